@@ -1,0 +1,57 @@
+"""The one interface of every recurrent core."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+State = tuple[Tensor, ...]
+"""A core's memory: tensors whose first dimension is the batch. Feedforward cores use the empty tuple."""
+
+
+class Core(nn.Module, ABC):
+    """A recurrent core: `step` for actors, `unroll` for the learner, the same arithmetic in both.
+
+    `unroll` over T steps equals T calls of `step` up to rounding. A `reset` at (t, b) means that step t
+    begins a new episode: the state of row b is zeroed *before* step t reads it.
+    """
+
+    input_size: int
+    output_size: int
+    stats: dict[str, Tensor]
+    """Scalars about the memory during the last `unroll` (detached), e.g. `write_strength`."""
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.input_size = input_size
+        self.output_size = output_size
+        self.stats = {}
+
+    @abstractmethod
+    def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
+        """Zeros, each tensor `[B, ...]`."""
+
+    @abstractmethod
+    def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        """x `[T, B, input_size]`, reset `[T, B]` bool -> y `[T, B, output_size]`, state after step T.
+
+        Gradients flow through the whole span and reach the initial state.
+        """
+
+    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        """x `[B, input_size]`, reset `[B]` bool -> y `[B, output_size]`, next state."""
+        y, state = self.unroll(x.unsqueeze(0), state, reset.unsqueeze(0))
+        return y.squeeze(0), state
+
+    def unroll_per_step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        """`unroll` with the state held constant at every step: no gradient crosses a time step.
+
+        This is what the published RL code computes for its fast-weight cores.
+        """
+        outputs = []
+        for x_t, reset_t in zip(x, reset, strict=True):
+            y, state = self.step(x_t, tuple(part.detach() for part in state), reset_t)
+            outputs.append(y)
+        return torch.stack(outputs), state
