@@ -1,0 +1,193 @@
+"""What a run writes down while it trains: one row in logs.csv and the same numbers in TensorBoard."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+TAGS = {
+    "sps": "speed/sps",
+    "sps_10s": "speed/sps_10s",
+    "game_return": "score/game_return",
+    "life_return": "score/life_return",
+    "game_length": "score/game_length",
+    "episodes": "score/episodes",
+    "best_game_return": "score/best_game_return",
+    "total_loss": "loss/total",
+    "policy_loss": "loss/policy",
+    "baseline_loss": "loss/baseline",
+    "entropy": "loss/entropy",
+    "grad_norm": "learner/grad_norm",
+    "learning_rate": "learner/learning_rate",
+    "policy_lag": "lag/policy_lag",
+    "policy_lag_max": "lag/policy_lag_max",
+    "clipped_rho_share": "lag/clipped_rho_share",
+    "log_rho_abs_max": "lag/log_rho_abs_max",
+    "write_strength": "memory/write_strength",
+    "recurrent_write_strength": "memory/recurrent_write_strength",
+    "fast_weight_norm": "memory/fast_weight_norm",
+    "share_emulation": "time/share_emulation",
+    "share_inference": "time/share_inference",
+    "share_learning": "time/share_learning",
+    "share_waiting": "time/share_waiting",
+    "score_wraps": "score/score_wraps",
+}
+"""Row key -> TensorBoard tag. The keys are the columns of logs.csv too, in this order after step and time."""
+
+HEADLINE_TAGS = (TAGS["game_return"], TAGS["life_return"], TAGS["sps"])
+"""The metrics TensorBoard's hyperparameter page lists beside the options of each run."""
+
+
+def tag_of(key: str) -> str:
+    """The TensorBoard tag of a row key; keys no one has listed are grouped under `other/`."""
+    return TAGS.get(key) or (key if "/" in key else f"other/{key}")
+
+
+class RunLog:
+    """Writes a run's metrics. Every row is on disk when `write` returns, so a killed run loses none.
+
+    `resume_step` is the step of the checkpoint the run goes on from: rows that a killed run wrote beyond it
+    are dropped, since training writes them again. None starts the log anew; an older logs.csv in the
+    directory is kept as logs.previous.csv.
+    """
+
+    def __init__(self, run_dir: Path, resume_step: int | None = None) -> None:
+        # tensorboard's writer imports torch, which is slow: only training pays for it.
+        from torch.utils.tensorboard import SummaryWriter
+
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self.path = run_dir / "logs.csv"
+        self._last_step = -1 if resume_step is None else resume_step
+        self._columns: list[str] | None = None
+        if resume_step is not None:
+            self._columns = drop_rows_beyond(self.path, resume_step)
+        elif self.path.exists():
+            self.path.replace(self.path.with_name("logs.previous.csv"))
+        self._file = self.path.open("a", encoding="utf-8", newline="")
+        earlier = _newest_events_second(run_dir)
+        if earlier is not None:
+            # TensorBoard orders the files of a run by the whole second in their names.
+            time.sleep(min(max(0.0, earlier + 1 - time.time()), 2.0))
+            purge_step = 0 if resume_step is None else resume_step + 1
+            self._writer = SummaryWriter(str(run_dir), purge_step=purge_step)
+        else:
+            self._writer = SummaryWriter(str(run_dir))
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """Log one row at an agent step. Metrics that are absent or not finite stay empty."""
+        if step < self._last_step:
+            raise ValueError(f"a row at step {step} after one at step {self._last_step}")
+        self._last_step = step
+        now = float(row.get("time", time.time()))
+        metrics = {key: float(value) for key, value in row.items() if key not in ("step", "time")}
+        metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
+        if self._columns is None:
+            # Every known column from the start: a metric that is absent from the first row (no game has
+            # ended yet) must have its place in later ones.
+            extra = [key for key in row if key not in TAGS and key not in ("step", "time")]
+            self._columns = ["step", "time", *TAGS, *extra]
+            self._file.write(_csv_line(self._columns))
+        cells = {key: f"{value:.8g}" for key, value in metrics.items()}
+        cells |= {"step": str(step), "time": f"{now:.3f}"}
+        self._file.write(_csv_line([cells.get(column, "") for column in self._columns]))
+        self._file.flush()
+        for key, value in metrics.items():
+            self._writer.add_scalar(tag_of(key), value, step, walltime=now)
+        self._writer.flush()
+
+    def hyperparameters(self, mapping: Mapping[str, Any]) -> None:
+        """Show a run's options in TensorBoard: as a table of text and on the hyperparameter page."""
+        from torch.utils.tensorboard.summary import hparams
+
+        plain = {key: value if isinstance(value, bool | int | float | str) else str(value)
+                 for key, value in mapping.items()}  # fmt: skip
+        lines = [f"| {key} | {_cell(value)} |" for key, value in plain.items()]
+        table = "\n".join(["| option | value |", "|---|---|", *lines])
+        self._writer.add_text("options", table, max(self._last_step, 0))
+        # SummaryWriter.add_hparams would open a second run in a subfolder; these three records are what
+        # it writes, put into this run's own file.
+        for summary in hparams(plain, dict.fromkeys(HEADLINE_TAGS, 0.0)):
+            self._writer._get_file_writer().add_summary(summary, max(self._last_step, 0))
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        self._writer.close()
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def drop_rows_beyond(path: Path, step: int) -> list[str] | None:
+    """Rewrite a log so that it ends at `step`, without half lines; its columns, or None if it has none."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    # What a killed process left after the last newline is no row, whatever it looks like.
+    whole = text[: text.rfind("\n") + 1]
+    rows = list(csv.reader(io.StringIO(whole, newline="")))
+    if not rows or rows[0][:2] != ["step", "time"]:
+        kept: list[list[str]] = []
+    else:
+        columns = rows[0]
+        kept = [columns] + [row for row in rows[1:] if len(row) == len(columns) and _is_up_to(row[0], step)]
+    new_text = "".join(_csv_line(row) for row in kept)
+    if new_text != text:
+        write_atomically(path, new_text)
+    return kept[0] if kept else None
+
+
+def read_rows(path: Path) -> list[dict[str, float]]:
+    """The whole rows of a logs.csv, empty cells left out; a line still being written is not read."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
+    return [{key: float(cell) for key, cell in row.items() if cell} for row in reader]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file by new text so that a reader, or a crash, finds the old file or the new one whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _is_up_to(cell: str, step: int) -> bool:
+    try:
+        return int(cell) <= step
+    except ValueError:
+        return False
+
+
+def _csv_line(cells: list[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()
+
+
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def _newest_events_second(run_dir: Path) -> int | None:
+    """The unix second in the name of the newest events file (events.out.tfevents.SECOND.HOST...)."""
+    seconds = [path.name.split(".")[3] for path in run_dir.glob("events.out.tfevents.*")]
+    return max((int(second) for second in seconds if second.isdigit()), default=None)
