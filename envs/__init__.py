@@ -1,0 +1,31 @@
+"""Games, the protocols they are played under, and vector environments. README.md has the contract."""
+
+from .available_cores import available_cores
+from .games import (
+    PAPER_GAMES,
+    GameInfo,
+    PaperGame,
+    action_meanings,
+    canonical_game,
+    game_info,
+    game_names,
+    human_normalized,
+)
+from .protocols import PROTOCOLS, Protocol, find_protocol
+from .vector_env import make_vector_env
+
+__all__ = [
+    "PAPER_GAMES",
+    "PROTOCOLS",
+    "GameInfo",
+    "PaperGame",
+    "Protocol",
+    "action_meanings",
+    "available_cores",
+    "canonical_game",
+    "find_protocol",
+    "game_info",
+    "game_names",
+    "human_normalized",
+    "make_vector_env",
+]

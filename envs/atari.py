@@ -1,0 +1,149 @@
+"""Atari games, many at once, under a protocol."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from ale_py import AtariVectorEnv
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from .available_cores import available_cores
+from .checks import check_actions, environment_seeds
+from .episodes import EpisodeStatistics
+from .forced_actions import ForcedActions
+from .frame_stack import repeat_first_frame
+from .games import action_meanings, canonical_game
+from .protocols import Protocol, find_protocol
+from .score_wraps import unwrap_scores
+
+Frames = npt.NDArray[np.uint8]
+Actions = npt.NDArray[np.int64]
+Step = tuple[Frames, npt.NDArray[np.float32], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
+
+
+class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
+    """A vector environment around ALE's own, which steps the emulators in C++ threads.
+
+    ALE plays; this class adds what the protocol asks for and ALE lacks (README.md, "Who resets what"), and
+    the returns and lengths of lives and games. It works on whole arrays: nothing loops over environments.
+    """
+
+    def __init__(
+        self,
+        game: str,
+        num_envs: int,
+        protocol: str = "paper-code",
+        num_threads: int | None = None,
+        full_action_set: bool | None = None,
+    ) -> None:
+        self.game = canonical_game(game)
+        self.protocol = protocol
+        self.rules: Protocol = find_protocol(protocol)
+        full = self.rules.full_action_set if full_action_set is None else full_action_set
+        self.action_meanings = action_meanings(self.game, full)
+
+        self._ale: AtariVectorEnv | None = AtariVectorEnv(
+            self.game,
+            num_envs,
+            num_threads=min(num_threads or available_cores(), num_envs),
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            frameskip=self.rules.frame_skip,
+            maxpool=self.rules.max_pool,
+            repeat_action_probability=self.rules.sticky_probability,
+            noop_max=self.rules.noop_frames[1] + 1,  # ALE draws from 0 to noop_max - 1
+            full_action_space=full,
+            max_num_frames_per_episode=self.rules.frame_limit(self.game),
+            life_loss_info=self.rules.life_ends_episode,
+            episodic_life=False,  # would start the whole game again
+            use_fire_reset=False,  # presses FIRE before the no-ops, not after, and never after a life
+            reward_clipping=False,
+        )
+        self.num_envs = num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space = Box(0, 255, (4, 84, 84), np.uint8)
+        self.single_action_space = Discrete(len(self.action_meanings))
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+        self._seeded = False
+        self._statistics = EpisodeStatistics(num_envs)
+        self._forced = (
+            ForcedActions(num_envs, action_meanings(self.game), self.action_meanings)
+            if self.rules.press_fire
+            else None
+        )
+        self._age = np.zeros(num_envs, np.int64)  # frames since the first one of the agent's episode
+        self._game_start = np.zeros(num_envs, np.int64)  # the emulator's frame count when the game began
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Frames, dict[str, Any]]:
+        if options:
+            raise ValueError(f"Atari games take no reset options, got {sorted(options)}")
+        if seed is None and not self._seeded:
+            # ALE's own default seeds the sticky actions of every game with the same clock.
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
+        ale = self._open()
+        obs, ale_info = ale.reset(seed=None if seed is None else environment_seeds(seed, self.num_envs))
+        self._seeded = True
+        self._start_games(obs, ale_info, np.ones(self.num_envs, bool))
+        self._age[:] = 0
+        self._fill_stack(obs)
+        if self._forced is not None:
+            self._forced.reset()
+        infos = self._statistics.reset()
+        return obs, {**infos, "lives": ale_info["lives"], "forced": np.zeros(self.num_envs, bool)}
+
+    def step(self, actions: npt.ArrayLike) -> Step:
+        checked = check_actions(actions, self.num_envs, len(self.action_meanings))
+        ale = self._open()
+        if self._forced is None:
+            forced = np.zeros(self.num_envs, bool)
+        else:
+            checked, forced = self._forced.override(checked)
+
+        obs, ale_rewards, terminated, truncated, ale_info = ale.step(checked)
+
+        done = terminated | truncated
+        game_over = ale_info["frame_number"] - ale_info["episode_frame_number"] != self._game_start
+        rewards, wraps = unwrap_scores(ale_rewards.astype(np.float64))
+        rewards[forced] = 0.0  # points of these steps are nobody's, as in the published code
+        infos = self._statistics.update(rewards, ~forced, wraps, done, game_over)
+
+        if game_over.any():
+            self._start_games(obs, ale_info, game_over)
+        if self._forced is not None:
+            self._forced.advance(done, game_over)
+        self._age = np.where(done | forced, 0, self._age + 1)
+        self._fill_stack(obs)
+        infos["lives"] = ale_info["lives"]
+        infos["forced"] = forced
+        return obs, rewards.astype(np.float32), terminated, truncated, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self._ale = None  # its destructor joins the threads
+
+    def _open(self) -> AtariVectorEnv:
+        if self._ale is None:
+            raise RuntimeError("this environment is closed")
+        return self._ale
+
+    def _start_games(self, obs: Frames, ale_info: dict[str, Any], rows: npt.NDArray[np.bool_]) -> None:
+        """Draws the number of no-ops again where it came out too small, and notes where the games begin.
+
+        ALE draws from zero, the protocol may want one at least: drawing again leaves the rest equally likely.
+        """
+        while True:
+            again = rows & (ale_info["episode_frame_number"] < self.rules.noop_frames[0])
+            if not again.any():
+                break
+            new_obs, new_info = self._open().reset(options={"reset_mask": again})
+            obs[again] = new_obs[again]
+            ale_info.update(new_info)
+        self._game_start = (ale_info["frame_number"] - ale_info["episode_frame_number"]).astype(np.int64)
+
+    def _fill_stack(self, obs: Frames) -> None:
+        if self.rules.repeat_first_frame:
+            repeat_first_frame(obs, self._age)

@@ -1,0 +1,75 @@
+"""The rules under which a game is played: scores under different rules must not be compared.
+
+Three protocols are named after what they reproduce: what the code of the published recurrent fast-weight
+agents does ("paper-code"), what their paper says ("paper-text"), and what Machado et al. (2018) recommend
+("ale-standard"). README.md has the sources and the differences that remain.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+UNLIMITED = 2**30  # frames; the emulator counts them in 32 bits
+
+
+@dataclass(frozen=True)
+class Protocol:
+    frame_skip: int  # frames for which one action is held
+    max_pool: bool  # the observation is the maximum of the last two of these frames
+    sticky_probability: float  # chance, each frame, that the last action is held once more
+    noop_frames: tuple[int, int]  # a game starts with a uniform number of no-ops from this range, in frames
+    full_action_set: bool  # all eighteen actions, or the game's own
+    life_ends_episode: bool  # the agent's episode ends with a life, and the game goes on
+    press_fire: bool  # FIRE and action 2 are pressed for the agent whenever its episode begins
+    repeat_first_frame: bool  # the frame stack begins as copies of the first frame, or with black ones
+    max_frames: int  # length of a game
+    max_frames_of: Mapping[str, int] = field(default_factory=dict)  # exceptions, by game
+
+    def frame_limit(self, game: str) -> int:
+        return self.max_frames_of.get(game, self.max_frames)
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    # TorchBeast's wrappers as the published code stacks them, over gym's "NoFrameskip-v4" ids (gym <= 0.20).
+    "paper-code": Protocol(
+        frame_skip=4,  # MaxAndSkip(4), though the paper says no action is repeated
+        max_pool=True,  # MaxAndSkip(4)
+        sticky_probability=0.0,  # v4 ids, though the paper says actions are sticky
+        noop_frames=(1, 30),  # NoopReset(30), over single frames
+        full_action_set=False,  # gym's default
+        life_ends_episode=True,  # EpisodicLife, in evaluation as well: a published score is that of one life
+        press_fire=True,  # FireReset, outside EpisodicLife: after every life, not only every game
+        repeat_first_frame=True,  # FrameStack
+        max_frames=400_000,  # gym's TimeLimit of the NoFrameskip ids
+        max_frames_of={"space_invaders": 300_000},  # 100,000 times its frame skip of 3, in gym's registration
+    ),
+    # What the paper says, and TorchBeast's wrappers where it is silent.
+    "paper-text": Protocol(
+        frame_skip=1,  # "no action repeat"
+        max_pool=False,  # nothing to pool over
+        sticky_probability=0.25,  # "default sticky action": the only source of chance
+        noop_frames=(0, 0),  # so no random starts
+        full_action_set=False,  # "game-specific action spaces"
+        life_ends_episode=False,  # "episodes": whole games
+        press_fire=False,  # not mentioned
+        repeat_first_frame=True,  # FrameStack, not mentioned
+        max_frames=UNLIMITED,  # "no time limit"
+    ),
+    # Machado et al. (2018), "Revisiting the Arcade Learning Environment", section 5 and table 4.
+    "ale-standard": Protocol(
+        frame_skip=4,
+        max_pool=True,  # colour averaging or pooling, as every agent of the field does
+        sticky_probability=0.25,
+        noop_frames=(0, 0),  # sticky actions take the place of random starts
+        full_action_set=True,
+        life_ends_episode=False,  # the end of the game only
+        press_fire=False,  # the agent has to learn it
+        repeat_first_frame=False,  # black frames, as in Dopamine
+        max_frames=108_000,  # 30 minutes
+    ),
+}
+
+
+def find_protocol(name: str) -> Protocol:
+    if name not in PROTOCOLS:
+        raise ValueError(f"unknown protocol {name!r}: choose {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]

@@ -1,0 +1,37 @@
+"""The one way to make an environment."""
+
+from typing import Any
+
+from gymnasium.vector import VectorEnv
+
+from .atari import AtariGames
+from .gymnasium_env import make_gymnasium_env
+
+
+def make_vector_env(
+    game: str | None = None,
+    *,
+    env_id: str | None = None,
+    num_envs: int,
+    protocol: str = "paper-code",
+    num_threads: int | None = None,
+    full_action_set: bool | None = None,
+) -> VectorEnv[Any, Any, Any]:
+    """Many copies of an Atari game, under a protocol, or of any Gymnasium environment with discrete actions.
+
+    num_threads: of the Atari emulators; by default the cores this process may use.
+    full_action_set: overrides the protocol's, to play under one protocol with an agent trained under another.
+
+    What the environment promises is in README.md: same-step resets, raw rewards, and in its infos the returns
+    and lengths of the lives and games that ended.
+    """
+    if num_envs < 1:
+        raise ValueError(f"num_envs must be at least 1, got {num_envs}")
+    if num_threads is not None and num_threads < 1:
+        raise ValueError(f"num_threads must be at least 1, got {num_threads}")
+    if (game is None) == (env_id is None):
+        raise ValueError("give either a game or an env_id")
+    if game is not None:
+        return AtariGames(game, num_envs, protocol, num_threads, full_action_set)
+    assert env_id is not None
+    return make_gymnasium_env(env_id, num_envs)
