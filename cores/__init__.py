@@ -1,0 +1,24 @@
+"""Recurrent cores: one file each, one interface, made by name. What each one is stands in README.md."""
+
+from . import delta_net, delta_rnn, feedforward, gated_feedforward, linear_transformer, lstm, rdn
+from .base import Core, State
+from .registry import core_feature_size, core_names, make_core, register
+from .shell import FastWeightCore, FastWeights
+
+__all__ = [
+    "Core",
+    "FastWeightCore",
+    "FastWeights",
+    "State",
+    "core_feature_size",
+    "core_names",
+    "delta_net",
+    "delta_rnn",
+    "feedforward",
+    "gated_feedforward",
+    "linear_transformer",
+    "lstm",
+    "make_core",
+    "rdn",
+    "register",
+]

@@ -1,0 +1,37 @@
+"""Delta Net: fast weights that correct what they hold."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..kernels import delta_rule
+from .base import State
+from .features import normalized_elu
+from .registry import register
+from .shell import FastWeightCore, FastWeights
+
+
+class DeltaMemory(FastWeights):
+    """`W += β (v - W k) kᵀ`. The slow net emits q, k, v, β. State: W."""
+
+    def __init__(self, hidden_size: int, num_heads: int) -> None:
+        h = hidden_size // num_heads
+        super().__init__(hidden_size, num_heads, (h, h, h, 1))
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return ((self.num_heads, self.head_size, self.head_size),)
+
+    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        q, k, v, beta = parts
+        (W,) = state
+        beta = beta.squeeze(-1).sigmoid()
+        self.strengths = {"write_strength": beta.detach()}
+        y, W = delta_rule(normalized_elu(q), normalized_elu(k), v, beta, W, reset)
+        return y, (W,)
+
+
+@register("delta_net")
+class DeltaNet(FastWeightCore):
+    """The delta rule in the shell. Schlag et al. 2021, section 4.2. State: (W `[B, L, H, h, h]`,)."""
+
+    memory = DeltaMemory

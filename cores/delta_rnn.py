@@ -1,0 +1,50 @@
+"""Delta RNN: a second fast-weight matrix reads the last output."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..kernels import delta_rnn, delta_rule
+from .base import State
+from .registry import register
+from .shell import FastWeightCore, FastWeights
+
+
+class DeltaRNNMemory(FastWeights):
+    """Delta-rule W and R, `y = W q + R softmax(last y)`. State: W, R, y.
+
+    The slow net emits q, k, v for W, k, v for R, then β for each; nothing recurrent enters it.
+    """
+
+    def __init__(self, hidden_size: int, num_heads: int) -> None:
+        h = hidden_size // num_heads
+        super().__init__(hidden_size, num_heads, (h, h, h, h, h, 1, 1))
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        matrix = (self.num_heads, self.head_size, self.head_size)
+        return matrix, matrix, (self.num_heads, self.head_size)
+
+    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        q, k, v, recurrent_k, recurrent_v, beta, recurrent_beta = parts
+        W, R, y0 = state
+        beta = beta.squeeze(-1).sigmoid()
+        recurrent_beta = recurrent_beta.squeeze(-1).sigmoid()
+        self.strengths = {
+            "write_strength": beta.detach(),
+            "recurrent_write_strength": recurrent_beta.detach(),
+        }
+        z, W = delta_rule(q.softmax(-1), k.softmax(-1), v, beta, W, reset)
+        y, R, y_T = delta_rnn(z, recurrent_k.softmax(-1), recurrent_v, recurrent_beta, R, y0, reset)
+        return y, (W, R, y_T)
+
+
+@register("delta_rnn")
+class DeltaRNN(FastWeightCore):
+    """A fast recurrence beside the fast weights, in the shell. Irie et al. 2021, equation 12.
+
+    Keys and queries pass a softmax, as in the released RL code.
+
+    State: (W `[B, L, H, h, h]`, R `[B, L, H, h, h]`, y `[B, L, H, h]`).
+    """
+
+    memory = DeltaRNNMemory

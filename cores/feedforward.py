@@ -1,0 +1,23 @@
+"""No memory at all: the baseline that every memory has to beat."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .base import Core, State
+from .registry import register
+
+
+@register("feedforward")
+class Feedforward(Core):
+    """Hands its input to the heads. State: the empty tuple. The feedforward agent of Irie et al. 2021."""
+
+    def __init__(self, input_size: int) -> None:
+        super().__init__(input_size, input_size)
+
+    def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
+        return ()
+
+    def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        return x, ()

@@ -1,0 +1,49 @@
+"""LSTM, the baseline with slow weights only."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .base import Core, State
+from .registry import register
+
+
+@register("lstm")
+class LSTM(Core):
+    """One LSTM layer on the input, episodes ending anywhere. State: (h, c), each `[B, 1, hidden]`.
+
+    Parameters have torch.nn.LSTM's names, shapes, gate order (i, f, g, o) and initial distribution, so that
+    its checkpoints fit. Hochreiter & Schmidhuber 1997 with the forget gate of Gers et al. 2000.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int = 256) -> None:
+        super().__init__(input_size, hidden_size)
+        if hidden_size < 1:
+            raise ValueError(f"hidden_size is {hidden_size}; it must be at least 1")
+        bound = hidden_size**-0.5
+        self.weight_ih_l0 = nn.Parameter(torch.empty(4 * hidden_size, input_size).uniform_(-bound, bound))
+        self.weight_hh_l0 = nn.Parameter(torch.empty(4 * hidden_size, hidden_size).uniform_(-bound, bound))
+        self.bias_ih_l0 = nn.Parameter(torch.empty(4 * hidden_size).uniform_(-bound, bound))
+        self.bias_hh_l0 = nn.Parameter(torch.empty(4 * hidden_size).uniform_(-bound, bound))
+
+    def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
+        weight = self.weight_hh_l0
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        shape = (batch_size, 1, self.output_size)
+        return tuple(torch.zeros(shape, dtype=dtype, device=device or weight.device) for _ in range(2))
+
+    def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        h, c = (part.squeeze(1) for part in state)
+        from_input = F.linear(x, self.weight_ih_l0, self.bias_ih_l0 + self.bias_hh_l0)
+        zero = torch.zeros((), dtype=c.dtype, device=c.device)
+        outputs = []
+        for gates, fresh in zip(from_input.unbind(0), reset.unsqueeze(-1).unbind(0), strict=True):
+            h, c = torch.where(fresh, zero, h), torch.where(fresh, zero, c)
+            gates = (gates + F.linear(h, self.weight_hh_l0)).to(c.dtype)
+            i, f, g, o = gates.chunk(4, -1)
+            c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), g.tanh())
+            h = o.sigmoid() * c.tanh()
+            outputs.append(h)
+        return torch.stack(outputs), (h.unsqueeze(1), c.unsqueeze(1))

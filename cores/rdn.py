@@ -1,0 +1,59 @@
+"""Recurrent Delta Net: the slow net's queries, keys, values and strengths also see the last output."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..kernels import recurrent_delta
+from .base import State
+from .registry import register
+from .shell import FastWeightCore, FastWeights
+
+
+class RecurrentDeltaMemory(FastWeights):
+    """The delta rule with slow recurrent matrices per head. The slow net emits q, k, v, β. State: W, y."""
+
+    def __init__(self, hidden_size: int, num_heads: int) -> None:
+        h = hidden_size // num_heads
+        super().__init__(hidden_size, num_heads, (h, h, h, 1))
+        # The released code draws all of them from a normal distribution of standard deviation 1/sqrt(h).
+        self.Rq = nn.Parameter(torch.randn(num_heads, h, h) * h**-0.5)
+        self.Rk = nn.Parameter(torch.randn(num_heads, h, h) * h**-0.5)
+        self.Rv = nn.Parameter(torch.randn(num_heads, h, h) * h**-0.5)
+        self.rb = nn.Parameter(torch.randn(num_heads, h) * h**-0.5)
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.num_heads, self.head_size, self.head_size), (self.num_heads, self.head_size)
+
+    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        q, k, v, beta = parts
+        W, y0 = state
+        Rq, Rk, Rv, rb = (R.to(W.dtype) for R in (self.Rq, self.Rk, self.Rv, self.rb))
+        y, W, y_T = recurrent_delta(q, k, v, beta.squeeze(-1), Rq, Rk, Rv, rb, W, y0, reset)
+        self.strengths = {"write_strength": self._strength(beta, y0, y, reset)}
+        return y, (W, y_T)
+
+    @torch.no_grad()
+    def _strength(self, beta: Tensor, y0: Tensor, y: Tensor, reset: Tensor) -> Tensor:
+        """The strengths the rule used, from its outputs: it does not hand them out."""
+        before = torch.cat((y0.unsqueeze(0), y[:-1])).masked_fill(reset[:, :, None, None], 0)
+        return (beta.squeeze(-1) + (before.tanh() * self.rb).sum(-1)).sigmoid()
+
+
+@register("rdn")
+class RecurrentDeltaNet(FastWeightCore):
+    """The recurrent delta rule in the shell. Irie et al. 2021, equations 15-17.
+
+    State: (W `[B, L, H, h, h]`, y `[B, L, H, h]`), y before the output projection.
+    """
+
+    memory = RecurrentDeltaMemory
+
+
+@register("rdn-large")
+def rdn_large(
+    input_size: int, hidden_size: int = 256, num_layers: int = 4, num_heads: int = 8, ff_size: int = 512
+) -> RecurrentDeltaNet:
+    """The 3.4 M agent of Irie et al. 2021, table 3: width and depth doubled, ff_size not."""
+    return RecurrentDeltaNet(input_size, hidden_size, num_layers, num_heads, ff_size)

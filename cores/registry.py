@@ -1,0 +1,97 @@
+"""Cores by name: the built-in ones, and any class the user points to."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import TypeVar
+
+from .base import Core
+
+Factory = Callable[..., Core]
+F = TypeVar("F", bound=Factory)
+
+FEATURE_SIZE = 256
+"""Features the vision stem gives a core that does not ask for another number."""
+
+_FACTORIES: dict[str, Factory] = {}
+
+
+def register(name: str) -> Callable[[F], F]:
+    """Decorator: make a `Core` subclass, or a function that returns a core, available under `name`.
+
+    Its first argument is `input_size`; the others are the options of `make_core`.
+
+    Raises:
+        ValueError: if the name is taken.
+    """
+
+    def add(factory: F) -> F:
+        if _FACTORIES.get(name, factory) is not factory:
+            raise ValueError(f"core {name!r} is registered already; choose another name")
+        _FACTORIES[name] = factory
+        return factory
+
+    return add
+
+
+def core_names() -> tuple[str, ...]:
+    """The registered names, sorted."""
+    return tuple(sorted(_FACTORIES))
+
+
+def core_feature_size(name: str) -> int:
+    """How many features the vision stem should give this core; the last reward comes on top of them.
+
+    A core asks for another number than 256 by a class attribute `feature_size`.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    return int(getattr(_find(name), "feature_size", FEATURE_SIZE))
+
+
+def make_core(name: str, input_size: int, **options: object) -> Core:
+    """Build a core.
+
+    Args:
+        name: a registered name, or `package.module:Class` for a core from outside this project.
+        input_size: width of the vectors the core reads.
+        options: what this core's constructor takes, e.g. `hidden_size=256`.
+
+    Raises:
+        ValueError: for an unknown name, an option the core does not have, or a bad value.
+    """
+    factory = _find(name)
+    try:
+        inspect.signature(factory).bind(input_size, **options)
+    except TypeError as error:
+        names = [str(p) for p in inspect.signature(factory).parameters.values()][1:]
+        has = f"it has {', '.join(names)}" if names else "it has no options"
+        raise ValueError(f"core {name!r}: {error}; {has}") from None
+    core = factory(input_size, **options)
+    if not isinstance(core, Core):
+        raise ValueError(f"core {name!r} gives a {type(core).__name__}; derive it from deltabeast.cores.Core")
+    return core
+
+
+def _find(name: str) -> Factory:
+    if ":" in name:
+        return _load(name)
+    if name not in _FACTORIES:
+        near = difflib.get_close_matches(name, _FACTORIES, n=3) or core_names()
+        raise ValueError(f"unknown core {name!r}; did you mean {', '.join(near)}?")
+    return _FACTORIES[name]
+
+
+def _load(path: str) -> Factory:
+    module_name, _, attribute = path.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"core {path!r} cannot be loaded: {error}; give package.module:Class") from error
+    if not callable(factory):
+        raise ValueError(f"core {path!r} is not a class; give package.module:Class")
+    return factory

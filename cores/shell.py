@@ -1,0 +1,172 @@
+"""The pre-LayerNorm Transformer around every fast-weight core.
+
+    x = InputProj(input)
+    a layer:  x = x + Out(FastWeights(LN x));  x = x + FF(LN x)
+
+There is no dropout, no final LayerNorm, no positional encoding. A layer runs over the whole `[T, B, d]`
+sequence before the next one begins, so that only the fast weights themselves ever loop over time.
+A core adds one `FastWeights` subclass: how the slow net's output becomes writes and reads.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from .base import Core, State
+
+
+class FastWeights(nn.Module, ABC):
+    """Fast-weight memory of one layer: a slow net emits each head's numbers, a rule of `kernels` uses them.
+
+    `sizes` gives what the slow net emits per head, in order, e.g. q, k, v, β as (h, h, h, 1).
+    """
+
+    strengths: dict[str, Tensor]
+    """Write strengths of the last `unroll` `[T, B, H]` by their name in the core's stats; detached."""
+
+    def __init__(self, hidden_size: int, num_heads: int, sizes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.head_size = hidden_size // num_heads
+        self.sizes = sizes
+        self.slow_net = nn.Linear(hidden_size, num_heads * sum(sizes), bias=False)
+        self.strengths = {}
+
+    @abstractmethod
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of this layer's state tensors, without the batch. Fast weights come first."""
+
+    @abstractmethod
+    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        """The slow net's output split by `sizes`, each `[T, B, H, size]` -> y `[T, B, H, h]`, next state."""
+
+    def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        """x `[T, B, d]` -> y `[T, B, d]` and the layer's next state."""
+        parts = self.slow_net(x).unflatten(-1, (self.num_heads, -1))
+        if torch.is_autocast_enabled(x.device.type):
+            # The memory sums hundreds of small writes: it stays float32, and its arithmetic with it.
+            with torch.autocast(x.device.type, enabled=False):
+                y, state = self._unroll(parts, state, reset)
+        else:
+            y, state = self._unroll(parts, state, reset)
+        return y.flatten(-2), state
+
+    def _unroll(self, parts: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        return self.unroll(parts.to(state[0].dtype).split(self.sizes, -1), state, reset)
+
+
+class Layer(nn.Module):
+    """One layer of the shell: a fast-weight sub-layer and a feedforward one, each added to its input."""
+
+    def __init__(self, memory: FastWeights, hidden_size: int, ff_size: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(hidden_size)
+        self.memory = memory
+        self.out = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.ff_norm = nn.LayerNorm(hidden_size)
+        self.ff = nn.Sequential(nn.Linear(hidden_size, ff_size), nn.ReLU(), nn.Linear(ff_size, hidden_size))
+
+    def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y, state = self.memory(self.norm(x), state, reset)
+        x = x + self.out(y)
+        return x + self.ff(self.ff_norm(x)), state
+
+
+class FastWeightCore(Core):
+    """The shell: input projection and `num_layers` layers. Subclasses name their `FastWeights` as `memory`.
+
+    Its state is one tensor for each of the memory's, batch first and layers stacked at dim 1.
+
+    Args:
+        input_size: width of the input vectors.
+        hidden_size: d, the width of the residual stream and of the output.
+        num_layers: number of layers.
+        num_heads: H; each head's fast weights are d/H wide.
+        ff_size: hidden width of the feedforward sub-layers.
+
+    Raises:
+        ValueError: for a size below 1, or a hidden_size that the heads do not divide.
+    """
+
+    memory: type[FastWeights]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 128,
+        num_layers: int = 2,
+        num_heads: int = 4,
+        ff_size: int = 512,
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        sizes = {
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "ff_size": ff_size,
+            "hidden_size": hidden_size,
+        }
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{name} is {size}; it must be at least 1")
+        if hidden_size % num_heads:
+            near = max(hidden_size // num_heads, 1) * num_heads
+            raise ValueError(
+                f"hidden_size {hidden_size} is not divisible by num_heads {num_heads}; try hidden_size {near}"
+            )
+        self.input_proj = nn.Linear(input_size, hidden_size)
+        self.layers = nn.ModuleList(
+            Layer(self.memory(hidden_size, num_heads), hidden_size, ff_size)  # type: ignore[call-arg]
+            for _ in range(num_layers)
+        )
+
+    def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
+        weight = self.input_proj.weight
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        return tuple(
+            torch.zeros(batch_size, len(self.layers), *shape, dtype=dtype, device=device or weight.device)
+            for shape in self._memories()[0].state_shapes()
+        )
+
+    def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y, state = self._run(x, state, reset)
+        self.stats = self._stats(state)
+        return y, state
+
+    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y, state = self._run(x.unsqueeze(0), state, reset.unsqueeze(0))
+        if torch.is_grad_enabled():  # a learner that cuts gradients steps too; actors need no statistics
+            self.stats = self._stats(state)
+        return y.squeeze(0), state
+
+    def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        x = self.input_proj(x)
+        layer_states = zip(*(part.unbind(1) for part in state), strict=True)
+        next_states = []
+        for layer, layer_state in zip(self.layers, layer_states, strict=True):
+            x, layer_state = layer(x, layer_state, reset)
+            next_states.append(layer_state)
+        return x, tuple(torch.stack(parts, 1) for parts in zip(*next_states, strict=True))
+
+    def _memories(self) -> list[FastWeights]:
+        return [layer.memory for layer in self.layers]  # type: ignore[misc]
+
+    @torch.no_grad()
+    def _stats(self, state: State) -> dict[str, Tensor]:
+        memories = self._memories()
+        stats = {
+            name: _mean(memory.strengths[name].mean() for memory in memories)
+            for name in memories[0].strengths
+        }
+        matrices = [
+            part for part, shape in zip(state, memories[0].state_shapes(), strict=True) if len(shape) == 3
+        ]
+        stats["fast_weight_norm"] = _mean(torch.linalg.vector_norm(W, dim=(-2, -1)).mean() for W in matrices)
+        return stats
+
+
+def _mean(values: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(values)).mean()
