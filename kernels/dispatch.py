@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import chunked, reference
+from . import chunked, recurrent, reference
 
 BACKENDS = ("auto", "reference", "chunked")
 
@@ -126,8 +126,8 @@ def recurrent_delta(
 _RULES: dict[str, dict[str, Callable[..., Any]]] = {
     "sum_rule": {"reference": reference.sum_rule, "chunked": chunked.sum_rule},
     "delta_rule": {"reference": reference.delta_rule, "chunked": chunked.delta_rule},
-    "delta_rnn": {"reference": reference.delta_rnn, "chunked": reference.delta_rnn},
-    "recurrent_delta": {"reference": reference.recurrent_delta, "chunked": reference.recurrent_delta},
+    "delta_rnn": {"reference": reference.delta_rnn, "chunked": recurrent.delta_rnn},
+    "recurrent_delta": {"reference": reference.recurrent_delta, "chunked": recurrent.recurrent_delta},
 }
 
 
