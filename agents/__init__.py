@@ -1,0 +1,48 @@
+"""What acts and learns: stems, policy/value network, V-trace, actor, learner, checkpoints."""
+
+from .actor import Actor, make_actor_agent
+from .checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    find_checkpoints,
+    load_agent,
+    load_checkpoint,
+    load_latest,
+    resolve_checkpoint,
+    save_checkpoint,
+)
+from .learner import Learner, LearnerConfig, NonFiniteError
+from .network import Agent, AgentOutput, AgentSpec, Bptt
+from .stems import STEMS, default_stem
+from .unroll import Episodes, Unroll, join, split
+from .vtrace import VTrace, vtrace_from_logits
+from .weights import WeightStore
+
+__all__ = [
+    "STEMS",
+    "Actor",
+    "Agent",
+    "AgentOutput",
+    "AgentSpec",
+    "Bptt",
+    "Checkpoint",
+    "CheckpointError",
+    "Episodes",
+    "Learner",
+    "LearnerConfig",
+    "NonFiniteError",
+    "Unroll",
+    "VTrace",
+    "WeightStore",
+    "default_stem",
+    "find_checkpoints",
+    "join",
+    "load_agent",
+    "load_checkpoint",
+    "load_latest",
+    "make_actor_agent",
+    "resolve_checkpoint",
+    "save_checkpoint",
+    "split",
+    "vtrace_from_logits",
+]

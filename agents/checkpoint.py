@@ -1,0 +1,197 @@
+"""Checkpoints: written whole or not at all, checked when read, loaded without executing anything.
+
+A checkpoint is a directory `checkpoints/<agent steps, 12 digits>/`:
+`agent.json` (the AgentSpec), `weights.safetensors`, `state.pt` (plain types and tensors only) and
+`manifest.json` (SHA-256 of the others, written last). It is prepared under a temporary name, synced and
+renamed, so a checkpoint that has its name is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from .network import Agent, AgentSpec
+
+_DIRECTORY = "checkpoints"
+_DIGITS = 12
+_KEEP = 2
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written or read; the message names the file and the remedy."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One complete checkpoint on disk."""
+
+    step: int
+    """agent steps learned from"""
+    path: Path
+
+
+def find_checkpoints(run_dir: Path | str) -> list[Checkpoint]:
+    """The complete checkpoints of a run, oldest first."""
+    directory = Path(run_dir) / _DIRECTORY
+    if not directory.is_dir():
+        return []
+    names = (
+        path for path in directory.iterdir() if path.name.isdigit() and (path / "manifest.json").is_file()
+    )
+    return sorted((Checkpoint(int(path.name), path) for path in names), key=lambda c: c.step)
+
+
+def resolve_checkpoint(run_dir: Path | str, which: str | int = "latest") -> Path:
+    """The checkpoint that `which` names: "latest", a number of agent steps, or a checkpoint's path.
+
+    Agent steps pick the first checkpoint at or after them. Raises FileNotFoundError in one line.
+    """
+    if isinstance(which, str) and (Path(which) / "manifest.json").is_file():
+        return Path(which)
+    checkpoints = find_checkpoints(run_dir)
+    if not checkpoints:
+        raise FileNotFoundError(f"no checkpoint in {run_dir}; a run saves its first one when training starts")
+    if which == "latest":
+        return checkpoints[-1].path
+    if isinstance(which, int):
+        for checkpoint in checkpoints:
+            if checkpoint.step >= which:
+                return checkpoint.path
+    known = ", ".join(str(c.step) for c in checkpoints)
+    raise FileNotFoundError(f"no checkpoint '{which}' in {run_dir}; there are: latest, {known}")
+
+
+def save_checkpoint(
+    run_dir: Path, step: int, agent: Agent, state: Mapping[str, Any], milestone: bool = False
+) -> Path:
+    """Write a checkpoint and remove those older than the previous one, milestones excepted.
+
+    Raises CheckpointError if the disk is full or not writable; older checkpoints are then untouched.
+    """
+    directory = run_dir / _DIRECTORY
+    final = directory / f"{step:0{_DIGITS}d}"
+    temporary = directory / f".{final.name}.{os.getpid()}"
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        (temporary / "agent.json").write_text(json.dumps(asdict(agent.spec), indent=2) + "\n")
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in agent.state_dict().items()}
+        save_file(weights, temporary / "weights.safetensors")
+        torch.save(dict(state), temporary / "state.pt")
+        files = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
+        manifest = {"step": step, "milestone": milestone, "sha256": files}
+        (temporary / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+        for path in temporary.iterdir():
+            _sync(path)
+        _sync(temporary)
+        if final.exists():  # the same step again, after a resume: the new one replaces it
+            old = directory / f".{final.name}.old"
+            shutil.rmtree(old, ignore_errors=True)
+            final.rename(old)
+        temporary.rename(final)
+        _sync(directory)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        raise CheckpointError(
+            f"cannot save {final}: {reason}; free space or fix its permissions and resume, "
+            "the last good checkpoint is untouched"
+        ) from error
+    _prune(directory, keep_from=step)
+    return final
+
+
+def _prune(directory: Path, keep_from: int) -> None:
+    """Remove leftovers of killed saves, and checkpoints older than the last two that are no milestones."""
+    for leftover in directory.glob(".*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    ordinary = [c for c in find_checkpoints(directory.parent) if not _manifest(c.path).get("milestone")]
+    for checkpoint in ordinary[:-_KEEP]:
+        if checkpoint.step < keep_from:
+            shutil.rmtree(checkpoint.path, ignore_errors=True)
+
+
+def load_checkpoint(path: Path) -> tuple[Agent, dict[str, Any]]:
+    """The agent and the training state of one checkpoint. Raises CheckpointError if it is damaged."""
+    try:
+        for name, digest in _manifest(path)["sha256"].items():
+            if _sha256(path / name) != digest:
+                raise CheckpointError(f"{path / name} is damaged: its checksum differs from the manifest's")
+        spec = json.loads((path / "agent.json").read_text())
+        spec["observation_shape"] = tuple(spec["observation_shape"])
+        agent = Agent(AgentSpec(**spec))
+        agent.load_state_dict(load_file(path / "weights.safetensors"))
+        state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        detail = str(error).strip().split("\n")[0]
+        raise CheckpointError(f"{path} is damaged or not a checkpoint: {detail}") from error
+    return agent, state
+
+
+def load_latest(run_dir: Path) -> tuple[Agent, dict[str, Any], Checkpoint] | None:
+    """The newest readable checkpoint of a run, or None if it has none at all.
+
+    A damaged one is skipped with a warning that names it. Raises CheckpointError if all are damaged.
+    """
+    checkpoints = find_checkpoints(run_dir)
+    for checkpoint in reversed(checkpoints):
+        try:
+            return (*load_checkpoint(checkpoint.path), checkpoint)
+        except CheckpointError as error:
+            warnings.warn(f"{error}; trying the previous checkpoint", stacklevel=2)
+    if checkpoints:
+        raise CheckpointError(
+            f"every checkpoint in {run_dir} is damaged; restore one or train with --resume never"
+        )
+    return None
+
+
+def load_agent(path: Path | str, device: torch.device | str = "cpu") -> Agent:
+    """The agent saved in a run directory (its newest checkpoint) or in one checkpoint directory.
+
+    Never executes code from the files. Raises FileNotFoundError or CheckpointError in one line.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise FileNotFoundError(f"no run or checkpoint at {path}")
+    if (path / "manifest.json").is_file():
+        return load_checkpoint(path)[0].to(device)
+    found = load_latest(path)
+    if found is None:
+        raise FileNotFoundError(f"no checkpoint in {path}; a run saves its first one when training starts")
+    return found[0].to(device)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

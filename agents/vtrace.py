@@ -1,0 +1,85 @@
+"""V-trace: off-policy corrected value targets and advantages (Espeholt et al. 2018, Section 4)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class VTrace(NamedTuple):
+    vs: Tensor
+    """`[T, B]`, the value targets"""
+    pg_advantages: Tensor
+    """`[T, B]`, the policy gradient's advantages, importance weight included"""
+    log_rhos: Tensor
+    """`[T, B]`, log of the unclipped importance ratios"""
+
+
+def action_log_probs(logits: Tensor, actions: Tensor) -> Tensor:
+    """log softmax(logits)[action]: logits `[..., A]`, actions `[...]` -> `[...]`."""
+    return F.log_softmax(logits, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+@torch.no_grad()
+def vtrace_from_logits(
+    behavior_policy_logits: Tensor,
+    target_policy_logits: Tensor,
+    actions: Tensor,
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    clip_rho_threshold: float = 1.0,
+    clip_pg_rho_threshold: float = 1.0,
+) -> VTrace:
+    """V-trace from the two policies' logits `[T, B, A]`; see `vtrace_from_log_rhos` for the rest."""
+    log_rhos = action_log_probs(target_policy_logits, actions) - action_log_probs(
+        behavior_policy_logits, actions
+    )
+    return vtrace_from_log_rhos(
+        log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold, clip_pg_rho_threshold
+    )
+
+
+@torch.no_grad()
+def vtrace_from_log_rhos(
+    log_rhos: Tensor,
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    clip_rho_threshold: float = 1.0,
+    clip_pg_rho_threshold: float = 1.0,
+) -> VTrace:
+    """V-trace targets for T steps; everything `[T, B]` but bootstrap_value `[B]` = V(x_T).
+
+    `discounts[t]` is zero where step t ended the episode. With c_t = min(1, rho_t) (lambda = 1):
+    v_t = V_t + delta_t + gamma_t c_t (v_{t+1} - V_{t+1}),
+    delta_t = min(rho_bar, rho_t) (r_t + gamma_t V_{t+1} - V_t),
+    advantage_t = min(rho_pg_bar, rho_t) (r_t + gamma_t v_{t+1} - V_t).
+    """
+    if not log_rhos.shape == discounts.shape == rewards.shape == values.shape:
+        raise ValueError(
+            f"log_rhos {tuple(log_rhos.shape)}, discounts {tuple(discounts.shape)}, rewards "
+            f"{tuple(rewards.shape)} and values {tuple(values.shape)} must have the same shape [T, B]"
+        )
+    if bootstrap_value.shape != values.shape[1:]:
+        raise ValueError(f"bootstrap_value {tuple(bootstrap_value.shape)} must be {tuple(values.shape[1:])}")
+    rhos = log_rhos.exp()
+    next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
+    deltas = rhos.clamp(max=clip_rho_threshold) * (rewards + discounts * next_values - values)
+    decay = discounts * rhos.clamp(max=1.0)
+
+    correction = torch.zeros_like(bootstrap_value)
+    corrections = torch.empty_like(values)
+    for t in reversed(range(len(values))):
+        correction = deltas[t] + decay[t] * correction
+        corrections[t] = correction
+
+    vs = values + corrections
+    next_vs = torch.cat([vs[1:], bootstrap_value.unsqueeze(0)])
+    advantages = rhos.clamp(max=clip_pg_rho_threshold) * (rewards + discounts * next_vs - values)
+    return VTrace(vs, advantages, log_rhos)

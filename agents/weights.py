@@ -1,0 +1,28 @@
+"""How actors get the learner's newest weights."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import nn
+
+
+class WeightStore:
+    """The newest published weights and their version; `pull` never sees a half-written set."""
+
+    def __init__(self, agent: nn.Module, version: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._weights = [p.detach().clone() for p in agent.parameters()]
+        self.version = version
+
+    def publish(self, agent: nn.Module, version: int) -> None:
+        with self._lock, torch.no_grad():
+            torch._foreach_copy_(self._weights, [p.detach() for p in agent.parameters()])
+            self.version = version
+
+    def pull(self, agent: nn.Module) -> int:
+        """Copy the newest weights into `agent` and return their version."""
+        with self._lock, torch.no_grad():
+            torch._foreach_copy_([p.detach() for p in agent.parameters()], self._weights)
+            return self.version

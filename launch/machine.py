@@ -1,0 +1,50 @@
+"""Arrange the process for the machine it runs on: memory, threads, precision."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+
+import torch
+
+# Parameters of glibc's mallopt(3).
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep freed memory instead of returning it to the kernel; True where it could.
+
+    Every layer of a learner's batch allocates up to some hundred megabytes. By default each is a fresh
+    mapping whose pages fault one by one: that costs half of the training speed on a CPU. Call it before
+    the first large allocation.
+    """
+    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 64 << 20), (_M_ARENA_MAX, 1))
+    return all([mallopt(parameter, value) == 1 for parameter, value in settings])
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto` is the first GPU if there is one. Raises ValueError for a GPU that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(
+            "--device cuda: torch sees no GPU here; use --device cpu, or install torch with CUDA"
+        )
+    return torch.device(name)
+
+
+def autocast_dtype(precision: str, device: torch.device) -> torch.dtype | None:
+    """The dtype of the stem's arithmetic: bfloat16 where `auto` finds hardware for it, None is float32."""
+    if precision == "auto":
+        precision = "bf16" if _has_bf16(device) else "fp32"
+    return torch.bfloat16 if precision == "bf16" else None
+
+
+def _has_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return bool(torch.cpu._is_avx512_bf16_supported())

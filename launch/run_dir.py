@@ -1,0 +1,76 @@
+"""The run directory: where it is, whose it is, how it was configured."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from .config import TrainConfig
+from .errors import UsageError
+
+
+def default_run_dir(config: TrainConfig) -> Path:
+    """runs/<game or environment>/<core>/seed-<n>: TensorBoard compares games, cores and seeds by path."""
+    game = config.game or (config.env or "").split(":")[-1].replace("/", "-")
+    return Path("runs") / game / config.core.replace(":", ".") / f"seed-{config.seed}"
+
+
+@contextmanager
+def claim(run_dir: Path) -> Iterator[None]:
+    """Hold the run directory for this process alone; a claim ends with its process, however it ends.
+
+    Raises UsageError if the directory cannot be written or another process trains in it.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = (run_dir / ".lock").open("w")
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise UsageError(f"cannot write to {run_dir}: {reason}; give another --run-dir") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                f"another process trains in {run_dir}; stop it or give another --run-dir"
+            ) from None
+        yield
+
+
+def write_config(run_dir: Path, config: TrainConfig) -> None:
+    """Write config.json: the configuration and the versions it ran with."""
+    settings = {
+        key: str(value) if isinstance(value, Path) else value for key, value in asdict(config).items()
+    }
+    content = {"config": settings, "versions": versions()}
+    temporary = run_dir / ".config.json"
+    temporary.write_text(json.dumps(content, indent=2) + "\n")
+    temporary.rename(run_dir / "config.json")
+
+
+def versions() -> dict[str, Any]:
+    """What a result depends on: packages, Python, platform, and the commit if this is a checkout."""
+    packages = ("deltabeast", "torch", "numpy", "gymnasium", "ale-py")
+    return {
+        **{name: version(name) for name in packages},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
