@@ -122,7 +122,7 @@ from deltabeast.launch.run_log import RunLog
 log = RunLog(Path(sys.argv[1]))
 for step in range(100, 600, 100):
     log.write(step, {"sps": float(step), "game_return": 1.5})
-log._file.write("600,1700000000.000,12"); log._file.flush()   # the first part of the next row
+log._file.write("600,1700000000.000" + "," * 24 + "12"); log._file.flush()   # a row but for its end
 print("ready", flush=True)
 time.sleep(60)
 """

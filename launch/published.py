@@ -1,0 +1,35 @@
+"""Published scores to set beside one's own.
+
+Source: Irie, Schlag, Csordás and Schmidhuber (2021), "Going Beyond Linear Transformers with Recurrent Fast
+Weight Programmers", tables 9 (50M) and 10 (200M), with two misprints mended (Seaquest's name, a comma in
+Zaxxon's delta_net). Each is the mean and population standard deviation of the means of five evaluations of
+thirty episodes by a greedy agent, where an episode is one life; steps are agent steps. One training seed
+each. Only scores under the protocol "paper-code" compare with them.
+"""
+
+from __future__ import annotations
+
+import csv
+from importlib.resources import files
+from typing import NamedTuple
+
+from ..envs import canonical_game
+
+PROTOCOL = "paper-code"
+NO_NEGATIVE = frozenset({"battle_zone", "up_n_down"})
+"""Games whose published evaluation leaves out episodes with a negative return: their score counters wrap."""
+
+
+class PublishedScore(NamedTuple):
+    mean: float
+    std: float
+
+
+def published_scores(game: str, core: str) -> dict[int, PublishedScore]:
+    """The scores of a core on a game by millions of agent steps (50, 200); empty if none was published."""
+    text = (files(__package__) / "published_scores.csv").read_text(encoding="utf-8")
+    return {
+        int(row["steps_millions"]): PublishedScore(float(row["mean"]), float(row["std"]))
+        for row in csv.DictReader(text.splitlines())
+        if row["core"] == core and canonical_game(row["ale_id"]) == canonical_game(game)
+    }
