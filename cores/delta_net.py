@@ -24,10 +24,13 @@ class DeltaMemory(FastWeights):
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         q, k, v, beta = parts
         (W,) = state
-        beta = beta.squeeze(-1).sigmoid()
-        self.strengths = {"write_strength": beta.detach()}
-        y, W = delta_rule(normalized_elu(q), normalized_elu(k), v, beta, W, reset)
+        y, W = delta_rule(normalized_elu(q), normalized_elu(k), v, beta.squeeze(-1).sigmoid(), W, reset)
         return y, (W,)
+
+    def strengths(
+        self, parts: tuple[Tensor, ...], state: State, y: Tensor, reset: Tensor
+    ) -> dict[str, Tensor]:
+        return {"write_strength": parts[-1].sigmoid()}
 
 
 @register("delta_net")

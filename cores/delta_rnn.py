@@ -29,13 +29,14 @@ class DeltaRNNMemory(FastWeights):
         W, R, y0 = state
         beta = beta.squeeze(-1).sigmoid()
         recurrent_beta = recurrent_beta.squeeze(-1).sigmoid()
-        self.strengths = {
-            "write_strength": beta.detach(),
-            "recurrent_write_strength": recurrent_beta.detach(),
-        }
         z, W = delta_rule(q.softmax(-1), k.softmax(-1), v, beta, W, reset)
         y, R, y_T = delta_rnn(z, recurrent_k.softmax(-1), recurrent_v, recurrent_beta, R, y0, reset)
         return y, (W, R, y_T)
+
+    def strengths(
+        self, parts: tuple[Tensor, ...], state: State, y: Tensor, reset: Tensor
+    ) -> dict[str, Tensor]:
+        return {"write_strength": parts[-2].sigmoid(), "recurrent_write_strength": parts[-1].sigmoid()}
 
 
 @register("delta_rnn")

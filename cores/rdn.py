@@ -31,14 +31,14 @@ class RecurrentDeltaMemory(FastWeights):
         W, y0 = state
         Rq, Rk, Rv, rb = (R.to(W.dtype) for R in (self.Rq, self.Rk, self.Rv, self.rb))
         y, W, y_T = recurrent_delta(q, k, v, beta.squeeze(-1), Rq, Rk, Rv, rb, W, y0, reset)
-        self.strengths = {"write_strength": self._strength(beta, y0, y, reset)}
         return y, (W, y_T)
 
-    @torch.no_grad()
-    def _strength(self, beta: Tensor, y0: Tensor, y: Tensor, reset: Tensor) -> Tensor:
-        """The strengths the rule used, from its outputs: it does not hand them out."""
-        before = torch.cat((y0.unsqueeze(0), y[:-1])).masked_fill(reset[:, :, None, None], 0)
-        return (beta.squeeze(-1) + (before.tanh() * self.rb).sum(-1)).sigmoid()
+    def strengths(
+        self, parts: tuple[Tensor, ...], state: State, y: Tensor, reset: Tensor
+    ) -> dict[str, Tensor]:
+        # The rule does not hand out the strengths it used; its outputs give them back.
+        before = torch.cat((state[-1].unsqueeze(0), y[:-1])).masked_fill(reset[:, :, None, None], 0)
+        return {"write_strength": (parts[-1].squeeze(-1) + (before.tanh() * self.rb).sum(-1)).sigmoid()}
 
 
 @register("rdn")

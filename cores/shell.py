@@ -11,12 +11,14 @@ A core adds one `FastWeights` subclass: how the slow net's output becomes writes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
 from .base import Core, State
+
+Stats = dict[str, list[Tensor]]
+"""Scalars by name, one a layer or fast-weight matrix."""
 
 
 class FastWeights(nn.Module, ABC):
@@ -25,16 +27,12 @@ class FastWeights(nn.Module, ABC):
     `sizes` gives what the slow net emits per head, in order, e.g. q, k, v, β as (h, h, h, 1).
     """
 
-    strengths: dict[str, Tensor]
-    """Write strengths of the last `unroll` `[T, B, H]` by their name in the core's stats; detached."""
-
     def __init__(self, hidden_size: int, num_heads: int, sizes: tuple[int, ...]) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.head_size = hidden_size // num_heads
         self.sizes = sizes
         self.slow_net = nn.Linear(hidden_size, num_heads * sum(sizes), bias=False)
-        self.strengths = {}
 
     @abstractmethod
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -44,19 +42,36 @@ class FastWeights(nn.Module, ABC):
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         """The slow net's output split by `sizes`, each `[T, B, H, size]` -> y `[T, B, H, h]`, next state."""
 
-    def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        """x `[T, B, d]` -> y `[T, B, d]` and the layer's next state."""
+    def strengths(
+        self, parts: tuple[Tensor, ...], state: State, y: Tensor, reset: Tensor
+    ) -> dict[str, Tensor]:
+        """What to log about the writes of an `unroll` that took these and gave y: means of tensors by name."""
+        return {}
+
+    def forward(self, x: Tensor, state: State, reset: Tensor, stats: Stats | None) -> tuple[Tensor, State]:
+        """x `[T, B, d]` -> y `[T, B, d]` and the layer's next state; appends to `stats` unless None."""
         parts = self.slow_net(x).unflatten(-1, (self.num_heads, -1))
         if torch.is_autocast_enabled(x.device.type):
             # The memory sums hundreds of small writes: it stays float32, and its arithmetic with it.
             with torch.autocast(x.device.type, enabled=False):
-                y, state = self._unroll(parts, state, reset)
+                y, state = self._unroll(parts, state, reset, stats)
         else:
-            y, state = self._unroll(parts, state, reset)
+            y, state = self._unroll(parts, state, reset, stats)
         return y.flatten(-2), state
 
-    def _unroll(self, parts: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        return self.unroll(parts.to(state[0].dtype).split(self.sizes, -1), state, reset)
+    def _unroll(self, x: Tensor, state: State, reset: Tensor, stats: Stats | None) -> tuple[Tensor, State]:
+        parts = x.to(state[0].dtype).split(self.sizes, -1)
+        y, next_state = self.unroll(parts, state, reset)
+        if stats is not None:
+            with torch.no_grad():
+                for name, values in self.strengths(parts, state, y, reset).items():
+                    stats.setdefault(name, []).append(values.mean())
+                matrices = [
+                    W for W, shape in zip(next_state, self.state_shapes(), strict=True) if len(shape) == 3
+                ]
+                norms = [torch.linalg.vector_norm(W, dim=(-2, -1)).mean() for W in matrices]
+                stats.setdefault("fast_weight_norm", []).extend(norms)
+        return y, next_state
 
 
 class Layer(nn.Module):
@@ -70,8 +85,8 @@ class Layer(nn.Module):
         self.ff_norm = nn.LayerNorm(hidden_size)
         self.ff = nn.Sequential(nn.Linear(hidden_size, ff_size), nn.ReLU(), nn.Linear(ff_size, hidden_size))
 
-    def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        y, state = self.memory(self.norm(x), state, reset)
+    def forward(self, x: Tensor, state: State, reset: Tensor, stats: Stats | None) -> tuple[Tensor, State]:
+        y, state = self.memory(self.norm(x), state, reset, stats)
         x = x + self.out(y)
         return x + self.ff(self.ff_norm(x)), state
 
@@ -126,47 +141,31 @@ class FastWeightCore(Core):
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
         weight = self.input_proj.weight
         dtype = torch.promote_types(weight.dtype, torch.float32)
+        shapes = self.layers[0].memory.state_shapes()  # type: ignore[union-attr, operator]
         return tuple(
-            torch.zeros(batch_size, len(self.layers), *shape, dtype=dtype, device=device or weight.device)
-            for shape in self._memories()[0].state_shapes()
+            torch.zeros(
+                len(self.layers), batch_size, *shape, dtype=dtype, device=device or weight.device
+            ).transpose(0, 1)  # each layer's share stays contiguous
+            for shape in shapes
         )
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        y, state = self._run(x, state, reset)
-        self.stats = self._stats(state)
-        return y, state
+        return self._run(x, state, reset, measure=True)
 
     def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        y, state = self._run(x.unsqueeze(0), state, reset.unsqueeze(0))
-        if torch.is_grad_enabled():  # a learner that cuts gradients steps too; actors need no statistics
-            self.stats = self._stats(state)
+        # A learner that cuts gradients steps too; actors, who take none, need no statistics.
+        measure = torch.is_grad_enabled()
+        y, state = self._run(x.unsqueeze(0), state, reset.unsqueeze(0), measure)
         return y.squeeze(0), state
 
-    def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+    def _run(self, x: Tensor, state: State, reset: Tensor, measure: bool) -> tuple[Tensor, State]:
+        stats: Stats | None = {} if measure else None
         x = self.input_proj(x)
         layer_states = zip(*(part.unbind(1) for part in state), strict=True)
         next_states = []
         for layer, layer_state in zip(self.layers, layer_states, strict=True):
-            x, layer_state = layer(x, layer_state, reset)
+            x, layer_state = layer(x, layer_state, reset, stats)
             next_states.append(layer_state)
-        return x, tuple(torch.stack(parts, 1) for parts in zip(*next_states, strict=True))
-
-    def _memories(self) -> list[FastWeights]:
-        return [layer.memory for layer in self.layers]  # type: ignore[misc]
-
-    @torch.no_grad()
-    def _stats(self, state: State) -> dict[str, Tensor]:
-        memories = self._memories()
-        stats = {
-            name: _mean(memory.strengths[name].mean() for memory in memories)
-            for name in memories[0].strengths
-        }
-        matrices = [
-            part for part, shape in zip(state, memories[0].state_shapes(), strict=True) if len(shape) == 3
-        ]
-        stats["fast_weight_norm"] = _mean(torch.linalg.vector_norm(W, dim=(-2, -1)).mean() for W in matrices)
-        return stats
-
-
-def _mean(values: Iterable[Tensor]) -> Tensor:
-    return torch.stack(list(values)).mean()
+        if stats is not None:
+            self.stats = {name: torch.stack(values).mean() for name, values in stats.items()}
+        return x, tuple(torch.stack(parts).transpose(0, 1) for parts in zip(*next_states, strict=True))

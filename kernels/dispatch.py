@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import chunked, recurrent, reference
+from . import chunked, reference, stepwise
 
 BACKENDS = ("auto", "reference", "chunked")
 
@@ -124,10 +124,14 @@ def recurrent_delta(
 
 
 _RULES: dict[str, dict[str, Callable[..., Any]]] = {
-    "sum_rule": {"reference": reference.sum_rule, "chunked": chunked.sum_rule},
-    "delta_rule": {"reference": reference.delta_rule, "chunked": chunked.delta_rule},
-    "delta_rnn": {"reference": reference.delta_rnn, "chunked": recurrent.delta_rnn},
-    "recurrent_delta": {"reference": reference.recurrent_delta, "chunked": recurrent.recurrent_delta},
+    "sum_rule": {"reference": reference.sum_rule, "chunked": chunked.sum_rule, "step": stepwise.sum_rule},
+    "delta_rule": {
+        "reference": reference.delta_rule,
+        "chunked": chunked.delta_rule,
+        "step": stepwise.delta_rule,
+    },
+    "delta_rnn": {"reference": reference.delta_rnn, "chunked": stepwise.delta_rnn},
+    "recurrent_delta": {"reference": reference.recurrent_delta, "chunked": stepwise.recurrent_delta},
 }
 
 
@@ -136,6 +140,9 @@ def _pick(rule: str, backend: str, x: Tensor, reset: Tensor) -> Callable[..., An
         raise ValueError(f"{rule}: reset is {reset.dtype} {list(reset.shape)}; give bool {list(x.shape[:2])}")
     if backend not in BACKENDS:
         raise ValueError(f"{rule}: unknown backend {backend!r}; choose from {', '.join(BACKENDS)}")
-    if backend == "auto":
-        backend = "reference" if x.shape[0] == 1 else "chunked"
-    return _RULES[rule][backend]
+    rules = _RULES[rule]
+    if backend != "auto":
+        return rules[backend]
+    if x.shape[0] == 1 and "step" in rules:
+        return rules["reference" if torch.is_grad_enabled() else "step"]
+    return rules["chunked"]

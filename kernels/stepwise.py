@@ -1,14 +1,16 @@
-"""The two rules that must go step by step, as lean loops with backward passes written by hand.
+"""Lean loops over steps: for the two rules that cannot do otherwise, with backward passes written by hand,
+and for actors, who take one step at a time and no gradient.
 
-Both rules end every step alike. With the rows P = (q, k) and W the fast weights before the write,
+A delta-rule step with the rows P = (q, k) and W the fast weights before the write is
+
 
     (r, s) = P Wᵀ            both reads at once
     u = β (v - s)
     y = r + (q·k) u          what reading after the write gives
     W = W + u kᵀ
 
-so `_write_and_read` and `_write_and_read_backward` serve both. Vectors stand left of the matrices: on CPUs a
-batched row-times-matrix product is several times faster than matrix-times-column.
+and `_write_and_read` and `_write_and_read_backward` serve every rule. Vectors stand left of the matrices: on
+CPUs a batched row-times-matrix product is several times faster than matrix-times-column.
 
 Backward keeps the fast weights before each write. Undoing the writes instead would need no such memory, but
 amplifies rounding, and a reset cannot be undone.
@@ -21,6 +23,36 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+
+@torch.no_grad()
+def sum_rule(q: Tensor, k: Tensor, v: Tensor, W: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    """Equals `reference.sum_rule` to rounding, without gradients."""
+    resets, fast = _Resets(reset), _Fast(W, len(q), keep=False)
+    y = v.new_empty(v.shape)
+    for t in range(len(q)):
+        resets.forget_fast_(t, fast)
+        fast.write(t, v[t], k[t])
+        torch.bmm(
+            q[t].flatten(0, 1).unsqueeze(1), fast.now.flatten(0, 1).mT, out=y[t].view(-1, 1, v.shape[-1])
+        )
+    return y, fast.now
+
+
+@torch.no_grad()
+def delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, W: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Equals `reference.delta_rule` to rounding, without gradients."""
+    resets, fast = _Resets(reset), _Fast(W, len(q), keep=False)
+    trace = _Trace(v[0], len(q), k.shape[-1], keep=False)
+    y = v.new_empty(v.shape)
+    P = torch.stack((q, k), 3)
+    beta = beta.unsqueeze(-1)
+    for t in range(len(q)):
+        resets.forget_fast_(t, fast)
+        _write_and_read(fast, t, P[t], v[t], beta[t], trace, y[t])
+    return y, fast.now
 
 
 def delta_rnn(
@@ -77,23 +109,31 @@ class _Resets:
             for state in states:
                 state.masked_fill_(self.reset[t].view(-1, *(1,) * (state.dim() - 1)), 0)
 
+    def forget_fast_(self, t: int, fast: _Fast) -> None:
+        if self.any[t] and not fast.owned:
+            fast.now = fast.now.clone()
+            fast.owned = True
+        self.forget_(t, fast.now)
+
 
 class _Fast:
     """Fast weights on their way through time: `now` `[B, H, V, K]`, and their past if backward needs it."""
 
     def __init__(self, W: Tensor, steps: int, keep: bool) -> None:
         self.past = W.new_empty(steps + 1, *W.shape) if keep else None
-        if self.past is None:
-            self.now = W.clone(memory_format=torch.contiguous_format)
-        else:
-            self.now = self.past[0].copy_(W)
+        self.now = W if self.past is None else self.past[0].copy_(W)
+        self.owned = self.past is not None
+        """Whether `now` may be overwritten: the caller's W must stay as it is."""
 
     def write(self, t: int, u: Tensor, k: Tensor) -> None:
         u, k = u.unsqueeze(-1), k.unsqueeze(-2)
-        if self.past is None:
+        if self.past is not None:
+            self.now = torch.addcmul(self.now, u, k, out=self.past[t + 1])
+        elif self.owned:
             self.now.addcmul_(u, k)
         else:
-            self.now = torch.addcmul(self.now, u, k, out=self.past[t + 1])
+            self.now = torch.addcmul(self.now, u, k)
+            self.owned = True
 
 
 class _Trace:
@@ -169,7 +209,8 @@ class _DeltaRNN(torch.autograd.Function):
         outputs = torch.empty_like(z, memory_format=torch.contiguous_format)
         y = y0.clone()
         for t in range(len(z)):
-            resets.forget_(t, fast.now, y)
+            resets.forget_fast_(t, fast)
+            resets.forget_(t, y)
             P = torch.stack((y.softmax(-1), k[t]), 2, out=trace.P[t if keep else 0])
             _write_and_read(fast, t, P, v[t], beta[t], trace, outputs[t])
             y = outputs[t].add_(z[t])
@@ -205,7 +246,7 @@ class _RecurrentDelta(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, R: Tensor, W: Tensor, y0: Tensor, reset: Tensor, keep: bool
     ) -> tuple[Tensor, Tensor]:
-        steps, (_, _, V, K) = len(x), W.shape
+        steps, K = len(x), W.shape[-1]
         resets = _Resets(reset)
         fast = _Fast(W, steps, keep)
         trace = _Trace(y0, steps, K, keep)
@@ -216,7 +257,8 @@ class _RecurrentDelta(torch.autograd.Function):
         for t in range(steps):
             row = t if keep else 0
             g = torch.tanh(y, out=gs[row])
-            resets.forget_(t, fast.now, g)  # tanh(0) = 0: forgetting g is forgetting y
+            resets.forget_fast_(t, fast)
+            resets.forget_(t, g)  # tanh(0) = 0: forgetting g is forgetting y
             a = x[t] + torch.bmm(g.transpose(0, 1), R).transpose(0, 1)
             P = torch.softmax(a[..., : 2 * K].unflatten(-1, (2, K)), -1, out=trace.P[row])
             beta = torch.sigmoid(a[..., -1:], out=betas[row])
