@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
+from torch import Tensor
 
+from ..cores import State
 from .action_log import ActionLog
 from .network import Agent
 from .stopwatch import Stopwatch
@@ -47,6 +49,10 @@ class Actor:
         self._unrolls = 0
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._deterministic = deterministic
+        self._frame: Tensor
+        self._reward: Tensor
+        self._done: Tensor
+        self._state: State
         self._reset()
 
     @property

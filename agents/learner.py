@@ -59,14 +59,15 @@ class Learner:
         """
         loss, metrics = self.loss(batch)
         if not torch.isfinite(loss):
-            parameters = dict(self.agent.named_parameters())
-            self._fail({**_named_inputs(batch), **parameters, **metrics}, "loss")
+            self._fail({**_named_inputs(batch), **dict(self.agent.named_parameters()), **metrics}, "loss")
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        grad_norm = nn.utils.clip_grad_norm_(self.agent.parameters(), self.config.max_grad_norm)
+        parameters = list(self.agent.parameters())
+        grad_norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if not torch.isfinite(grad_norm):
             gradients = {f"gradient of {n}": p.grad for n, p in self.agent.named_parameters()}
             self._fail({n: g for n, g in gradients.items() if g is not None}, "gradient norm")
+        nn.utils.clip_grads_with_norm_(parameters, self.config.max_grad_norm, grad_norm)
         lr = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = lr

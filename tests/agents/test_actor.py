@@ -1,0 +1,110 @@
+"""The actor's alignment, proved with an environment that counts and a core that counts with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from counting_env import CountingEnv
+
+from deltabeast.agents import Actor, Agent, AgentSpec, WeightStore, make_actor_agent
+
+T = 5
+
+
+def make_actor(lengths=(3, 4, 50), core="lstm", seed=1, **kwargs) -> Actor:
+    agent = Agent(AgentSpec((3,), 4, core=core, stem="mlp"))
+    return Actor(CountingEnv(lengths), make_actor_agent(agent), WeightStore(agent, 7), T, seed, **kwargs)
+
+
+def test_actions_rewards_and_dones_belong_together(seed: int) -> None:
+    actor = make_actor(seed=seed)
+    unroll = actor.collect()
+    expected = CountingEnv((3, 4, 50))
+    frame, _ = expected.reset()
+    reward, done = np.zeros(3), np.ones(3, bool)
+    for t in range(T):
+        np.testing.assert_array_equal(unroll.frame[t], frame)
+        np.testing.assert_allclose(unroll.reward[t], reward, rtol=1e-6)
+        np.testing.assert_array_equal(unroll.done[t], done)
+        frame, reward, done, _, info = expected.step(unroll.action[t].numpy())
+        np.testing.assert_array_equal(unroll.forced[t], info["forced"])
+    np.testing.assert_array_equal(unroll.frame[T], frame)
+    np.testing.assert_allclose(unroll.reward[T], reward, rtol=1e-6)
+    np.testing.assert_array_equal(unroll.done[T], done)
+    assert unroll.done[:, 0].tolist() == [True, False, False, True, False, False]
+    assert unroll.forced[:, 0].tolist() == [True, False, False, True, False]
+    assert unroll.version == 7 and unroll.num_steps == 15 and unroll.columns() == 3
+
+
+def test_unrolls_overlap_by_one_observation_and_no_state_is_lost(seed: int) -> None:
+    """Two unrolls replayed as one from the first state give the recorded behaviour logits."""
+    actor = make_actor(seed=seed)
+    first, second = actor.collect(), actor.collect()
+    for name in ("frame", "reward", "done"):
+        torch.testing.assert_close(getattr(first, name)[T], getattr(second, name)[0])
+    both = [
+        torch.cat([getattr(u, name)[:T] for u in (first, second)]) for name in ("frame", "reward", "done")
+    ]
+    with torch.no_grad():
+        output, _ = actor.agent.unroll(*both, first.state)
+    recorded = torch.cat([first.behavior_logits, second.behavior_logits])
+    torch.testing.assert_close(output.policy_logits, recorded, rtol=1e-4, atol=1e-5)
+    assert any((part != 0).any() for part in second.state)
+
+
+def test_finished_episodes_are_reported_once(seed: int) -> None:
+    actor = make_actor(seed=seed)
+    unrolls = [actor.collect() for _ in range(3)]
+    actions = torch.cat([u.action for u in unrolls]).double()
+    expected = []
+    for env, length in ((0, 3), (1, 4)):
+        for episode in range(15 // length):
+            part = actions[episode * length : (episode + 1) * length, env]
+            expected.append(float(sum(100 * env + 10 * episode + i + a / 10 for i, a in enumerate(part))))
+    got = [score for u in unrolls for score in u.episodes.game_returns]
+    np.testing.assert_allclose(sorted(got), sorted(expected), rtol=1e-6)
+    assert sorted(n for u in unrolls for n in u.episodes.game_lengths) == [3] * 5 + [4] * 3
+
+
+def test_same_seed_same_actions_other_seed_other_actions(seed: int) -> None:
+    torch.manual_seed(0)
+    weights = Agent(AgentSpec((3,), 4, core="lstm", stem="mlp"))
+
+    def actions(seed: int) -> list[list[int]]:
+        actor = Actor(CountingEnv((3, 4)), make_actor_agent(weights), WeightStore(weights), T, seed)
+        return actor.collect().action.tolist()
+
+    assert actions(seed) == actions(seed) != actions(seed + 1)
+
+
+def test_published_weights_act_from_the_next_unroll(seed: int) -> None:
+    agent = Agent(AgentSpec((3,), 4, core="feedforward", stem="mlp"))
+    store = WeightStore(agent)
+    actor = Actor(CountingEnv((3, 4)), make_actor_agent(agent), store, T, seed)
+    assert actor.collect().version == 0
+    with torch.no_grad():
+        agent.policy.bias[2] = 1e6
+    assert actor.collect().version == 0
+    store.publish(agent, 1)
+    unroll = actor.collect()
+    assert unroll.version == 1 and (unroll.action == 2).all()
+
+
+def test_deterministic_state_brings_an_actor_back(seed: int, monkeypatch) -> None:
+    """Also across the reset that keeps the action log short, and with a recurrent state."""
+    monkeypatch.setattr("deltabeast.agents.actor.UNROLLS_PER_SEED", 3)
+    torch.manual_seed(seed)
+    one = make_actor(seed=seed, deterministic=True)
+    for _ in range(4):
+        one.collect()
+    saved = one.state_dict()
+    assert len(saved["env"]["actions"]) == T, "the log must start afresh with the seed"
+    expected = [one.collect() for _ in range(3)]
+    torch.manual_seed(seed)
+    two = make_actor(seed=seed, deterministic=True)
+    two.load_state_dict(saved)
+    for unroll in expected:
+        again = two.collect()
+        for name in ("frame", "reward", "done", "action", "behavior_logits"):
+            assert torch.equal(getattr(unroll, name), getattr(again, name)), name
+        assert all(torch.equal(a, b) for a, b in zip(unroll.state, again.state, strict=True))

@@ -1,0 +1,204 @@
+"""The learner against a float64 transcription of the published loss and update."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from deltabeast.agents import (
+    Agent,
+    AgentSpec,
+    Episodes,
+    Learner,
+    LearnerConfig,
+    NonFiniteError,
+    Unroll,
+    join,
+    split,
+)
+
+T, B, A = 6, 4, 3
+
+
+def make_batch(agent: Agent, forced_share: float = 0.2, columns: int = B) -> Unroll:
+    return Unroll(
+        frame=torch.randn(T + 1, columns, 5),
+        reward=torch.randn(T + 1, columns) * 2,
+        done=torch.rand(T + 1, columns) < 0.2,
+        action=torch.randint(A, (T, columns)),
+        behavior_logits=torch.randn(T, columns, A),
+        forced=torch.rand(T, columns) < forced_share,
+        state=tuple(torch.randn_like(part) for part in agent.initial_state(columns)),
+        version=0,
+        episodes=Episodes([1.0], [2.0], [3], 1),
+    )
+
+
+def make_learner(core: str = "lstm", **config) -> Learner:
+    return Learner(
+        Agent(AgentSpec((5,), A, core=core, stem="mlp")), LearnerConfig(total_steps=10_000, **config)
+    )
+
+
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def test_the_loss_is_the_published_one(seed: int) -> None:
+    """Sums over time and batch; rewards clamped; forced steps have ratio 1 and teach the value alone."""
+    learner = make_learner(entropy_cost=0.03, baseline_cost=0.4, discount=0.9)
+    batch = make_batch(learner.agent)
+    loss, metrics = learner.loss(batch)
+    with torch.no_grad():
+        output, _ = learner.agent.unroll(batch.frame, batch.reward, batch.done, batch.state)
+    logits, values = output.policy_logits.double().numpy(), output.baseline.double().numpy()
+    action, forced = batch.action.numpy()[..., None], batch.forced.numpy()
+    target = log_softmax(logits[:-1])
+    chosen = np.take_along_axis(target, action, -1)[..., 0]
+    behavior = np.take_along_axis(log_softmax(batch.behavior_logits.double().numpy()), action, -1)[..., 0]
+    rho = np.where(forced, 1.0, np.exp(chosen - behavior)).clip(max=1.0)
+    reward = batch.reward[1:].double().numpy().clip(-1, 1)
+    discount = 0.9 * ~batch.done[1:].numpy()
+    vs, next_vs = np.zeros((T, B)), values[T]
+    for t in reversed(range(T)):
+        delta = rho[t] * (reward[t] + discount[t] * values[t + 1] - values[t])
+        vs[t] = values[t] + delta + discount[t] * rho[t] * (next_vs - values[t + 1])
+        next_vs = vs[t]
+    advantage = rho * (reward + discount * np.concatenate([vs[1:], values[T:]]) - values[:T])
+    policy_loss = -(chosen * advantage * ~forced).sum()
+    baseline = 0.4 * 0.5 * ((vs - values[:T]) ** 2).sum()
+    negative_entropy = (np.exp(target) * target).sum(-1)
+    expected = policy_loss + baseline + 0.03 * (negative_entropy * ~forced).sum()
+    np.testing.assert_allclose(loss.item(), expected, rtol=1e-4)
+    np.testing.assert_allclose(metrics["policy_loss"], policy_loss, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(metrics["baseline_loss"], baseline, rtol=1e-4)
+    np.testing.assert_allclose(metrics["entropy"], -negative_entropy.mean(), rtol=1e-4)
+
+
+def test_targets_are_constants_of_the_gradient(seed: int) -> None:
+    """The value head's gradient is that of a regression on fixed targets, not of the bootstrap."""
+    learner = make_learner("feedforward", baseline_cost=1.0, entropy_cost=0.0)
+    batch = make_batch(learner.agent, forced_share=1.1)
+    loss, _ = learner.loss(batch)
+    loss.backward()
+    with torch.no_grad():
+        output, _ = learner.agent.unroll(batch.frame, batch.reward, batch.done, batch.state)
+    values = output.baseline
+    discounts = 0.99 * (~batch.done[1:]).float()
+    target, targets = values[T], []
+    for t in reversed(range(T)):
+        target = batch.reward[t + 1].clamp(-1, 1) + discounts[t] * target
+        targets.insert(0, target)
+    expected = -(torch.stack(targets) - values[:T]).sum()
+    torch.testing.assert_close(learner.agent.baseline.bias.grad, expected.reshape(1), rtol=1e-4, atol=1e-4)
+
+
+def test_one_update_is_rmsprop_with_clipping_and_annealing(seed: int) -> None:
+    learner = make_learner(max_grad_norm=0.5, learning_rate=0.01)
+    batch = make_batch(learner.agent)
+    learner.steps = 2_500
+    before = {n: p.detach().clone() for n, p in learner.agent.named_parameters()}
+    loss, _ = learner.loss(batch)
+    loss.backward()
+    gradients = {n: p.grad.double() for n, p in learner.agent.named_parameters()}
+    norm = torch.sqrt(sum((g**2).sum() for g in gradients.values()))
+    assert norm > 0.5, "the test needs a gradient that is clipped"
+    metrics = learner.update(batch)
+    for name, parameter in learner.agent.named_parameters():
+        g = gradients[name] * 0.5 / norm
+        expected = before[name] - 0.0075 * g / ((0.01 * g**2).sqrt() + 0.01)
+        torch.testing.assert_close(parameter.double(), expected, rtol=1e-3, atol=1e-6, msg=name)
+    assert metrics["learning_rate"] == pytest.approx(0.0075)
+    assert metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    assert learner.steps == 2_500 + T * B and learner.version == 1
+
+
+def test_the_learning_rate_falls_to_zero_and_stays_there() -> None:
+    learner = make_learner(learning_rate=0.1)
+    rates = []
+    for steps in (0, 5_000, 10_000, 20_000):
+        learner.steps = steps
+        rates.append(learner.learning_rate())
+    assert rates == pytest.approx([0.1, 0.05, 0.0, 0.0])
+
+
+def test_policy_lag_counts_updates(seed: int) -> None:
+    learner = make_learner()
+    lags = [learner.update(make_batch(learner.agent))["policy_lag"] for _ in range(3)]
+    assert lags == [0, 1, 2]
+
+
+def test_fresh_data_is_on_policy(seed: int) -> None:
+    learner = make_learner("rdn", bptt="full")
+    batch = make_batch(learner.agent, forced_share=0.0)
+    with torch.no_grad():
+        output, _ = learner.agent.unroll(batch.frame, batch.reward, batch.done, batch.state)
+    batch.behavior_logits.copy_(output.policy_logits[:-1])
+    assert learner.update(batch)["log_rho_abs_max"] < 1e-5
+    assert learner.update(batch)["log_rho_abs_max"] > 1e-5
+
+
+@pytest.mark.parametrize(("field", "name"), [("reward", "rewards"), ("behavior_logits", "behaviour logits")])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_nonfinite_input_is_named_and_changes_nothing(
+    field: str, name: str, poison: float, seed: int
+) -> None:
+    learner = make_learner()
+    batch = make_batch(learner.agent, forced_share=0.0)
+    getattr(batch, field)[2, 1] = poison
+    before = [p.detach().clone() for p in learner.agent.parameters()]
+    try:
+        learner.update(batch)
+    except NonFiniteError as error:
+        assert name in str(error)  # noqa: PT017 - an infinite reward is clamped and harmless
+        assert all(torch.equal(a, b) for a, b in zip(before, learner.agent.parameters(), strict=True))
+        assert learner.version == 0
+    else:
+        assert field == "reward" and poison == float("inf")
+
+
+def test_a_nonfinite_weight_is_named(seed: int) -> None:
+    learner = make_learner()
+    with torch.no_grad():
+        learner.agent.core.weight_hh_l0[3, 1] = float("nan")
+    with pytest.raises(NonFiniteError, match="weight_hh_l0"):
+        learner.update(make_batch(learner.agent))
+
+
+def test_a_nonfinite_gradient_is_named(seed: int) -> None:
+    learner = make_learner()
+    learner.agent.policy.weight.register_hook(lambda grad: grad * float("nan"))
+    with pytest.raises(NonFiniteError, match=r"gradient of policy\.weight"):
+        learner.update(make_batch(learner.agent))
+
+
+def test_state_dict_resumes_the_optimizer(seed: int) -> None:
+    one = make_learner()
+    two = Learner(Agent(one.agent.spec), one.config)
+    batches = [make_batch(one.agent) for _ in range(3)]
+    one.update(batches[0])
+    two.agent.load_state_dict(one.agent.state_dict())
+    two.load_state_dict(copy.deepcopy(one.state_dict()))
+    for batch in batches[1:]:
+        one.update(batch)
+        two.update(batch)
+    for a, b in zip(one.agent.parameters(), two.agent.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert (one.steps, one.version) == (two.steps, two.version)
+
+
+def test_split_and_join_are_inverse_and_lose_no_episode(seed: int) -> None:
+    agent = make_learner("rdn").agent
+    whole = make_batch(agent, columns=6)
+    parts = split(whole, 2)
+    assert [part.columns() for part in parts] == [2, 2, 2]
+    again = join(parts)
+    for name in ("frame", "reward", "done", "action", "behavior_logits", "forced"):
+        assert torch.equal(getattr(whole, name), getattr(again, name)), name
+    assert all(torch.equal(a, b) for a, b in zip(whole.state, again.state, strict=True))
+    assert again.episodes == whole.episodes
+    assert torch.equal(parts[1].frame, whole.frame[:, 2:4])

@@ -1,0 +1,139 @@
+"""The agent: published sizes, one arithmetic for actor and learner, resets, sampling."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from deltabeast.agents import Agent, AgentSpec, default_stem
+from deltabeast.cores import core_names
+
+ATARI = (4, 84, 84)
+
+
+def small_agent(core: str, **options: int) -> Agent:
+    return Agent(AgentSpec((7,), 5, core=core, stem="mlp", core_options=options))
+
+
+@pytest.mark.parametrize(
+    ("core", "parameters"),
+    [
+        ("feedforward", 1_094_134),
+        ("lstm", 1_621_475),
+        ("linear_transformer", 1_520_227),
+        ("delta_net", 1_521_251),
+        ("rdn", 1_546_083),
+        ("delta_rnn", 1_587_811),
+        ("rdn-large", 3_372_003),
+        ("gated_feedforward", 1_589_283),
+    ],
+)
+def test_published_sizes_with_18_actions(core: str, parameters: int) -> None:
+    agent = Agent(AgentSpec(ATARI, 18, core=core, stem="residual"))
+    assert sum(p.numel() for p in agent.parameters()) == parameters
+
+
+def test_the_residual_stem_has_fifteen_convolutions() -> None:
+    agent = Agent(AgentSpec(ATARI, 6, core="feedforward", stem="residual"))
+    convolutions = [m for m in agent.stem.modules() if isinstance(m, torch.nn.Conv2d)]
+    assert len(convolutions) == 15
+    assert agent.stem.fc.in_features == 32 * 11 * 11
+
+
+@pytest.mark.parametrize("core", core_names())
+def test_acting_and_learning_give_the_same_logits(core: str, seed: int) -> None:
+    """With equal weights V-trace's ratios are 1: T acts equal one unroll, resets and state included."""
+    agent = small_agent(core)
+    T, B = 9, 3
+    frame, reward, done = torch.randn(T, B, 7), torch.randn(T, B) * 3, torch.rand(T, B) < 0.3
+    state = initial = tuple(torch.randn_like(part) for part in agent.initial_state(B))
+    with torch.no_grad():
+        unrolled, last = agent.unroll(frame, reward, done, initial)
+        for t in range(T):
+            output, state = agent.act(frame[t], reward[t], done[t], state)
+            torch.testing.assert_close(output.policy_logits, unrolled.policy_logits[t], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(output.baseline, unrolled.baseline[t], rtol=1e-4, atol=1e-5)
+    for stepped, whole in zip(state, last, strict=True):
+        torch.testing.assert_close(stepped, whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("stem", ["residual", "nature"])
+def test_the_stems_read_uint8_frames(stem: str, seed: int) -> None:
+    """Frames are divided by 255 and the features do not depend on the batch around them."""
+    agent = Agent(AgentSpec((4, 36, 36) if stem == "residual" else ATARI, 6, core="feedforward", stem=stem))
+    frame = torch.randint(0, 256, (5, *agent.spec.observation_shape), dtype=torch.uint8)
+    with torch.no_grad():
+        features = agent.stem(frame)
+        scaled = torch.relu(agent.stem.fc(agent.stem.trunk(frame.double().float() / 255).flatten(1)))
+        torch.testing.assert_close(features, scaled, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(agent.stem(frame[2:3])[0], features[2], rtol=1e-4, atol=1e-5)
+    assert features.shape == (5, 256) and (features.std(0) > 0).any()
+
+
+def test_the_last_reward_is_an_input_and_is_clamped(seed: int) -> None:
+    agent = small_agent("feedforward")
+    frame, done = torch.randn(1, 7), torch.zeros(1, dtype=torch.bool)
+
+    def value(reward: float) -> float:
+        output, _ = agent.act(frame, torch.tensor([reward]), done, ())
+        return float(output.baseline.detach())
+
+    assert value(1.0) == value(50.0) != value(0.0) != value(-1.0) == value(-7.0)
+
+
+def test_actions_are_drawn_from_the_policy_and_greedy_takes_the_best(seed: int) -> None:
+    agent = small_agent("feedforward")
+    frame = torch.randn(1, 7).expand(40_000, 7)
+    reward, done = torch.zeros(40_000), torch.zeros(40_000, dtype=torch.bool)
+    with torch.no_grad():
+        agent.policy.weight.mul_(10)
+        output, _ = agent.act(frame, reward, done, ())
+        policy = output.policy_logits[0].softmax(-1)
+        share = torch.bincount(output.action, minlength=5) / 40_000
+        torch.testing.assert_close(share, policy, atol=0.015, rtol=0.0)
+        greedy, _ = agent.act(frame[:1], reward[:1], done[:1], (), greedy=True)
+    assert greedy.action.item() == policy.argmax()
+
+
+def test_sampling_follows_its_generator(seed: int) -> None:
+    agent = small_agent("feedforward")
+    inputs = torch.randn(64, 7), torch.zeros(64), torch.zeros(64, dtype=torch.bool), ()
+
+    def actions(seed: int) -> list[int]:
+        output, _ = agent.act(*inputs, generator=torch.Generator().manual_seed(seed))
+        return output.action.tolist()
+
+    assert actions(seed) == actions(seed) != actions(seed + 1)
+
+
+def test_per_step_cuts_the_memorys_gradient_and_full_does_not(seed: int) -> None:
+    agent = small_agent("delta_net", hidden_size=16, num_heads=2)
+    T, B = 4, 2
+    done = torch.zeros(T, B, dtype=torch.bool)
+    for bptt, flows in (("full", True), ("per_step", False)):
+        frame = torch.randn(T, B, 7, requires_grad=True)
+        output, _ = agent.unroll(frame, torch.zeros(T, B), done, agent.initial_state(B), bptt=bptt)
+        (gradient,) = torch.autograd.grad(output.baseline[-1].sum(), frame)
+        assert bool((gradient[0] != 0).any()) == flows
+        assert (gradient[-1] != 0).any()
+
+
+def test_bfloat16_is_the_stems_alone(seed: int) -> None:
+    agent = Agent(AgentSpec(ATARI, 6, core="rdn", stem="nature"))
+    frame = torch.randint(0, 256, (3, *ATARI), dtype=torch.uint8)
+    rest = torch.zeros(3), torch.ones(3, dtype=torch.bool), agent.initial_state(3)
+    with torch.no_grad():
+        full, _ = agent.act(frame, *rest, greedy=True)
+        agent.autocast_dtype = torch.bfloat16
+        half, state = agent.act(frame, *rest, greedy=True)
+    assert half.policy_logits.dtype == torch.float32 and {part.dtype for part in state} == {torch.float32}
+    assert not torch.equal(full.policy_logits, half.policy_logits)
+    torch.testing.assert_close(full.policy_logits, half.policy_logits, atol=0.02, rtol=0.05)
+
+
+def test_a_stem_that_does_not_fit_is_refused_in_one_line() -> None:
+    assert default_stem(ATARI) == "residual" and default_stem((3,)) == "mlp"
+    for shape, stem in ((ATARI, "mlp"), ((3,), "nature"), (ATARI, "resnet"), ((4, 20, 20), "nature")):
+        with pytest.raises(ValueError, match=str(shape[0])) as error:
+            Agent(AgentSpec(shape, 6, core="lstm", stem=stem))
+        assert "\n" not in str(error.value)
