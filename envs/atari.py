@@ -94,7 +94,8 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         if self._forced is not None:
             self._forced.reset()
         infos = self._statistics.reset()
-        return obs, {**infos, "lives": ale_info["lives"], "forced": np.zeros(self.num_envs, bool)}
+        infos["forced"] = np.zeros(self.num_envs, bool)
+        return obs, {**infos, **_emulator_infos(ale_info)}
 
     def step(self, actions: npt.ArrayLike) -> Step:
         checked = check_actions(actions, self.num_envs, len(self.action_meanings))
@@ -118,8 +119,8 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
             self._forced.advance(done, game_over)
         self._age = np.where(done | forced, 0, self._age + 1)
         self._fill_stack(obs)
-        infos["lives"] = ale_info["lives"]
         infos["forced"] = forced
+        infos |= _emulator_infos(ale_info)
         return obs, rewards.astype(np.float32), terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -147,3 +148,8 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
     def _fill_stack(self, obs: Frames) -> None:
         if self.rules.repeat_first_frame:
             repeat_first_frame(obs, self._age)
+
+
+def _emulator_infos(ale_info: dict[str, Any]) -> dict[str, Any]:
+    """What the emulator reports, after a reset if there was one; game_frames count the no-ops too."""
+    return {"lives": ale_info["lives"], "game_frames": ale_info["episode_frame_number"]}

@@ -91,9 +91,12 @@ def game_info(name: str) -> GameInfo:
     )
 
 
+@functools.cache
 def action_meanings(name: str, full: bool = False) -> tuple[str, ...]:
     """The names of a game's actions by index: its minimal set, or all eighteen."""
-    return tuple(action.name for action in ale_py.Action)[:18] if full else game_info(name).actions
+    if not full:
+        return game_info(name).actions
+    return tuple(action.name for action in _console(canonical_game(name)).getLegalActionSet())
 
 
 def human_normalized(name: str, score: float) -> float | None:
@@ -118,5 +121,7 @@ def _names_by_letters() -> dict[str, str]:
 def _console(game: str) -> ale_py.ALEInterface:
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     ale = ale_py.ALEInterface()
-    ale.loadROM(roms.get_rom_path(game))
+    path = roms.get_rom_path(game)
+    assert path is not None
+    ale.loadROM(path)
     return ale

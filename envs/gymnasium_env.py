@@ -34,10 +34,12 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
         if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
             raise ValueError("the environment must reset in the step in which an episode ends (SAME_STEP)")
-        if not isinstance(env.single_action_space, spaces.Discrete):
-            raise ValueError(_action_space_message(env.single_action_space))
-        self.single_action_space = spaces.Discrete(int(env.single_action_space.n))
-        self._first_action = int(env.single_action_space.start)
+        choices = env.single_action_space
+        if not isinstance(choices, spaces.Discrete):
+            raise ValueError(_action_space_message(choices))
+        self._num_actions = int(choices.n)
+        self._first_action = int(choices.start)
+        self.single_action_space = spaces.Discrete(self._num_actions)
         self.single_observation_space = _plain_space(env.single_observation_space)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -55,7 +57,7 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         return self._plain(obs), {**infos, "forced": np.zeros(self.num_envs, bool)}
 
     def step(self, actions: npt.ArrayLike) -> Step:
-        checked = check_actions(actions, self.num_envs, int(self.single_action_space.n))
+        checked = check_actions(actions, self.num_envs, self._num_actions)
         obs, raw_rewards, terminated, truncated, _ = self._env.step(checked + self._first_action)
         rewards = np.asarray(raw_rewards, np.float64)
         nothing, done = np.zeros(self.num_envs, bool), terminated | truncated
@@ -84,7 +86,7 @@ def make_gymnasium_env(env_id: str, num_envs: int) -> GymnasiumEnvs:
                 num_envs,
                 vectorization_mode="sync",
                 vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
-                wrappers=[_flat],
+                wrappers=[_flat],  # type: ignore[list-item]  # returning the environment itself is fine
             )
         except gymnasium.error.DependencyNotInstalled as missing:
             raise ValueError(f"{env_id} needs a package that is not installed: {missing}") from missing

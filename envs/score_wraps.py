@@ -13,7 +13,9 @@ def unwrap_scores(rewards: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.floa
     A step earns far less than a tenth of what the counter shows, so a wrap by 10^k leaves a reward between
     -10^k and -0.9 * 10^k. No game takes that many points at once: the largest loss is Skiing's, some -10^4.
     """
-    if not (rewards <= -0.9 * MODULI[0]).any():
-        return rewards, np.zeros(rewards.shape, bool)
-    falls = (rewards[..., None] >= -MODULI) & (rewards[..., None] <= -0.9 * MODULI)
-    return rewards + falls @ MODULI, falls.any(axis=-1)
+    wrapped = np.zeros(rewards.shape, bool)
+    if (rewards <= -0.9 * MODULI[0]).any():
+        falls = (rewards[..., None] >= -MODULI) & (rewards[..., None] <= -0.9 * MODULI)
+        wrapped |= falls.any(axis=-1)
+        rewards = rewards + falls @ MODULI
+    return rewards, wrapped

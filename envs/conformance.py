@@ -1,0 +1,126 @@
+"""A check that a vector environment keeps the contract of README.md, whatever it plays."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+Env = VectorEnv[Any, Any, Any]
+MASKED = ("life_return", "life_length", "game_return", "game_length")
+
+
+def check_vector_env(env: Env, steps: int = 300, seed: int = 0) -> None:
+    """Raises AssertionError, saying what is wrong, unless `env` keeps the contract. Leaves it open."""
+    _check_spaces(env)
+    _check_actions_are_checked(env, seed)
+    first = _play(env, steps, seed)
+    again = _play(env, steps, seed)
+    other = _play(env, steps, seed + 1, action_seed=seed)
+    assert _same(first, again), "the same seed must play the same episodes"
+    assert not _same(first, other), "another seed must play other episodes"
+
+
+def _check_spaces(env: Env) -> None:
+    assert env.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+    assert isinstance(env.single_action_space, spaces.Discrete) and env.single_action_space.start == 0
+    space = env.single_observation_space
+    assert isinstance(space, spaces.Box)
+    assert space.dtype in (np.uint8, np.float32)
+    assert len(space.shape) == (3 if space.dtype == np.uint8 else 1), "images [C, H, W], all else [D]"
+
+
+def _check_actions_are_checked(env: Env, seed: int) -> None:
+    env.reset(seed=seed)
+    assert isinstance(env.single_action_space, spaces.Discrete)
+    beyond = np.full(env.num_envs, env.single_action_space.n)
+    fractions = np.full(env.num_envs, 0.5)
+    for bad in (beyond, np.full(env.num_envs, -1), fractions, np.zeros(env.num_envs + 1, np.int64)):
+        try:
+            env.step(bad)
+        except ValueError:
+            continue
+        raise AssertionError(f"actions {bad} must raise a ValueError")
+
+
+def _play(env: Env, steps: int, seed: int, action_seed: int | None = None) -> list[npt.NDArray[Any]]:
+    """Plays at random, checks every step, and returns everything that was seen."""
+    rng = np.random.default_rng(seed if action_seed is None else action_seed)
+    assert isinstance(env.single_action_space, spaces.Discrete)
+    obs, infos = env.reset(seed=seed)
+    _check_observation(env, obs)
+    _check_infos(env, infos)
+    assert not any(infos[f"_{name}"].any() for name in MASKED), "nothing ends with a reset"
+    seen = [obs]
+    books = [_Book() for _ in range(env.num_envs)]
+    for step in range(steps):
+        actions = rng.integers(0, env.single_action_space.n, env.num_envs)
+        before = obs.copy()
+        kept = obs
+        obs, rewards, terminated, truncated, infos = env.step(actions)
+        assert np.array_equal(kept, before), "an observation must not change after it was returned"
+        _check_observation(env, obs)
+        _check_infos(env, infos)
+        assert rewards.shape == (env.num_envs,) and rewards.dtype == np.float32
+        for flags in (terminated, truncated):
+            assert flags.shape == (env.num_envs,) and flags.dtype == np.bool_
+        for row, book in enumerate(books):
+            book.enter(step, row, rewards, terminated | truncated, infos)
+        seen += [obs, rewards, terminated, truncated]
+    return seen
+
+
+def _check_observation(env: Env, obs: npt.NDArray[Any]) -> None:
+    space = env.single_observation_space
+    assert obs.shape == (env.num_envs, *(space.shape or ())) and obs.dtype == space.dtype
+
+
+def _check_infos(env: Env, infos: dict[str, Any]) -> None:
+    for name in MASKED:
+        mask = infos[f"_{name}"]
+        assert mask.shape == (env.num_envs,) and mask.dtype == np.bool_
+        dtype = np.float32 if name.endswith("return") else np.int64
+        assert infos[name].shape == (env.num_envs,) and infos[name].dtype == dtype
+    for kind in ("life", "game"):
+        assert np.array_equal(infos[f"_{kind}_return"], infos[f"_{kind}_length"])
+    assert infos["score_wraps"].shape == (env.num_envs,) and infos["score_wraps"].dtype == np.int64
+    assert infos["forced"].shape == (env.num_envs,) and infos["forced"].dtype == np.bool_
+
+
+class _Book:
+    """What one environment earned, added up the slow way."""
+
+    def __init__(self) -> None:
+        self.life: list[float] = []
+        self.game: list[float] = []
+        self.wrapped = False
+
+    def enter(
+        self, step: int, row: int, rewards: npt.NDArray[Any], done: npt.NDArray[Any], infos: dict[str, Any]
+    ) -> None:
+        where = f"step {step}, environment {row}"
+        if infos["forced"][row]:
+            assert rewards[row] == 0, f"{where}: a forced step earns nothing"
+        else:
+            self.life.append(float(rewards[row]))
+            self.game.append(float(rewards[row]))
+        self.wrapped |= bool(infos["score_wraps"][row])
+        if not self.wrapped:
+            expected = bool(done[row]) and len(self.life) > 0
+            assert infos["_life_return"][row] == expected, f"{where}: an episode's end and its return"
+        assert done[row] or not infos["_game_return"][row], f"{where}: a game ends with a life"
+        for name, rewards_since in (("life", self.life), ("game", self.game)):
+            if infos[f"_{name}_return"][row]:
+                assert infos[f"{name}_length"][row] == len(rewards_since), f"{where}: length of a {name}"
+                total = sum(rewards_since)
+                assert np.isclose(infos[f"{name}_return"][row], total, atol=1e-4), f"{where}: {name} return"
+        if done[row]:
+            self.life.clear()
+        if infos["_game_return"][row]:
+            self.game.clear()
+            self.wrapped = False
+
+
+def _same(first: list[npt.NDArray[Any]], second: list[npt.NDArray[Any]]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))

@@ -1,0 +1,122 @@
+"""The published environment, written plainly: one game, one emulator, one method a wrapper.
+
+It shares nothing with the package but the emulator's grayscale palette and the numbers under test.
+"""
+
+from collections import deque
+
+import ale_py
+import numpy as np
+from ale_py import roms
+
+
+def area_taps(size: int, new_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """[taps, new_size] each: the old pixels under a new one, and their shares, as in area interpolation."""
+    scale = size / new_size
+    low, high = np.arange(new_size) * scale, (np.arange(new_size) + 1) * scale
+    pixels = np.floor(low).astype(int) + np.arange(int(np.ceil(scale)) + 1)[:, None]
+    shares = np.clip(np.minimum(high, pixels + 1) - np.maximum(low, pixels), 0, None) / scale
+    return np.minimum(pixels, size - 1), shares
+
+
+def resize(screen: np.ndarray) -> np.ndarray:
+    """To 84 x 84, without BLAS, whose threads get in each other's way."""
+    rows, row_shares = area_taps(screen.shape[0], 84)
+    columns, column_shares = area_taps(screen.shape[1], 84)
+    narrow = sum(screen[:, p] * share for p, share in zip(columns, column_shares, strict=True))
+    return sum(narrow[p] * share[:, None] for p, share in zip(rows, row_shares, strict=True))
+
+
+class ReferenceGame:
+    """`noops` is filled by the test: how many frames to wait at the start of each game."""
+
+    def __init__(
+        self,
+        game: str,
+        *,
+        skip: int = 4,
+        sticky: float = 0.0,
+        full: bool = False,
+        seed: int = 0,
+        life_ends_episode: bool = True,
+        press_fire: bool = True,
+        repeat_first: bool = True,
+    ) -> None:
+        self.ale = ale_py.ALEInterface()
+        self.ale.setFloat("repeat_action_probability", sticky)
+        self.ale.setInt("random_seed", seed)
+        self.ale.loadROM(roms.get_rom_path(game))
+        minimal = self.ale.getMinimalActionSet()
+        self.actions = self.ale.getLegalActionSet() if full else minimal
+        self.fire = press_fire and len(minimal) > 2 and minimal[1].name == "FIRE"
+        self.skip = skip
+        self.life_ends_episode = life_ends_episode
+        self.repeat_first = repeat_first
+        self.noops: deque[int] = deque()
+        self.lives = 0
+        self.game_really_over = True
+        self.frames: deque[np.ndarray] = deque(maxlen=4)
+
+    # No-op reset
+    def noop_reset(self) -> np.ndarray:
+        self.ale.reset_game()
+        for _ in range(self.noops.popleft()):
+            self.ale.act(ale_py.Action.NOOP)
+            if self.ale.game_over():
+                self.ale.reset_game()
+        return self.ale.getScreenGrayscale()
+
+    # Max and skip
+    def skip_step(self, action: int) -> tuple[np.ndarray, float, bool]:
+        total, screens = 0.0, []
+        for _ in range(self.skip):
+            total += self.ale.act(self.actions[action])
+            screens.append(self.ale.getScreenGrayscale())
+            if self.ale.game_over():
+                break
+        return np.maximum.reduce(screens[-2:]), total, self.ale.game_over()
+
+    # Episodic life
+    def life_step(self, action: int) -> tuple[np.ndarray, float, bool]:
+        screen, reward, done = self.skip_step(action)
+        self.game_really_over = done
+        lives = self.ale.lives()
+        if self.life_ends_episode and 0 < lives < self.lives:
+            done = True
+        self.lives = lives
+        return screen, reward, done
+
+    def life_reset(self) -> np.ndarray:
+        if self.game_really_over:
+            screen = self.noop_reset()
+        else:
+            screen, _, _ = self.skip_step(0)
+        self.lives = self.ale.lives()
+        return screen
+
+    # Fire reset
+    def fire_reset(self) -> np.ndarray:
+        screen = self.life_reset()
+        if self.fire:
+            minimal = self.ale.getMinimalActionSet()
+            for button in (1, 2):
+                screen, _, done = self.life_step(list(self.actions).index(minimal[button]))
+                if done:
+                    screen = self.life_reset()
+        return screen
+
+    # Warp and stack
+    def warp(self, screen: np.ndarray) -> np.ndarray:
+        return np.rint(resize(screen)).astype(np.int16)
+
+    def reset(self) -> np.ndarray:
+        frame = self.warp(self.fire_reset())
+        for _ in range(4):
+            self.frames.append(frame if self.repeat_first else np.zeros_like(frame))
+        self.frames.append(frame)
+        return np.stack(self.frames)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
+        screen, reward, done = self.life_step(action)
+        self.frames.append(self.warp(screen))
+        return np.stack(self.frames), reward, done

@@ -1,0 +1,104 @@
+"""The vector environment plays frame by frame what a plain transcription of the protocol plays."""
+
+import numpy as np
+import pytest
+
+from deltabeast.envs import make_vector_env
+from deltabeast.envs.checks import environment_seeds
+
+from .reference_atari import ReferenceGame
+from .seeds import SEED
+
+# Without lives (pong), without FIRE (ms_pacman, kung_fu_master), with a counter of lives that starts late
+# (amidar), with lives left at zero (qbert), with few actions (breakout) and with all eighteen (alien).
+GAMES = [
+    "pong",
+    "ms_pacman",
+    "kung_fu_master",
+    "space_invaders",
+    "amidar",
+    "breakout",
+    "qbert",
+    "gopher",
+    "demon_attack",
+    "zaxxon",
+    "alien",
+    "up_n_down",
+    "assault",
+    "seaquest",
+]
+
+
+def assert_same_frames(ours, theirs, where):
+    """Equal, but for the rounding of the resize, which OpenCV does in single precision."""
+    difference = np.abs(ours.astype(np.int16) - theirs)
+    assert difference.max() <= 1 and (difference > 0).mean() < 0.1, f"frames differ at {where}"
+
+
+def follow(game, protocol, steps, seed, **settings):
+    """Plays on both sides with the same actions, until one episode has ended at least; returns how many."""
+    env = make_vector_env(game, num_envs=1, protocol=protocol, num_threads=1)
+    reference = ReferenceGame(game, seed=int(environment_seeds(seed, 1)[0]), **settings)
+    rng = np.random.default_rng(seed)
+    obs, infos = env.reset(seed=seed)
+    reference.noops.append(int(infos["game_frames"][0]))
+    ends = 0
+    life, expected, fresh = [], None, True  # fresh: the reference's reset is still to come
+    for step in range(4 * steps):
+        if step >= steps and ends:
+            break
+        where = f"step {step} of {game}, seed {seed}"
+        action = rng.integers(env.single_action_space.n)
+        before = infos["game_frames"][0]
+        new_obs, reward, terminated, truncated, infos = env.step(np.array([action]))
+        forced, done = bool(infos["forced"][0]), bool(terminated[0] | truncated[0])
+        if fresh and not forced:
+            expected, fresh = reference.reset(), False
+            assert not reference.noops
+            assert_same_frames(obs[0], expected, where)
+        if infos["game_frames"][0] < before:
+            reference.noops.append(int(infos["game_frames"][0]))
+        obs = new_obs
+        if forced:
+            continue
+        expected, expected_reward, expected_done = reference.step(action)
+        life.append(expected_reward)
+        assert (reward[0], done) == (expected_reward, expected_done), where
+        assert infos["_life_return"][0] == done, where
+        if done:
+            assert infos["_game_return"][0] == reference.game_really_over, where
+            assert infos["life_return"][0] == sum(life), where
+            assert infos["life_length"][0] == len(life), where
+            life, fresh = [], True
+            ends += 1
+        else:
+            assert infos["lives"][0] == reference.lives, where
+            assert_same_frames(obs[0], expected, where)
+    env.close()
+    return ends
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_paper_code(game):
+    assert follow(game, "paper-code", 400, SEED) > 0, f"{game} with seed {SEED} ended no episode"
+
+
+@pytest.mark.parametrize("game", ["pong", "breakout", "ms_pacman", "assault"])
+def test_ale_standard_with_sticky_actions(game):
+    rules = {"life_ends_episode": False, "press_fire": False, "repeat_first": False}
+    follow(game, "ale-standard", 400, SEED, full=True, sticky=0.25, **rules)
+
+
+@pytest.mark.parametrize("game", ["space_invaders", "breakout"])
+def test_paper_text(game):
+    rules = {"life_ends_episode": False, "press_fire": False}
+    follow(game, "paper-text", 700, SEED, skip=1, sticky=0.25, **rules)
+
+
+def test_noops_are_uniform_from_1_to_30():
+    env = make_vector_env("pong", num_envs=6, num_threads=1)
+    frames = [env.reset(seed=SEED)[1]["game_frames"]] + [env.reset()[1]["game_frames"] for _ in range(99)]
+    env.close()
+    counts = np.bincount(np.concatenate(frames), minlength=32)
+    assert counts[0] == 0 and counts[31] == 0, f"seed {SEED}"
+    assert (counts[1:31] > 0).all() and counts.max() < 60, f"seed {SEED}"  # 20 expected

@@ -1,0 +1,177 @@
+"""Every kind of environment keeps the contract."""
+
+import importlib.util
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from deltabeast.envs import make_vector_env
+from deltabeast.envs.conformance import check_vector_env
+
+from .seeds import SEED
+
+
+class Clock(gymnasium.Env):
+    """Shows the time since the episode began, and pays it; a seed sets the episode's length."""
+
+    def __init__(self, observation="vector", actions=None):
+        self.picture = observation == "picture"
+        self.observation_space = {
+            "vector": spaces.Box(0, np.inf, (1,), np.float64),
+            "number": spaces.Discrete(50),
+            "picture": spaces.Box(0, 255, (8, 6, 3), np.uint8),
+            "pair": spaces.Tuple((spaces.Discrete(50), spaces.MultiDiscrete([3, 2]))),
+            "sequence": spaces.Sequence(spaces.Discrete(3)),
+        }[observation]
+        self.action_space = actions or spaces.Discrete(2, start=5)
+        self.observation = observation
+
+    def look(self):
+        views = {
+            "vector": np.array([self.time], np.float64),
+            "number": self.time,
+            "pair": (self.time, np.array([2, 1])),
+        }
+        if self.picture:
+            image = np.zeros((8, 6, 3), np.uint8)
+            image[..., 1] = self.time
+            return image
+        return views[self.observation]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.length = 0, int(self.np_random.integers(2, 20))
+        return self.look(), {}
+
+    def step(self, action):
+        assert action in self.action_space
+        self.time += 1
+        return self.look(), float(self.time), self.time >= self.length, False, {}
+
+
+for view in ("vector", "number", "picture", "pair", "sequence"):
+    gymnasium.register(f"deltabeast-test/Clock-{view}-v0", Clock, kwargs={"observation": view})
+gymnasium.register(
+    "deltabeast-test/Levers-v0",
+    Clock,
+    kwargs={"actions": spaces.MultiDiscrete([2, 3])},
+    disable_env_checker=True,
+)
+
+
+def clock(view, num_envs=3):
+    return make_vector_env(env_id=f"deltabeast-test/Clock-{view}-v0", num_envs=num_envs)
+
+
+@pytest.mark.parametrize("protocol", ["paper-code", "paper-text", "ale-standard"])
+def test_atari(protocol):
+    env = make_vector_env("breakout", num_envs=3, protocol=protocol, num_threads=2)
+    assert env.protocol == protocol
+    assert env.single_observation_space.shape == (4, 84, 84)
+    check_vector_env(env, steps=250, seed=SEED)
+    env.close()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "popgym:popgym-RepeatPreviousEasy-v0"])
+def test_other_environments(env_id):
+    if env_id.startswith("popgym") and importlib.util.find_spec("popgym") is None:
+        pytest.skip("popgym is not installed")
+    env = make_vector_env(env_id=env_id, num_envs=3)
+    assert env.protocol is None
+    check_vector_env(env, seed=SEED)
+    env.close()
+
+
+@pytest.mark.parametrize("view", ["vector", "number", "picture", "pair"])
+def test_views(view):
+    env = clock(view)
+    check_vector_env(env, steps=60, seed=SEED)
+    env.close()
+
+
+def test_the_observation_after_done_is_the_next_episodes_first_and_the_reward_the_lasts():
+    env = clock("vector")
+    obs, _ = env.reset(seed=SEED)
+    for _ in range(100):
+        before = obs
+        obs, rewards, terminated, _, infos = env.step(np.zeros(3, np.int64))
+        assert np.array_equal(rewards, before[:, 0] + 1), f"seed {SEED}"
+        assert np.array_equal(obs[:, 0], np.where(terminated, 0, before[:, 0] + 1)), f"seed {SEED}"
+        assert np.array_equal(infos["_game_return"], terminated), f"seed {SEED}"
+        n = infos["game_length"][terminated]
+        assert np.array_equal(infos["game_return"][terminated], n * (n + 1) / 2), f"seed {SEED}"
+    env.close()
+
+
+def test_pictures_become_channels_first_and_numbers_one_hot():
+    env = clock("picture", 2)
+    obs, *_ = env.reset(seed=SEED), env.close()
+    assert obs[0].shape == (2, 3, 8, 6)
+    env = clock("pair", 2)
+    obs, _ = env.reset(seed=SEED)
+    obs, *_ = env.step(np.ones(2, np.int64))
+    env.close()
+    assert obs.shape == (2, 55) and obs.dtype == np.float32
+    assert np.array_equal(np.flatnonzero(obs[0]), [1, 52, 54])
+
+
+def rollout(num_threads):
+    env = make_vector_env("assault", num_envs=5, protocol="ale-standard", num_threads=num_threads)
+    env.reset(seed=SEED)
+    rng = np.random.default_rng(SEED)
+    steps = [env.step(rng.integers(0, 18, 5)) for _ in range(150)]
+    env.close()
+    return [np.stack([step[part] for step in steps]) for part in range(4)]
+
+
+def test_threads_make_no_difference():
+    for one, three in zip(rollout(1), rollout(3), strict=True):
+        assert np.array_equal(one, three), f"seed {SEED}"
+
+
+def test_neighbouring_seeds_share_no_game():
+    env = make_vector_env("pong", num_envs=4, num_threads=1)
+    games = [env.reset(seed=seed)[1]["game_frames"] for seed in (SEED, SEED + 1)]
+    env.close()
+    assert not np.array_equal(games[0][1:], games[1][:-1]), f"seed {SEED}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "either a game or an env_id"),
+        ({"game": "pong", "env_id": "CartPole-v1"}, "either a game or an env_id"),
+        ({"game": "gophre"}, "did you mean gopher"),
+        ({"game": "pong", "protocol": "paper"}, "choose paper-code, paper-text, ale-standard"),
+        ({"game": "pong", "num_threads": 0}, "num_threads"),
+        ({"game": "pong", "num_envs": 0}, "num_envs"),
+        ({"env_id": "Pendulum-v1"}, "Discrete"),
+        ({"env_id": "deltabeast-test/Levers-v0"}, "MultiDiscrete is several choices"),
+        ({"env_id": "deltabeast-test/Clock-sequence-v0"}, "cannot be flattened"),
+        ({"env_id": "CartPol-v1"}, "did you mean CartPole-v1"),
+        ({"env_id": "nowhere:Thing-v0"}, "install the package"),
+        ({"env_id": "Thing-v0"}, "name the module"),
+        ({"env_id": "ALE/Pong-v5"}, "give it as the game"),
+    ],
+)
+def test_bad_input_gets_one_line_with_the_remedy(arguments, message):
+    with pytest.raises(ValueError, match=message) as error:
+        make_vector_env(**{"num_envs": 1, **arguments})
+    assert "\n" not in str(error.value)
+
+
+def test_a_closed_environment_says_so():
+    env = make_vector_env("pong", num_envs=1, num_threads=1)
+    env.close()
+    env.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        env.reset()
+
+
+def test_negative_seeds_are_refused():
+    env = make_vector_env("pong", num_envs=1, num_threads=1)
+    with pytest.raises(ValueError, match="negative"):
+        env.reset(seed=-1)
+    env.close()

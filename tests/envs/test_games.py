@@ -1,0 +1,134 @@
+"""Names, tables and what a game needs to be played."""
+
+import numpy as np
+import pytest
+
+from deltabeast.envs import (
+    PAPER_GAMES,
+    PROTOCOLS,
+    action_meanings,
+    available_cores,
+    canonical_game,
+    game_info,
+    game_names,
+    human_normalized,
+    make_vector_env,
+)
+from deltabeast.envs.available_cores import _cgroup_limit
+
+from .seeds import SEED
+
+
+@pytest.mark.parametrize(
+    ("name", "game"),
+    [
+        ("Gopher", "gopher"),
+        ("gopher", "gopher"),
+        ("ALE/Gopher-v5", "gopher"),
+        ("GopherNoFrameskip-v4", "gopher"),
+        ("space-invaders", "space_invaders"),
+        ("SpaceInvaders", "space_invaders"),
+        ("Q*Bert", "qbert"),
+        ("Up'n down", "up_n_down"),
+        ("B. Heist", "bank_heist"),
+        ("atlantis2", "atlantis2"),
+    ],
+)
+def test_spellings(name, game):
+    assert canonical_game(name) == game
+
+
+def test_every_game_is_found_by_its_own_name():
+    assert [canonical_game(game) for game in game_names()] == game_names()
+    assert set(PAPER_GAMES) <= set(game_names()) and len(PAPER_GAMES) == 20
+
+
+@pytest.mark.parametrize(
+    ("typo", "near"), [("gophre", "gopher"), ("brekout", "breakout"), ("zzz", "lists them all")]
+)
+def test_a_typo_lists_near_names(typo, near):
+    with pytest.raises(ValueError, match=near):
+        canonical_game(typo)
+
+
+def test_game_info():
+    assert game_info("Pong").actions == ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
+    no_fire = {game for game in PAPER_GAMES if not game_info(game).fire}
+    assert no_fire == {"ms_pacman", "kung_fu_master"}
+    sizes = {"alien": 18, "amidar": 10, "gopher": 8, "jamesbond": 18, "kung_fu_master": 14, "up_n_down": 6}
+    assert {game: len(action_meanings(game)) for game in sizes} == sizes
+    assert len(action_meanings("pong", full=True)) == 18
+    assert game_info("breakout").lives == 5
+
+
+def test_human_normalized():
+    assert human_normalized("pong", -20.7) == 0
+    assert human_normalized("pong", 14.6) == 1
+    assert human_normalized("freeway", 30) is None
+
+
+def test_the_action_set_can_be_chosen():
+    env = make_vector_env("pong", num_envs=1, protocol="ale-standard", full_action_set=False, num_threads=1)
+    assert env.single_action_space.n == 6 and env.action_meanings == action_meanings("pong")
+    env.close()
+    env = make_vector_env("pong", num_envs=1, full_action_set=True, num_threads=1)
+    assert env.single_action_space.n == 18
+    env.close()
+
+
+def play_without_fire(protocol, steps=500):
+    """How many lives a player loses who never presses FIRE."""
+    env = make_vector_env("breakout", num_envs=4, protocol=protocol, num_threads=1)
+    env.reset(seed=SEED)
+    rng = np.random.default_rng(SEED)
+    lost, games = 0, 0
+    lives = np.full(4, 5)
+    for _ in range(steps):
+        *_, infos = env.step(rng.choice([0, 2, 3], 4))
+        lost += int((infos["lives"] != lives).sum())
+        games += int(infos["_game_return"].sum())
+        lives = infos["lives"]
+    env.close()
+    return lost, games
+
+
+def test_the_ball_is_served_after_every_life():
+    lost, games = play_without_fire("paper-code")
+    assert games >= 4 and lost >= 5 * games, f"seed {SEED}"
+
+
+def test_without_fire_nothing_moves():
+    assert play_without_fire("ale-standard") == (0, 0)
+
+
+def test_a_game_is_cut_at_the_frame_limit(monkeypatch):
+    import dataclasses
+
+    short = dataclasses.replace(
+        PROTOCOLS["paper-code"], max_frames=400, max_frames_of={"space_invaders": 200}
+    )
+    monkeypatch.setitem(PROTOCOLS, "paper-code", short)
+    for game, steps in (("pong", 100), ("space_invaders", 50)):
+        env = make_vector_env(game, num_envs=2, num_threads=1)
+        env.reset(seed=SEED)
+        for step in range(1, steps + 1):
+            _, _, _, truncated, infos = env.step(np.zeros(2, np.int64))
+            assert (truncated == (step == steps)).all(), f"{game}, seed {SEED}"
+        assert infos["_game_return"].all()
+        env.close()
+
+
+def test_cores_of_a_container(tmp_path):
+    assert available_cores() >= 1
+    assert _cgroup_limit(tmp_path) > 1e6
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert _cgroup_limit(tmp_path) > 1e6
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert _cgroup_limit(tmp_path) == 1.5
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+    assert _cgroup_limit(tmp_path) > 1e6
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("300000\n")
+    assert _cgroup_limit(tmp_path) == 3
