@@ -1,0 +1,38 @@
+# Everything runs in .venv, made on first use. `make help` lists the targets.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: help install demo test lint results clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable ".[dev]"
+	@touch $(READY)
+
+install: $(READY) ## set up .venv with everything that development needs
+
+DEMO := runs/demo
+demo: $(READY) ## train an RDN agent on a real Atari game, evaluate it, compare it with a random one
+	$(BIN)/deltabeast train --game kung_fu_master --core rdn --stem nature --steps 400k \
+		--num-envs 16 --batch-size 16 --unroll-length 20 --run-dir $(DEMO)
+	$(BIN)/deltabeast eval $(DEMO) --episodes 15 --repeats 3 --random
+	@echo "curves: $(BIN)/tensorboard --logdir runs"
+
+test: $(READY) lint ## lint, check types and run the tests
+	$(BIN)/python -m pytest
+
+# Editable installs hide the package mapping from mypy; a folder of links shows it the same layout.
+lint: $(READY) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@mkdir -p build/types/deltabeast
+	@for package in agents cores envs kernels launch; do \
+		ln -sfn "$(CURDIR)/$$package" build/types/deltabeast/$$package; done
+	cd build/types && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml
+
+clean: ## remove what was built, not what was trained
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
