@@ -14,6 +14,9 @@ from .network import REWARD_LIMIT, Agent, Bptt
 from .unroll import Unroll
 from .vtrace import action_log_probs, vtrace_from_log_rhos
 
+_ROUNDING = 1e-3
+"""An importance ratio this close to 1 (as its log) differs by rounding, not by policy."""
+
 
 class NonFiniteError(RuntimeError):
     """A loss or a gradient is NaN or infinite; the weights are those of before the update."""
@@ -111,7 +114,7 @@ class Learner:
             "policy_loss": policy_loss,
             "baseline_loss": value_loss,
             "entropy": entropy.mean(),
-            "clipped_rho_share": (targets.log_rhos > 0).float().mean(),
+            "clipped_rho_share": (targets.log_rhos > _ROUNDING).float().mean(),
             "log_rho_abs_max": targets.log_rhos.abs().max(),
             **self.agent.core.stats,
         }
