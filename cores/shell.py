@@ -45,7 +45,7 @@ class FastWeights(nn.Module, ABC):
     def strengths(
         self, parts: tuple[Tensor, ...], state: State, y: Tensor, reset: Tensor
     ) -> dict[str, Tensor]:
-        """What to log about the writes of an `unroll` that took these and gave y: means of tensors by name."""
+        """What to log about the writes of an `unroll` that took these and gave y: tensors to average."""
         return {}
 
     def forward(self, x: Tensor, state: State, reset: Tensor, stats: Stats | None) -> tuple[Tensor, State]:

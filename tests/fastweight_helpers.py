@@ -1,0 +1,67 @@
+"""What the tests of kernels and cores share: seeds that vary, poisoned memory, error measures, resets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+RESET_PATTERNS = ("none", "first", "last", "all", "random")
+
+
+@pytest.fixture
+def seed() -> int:
+    """A new seed every run. A failing test shows it; DELTABEAST_TEST_SEED=N brings it back."""
+    number = int(os.environ.get("DELTABEAST_TEST_SEED") or int.from_bytes(os.urandom(3), "big"))
+    print(f"DELTABEAST_TEST_SEED={number}")
+    torch.manual_seed(number)
+    return number
+
+
+@pytest.fixture(autouse=True)
+def poison() -> Iterator[None]:
+    """Uninitialised memory is nan, so that whoever reads it is caught."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def integer(low: int, high: int) -> int:
+    """Uniform in low..high, from torch's generator."""
+    return int(torch.randint(low, high + 1, ()))
+
+
+def choice(values: tuple[int, ...]) -> int:
+    return values[integer(0, len(values) - 1)]
+
+
+def make_reset(pattern: str, steps: int, batch: int) -> Tensor:
+    reset = torch.zeros(steps, batch, dtype=torch.bool)
+    if pattern == "first":
+        reset[0] = True
+    elif pattern == "last":
+        reset[-1] = True
+    elif pattern == "all":
+        reset[:] = True
+    elif pattern == "random":
+        reset = torch.rand(steps, batch) < torch.rand(()) * 0.5
+    return reset
+
+
+def assert_near(name: str, got: Tensor, want: Tensor, tolerance: float) -> None:
+    """Relative error of the whole tensor, and of each row (last dimension) so that none hides among many."""
+    assert got.shape == want.shape, f"{name}: {list(got.shape)} instead of {list(want.shape)}"
+    if not want.numel():
+        return
+    got, want = got.double(), want.double()
+    error = (got - want).reshape(-1, want.shape[-1] if want.dim() else 1).norm(dim=-1)
+    rows = want.reshape(-1, want.shape[-1] if want.dim() else 1).norm(dim=-1)
+    typical = rows.square().mean().sqrt()
+    whole = error.norm() / rows.norm().clamp(min=1e-30)
+    assert whole <= tolerance or error.max() == 0, f"{name}: relative error {whole:.2e}"
+    worst = (error / (rows + 0.1 * typical).clamp(min=1e-30)).max()
+    assert worst <= 10 * tolerance, f"{name}: relative error of one row {worst:.2e}"

@@ -1,0 +1,68 @@
+"""Random problems for each rule, with every hard case among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from fastweight_helpers import choice, integer
+from torch import Tensor
+
+from deltabeast import kernels
+
+Inputs = tuple[Tensor, ...]
+RULES: dict[str, Callable[..., Any]] = {
+    name: getattr(kernels, name) for name in ("sum_rule", "delta_rule", "delta_rnn", "recurrent_delta")
+}
+KEYS = ("softmax", "zero", "collinear", "unit")
+STRENGTHS = ("sigmoid", "zero", "one")
+
+
+def make_inputs(rule: str, steps: int, keys: str = "softmax", strengths: str = "sigmoid") -> Inputs:
+    """All of the rule's float arguments, in float64, in its own order, of random B, H and widths."""
+    B, H, K, V = integer(1, 3), integer(1, 3), choice((16, 32, 60, 64)), choice((16, 32, 60))
+    if rule == "delta_rnn":
+        K = V
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=torch.float64)
+
+    q, k, v, beta = randn(steps, B, H, K), randn(steps, B, H, K), randn(steps, B, H, V), randn(steps, B, H)
+    W, y0 = randn(B, H, V, K), randn(B, H, V)
+    if rule == "recurrent_delta":
+        if strengths != "sigmoid":
+            beta = torch.full_like(beta, -60 if strengths == "zero" else 60)
+        slow = (randn(H, V, K), randn(H, V, K), randn(H, V, V), randn(H, V))
+        return q, k, v, beta, *(0.2 * R for R in slow), W, y0
+    q, k = q.softmax(-1), _keys(k, keys)
+    beta = beta.sigmoid() if strengths == "sigmoid" else torch.full_like(beta, strengths == "one")
+    if rule == "sum_rule":
+        return q, k, v, W
+    if rule == "delta_rule":
+        return q, k, v, beta, W
+    return randn(steps, B, H, V), k, v, beta, W, y0
+
+
+def _keys(k: Tensor, kind: str) -> Tensor:
+    if kind == "softmax":
+        return k.softmax(-1)
+    if kind == "zero":
+        some = torch.rand(k.shape[:3], dtype=k.dtype).round().unsqueeze(-1)
+        return k.softmax(-1) * some
+    k = k / k.norm(dim=-1, keepdim=True)
+    return k[:1].expand_as(k).clone() if kind == "collinear" else k
+
+
+def run(rule: str, inputs: Inputs, reset: Tensor, backend: str, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Outputs and the gradients of one fixed random loss of all of them, by name."""
+    leaves = [x.to(dtype).requires_grad_() for x in inputs]
+    outputs = RULES[rule](*leaves, reset, backend=backend)
+    generator = torch.Generator().manual_seed(1)
+    loss = sum(
+        (out * torch.randn(out.shape, generator=generator, dtype=torch.float64).to(dtype)).sum()
+        for out in outputs
+    )
+    grads = torch.autograd.grad(loss, leaves)
+    result = {f"output {i}": out.detach() for i, out in enumerate(outputs)}
+    return result | {f"gradient {i}": grad for i, grad in enumerate(grads)}

@@ -1,0 +1,119 @@
+"""Every backend against the float64 reference: outputs and all gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fastweight_helpers import RESET_PATTERNS, assert_near, make_reset
+from fastweight_rules import KEYS, RULES, STRENGTHS, make_inputs, run
+
+LENGTHS = (1, 2, 3, 15, 16, 17, 50, 51, 63, 64, 65, 80, 100, 130)
+FAST = ("chunked", "auto")
+
+
+def compare(rule: str, steps: int, pattern: str, backend: str, **kinds: str) -> None:
+    inputs = make_inputs(rule, steps, **kinds)
+    reset = make_reset(pattern, steps, inputs[0].shape[1])
+    want = run(rule, inputs, reset, "reference", torch.float64)
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 2e-5)):
+        got = run(rule, inputs, reset, backend, dtype)
+        for name in want:
+            assert got[name].dtype == dtype
+            assert_near(f"{dtype} {name}", got[name], want[name], tolerance)
+
+
+@pytest.mark.parametrize("pattern", RESET_PATTERNS)
+@pytest.mark.parametrize("rule", RULES)
+def test_lengths(rule: str, pattern: str, seed: int) -> None:
+    for steps in LENGTHS:
+        compare(rule, steps, pattern, "chunked")
+
+
+@pytest.mark.parametrize("keys", KEYS)
+@pytest.mark.parametrize("strengths", STRENGTHS)
+@pytest.mark.parametrize("rule", RULES)
+def test_keys_and_strengths(rule: str, keys: str, strengths: str, seed: int) -> None:
+    for steps in (1, 17, 70):
+        compare(rule, steps, "random", "auto", keys=keys, strengths=strengths)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 70])
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("rule", RULES)
+def test_without_gradients(rule: str, backend: str, steps: int, seed: int) -> None:
+    """Actors take another path than learners. It gives the same, and leaves the state it was given alone."""
+    inputs = make_inputs(rule, steps)
+    for pattern in RESET_PATTERNS:
+        reset = make_reset(pattern, steps, inputs[0].shape[1])
+        want = RULES[rule](*inputs, reset, backend="reference")
+        before = [x.clone() for x in inputs]
+        with torch.no_grad():
+            got = RULES[rule](*inputs, reset, backend=backend)
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            assert_near(f"output {i}", a, b, 1e-12)
+        assert all(torch.equal(a, b) for a, b in zip(inputs, before, strict=True))
+
+
+@pytest.mark.parametrize("backend", ["reference", *FAST])
+@pytest.mark.parametrize("rule", RULES)
+def test_inputs_are_left_alone(rule: str, backend: str, seed: int) -> None:
+    inputs = make_inputs(rule, 5)
+    before = [x.clone() for x in inputs]
+    run(rule, inputs, make_reset("random", 5, inputs[0].shape[1]), backend, torch.float64)
+    assert all(torch.equal(a, b) for a, b in zip(inputs, before, strict=True))
+
+
+@pytest.mark.parametrize("steps", [1, 6, 70])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("backend", ["reference", *FAST])
+@pytest.mark.parametrize("rule", RULES)
+def test_broken_state_ends_with_its_episode(
+    rule: str, backend: str, value: float, grad: bool, steps: int, seed: int
+) -> None:
+    inputs = [x.float().requires_grad_(grad) for x in make_inputs(rule, steps)]
+    states = [len(inputs) - 1] if rule in ("sum_rule", "delta_rule") else [len(inputs) - 2, len(inputs) - 1]
+    with torch.no_grad():
+        for i in states:
+            inputs[i][0].view(-1)[0] = value
+    end = min(3, steps - 1)
+    reset = torch.zeros(steps, inputs[0].shape[1], dtype=torch.bool)
+    reset[end, 0] = True
+    outputs = RULES[rule](*inputs, reset, backend=backend)
+    assert outputs[0][end:].isfinite().all()
+    assert all(out.isfinite().all() for out in outputs[1:])
+    if end:
+        assert not outputs[0][0, 0].isfinite().all()
+        assert outputs[0][:, 1:].isfinite().all()
+    if grad:
+        reset[0, 0] = True  # now the broken numbers are never read
+        y, *rest = RULES[rule](*inputs, reset, backend=backend)
+        grads = torch.autograd.grad(y.sum() + sum(out.sum() for out in rest), inputs)
+        assert all(g.isfinite().all() for g in grads)
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+@pytest.mark.parametrize("rule", RULES)
+def test_no_gradient_crosses_a_reset(rule: str, backend: str, seed: int) -> None:
+    inputs = [x.requires_grad_() for x in make_inputs(rule, 9)]
+    batch = inputs[0].shape[1]
+    reset = make_reset("none", 9, batch)
+    reset[4] = True
+    y, *_ = RULES[rule](*inputs, reset, backend=backend)
+    grads = torch.autograd.grad(y[4:].sum(), inputs)
+    for x, grad in zip(inputs, grads, strict=True):
+        if len(x) == 9 and x.shape[1] == batch:
+            assert not grad[:4].any()
+            assert grad[4:].any() or rule == "recurrent_delta"
+    assert not grads[-1].any()  # the initial state
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_bad_arguments(rule: str) -> None:
+    inputs = make_inputs(rule, 2)
+    reset = make_reset("none", 2, inputs[0].shape[1])
+    with pytest.raises(ValueError, match=r"^.*unknown backend 'cuda'; choose from auto, reference, chunked$"):
+        RULES[rule](*inputs, reset, backend="cuda")
+    for bad in (reset.float(), reset[:1], reset[0]):
+        with pytest.raises(ValueError, match=r"give bool \[2, \d\]$"):
+            RULES[rule](*inputs, bad)

@@ -1,0 +1,144 @@
+"""The reference against numbers worked out by hand, and its gradients against finite differences."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from fastweight_helpers import make_reset
+from torch import Tensor
+
+from deltabeast.kernels import delta_rnn, delta_rule, recurrent_delta, sum_rule
+
+
+def column(*values: float) -> Tensor:
+    """Scalars over time as `[T, 1, 1, 1]`: one row, one head, width one."""
+    return torch.tensor(values, dtype=torch.float64).view(-1, 1, 1, 1)
+
+
+def no_reset(steps: int) -> Tensor:
+    return torch.zeros(steps, 1, dtype=torch.bool)
+
+
+def test_sum_rule_by_hand() -> None:
+    # W: 1 -> 1 + 2*3 = 7 -> 7 + 1*(-1) = 6; read with 1 and 2.
+    W = torch.ones(1, 1, 1, 1, dtype=torch.float64)
+    y, W_T = sum_rule(column(1, 2), column(3, -1), column(2, 1), W, no_reset(2), backend="reference")
+    assert y.flatten().tolist() == [7.0, 12.0]
+    assert W_T.item() == 6.0
+
+
+def test_sum_rule_orientation() -> None:
+    # A value of two entries under a key of three: W is [value, key].
+    q = torch.tensor([0.0, 1.0, 0.0]).view(1, 1, 1, 3)
+    k = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 3)
+    v = torch.tensor([5.0, 7.0]).view(1, 1, 1, 2)
+    y, W = sum_rule(q, k, v, torch.zeros(1, 1, 2, 3), no_reset(1), backend="reference")
+    assert y.flatten().tolist() == [10.0, 14.0]
+    assert W[0, 0].tolist() == [[5.0, 10.0, 15.0], [7.0, 14.0, 21.0]]
+
+
+def test_delta_rule_by_hand() -> None:
+    # W: 2 -> 2 + 0.5 (4 - 2) = 3 -> reset 0 -> 0 + 1 (5 - 0) 2 = 10; read with 1 and 3.
+    W = torch.full((1, 1, 1, 1), 2.0, dtype=torch.float64)
+    beta = torch.tensor([0.5, 1.0], dtype=torch.float64).view(2, 1, 1)
+    reset = torch.tensor([[False], [True]])
+    y, W_T = delta_rule(column(1, 3), column(1, 2), column(4, 5), beta, W, reset, backend="reference")
+    assert y.flatten().tolist() == [3.0, 30.0]
+    assert W_T.item() == 10.0
+
+
+def test_delta_rnn_by_hand() -> None:
+    # Width two: softmax of y is read after R's write; a reset makes it uniform.
+    R = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64).view(1, 1, 2, 2)
+    k = torch.tensor([1.0, 0.0], dtype=torch.float64).view(1, 1, 1, 2)
+    v = torch.tensor([5.0, 7.0], dtype=torch.float64).view(1, 1, 1, 2)
+    z = torch.tensor([0.1, 0.2], dtype=torch.float64).view(1, 1, 1, 2)
+    beta = torch.full((1, 1, 1), 0.5, dtype=torch.float64)
+    y0 = torch.tensor([0.0, math.log(3.0)], dtype=torch.float64).view(1, 1, 2)  # softmax: 1/4, 3/4
+    y, R_T, y_T = delta_rnn(z, k, v, beta, R, y0, no_reset(1), backend="reference")
+    # The write halves the way of column 0 from (1, 3) to (5, 7): R = [[3, 2], [5, 4]].
+    assert R_T[0, 0].tolist() == [[3.0, 2.0], [5.0, 4.0]]
+    torch.testing.assert_close(y.flatten(), torch.tensor([0.1 + 2.25, 0.2 + 4.25], dtype=torch.float64))
+    assert torch.equal(y[0], y_T)
+    y, R_T, _ = delta_rnn(z, k, v, beta, R, y0, ~no_reset(1), backend="reference")
+    assert R_T[0, 0].tolist() == [[2.5, 0.0], [3.5, 0.0]]
+    torch.testing.assert_close(y.flatten(), torch.tensor([0.1 + 1.25, 0.2 + 1.75], dtype=torch.float64))
+
+
+def test_recurrent_delta_by_hand() -> None:
+    # Width one: softmax is 1, so y = W = W + sigmoid(b + g rb) (v + g Rv - W), g = tanh(last y).
+    one = torch.ones(1, 1, 1, dtype=torch.float64)
+    beta = torch.tensor([0.3, -0.2], dtype=torch.float64).view(2, 1, 1)
+    y, W, y_T = recurrent_delta(
+        column(9, 9),
+        column(9, 9),
+        column(2, -1),
+        beta,
+        one,
+        one,
+        0.5 * one,
+        2 * one[0],
+        2 * one[None],
+        0.7 * one,
+        no_reset(2),
+        backend="reference",
+    )
+    W_want, y_want, want = 2.0, 0.7, []
+    for v_t, beta_t in ((2, 0.3), (-1, -0.2)):
+        g = math.tanh(y_want)
+        strength = 1 / (1 + math.exp(-(beta_t + 2 * g)))
+        W_want += strength * (v_t + 0.5 * g - W_want)
+        y_want = W_want
+        want.append(y_want)
+    torch.testing.assert_close(y.flatten(), torch.tensor(want, dtype=torch.float64))
+    torch.testing.assert_close(W.item(), want[-1])
+    assert torch.equal(y[-1], y_T)
+
+
+def test_recurrent_weights_multiply_row_vectors() -> None:
+    # g = (tanh 1, 0): only row 0 of Rv may reach v.
+    zeros = torch.zeros(1, 1, 1, 2, dtype=torch.float64)
+    square = torch.zeros(1, 2, 2, dtype=torch.float64)
+    Rv = torch.tensor([[1.0, 10.0], [100.0, 1000.0]], dtype=torch.float64).view(1, 2, 2)
+    y0 = torch.tensor([1.0, 0.0], dtype=torch.float64).view(1, 1, 2)
+    strong = torch.full((1, 1, 1), 50.0, dtype=torch.float64)
+    W0 = torch.zeros(1, 1, 2, 2, dtype=torch.float64)
+    y, *_ = recurrent_delta(
+        zeros,
+        zeros,
+        zeros,
+        strong,
+        square,
+        square,
+        Rv,
+        square[0, :1],
+        W0,
+        y0,
+        no_reset(1),
+        backend="reference",
+    )
+    # q = k = (1/2, 1/2), so the read returns half of what was written.
+    torch.testing.assert_close(y.flatten(), math.tanh(1) * torch.tensor([0.5, 5.0], dtype=torch.float64))
+
+
+def test_gradients_by_finite_differences(seed: int) -> None:
+    T, B, H, K, V = 3, 2, 2, 2, 3
+    reset = make_reset("random", T, B)
+    shapes = {"q": (T, B, H, K), "k": (T, B, H, K), "v": (T, B, H, V), "beta": (T, B, H), "W": (B, H, V, K)}
+    x = {n: torch.randn(s, dtype=torch.float64, requires_grad=True) for n, s in shapes.items()}
+    q, k, v, beta, W = x.values()
+    slow = [torch.randn(H, V, n, dtype=torch.float64, requires_grad=True) for n in (K, K, V)]
+    rb, y0 = (torch.randn(n, H, V, dtype=torch.float64, requires_grad=True) for n in (1, B))
+    R = torch.randn(B, H, V, V, dtype=torch.float64, requires_grad=True)
+    z, kr = (torch.randn(T, B, H, V, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    check = torch.autograd.gradcheck
+    assert check(lambda *a: sum_rule(*a, reset, "reference"), (q, k, v, W))
+    assert check(lambda *a: delta_rule(*a, reset, "reference"), (q, k, v, beta, W))
+    assert check(lambda *a: delta_rnn(*a, reset, "reference"), (z, kr, v, beta, R, y0))
+    assert check(
+        lambda q, k, v, b, Rq, Rk, Rv, rb, W, y: recurrent_delta(
+            q, k, v, b, Rq, Rk, Rv, rb[0], W, y, reset, "reference"
+        ),
+        (q, k, v, beta, *slow, rb, W, y0),
+    )
