@@ -1,0 +1,3 @@
+from fastweight_helpers import poison, seed
+
+__all__ = ["poison", "seed"]

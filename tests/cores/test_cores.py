@@ -1,0 +1,199 @@
+"""What every core promises: one arithmetic in step and unroll, gradients through time, resets."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from fastweight_helpers import RESET_PATTERNS, assert_near, integer, make_reset
+from torch import Tensor
+
+from deltabeast.cores import Core, core_names, make_core
+
+SMALL = {"hidden_size": 16, "num_heads": 2, "ff_size": 24}
+OPTIONS: dict[str, dict[str, int]] = {
+    "feedforward": {},
+    "gated_feedforward": {"hidden_size": 12},
+    "lstm": {"hidden_size": 12},
+}
+STATELESS = ("feedforward", "gated_feedforward")
+RECURRENT = tuple(name for name in core_names() if name not in STATELESS)
+FAST_WEIGHTS = tuple(name for name in RECURRENT if name != "lstm")
+
+
+def small(name: str, dtype: torch.dtype = torch.float64) -> Core:
+    return make_core(name, 7, **OPTIONS.get(name, SMALL)).to(dtype)
+
+
+def random_state(core: Core, batch: int) -> tuple[Tensor, ...]:
+    return tuple(torch.randn_like(part).requires_grad_() for part in core.initial_state(batch))
+
+
+def random_input(core: Core, steps: int, batch: int) -> Tensor:
+    dtype = next((p.dtype for p in core.parameters()), torch.float64)
+    return torch.randn(steps, batch, core.input_size, dtype=dtype, requires_grad=True)
+
+
+def by_steps(
+    core: Core, x: Tensor, state: tuple[Tensor, ...], reset: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    outputs = []
+    for x_t, reset_t in zip(x, reset, strict=True):
+        y, state = core.step(x_t, state, reset_t)
+        outputs.append(y)
+    return torch.stack(outputs), state
+
+
+@pytest.mark.parametrize("pattern", RESET_PATTERNS)
+@pytest.mark.parametrize("name", core_names())
+def test_unroll_equals_steps(name: str, pattern: str, seed: int) -> None:
+    for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
+        core, steps, batch = small(name, dtype), integer(1, 20), integer(1, 4)
+        x, state, reset = (
+            random_input(core, steps, batch),
+            random_state(core, batch),
+            make_reset(pattern, steps, batch),
+        )
+        results = []
+        for unroll in (core.unroll, lambda *a, core=core: by_steps(core, *a)):
+            y, end = unroll(x, state, reset)
+            assert y.shape == (steps, batch, core.output_size)
+            assert [part.shape for part in end] == [part.shape for part in state]
+            loss = (y * torch.linspace(-1, 1, y.numel()).view(y.shape)).sum() + sum(
+                part.square().sum() for part in end
+            )
+            leaves = [x, *state, *core.parameters()]
+            results.append((y, *end, *torch.autograd.grad(loss, leaves)))
+        with torch.no_grad():
+            y, end = by_steps(core, x, state, reset)
+        for i, (got, want) in enumerate(zip(*results, strict=True)):
+            assert_near(f"{dtype} {i}", got, want, tolerance)
+        for i, (got, want) in enumerate(zip((y, *end), results[0], strict=False)):
+            assert_near(f"{dtype} {i} of an actor", got, want, tolerance)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_gradients_reach_the_initial_state_unless_reset(name: str, seed: int) -> None:
+    core = small(name)
+    x, state, reset = random_input(core, 6, 2), random_state(core, 2), make_reset("none", 6, 2)
+    reset[3, 1] = True
+    y, end = core.unroll(x, state, reset)
+    grads = torch.autograd.grad(y[3:].sum() + sum(part.sum() for part in end), (x, *state))
+    for grad in grads[1:]:
+        assert grad[0].any()
+        assert not grad[1].any()
+    assert grads[0][:3, 0].any()
+    assert not grads[0][:3, 1].any()
+    assert grads[0][3:].any()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_broken_state_does_not_survive_a_reset(name: str, value: float, seed: int) -> None:
+    core = small(name)
+    x, reset = random_input(core, 5, 3), make_reset("none", 5, 3)
+    state = tuple(part.detach() for part in random_state(core, 3))
+    for part in state:
+        part[1] = value
+    reset[0, 1] = True
+    state = tuple(part.requires_grad_() for part in state)
+    y, end = core.unroll(x, state, reset)
+    loss = y.sum() + sum(part.sum() for part in end)
+    assert loss.isfinite()
+    assert all(grad.isfinite().all() for grad in torch.autograd.grad(loss, (x, *state, *core.parameters())))
+    with torch.inference_mode():
+        y, end = core.step(x[0], state, reset[0])
+    assert y.isfinite().all()
+    assert all(part.isfinite().all() for part in end)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_reset_is_a_fresh_start(name: str, seed: int) -> None:
+    core = small(name)
+    x, state = random_input(core, 8, 2), random_state(core, 2)
+    reset = make_reset("none", 8, 2)
+    reset[5] = True
+    y, end = core.unroll(x, state, reset)
+    fresh, fresh_end = core.unroll(x[5:], core.initial_state(2), reset[5:])
+    assert_near("y", y[5:], fresh, 1e-12)
+    for a, b in zip(end, fresh_end, strict=True):
+        assert_near("state", a, b, 1e-12)
+    assert not torch.allclose(core.unroll(x[5:], state, reset[:3])[0], fresh)  # the state does matter
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_per_step_cuts_the_gradient_and_unroll_does_not(name: str, seed: int) -> None:
+    core = small(name)
+    x, state, reset = random_input(core, 5, 2), core.initial_state(2), make_reset("none", 5, 2)
+    (full,) = torch.autograd.grad(core.unroll(x, state, reset)[0][-1].sum(), x)
+    y, _ = core.unroll_per_step(x, state, reset)
+    (cut,) = torch.autograd.grad(y[-1].sum(), x)
+    assert_near("y", y, core.unroll(x, state, reset)[0], 1e-11)
+    assert all(full[t].any() for t in range(5))
+    assert not cut[:-1].any()
+    assert cut[-1].any()
+
+
+@pytest.mark.parametrize("name", core_names())
+def test_seeds_and_copies(name: str) -> None:
+    def numbers(seed: int) -> list[Tensor]:
+        torch.manual_seed(seed)
+        return [p.detach() for p in small(name).parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(numbers(1), numbers(1), strict=True))
+    if numbers(1):
+        assert not all(torch.equal(a, b) for a, b in zip(numbers(1), numbers(2), strict=True))
+    core = small(name)
+    core.unroll(random_input(core, 2, 2), core.initial_state(2), make_reset("none", 2, 2))
+    for twin in (copy.deepcopy(core), pickle.loads(pickle.dumps(core))):
+        assert [n for n, _ in twin.named_parameters()] == [n for n, _ in core.named_parameters()]
+
+
+@pytest.mark.parametrize("name", core_names())
+def test_rows_are_independent(name: str, seed: int) -> None:
+    """A batch of three gives each row what it would get alone: dynamic batching of actors changes nothing."""
+    core = small(name)
+    x, state, reset = random_input(core, 4, 3), random_state(core, 3), make_reset("random", 4, 3)
+    y, _ = core.unroll(x, state, reset)
+    for b in range(3):
+        alone, _ = core.unroll(x[:, b : b + 1], tuple(part[b : b + 1] for part in state), reset[:, b : b + 1])
+        assert_near(f"row {b}", y[:, b : b + 1], alone, 1e-11)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_memory_stays_float32_under_autocast(name: str, seed: int) -> None:
+    core = small(name, torch.float32)
+    x, state, reset = random_input(core, 20, 3), random_state(core, 3), make_reset("random", 20, 3)
+    want, _ = core.unroll(x, state, reset)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, end = core.unroll(x, state, reset)
+        _, stepped = core.step(x[0], state, reset[0])
+    assert {part.dtype for part in (*end, *stepped)} == {torch.float32}
+    assert_near("y", y, want, 0.05)
+    assert all(
+        grad.isfinite().all() for grad in torch.autograd.grad(y.float().sum(), (x, *core.parameters()))
+    )
+
+
+@pytest.mark.parametrize("name", FAST_WEIGHTS)
+def test_stats(name: str, seed: int) -> None:
+    core = small(name)
+    x, state, reset = random_input(core, 6, 2), random_state(core, 2), make_reset("random", 6, 2)
+    _, end = core.unroll(x, state, reset)
+    stats = core.stats
+    matrices = torch.cat([part.flatten(0, 2) for part in end if part.dim() == 5])
+    torch.testing.assert_close(stats["fast_weight_norm"], matrices.norm(dim=(-2, -1)).mean().detach())
+    expected = {"fast_weight_norm"} | {n for n in stats if n.endswith("write_strength")}
+    assert set(stats) == expected
+    assert ("write_strength" in stats) == (name != "linear_transformer")
+    assert ("recurrent_write_strength" in stats) == (name == "delta_rnn")
+    assert all(value.shape == () and not value.requires_grad for value in stats.values())
+    strengths = []
+    for t in range(6):  # the mean over an unroll is the mean of its steps
+        _, state = core.unroll(x[t : t + 1], state, reset[t : t + 1])
+        strengths.append({n: v for n, v in core.stats.items() if n.endswith("strength")})
+    for key in strengths[0]:
+        torch.testing.assert_close(stats[key], torch.stack([s[key] for s in strengths]).mean())
+        assert 0 < stats[key] < 1
