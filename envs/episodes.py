@@ -40,7 +40,7 @@ class EpisodeStatistics:
     """Adds up rewards and steps between the ends of lives and games.
 
     A life is the agent's episode, from one `done` to the next. `acted` marks the steps whose action was the
-    agent's own: only they count in a length.
+    agent's own: only they count in a length. A life ends with its game: `life_over` wherever `game_over`.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -57,7 +57,7 @@ class EpisodeStatistics:
         self, rewards: Rewards, acted: Flags, wraps: Flags, life_over: Flags, game_over: Flags
     ) -> dict[str, Any]:
         return {
-            **self._life.update("life", rewards, acted, wraps, life_over | game_over),
+            **self._life.update("life", rewards, acted, wraps, life_over),
             **self._game.update("game", rewards, acted, wraps, game_over),
             "score_wraps": wraps.astype(np.int64),
         }

@@ -88,7 +88,7 @@ def make_gymnasium_env(env_id: str, num_envs: int) -> GymnasiumEnvs:
                 vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
                 wrappers=[_flat],  # type: ignore[list-item]  # returning the environment itself is fine
             )
-        except gymnasium.error.DependencyNotInstalled as missing:
+        except (ImportError, gymnasium.error.DependencyNotInstalled) as missing:
             raise ValueError(f"{env_id} needs a package that is not installed: {missing}") from missing
     try:
         return GymnasiumEnvs(env)

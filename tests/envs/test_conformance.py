@@ -1,6 +1,8 @@
 """Every kind of environment keeps the contract."""
 
 import importlib.util
+import subprocess
+import sys
 
 import gymnasium
 import numpy as np
@@ -70,7 +72,7 @@ def test_atari(protocol):
     env = make_vector_env("breakout", num_envs=3, protocol=protocol, num_threads=2)
     assert env.protocol == protocol
     assert env.single_observation_space.shape == (4, 84, 84)
-    check_vector_env(env, steps=250, seed=SEED)
+    check_vector_env(env, steps=160, seed=SEED)
     env.close()
 
 
@@ -154,6 +156,8 @@ def test_neighbouring_seeds_share_no_game():
         ({"env_id": "nowhere:Thing-v0"}, "install the package"),
         ({"env_id": "Thing-v0"}, "name the module"),
         ({"env_id": "ALE/Pong-v5"}, "give it as the game"),
+        ({"env_id": "Pong-v0"}, "give it as the game"),
+        ({"env_id": "popgym:popgym-Nothing-v0"}, "unknown environment|install the package"),
     ],
 )
 def test_bad_input_gets_one_line_with_the_remedy(arguments, message):
@@ -168,6 +172,11 @@ def test_a_closed_environment_says_so():
     env.close()
     with pytest.raises(RuntimeError, match="closed"):
         env.reset()
+
+
+def test_an_environment_left_open_does_not_hang_the_exit():
+    code = "from deltabeast.envs import make_vector_env as make; make('pong', num_envs=2).reset()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_negative_seeds_are_refused():
