@@ -140,7 +140,7 @@ def evaluate(
     max_episode_steps: int = 1_000_000,
     discard_negative: bool = False,
     device: torch.device | str = "cpu",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
 ) -> Evaluation:
     """Play `episodes` consecutive episodes in each of `repeats` environments.
 
@@ -150,7 +150,7 @@ def evaluate(
     under some protocols, a game under others.
 
     discard_negative: leave out episodes with a negative return and play others for them.
-    progress: called after every episode with the number of episodes played and to play.
+    progress: called after every step with the episodes played and to play, and the steps played.
 
     Raises RunError if an episode goes on for more than `max_episode_steps` agent steps.
     """
@@ -193,8 +193,8 @@ def evaluate(
                 if discarded > 10 * episodes * repeats:
                     raise RunError(f"{discarded} episodes had no valid return; the score is not measurable")
                 active[index] = len(row.life_returns) < episodes
-                if progress is not None:
-                    progress(sum(len(row.life_returns) for row in rows), episodes * repeats)
+            if progress is not None:
+                progress(sum(len(row.life_returns) for row in rows), episodes * repeats, result.steps)
     finally:
         env.close()
     return result

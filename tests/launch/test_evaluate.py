@@ -24,10 +24,14 @@ class ScriptedEnv(VectorEnv[Any, Any, Any]):
     """Row i plays script[i] over and over. A game is `lives` episodes. Observation: (row, episode, step)."""
 
     def __init__(
-        self, script: Sequence[Sequence[Episode]], lives: int = 1, wrap_at: int | None = None
+        self,
+        script: Sequence[Sequence[Episode]],
+        lives: int = 1,
+        wrap_at: int | None = None,
+        void_at: int | None = None,
     ) -> None:
         self.num_envs = len(script)
-        self.script, self.lives, self.wrap_at = script, lives, wrap_at
+        self.script, self.lives, self.wrap_at, self.void_at = script, lives, wrap_at, void_at
         self.single_action_space = gymnasium.spaces.Discrete(3)
         self.single_observation_space = gymnasium.spaces.Box(-1e9, 1e9, (3,), np.float32)
         self.actions: list[np.ndarray] = []
@@ -62,7 +66,9 @@ class ScriptedEnv(VectorEnv[Any, Any, Any]):
             wrapped = self.wrap_at == self.episode[i]
             infos["score_wraps"][i] = wrapped
             infos["life_return"][i], infos["life_length"][i] = value, length
-            infos["_life_return"][i] = infos["_life_length"][i] = not wrapped
+            infos["_life_return"][i] = infos["_life_length"][i] = (
+                not wrapped and self.void_at != self.episode[i]
+            )
             self.episode[i] += 1
             self.at[i] = 0
             if self.episode[i] % self.lives == 0:
@@ -97,7 +103,7 @@ class CountingAgent:
 def play(
     script: Sequence[Sequence[Episode]], lives: int = 1, **options: Any
 ) -> tuple[Evaluation, ScriptedEnv]:
-    env = ScriptedEnv(script, lives, options.pop("wrap_at", None))
+    env = ScriptedEnv(script, lives, options.pop("wrap_at", None), options.pop("void_at", None))
 
     def make(num_envs: int) -> ScriptedEnv:
         assert num_envs == len(script)
@@ -142,9 +148,10 @@ def test_without_a_whole_game_there_is_no_game_score() -> None:
 
 
 def test_a_repeat_without_a_game_does_not_make_the_others_nan() -> None:
-    result, _ = play([[(2, 1.0)], [(1, -7.0), (1, 7.0)]], lives=2, episodes=2, discard_negative=True)
+    result, _ = play([[(2, 1.0)], [(1, -7.0), (1, 7.0)]], lives=3, episodes=2, discard_negative=True)
     summary = result.game.summary()
-    assert summary is not None and summary.std == summary.std and summary.mean == summary.mean
+    assert result.game.returns == [[], [-7.0]]
+    assert summary is not None and (summary.mean, summary.std, summary.repeat_means) == (-7.0, 0.0, [-7.0])
 
 
 def test_negative_episodes_are_replaced_where_the_publication_did_so() -> None:
@@ -160,6 +167,12 @@ def test_an_episode_whose_score_wrapped_is_replaced_and_counted() -> None:
     result, _ = play([[(2, 5.0)]], episodes=3, wrap_at=1)
     assert result.life.returns == [[5.0] * 3] and result.steps == 8
     assert (result.score_wraps, result.discarded_wrapped, result.discarded_negative) == (1, 1, 0)
+
+
+def test_an_episode_in_which_the_agent_never_acted_is_none() -> None:
+    result, _ = play([[(2, 5.0)]], episodes=3, wrap_at=0, void_at=1)
+    assert result.life.returns == [[5.0] * 3]
+    assert (result.discarded_wrapped, result.discarded_negative) == (1, 0)
 
 
 def test_the_state_is_carried_within_an_episode_and_reset_between() -> None:
@@ -195,9 +208,10 @@ def test_nothing_but_discarded_episodes_ends_with_a_message() -> None:
 
 
 def test_progress_counts_the_episodes_that_count() -> None:
-    heard: list[tuple[int, int]] = []
-    play([[(1, 1.0)], [(4, 1.0)]], episodes=2, progress=lambda done, total: heard.append((done, total)))
-    assert [done for done, _ in heard] == [1, 2, 3, 4] and {total for _, total in heard} == {4}
+    heard: list[tuple[int, int, int]] = []
+    play([[(1, 1.0)], [(4, 1.0)]], episodes=2, progress=lambda *said: heard.append(said))
+    assert [done for done, _, _ in heard] == [1, 2, 2, 3, 3, 3, 3, 4] and {said[1] for said in heard} == {4}
+    assert [steps for _, _, steps in heard] == [2, 4, 5, 6, 7, 8, 9, 10]
 
 
 def test_the_random_agent_plays_every_action_alike_and_repeats_with_its_seed() -> None:

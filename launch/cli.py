@@ -1,0 +1,264 @@
+"""The command line. Only what a command needs is imported, when it runs: `--help` does not wait for torch."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
+
+from .config import TrainConfig
+from .errors import RunError, UsageError
+
+DESCRIPTION = """Train, evaluate and compare Atari agents whose memory is a fast weight programmer.
+
+To train, or to go on where a run stopped: deltabeast train --game gopher --core rdn --steps 200M
+
+To compare games, cores and seeds: tensorboard --logdir runs
+
+To score a saved agent: deltabeast eval runs/gopher/rdn/seed-1
+
+Steps are agent steps: one action chosen, 4 emulator frames with the usual frame skip."""
+
+
+@dataclass
+class EvalConfig:
+    """Evaluate a saved agent; the result is printed and kept in RUN/eval."""
+
+    run: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """Directory of a run, for example runs/gopher/rdn/seed-1, or one checkpoint in it."""
+    checkpoint: str = "latest"
+    """latest, a number of agent steps (50M: the first checkpoint at or after it), or a checkpoint's path."""
+    protocol: Literal["paper-code", "paper-text", "ale-standard"] | None = None
+    """How the game is played and what an episode is; default: as the agent was trained."""
+    episodes: int = 30
+    """Consecutive episodes in each environment."""
+    repeats: int = 5
+    """Environments, each one repeat of the evaluation."""
+    sample: bool = False
+    """Sample actions from the policy instead of taking the most likely one."""
+    random: bool = False
+    """Evaluate random play as well and print both side by side."""
+    seed: int = 1
+    """Seed of environments and sampling."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    max_episode_steps: int = 1_000_000
+    """Give up when one episode goes on for more agent steps than this."""
+
+
+@dataclass
+class GamesConfig:
+    """List the Atari games."""
+
+
+@dataclass
+class CoresConfig:
+    """List the recurrent cores."""
+
+
+@dataclass
+class InfoConfig:
+    """Say what a run is, how far it came and what it scored."""
+
+    run: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """Directory of a run, for example runs/gopher/rdn/seed-1."""
+
+
+def train(config: TrainConfig) -> None:
+    from ..agents import CheckpointError
+    from .train import train
+
+    try:
+        train(config)
+    except CheckpointError as error:
+        raise RunError(str(error)) from error
+
+
+def evaluate(config: EvalConfig) -> None:
+    from .eval_run import evaluate_run
+
+    evaluate_run(**vars(config))
+
+
+def games(config: GamesConfig) -> None:
+    from ..envs import game_info, game_names
+    from .tables import games_table
+
+    _print(games_table([game_info(name) for name in game_names()]))
+
+
+def cores(config: CoresConfig) -> None:
+    import torch
+
+    from ..agents import Agent, AgentSpec
+    from ..cores import core_names
+    from .tables import cores_table
+
+    rows = []
+    with torch.device("meta"):  # shapes only: nothing is allocated or drawn
+        for name in core_names():
+            agent = Agent(AgentSpec((4, 84, 84), 18, name, "residual"))
+            parameters = sum(parameter.numel() for parameter in agent.parameters())
+            rows.append((name, parameters, _first_line(type(agent.core).__doc__)))
+    _print(cores_table(rows))
+    print("\nParameters of a whole agent with 18 actions. --core package.module:Class takes one of your own.")
+
+
+def info(config: InfoConfig) -> None:
+    from .info import describe_run
+
+    lines = describe_run(config.run)
+    width = max(len(label) for label, _ in lines)
+    for label, text in lines:
+        print(f"{label:<{width}}  {text}")
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
+    "train": (TrainConfig, train),
+    "eval": (EvalConfig, evaluate),
+    "games": (GamesConfig, games),
+    "cores": (CoresConfig, cores),
+    "info": (InfoConfig, info),
+}
+"""Every command: what it can be told, and what does it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; exits with 2 after wrong input, with 1 if a run had to stop."""
+    try:
+        config = parse(sys.argv[1:] if arguments is None else arguments)
+        run = next(run for kind, run in COMMANDS.values() if type(config) is kind)
+        run(config)
+    except UsageError as error:
+        _fail(error, 2)
+    except RunError as error:
+        _fail(error, 1)
+    except KeyboardInterrupt:
+        print("deltabeast: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `deltabeast games | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def parse(arguments: Sequence[str]) -> Any:
+    """The configuration of the command that the arguments name. Raises UsageError in one line."""
+    try:
+        return _tyro(arguments)
+    except SystemExit as exit_:
+        if exit_.code in (0, None):  # --help
+            raise
+        raise UsageError(_parse_error(arguments)) from None
+
+
+def _tyro(arguments: Sequence[str], stderr: io.StringIO | None = None) -> Any:
+    kinds = tuple(Annotated[kind, subcommand(name)] for name, (kind, _) in COMMANDS.items())
+    command: Any = Union[kinds]  # noqa: UP007
+    with contextlib.redirect_stderr(stderr or io.StringIO()):
+        return tyro.cli(
+            command,
+            prog="deltabeast",
+            description=DESCRIPTION,
+            args=list(arguments),
+            config=(OmitArgPrefixes,),
+        )
+
+
+def _parse_error(arguments: Sequence[str]) -> str:
+    """What tyro says of the arguments, as one line."""
+    columns = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "1000"  # its box breaks no line, so no word
+    stderr = io.StringIO()
+    try:
+        with contextlib.suppress(SystemExit):
+            _tyro(arguments, stderr)
+    finally:
+        if columns is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = columns
+    return condense(stderr.getvalue(), arguments)
+
+
+def condense(box: str, arguments: Sequence[str]) -> str:
+    """Reduce tyro's boxed message to what was wrong and what would be right."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    # Its frame is drawn with - | + where the output is not UTF-8.
+    lines = [re.sub(r"^[│|] ?| *[│|]$|^[╭╰+][─-]* ?| ?[─-]*[╮╯+]$", "", line) for line in text.splitlines()]
+    lines = [line.strip() for line in lines if line.strip(" ─-")]
+    title, body = (lines[0].lower(), lines[1:]) if lines else ("wrong arguments", [])
+    command = next((word for word in arguments if word in COMMANDS), None)
+    help_of = f"`deltabeast {command} --help`" if command else "`deltabeast --help`"
+    wrong = body[0].rstrip(".:") if body else title
+    options = [line for line in body if re.match(r"-{1,2}\w", line)]
+    if title == "unrecognized options":
+        return _unrecognized(wrong, options, command, help_of)
+    if title == "missing subcommand":
+        return f"no command given; say one of {', '.join(COMMANDS)}"
+    if title == "required options":
+        missing = next((line for line in body[1:] if not line.startswith("(")), "an argument")
+        return f"{missing.split('  ')[0]} is missing; {help_of} shows what to give"
+    if match := re.match(r"invalid choice (.+) for argument '(.+)'\. Expected one of \((.*)\)", wrong):
+        value, name, choices = match.groups()
+        return f"{name} {value}; choose one of {choices.replace(chr(39), '').rstrip(',')}"
+    if match := re.match(r"Missing value for argument '(.+)'", wrong):
+        return f"{match[1]} has no value; {help_of} shows what to give"
+    if match := re.match(r"Error parsing (\S+): (.*)", wrong):
+        expected = f"it takes {_takes(options[0])}" if options else f"see {help_of}"
+        value = re.search(r"(?:literal for int\(\) with base 10|string to float): ('.*')", match[2])
+        return f"{match[1]} {value[1]}; {expected}" if value else f"{match[1]}: cannot be read; {expected}"
+    return f"{wrong[:1].lower()}{wrong[1:]}; see {help_of}"
+
+
+def _unrecognized(wrong: str, options: list[str], command: str | None, help_of: str) -> str:
+    import difflib
+
+    given = wrong.removeprefix("Unrecognized options:").strip().split(", ")
+    flag = next((word for word in given if word.startswith("-")), None)
+    if flag is not None:
+        names = [name.split()[0].rstrip(",") for name in options]
+        near = difflib.get_close_matches(flag, names, n=3, cutoff=0.5) or names[:3]
+        hint = f"did you mean {' or '.join(near)}?" if near else f"{help_of} lists the options"
+        return f"unknown option {flag}; {hint}"
+    if command is None:
+        names = difflib.get_close_matches(given[0], COMMANDS, n=2, cutoff=0.5)
+        hint = f"did you mean {' or '.join(names)}?" if names else f"say one of {', '.join(COMMANDS)}"
+        return f"unknown command {given[0]}; {hint}"
+    return f"unexpected {' '.join(given)}; {help_of} shows what to give"
+
+
+def _takes(option: str) -> str:
+    """What stands after an option's name in its help: `--episodes INT` takes INT."""
+    names = {"INT": "a whole number", "FLOAT": "a number", "STR": "a word", "PATH": "a path"}
+    kind = option.partition(" ")[2].strip()
+    if kind.startswith("["):  # [STR INT [STR INT ...]]
+        return "pairs of a name and a value"
+    return names.get(kind.split("}|")[-1], kind or "no value")
+
+
+def _fail(error: Exception, code: int) -> None:
+    line = " ".join(str(error).split())
+    print(f"deltabeast: error: {line}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _first_line(doc: str | None) -> str:
+    """The first sentence of a docstring."""
+    paragraph = " ".join((doc or "").strip().split("\n\n")[0].split())
+    return re.split(r"(?<=[.:]) ", paragraph)[0].rstrip(".:")
+
+
+def _print(renderable: Any) -> None:
+    from rich.console import Console
+
+    # A pipe has no width: tables in it are as wide as they need to be.
+    Console(width=None if sys.stdout.isatty() else 160).print(renderable)

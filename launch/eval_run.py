@@ -1,0 +1,260 @@
+"""`deltabeast eval`: evaluate a saved agent, print the result beside published ones, and keep it as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gymnasium.vector import VectorEnv
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..agents import (
+    Agent,
+    AgentSpec,
+    CheckpointError,
+    load_agent,
+    load_latest,
+    resolve_checkpoint,
+)
+from ..envs import find_protocol, game_info, human_normalized, make_vector_env
+from . import published
+from .errors import RunError, UsageError
+from .evaluate import Evaluation, Player, RandomAgent, evaluate
+from .machine import resolve_device
+from .run_dir import versions
+from .run_log import write_atomically
+from .tables import evaluation_notes, evaluation_table
+from .units import parse_steps
+
+_LINE_SECONDS = 15.0
+"""Between two lines of progress where there is no terminal."""
+
+
+def evaluate_run(
+    run: Path,
+    checkpoint: str = "latest",
+    protocol: str | None = None,
+    episodes: int = 30,
+    repeats: int = 5,
+    sample: bool = False,
+    random: bool = False,
+    seed: int = 1,
+    device: str = "auto",
+    max_episode_steps: int = 1_000_000,
+    console: Console | None = None,
+) -> Path:
+    """Evaluate the agent of a run (or of a checkpoint directory); the path of the JSON it writes.
+
+    Raises UsageError, with nothing written, if something in this is wrong.
+    """
+    console = console or Console()
+    for name, value in (
+        ("episodes", episodes),
+        ("repeats", repeats),
+        ("max-episode-steps", max_episode_steps),
+    ):
+        if value < 1:
+            raise UsageError(f"--{name} {value}; it must be at least 1")
+    if seed < 0:
+        raise UsageError(f"--seed {seed}; it must not be negative")
+    run_dir, agent, path, step = _load(run, checkpoint, console)
+    spec = agent.spec
+    try:
+        place = resolve_device(device)
+        rules = _protocol(spec, protocol)
+        make_env = _env_maker(spec, rules)
+        make_env(1).close()  # what is wrong with the environment is said before anything is written
+    except (ValueError, FileNotFoundError) as error:
+        raise UsageError(str(error)) from error
+    folder = run_dir / "eval"
+    if not os.access(run_dir, os.W_OK):
+        raise UsageError(f"cannot write to {folder}; make it writable or evaluate a copy of the run")
+
+    lives = rules is not None and find_protocol(rules).life_ends_episode
+    no_negative = rules == published.PROTOCOL and spec.game in published.NO_NEGATIVE
+    console.print(_title(spec, step, rules, episodes, repeats, sample), soft_wrap=True, highlight=False)
+    if rules != spec.protocol:
+        _say(console, f"this agent was trained under {spec.protocol}, not {rules}")
+
+    players: dict[str, Player] = {"trained": agent.to(place).eval()}
+    if random:
+        players["random"] = RandomAgent(spec.num_actions)
+    results = {}
+    for name, player in players.items():
+        with _progress(console, name) as progress:
+            results[name] = evaluate(
+                player,
+                make_env,
+                episodes,
+                repeats,
+                greedy=not sample,
+                seed=seed,
+                max_episode_steps=max_episode_steps,
+                discard_negative=no_negative,
+                device=place,
+                progress=progress,
+            )
+
+    comparable = rules == published.PROTOCOL and spec.game is not None and not sample
+    scores = published.published_scores(spec.game or "", spec.core) if comparable else {}
+    normalized = {name: None if lives else _normalized(spec, result) for name, result in results.items()}
+    console.print(evaluation_table(results, scores, lives, normalized))
+    notes = evaluation_notes(results, lives)
+    if scores and spec.core_options:
+        notes.append(f"published scores are of the default {spec.core}; this agent's has {spec.core_options}")
+    for note in notes:
+        _say(console, note)
+
+    now = datetime.now(UTC)
+    content = {
+        "game": spec.game,
+        "env_id": spec.env_id,
+        "core": spec.core,
+        "agent": asdict(spec),
+        "protocol": rules,
+        "trained_protocol": spec.protocol,
+        "checkpoint": str(path),
+        "step": step,
+        "seed": seed,
+        "greedy": not sample,
+        "episodes": episodes,
+        "repeats": repeats,
+        "time": now.isoformat(timespec="seconds"),
+        "versions": versions(),
+        "human_normalized": normalized,
+        "published": {f"{millions}M": score._asdict() for millions, score in scores.items()},
+        "results": {name: _as_json(result) for name, result in results.items()},
+    }
+    target = folder / f"{rules or 'env'}-{step}-{now:%Y%m%dT%H%M%S.%fZ}.json"
+    try:
+        write_atomically(target, json.dumps(content, indent=2) + "\n")
+    except OSError as error:
+        raise RunError(
+            f"cannot write {target}: {os.strerror(error.errno or 0)}; the result is above"
+        ) from error
+    _say(console, f"saved as {target}")
+    return target
+
+
+def _load(run: Path, which: str, console: Console) -> tuple[Path, Agent, Path, int]:
+    """The run's directory, the agent, its checkpoint and that checkpoint's step."""
+    try:
+        if not run.is_dir():
+            raise FileNotFoundError(f"no run at {run}; give a run directory such as runs/gopher/rdn/seed-1")
+        if (run / "manifest.json").is_file():
+            run_dir = run.parent.parent if run.parent.name == "checkpoints" else run
+            return run_dir, load_agent(run), run, _step(run)
+        if which == "latest":
+            with warnings.catch_warnings(record=True) as damage:
+                warnings.simplefilter("always")
+                found = load_latest(run)
+            for warning in damage:
+                _say(console, f"warning: {warning.message}")
+            if found is not None:
+                return run, found[0], found[2].path, found[2].step
+        path = resolve_checkpoint(run, _wanted(which))
+        return run, load_agent(path), path, _step(path)
+    except (FileNotFoundError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    except CheckpointError as error:
+        raise RunError(str(error)) from error
+
+
+def _wanted(which: str) -> str | int:
+    """A number of agent steps, or else a word or path as it is."""
+    try:
+        return parse_steps(which)
+    except ValueError:
+        return which
+
+
+def _step(checkpoint: Path) -> int:
+    return int(json.loads((checkpoint / "manifest.json").read_text())["step"])
+
+
+def _protocol(spec: AgentSpec, wanted: str | None) -> str | None:
+    """The protocol to play under; None for environments that have none."""
+    if spec.game is None:
+        if wanted is not None:
+            raise ValueError(
+                f"--protocol {wanted}: protocols are for Atari games, not {spec.env_id}; omit it"
+            )
+        return None
+    return wanted or spec.protocol or published.PROTOCOL
+
+
+def _env_maker(spec: AgentSpec, protocol: str | None) -> Callable[[int], VectorEnv]:
+    """Environments with the agent's own actions, whatever the protocol would offer."""
+    if spec.game is None:
+        return lambda count: make_vector_env(env_id=spec.env_id, num_envs=count)
+    minimal = len(game_info(spec.game).actions)
+    if spec.num_actions not in (minimal, 18):
+        raise ValueError(
+            f"the agent has {spec.num_actions} actions, {spec.game} has {minimal} or 18; "
+            "evaluate an agent that was trained on this game"
+        )
+    full = spec.num_actions != minimal
+    name = protocol or published.PROTOCOL
+    return lambda count: make_vector_env(spec.game, num_envs=count, protocol=name, full_action_set=full)
+
+
+def _normalized(spec: AgentSpec, result: Evaluation) -> float | None:
+    summary = result.game.summary()
+    return human_normalized(spec.game, summary.mean) if spec.game and summary else None
+
+
+def _title(
+    spec: AgentSpec, step: int, protocol: str | None, episodes: int, repeats: int, sample: bool
+) -> str:
+    parts = [
+        spec.game or spec.env_id or "",
+        spec.core,
+        f"step {step:,}",
+        *([protocol] if protocol else []),
+        f"{repeats} x {episodes} episodes",
+        "sampled actions" if sample else "greedy",
+    ]
+    return " · ".join(parts)
+
+
+def _as_json(result: Evaluation) -> dict[str, Any]:
+    summaries = {kind: getattr(result, kind).summary() for kind in ("life", "game")}
+    return {
+        **asdict(result),
+        "summary": {kind: asdict(summary) if summary else None for kind, summary in summaries.items()},
+    }
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+@contextmanager
+def _progress(console: Console, name: str) -> Iterator[Callable[[int, int, int], None]]:
+    """What `evaluate` tells its progress to: a bar on a terminal, a line now and then elsewhere."""
+    if console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(name)
+            yield lambda done, total, steps: bar.update(
+                task, completed=done, total=total, description=f"{name}: {steps:,} steps, episode"
+            )
+        return
+    spoke = time.monotonic()
+
+    def line(done: int, total: int, steps: int) -> None:
+        nonlocal spoke
+        if time.monotonic() - spoke >= _LINE_SECONDS:
+            spoke = time.monotonic()
+            _say(console, f"{name}: {done} of {total} episodes, {steps:,} steps")
+
+    yield line

@@ -1,0 +1,97 @@
+"""`deltabeast info RUN`: what a run is, how far it came, and what lies in its directory."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError
+from .run_log import read_rows
+
+
+def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str]]:
+    """Labelled lines about a run. Reads only small files; no weights are loaded."""
+    config = _read_json(run_dir / "config.json").get("config", {})
+    checkpoints = _checkpoints(run_dir)
+    rows = read_rows(run_dir / "logs.csv") if (run_dir / "logs.csv").is_file() else []
+    if not config and not checkpoints and not rows:
+        raise UsageError(f"no run at {run_dir}; give a run directory such as runs/gopher/rdn/seed-1")
+    lines = [("run", str(run_dir)), ("trains", _subject(config, checkpoints))]
+    if rows:
+        lines += _progress(rows[-1], config, time.time() if now is None else now)
+        best = [row["best_game_return"] for row in rows if "best_game_return" in row]
+        lines += _scores(rows) + ([("best game return", f"{best[-1]:,.1f}")] if best else [])
+    lines.append(("checkpoints", _list_checkpoints(checkpoints)))
+    evaluations = sorted((run_dir / "eval").glob("*.json"), key=lambda path: path.stat().st_mtime)
+    lines += [("evaluation", _evaluation(path)) for path in evaluations]
+    return lines
+
+
+def _subject(config: Mapping[str, Any], checkpoints: list[tuple[Path, dict[str, Any]]]) -> str:
+    spec = _read_json(checkpoints[-1][0] / "agent.json") if checkpoints else {}
+    known = {**config, **{key: value for key, value in spec.items() if value is not None}}
+    name = known.get("game") or known.get("env_id") or known.get("env") or "unknown environment"
+    parts = [name, known.get("core"), known.get("stem"), known.get("protocol")]
+    seed = known.get("seed")
+    return " · ".join(str(part) for part in [*parts, f"seed {seed}" if seed is not None else None] if part)
+
+
+def _progress(row: Mapping[str, float], config: Mapping[str, Any], now: float) -> list[tuple[str, str]]:
+    goal = f" of {config['steps']}" if "steps" in config else ""
+    speed = f", {row['sps']:,.0f} steps/s" if "sps" in row else ""
+    minutes = max(0.0, now - row["time"]) / 60
+    ago = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+    return [("progress", f"step {int(row['step']):,}{goal}{speed}, last row {ago} ago")]
+
+
+def _scores(rows: list[dict[str, float]]) -> list[tuple[str, str]]:
+    """The newest score of each kind, with the step of its row."""
+    lines = []
+    for key, label in (("game_return", "game return"), ("life_return", "life return")):
+        row = next((row for row in reversed(rows) if key in row), None)
+        score = f"{row[key]:,.1f} (last 100, step {int(row['step']):,})" if row else "none finished yet"
+        lines.append((label, score))
+    return lines
+
+
+def _checkpoints(run_dir: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Complete checkpoints and their manifests, oldest first.
+
+    `agents.find_checkpoints` finds the same ones, but importing it imports torch.
+    """
+    manifests = (run_dir / "checkpoints").glob("*/manifest.json")
+    found = [(path.parent, _read_json(path)) for path in manifests if path.parent.name.isdigit()]
+    return sorted(found, key=lambda item: int(item[0].name))
+
+
+def _list_checkpoints(checkpoints: list[tuple[Path, dict[str, Any]]]) -> str:
+    names = [
+        f"{int(path.name):,}{' (kept)' if manifest.get('milestone') else ''}"
+        for path, manifest in checkpoints
+    ]
+    return ", ".join(names) or "none"
+
+
+def _evaluation(path: Path) -> str:
+    content = _read_json(path)
+    try:
+        summary = content["results"]["trained"]["summary"]
+        parts = [
+            f"{kind} {summary[kind]['mean']:,.1f} ± {summary[kind]['std']:,.1f}"
+            for kind in ("life", "game")
+            if summary[kind]
+        ]
+        return f"step {content['step']:,}, {content['protocol']}: {', '.join(parts)}"
+    except (KeyError, TypeError, ValueError):
+        return f"{path.name} cannot be read"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,132 @@
+"""Tables and texts that the command line prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:  # evaluate imports torch, which listing games needs not wait for
+    from ..envs import GameInfo
+    from .evaluate import Evaluation, Summary
+    from .published import PublishedScore
+
+
+def games_table(games: Sequence[GameInfo]) -> Table:
+    """Every game: how many actions and lives it has, and the scores that frame an agent's."""
+    table = _table("game", "published as", "actions", "lives", "FIRE", "random", "human")
+    for game in games:
+        table.add_row(
+            game.name,
+            game.paper_name or "",
+            str(len(game.actions)),
+            str(game.lives or "-"),
+            "yes" if game.fire else "",
+            _number(game.random),
+            _number(game.human),
+        )
+    return table
+
+
+def cores_table(cores: Sequence[tuple[str, int, str]]) -> Table:
+    """Every core: its name, the parameters of a whole agent with it, and what it is."""
+    table = _table("core", "parameters", "what it is")
+    table.columns[2].justify = "left"
+    table.columns[2].no_wrap = False
+    for name, parameters, description in cores:
+        table.add_row(name, f"{parameters:,}", description)
+    return table
+
+
+def evaluation_table(
+    players: Mapping[str, Evaluation],
+    published: Mapping[int, PublishedScore],
+    lives: bool,
+    normalized: Mapping[str, float | None],
+) -> RenderableType:
+    """Evaluations side by side, published scores of the same kind beside them.
+
+    lives: whether an episode is a life; if not, life and game returns are one and the same.
+    normalized: human-normalised game scores by player, where they exist.
+    """
+    table = _table("", *players, *(f"published {millions}M" for millions in published))
+    blanks = [""] * len(published)
+    kinds = [("life", "life return"), ("game", "game return")] if lives else [("game", "return")]
+    for kind, label in kinds:
+        summaries = [getattr(player, kind).summary() for player in players.values()]
+        scores = [_mean_std(score) for score in published.values()] if kind == "life" else blanks
+        table.add_row(
+            Text(label, style="bold"),
+            *(Text(_mean_std(s) if s else "none finished", style="bold") for s in summaries),
+            *scores,
+        )
+        for name, show in _DETAILS.items():
+            table.add_row(f"  {name}", *(show(s) if s else "" for s in summaries), *blanks)
+    if any(value is not None for value in normalized.values()):
+        cells = ["" if normalized[name] is None else f"{normalized[name]:.1%}" for name in players]
+        table.add_row("human-normalised", *cells, *blanks)
+    table.add_row("agent steps", *(f"{player.steps:,}" for player in players.values()), *blanks)
+    return Group(table, *_repeat_lines(players, kinds))
+
+
+def evaluation_notes(players: Mapping[str, Evaluation], lives: bool) -> list[str]:
+    """What a reader of an evaluation has to know beside its numbers."""
+    notes = ["mean ± population standard deviation of the repeats' means"]
+    if lives:
+        notes.append("an episode is one life here: life returns do not compare with scores of whole games")
+    for name, player in players.items():
+        if player.discarded_negative:
+            notes.append(
+                f"{name}: {player.discarded_negative} episodes with a negative return left out and replaced, "
+                "as in the published evaluation of this game"
+            )
+        if player.score_wraps:
+            notes.append(
+                f"{name}: the score wrapped {player.score_wraps} times; "
+                f"{player.discarded_wrapped} episodes left out and replaced"
+            )
+    return notes
+
+
+def _repeat_lines(players: Mapping[str, Evaluation], kinds: Sequence[tuple[str, str]]) -> list[Text]:
+    lines = []
+    for name, player in players.items():
+        for kind, label in kinds:
+            summary: Summary | None = getattr(player, kind).summary()
+            if summary and len(summary.repeat_means) > 1:
+                means = "  ".join(_number(mean) for mean in summary.repeat_means)
+                lines.append(Text.assemble((f"{name}, {label} of each repeat: ", "dim"), means))
+    return lines
+
+
+def _range(summary: Summary) -> str:
+    return f"{_number(summary.minimum)} to {_number(summary.maximum)}"
+
+
+_DETAILS = {
+    "range": _range,
+    "mean length": lambda summary: f"{_number(summary.mean_length)} steps",
+    "episodes": lambda summary: str(summary.count),
+}
+
+
+def _mean_std(score: Summary | PublishedScore) -> str:
+    return f"{_number(score.mean)} ± {_number(score.std)}"
+
+
+def _number(value: float | None) -> str:
+    """At most one decimal, none where the number is large or whole."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:,.1f}"
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table

@@ -1,0 +1,308 @@
+"""The command line as a person meets it: one line for wrong input, quick help, tables that are right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from deltabeast.agents import Agent, AgentSpec, save_checkpoint
+from deltabeast.launch import cli, eval_run
+from deltabeast.launch.errors import RunError, UsageError
+from deltabeast.launch.eval_run import evaluate_run
+from deltabeast.launch.info import describe_run
+from deltabeast.launch.published import published_scores
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = 0
+    try:
+        cli.main(arguments)
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong", "right"),
+    [
+        ("", "no command", "train, eval, games"),
+        ("trian", "trian", "did you mean train?"),
+        ("train --gmae gopher", "--gmae", "did you mean --game?"),
+        ("train --deterministc", "--deterministc", "did you mean --deterministic?"),
+        ("train --num-evns 3", "--num-evns", "--num-envs"),
+        ("train --zzzz 3", "--zzzz", "deltabeast train --help"),
+        ("train --device", "--device has no value", "deltabeast train --help"),
+        ("train --protocol foo", "'foo'", "choose one of paper-code, paper-text, ale-standard"),
+        ("train --num-envs 3.5", "--num-envs '3.5'", "a whole number"),
+        ("train --learning-rate fast", "--learning-rate 'fast'", "a number"),
+        ("train --core-options hidden_size", "--core-options", "pairs of a name and a value"),
+        ("train --game gophr --steps 10", "gophr", "gopher"),
+        ("eval", "RUN is missing", "deltabeast eval --help"),
+        ("eval here there", "unexpected there", "deltabeast eval --help"),
+        ("eval nowhere", "no run at nowhere", "runs/gopher/rdn/seed-1"),
+        ("eval nowhere --episodes 0", "--episodes 0", "at least 1"),
+        ("eval nowhere --seed -1", "--seed -1", "not be negative"),
+        ("info nowhere", "no run at nowhere", "runs/gopher/rdn/seed-1"),
+        ("games all", "unexpected all", "deltabeast games --help"),
+    ],
+)
+def test_wrong_input_gets_one_line_and_code_2(
+    arguments: str, wrong: str, right: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    code, out, error = run(capsys, *arguments.split())
+    assert (code, out) == (2, "")
+    assert error.startswith("deltabeast: error: ") and error.count("\n") == 1 and error.endswith("\n")
+    assert (
+        wrong in error
+        and right in error.split(wrong, 1)[1]
+        and not set("│─") & set(error)
+        and "---" not in error
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("frame", ["╭─│╰╮╯", "+-|+++"])
+def test_messages_lose_their_frame_whatever_it_is_drawn_with(frame: str) -> None:
+    corner, line, side, lower, right, lower_right = frame
+    rows = ["Unrecognized options: --gmae, -x|y", line * 20, "Perhaps you meant:", "    --game {None}|STR"]
+    box = [
+        f"{corner}{line} Unrecognized options {line * 9}{right}",
+        *(f"{side} {row:<40} {side}" for row in rows),
+    ]
+    message = cli.condense("\n".join([*box, lower + line * 42 + lower_right]), ["train", "--gmae", "-x|y"])
+    assert message == "unknown option --gmae; did you mean --game?"
+
+
+def test_a_long_value_is_not_broken_in_the_message(capsys: pytest.CaptureFixture[str]) -> None:
+    value = "/very" * 60 + "/long"
+    _, _, error = run(capsys, "train", "--stem", value)
+    assert value in error
+
+
+@pytest.mark.parametrize(("error", "code"), [(UsageError("a\nb"), 2), (RunError("c"), 1)])
+def test_errors_of_a_command_become_one_line(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setitem(cli.COMMANDS, "games", (cli.GamesConfig, fail))
+    got, _, printed = run(capsys, "games")
+    assert got == code and printed.count("\n") == 1
+
+
+def test_help_is_quick_and_does_not_import_torch() -> None:
+    script = (
+        "import sys\nfrom deltabeast.launch.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit as e: assert not e.code\n"
+        "print('SLOW' if {'torch', 'ale_py', 'gymnasium'} & set(sys.modules) else 'quick')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("quick\n") and done.stderr == ""
+    for command in cli.COMMANDS:
+        assert f"• {command} " in done.stdout
+
+
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
+def test_every_option_of_every_command_is_explained(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    for name in cli.COMMANDS[command][0].__dataclass_fields__:
+        assert name == "run" or f"--{name.replace('_', '-')}" in out
+
+
+def test_arguments_reach_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[Any] = []
+    monkeypatch.setitem(cli.COMMANDS, "eval", (cli.EvalConfig, got.append))
+    cli.main(
+        ["eval", "a/b", "--checkpoint", "50M", "--protocol", "ale-standard", "--random", "--episodes", "2"]
+    )
+    expected = cli.EvalConfig(
+        run=Path("a/b"), checkpoint="50M", protocol="ale-standard", random=True, episodes=2
+    )  # fmt: skip
+    assert got == [expected]
+
+
+def test_cores_are_listed_with_their_published_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "cores")
+    rows = {line.split()[0]: line.split()[1] for line in out.splitlines() if line}
+    # Irie et al. (2021) give 1.1, 1.6, 1.5, 1.5, 1.5 and 1.6 million.
+    assert rows["feedforward"] == "1,094,134" and rows["lstm"] == "1,621,475"
+    assert rows["linear_transformer"] == "1,520,227" and rows["delta_net"] == "1,521,251"
+    assert rows["rdn"] == "1,546,083" and rows["delta_rnn"] == "1,587,811"
+
+
+def test_published_scores_are_found_by_the_games_name() -> None:
+    assert published_scores("gopher", "rdn")[200] == (86008.0, 11815.0)
+    assert published_scores("battle_zone", "lstm")[200] == (24873.0, 1240.0)
+    assert published_scores("qbert", "rdn")[200] == (987275.0, 0.0)
+    assert published_scores("breakout", "rdn") == {} == published_scores("gopher", "mine")
+
+
+# --- deltabeast eval, on a saved agent and a small environment -------------------------------------------
+
+
+class CountdownEnv:
+    """Rows of episodes of 3 steps that pay 2 each; a game is two episodes. Stands in for an Atari game."""
+
+    made: list[dict[str, Any]]
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs, self.t = num_envs, 0
+
+    def reset(self, *, seed: int) -> tuple[Any, dict[str, Any]]:
+        return np.zeros((self.num_envs, 4, 84, 84), np.uint8), {}
+
+    def step(self, actions: Any) -> Any:
+        n = self.num_envs
+        self.t += 1
+        life, game = np.full(n, self.t % 3 == 0), np.full(n, self.t % 6 == 0)
+        infos = {"life_return": np.full(n, 6.0), "_life_return": life, "life_length": np.full(n, 3),
+                 "game_return": np.full(n, 12.0), "_game_return": game, "game_length": np.full(n, 6),
+                 "score_wraps": np.zeros(n, int)}  # fmt: skip
+        obs = np.zeros((n, 4, 84, 84), np.uint8)
+        return obs, np.full(n, 2.0, np.float32), life, np.zeros(n, bool), infos
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    spec = AgentSpec((4, 84, 84), 8, "feedforward", "nature", game="gopher", protocol="paper-code")
+    for step in (1600, 3200):
+        save_checkpoint(tmp_path / "run", step, Agent(spec), {}, milestone=True)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def envs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+
+    def make(game: str | None = None, **options: Any) -> CountdownEnv:
+        made.append({"game": game, **options})
+        return CountdownEnv(options["num_envs"])
+
+    monkeypatch.setattr(eval_run, "make_vector_env", make)
+    return made
+
+
+def evaluated(run_dir: Path, **options: Any) -> tuple[str, dict[str, Any]]:
+    console = Console(width=100, force_terminal=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    path = evaluate_run(run_dir, console=console, device="cpu", **options)
+    return console.export_text(), json.loads(path.read_text())
+
+
+def test_an_evaluation_is_printed_beside_what_was_published(saved: Path, envs: list[dict[str, Any]]) -> None:
+    text, content = evaluated(saved, episodes=3, repeats=2, random=True)
+    assert "gopher · feedforward · step 3,200 · paper-code · 2 x 3 episodes · greedy" in text
+    life = next(line for line in text.splitlines() if line.startswith("life return"))
+    assert life.split("  ") and life.count("6 ± 0") == 2 and "61,350 ± 3,891" in life
+    assert next(line for line in text.splitlines() if line.startswith("game return")).count("12 ± 0") == 2
+    assert "human-normalised" not in text and "one life" in text
+    assert content["results"]["trained"]["life"]["returns"] == [[6.0] * 3] * 2
+    assert content["results"]["random"]["game"]["returns"] == [[12.0]] * 2
+    assert content["step"] == 3200 and content["seed"] == 1 and content["versions"]["torch"]
+    assert [env["num_envs"] for env in envs] == [1, 2, 2]
+    assert envs[1]["game"] == "gopher" and envs[1]["full_action_set"] is False
+    (path,) = (saved / "eval").iterdir()
+    assert path.name.startswith("paper-code-3200-") and path.suffix == ".json"
+
+
+def test_another_protocol_says_so_and_shows_no_published_score(
+    saved: Path, envs: list[dict[str, Any]]
+) -> None:
+    text, content = evaluated(saved, episodes=2, repeats=1, protocol="ale-standard", checkpoint="1600")
+    assert "trained under paper-code, not ale-standard" in text and "published" not in text
+    # Gopher: random 257.6, human 2412.5; the score is 12.
+    assert f"{(12 - 257.6) / (2412.5 - 257.6):.1%}" in text
+    assert content["step"] == 1600 and content["published"] == {}
+    assert envs[-1]["protocol"] == "ale-standard" and envs[-1]["full_action_set"] is False
+
+
+def test_sampled_play_is_not_set_beside_published_greedy_play(
+    saved: Path, envs: list[dict[str, Any]]
+) -> None:
+    text, _ = evaluated(saved, episodes=1, repeats=1, sample=True)
+    assert "published" not in text and "sampled actions" in text and "none finished" in text
+
+
+@pytest.mark.usefixtures("envs")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"checkpoint": "50M"}, "no checkpoint '50000000'.*1600, 3200"),
+        ({"checkpoint": "newest"}, "no checkpoint 'newest'.*latest"),
+        ({"device": "cuda:99"}, "cuda"),
+    ],
+)
+def test_a_wrong_request_writes_nothing(saved: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        evaluate_run(saved, console=Console(quiet=True), **options)
+    assert not (saved / "eval").exists()
+
+
+def test_an_agent_with_all_actions_keeps_them(tmp_path: Path, envs: list[dict[str, Any]]) -> None:
+    spec = AgentSpec((4, 84, 84), 18, "feedforward", "nature", game="gopher", protocol="ale-standard")
+    save_checkpoint(tmp_path, 1, Agent(spec), {})
+    evaluated(tmp_path, episodes=1, repeats=1, protocol="paper-code")
+    assert envs[-1]["full_action_set"] is True and envs[-1]["protocol"] == "paper-code"
+
+
+def test_an_agent_of_another_game_is_refused(tmp_path: Path) -> None:
+    spec = AgentSpec((4, 84, 84), 5, "feedforward", "nature", game="gopher", protocol="paper-code")
+    save_checkpoint(tmp_path, 1, Agent(spec), {})
+    with pytest.raises(UsageError, match="5 actions, gopher has 8 or 18"):
+        evaluate_run(tmp_path, console=Console(quiet=True))
+
+
+def test_damaged_checkpoints_fall_back_or_say_so(saved: Path, envs: list[dict[str, Any]]) -> None:
+    (saved / "checkpoints" / f"{3200:012d}" / "weights.safetensors").write_bytes(b"no")
+    text, content = evaluated(saved, episodes=1, repeats=1)
+    assert content["step"] == 1600 and "weights.safetensors" in text
+    with pytest.raises(RunError, match="damaged"):
+        evaluate_run(saved / "checkpoints" / f"{3200:012d}", console=Console(quiet=True))
+
+
+@pytest.mark.usefixtures("envs")
+def test_info_says_how_far_a_run_came(saved: Path) -> None:
+    (saved / "config.json").write_text(json.dumps({"config": {"game": "gopher", "seed": 4, "steps": "200M"}}))
+    header = "step,time,sps,game_return,life_return,best_game_return\n"
+    (saved / "logs.csv").write_text(header + "1600,1000.000,50,7,2,\n3200,1060.000,55,,2.5,9\n")
+    evaluated(saved, episodes=2, repeats=1)
+    lines = dict(describe_run(saved, now=1060 + 5 * 60))
+    assert lines["trains"] == "gopher · feedforward · nature · paper-code · seed 4"
+    assert lines["progress"] == "step 3,200 of 200M, 55 steps/s, last row 5 minutes ago"
+    assert lines["game return"] == "7.0 (last 100, step 1,600)"
+    assert lines["life return"] == "2.5 (last 100, step 3,200)" and lines["best game return"] == "9.0"
+    assert lines["checkpoints"] == "1,600 (kept), 3,200 (kept)"
+    assert lines["evaluation"] == "step 3,200, paper-code: life 6.0 ± 0.0, game 12.0 ± 0.0"
+
+
+def test_games_are_listed_with_what_is_known_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    from deltabeast.launch.tables import games_table
+
+    info = SimpleNamespace(
+        name="gopher",
+        actions=("NOOP",) * 8,
+        fire=True,
+        lives=3,
+        paper_name="Gopher",
+        random=257.6,
+        human=2412.5,
+    )
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(games_table([info]))  # type: ignore[list-item]
+    row = console.export_text().splitlines()[1].split()
+    assert row == ["gopher", "Gopher", "8", "3", "yes", "257.6", "2,412"]
