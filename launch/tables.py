@@ -63,7 +63,7 @@ def evaluation_table(
             *(Text(_mean_std(s) if s else "none finished", style="bold") for s in summaries),
             *scores,
         )
-        for name, show in _DETAILS.items():
+        for name, show in _DETAILS.items() if any(summaries) else ():
             table.add_row(f"  {name}", *(show(s) if s else "" for s in summaries), *blanks)
     if any(value is not None for value in normalized.values()):
         cells = ["" if normalized[name] is None else f"{normalized[name]:.1%}" for name in players]
