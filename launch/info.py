@@ -84,7 +84,8 @@ def _evaluation(path: Path) -> str:
             for kind in ("life", "game")
             if summary[kind]
         ]
-        return f"step {content['step']:,}, {content['protocol']}: {', '.join(parts)}"
+        protocol = f", {content['protocol']}" if content["protocol"] else ""
+        return f"step {content['step']:,}{protocol}: {', '.join(parts)}"
     except (KeyError, TypeError, ValueError):
         return f"{path.name} cannot be read"
 
