@@ -3,40 +3,42 @@ and for actors, who take one step at a time and no gradient.
 
 A delta-rule step with the rows P = (q, k) and W the fast weights before the write is
 
-
     (r, s) = P Wᵀ            both reads at once
     u = β (v - s)
     y = r + (q·k) u          what reading after the write gives
     W = W + u kᵀ
 
-and `_write_and_read` and `_write_and_read_backward` serve every rule. Vectors stand left of the matrices: on
-CPUs a batched row-times-matrix product is several times faster than matrix-times-column.
+Vectors stand left of the matrices: on CPUs a batched row-times-matrix product is several times faster than
+matrix-times-column. Rows and heads are one batch of N = B H inside the loops.
 
-Backward keeps the fast weights before each write. Undoing the writes instead would need no such memory, but
-amplifies rounding, and a reset cannot be undone.
+Backward needs the fast weights before each write. Undoing writes would amplify rounding, and a reset cannot
+be undone; keeping all of them costs more time in fresh memory than the arithmetic. So forward keeps every
+`SPACING`-th, and backward replays the writes between two of them, bit for bit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+SPACING = 8
+"""Steps between two fast weights that forward keeps: near the square root of an unroll least is kept."""
+
 
 @torch.no_grad()
 def sum_rule(q: Tensor, k: Tensor, v: Tensor, W: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """Equals `reference.sum_rule` to rounding, without gradients."""
-    resets, fast = _Resets(reset), _Fast(W, len(q), keep=False)
+    fast = _Fast(W, _Resets(reset), keep=False)
     y = v.new_empty(v.shape)
     for t in range(len(q)):
-        resets.forget_fast_(t, fast)
-        fast.write(t, v[t], k[t])
-        torch.bmm(
-            q[t].flatten(0, 1).unsqueeze(1), fast.now.flatten(0, 1).mT, out=y[t].view(-1, 1, v.shape[-1])
-        )
-    return y, fast.now
+        fast.begin(t)
+        fast.write(v[t].flatten(0, 1), k[t].flatten(0, 1))
+        torch.bmm(q[t].flatten(0, 1).unsqueeze(1), fast.now.mT, out=y[t].view(-1, 1, v.shape[-1]))
+    return y, fast.now.view(W.shape)
 
 
 @torch.no_grad()
@@ -44,15 +46,14 @@ def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, W: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Equals `reference.delta_rule` to rounding, without gradients."""
-    resets, fast = _Resets(reset), _Fast(W, len(q), keep=False)
-    trace = _Trace(v[0], len(q), k.shape[-1], keep=False)
+    fast = _Fast(W, _Resets(reset), keep=False)
     y = v.new_empty(v.shape)
-    P = torch.stack((q, k), 3)
-    beta = beta.unsqueeze(-1)
+    steps = _DeltaSteps(fast, _flat(y), k.shape[-1], keep=False)
+    rows, v, beta = _flat(torch.stack((q, k), 3)), _flat(v), _flat(beta.unsqueeze(-1))
     for t in range(len(q)):
-        resets.forget_fast_(t, fast)
-        _write_and_read(fast, t, P[t], v[t], beta[t], trace, y[t])
-    return y, fast.now
+        fast.begin(t)
+        steps.take(t, rows[t], v[t], beta[t])
+    return y, fast.now.view(W.shape)
 
 
 def delta_rnn(
@@ -89,6 +90,11 @@ def _wants_gradient(inputs: tuple[Tensor, ...]) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
 
 
+def _flat(x: Tensor) -> Tensor:
+    """`[T, B, H, ...]` -> `[T, N, ...]`."""
+    return x.flatten(1, 2)
+
+
 class _Resets:
     """Zeroes, in place, the rows that begin an episode at a step."""
 
@@ -99,91 +105,110 @@ class _Resets:
         self.any = reset.any(1).tolist() if self.on_cpu else [True] * len(reset)
 
     def forget_(self, t: int, *states: Tensor) -> None:
+        """Each state is `[B, ...]` or `[N, ...]`."""
         if not self.any[t]:
             return
-        if self.on_cpu:
-            rows = self.reset[t].nonzero().squeeze(-1)
-            for state in states:
+        batch = self.reset.shape[1]
+        rows = self.reset[t].nonzero().squeeze(-1) if self.on_cpu else self.reset[t]
+        for state in states:
+            state = state.view(batch, -1)
+            if self.on_cpu:
                 state.index_fill_(0, rows, 0)
-        else:
-            for state in states:
-                state.masked_fill_(self.reset[t].view(-1, *(1,) * (state.dim() - 1)), 0)
-
-    def forget_fast_(self, t: int, fast: _Fast) -> None:
-        if self.any[t] and not fast.owned:
-            fast.now = fast.now.clone()
-            fast.owned = True
-        self.forget_(t, fast.now)
+            else:
+                state.masked_fill_(rows.unsqueeze(-1), 0)
 
 
 class _Fast:
-    """Fast weights on their way through time: `now` `[B, H, V, K]`, and their past if backward needs it."""
+    """Fast weights on their way through time: `now` `[N, V, K]`, and every `SPACING`-th in `kept`."""
 
-    def __init__(self, W: Tensor, steps: int, keep: bool) -> None:
-        self.past = W.new_empty(steps + 1, *W.shape) if keep else None
-        self.now = W if self.past is None else self.past[0].copy_(W)
-        self.owned = self.past is not None
-        """Whether `now` may be overwritten: the caller's W must stay as it is."""
+    def __init__(self, W: Tensor, resets: _Resets, keep: bool) -> None:
+        self.resets = resets
+        self.now = W.flatten(0, 1)
+        self.owned = False  # the caller's W must stay as it is
+        steps = len(resets.reset)
+        self.kept = self.now.new_empty(-(-steps // SPACING), *self.now.shape) if keep else None
 
-    def write(self, t: int, u: Tensor, k: Tensor) -> None:
+    def begin(self, t: int) -> None:
+        """Forget what step t must not see."""
+        if self.resets.any[t] and not self.owned:
+            self.now, self.owned = self.now.clone(memory_format=torch.contiguous_format), True
+        self.resets.forget_(t, self.now)
+        if self.kept is not None and t % SPACING == 0:
+            self.kept[t // SPACING].copy_(self.now)
+
+    def write(self, u: Tensor, k: Tensor) -> None:
         u, k = u.unsqueeze(-1), k.unsqueeze(-2)
-        if self.past is not None:
-            self.now = torch.addcmul(self.now, u, k, out=self.past[t + 1])
-        elif self.owned:
+        if self.owned:
             self.now.addcmul_(u, k)
         else:
-            self.now = torch.addcmul(self.now, u, k)
-            self.owned = True
+            self.now, self.owned = torch.addcmul(self.now, u, k), True
 
 
-class _Trace:
-    """What one rule's forward pass leaves for its backward pass, one row a step."""
-
-    def __init__(self, like: Tensor, steps: int, key_size: int, keep: bool) -> None:
-        B, H, V = like.shape
-        rows = steps if keep else 1
-        self.keep = keep
-        self.P = like.new_empty(rows, B, H, 2, key_size)
-        self.error = like.new_empty(rows, B, H, V)
-        self.u = like.new_empty(rows, B, H, V)
-        self.match = like.new_empty(rows, B, H, 1)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.P, self.error, self.u, self.match
-
-
-def _write_and_read(
-    fast: _Fast, t: int, P: Tensor, v: Tensor, beta: Tensor, trace: _Trace, y: Tensor
-) -> None:
-    """One delta-rule step: P `[B, H, 2, K]`, v `[B, H, V]`, beta `[B, H, 1]`; the output goes into y."""
-    row = t if trace.keep else 0
-    W = fast.now
-    reads = torch.bmm(P.flatten(0, 1), W.flatten(0, 1).mT).view(*W.shape[:2], 2, -1)
-    q, k = P.unbind(2)
-    error = torch.sub(v, reads[:, :, 1], out=trace.error[row])
-    u = torch.mul(error, beta, out=trace.u[row])
-    match = torch.sum(q * k, -1, keepdim=True, out=trace.match[row])
-    torch.addcmul(reads[:, :, 0], match, u, out=y)
-    fast.write(t, u, k)
+def _rewind(kept: Tensor, ue: Tensor, P: Tensor, resets: _Resets) -> Iterator[tuple[int, Tensor]]:
+    """From the last step to the first: t, and the fast weights `[N, V, K]` that step t read and wrote to."""
+    steps = len(P)
+    buffer = kept.new_empty(min(SPACING, steps) - 1, *kept.shape[1:])
+    for mark in reversed(range(len(kept))):
+        start, stop = mark * SPACING, min((mark + 1) * SPACING, steps)
+        past = [kept[mark]]
+        for t in range(start, stop - 1):
+            u, k = ue[t, :, 0], P[t, :, 1]
+            W = torch.addcmul(past[-1], u.unsqueeze(-1), k.unsqueeze(-2), out=buffer[t - start])
+            resets.forget_(t + 1, W)
+            past.append(W)
+        for t in reversed(range(start, stop)):
+            yield t, past[t - start]
 
 
-def _write_and_read_backward(
-    dW: Tensor, dy: Tensor, W: Tensor, P: Tensor, error: Tensor, u: Tensor, match: Tensor, beta: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of P, v and beta for one step. dW, the gradient of W after the step, becomes that before."""
-    B, H, V, K = W.shape
-    flat = dW.view(B * H, V, K)
-    k = P[:, :, 1:].flatten(0, 1)
-    du = torch.bmm(k, flat.mT).view(B, H, V).addcmul_(dy, match)
-    dv = du * beta
-    dk_of_write = torch.bmm(u.view(B * H, 1, V), flat).view(B, H, 1, K)
-    dreads = torch.stack((dy, -dv), 2)
-    dP = torch.bmm(dreads.view(B * H, 2, V), W.view(B * H, V, K)).view(B, H, 2, K)
-    dmatch = (u * dy).sum(-1, keepdim=True).unsqueeze(-1)
-    dP.addcmul_(P.flip(2), dmatch)
-    dP[:, :, 1:].add_(dk_of_write)
-    flat.baddbmm_(dreads.view(B * H, 2, V).mT, P.view(B * H, 2, K))
-    return dP, dv, (du * error).sum(-1, keepdim=True)
+class _DeltaSteps:
+    """Delta-rule steps forward, and what `_DeltaStepsBackward` needs of them: one row a step if kept."""
+
+    def __init__(self, fast: _Fast, y: Tensor, key_size: int, keep: bool) -> None:
+        self.fast, self.y, self.stride = fast, y, int(keep)
+        T, N, V = y.shape
+        rows = T if keep else 1
+        self.P = y.new_empty(rows, N, 2, key_size)
+        self.ue = y.new_empty(rows, N, 2, V)  # u and error = v - s
+        self.match = y.new_empty(rows, N, 1)  # q·k
+        self.reads = y.new_empty(N, 2, V)
+
+    def take(self, t: int, P: Tensor, v: Tensor, beta: Tensor) -> Tensor:
+        """P `[N, 2, K]`, v `[N, V]`, beta `[N, 1]` -> y `[N, V]`, which also stands in row t of `y`."""
+        row = t * self.stride
+        q, k = P.unbind(1)
+        u, error = self.ue[row].unbind(1)
+        read_q, read_k = torch.bmm(P, self.fast.now.mT, out=self.reads).unbind(1)
+        torch.sub(v, read_k, out=error)
+        torch.mul(error, beta, out=u)
+        match = torch.sum(q * k, -1, keepdim=True, out=self.match[row])
+        y = torch.addcmul(read_q, match, u, out=self.y[t])
+        self.fast.write(u, k)
+        return y
+
+
+class _DeltaStepsBackward:
+    """Gradients of the same steps, last to first. `dW` `[N, V, K]` is the gradient of the fast weights."""
+
+    def __init__(self, dW: Tensor, P: Tensor, ue: Tensor, match: Tensor, beta: Tensor) -> None:
+        self.dW = dW.flatten(0, 1).clone(memory_format=torch.contiguous_format)
+        self.P, self.ue, self.match = P, ue, match
+        self.swapped = P.flip(2)
+        self.scale = torch.cat((torch.ones_like(beta), -beta), -1).unsqueeze(-1)
+        self.dyu = torch.empty_like(ue[0])  # gradients of y and u
+        self.dreads = torch.empty_like(ue[0])  # gradients of the two reads, r and s
+
+    def take(self, t: int, W: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """W before step t, dy `[N, V]` -> gradients of P, of -v and of beta; dW moves to before step t."""
+        P, ue = self.P[t], self.ue[t]
+        dyu = self.dyu
+        dyu[:, 0].copy_(dy)
+        torch.addcmul(torch.bmm(P[:, 1:], self.dW.mT).squeeze(1), dy, self.match[t], out=dyu[:, 1])
+        dreads = torch.mul(dyu, self.scale[t], out=self.dreads)
+        dots = (dyu * ue).sum(-1, keepdim=True)  # u·dy, the gradient of q·k, and error·du
+        dP = torch.bmm(dreads, W).addcmul_(self.swapped[t], dots[:, :1])
+        dP[:, 1:].add_(torch.bmm(ue[:, :1], self.dW))
+        self.dW.baddbmm_(dreads.mT, P)
+        return dP, dreads[:, 1], dots[:, 1]
 
 
 def _softmax_backward(dp: Tensor, p: Tensor) -> Tensor:
@@ -204,41 +229,43 @@ class _DeltaRNN(torch.autograd.Function):
         keep: bool,
     ) -> tuple[Tensor, Tensor]:
         resets = _Resets(reset)
-        fast = _Fast(R, len(z), keep)
-        trace = _Trace(y0, len(z), k.shape[-1], keep)
-        outputs = torch.empty_like(z, memory_format=torch.contiguous_format)
-        y = y0.clone()
+        fast = _Fast(R, resets, keep)
+        outputs = y0.new_empty(z.shape)
+        steps = _DeltaSteps(fast, _flat(outputs), k.shape[-1], keep)
+        z, k, v, beta = _flat(z), _flat(k), _flat(v), _flat(beta)
+        y = y0.flatten(0, 1)
         for t in range(len(z)):
-            resets.forget_fast_(t, fast)
-            resets.forget_(t, y)
-            P = torch.stack((y.softmax(-1), k[t]), 2, out=trace.P[t if keep else 0])
-            _write_and_read(fast, t, P, v[t], beta[t], trace, outputs[t])
-            y = outputs[t].add_(z[t])
-            if resets.any[min(t + 1, len(z) - 1)]:
+            fast.begin(t)
+            if resets.any[t]:
                 y = y.clone()
+                resets.forget_(t, y)
+            P = torch.stack((y.softmax(-1), k[t]), 1, out=steps.P[t * keep])
+            y = steps.take(t, P, v[t], beta[t]).add_(z[t])
         if keep:
             ctx.resets = resets
-            ctx.save_for_backward(fast.past, beta, *trace.tensors())
-        return outputs, fast.now if fast.past is None else fast.now.clone()
+            ctx.save_for_backward(fast.kept, beta, steps.P, steps.ue, steps.match)
+        return outputs, fast.now.view(R.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dY: Tensor, dR: Tensor) -> tuple[Tensor | None, ...]:
-        past, beta, P, error, u, match = ctx.saved_tensors
-        dR = dR.clone(memory_format=torch.contiguous_format)
-        dz = torch.empty_like(dY, memory_format=torch.contiguous_format)
-        dk = dY.new_empty(P[:, :, :, 1].shape)
-        dv, dbeta = torch.empty_like(dz), dY.new_empty(match.shape)
+        kept, beta, P, ue, match = ctx.saved_tensors
+        steps = _DeltaStepsBackward(dR, P, ue, match, beta)
+        shape = dY.shape
+        dY = _flat(dY)
+        dz, dv = torch.empty_like(ue[:, :, 0]), torch.empty_like(ue[:, :, 0])
+        dk, dbeta = torch.empty_like(P[:, :, 0]), torch.empty_like(match)
         dy = torch.zeros_like(dz[0])
-        for t in reversed(range(len(dz))):
+        for t, W in _rewind(kept, ue, P, ctx.resets):
             dy = torch.add(dy, dY[t], out=dz[t])
-            dP, dv[t], dbeta[t] = _write_and_read_backward(
-                dR, dy, past[t], P[t], error[t], u[t], match[t], beta[t]
-            )
-            dk[t] = dP[:, :, 1]
-            dy = _softmax_backward(dP[:, :, 0], P[t, :, :, 0])
-            ctx.resets.forget_(t, dR, dy)
-        return dz, dk, dv, dbeta, dR, dy, None, None
+            dP, minus_dv, dbeta[t] = steps.take(t, W, dy)
+            dk[t] = dP[:, 1]
+            torch.neg(minus_dv, out=dv[t])
+            dy = _softmax_backward(dP[:, 0], P[t, :, 0])
+            ctx.resets.forget_(t, steps.dW, dy)
+        B, H = shape[1:3]
+        grads = (x.unflatten(1, (B, H)) for x in (dz, dk, dv, dbeta))
+        return *grads, steps.dW.unflatten(0, (B, H)), dy.unflatten(0, (B, H)), None, None
 
 
 class _RecurrentDelta(torch.autograd.Function):
@@ -246,47 +273,56 @@ class _RecurrentDelta(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, R: Tensor, W: Tensor, y0: Tensor, reset: Tensor, keep: bool
     ) -> tuple[Tensor, Tensor]:
-        steps, K = len(x), W.shape[-1]
+        T, B, H, size = x.shape
+        V, K = W.shape[2:]
         resets = _Resets(reset)
-        fast = _Fast(W, steps, keep)
-        trace = _Trace(y0, steps, K, keep)
-        outputs = y0.new_empty(steps, *y0.shape)
-        gs = y0.new_empty(steps if keep else 1, *y0.shape)
-        betas = y0.new_empty(steps if keep else 1, *y0.shape[:2], 1)
+        fast = _Fast(W, resets, keep)
+        outputs = y0.new_empty(T, B, H, V)
+        steps = _DeltaSteps(fast, _flat(outputs), K, keep)
+        rows = T if keep else 1
+        gs, betas = y0.new_empty(rows, B, H, V), y0.new_empty(rows, B * H, 1)
+        a = y0.new_empty(B, H, size)
+        q_and_k, v, beta = _flat_parts(a, K)
         y = y0
-        for t in range(steps):
-            row = t if keep else 0
+        for t in range(T):
+            row = t * keep
+            fast.begin(t)
             g = torch.tanh(y, out=gs[row])
-            resets.forget_fast_(t, fast)
             resets.forget_(t, g)  # tanh(0) = 0: forgetting g is forgetting y
-            a = x[t] + torch.bmm(g.transpose(0, 1), R).transpose(0, 1)
-            P = torch.softmax(a[..., : 2 * K].unflatten(-1, (2, K)), -1, out=trace.P[row])
-            beta = torch.sigmoid(a[..., -1:], out=betas[row])
+            torch.add(x[t], torch.bmm(g.transpose(0, 1), R).transpose(0, 1), out=a)
+            P = torch.softmax(q_and_k, -1, out=steps.P[row])
+            steps.take(t, P, v, torch.sigmoid(beta, out=betas[row]))
             y = outputs[t]
-            _write_and_read(fast, t, P, a[..., 2 * K : -1], beta, trace, y)
         if keep:
             ctx.resets = resets
-            ctx.save_for_backward(fast.past, R, gs, betas, *trace.tensors())
-        return outputs, fast.now if fast.past is None else fast.now.clone()
+            ctx.save_for_backward(fast.kept, R, gs, betas, steps.P, steps.ue, steps.match)
+        return outputs, fast.now.view(W.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dY: Tensor, dW: Tensor) -> tuple[Tensor | None, ...]:
-        past, R, g, beta, P, error, u, match = ctx.saved_tensors
-        K = P.shape[-1]
-        dW = dW.clone(memory_format=torch.contiguous_format)
+        kept, R, g, beta, P, ue, match = ctx.saved_tensors
+        steps = _DeltaStepsBackward(dW, P, ue, match, beta)
         dtanh = 1 - g * g
         dsigmoid = beta * (1 - beta)
-        da = dY.new_empty(*g.shape[:3], R.shape[-1])
+        da = g.new_empty(*g.shape[:3], R.shape[-1])
         dy = torch.zeros_like(g[0])
-        for t in reversed(range(len(g))):
-            dy = dy + dY[t]
-            dP, dv, dbeta = _write_and_read_backward(dW, dy, past[t], P[t], error[t], u[t], match[t], beta[t])
-            da[t, ..., : 2 * K].view(P[t].shape).copy_(_softmax_backward(dP, P[t]))
-            da[t, ..., 2 * K : -1].copy_(dv)
-            torch.mul(dbeta, dsigmoid[t], out=da[t, ..., -1:])
+        for t, W in _rewind(kept, ue, P, ctx.resets):
+            dy += dY[t]
+            dP, minus_dv, dbeta = steps.take(t, W, dy.flatten(0, 1))
+            da_q_and_k, da_v, da_beta = _flat_parts(da[t], P.shape[-1])
+            da_q_and_k.copy_(_softmax_backward(dP, P[t]))
+            torch.neg(minus_dv, out=da_v)
+            torch.mul(dbeta, dsigmoid[t], out=da_beta)
             dg = torch.bmm(da[t].transpose(0, 1), R.mT).transpose(0, 1)
-            dy = dg * dtanh[t]
-            ctx.resets.forget_(t, dW, dy)
+            torch.mul(dg, dtanh[t], out=dy)
+            ctx.resets.forget_(t, steps.dW, dy)
         dR = torch.einsum("tbhv,tbhn->hvn", g, da)
-        return da, dR, dW, dy, None, None
+        return da, dR, steps.dW.view(dW.shape), dy, None, None
+
+
+def _flat_parts(a: Tensor, key_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of a `[B, H, 2 K + V + 1]`: q and k `[N, 2, K]`, v `[N, V]`, beta `[N, 1]`."""
+    a = a.view(-1, a.shape[-1])
+    q_and_k = a[:, : 2 * key_size].unflatten(-1, (2, key_size))
+    return q_and_k, a[:, 2 * key_size : -1], a[:, -1:]
