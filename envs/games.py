@@ -56,9 +56,13 @@ class GameInfo:
     human: float | None
 
 
+_TWO_PLAYERS_ONLY = frozenset({"combat", "joust", "maze_craze", "warlords"})
+"""ROMs for the emulator's multi-player interface: to open one alone ends the process."""
+
+
 def game_names() -> list[str]:
-    """Every game of the installed emulator, by ROM name ("space_invaders")."""
-    return sorted(str(name) for name in roms.get_all_rom_ids())
+    """Every single-player game of the installed emulator, by ROM name ("space_invaders")."""
+    return sorted({str(name) for name in roms.get_all_rom_ids()} - _TWO_PLAYERS_ONLY)
 
 
 def canonical_game(name: str) -> str:
