@@ -50,28 +50,22 @@ class FastWeights(nn.Module, ABC):
 
     def forward(self, x: Tensor, state: State, reset: Tensor, stats: Stats | None) -> tuple[Tensor, State]:
         """x `[T, B, d]` -> y `[T, B, d]` and the layer's next state; appends to `stats` unless None."""
-        parts = self.slow_net(x).unflatten(-1, (self.num_heads, -1))
-        if torch.is_autocast_enabled(x.device.type):
-            # The memory sums hundreds of small writes: it stays float32, and its arithmetic with it.
-            with torch.autocast(x.device.type, enabled=False):
-                y, state = self._unroll(parts, state, reset, stats)
-        else:
-            y, state = self._unroll(parts, state, reset, stats)
-        return y.flatten(-2), state
-
-    def _unroll(self, x: Tensor, state: State, reset: Tensor, stats: Stats | None) -> tuple[Tensor, State]:
-        parts = x.to(state[0].dtype).split(self.sizes, -1)
+        # Fast weights keep their precision under autocast, and kernels keep out of it.
+        emitted = self.slow_net(x).to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
+        parts = emitted.split(self.sizes, -1)
         y, next_state = self.unroll(parts, state, reset)
         if stats is not None:
-            with torch.no_grad():
-                for name, values in self.strengths(parts, state, y, reset).items():
-                    stats.setdefault(name, []).append(values.mean())
-                matrices = [
-                    W for W, shape in zip(next_state, self.state_shapes(), strict=True) if len(shape) == 3
-                ]
-                norms = [torch.linalg.vector_norm(W, dim=(-2, -1)).mean() for W in matrices]
-                stats.setdefault("fast_weight_norm", []).extend(norms)
-        return y, next_state
+            self._measure(stats, next_state, self.strengths(parts, state, y, reset))
+        return y.flatten(-2), next_state
+
+    @torch.no_grad()
+    def _measure(self, stats: Stats, state: State, strengths: dict[str, Tensor]) -> None:
+        for name, values in strengths.items():
+            stats.setdefault(name, []).append(values.detach().mean())
+        for part, shape in zip(state, self.state_shapes(), strict=True):
+            if len(shape) == 3:  # fast weights, not outputs
+                norm = torch.linalg.vector_norm(part, dim=(-2, -1)).mean()
+                stats.setdefault("fast_weight_norm", []).append(norm)
 
 
 class Layer(nn.Module):
@@ -161,6 +155,8 @@ class FastWeightCore(Core):
     def _run(self, x: Tensor, state: State, reset: Tensor, measure: bool) -> tuple[Tensor, State]:
         stats: Stats | None = {} if measure else None
         x = self.input_proj(x)
+        if torch.is_grad_enabled():  # what actors hand over from inference_mode could not be differentiated
+            state = tuple(part.clone() if part.is_inference() else part for part in state)
         layer_states = zip(*(part.unbind(1) for part in state), strict=True)
         next_states = []
         for layer, layer_state in zip(self.layers, layer_states, strict=True):

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .precision import without_autocast
+
 CHUNK = 64
 """Steps a chunk. The published unroll of 50 is one chunk; longer ones grow linearly in T."""
 
@@ -122,6 +124,7 @@ class _SumChunk(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, dY: Tensor, dW_C: Tensor) -> tuple[Tensor | None, ...]:
         Q, K, V, W, S, *rest = ctx.saved_tensors
         masks = Masks(*rest)
@@ -151,6 +154,7 @@ class _DeltaChunk(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, dY: Tensor, dW_C: Tensor) -> tuple[Tensor | None, ...]:
         Q, K, b, W, KK, A, error, U, S, *rest = ctx.saved_tensors
         masks = Masks(*rest)

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from . import chunked, reference, stepwise
+from .precision import without_autocast
 
 BACKENDS = ("auto", "reference", "chunked")
 
 
+@without_autocast
 def sum_rule(
     q: Tensor, k: Tensor, v: Tensor, W: Tensor, reset: Tensor, backend: str = "auto"
 ) -> tuple[Tensor, Tensor]:
@@ -36,6 +38,7 @@ def sum_rule(
     return _pick("sum_rule", backend, q, reset)(q, k, v, W, reset)
 
 
+@without_autocast
 def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, W: Tensor, reset: Tensor, backend: str = "auto"
 ) -> tuple[Tensor, Tensor]:
@@ -53,6 +56,7 @@ def delta_rule(
     return _pick("delta_rule", backend, q, reset)(q, k, v, beta, W, reset)
 
 
+@without_autocast
 def delta_rnn(
     z: Tensor,
     k: Tensor,
@@ -84,6 +88,7 @@ def delta_rnn(
     return _pick("delta_rnn", backend, z, reset)(z, k, v, beta, R, y0, reset)
 
 
+@without_autocast
 def recurrent_delta(
     q: Tensor,
     k: Tensor,

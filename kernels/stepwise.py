@@ -25,6 +25,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .precision import without_autocast
+
 SPACING = 8
 """Steps between two fast weights that forward keeps: near the square root of an unroll least is kept."""
 
@@ -248,6 +250,7 @@ class _DeltaRNN(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, dY: Tensor, dR: Tensor) -> tuple[Tensor | None, ...]:
         kept, beta, P, ue, match = ctx.saved_tensors
         steps = _DeltaStepsBackward(dR, P, ue, match, beta)
@@ -300,6 +303,7 @@ class _RecurrentDelta(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, dY: Tensor, dW: Tensor) -> tuple[Tensor | None, ...]:
         kept, R, g, beta, P, ue, match = ctx.saved_tensors
         steps = _DeltaStepsBackward(dW, P, ue, match, beta)

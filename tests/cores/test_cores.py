@@ -177,6 +177,15 @@ def test_memory_stays_float32_under_autocast(name: str, seed: int) -> None:
     )
 
 
+@pytest.mark.parametrize("name", RECURRENT)
+def test_learner_takes_over_from_inference_mode(name: str, seed: int) -> None:
+    core, reset = small(name), make_reset("random", 3, 2)
+    with torch.inference_mode():
+        _, state = core.step(random_input(core, 1, 2)[0], core.initial_state(2), reset[0])
+    y, _ = core.unroll(random_input(core, 3, 2), state, reset)
+    assert all(grad.isfinite().all() for grad in torch.autograd.grad(y.sum(), list(core.parameters())))
+
+
 @pytest.mark.parametrize("name", FAST_WEIGHTS)
 def test_stats(name: str, seed: int) -> None:
     core = small(name)

@@ -108,6 +108,20 @@ def test_no_gradient_crosses_a_reset(rule: str, backend: str, seed: int) -> None
     assert not grads[-1].any()  # the initial state
 
 
+@pytest.mark.parametrize("steps", [1, 20])
+@pytest.mark.parametrize("backend", ["reference", *FAST])
+@pytest.mark.parametrize("rule", RULES)
+def test_autocast_changes_nothing(rule: str, backend: str, steps: int, seed: int) -> None:
+    inputs = make_inputs(rule, steps)
+    reset = make_reset("random", steps, inputs[0].shape[1])
+    want = run(rule, inputs, reset, backend, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = run(rule, inputs, reset, backend, torch.float32)
+    for name in want:
+        if backend != "reference" or name.startswith("output"):  # its backward is autograd's own
+            assert torch.equal(got[name], want[name]), name
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_bad_arguments(rule: str) -> None:
     inputs = make_inputs(rule, 2)

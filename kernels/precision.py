@@ -1,0 +1,28 @@
+"""Keeping autocast out: fast weights add up hundreds of small writes, which bfloat16 would lose."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def without_autocast(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator: compute in the dtype of the tensors, also where a caller or a backward pass autocasts."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
+        device = next(tensors).device.type
+        if not torch.is_autocast_enabled(device):
+            return function(*args, **kwargs)
+        with torch.autocast(device, enabled=False):
+            return function(*args, **kwargs)
+
+    return wrapped
