@@ -7,6 +7,8 @@ import torch
 from fastweight_helpers import RESET_PATTERNS, assert_near, make_reset
 from fastweight_rules import KEYS, RULES, STRENGTHS, make_inputs, run
 
+from deltabeast.kernels import stepwise
+
 LENGTHS = (1, 2, 3, 15, 16, 17, 50, 51, 63, 64, 65, 80, 100, 130)
 FAST = ("chunked", "auto")
 
@@ -27,6 +29,20 @@ def compare(rule: str, steps: int, pattern: str, backend: str, **kinds: str) -> 
 def test_lengths(rule: str, pattern: str, seed: int) -> None:
     for steps in LENGTHS:
         compare(rule, steps, pattern, "chunked")
+
+
+@pytest.mark.parametrize("rule", ["delta_rnn", "recurrent_delta"])
+def test_resets_without_a_look_at_the_mask(rule: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other devices than CPUs do."""
+
+    class Blind(stepwise._Resets):
+        def __init__(self, reset: torch.Tensor) -> None:
+            super().__init__(reset)
+            self.on_cpu, self.any = False, [True] * len(reset)
+
+    monkeypatch.setattr(stepwise, "_Resets", Blind)
+    for pattern in RESET_PATTERNS:
+        compare(rule, 17, pattern, "chunked")
 
 
 @pytest.mark.parametrize("keys", KEYS)

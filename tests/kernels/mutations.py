@@ -1,0 +1,101 @@
+"""Do the tests notice? Breaks kernels and cores in one place at a time and runs their tests on each.
+
+    python tests/kernels/mutations.py
+
+Works on a copy; prints the mutants that survive and exits 1 if any does. A few minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# file, what to replace (its first occurrence), by what
+MUTANTS = [
+    ("kernels/reference.py", "return torch.where(rows, ", "return state * ~rows  # ("),
+    ("kernels/reference.py", "write(begin(W, reset[t])", "write(begin(W, reset[t - 1])"),
+    ("kernels/reference.py", "beta.unsqueeze(-1) * (v - read(W, k))", "beta.unsqueeze(-1) * v"),
+    ("kernels/reference.py", "begin(y, reset[t]).softmax(-1)", "y.softmax(-1)"),
+    ("kernels/reference.py", "g = begin(y, reset[t]).tanh()", "g = begin(y, reset[t])"),
+    ("kernels/reference.py", '"bhv,hvn->bhn"', '"bhn,hvn->bhv"'),
+    ("kernels/chunked.py", "reset.cumsum(0).T", "reset.cumsum(0).T.roll(1, -1)"),
+    ("kernels/chunked.py", "alive = segment == 0", "alive = segment <= 1"),
+    ("kernels/chunked.py", "segment == segment[:, -1:]", "segment >= 0"),
+    ("kernels/chunked.py", "same.tril()", "same.tril(-1)"),
+    ("kernels/chunked.py", "    W, broken = _set_aside_broken(W)\n", "    broken = None\n"),
+    ("kernels/chunked.py", "torch.where(broken, torch.nan, W)", "W"),
+    ("kernels/chunked.py", "tril_(-1).neg_()", "tril_().neg_()"),
+    ("kernels/chunked.py", ".sub_(dV_alive @ W)", ""),
+    ("kernels/chunked.py", ".add_((dA * KK).sum(-1, keepdim=True))", ""),
+    ("kernels/chunked.py", "dK.add_((U @ dW_C).mul_(masks.survives))", "dK.add_(U @ dW_C)"),
+    ("kernels/chunked.py", ".sub_(dV_alive.mT @ K)", ".sub_(dV.mT @ K)"),
+    ("kernels/chunked.py", "slice(start, min(start + CHUNK, steps))", "slice(start, start + CHUNK - 1)"),
+    ("kernels/stepwise.py", "self.owned = False  # the caller's", "self.owned = True  # the caller's"),
+    ("kernels/stepwise.py", "            resets.forget_(t + 1, W)\n", ""),
+    ("kernels/stepwise.py", "resets.forget_(t, g)", "resets.forget_(0, g)"),
+    ("kernels/stepwise.py", "ctx.resets.forget_(t, steps.dW, dy)", "ctx.resets.forget_(t, steps.dW)"),
+    ("kernels/stepwise.py", "forget_(t, steps.dW, dy)\n        dR", "forget_(t, dy)\n        dR"),
+    ("kernels/stepwise.py", "dtanh = 1 - g * g", "dtanh = torch.ones_like(g)"),
+    ("kernels/stepwise.py", ".addcmul_(self.swapped[t], dots[:, :1])", ""),
+    ("kernels/stepwise.py", "dP[:, 1:].add_(torch.bmm(ue[:, :1], self.dW))", "pass"),
+    ("kernels/stepwise.py", "                y = y.clone()\n", ""),
+    ("kernels/stepwise.py", "self.dW.baddbmm_(dreads.mT, P)", "pass"),
+    ("kernels/precision.py", "enabled=False", "enabled=True"),
+    ("cores/shell.py", "self.unroll(parts, state,", "self.unroll(parts, tuple(s.detach() for s in state),"),
+    ("cores/shell.py", ".transpose(0, 1) for parts in", ".transpose(0, 1).flip(1) for parts in"),
+    ("cores/shell.py", "self.layers, layer_states", "self.layers, reversed(list(layer_states))"),
+    ("cores/shell.py", ".unflatten(-1, (self.num_heads, -1))", ".unflatten(-1, (-1, self.num_heads)).mT"),
+    ("cores/shell.py", "part.clone() if part.is_inference() else part", "part"),
+    ("cores/features.py", "+ 1e-5", "+ 1e-2"),
+    ("cores/delta_rnn.py", "v, recurrent_k, recurrent_v,", "recurrent_k, v, recurrent_v,"),
+    ("cores/rdn.py", "parts[-1].squeeze(-1) + (before", "parts[-1].squeeze(-1) - (before"),
+    ("cores/rdn.py", "* h**-0.5", ""),
+    ("cores/lstm.py", "i, f, g, o = gates", "f, i, g, o = gates"),
+    ("cores/lstm.py", "torch.where(fresh, zero, c)", "c"),
+    ("cores/gated_feedforward.py", "feature_size: ClassVar[int] = 320", "feature_size: ClassVar[int] = 256"),
+]
+
+
+def survives(file: str, old: str, new: str) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder, "deltabeast")
+        package.mkdir()
+        (package / "__init__.py").touch()
+        for part in ("kernels", "cores"):
+            shutil.copytree(ROOT / part, package / part, ignore=shutil.ignore_patterns("__pycache__"))
+        source = (package / file).read_text()
+        if old not in source:
+            raise SystemExit(f"{file} no longer has {old!r}; update the mutant")
+        (package / file).write_text(source.replace(old, new, 1))
+        tests = subprocess.run(
+            [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", "tests/kernels", "tests/cores"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": folder, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+        )
+    return tests.returncode == 0
+
+
+def main() -> int:
+    if not survives(*MUTANTS[0][:2], MUTANTS[0][1]):
+        raise SystemExit("the tests fail without any mutation")
+    survivors = 0
+    for number, (file, old, new) in enumerate(MUTANTS, 1):
+        alive = survives(file, old, new)
+        survivors += alive
+        print(
+            f"{number}/{len(MUTANTS)} {'SURVIVES' if alive else 'killed'}: {file}: {old!r} -> {new!r}",
+            flush=True,
+        )
+    return survivors > 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
