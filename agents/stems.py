@@ -38,8 +38,12 @@ def _residual_trunk(in_channels: int) -> nn.Sequential:
 
 
 def _nature_trunk(in_channels: int) -> nn.Sequential:
-    """The three convolutions of the DQN network (Mnih et al. 2015): small enough to learn on a CPU."""
-    return nn.Sequential(
+    """The three convolutions of the DQN network (Mnih et al. 2015): small enough to learn on a CPU.
+
+    Orthogonal weights, as is usual for this network in actor-critic agents: under torch's default the
+    signal fades from layer to layer, and small moving objects with it.
+    """
+    trunk = nn.Sequential(
         nn.Conv2d(in_channels, 32, 8, stride=4),
         nn.ReLU(),
         nn.Conv2d(32, 64, 4, stride=2),
@@ -47,6 +51,11 @@ def _nature_trunk(in_channels: int) -> nn.Sequential:
         nn.Conv2d(64, 64, 3),
         nn.ReLU(),
     )
+    for layer in trunk:
+        if isinstance(layer, nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, gain=2**0.5)
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return trunk
 
 
 _TRUNKS: dict[str, Callable[[int], nn.Sequential]] = {"residual": _residual_trunk, "nature": _nature_trunk}
