@@ -127,7 +127,7 @@ class _SumChunk(torch.autograd.Function):
     @without_autocast
     def backward(ctx: Any, dY: Tensor, dW_C: Tensor) -> tuple[Tensor | None, ...]:
         Q, K, V, W, S, *rest = ctx.saved_tensors
-        masks = Masks(*rest)
+        masks, dY = Masks(*rest), dY.contiguous()
         dY_alive = dY * masks.alive
         dS = (dY @ V.mT).mul_(masks.sees)
         dQ = (dS @ K).add_(dY_alive @ W)
@@ -157,7 +157,7 @@ class _DeltaChunk(torch.autograd.Function):
     @without_autocast
     def backward(ctx: Any, dY: Tensor, dW_C: Tensor) -> tuple[Tensor | None, ...]:
         Q, K, b, W, KK, A, error, U, S, *rest = ctx.saved_tensors
-        masks = Masks(*rest)
+        masks, dY = Masks(*rest), dY.contiguous()
         dY_alive = dY * masks.alive
         dU = (S.mT @ dY).add_((K @ dW_C.mT).mul_(masks.survives))
         dE = torch.linalg.solve_triangular(A.mT, dU, upper=True, unitriangular=True)  # d(diag(b) error)

@@ -193,24 +193,26 @@ class _DeltaStepsBackward:
 
     def __init__(self, dW: Tensor, P: Tensor, ue: Tensor, match: Tensor, beta: Tensor) -> None:
         self.dW = dW.flatten(0, 1).clone(memory_format=torch.contiguous_format)
-        self.P, self.ue, self.match = P, ue, match
-        self.swapped = P.flip(2)
-        self.scale = torch.cat((torch.ones_like(beta), -beta), -1).unsqueeze(-1)
+        # One view a step, made at once: indexing inside the loop would cost as much as the arithmetic.
+        self.P, self.k = P.unbind(0), P[:, :, 1:].unbind(0)
+        self.ue, self.u = ue.unbind(0), ue[:, :, :1].unbind(0)
+        self.swapped, self.match = P.flip(2).unbind(0), match.unbind(0)
+        self.scale = torch.cat((torch.ones_like(beta), -beta), -1).unsqueeze(-1).unbind(0)
         self.dyu = torch.empty_like(ue[0])  # gradients of y and u
+        self.dy, self.du = self.dyu.unbind(1)
         self.dreads = torch.empty_like(ue[0])  # gradients of the two reads, r and s
+        self.minus_dv = self.dreads[:, 1]
 
     def take(self, t: int, W: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """W before step t, dy `[N, V]` -> gradients of P, of -v and of beta; dW moves to before step t."""
-        P, ue = self.P[t], self.ue[t]
-        dyu = self.dyu
-        dyu[:, 0].copy_(dy)
-        torch.addcmul(torch.bmm(P[:, 1:], self.dW.mT).squeeze(1), dy, self.match[t], out=dyu[:, 1])
-        dreads = torch.mul(dyu, self.scale[t], out=self.dreads)
-        dots = (dyu * ue).sum(-1, keepdim=True)  # u·dy, the gradient of q·k, and error·du
+        self.dy.copy_(dy)
+        torch.addcmul(torch.bmm(self.k[t], self.dW.mT).squeeze(1), dy, self.match[t], out=self.du)
+        dreads = torch.mul(self.dyu, self.scale[t], out=self.dreads)
+        dots = (self.dyu * self.ue[t]).sum(-1, keepdim=True)  # u·dy, the gradient of q·k, and error·du
         dP = torch.bmm(dreads, W).addcmul_(self.swapped[t], dots[:, :1])
-        dP[:, 1:].add_(torch.bmm(ue[:, :1], self.dW))
-        self.dW.baddbmm_(dreads.mT, P)
-        return dP, dreads[:, 1], dots[:, 1]
+        dP[:, 1:].add_(torch.bmm(self.u[t], self.dW))
+        self.dW.baddbmm_(dreads.mT, self.P[t])
+        return dP, self.minus_dv, dots[:, 1]
 
 
 def _softmax_backward(dp: Tensor, p: Tensor) -> Tensor:
@@ -285,7 +287,7 @@ class _RecurrentDelta(torch.autograd.Function):
         rows = T if keep else 1
         gs, betas = y0.new_empty(rows, B, H, V), y0.new_empty(rows, B * H, 1)
         a = y0.new_empty(B, H, size)
-        q_and_k, v, beta = _flat_parts(a, K)
+        q_and_k, v, beta = _parts(a.flatten(0, 1), K)
         y = y0
         for t in range(T):
             row = t * keep
@@ -307,26 +309,27 @@ class _RecurrentDelta(torch.autograd.Function):
     def backward(ctx: Any, dY: Tensor, dW: Tensor) -> tuple[Tensor | None, ...]:
         kept, R, g, beta, P, ue, match = ctx.saved_tensors
         steps = _DeltaStepsBackward(dW, P, ue, match, beta)
-        dtanh = 1 - g * g
-        dsigmoid = beta * (1 - beta)
+        dtanh = (1 - g * g).unbind(0)
+        dsigmoid = (beta * (1 - beta)).unbind(0)
         da = g.new_empty(*g.shape[:3], R.shape[-1])
+        da_parts = [part.unbind(0) for part in _parts(_flat(da), P.shape[-1])]
+        da_heads_first = da.transpose(1, 2).unbind(0)
         dy = torch.zeros_like(g[0])
         for t, W in _rewind(kept, ue, P, ctx.resets):
             dy += dY[t]
             dP, minus_dv, dbeta = steps.take(t, W, dy.flatten(0, 1))
-            da_q_and_k, da_v, da_beta = _flat_parts(da[t], P.shape[-1])
-            da_q_and_k.copy_(_softmax_backward(dP, P[t]))
+            da_q_and_k, da_v, da_beta = (part[t] for part in da_parts)
+            da_q_and_k.copy_(_softmax_backward(dP, steps.P[t]))
             torch.neg(minus_dv, out=da_v)
             torch.mul(dbeta, dsigmoid[t], out=da_beta)
-            dg = torch.bmm(da[t].transpose(0, 1), R.mT).transpose(0, 1)
+            dg = torch.bmm(da_heads_first[t], R.mT).transpose(0, 1)
             torch.mul(dg, dtanh[t], out=dy)
             ctx.resets.forget_(t, steps.dW, dy)
         dR = torch.einsum("tbhv,tbhn->hvn", g, da)
         return da, dR, steps.dW.view(dW.shape), dy, None, None
 
 
-def _flat_parts(a: Tensor, key_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Views of a `[B, H, 2 K + V + 1]`: q and k `[N, 2, K]`, v `[N, V]`, beta `[N, 1]`."""
-    a = a.view(-1, a.shape[-1])
-    q_and_k = a[:, : 2 * key_size].unflatten(-1, (2, key_size))
-    return q_and_k, a[:, 2 * key_size : -1], a[:, -1:]
+def _parts(a: Tensor, key_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of a `[..., 2 K + V + 1]`: q and k `[..., 2, K]`, v `[..., V]`, beta `[..., 1]`."""
+    q_and_k = a[..., : 2 * key_size].unflatten(-1, (2, key_size))
+    return q_and_k, a[..., 2 * key_size : -1], a[..., -1:]
