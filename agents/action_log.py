@@ -34,7 +34,7 @@ class ActionLog(VectorWrapper):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: NDArray[Any]) -> Step:
-        self._actions.append(np.asarray(actions, dtype=np.int16))
+        self._actions.append(np.array(actions, dtype=np.int16))
         return self.env.step(actions)
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,7 +8,9 @@ renamed, so a checkpoint that has its name is complete.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -19,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 
 from .network import Agent, AgentSpec
 
 _DIRECTORY = "checkpoints"
 _DIGITS = 12
 _KEEP = 2
+_FILES = ("agent.json", "weights.safetensors", "state.pt")
 
 
 class CheckpointError(RuntimeError):
@@ -35,7 +37,7 @@ class CheckpointError(RuntimeError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One complete checkpoint on disk."""
+    """One checkpoint on disk."""
 
     step: int
     """agent steps learned from"""
@@ -43,14 +45,12 @@ class Checkpoint:
 
 
 def find_checkpoints(run_dir: Path | str) -> list[Checkpoint]:
-    """The complete checkpoints of a run, oldest first."""
+    """The checkpoints of a run, oldest first; a damaged one is among them until it is read."""
     directory = Path(run_dir) / _DIRECTORY
     if not directory.is_dir():
         return []
-    names = (
-        path for path in directory.iterdir() if path.name.isdigit() and (path / "manifest.json").is_file()
-    )
-    return sorted((Checkpoint(int(path.name), path) for path in names), key=lambda c: c.step)
+    paths = (path for path in directory.iterdir() if path.name.isdecimal() and path.is_dir())
+    return sorted((Checkpoint(int(path.name), path) for path in paths), key=lambda c: c.step)
 
 
 def resolve_checkpoint(run_dir: Path | str, which: str | int = "latest") -> Path:
@@ -83,18 +83,22 @@ def save_checkpoint(
     directory = run_dir / _DIRECTORY
     final = directory / f"{step:0{_DIGITS}d}"
     temporary = directory / f".{final.name}.{os.getpid()}"
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in agent.state_dict().items()}
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    files = {
+        "agent.json": (json.dumps(asdict(agent.spec), indent=2) + "\n").encode(),
+        "weights.safetensors": save(weights),
+        "state.pt": buffer.getvalue(),
+    }
+    digests = {name: _sha256(content) for name, content in files.items()}
+    manifest = {"step": step, "milestone": milestone, "sha256": digests}
+    files["manifest.json"] = (json.dumps(manifest, indent=2) + "\n").encode()
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        (temporary / "agent.json").write_text(json.dumps(asdict(agent.spec), indent=2) + "\n")
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in agent.state_dict().items()}
-        save_file(weights, temporary / "weights.safetensors")
-        torch.save(dict(state), temporary / "state.pt")
-        files = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
-        manifest = {"step": step, "milestone": milestone, "sha256": files}
-        (temporary / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
-        for path in temporary.iterdir():
-            _sync(path)
+        for name, content in files.items():
+            _write(temporary / name, content)
         _sync(temporary)
         if final.exists():  # the same step again, after a resume: the new one replaces it
             old = directory / f".{final.name}.old"
@@ -102,40 +106,49 @@ def save_checkpoint(
             final.rename(old)
         temporary.rename(final)
         _sync(directory)
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise CheckpointError(
             f"cannot save {final}: {reason}; free space or fix its permissions and resume, "
             "the last good checkpoint is untouched"
         ) from error
-    _prune(directory, keep_from=step)
+    _prune(directory, step)
     return final
 
 
-def _prune(directory: Path, keep_from: int) -> None:
-    """Remove leftovers of killed saves, and checkpoints older than the last two that are no milestones."""
+def _prune(directory: Path, step: int) -> None:
+    """Remove leftovers of killed saves, and checkpoints older than the last two that are no milestones.
+
+    Those beyond `step` were damaged when the run was resumed: they do not count as one of the two.
+    """
     for leftover in directory.glob(".*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    ordinary = [c for c in find_checkpoints(directory.parent) if not _manifest(c.path).get("milestone")]
+    behind = [c for c in find_checkpoints(directory.parent) if c.step <= step]
+    ordinary = [c for c in behind if not _is_milestone(c.path)]
     for checkpoint in ordinary[:-_KEEP]:
-        if checkpoint.step < keep_from:
-            shutil.rmtree(checkpoint.path, ignore_errors=True)
+        leftover = directory / f".{checkpoint.path.name}.old"
+        with contextlib.suppress(OSError):
+            checkpoint.path.rename(leftover)  # a kill must not leave half of it under its name
+            shutil.rmtree(leftover)
 
 
 def load_checkpoint(path: Path) -> tuple[Agent, dict[str, Any]]:
     """The agent and the training state of one checkpoint. Raises CheckpointError if it is damaged."""
+    digests = _manifest(path).get("sha256")
+    if not isinstance(digests, dict):
+        raise CheckpointError(f"{path / 'manifest.json'} is damaged: it lists no checksums")
+    files: dict[str, bytes] = {}
+    for name in _FILES:
+        files[name] = _read(path / name)
+        if _sha256(files[name]) != digests.get(name):
+            raise CheckpointError(f"{path / name} is damaged: its checksum differs from the manifest's")
     try:
-        for name, digest in _manifest(path)["sha256"].items():
-            if _sha256(path / name) != digest:
-                raise CheckpointError(f"{path / name} is damaged: its checksum differs from the manifest's")
-        spec = json.loads((path / "agent.json").read_text())
+        spec = json.loads(files["agent.json"])
         spec["observation_shape"] = tuple(spec["observation_shape"])
         agent = Agent(AgentSpec(**spec))
-        agent.load_state_dict(load_file(path / "weights.safetensors"))
-        state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
-    except CheckpointError:
-        raise
+        agent.load_state_dict(load(files["weights.safetensors"]))
+        state = torch.load(io.BytesIO(files["state.pt"]), map_location="cpu", weights_only=True)
     except Exception as error:
         detail = str(error).strip().split("\n")[0]
         raise CheckpointError(f"{path} is damaged or not a checkpoint: {detail}") from error
@@ -155,7 +168,7 @@ def load_latest(run_dir: Path) -> tuple[Agent, dict[str, Any], Checkpoint] | Non
             warnings.warn(f"{error}; trying the previous checkpoint", stacklevel=2)
     if checkpoints:
         raise CheckpointError(
-            f"every checkpoint in {run_dir} is damaged; restore one or train with --resume never"
+            f"every checkpoint in {run_dir} is damaged; restore one, or start anew in another --run-dir"
         )
     return None
 
@@ -177,20 +190,42 @@ def load_agent(path: Path | str, device: torch.device | str = "cpu") -> Agent:
 
 
 def _manifest(path: Path) -> dict[str, Any]:
+    """What manifest.json says. Raises CheckpointError in one line."""
     try:
-        manifest = json.loads((path / "manifest.json").read_text())
-    except (OSError, ValueError):
-        return {}
+        manifest = json.loads(_read(path / "manifest.json"))
+    except ValueError as error:
+        raise CheckpointError(f"{path / 'manifest.json'} is damaged: {error}") from error
     return manifest if isinstance(manifest, dict) else {}
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _is_milestone(path: Path) -> bool:
+    try:
+        return bool(_manifest(path).get("milestone"))
+    except CheckpointError:
+        return False
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise CheckpointError(f"{path} cannot be read: {reason}") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,0 +1,307 @@
+"""Checkpoints: whole or not there, refused when damaged, and never executed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import random
+import shutil
+import subprocess
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from deltabeast.agents import (
+    Agent,
+    AgentSpec,
+    CheckpointError,
+    checkpoint,
+    find_checkpoints,
+    load_agent,
+    load_checkpoint,
+    load_latest,
+    resolve_checkpoint,
+    save_checkpoint,
+)
+
+OPTIONS = {"hidden_size": 8, "num_heads": 2, "ff_size": 8, "num_layers": 1}
+SPEC = AgentSpec((3,), 4, core="rdn", stem="mlp", core_options=OPTIONS, env_id="X-v0")
+FILES = ("agent.json", "weights.safetensors", "state.pt", "manifest.json")
+
+
+def make_agent() -> Agent:
+    return Agent(SPEC)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run with checkpoints at 100 and 200 steps; every weight is the step."""
+    for step in (100, 200):
+        save(tmp_path, step)
+    return tmp_path
+
+
+def save(run_dir: Path, step: int, milestone: bool = False, **state: Any) -> Path:
+    agent = make_agent()
+    with torch.no_grad():
+        for parameter in agent.parameters():
+            parameter.fill_(step)
+    return save_checkpoint(run_dir, step, agent, {"step": step, **state}, milestone)
+
+
+def steps(run_dir: Path) -> list[int]:
+    return [c.step for c in find_checkpoints(run_dir)]
+
+
+def value(agent: Agent) -> float:
+    values = {float(v) for p in agent.parameters() for v in p.detach().unique()}
+    assert len(values) == 1
+    return values.pop()
+
+
+def test_round_trip(tmp_path: Path, seed: int) -> None:
+    agent = make_agent()
+    optimizer = torch.optim.RMSprop(agent.parameters())
+    agent.unroll(torch.randn(2, 3, 3), torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool),
+                 agent.initial_state(3))[0].baseline.sum().backward()  # fmt: skip
+    optimizer.step()
+    state = {"optimizer": optimizer.state_dict(), "list": [1, 2.5, None, "x"], "rng": torch.get_rng_state()}
+    path = save_checkpoint(tmp_path, 1234, agent, state)
+    assert path == tmp_path / "checkpoints" / "000000001234"
+    again, state_again = load_checkpoint(path)
+    assert again.spec == SPEC
+    for name, tensor in agent.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name]), name
+    assert state_again["list"] == state["list"] and torch.equal(state_again["rng"], state["rng"])
+    saved, expected = state_again["optimizer"]["state"], optimizer.state_dict()["state"]
+    assert all(torch.equal(saved[i]["square_avg"], expected[i]["square_avg"]) for i in expected)
+    assert {p.name for p in path.iterdir()} == set(FILES)
+    assert {p.stat().st_mode & 0o077 for p in path.iterdir()} == {0o666 & ~_umask() & 0o077}, (
+        "as readable as others"
+    )
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_latest_two_and_milestones_are_kept(tmp_path: Path) -> None:
+    for step in range(100, 1000, 100):
+        save(tmp_path, step, milestone=step in (200, 500))
+    assert steps(tmp_path) == [200, 500, 800, 900]
+
+
+def test_checkpoints_are_found_by_step(run_dir: Path) -> None:
+    directory = run_dir / "checkpoints"
+    assert resolve_checkpoint(run_dir) == resolve_checkpoint(run_dir, 101) == directory / "000000000200"
+    assert resolve_checkpoint(run_dir, 100) == resolve_checkpoint(run_dir, 1) == directory / "000000000100"
+    assert resolve_checkpoint("nowhere", str(directory / "000000000100")) == directory / "000000000100"
+    for which in (201, "best"):
+        with pytest.raises(FileNotFoundError, match=f"no checkpoint '{which}'.*latest, 100, 200"):
+            resolve_checkpoint(run_dir, which)
+    assert value(load_agent(run_dir)) == 200 and value(load_agent(directory / "000000000100")) == 100
+    for path in (run_dir / "nothing", directory):
+        with pytest.raises(FileNotFoundError, match=r"no run or checkpoint|no checkpoint in"):
+            load_agent(path)
+    assert load_latest(run_dir / "nothing") is None
+
+
+def truncate(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: random.randrange(len(content))])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "truncated": truncate,
+    "flipped bit": flip,
+    "missing": Path.unlink,
+    "garbage": lambda path: path.write_bytes(b"{garbage\xff"),
+    "empty": lambda path: path.write_bytes(b""),
+    "another type": lambda path: path.write_bytes(b"[1, 2]"),
+    "a directory": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_latest_falls_back_and_names_the_file(
+    run_dir: Path, name: str, damage: str, seed: int
+) -> None:
+    path = run_dir / "checkpoints" / "000000000200" / name
+    DAMAGES[damage](path)
+    if name == "manifest.json" and damage == "flipped bit":
+        # It may have hit the step or white space, which no checksum covers: then nothing was lost.
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")
+            found = load_latest(run_dir)
+        assert found is not None and value(found[0]) == found[2].step
+        return
+    with pytest.warns(UserWarning, match=f"{name}.*; trying the previous checkpoint") as caught:
+        found = load_latest(run_dir)
+    assert len(caught) == 1 and str(path) in str(caught[0].message)
+    assert found is not None and found[2].step == found[1]["step"] == value(found[0]) == 100
+    with pytest.raises(CheckpointError, match=name):
+        load_agent(path.parent) if name != "manifest.json" else load_checkpoint(path.parent)
+
+
+def test_all_damaged_is_one_clear_error(run_dir: Path, seed: int) -> None:
+    for found in find_checkpoints(run_dir):
+        (found.path / "manifest.json").unlink()
+    with (
+        pytest.warns(UserWarning, match="manifest") as caught,
+        pytest.raises(CheckpointError, match=r"every checkpoint in .* is damaged"),
+    ):
+        load_latest(run_dir)
+    assert len(caught) == 2
+
+
+def test_a_manifest_that_lists_nothing_vouches_for_nothing(run_dir: Path) -> None:
+    path = run_dir / "checkpoints" / "000000000200"
+    (path / "manifest.json").write_text(json.dumps({"step": 200, "milestone": False, "sha256": {}}))
+    with pytest.raises(CheckpointError, match=r"agent\.json is damaged"):
+        load_checkpoint(path)
+
+
+def test_damaged_ones_ahead_do_not_count_as_good_ones(run_dir: Path, seed: int) -> None:
+    """A run that fell back to step 100 keeps two whole checkpoints while it is behind the damaged one."""
+    truncate(run_dir / "checkpoints" / "000000000200" / "weights.safetensors")
+    save(run_dir, 120)
+    save(run_dir, 140)
+    assert steps(run_dir) == [120, 140, 200]
+    with pytest.warns(UserWarning, match="weights"):
+        found = load_latest(run_dir)
+    assert found is not None and found[2].step == 140
+    save(run_dir, 200)
+    assert steps(run_dir) == [140, 200] and value(load_agent(run_dir)) == 200
+
+
+class Evil:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, (str(self.target),))
+
+
+def test_a_malicious_pickle_is_not_executed(run_dir: Path, tmp_path: Path) -> None:
+    """With every checksum right: whoever wrote the file wrote the manifest too."""
+    target = tmp_path / "executed"
+    path = run_dir / "checkpoints" / "000000000200"
+    for content in (_zipped({"x": Evil(target)}, tmp_path), pickle.dumps(Evil(target), protocol=2)):
+        (path / "state.pt").write_bytes(content)
+        manifest = json.loads((path / "manifest.json").read_text())
+        manifest["sha256"]["state.pt"] = checkpoint._sha256(content)
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(CheckpointError, match="is damaged or not a checkpoint") as raised:
+            load_checkpoint(path)
+        assert "\n" not in str(raised.value)
+        with pytest.warns(UserWarning, match="damaged"):
+            assert value(load_agent(run_dir)) == 100
+        assert not target.exists()
+
+
+def _zipped(value: Any, tmp_path: Path) -> bytes:
+    torch.save(value, tmp_path / "evil.pt")
+    return (tmp_path / "evil.pt").read_bytes()
+
+
+def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_latest(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stops the save before each of its calls to the system in turn."""
+
+    class Killed(BaseException):
+        pass
+
+    calls = [(os, "fsync"), (os, "open"), (os, "rename"), (os, "mkdir"), (os, "unlink"), (os, "rmdir")]
+    moments = 0
+    while True:
+        left = moments
+        with monkeypatch.context() as patch:
+            for module, name in calls:
+                real = getattr(module, name)
+
+                def killing(*args: Any, _real: Any = real, **kwargs: Any) -> Any:
+                    nonlocal left
+                    if left == 0:
+                        raise Killed
+                    left -= 1
+                    return _real(*args, **kwargs)
+
+                patch.setattr(module, name, killing)
+            try:
+                save(run_dir, 300)
+                break
+            except Killed:
+                pass
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = load_latest(run_dir)
+        assert found is not None and found[2].step == value(found[0]) == found[1]["step"] in (200, 300)
+        moments += 1
+    assert moments > 8
+    assert steps(run_dir) == [200, 300]
+    assert not list((run_dir / "checkpoints").glob(".*")), "leftovers of killed saves"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("may not mount a file system here")
+    yield mount
+    subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+def test_a_full_disk_is_told_in_one_line_and_spares_the_last_checkpoint(small_disk: Path) -> None:
+    save(small_disk, 100)
+    with pytest.raises(CheckpointError, match="No space left on device; free space") as raised:
+        save(small_disk, 200, ballast=torch.zeros(1 << 18))
+    assert "\n" not in str(raised.value)
+    assert steps(small_disk) == [100] and value(load_agent(small_disk)) == 100
+    assert len(list((small_disk / "checkpoints").iterdir())) == 1, "the half-written one is gone"
+    save(small_disk, 200)
+    assert value(load_agent(small_disk)) == 200
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("call", ["fsync", "rename", "mkdir"])
+def test_whatever_the_system_refuses_is_told_in_one_line(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, code: int, call: str
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        with pytest.raises(CheckpointError, match=f"000000000300: {os.strerror(code)}; free space") as raised:
+            save(run_dir, 300)
+    assert "\n" not in str(raised.value)
+    assert steps(run_dir) == [100, 200] and value(load_agent(run_dir)) == 200
+
+
+def test_other_files_among_the_checkpoints_do_no_harm(run_dir: Path) -> None:
+    (run_dir / "checkpoints" / "notes.txt").write_text("x")
+    (run_dir / "checkpoints" / "12").write_text("x")
+    (run_dir / "checkpoints" / "best").mkdir()
+    assert steps(run_dir) == [100, 200]
+    save(run_dir, 300)
+    assert steps(run_dir) == [200, 300]
+    assert (run_dir / "checkpoints" / "best").is_dir()
