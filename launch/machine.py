@@ -27,13 +27,18 @@ def keep_freed_memory() -> bool:
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` is the first GPU if there is one. Raises ValueError for a GPU that is not there."""
+    """`auto` is the first GPU if there is one. Raises ValueError for a device that is not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())):
+        raise ValueError(f"--device {name}: choose auto, cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(
-            "--device cuda: torch sees no GPU here; use --device cpu, or install torch with CUDA"
+            f"--device {name}: torch sees no GPU here; use --device cpu, or install torch with CUDA"
         )
+    if index and int(index) >= torch.cuda.device_count():
+        raise ValueError(f"--device {name}: torch sees {torch.cuda.device_count()} GPUs, counted from 0")
     return torch.device(name)
 
 

@@ -39,10 +39,13 @@ def claim(run_dir: Path) -> Iterator[None]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise UsageError(
                 f"another process trains in {run_dir}; stop it or give another --run-dir"
             ) from None
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise UsageError(f"cannot lock {run_dir}: {reason}; give another --run-dir") from error
         yield
 
 

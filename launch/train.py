@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
 import time
+import traceback
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,10 @@ from ..agents import (
     Actor,
     Agent,
     AgentSpec,
+    CheckpointError,
     Learner,
     LearnerConfig,
     NonFiniteError,
-    Unroll,
     WeightStore,
     default_stem,
     find_checkpoints,
@@ -40,7 +42,7 @@ from .panel import Panel
 from .progress import Scores, Speed, time_shares
 from .run_dir import claim, default_run_dir, write_config
 from .run_log import RunLog
-from .sources import ActorError, Lockstep, Threads
+from .sources import ActorError, Lockstep, Source, Threads
 from .units import format_steps, parse_steps
 
 _SILENCE = 120.0
@@ -54,9 +56,12 @@ def train(config: TrainConfig) -> None:
     checkpoint saved where that is possible, if the run had to stop.
     """
     keep_freed_memory()
-    with ExitStack() as stack:
-        trainer = Trainer(config, stack)
-        trainer.run()
+    try:
+        with ExitStack() as stack:
+            trainer = Trainer(config, stack)
+            trainer.run()
+    except CheckpointError as error:
+        raise RunError(str(error)) from error
 
 
 class Trainer:
@@ -96,7 +101,6 @@ class Trainer:
         if state is not None:
             self.learner.load_state_dict(state["learner"])
             self.scores.load_state_dict(state["scores"])
-            torch.set_rng_state(state["torch_rng"])
         self.weights = WeightStore(agent, self.learner.version)
         self.actors = [
             Actor(
@@ -109,20 +113,24 @@ class Trainer:
             )
             for index, env in enumerate(envs)
         ]
-        if state is not None and state["actors"] is not None and len(state["actors"]) == len(self.actors):
-            for actor, actor_state in zip(self.actors, state["actors"], strict=True):
-                actor.load_state_dict(actor_state)
-        self.start_step = self.learner.steps
-        if state is None:
-            write_config(self.run_dir, config)
-            self._save()
-        self.log = RunLog(self.run_dir, resume_step=self.start_step if state is not None else None)
-        stack.callback(self.log.close)
-        if state is None:
-            self.log.hyperparameters(_hyperparameters(config, agent))
+        self.stop = threading.Event()
+        self.source = self._make_source(0 if state is None else state.get("turn", 0))
+        notes = [f"warning: {warning.message}" for warning in damage]
+        if state is not None:
+            notes += self._resume_actors(state)
+            _set_rng_states(state, self.device)  # last: whatever is built before draws from them
+        self.start_step = self.saved_step = self.learner.steps
+        with _saying_what_cannot_be_written(self.run_dir):
+            if state is None:
+                write_config(self.run_dir, config)
+                self._save()
+            self.log = RunLog(self.run_dir, resume_step=self.start_step if state is not None else None)
+            stack.callback(self._close_log)
+            if state is None:
+                self.log.hyperparameters(_hyperparameters(config, agent))
         self.panel = stack.enter_context(Panel(self._title(), self.total_steps, self.start_step))
-        for warning in damage:
-            self.panel.message(f"warning: {warning.message}")
+        for note in notes:
+            self.panel.message(note)
         if state is not None:
             self.panel.message(f"resuming {self.run_dir} at step {self.start_step}")
         self.stopwatch = Stopwatch()
@@ -136,6 +144,41 @@ class Trainer:
         stack.callback(env.close)
         return env
 
+    def _make_source(self, turn: int) -> Source:
+        if not self._overlaps():
+            return Lockstep(self.actors, self.config.batch_size, turn)
+        return Threads(self.actors, self.config.batch_size, self.stop, _share_cores(self.actors))
+
+    def _resume_actors(self, state: Mapping[str, Any]) -> list[str]:
+        """Bring the actors back to where they were, as far as that can be; returns what to say about it.
+
+        Raises UsageError if `--deterministic` cannot be kept.
+        """
+        saved, exact = state["actors"], self.config.deterministic
+        if saved is None:
+            return ["the run had failed, so its episodes begin anew"] if exact else []
+        if exact:
+            if len(saved) != len(self.actors) or any("env" not in actor for actor in saved):
+                raise self._cannot_repeat("it was trained without it, or with another --num-actors")
+        elif state.get("device", self.device.type) != self.device.type:
+            return []
+        for actor, actor_state in zip(self.actors, saved, strict=False):
+            try:
+                actor.load_state_dict(actor_state)
+            except (ValueError, RuntimeError) as error:
+                raise self._cannot_repeat(str(error)) from error
+        return []
+
+    def _cannot_repeat(self, reason: str) -> UsageError:
+        return UsageError(
+            f"cannot go on with {self.run_dir} under --deterministic: {reason}; "
+            "resume without --deterministic, and episodes begin anew"
+        )
+
+    def _close_log(self) -> None:
+        with suppress(OSError):  # every row was on disk already, or its failure has been told
+            self.log.close()
+
     def _title(self) -> str:
         spec, config = self.agent.spec, self.config
         parameters = sum(p.numel() for p in self.agent.parameters())
@@ -148,35 +191,33 @@ class Trainer:
 
     def run(self) -> None:
         """Update until the steps are done, a signal asks to stop, or something fails."""
-        if self._overlaps():
-            source: Threads | Lockstep = Threads(
-                self.actors, self.config.batch_size, _share_cores(self.actors)
-            )
-        else:
-            source = Lockstep(self.actors, self.config.batch_size)
-        with source, _stop_signals(self.panel) as stop, self._watch(source):
+        with _stop_signals(self.stop, self.panel), self._watch(), self.source:
             try:
-                self._updates(iter(source), stop)
-            except (ActorError, NonFiniteError) as error:
-                self._save(actors=False)
-                raise RunError(f"{error}; step {self.learner.steps} is saved in {self.run_dir}") from error
-        self.panel.message(self._farewell(stop.is_set()))
+                self._updates()
+            except (ActorError, NonFiniteError, OSError) as error:
+                if isinstance(error, ActorError):
+                    self.panel.message("".join(traceback.format_exception(error.__cause__)).rstrip())
+                reason = _cannot_write(self.run_dir, error) if isinstance(error, OSError) else str(error)
+                raise RunError(f"{reason}; {self._rescue()}") from error
+        self.panel.message(self._farewell())
 
     def _overlaps(self) -> bool:
         """Whether actors act while the learner learns; on CPUs both would fight for the same cores."""
         wanted = {"on": True, "off": False, "auto": self.device.type == "cuda"}[self.config.overlap]
         return wanted and not self.config.deterministic
 
-    def _updates(self, batches: Iterator[Unroll], stop: threading.Event) -> None:
-        config, learner = self.config, self.learner
+    def _updates(self) -> None:
+        config, learner, source = self.config, self.learner, self.source
         speed = Speed(learner.steps)
         logged = saved = window = time.monotonic()
         sums: defaultdict[str, float] = defaultdict(float)
         updates = 0
         lag_max = 0.0
+        milestone = False
         before = self._stage_seconds()
-        while learner.steps < self.total_steps and not stop.is_set():
-            batch = next(batches)
+        if learner.steps >= self.total_steps:
+            return
+        for batch in source:
             with self.stopwatch("learning"):
                 metrics = learner.update(batch)
                 self.weights.publish(self.agent, learner.version)
@@ -187,7 +228,8 @@ class Trainer:
             lag_max = max(lag_max, metrics["policy_lag"])
             for name, value in metrics.items():
                 sums[name] += value
-            done = learner.steps >= self.total_steps or stop.is_set()
+            whole = source.at_boundary()
+            done = learner.steps >= self.total_steps or (self.stop.is_set() and whole)
             if now - logged >= config.log_seconds or done:
                 after = self._stage_seconds()
                 row = {name: value / updates for name, value in sums.items()}
@@ -198,10 +240,14 @@ class Trainer:
                 logged, window, before = now, now, after
                 sums.clear()
                 updates, lag_max = 0, 0.0
-            milestone = self._passed_milestone(batch.num_steps)
-            if now - saved >= config.checkpoint_minutes * 60 or milestone or done:
+            milestone |= self._passed_milestone(batch.num_steps)
+            due = milestone or now - saved >= config.checkpoint_minutes * 60
+            if done or (due and whole):
                 self._save(milestone=milestone)
-                saved = time.monotonic()
+                saved, milestone = time.monotonic(), False
+            if done:
+                return
+        self._save()
 
     def _passed_milestone(self, steps: int) -> bool:
         now = self.learner.steps
@@ -226,21 +272,44 @@ class Trainer:
             "learner": self.learner.state_dict(),
             "scores": self.scores.state_dict(),
             "actors": [actor.state_dict() for actor in self.actors] if actors else None,
-            "torch_rng": torch.get_rng_state(),
+            "turn": self.source.turn if actors else 0,
+            "device": self.device.type,
+            **_rng_states(self.device),
         }
         save_checkpoint(self.run_dir, self.learner.steps, self.agent, state, milestone)
+        self.saved_step = self.learner.steps
+
+    def _rescue(self) -> str:
+        """Save what is good after a failure, and say what came of it."""
+        if self.learner.steps != self.saved_step:
+            for name, parameter in self.agent.named_parameters():
+                if not parameter.isfinite().all():
+                    return f"{name} is not finite; step {self.saved_step} is saved in {self.run_dir}"
+            try:
+                self._save(actors=False)
+            except CheckpointError as error:
+                return str(error)
+        return f"step {self.saved_step} is saved in {self.run_dir}"
 
     @contextmanager
-    def _watch(self, source: Threads | Lockstep) -> Iterator[None]:
-        """Say what the run waits for when no update comes for long: nothing hangs in silence."""
+    def _watch(self) -> Iterator[None]:
+        """Answer a request to stop, and say what the run waits for when no update comes for long."""
         finished = threading.Event()
 
         def watch() -> None:
-            while not finished.wait(_SILENCE / 4):
-                silent = time.monotonic() - self.updated_at
-                if silent > _SILENCE:
-                    stages = f"learner: {self.stopwatch.stage}; {source.stage()}"
-                    self.panel.message(f"no update for {silent:.0f} s ({stages})")
+            answered = False
+            spoke = self.updated_at
+            while not finished.wait(min(0.5, _SILENCE / 4)):
+                if self.stop.is_set() and not answered:
+                    answered = True
+                    self.panel.message(
+                        "stopping after this update and a checkpoint; once more to stop at once"
+                    )
+                now = time.monotonic()
+                if now - max(self.updated_at, spoke) > _SILENCE:
+                    spoke = now
+                    stages = f"learner: {self.stopwatch.stage}; {self.source.stage()}"
+                    self.panel.message(f"no update for {now - self.updated_at:.0f} s ({stages})")
 
         thread = threading.Thread(target=watch, name="watchdog", daemon=True)
         thread.start()
@@ -250,8 +319,8 @@ class Trainer:
             finished.set()
             thread.join()
 
-    def _farewell(self, stopped: bool) -> str:
-        verb = "stopped" if stopped and self.learner.steps < self.total_steps else "finished"
+    def _farewell(self) -> str:
+        verb = "stopped" if self.learner.steps < self.total_steps else "finished"
         step = f"{self.learner.steps} of {format_steps(self.total_steps)} steps"
         then = "run the same command to go on" if verb == "stopped" else f"deltabeast eval {self.run_dir}"
         return f"{verb} at {step}, saved in {self.run_dir}; next: {then}"
@@ -274,7 +343,9 @@ def _check(config: TrainConfig) -> None:
         )
     if config.deterministic and config.overlap == "on":
         raise ValueError("--deterministic takes turns, so it excludes --overlap on")
-    if config.learning_rate <= 0:
+    if not 0 <= config.seed < 2**31:
+        raise ValueError(f"--seed {config.seed}: give a number from 0 to {2**31 - 1}")
+    if not 0 < config.learning_rate < math.inf:
         raise ValueError("--learning-rate must be positive")
     if not 0 <= config.discount <= 1:
         raise ValueError("--discount must lie between 0 and 1")
@@ -342,23 +413,50 @@ def _share_cores(actors: list[Actor]) -> Any:
     return lambda: torch.set_num_threads(share)
 
 
+def _rng_states(device: torch.device) -> dict[str, Any]:
+    """Of the global generators, which a core may draw from; actors have their own."""
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return {"torch_rng": torch.get_rng_state(), "cuda_rng": cuda}
+
+
+def _set_rng_states(state: Mapping[str, Any], device: torch.device) -> None:
+    torch.set_rng_state(state["torch_rng"])
+    if device.type == "cuda" and state.get("cuda_rng") is not None:
+        torch.cuda.set_rng_state(state["cuda_rng"], device)
+
+
+def _cannot_write(run_dir: Path, error: OSError) -> str:
+    return f"cannot write to {run_dir}: {os.strerror(error.errno) if error.errno else error}"
+
+
 @contextmanager
-def _stop_signals(panel: Panel) -> Iterator[threading.Event]:
+def _saying_what_cannot_be_written(run_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(_cannot_write(run_dir, error)) from error
+
+
+@contextmanager
+def _stop_signals(stop: threading.Event, panel: Panel) -> Iterator[None]:
     """SIGINT and SIGTERM set the event; a second one ends the process at once."""
-    stop = threading.Event()
+    asked: list[int] = []
 
     def ask(number: int, _frame: object) -> None:
-        if stop.is_set():
+        # It may interrupt anything, printing and locking included: so it does neither.
+        if asked:
+            if panel.console.is_terminal:
+                os.write(1, b"\x1b[?25h\n")  # the live panel had hidden the cursor
             os._exit(128 + number)
+        asked.append(number)
         stop.set()
-        panel.message("stopping after this update and a checkpoint; once more to stop at once")
 
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield
         return
     previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

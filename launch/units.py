@@ -7,7 +7,7 @@ def parse_steps(text: str) -> int:
     """`200M`, `1.5M`, `30k` or `1600` as a number of agent steps. Raises ValueError in one line."""
     scale = {"k": 10**3, "m": 10**6, "b": 10**9}.get(text[-1:].lower(), 1)
     try:
-        steps = int(float(text[:-1] if scale > 1 else text) * scale)
+        steps = round(float(text[:-1] if scale > 1 else text) * scale)
     except (ValueError, OverflowError):
         raise ValueError(f"'{text}' is not a number of agent steps; write 200M, 30k or 1600") from None
     if steps < 1:
@@ -19,5 +19,5 @@ def format_steps(steps: int) -> str:
     """The shortest exact form that `parse_steps` reads: 200M, 1.5M, 30k, 1600."""
     for scale, letter in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
         if steps >= scale and steps % (scale // 100) == 0:
-            return f"{steps / scale:g}{letter}"
+            return f"{steps / scale:.15g}{letter}"
     return str(steps)

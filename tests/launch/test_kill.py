@@ -1,0 +1,168 @@
+"""Training that is killed, at random moments, and resumed: with real signals to real processes."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from training_process import (
+    CARTPOLE,
+    TINY,
+    Training,
+    assert_same_run,
+    last_step,
+    metrics,
+    newest,
+    rows,
+)
+
+from deltabeast.agents import find_checkpoints, load_latest
+
+STEPS = 1600
+EXACT = ("--deterministic", "--log-seconds", "0", "--milestone-steps", "500")
+OFTEN = ("--checkpoint-minutes", "0.005")
+PATCHES = {"deltabeast.agents.actor.UNROLLS_PER_SEED": 17}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    training = Training(run_dir, *CARTPOLE, *EXACT, "--steps", str(STEPS), patches=PATCHES)
+    assert training.wait() == 0, training.output()
+    return run_dir
+
+
+def test_sigterm_saves_and_exits_with_success_and_the_run_goes_on(
+    uninterrupted: Path, tmp_path: Path, seed: int
+) -> None:
+    run_dir = tmp_path / "run"
+    arguments = (*CARTPOLE, *EXACT, "--steps", str(STEPS))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        training = Training(run_dir, *arguments, patches=PATCHES)
+        goal = last_step(run_dir) + random.randrange(100, 600)
+        assert training.wait_for(lambda goal=goal: last_step(run_dir) >= goal)
+        training.send(number)
+        assert training.wait() == 0, training.output()
+        assert "stopped at" in training.output() and "run the same command" in training.output()
+        step = newest(run_dir)[0]
+        assert step == last_step(run_dir) < STEPS, "the last update must be in the log and in the checkpoint"
+    training = Training(run_dir, *arguments, patches=PATCHES)
+    assert training.wait() == 0, training.output()
+    assert f"resuming {run_dir} at step {step}" in training.output()
+    assert_same_run(uninterrupted, run_dir)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_second_signal_exits_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    run_dir = tmp_path / "run"
+    # One update takes for ever: the environments stop answering.
+    training = Training(
+        run_dir, "--env", "training_envs:Stalls-v0", *TINY, "--steps", "1M", "--log-seconds", "0"
+    )
+    assert training.wait_for(lambda: last_step(run_dir) >= 300)
+    time.sleep(0.5)
+    training.send(number)
+    assert training.wait_for(lambda: "once more to stop at once" in training.output())
+    sent = time.monotonic()
+    training.send(number)
+    assert training.wait() == 128 + number
+    assert time.monotonic() - sent < 2.0
+
+
+def test_ten_kills_lose_at_most_one_interval_each(uninterrupted: Path, tmp_path: Path, seed: int) -> None:
+    run_dir = tmp_path / "run"
+    batch = 20
+    saved = 0
+    for kill in range(11):
+        # Checkpoints after every update make the kill fall into one; the others fall between two.
+        minutes = random.choice(["0", "0.002", "0.005"])
+        arguments = (*CARTPOLE, *EXACT, "--steps", str(STEPS), "--checkpoint-minutes", minutes)
+        training = Training(run_dir, *arguments, patches=PATCHES)
+        if kill == 10:
+            assert training.wait() == 0, training.output()
+            break
+        began = not saved
+        if kill in (3, 7):  # while it starts
+            time.sleep(random.random())
+        else:
+            goal = saved + random.randrange(batch, STEPS // 8)
+            began = training.wait_for(
+                lambda goal=goal, t=training: _went_on(t) and last_step(run_dir) >= goal
+            )
+            time.sleep(random.random() * 0.05)
+        training.send(signal.SIGKILL)
+        training.wait()
+        context = f"kill {kill} after step {saved}, --checkpoint-minutes {minutes}"
+        if saved and began:
+            assert f"resuming {run_dir} at step {saved}" in training.output(), context
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a half-written checkpoint would be skipped with a warning
+            found = load_latest(run_dir)
+        assert found is not None, context
+        step, state = found[2].step, found[1]
+        assert step >= saved, context
+        assert state["learner"]["steps"] == step == batch * state["learner"]["version"], context
+        if minutes == "0" and began:
+            assert last_step(run_dir) - step <= batch, f"{context}: more than one interval lost"
+        logged = {int(row["step"]): row for row in rows(run_dir)}
+        if step in logged:
+            best = logged[step]["best_game_return"]
+            assert (f"{state['scores']['best']:.8g}" if state["scores"]["best"] is not None else "") == best
+        saved = step
+    assert_same_run(uninterrupted, run_dir)
+    assert [int(row["step"]) for row in rows(run_dir)] == list(range(batch, STEPS + 1, batch))
+    for row in rows(run_dir):  # the schedule of the learning rate follows the steps
+        assert float(row["learning_rate"]) == pytest.approx(
+            6e-4 * (1 - (int(row["step"]) - batch) / STEPS), rel=1e-6
+        )
+    assert not list((run_dir / "checkpoints").glob(".*")), "a killed save left something behind"
+    events = EventAccumulator(str(run_dir)).Reload()
+    for tag in ("loss/total", "score/episodes", "learner/learning_rate"):
+        assert [event.step for event in events.Scalars(tag)] == list(range(batch, STEPS + 1, batch)), tag
+    written = [float(row["total_loss"]) for row in rows(run_dir)]
+    assert [event.value for event in events.Scalars("loss/total")] == pytest.approx(written, rel=1e-5)
+    kept = [c.step for c in find_checkpoints(run_dir)]
+    assert {500, 1000, 1500} <= set(kept), "milestones"
+
+
+def _went_on(training: Training) -> bool:
+    """The log of an earlier process has been cut to the checkpoint."""
+    return "resuming" in training.output() or "step" in training.output()
+
+
+def test_pong_killed_and_resumed_is_the_same_run(tmp_path: Path, seed: int) -> None:
+    arguments = (
+        "--game",
+        "pong",
+        "--stem",
+        "nature",
+        *TINY,
+        *EXACT,
+        "--steps",
+        "480",
+        "--unroll-length",
+        "10",
+    )
+    patches = {"deltabeast.agents.actor.UNROLLS_PER_SEED": 4}
+    one, other = tmp_path / "uninterrupted", tmp_path / "killed"
+    whole = Training(one, *arguments, patches=patches)
+    assert whole.wait() == 0, whole.output()
+    killed = Training(other, *arguments, *OFTEN, patches=patches)
+    goal = random.randrange(80, 400)
+    assert killed.wait_for(lambda: last_step(other) >= goal)
+    killed.send(signal.SIGKILL)
+    killed.wait()
+    training = Training(other, *arguments, patches=patches)
+    assert training.wait() == 0, training.output()
+    assert_same_run(one, other)
+
+
+def test_another_seed_gives_another_agent(uninterrupted: Path, tmp_path: Path) -> None:
+    training = Training(tmp_path / "run", *CARTPOLE, *EXACT, "--steps", "100", "--seed", "2")
+    assert training.wait() == 0, training.output()
+    assert metrics(tmp_path / "run")[:3] != metrics(uninterrupted)[:3]

@@ -1,0 +1,100 @@
+"""Environments that are learned in seconds, or that fail in one particular way: `training_envs:Match-v0`.
+
+And a core that draws from torch's global generator.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from deltabeast.cores import Core, State
+
+FAILS_AT: float = 93
+"""Steps of one environment before it fails, in the middle of an episode."""
+RELEASED = threading.Event()
+"""Ends the waiting of Stalls-v0."""
+
+
+class Match(gymnasium.Env[np.ndarray, int]):
+    """Ten steps, a point for each action that equals the bit shown."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def _observe(self) -> np.ndarray:
+        self.bit = int(self.np_random.integers(2))
+        return np.array([1.0, -1.0] if self.bit else [-1.0, 1.0], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward = float(action == self.bit)
+        self.count += 1
+        self.total += 1
+        return self._observe(), reward, self.count == 10, False, {}
+
+
+class Raises(Match):
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if self.total >= FAILS_AT:
+            raise KeyError("the emulator broke")
+        return super().step(action)
+
+
+class NanReward(Match):
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        frame, reward, *rest = super().step(action)
+        return frame, float("nan") if self.total == FAILS_AT else reward, *rest  # type: ignore[return-value]
+
+
+class NanObservation(Match):
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        frame, *rest = super().step(action)
+        if self.total == FAILS_AT:
+            frame = np.full_like(frame, np.nan)
+        return frame, *rest  # type: ignore[return-value]
+
+
+class Stalls(Match):
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if self.total >= FAILS_AT:
+            RELEASED.wait(60)
+        return super().step(action)
+
+
+class Forgets(Match):
+    """Does not repeat itself: its seed has no effect."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        return super().reset(seed=None)
+
+
+class NoisyCore(Core):
+    def __init__(self, input_size: int) -> None:
+        super().__init__(input_size, 8)
+        self.linear = nn.Linear(input_size, 8)
+
+    def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
+        return ()
+
+    def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y = self.linear(x)
+        return y + 0.1 * torch.randn_like(y), ()
+
+
+for kind in (Match, Raises, NanReward, NanObservation, Stalls, Forgets):
+    if f"{kind.__name__}-v0" not in gymnasium.registry:
+        gymnasium.register(f"{kind.__name__}-v0", entry_point=kind, disable_env_checker=True)
