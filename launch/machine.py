@@ -8,6 +8,8 @@ import sys
 
 import torch
 
+from ..agents.stems import IMAGE_STEMS
+
 # Parameters of glibc's mallopt(3).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
@@ -42,10 +44,13 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def autocast_dtype(precision: str, device: torch.device) -> torch.dtype | None:
-    """The dtype of the stem's arithmetic: bfloat16 where `auto` finds hardware for it, None is float32."""
+def autocast_dtype(precision: str, device: torch.device, stem: str) -> torch.dtype | None:
+    """The dtype of the stem's arithmetic, None being float32.
+
+    `auto` takes bfloat16 for convolutions where the hardware has it: nothing else is slow enough to gain.
+    """
     if precision == "auto":
-        precision = "bf16" if _has_bf16(device) else "fp32"
+        precision = "bf16" if stem in IMAGE_STEMS and _has_bf16(device) else "fp32"
     return torch.bfloat16 if precision == "bf16" else None
 
 

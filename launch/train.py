@@ -93,7 +93,7 @@ class Trainer:
         if found is not None:
             agent, state = found[0], found[1]
             _check_same_agent(agent.spec, spec, self.run_dir)
-        agent.to(self.device).autocast_dtype = autocast_dtype(config.precision, self.device)
+        agent.to(self.device).autocast_dtype = autocast_dtype(config.precision, self.device, spec.stem)
 
         self.agent = agent
         self.learner = Learner(agent, _learner_config(config, self.total_steps))
@@ -387,6 +387,7 @@ def _learner_config(config: TrainConfig, total_steps: int) -> LearnerConfig:
         discount=config.discount,
         baseline_cost=config.baseline_cost,
         entropy_cost=config.entropy_cost,
+        rmsprop_eps=config.rmsprop_eps,
         max_grad_norm=config.max_grad_norm,
         bptt=config.bptt,
     )

@@ -64,15 +64,16 @@ def test_other_devices_are_refused(name: str) -> None:
 
 def test_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     for device in (CPU, CUDA):
-        assert autocast_dtype("fp32", device) is None
-        assert autocast_dtype("bf16", device) == torch.bfloat16
+        assert autocast_dtype("fp32", device, "nature") is None
+        assert autocast_dtype("bf16", device, "nature") == torch.bfloat16
         for has, dtype in ((True, torch.bfloat16), (False, None)):
             monkeypatch.setattr(machine, "_has_bf16", lambda device, has=has: has)
-            assert autocast_dtype("auto", device) == dtype
+            assert autocast_dtype("auto", device, "nature") == dtype
 
 
 def test_automatic_precision_asks_the_right_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
-    assert autocast_dtype("auto", CPU) == torch.bfloat16
-    assert autocast_dtype("auto", CUDA) is None, "emulated bf16 is no gain"
+    assert autocast_dtype("auto", CPU, "nature") == torch.bfloat16
+    assert autocast_dtype("auto", CPU, "mlp") is None
+    assert autocast_dtype("auto", CUDA, "nature") is None, "emulated bf16 is no gain"
