@@ -1,33 +1,11 @@
-"""What the tests of kernels and cores share: seeds that vary, poisoned memory, error measures, resets."""
+"""What the tests of kernels and cores share: random sizes, reset patterns, error measures."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-
-import pytest
 import torch
 from torch import Tensor
 
 RESET_PATTERNS = ("none", "first", "last", "all", "random")
-
-
-@pytest.fixture
-def seed() -> int:
-    """A new seed every run. A failing test shows it; DELTABEAST_TEST_SEED=N brings it back."""
-    number = int(os.environ.get("DELTABEAST_TEST_SEED") or int.from_bytes(os.urandom(3), "big"))
-    print(f"DELTABEAST_TEST_SEED={number}")
-    torch.manual_seed(number)
-    return number
-
-
-@pytest.fixture(autouse=True)
-def poison() -> Iterator[None]:
-    """Uninitialised memory is nan, so that whoever reads it is caught."""
-    torch.use_deterministic_algorithms(True)
-    assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def integer(low: int, high: int) -> int:

@@ -1,3 +1,0 @@
-from fastweight_helpers import poison, seed
-
-__all__ = ["poison", "seed"]
