@@ -53,7 +53,7 @@ class Training:
         self.path = run_dir.with_name(f"{run_dir.name}.{time.monotonic_ns()}.out")
         self.path.touch()
         given = [*arguments, "--run-dir", str(run_dir)]
-        self.process = _context.Process(target=_train, args=(given, self.path, patches or {}))
+        self.process = _context.Process(target=_train, args=(given, self.path, patches or {}), daemon=True)
         self.process.start()
 
     def send(self, number: int) -> None:

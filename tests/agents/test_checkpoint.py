@@ -227,7 +227,15 @@ def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_latest(
     class Killed(BaseException):
         pass
 
-    calls = [(os, "fsync"), (os, "open"), (os, "rename"), (os, "mkdir"), (os, "unlink"), (os, "rmdir")]
+    calls: list[tuple[Any, str]] = [
+        (os, "fsync"),
+        (os, "open"),
+        (os, "rename"),
+        (os, "mkdir"),
+        (os, "unlink"),
+        (os, "rmdir"),
+    ]
+    calls += [(Path, "open"), (os, "sendfile")]
     moments = 0
     while True:
         left = moments
