@@ -176,7 +176,8 @@ def load_latest(run_dir: Path) -> tuple[Agent, dict[str, Any], Checkpoint] | Non
 def load_agent(path: Path | str, device: torch.device | str = "cpu") -> Agent:
     """The agent saved in a run directory (its newest checkpoint) or in one checkpoint directory.
 
-    Never executes code from the files. Raises FileNotFoundError or CheckpointError in one line.
+    Never executes code from the files; a core of your own (`package.module:Class`) is imported by its name.
+    Raises FileNotFoundError or CheckpointError in one line.
     """
     path = Path(path)
     if not path.is_dir():

@@ -121,8 +121,8 @@ class Trainer:
             _set_rng_states(state, self.device)  # last: whatever is built before draws from them
         self.start_step = self.saved_step = self.learner.steps
         with _saying_what_cannot_be_written(self.run_dir):
+            write_config(self.run_dir, config)
             if state is None:
-                write_config(self.run_dir, config)
                 self._save()
             self.log = RunLog(self.run_dir, resume_step=self.start_step if state is not None else None)
             stack.callback(self._close_log)
