@@ -149,4 +149,5 @@ class Learner:
 
 def _named_inputs(batch: Unroll) -> dict[str, Tensor]:
     state = {f"initial state {i}": part for i, part in enumerate(batch.state)}
-    return {"observations": batch.frame, "rewards": batch.reward, "behaviour logits": batch.behavior_logits, **state}
+    named = {"observations": batch.frame, "rewards": batch.reward, "behaviour logits": batch.behavior_logits}
+    return {**named, **state}

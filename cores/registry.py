@@ -91,5 +91,5 @@ def _load(path: str) -> Factory:
         raise ValueError(f"core {path!r} cannot be loaded: {error}; give package.module:Class") from error
     # The name may come from a checkpoint: nothing but a core is ever called.
     if not (inspect.isclass(factory) and issubclass(factory, Core)):
-        raise ValueError(f"core {path!r} is not a subclass of deltabeast.cores.Core; give package.module:Class")
+        raise ValueError(f"core {path!r} is no deltabeast.cores.Core; give package.module:Class")
     return factory
