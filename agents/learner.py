@@ -52,15 +52,8 @@ class Learner:
         """updates done"""
 
     def learning_rate(self) -> float:
-        """Of the next update: annealed linearly to zero, and corrected for RMSProp's start from zero.
-
-        A mean square that starts from zero makes the first update's steps ten times too long, and the
-        policy collapses before it has learned anything. The factor is Adam's correction of that bias; it
-        is 0.93 after 200 updates. The published code has none.
-        """
         remaining = 1.0 - min(self.steps, self.config.total_steps) / self.config.total_steps
-        correction = (1.0 - self.config.rmsprop_alpha ** (self.version + 1)) ** 0.5
-        return self.config.learning_rate * remaining * correction
+        return self.config.learning_rate * remaining
 
     def update(self, batch: Unroll) -> dict[str, float]:
         """Learn from one batch and return the metrics (agents/README.md says what each means).

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..agents import Episodes
+from ..agents.stopwatch import Stopwatch
 
 WINDOW = 100
 """Scores are means over this many last episodes, as usual in the field."""
@@ -83,6 +84,45 @@ class Speed:
         end, last = self._marks[-1]
         start, first = next((m for m in reversed(self._marks) if m[0] <= end - seconds), self._marks[0])
         return (last - first) / (end - start) if end > start else 0.0
+
+
+class Window:
+    """The updates since the last row of the log: means of their metrics, and where the time went."""
+
+    def __init__(self, learner: Stopwatch, actors: Sequence[Stopwatch], in_turns: bool) -> None:
+        self._watches = (learner, *actors)
+        self._in_turns = in_turns
+        self._begin()
+
+    def _begin(self) -> None:
+        self._start = time.monotonic()
+        self._seconds = [dict(watch.seconds) for watch in self._watches]
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._updates = 0
+        self._lag_max = 0.0
+
+    def age(self) -> float:
+        """Seconds since the last row."""
+        return time.monotonic() - self._start
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Count one update."""
+        self._updates += 1
+        self._lag_max = max(self._lag_max, metrics["policy_lag"])
+        for name, value in metrics.items():
+            self._sums[name] += value
+
+    def close(self) -> dict[str, float]:
+        """The row of this window; the next one begins."""
+        means = {name: value / self._updates for name, value in self._sums.items()}
+        learner, *actors = (
+            {stage: seconds - old.get(stage, 0.0) for stage, seconds in watch.seconds.items()}
+            for watch, old in zip(self._watches, self._seconds, strict=True)
+        )
+        shares = time_shares(learner, actors, self.age(), self._in_turns)
+        row = {**means, "policy_lag_max": self._lag_max, **shares}
+        self._begin()
+        return row
 
 
 def time_shares(

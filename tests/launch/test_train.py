@@ -32,8 +32,7 @@ from training_process import (
 )
 
 from deltabeast.agents import Learner, NonFiniteError, Unroll, find_checkpoints, load_latest
-from deltabeast.launch import sources
-from deltabeast.launch import train as train_module
+from deltabeast.launch import sources, supervision
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.panel import Panel
@@ -552,7 +551,7 @@ def test_lockstep_has_no_lag(tmp_path: Path) -> None:
 def test_the_watchdog_says_what_the_run_waits_for(
     overlap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train_module, "_SILENCE", 0.3)
+    monkeypatch.setattr(supervision, "SILENCE", 0.3)
     said = listen(monkeypatch, "no update for", training_envs.RELEASED.set)
     arguments = ("--env", "training_envs:Stalls-v0", *FEEDFORWARD, "--overlap", overlap)
     run(tmp_path, *arguments, "--steps", "800")
@@ -564,7 +563,7 @@ def test_the_watchdog_says_what_the_run_waits_for(
 def test_a_hanging_actor_does_not_keep_a_stopped_run_from_being_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train_module, "_SILENCE", 0.3)
+    monkeypatch.setattr(supervision, "SILENCE", 0.3)
     monkeypatch.setattr(sources, "_PATIENCE", 0.3)
     said = listen(monkeypatch, "no update for", lambda: os.kill(os.getpid(), signal.SIGTERM))
     run(tmp_path, "--env", "training_envs:Stalls-v0", *FEEDFORWARD, "--overlap", "on")

@@ -1,0 +1,94 @@
+"""From the options of `train` to what a run is built of; wrong options are refused here."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from gymnasium.vector import VectorEnv
+
+from ..agents import Agent, AgentSpec, LearnerConfig, default_stem, find_checkpoints
+from .config import TrainConfig
+from .errors import UsageError
+
+
+def check(config: TrainConfig) -> None:
+    """Raise ValueError for what no part of the system would notice by itself."""
+    for name in ("num_envs", "num_actors", "batch_size", "unroll_length"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
+    big, small = max(config.num_envs, config.batch_size), min(config.num_envs, config.batch_size)
+    if big % small:
+        raise ValueError(
+            f"--num-envs {config.num_envs} and --batch-size {config.batch_size}: "
+            "one must be a multiple of the other"
+        )
+    if config.game is None and config.env is None:
+        raise ValueError(
+            "no environment given; say --game gopher, or --env CartPole-v1 for any Gymnasium one"
+        )
+    if config.deterministic and config.overlap == "on":
+        raise ValueError("--deterministic takes turns, so it excludes --overlap on")
+    if not 0 <= config.seed < 2**31:
+        raise ValueError(f"--seed {config.seed}: give a number from 0 to {2**31 - 1}")
+    for name in ("learning_rate", "rmsprop_eps", "max_grad_norm"):
+        if not 0 < getattr(config, name) < math.inf:
+            raise ValueError(f"--{name.replace('_', '-')} must be positive")
+    if not 0 <= config.discount <= 1:
+        raise ValueError("--discount must lie between 0 and 1")
+
+
+def check_resume(config: TrainConfig, run_dir: Path) -> None:
+    """Raise UsageError if what the run directory holds is not what `--resume` asks for."""
+    exists = bool(find_checkpoints(run_dir))
+    if config.resume == "must" and not exists:
+        raise UsageError(f"--resume must: no checkpoint in {run_dir}; start the run without it")
+    if config.resume == "never" and exists:
+        raise UsageError(f"--resume never: {run_dir} already holds a run; give another --run-dir or --seed")
+
+
+def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None:
+    """Raise UsageError if the run to go on with is another agent's."""
+    for name in AgentSpec.__dataclass_fields__:
+        old, new = getattr(saved, name), getattr(wanted, name)
+        if old != new:
+            raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
+
+
+def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
+    """The agent that fits the environment."""
+    shape = tuple(env.single_observation_space.shape or ())
+    return AgentSpec(
+        observation_shape=shape,
+        num_actions=int(env.single_action_space.n),  # type: ignore[attr-defined]
+        core=config.core,
+        stem=default_stem(shape) if config.stem == "auto" else config.stem,
+        core_options=dict(config.core_options),
+        game=config.game,
+        env_id=config.env,
+        protocol=config.protocol if config.game is not None else None,
+    )
+
+
+def learner_config(config: TrainConfig, total_steps: int) -> LearnerConfig:
+    return LearnerConfig(
+        total_steps=total_steps,
+        learning_rate=config.learning_rate,
+        discount=config.discount,
+        baseline_cost=config.baseline_cost,
+        entropy_cost=config.entropy_cost,
+        rmsprop_eps=config.rmsprop_eps,
+        max_grad_norm=config.max_grad_norm,
+        bptt=config.bptt,
+    )
+
+
+def hyperparameters(config: TrainConfig, agent: Agent) -> dict[str, Any]:
+    """What TensorBoard shows beside a run."""
+    kept = {name: value for name, value in vars(config).items() if value is not None and name != "run_dir"}
+    return {**kept, "stem": agent.spec.stem, "parameters": count_parameters(agent)}
+
+
+def count_parameters(agent: Agent) -> int:
+    return sum(parameter.numel() for parameter in agent.parameters())

@@ -1,0 +1,30 @@
+"""Seeds, and the state of torch's own generators; each actor has a generator of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+
+def seed_everything(seed: int, deterministic: bool) -> None:
+    """Seed torch, and hold it to algorithms that repeat themselves if `deterministic`."""
+    torch.manual_seed(seed)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS needs it to repeat itself
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def rng_states(device: torch.device) -> dict[str, Any]:
+    """Of the global generators, which a core may draw from."""
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return {"torch_rng": torch.get_rng_state(), "cuda_rng": cuda}
+
+
+def set_rng_states(state: Mapping[str, Any], device: torch.device) -> None:
+    torch.set_rng_state(state["torch_rng"])
+    if device.type == "cuda" and state.get("cuda_rng") is not None:
+        torch.cuda.set_rng_state(state["cuda_rng"], device)
