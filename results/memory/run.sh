@@ -6,7 +6,7 @@ runs=${1:-runs/memory}
 deltabeast=${DELTABEAST:-deltabeast}
 train() { # core bptt seed
 	$deltabeast train --env popgym:popgym-RepeatPreviousEasy-v0 --core "$1" --bptt "$2" --seed "$3" \
-		--steps 300k --precision fp32 --num-envs 16 --batch-size 16 --unroll-length 26 --discount 0.5 \
+		--steps 200k --precision fp32 --num-envs 16 --batch-size 16 --unroll-length 26 --discount 0.5 \
 		--entropy-cost 0.001 --learning-rate 2e-3 --log-seconds 5 --run-dir "$runs/$1/$2/seed-$3"
 }
 for seed in 1 2 3; do
