@@ -29,7 +29,7 @@ from ..envs import find_protocol, game_info, human_normalized, make_vector_env
 from . import published
 from .errors import RunError, UsageError
 from .evaluate import Evaluation, Player, RandomAgent, evaluate
-from .machine import resolve_device
+from .machine import prepare_process, resolve_device
 from .run_dir import versions
 from .run_log import write_atomically
 from .tables import evaluation_notes, evaluation_table
@@ -56,6 +56,7 @@ def evaluate_run(
 
     Raises UsageError, with nothing written, if something in this is wrong.
     """
+    prepare_process()
     console = console or Console()
     for name, value in (
         ("episodes", episodes),

@@ -9,17 +9,23 @@ import sys
 import torch
 
 from ..agents.stems import IMAGE_STEMS
+from ..envs import available_cores
 
 # Parameters of glibc's mallopt(3).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+
+
+def prepare_process() -> None:
+    """Use the cores that the process may really use, and keep memory; before anything large is made."""
+    keep_freed_memory()
+    torch.set_num_threads(available_cores())
 
 
 def keep_freed_memory() -> bool:
     """Let glibc keep freed memory instead of returning it to the kernel; True where it could.
 
     Every layer of a learner's batch allocates up to some hundred megabytes. By default each is a fresh
-    mapping whose pages fault one by one: that costs half of the training speed on a CPU. Call it before
-    the first large allocation.
+    mapping whose pages fault one by one: that costs half of the training speed on a CPU.
     """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return False

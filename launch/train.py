@@ -30,7 +30,7 @@ from ..agents.stopwatch import Stopwatch
 from ..envs import available_cores, canonical_game, make_vector_env
 from .config import TrainConfig
 from .errors import RunError, UsageError
-from .machine import autocast_dtype, keep_freed_memory, resolve_device
+from .machine import autocast_dtype, prepare_process, resolve_device
 from .panel import Panel
 from .plan import (
     agent_spec,
@@ -56,7 +56,7 @@ def train(config: TrainConfig) -> None:
     Raises UsageError before anything is written if the configuration is wrong, and RunError, with a
     checkpoint saved where that is possible, if the run had to stop.
     """
-    keep_freed_memory()
+    prepare_process()
     try:
         with ExitStack() as stack:
             trainer = Trainer(config, stack)
@@ -78,7 +78,6 @@ class Trainer:
             if config.game is not None:
                 config.game = canonical_game(config.game)
             self.run_dir = config.run_dir or default_run_dir(config)
-            torch.set_num_threads(available_cores())
             seed_everything(config.seed, config.deterministic)
             envs = [self._make_env(stack) for _ in range(config.num_actors)]
             spec = agent_spec(config, envs[0])
