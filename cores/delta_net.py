@@ -35,6 +35,9 @@ class DeltaMemory(FastWeights):
 
 @register("delta_net")
 class DeltaNet(FastWeightCore):
-    """The delta rule in the shell. Schlag et al. 2021, section 4.2. State: (W `[B, L, H, h, h]`,)."""
+    """Fast weights that a write corrects: the delta rule. Schlag et al. 2021, section 4.2.
+
+    State: (W `[B, L, H, h, h]`,).
+    """
 
     memory = DeltaMemory

@@ -41,7 +41,7 @@ class DeltaRNNMemory(FastWeights):
 
 @register("delta_rnn")
 class DeltaRNN(FastWeightCore):
-    """A fast recurrence beside the fast weights, in the shell. Irie et al. 2021, equation 12.
+    """A Delta Net whose output also passes through recurrent fast weights. Irie et al. 2021, equation 12.
 
     Keys and queries pass a softmax, as in the released RL code.
 

@@ -11,7 +11,7 @@ from .registry import register
 
 @register("feedforward")
 class Feedforward(Core):
-    """Hands its input to the heads. State: the empty tuple. The feedforward agent of Irie et al. 2021."""
+    """No memory: the heads read the features. State: empty. The feedforward agent of Irie et al. 2021."""
 
     def __init__(self, input_size: int) -> None:
         super().__init__(input_size, input_size)

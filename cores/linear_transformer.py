@@ -30,9 +30,10 @@ class SumMemory(FastWeights):
 
 @register("linear_transformer")
 class LinearTransformer(FastWeightCore):
-    """The sum rule in the shell, without attention normalisation, as in Irie et al. 2021 for RL.
+    """Fast weights that only add: the sum rule, without attention normalisation.
 
-    Rule: Katharopoulos et al. 2020; Schlag et al. 2021, section 3.1. State: (W `[B, L, H, h, h]`,).
+    As in Irie et al. 2021 for RL. Rule: Katharopoulos et al. 2020; Schlag et al. 2021, section 3.1.
+    State: (W `[B, L, H, h, h]`,).
     """
 
     memory = SumMemory

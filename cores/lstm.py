@@ -12,7 +12,7 @@ from .registry import register
 
 @register("lstm")
 class LSTM(Core):
-    """One LSTM layer on the input, episodes ending anywhere. State: (h, c), each `[B, 1, hidden]`.
+    """One LSTM layer. State: (h, c), each `[B, 1, hidden]`.
 
     Parameters have torch.nn.LSTM's names, shapes, gate order (i, f, g, o) and initial distribution, so that
     its checkpoints fit. Hochreiter & Schmidhuber 1997 with the forget gate of Gers et al. 2000.

@@ -50,7 +50,7 @@ def core_feature_size(name: str) -> int:
     Raises:
         ValueError: for an unknown name.
     """
-    return int(getattr(_find(name), "feature_size", FEATURE_SIZE))
+    return int(getattr(find_core(name), "feature_size", FEATURE_SIZE))
 
 
 def make_core(name: str, input_size: int, **options: object) -> Core:
@@ -64,7 +64,7 @@ def make_core(name: str, input_size: int, **options: object) -> Core:
     Raises:
         ValueError: for an unknown name, an option the core does not have, or a bad value.
     """
-    factory = _find(name)
+    factory = find_core(name)
     try:
         inspect.signature(factory).bind(input_size, **options)
     except TypeError as error:
@@ -74,7 +74,8 @@ def make_core(name: str, input_size: int, **options: object) -> Core:
     return factory(input_size, **options)
 
 
-def _find(name: str) -> Factory:
+def find_core(name: str) -> Factory:
+    """What is registered under `name`, or the class at `package.module:Class`. Raises ValueError."""
     if ":" in name:
         return _load(name)
     if name not in _FACTORIES:

@@ -101,6 +101,7 @@ def cores(config: CoresConfig) -> None:
 
     from ..agents import Agent, AgentSpec
     from ..cores import core_names
+    from ..cores.registry import find_core
     from .tables import cores_table
 
     rows = []
@@ -108,7 +109,7 @@ def cores(config: CoresConfig) -> None:
         for name in core_names():
             agent = Agent(AgentSpec((4, 84, 84), 18, name, "residual"))
             parameters = sum(parameter.numel() for parameter in agent.parameters())
-            rows.append((name, parameters, _first_line(type(agent.core).__doc__)))
+            rows.append((name, parameters, _first_line(find_core(name).__doc__)))
     _print(cores_table(rows))
     print("\nParameters of a whole agent with 18 actions. --core package.module:Class takes one of your own.")
 
@@ -254,7 +255,7 @@ def _fail(error: Exception, code: int) -> None:
 def _first_line(doc: str | None) -> str:
     """The first sentence of a docstring."""
     paragraph = " ".join((doc or "").strip().split("\n\n")[0].split())
-    return re.split(r"(?<=[.:]) ", paragraph)[0].rstrip(".:")
+    return re.split(r"(?<=\.) ", paragraph)[0].rstrip(".")
 
 
 def _print(renderable: Any) -> None:
