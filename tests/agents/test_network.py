@@ -64,7 +64,7 @@ def test_the_stems_read_uint8_frames(stem: str, seed: int) -> None:
     frame = torch.randint(0, 256, (5, *agent.spec.observation_shape), dtype=torch.uint8)
     with torch.no_grad():
         features = agent.stem(frame)
-        scaled = torch.relu(agent.stem.fc(agent.stem.trunk(frame.double().float() / 255).flatten(1)))
+        scaled = torch.relu(agent.stem.norm(agent.stem.fc(agent.stem.trunk(frame.float() / 255).flatten(1))))
         torch.testing.assert_close(features, scaled, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(agent.stem(frame[2:3])[0], features[2], rtol=1e-4, atol=1e-5)
     assert features.shape == (5, 256) and (features.std(0) > 0).any()
