@@ -49,7 +49,8 @@ class TrainConfig:
     """full: gradients flow through the whole unroll. per_step: no gradient crosses a time step of the
     core, as in the published code."""
     learning_rate: float = 6e-4
-    """RMSProp's learning rate, annealed linearly to zero over --steps."""
+    """RMSProp's learning rate, annealed linearly to zero over --steps. The published value is for batches of
+    50 x 32 steps; small batches, as short runs need them, want less (2e-4 for 20 x 8)."""
     discount: float = 0.99
     """Discount per agent step."""
     entropy_cost: float = 0.01
@@ -57,8 +58,7 @@ class TrainConfig:
     baseline_cost: float = 0.5
     """Weight of the value loss."""
     rmsprop_eps: float = 0.01
-    """Added to the root of RMSProp's mean square. The published value damps most of the stem's steps to a
-    tenth of the learning rate: runs of a few million steps learn faster with 0.001."""
+    """Added to the root of RMSProp's mean square."""
     max_grad_norm: float = 40.0
     """Gradients are scaled down to this global norm."""
     deterministic: bool = False

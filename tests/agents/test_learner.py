@@ -110,20 +110,36 @@ def test_one_update_is_rmsprop_with_clipping_and_annealing(seed: int) -> None:
     metrics = learner.update(batch)
     for name, parameter in learner.agent.named_parameters():
         g = gradients[name] * 0.5 / norm
-        expected = before[name] - 0.0075 * g / ((0.01 * g**2).sqrt() + 0.01)
+        expected = before[name] - 0.00075 * g / ((0.01 * g**2).sqrt() + 0.01)
         torch.testing.assert_close(parameter.double(), expected, rtol=1e-3, atol=1e-6, msg=name)
-    assert metrics["learning_rate"] == pytest.approx(0.0075)
+    assert metrics["learning_rate"] == pytest.approx(0.00075)
     assert metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     assert learner.steps == 2_500 + T * B and learner.version == 1
 
 
 def test_the_learning_rate_falls_to_zero_and_stays_there() -> None:
     learner = make_learner(learning_rate=0.1)
+    learner.version = 10_000
     rates = []
     for steps in (0, 5_000, 10_000, 20_000):
         learner.steps = steps
         rates.append(learner.learning_rate())
     assert rates == pytest.approx([0.1, 0.05, 0.0, 0.0])
+
+
+def test_the_first_steps_are_no_longer_than_the_later_ones(seed: int) -> None:
+    """With one and the same gradient, RMSProp without its bias would begin ten times too fast."""
+    learner = make_learner("feedforward", learning_rate=0.001, max_grad_norm=1e9, rmsprop_eps=1e-12)
+    for parameter in learner.agent.parameters():
+        parameter.register_hook(lambda grad: torch.full_like(grad, 0.3))
+    batch = make_batch(learner.agent)
+    steps = []
+    for _ in range(3):
+        before = learner.agent.policy.bias.detach().clone()
+        learner.update(batch)
+        learner.steps = 0
+        steps.append((before - learner.agent.policy.bias.detach()).mean().item())
+    assert steps == pytest.approx([0.001] * 3, rel=1e-3)
 
 
 def test_policy_lag_counts_updates(seed: int) -> None:
