@@ -66,7 +66,9 @@ def main() -> None:
 
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     colors = plt.get_cmap("tab10")
-    for index, (group, seeds) in enumerate(curves.items()):
+    families = sorted({group.split("/")[0] for group in curves})
+    for group, seeds in curves.items():
+        index = families.index(group.split("/")[0])
         style = "--" if "per_step" in group else "-"
         for number, curve in enumerate(seeds.values()):
             axes.plot(
