@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
+from ..cores.registry import find_core
 from .network import Agent, AgentSpec
 
 _DIRECTORY = "checkpoints"
@@ -134,7 +135,10 @@ def _prune(directory: Path, step: int) -> None:
 
 
 def load_checkpoint(path: Path) -> tuple[Agent, dict[str, Any]]:
-    """The agent and the training state of one checkpoint. Raises CheckpointError if it is damaged."""
+    """The agent and the training state of one checkpoint.
+
+    Raises CheckpointError if it is damaged, and ValueError if its core cannot be imported.
+    """
     digests = _manifest(path).get("sha256")
     if not isinstance(digests, dict):
         raise CheckpointError(f"{path / 'manifest.json'} is damaged: it lists no checksums")
@@ -144,9 +148,14 @@ def load_checkpoint(path: Path) -> tuple[Agent, dict[str, Any]]:
         if _sha256(files[name]) != digests.get(name):
             raise CheckpointError(f"{path / name} is damaged: its checksum differs from the manifest's")
     try:
-        spec = json.loads(files["agent.json"])
-        spec["observation_shape"] = tuple(spec["observation_shape"])
-        agent = Agent(AgentSpec(**spec))
+        fields = json.loads(files["agent.json"])
+        fields["observation_shape"] = tuple(fields["observation_shape"])
+        spec = AgentSpec(**fields)
+    except Exception as error:
+        raise CheckpointError(f"{path / 'agent.json'} is damaged: {error}") from error
+    find_core(spec.core)  # a core of the user's own that cannot be imported is no damage
+    try:
+        agent = Agent(spec)
         agent.load_state_dict(load(files["weights.safetensors"]))
         state = torch.load(io.BytesIO(files["state.pt"]), map_location="cpu", weights_only=True)
     except Exception as error:

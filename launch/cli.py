@@ -135,6 +135,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with 2 after wrong input, with 1 if a run had to stop."""
+    sys.path.append(os.getcwd())  # cores and environments of the user's own, beside where they work
     try:
         config = parse(sys.argv[1:] if arguments is None else arguments)
         run = next(run for kind, run in COMMANDS.values() if type(config) is kind)

@@ -32,7 +32,7 @@ class TrainConfig:
     """auto, cpu or cuda."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic of the stem; memory, heads and losses are float32. auto: bf16 where the hardware has it.
-    The publication used fp32; bf16 is about 1.7 times faster on CPUs and learns the same."""
+    The publication used fp32."""
     num_envs: int = 32
     """Environments stepped together by each actor."""
     num_actors: int = 1

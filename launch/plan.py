@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ def check(config: TrainConfig) -> None:
     for name in ("learning_rate", "rmsprop_eps", "max_grad_norm"):
         if not 0 < getattr(config, name) < math.inf:
             raise ValueError(f"--{name.replace('_', '-')} must be positive")
+    for name in ("entropy_cost", "baseline_cost", "checkpoint_minutes", "log_seconds"):
+        if not 0 <= getattr(config, name) < math.inf:
+            raise ValueError(f"--{name.replace('_', '-')} must not be negative")
     if not 0 <= config.discount <= 1:
         raise ValueError("--discount must lie between 0 and 1")
 
@@ -54,6 +58,34 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
         old, new = getattr(saved, name), getattr(wanted, name)
         if old != new:
             raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
+
+
+_MAY_CHANGE = {
+    *("game", "env", "core", "core_options", "stem", "protocol"),  # the agent's: check_same_agent
+    *(
+        "steps",
+        "device",
+        "precision",
+        "num_envs",
+        "num_actors",
+        "overlap",
+        "deterministic",
+        "run_dir",
+        "resume",
+    ),
+    *("checkpoint_minutes", "milestone_steps", "log_seconds"),
+}
+
+
+def check_same_options(saved: Mapping[str, Any], config: TrainConfig, run_dir: Path) -> None:
+    """Raise UsageError if the run would go on learning otherwise than it did: two experiments in one log."""
+    for name, new in vars(config).items():
+        if name not in _MAY_CHANGE and name in saved and saved[name] != new:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{run_dir} holds a run with {flag} {saved[name]}, not {new}; "
+                f"give that to go on with it, or another --run-dir for a run of its own"
+            )
 
 
 def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:

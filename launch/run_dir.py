@@ -60,6 +60,14 @@ def write_config(run_dir: Path, config: TrainConfig) -> None:
     temporary.rename(run_dir / "config.json")
 
 
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """The options in config.json; empty if there is none that can be read."""
+    try:
+        return dict(json.loads((run_dir / "config.json").read_text())["config"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def versions() -> dict[str, Any]:
     """What a result depends on: packages, Python, platform, and the commit if this is a checkout."""
     packages = ("deltabeast", "torch", "numpy", "gymnasium", "ale-py")

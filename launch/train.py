@@ -37,13 +37,14 @@ from .plan import (
     check,
     check_resume,
     check_same_agent,
+    check_same_options,
     count_parameters,
     hyperparameters,
     learner_config,
 )
 from .progress import Scores, Speed, Window
 from .randomness import rng_states, seed_everything, set_rng_states
-from .run_dir import claim, default_run_dir, write_config
+from .run_dir import claim, default_run_dir, read_config, write_config
 from .run_log import RunLog
 from .sources import ActorError, Lockstep, Source, Threads
 from .supervision import stop_signals, watch
@@ -94,6 +95,7 @@ class Trainer:
         if found is not None:
             agent, state = found[0], found[1]
             check_same_agent(agent.spec, spec, self.run_dir)
+            check_same_options(read_config(self.run_dir), config, self.run_dir)
         agent.to(self.device).autocast_dtype = autocast_dtype(config.precision, self.device, spec.stem)
 
         self.agent = agent

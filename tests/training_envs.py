@@ -95,6 +95,53 @@ class NoisyCore(Core):
         return y + 0.1 * torch.randn_like(y), ()
 
 
-for kind in (Match, Raises, NanReward, NanObservation, Stalls, Forgets):
+class WhichThird(gymnasium.Env[np.ndarray, int]):
+    """Fifty steps, a point for each action that names the third of the image in which the square lies."""
+
+    observation_space = spaces.Box(0, 255, (1, 84, 84), np.uint8)
+    action_space = spaces.Discrete(3)
+    size = 20
+
+    def _observe(self) -> np.ndarray:
+        self.x, y = (int(n) for n in self.np_random.integers(0, 84 - self.size, 2))
+        image = np.zeros((1, 84, 84), np.uint8)
+        image[:, y : y + self.size, self.x : self.x + self.size] = 255
+        return image
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward = float(action == self.x * 3 // (84 - self.size))
+        self.count += 1
+        return self._observe(), reward, self.count == 50, False, {}
+
+
+class Recall(gymnasium.Env[np.ndarray, int]):
+    """A bit is shown once; three blank steps later the action must name it. A new bit every four steps."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def _observe(self) -> np.ndarray:
+        if self.count % 4:
+            return np.zeros(2, np.float32)
+        self.bit = int(self.np_random.integers(2))
+        return np.array([1.0, -1.0] if self.bit else [-1.0, 1.0], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward = float(action == self.bit) if self.count % 4 == 3 else 0.0
+        self.count += 1
+        return self._observe(), reward, self.count == 40, False, {}
+
+
+for kind in (Match, Raises, NanReward, NanObservation, Stalls, Forgets, WhichThird, Recall):
     if f"{kind.__name__}-v0" not in gymnasium.registry:
         gymnasium.register(f"{kind.__name__}-v0", entry_point=kind, disable_env_checker=True)

@@ -175,7 +175,7 @@ def test_without_deterministic_a_resumed_run_goes_on_with_steps_schedule_and_sco
     run(tmp_path, *arguments, "--num-actors", "2", "--num-envs", "2")
     after = rows(tmp_path)
     assert after[:20] == before and len(after) == 40
-    assert float(after[20]["learning_rate"]) == pytest.approx(6e-4 * (1 - 400 / 800))
+    assert float(after[20]["learning_rate"]) == pytest.approx(6e-4 * (1 - 400 / 800) * (1 - 0.99**21) ** 0.5)
     assert int(after[20]["episodes"]) >= int(before[-1]["episodes"])
     assert float(after[20]["best_game_return"]) >= state["scores"]["best"] - 1e-6
     assert [int(row["step"]) for row in after] == list(range(20, 801, 20))
@@ -318,10 +318,12 @@ def test_deterministic_cannot_take_over_another_run(tmp_path: Path) -> None:
 
 
 def test_an_environment_that_does_not_repeat_itself_is_told(tmp_path: Path) -> None:
-    arguments = ("--env", "training_envs:Forgets-v0", *FEEDFORWARD, *EXACT)
-    run(tmp_path, *arguments, "--steps", "20")
+    # One bit is seen of each environment: of 32, all are the same by chance once in four billion runs.
+    sizes = ("--num-envs", "32", "--batch-size", "32", "--unroll-length", "5", "--device", "cpu")
+    arguments = ("--env", "training_envs:Forgets-v0", "--core", "feedforward", *sizes, *EXACT)
+    run(tmp_path, *arguments, "--steps", "160")
     with pytest.raises(UsageError, match="the environment did not repeat itself") as raised:
-        run(tmp_path, *arguments, "--steps", "40")
+        run(tmp_path, *arguments, "--steps", "320")
     assert "\n" not in str(raised.value)
 
 
@@ -586,3 +588,13 @@ def listen(monkeypatch: pytest.MonkeyPatch, start: str, then: Callable[[], None]
 
     monkeypatch.setattr(Panel, "message", message)
     return said
+
+
+def test_a_run_does_not_go_on_as_another_experiment(tmp_path: Path) -> None:
+    arguments = ("--env", "training_envs:Match-v0", *FEEDFORWARD)
+    run(tmp_path / "run", *arguments, "--steps", "200")
+    for change in (("--bptt", "per_step"), ("--learning-rate", "0.1"), ("--seed", "9")):
+        with pytest.raises(UsageError, match=rf"{change[0]} .*, not {change[1]}; .*another --run-dir"):
+            run(tmp_path / "run", *arguments, "--steps", "400", *change)
+    run(tmp_path / "run", *arguments, "--steps", "400", "--log-seconds", "1", "--num-envs", "2")
+    assert find_checkpoints(tmp_path / "run")[-1].step >= 400
