@@ -74,7 +74,7 @@ def versions() -> dict[str, Any]:
     return {
         **{name: version(name) for name in packages},
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "commit": _commit(),
     }
 
