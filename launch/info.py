@@ -85,7 +85,8 @@ def _evaluation(path: Path) -> str:
             if summary[kind]
         ]
         protocol = f", {content['protocol']}" if content["protocol"] else ""
-        return f"step {content['step']:,}{protocol}: {', '.join(parts)}"
+        how = "greedy" if content["greedy"] else "sampled"
+        return f"step {content['step']:,}{protocol}, {how}: {', '.join(parts)}"
     except (KeyError, TypeError, ValueError):
         return f"{path.name} cannot be read"
 

@@ -287,7 +287,7 @@ def test_info_says_how_far_a_run_came(saved: Path) -> None:
     assert lines["game return"] == "7.0 (last 100, step 1,600)"
     assert lines["life return"] == "2.5 (last 100, step 3,200)" and lines["best game return"] == "9.0"
     assert lines["checkpoints"] == "1,600 (kept), 3,200 (kept)"
-    assert lines["evaluation"] == "step 3,200, paper-code: life 6.0 ± 0.0, game 12.0 ± 0.0"
+    assert lines["evaluation"] == "step 3,200, paper-code, greedy: life 6.0 ± 0.0, game 12.0 ± 0.0"
 
 
 def test_games_are_listed_with_what_is_known_of_them(capsys: pytest.CaptureFixture[str]) -> None:
