@@ -140,6 +140,8 @@ def time_shares(
         "share_inference": sum(actor.get("inference", 0.0) for actor in actors) / (wall * threads),
         "share_learning": learner.get("learning", 0.0) / wall,
     }
+    # A stage counts when it ends: in a short window one that began before it can exceed it.
+    shares = {name: min(share, 1.0) for name, share in shares.items()}
     busy = sum(shares.values()) if in_turns else shares["share_learning"]
     return {**shares, "share_waiting": max(0.0, 1.0 - busy)}
 
