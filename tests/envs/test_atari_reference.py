@@ -30,8 +30,9 @@ GAMES = [
 
 
 def seed_of(game: str) -> int:
-    """Assault keeps hidden state across emulator resets; for about one seed in twelve its sprites then run
-    apart from the plain transcription's, cause unknown. It is compared under a seed for which they do not.
+    """Where ALE draws no no-ops at all, `AtariGames` resets the game once more to draw again, and Assault's
+    start depends on how often the emulator was reset: the transcription, which resets once, then differs.
+    Assault is compared under a seed without a second draw.
     """
     return 1 if game == "assault" else SEED
 
