@@ -109,7 +109,8 @@ def _find_spec(env_id: str) -> gymnasium.envs.registration.EnvSpec:
     try:
         spec = gymnasium.spec(bare_id)
     except gymnasium.error.Error as unknown:
-        near = difflib.get_close_matches(bare_id, _third_party_ids(), n=3)
+        prefix = f"{module}:" if module else ""
+        near = [prefix + name for name in difflib.get_close_matches(bare_id, _third_party_ids(), n=3)]
         hint = (
             f"did you mean {' or '.join(near)}?"
             if near

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
 
 from .config import TrainConfig
-from .errors import RunError, UsageError
+from .errors import RunError, StoppedBySignal, UsageError
 
 DESCRIPTION = """Train, evaluate and compare Atari agents whose memory is a fast weight programmer.
 
@@ -134,7 +135,8 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; exits with 2 after wrong input, with 1 if a run had to stop."""
+    """Run the command line; exits with 2 after wrong input and with 1 if a run had to stop;
+    one that was asked to stop ends by the signal."""
     sys.path.append(os.getcwd())  # cores and environments of the user's own, beside where they work
     try:
         config = parse(sys.argv[1:] if arguments is None else arguments)
@@ -144,9 +146,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(error, 2)
     except RunError as error:
         _fail(error, 1)
+    except StoppedBySignal as stopped:
+        _end_by(stopped.number)
     except KeyboardInterrupt:
         print("deltabeast: interrupted", file=sys.stderr)
-        sys.exit(130)
+        _end_by(signal.SIGINT)
     except BrokenPipeError:  # `deltabeast games | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
@@ -211,7 +215,10 @@ def condense(box: str, arguments: Sequence[str]) -> str:
         return f"{missing.split('  ')[0]} is missing; {help_of} shows what to give"
     if match := re.match(r"invalid choice (.+) for argument '(.+)'\. Expected one of \((.*)\)", wrong):
         value, name, choices = match.groups()
-        return f"{name} {value}; choose one of {choices.replace(chr(39), '').rstrip(',')}"
+        names = re.findall(r"[\w-]+", choices)
+        if "None" in names:  # an option that need not be given: tyro lists its choices in no order
+            names = sorted(set(names) - {"None"})
+        return f"{name} {value}; choose one of {', '.join(names)}"
     if match := re.match(r"Missing value for argument '(.+)'", wrong):
         return f"{match[1]} has no value; {help_of} shows what to give"
     if match := re.match(r"Error parsing (\S+): (.*)", wrong):
@@ -251,6 +258,14 @@ def _fail(error: Exception, code: int) -> None:
     line = " ".join(str(error).split())
     print(f"deltabeast: error: {line}", file=sys.stderr)
     sys.exit(code)
+
+
+def _end_by(number: int) -> None:
+    """Die of the signal, so that a shell loop, `make` or a scheduler stops too instead of going on."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _first_line(doc: str | None) -> str:

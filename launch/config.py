@@ -26,8 +26,9 @@ class TrainConfig:
     """Seed of weights, actions and environments."""
     stem: Literal["auto", "residual", "nature", "mlp"] = "auto"
     """Network before the core; auto: residual (15 layers, published) for images, mlp for the rest."""
-    protocol: Literal["paper-code", "paper-text", "ale-standard"] = "paper-code"
-    """How the game is played and what an episode is; envs/README.md compares them."""
+    protocol: Literal["paper-code", "paper-text", "ale-standard"] | None = None
+    """How a game of --game is played and what an episode is, paper-code unless told; envs/README.md compares
+    them."""
     device: str = "auto"
     """auto, cpu or cuda."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"

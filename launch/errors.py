@@ -7,3 +7,11 @@ class UsageError(ValueError):
 
 class RunError(RuntimeError):
     """A run had to stop; its cause is attached. Exit code 1."""
+
+
+class StoppedBySignal(Exception):
+    """A run was asked to stop and did, with a checkpoint. The command then ends as by that signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by signal {number}")
+        self.number = number

@@ -152,6 +152,8 @@ def _load(run: Path, which: str, console: Console) -> tuple[Path, Agent, Path, i
         if not run.is_dir():
             raise FileNotFoundError(f"no run at {run}; give a run directory such as runs/gopher/rdn/seed-1")
         if (run / "manifest.json").is_file():
+            if which != "latest":
+                raise ValueError(f"--checkpoint {which}: {run} is one checkpoint; give its run or omit it")
             run_dir = run.parent.parent if run.parent.name == "checkpoints" else run
             return run_dir, load_agent(run), run, _step(run)
         if which == "latest":

@@ -29,6 +29,8 @@ def check(config: TrainConfig) -> None:
         raise ValueError(
             "no environment given; say --game gopher, or --env CartPole-v1 for any Gymnasium one"
         )
+    if config.game is None and config.protocol is not None:
+        raise ValueError(f"--protocol {config.protocol}: protocols are for --game, not for --env; omit it")
     if config.deterministic and config.overlap == "on":
         raise ValueError("--deterministic takes turns, so it excludes --overlap on")
     if not 0 <= config.seed < 2**31:
@@ -54,7 +56,9 @@ def check_resume(config: TrainConfig, run_dir: Path) -> None:
 
 def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None:
     """Raise UsageError if the run to go on with is another agent's."""
-    for name in AgentSpec.__dataclass_fields__:
+    # The protocol may set the number of actions, and the environment the shape: causes come first.
+    causes = ("game", "env_id", "protocol", "core", "stem")
+    for name in dict.fromkeys((*causes, *AgentSpec.__dataclass_fields__)):
         old, new = getattr(saved, name), getattr(wanted, name)
         if old != new:
             raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
@@ -99,7 +103,7 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
         core_options=dict(config.core_options),
         game=config.game,
         env_id=config.env,
-        protocol=config.protocol if config.game is not None else None,
+        protocol=config.protocol,
     )
 
 

@@ -14,8 +14,8 @@ SILENCE = 120.0
 
 
 @contextmanager
-def stop_signals(stop: threading.Event, on_terminal: bool) -> Iterator[None]:
-    """SIGINT and SIGTERM set the event; a second one ends the process at once."""
+def stop_signals(stop: threading.Event, on_terminal: bool) -> Iterator[list[int]]:
+    """SIGINT and SIGTERM set the event; a second one ends the process at once. Yields those that came."""
     asked: list[int] = []
 
     def ask(number: int, _frame: object) -> None:
@@ -28,11 +28,11 @@ def stop_signals(stop: threading.Event, on_terminal: bool) -> Iterator[None]:
         stop.set()
 
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield asked
         return
     previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield asked
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

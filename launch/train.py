@@ -28,8 +28,9 @@ from ..agents import (
 )
 from ..agents.stopwatch import Stopwatch
 from ..envs import available_cores, canonical_game, make_vector_env
+from . import published
 from .config import TrainConfig
-from .errors import RunError, UsageError
+from .errors import RunError, StoppedBySignal, UsageError
 from .machine import autocast_dtype, prepare_process, resolve_device
 from .panel import Panel
 from .plan import (
@@ -55,7 +56,8 @@ def train(config: TrainConfig) -> None:
     """Train or resume the run that `config` describes.
 
     Raises UsageError before anything is written if the configuration is wrong, and RunError, with a
-    checkpoint saved where that is possible, if the run had to stop.
+    checkpoint saved where that is possible, if the run had to stop. StoppedBySignal says that SIGINT or
+    SIGTERM ended it early, with a checkpoint.
     """
     prepare_process()
     try:
@@ -78,6 +80,7 @@ class Trainer:
             self.device = resolve_device(config.device)
             if config.game is not None:
                 config.game = canonical_game(config.game)
+                config.protocol = config.protocol or published.PROTOCOL
             self.run_dir = config.run_dir or default_run_dir(config)
             seed_everything(config.seed, config.deterministic)
             envs = [self._make_env(stack) for _ in range(config.num_actors)]
@@ -129,8 +132,7 @@ class Trainer:
                 self._save()
             self.log = RunLog(self.run_dir, resume_step=self.start_step if state is not None else None)
             stack.callback(self._close_log)
-            if state is None:
-                self.log.hyperparameters(hyperparameters(config, agent))
+            self.log.hyperparameters(hyperparameters(config, agent))
         self.panel = stack.enter_context(Panel(self._title(), self.total_steps, self.start_step))
         for note in notes:
             self.panel.message(note)
@@ -142,7 +144,10 @@ class Trainer:
     def _make_env(self, stack: ExitStack) -> VectorEnv:
         config = self.config
         env = make_vector_env(
-            config.game, env_id=config.env, num_envs=config.num_envs, protocol=config.protocol
+            config.game,
+            env_id=config.env,
+            num_envs=config.num_envs,
+            protocol=config.protocol or published.PROTOCOL,
         )
         stack.callback(env.close)
         return env
@@ -196,7 +201,7 @@ class Trainer:
         """Update until the steps are done, a signal asks to stop, or something fails."""
         signals = stop_signals(self.stop, self.panel.console.is_terminal)
         watchdog = watch(self.stop, lambda: self.updated_at, self._stages, self.panel.message)
-        with signals, watchdog, self.source:
+        with signals as asked, watchdog, self.source:
             try:
                 self._updates()
             except (ActorError, NonFiniteError, OSError) as error:
@@ -205,6 +210,8 @@ class Trainer:
                 reason = _cannot_write(self.run_dir, error) if isinstance(error, OSError) else str(error)
                 raise RunError(f"{reason}; {self._rescue()}") from error
         self.panel.message(self._farewell())
+        if asked and self.learner.steps < self.total_steps:
+            raise StoppedBySignal(asked[0])
 
     def _overlaps(self) -> bool:
         """Whether actors act while the learner learns; on CPUs both would fight for the same cores."""

@@ -28,7 +28,7 @@ def resize(screen: np.ndarray) -> np.ndarray:
 
 
 class ReferenceGame:
-    """`noops` is filled by the test: how many frames to wait at the start of each game."""
+    """`noops` is filled by the test: how many frames to wait after each of a game's resets."""
 
     def __init__(
         self,
@@ -52,18 +52,19 @@ class ReferenceGame:
         self.skip = skip
         self.life_ends_episode = life_ends_episode
         self.repeat_first = repeat_first
-        self.noops: deque[int] = deque()
+        self.noops: deque[list[int]] = deque()
         self.lives = 0
         self.game_really_over = True
         self.frames: deque[np.ndarray] = deque(maxlen=4)
 
     # No-op reset
     def noop_reset(self) -> np.ndarray:
-        self.ale.reset_game()
-        for _ in range(self.noops.popleft()):
-            self.ale.act(ale_py.Action.NOOP)
-            if self.ale.game_over():
-                self.ale.reset_game()
+        for frames in self.noops.popleft():
+            self.ale.reset_game()
+            for _ in range(frames):
+                self.ale.act(ale_py.Action.NOOP)
+                if self.ale.game_over():
+                    self.ale.reset_game()
         return self.ale.getScreenGrayscale()
 
     # Max and skip

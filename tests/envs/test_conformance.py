@@ -158,6 +158,7 @@ def test_neighbouring_seeds_share_no_game():
         ({"env_id": "ALE/Pong-v5"}, "give it as the game"),
         ({"env_id": "Pong-v0"}, "give it as the game"),
         ({"env_id": "popgym:popgym-Nothing-v0"}, "unknown environment|install the package"),
+        ({"env_id": "gymnasium:CartPol-v1"}, "did you mean gymnasium:CartPole-v1"),
     ],
 )
 def test_bad_input_gets_one_line_with_the_remedy(arguments, message):

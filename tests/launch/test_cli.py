@@ -41,7 +41,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         ("train --num-evns 3", "--num-evns", "--num-envs"),
         ("train --zzzz 3", "--zzzz", "deltabeast train --help"),
         ("train --device", "--device has no value", "deltabeast train --help"),
-        ("train --protocol foo", "'foo'", "choose one of paper-code, paper-text, ale-standard"),
+        ("train --protocol foo", "'foo'", "choose one of ale-standard, paper-code, paper-text\n"),
         ("train --num-envs 3.5", "--num-envs '3.5'", "a whole number"),
         ("train --learning-rate fast", "--learning-rate 'fast'", "a number"),
         ("train --core-options hidden_size", "--core-options", "pairs of a name and a value"),
@@ -251,6 +251,12 @@ def test_a_wrong_request_writes_nothing(saved: Path, options: dict[str, str], me
     with pytest.raises(UsageError, match=message):
         evaluate_run(saved, console=Console(quiet=True), **options)
     assert not (saved / "eval").exists()
+
+
+def test_a_checkpoint_directory_leaves_nothing_to_choose(saved: Path) -> None:
+    checkpoint = saved / "checkpoints" / f"{1600:012d}"
+    with pytest.raises(UsageError, match=r"--checkpoint 3200: .* is one checkpoint"):
+        evaluate_run(checkpoint, checkpoint="3200", console=Console(quiet=True))
 
 
 def test_an_agent_with_all_actions_keeps_them(tmp_path: Path, envs: list[dict[str, Any]]) -> None:

@@ -34,7 +34,7 @@ from training_process import (
 from deltabeast.agents import Learner, NonFiniteError, Unroll, find_checkpoints, load_latest
 from deltabeast.launch import sources, supervision
 from deltabeast.launch.cli import parse
-from deltabeast.launch.errors import RunError, UsageError
+from deltabeast.launch.errors import RunError, StoppedBySignal, UsageError
 from deltabeast.launch.panel import Panel
 from deltabeast.launch.run_dir import claim
 from deltabeast.launch.sources import ActorError
@@ -127,7 +127,8 @@ def test_a_killed_and_a_stopped_run_end_like_an_uninterrupted_one(
     stop = random.randrange(12, 20, 2)  # the update after it is in the middle of a cut unroll
     with monkeypatch.context() as patch:
         on_update(patch, lambda learner: learner.version == stop and os.kill(os.getpid(), signal.SIGTERM))
-        run(other, *arguments)
+        with pytest.raises(StoppedBySignal):
+            run(other, *arguments)
     assert stop * batch_size * 5 < newest(other)[0] < updates * batch_size * 5, "stopped, and not half-way"
     run(other, *arguments)
     assert_same_run(one, other)
@@ -205,7 +206,9 @@ def test_a_signal_between_the_update_and_its_row_is_not_lost(
         update(panel, step, row)
 
     monkeypatch.setattr(Panel, "update", patched)
-    run(tmp_path, *CARTPOLE, "--steps", "100k", "--log-seconds", "0")
+    with pytest.raises(StoppedBySignal) as stopped:
+        run(tmp_path, *CARTPOLE, "--steps", "100k", "--log-seconds", "0")
+    assert stopped.value.number == signal.SIGTERM
     assert newest(tmp_path)[0] == last_step(tmp_path) == 120
     assert "stopped at 120 of 100k steps" in capsys.readouterr().out
 
@@ -235,6 +238,7 @@ WRONG = {
     "discount": ((*CARTPOLE, "--discount", "1.5"), "--discount must lie between 0 and 1"),
     "turns and threads": ((*CARTPOLE, "--deterministic", "--overlap", "on"), "excludes --overlap on"),
     "stem": ((*CARTPOLE, "--stem", "residual"), "residual"),
+    "protocol": ((*CARTPOLE, "--protocol", "paper-code"), "--protocol paper-code: protocols are for --game"),
 }
 
 
@@ -258,7 +262,7 @@ def test_another_agent_or_a_run_that_must_not_be_there(tmp_path: Path) -> None:
         ((*CARTPOLE, "--resume", "never"), "already holds a run; give another --run-dir or --seed"),
         ((*CARTPOLE, "--core", "delta_net"), "holds a run with core rdn, not delta_net"),
         ((*CARTPOLE, "--core-options", "hidden_size", "32", "num_heads", "2"), "core_options"),
-        (("--env", "Acrobot-v1", *TINY), "holds a run with observation_shape"),
+        (("--env", "Acrobot-v1", *TINY), "holds a run with env_id CartPole-v1, not Acrobot-v1"),
     ):
         with pytest.raises(UsageError, match=message) as raised:
             run(tmp_path, *arguments, "--steps", "40")
@@ -568,7 +572,8 @@ def test_a_hanging_actor_does_not_keep_a_stopped_run_from_being_saved(
     monkeypatch.setattr(supervision, "SILENCE", 0.3)
     monkeypatch.setattr(sources, "_PATIENCE", 0.3)
     said = listen(monkeypatch, "no update for", lambda: os.kill(os.getpid(), signal.SIGTERM))
-    run(tmp_path, "--env", "training_envs:Stalls-v0", *FEEDFORWARD, "--overlap", "on")
+    with pytest.raises(StoppedBySignal):
+        run(tmp_path, "--env", "training_envs:Stalls-v0", *FEEDFORWARD, "--overlap", "on")
     assert newest(tmp_path)[0] == 360
     assert any(message.startswith("stopping after this update") for message in said)
     assert said[-1].startswith("stopped at 360 of 200M steps")
@@ -588,6 +593,13 @@ def listen(monkeypatch: pytest.MonkeyPatch, start: str, then: Callable[[], None]
 
     monkeypatch.setattr(Panel, "message", message)
     return said
+
+
+def test_another_protocol_is_named_as_what_differs(tmp_path: Path) -> None:
+    arguments = ("--game", "gopher", "--core", "feedforward", "--stem", "nature", *TINY)
+    run(tmp_path / "run", *arguments, "--steps", "20")
+    with pytest.raises(UsageError, match="with protocol paper-code, not ale-standard; give another"):
+        run(tmp_path / "run", *arguments, "--steps", "40", "--protocol", "ale-standard")
 
 
 def test_a_run_does_not_go_on_as_another_experiment(tmp_path: Path) -> None:
