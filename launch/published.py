@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import csv
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..envs import canonical_game
 
-PROTOCOL = "paper-code"
+PROTOCOL: Final = "paper-code"
 NO_NEGATIVE = frozenset({"battle_zone", "up_n_down"})
 """Games whose published evaluation leaves out episodes with a negative return: their score counters wrap."""
 

@@ -16,7 +16,7 @@ def last_score(run_dir: Path, *arguments: str) -> float:
 
 
 def test_an_agent_learns_what_it_sees(tmp_path: Path, seed: int) -> None:
-    """Guessing scores 16.7 of 50. RMSProp without the correction of its start ends there."""
+    """Guessing scores 16.7 of 50."""
     score = last_score(
         tmp_path / "run",
         *("--env", "training_envs:WhichThird-v0", "--core", "feedforward", "--stem", "nature"),
