@@ -1,16 +1,7 @@
-"""The sum rule and the delta rule over a chunk of C steps as a few matrix products.
+"""The sum rule and the delta rule over chunks of C steps as a few matrix products.
 
-Inside a chunk time is a matrix dimension. With rows K, Q `[C, K]`, V `[C, V]` of one head and the state W_0
-at the chunk's start, the writes U (rows u_t, so that W_t = W_{t-1} + u_t k_tᵀ) solve a triangular system:
-
-    A = M⁻ ∘ (diag(β) K Kᵀ)                  what earlier writes left under later keys
-    (I + A) U = diag(β) (V - diag(e) K W_0ᵀ)
-    Y = diag(e) Q W_0ᵀ + (M ∘ Q Kᵀ) U
-    W_C = e_C W_0 + Uᵀ diag(f) K
-
-Resets enter as masks alone: M_ti says that step t sees the write of step i <= t of the same episode (M⁻
-without the diagonal), e_t that step t still sees W_0, f_t that the write of step t reaches the chunk's end.
-The sum rule is the case U = V. Chunks follow each other in a loop that carries W.
+Inside a chunk time is a matrix dimension; README.md derives the form and its gradient in the names used here.
+What does not depend on the fast weights is computed for all chunks at once; a loop over chunks carries them.
 """
 
 from __future__ import annotations
@@ -23,29 +14,24 @@ from torch.autograd.function import once_differentiable
 
 from .precision import without_autocast
 
-CHUNK = 64
-"""Steps a chunk. The published unroll of 50 is one chunk; longer ones grow linearly in T."""
+CHUNK = 16
+"""Steps a chunk, about: products inside a chunk cost C a step, the loop a few small operations a chunk."""
 
 
 class Masks(NamedTuple):
-    """Who sees whom in one chunk, in the dtype of the data; a trailing 1 lets them scale rows."""
+    """Who sees whom in each of n chunks, in the dtype of the data; N = B H, and a trailing 1 scales rows."""
 
-    sees: Tensor  # M [B, 1, C, C], diagonal included
-    alive: Tensor  # e [B, 1, C, 1]
-    survives: Tensor  # f [B, 1, C, 1]
-    kept: Tensor  # e at the last step [B, 1, 1, 1]
+    sees: Tensor  # [n, N, 2C, C]: key t sees the writes of steps i < t, query t those of i <= t
+    alive: Tensor  # [n, N, C, 1]: step t still sees the chunk's W_0
+    survives: Tensor  # [n, N, C, 1]: the write of step t reaches the chunk's end
+    kept: Tensor  # [n, N, 1, 1]: W_0 reaches the chunk's end
 
 
 def sum_rule(q: Tensor, k: Tensor, v: Tensor, W: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """Equals `reference.sum_rule` to rounding."""
     W, broken = _set_aside_broken(W)
-    outputs = []
-    for span in _spans(q.shape[0]):
-        masks = _masks(reset[span], W.dtype)
-        y, W = _SumChunk.apply(_heads_first(q[span]), _heads_first(k[span]), _heads_first(v[span]), W, masks)
-        y, W, broken = _mark_broken(y, W, masks, broken)
-        outputs.append(y)
-    return _join(outputs), W
+    y, W = _Sum.apply(q, k, v, W, _masks(reset, W.shape[1], W.dtype))
+    return _mark_broken(y, W, reset, broken)
 
 
 def delta_rule(
@@ -53,42 +39,46 @@ def delta_rule(
 ) -> tuple[Tensor, Tensor]:
     """Equals `reference.delta_rule` to rounding."""
     W, broken = _set_aside_broken(W)
-    outputs = []
-    for span in _spans(q.shape[0]):
-        masks = _masks(reset[span], W.dtype)
-        b = beta[span].permute(1, 2, 0).unsqueeze(-1)
-        y, W = _DeltaChunk.apply(
-            _heads_first(q[span]), _heads_first(k[span]), _heads_first(v[span]), b, W, masks
-        )
-        y, W, broken = _mark_broken(y, W, masks, broken)
-        outputs.append(y)
-    return _join(outputs), W
+    y, W = _Delta.apply(q, k, v, beta.unsqueeze(-1), W, _masks(reset, W.shape[1], W.dtype))
+    return _mark_broken(y, W, reset, broken)
 
 
-def _spans(steps: int) -> list[slice]:
-    return [slice(start, min(start + CHUNK, steps)) for start in range(0, steps, CHUNK)]
+def _chunks(steps: int) -> tuple[int, int]:
+    """How many chunks, and the steps of each: as equal as can be, so that few steps are padding."""
+    length = -(-steps // max(1, round(steps / CHUNK)))
+    return -(-steps // length), length
 
 
-def _heads_first(x: Tensor) -> Tensor:
-    """`[C, B, H, N]` -> `[B, H, C, N]`, contiguous for the batched products."""
-    return x.permute(1, 2, 0, 3).contiguous()
+def _fold(x: Tensor) -> Tensor:
+    """`[T, B, H, M]` -> `[n, N, C, M]`, with zeros after the last step."""
+    steps, batch, heads, size = x.shape
+    count, length = _chunks(steps)
+    rows = x.new_empty(count, batch, heads, length, size)
+    steps_first = rows.permute(0, 3, 1, 2, 4)
+    whole = steps // length
+    steps_first[:whole] = x[: whole * length].unflatten(0, (whole, length))
+    if whole < count:
+        steps_first[whole, : steps - whole * length] = x[whole * length :]
+        steps_first[whole, steps - whole * length :] = 0
+    return rows.flatten(1, 2)
 
 
-def _join(outputs: list[Tensor]) -> Tensor:
-    y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)
-    return y.permute(2, 0, 1, 3)
+def _unfold(rows: Tensor, like: Tensor) -> Tensor:
+    """`[n, N, C, M]` -> the shape of `like`, `[T, B, H, M]`: without what follows the last step."""
+    return rows.unflatten(1, like.shape[1:3]).permute(0, 3, 1, 2, 4).flatten(0, 1)[: len(like)]
 
 
-def _masks(reset: Tensor, dtype: torch.dtype) -> Masks:
-    segment = reset.cumsum(0).T  # [B, C]: how many episodes have begun
-    same = segment.unsqueeze(-1) == segment.unsqueeze(-2)
+def _masks(reset: Tensor, heads: int, dtype: torch.dtype) -> Masks:
+    rows = _fold(reset[:, :, None, None].expand(-1, -1, heads, 1)).squeeze(-1)  # [n, N, C]
+    segment = rows.cumsum(-1, dtype=torch.int32)  # how many episodes have begun in the chunk
+    sees = (segment.unsqueeze(-1) == segment.unsqueeze(-2)).tril()
     alive = segment == 0
-    survives = segment == segment[:, -1:]
+    survives = segment == segment[..., -1:]
     return Masks(
-        same.tril().to(dtype).unsqueeze(1),
-        alive.to(dtype)[:, None, :, None],
-        survives.to(dtype)[:, None, :, None],
-        alive[:, -1].to(dtype)[:, None, None, None],
+        torch.cat((sees.tril(-1), sees), -2).to(dtype),
+        alive.to(dtype).unsqueeze(-1),
+        survives.to(dtype).unsqueeze(-1),
+        alive[..., -1].to(dtype)[..., None, None],
     )
 
 
@@ -103,72 +93,97 @@ def _set_aside_broken(W: Tensor) -> tuple[Tensor, Tensor | None]:
     return torch.where(broken, torch.zeros((), dtype=W.dtype, device=W.device), W), broken
 
 
-def _mark_broken(
-    y: Tensor, W: Tensor, masks: Masks, broken: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def _mark_broken(y: Tensor, W: Tensor, reset: Tensor, broken: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return nan wherever a broken initial state is still alive."""
     if broken is None:
-        return y, W, None
-    y = torch.where(broken & (masks.alive > 0), torch.nan, y)
-    broken = broken & (masks.kept > 0)
-    return y, torch.where(broken, torch.nan, W), broken
+        return y, W
+    alive = (reset.cumsum(0) == 0)[:, :, None, None]
+    y = torch.where(broken.squeeze(-1) & alive, torch.nan, y)
+    return y, torch.where(broken & alive[-1].unsqueeze(-1), torch.nan, W)
 
 
-class _SumChunk(torch.autograd.Function):
+class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, Q: Tensor, K: Tensor, V: Tensor, W: Tensor, masks: Masks) -> tuple[Tensor, Tensor]:
-        S = (Q @ K.mT).mul_(masks.sees)
-        Y = (Q @ W.mT).mul_(masks.alive).add_(S @ V)
-        ctx.save_for_backward(Q, K, V, W, S, *masks)
-        return Y, torch.addcmul((V * masks.survives).mT @ K, masks.kept, W)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, W: Tensor, masks: Masks) -> tuple[Tensor, Tensor]:
+        Q, K, V = _fold(q), _fold(k), _fold(v)
+        Q_alive, K_survives = Q * masks.alive, K * masks.survives
+        S = (Q @ K.mT).mul_(masks.sees[:, :, -Q.shape[-2] :])
+        starts, W_C = _carry(V.mT @ K_survives, W.flatten(0, 1), masks.kept)
+        Y = (Q_alive @ starts.mT).add_(S @ V)
+        ctx.save_for_backward(q, k, v, W, Q, Q_alive, K, K_survives, V, S, starts, *masks)
+        return _unfold(Y, v), W_C.view_as(W)
 
     @staticmethod
     @once_differentiable
     @without_autocast
-    def backward(ctx: Any, dY: Tensor, dW_C: Tensor) -> tuple[Tensor | None, ...]:
-        Q, K, V, W, S, *rest = ctx.saved_tensors
-        masks, dY = Masks(*rest), dY.contiguous()
-        dY_alive = dY * masks.alive
-        dS = (dY @ V.mT).mul_(masks.sees)
-        dQ = (dS @ K).add_(dY_alive @ W)
-        dK = (dS.mT @ Q).add_((V @ dW_C).mul_(masks.survives))
-        dV = (S.mT @ dY).add_((K @ dW_C.mT).mul_(masks.survives))
-        dW = (dY_alive.mT @ Q).addcmul_(masks.kept, dW_C)
-        return dQ, dK, dV, dW, None
+    def backward(ctx: Any, dy: Tensor, dW: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, W, Q, Q_alive, K, K_survives, V, S, starts, *rest = ctx.saved_tensors
+        masks, dY = Masks(*rest), _fold(dy)
+        ends, dW = _carry((dY.mT @ Q_alive).flip(0), dW.flatten(0, 1), masks.kept.flip(0))
+        ends = ends.flip(0)  # gradients of the states at the chunks' ends
+        dS = (dY @ V.mT).mul_(masks.sees[:, :, -Q.shape[-2] :])
+        dQ = (dS @ K).addcmul_(masks.alive, dY @ starts)
+        dK = (dS.mT @ Q).addcmul_(masks.survives, V @ ends)
+        dV = (S.mT @ dY).add_(K_survives @ ends.mT)
+        return _unfold(dQ, q), _unfold(dK, k), _unfold(dV, v), dW.view_as(W), None
 
 
-class _DeltaChunk(torch.autograd.Function):
+def _carry(added: Tensor, W: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """`W <- kept W + added`, chunk after chunk: the W that each begins with `[n, N, V, K]`, and the last."""
+    starts = torch.empty_like(added)
+    for start, increment, keep in zip(starts, added, kept, strict=True):
+        start.copy_(W)
+        W = torch.addcmul(increment, keep, start)
+    return starts, W
+
+
+class _Delta(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, Q: Tensor, K: Tensor, V: Tensor, b: Tensor, W: Tensor, masks: Masks
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, W: Tensor, masks: Masks
     ) -> tuple[Tensor, Tensor]:
-        KK = K @ K.mT
-        # The solver takes the diagonal as 1 and ignores what lies above: M⁻ needs no mask of its own.
-        A = (KK * masks.sees).mul_(b)
-        error = V - (K @ W.mT).mul_(masks.alive)  # v_t - e_t W_0 k_t
-        U = torch.linalg.solve_triangular(A, error * b, upper=False, unitriangular=True)
-        S = (Q @ K.mT).mul_(masks.sees)
-        Y = (Q @ W.mT).mul_(masks.alive).add_(S @ U)
-        ctx.save_for_backward(Q, K, b, W, KK, A, error, U, S, *masks)
-        return Y, torch.addcmul((U * masks.survives).mT @ K, masks.kept, W)
+        K, V, b = _fold(k), _fold(v), _fold(beta)
+        P = torch.cat((K, _fold(q)), -2)
+        C = K.shape[-2]
+        P_alive = P * masks.alive.repeat(1, 1, 2, 1)
+        K_alive, Q_alive, K_survives = P_alive[:, :, :C], P_alive[:, :, C:], K * masks.survives
+        G = (P @ K.mT).mul_(masks.sees)
+        A, S = G[:, :, :C], G[:, :, C:]
+        eye = torch.eye(C, dtype=v.dtype, device=v.device).expand_as(A)
+        # The inverse and not a solve a chunk: it serves all chunks at once, and their gradients.
+        inverse = torch.linalg.solve_triangular(A * b.mT, eye, upper=False, unitriangular=True)
+        E, U, starts = torch.empty_like(V), torch.empty_like(V), W.new_empty(len(V), *W.flatten(0, 1).shape)
+        state = W.flatten(0, 1)
+        for c, start in enumerate(starts):
+            start.copy_(state)
+            error = torch.baddbmm(V[c], K_alive[c], start.mT, alpha=-1)  # as if the chunk wrote nothing
+            torch.bmm(inverse[c], error, out=E[c])
+            torch.mul(E[c], b[c], out=U[c])
+            state = torch.baddbmm(start * masks.kept[c], U[c].mT, K_survives[c])
+        Y = (Q_alive @ starts.mT).add_(S @ U)
+        ctx.save_for_backward(q, W, P, P_alive, K_survives, G, inverse, b, E, U, starts, *masks)
+        return _unfold(Y, v), state.view_as(W)
 
     @staticmethod
     @once_differentiable
     @without_autocast
-    def backward(ctx: Any, dY: Tensor, dW_C: Tensor) -> tuple[Tensor | None, ...]:
-        Q, K, b, W, KK, A, error, U, S, *rest = ctx.saved_tensors
-        masks, dY = Masks(*rest), dY.contiguous()
-        dY_alive = dY * masks.alive
-        dU = (S.mT @ dY).add_((K @ dW_C.mT).mul_(masks.survives))
-        dE = torch.linalg.solve_triangular(A.mT, dU, upper=True, unitriangular=True)  # d(diag(b) error)
-        dA = (dE @ U.mT).mul_(masks.sees).tril_(-1).neg_()
-        dS = (dY @ U.mT).mul_(masks.sees)
-        db = (dE * error).sum(-1, keepdim=True).add_((dA * KK).sum(-1, keepdim=True))
-        dV = dE * b
-        G = dA.mul_(b)
-        dV_alive = dV * masks.alive
-        dQ = (dS @ K).add_(dY_alive @ W)
-        dK = (G @ K).add_(G.mT @ K).add_(dS.mT @ Q).sub_(dV_alive @ W)
-        dK.add_((U @ dW_C).mul_(masks.survives))
-        dW = (dY_alive.mT @ Q).sub_(dV_alive.mT @ K).addcmul_(masks.kept, dW_C)
-        return dQ, dK, dV, db, dW, None
+    def backward(ctx: Any, dy: Tensor, dW: Tensor) -> tuple[Tensor | None, ...]:
+        q, W, P, P_alive, K_survives, G, inverse, b, E, U, starts, *rest = ctx.saved_tensors
+        masks, C = Masks(*rest), E.shape[-2]
+        K, A, S = P[:, :, :C], G[:, :, :C], G[:, :, C:]
+        D = torch.cat((torch.empty_like(E), _fold(dy)), -2)  # gradient of (X, Z): -dV above dY
+        minus_dV, dY = D[:, :, :C], D[:, :, C:]
+        dU = S.mT @ dY
+        ends, dW = torch.empty_like(starts), dW.flatten(0, 1)
+        to_dV = (inverse * b).neg_()
+        for c in reversed(range(len(E))):
+            ends[c] = dW
+            dU[c].baddbmm_(K_survives[c], ends[c].mT)
+            minus_dV[c] = to_dV[c].mT @ dU[c]
+            dW = torch.baddbmm(ends[c] * masks.kept[c], D[c].mT, P_alive[c])
+        db = (dU.add_(A.mT @ minus_dV) * E).sum(-1, keepdim=True)
+        dG = (D @ U.mT).mul_(masks.sees)
+        dP = (dG @ K).addcmul_(masks.alive.repeat(1, 1, 2, 1), D @ starts)
+        dK = (dG.mT @ P).addcmul_(masks.survives, U @ ends).add_(dP[:, :, :C])
+        dv, dbeta = -_unfold(minus_dV, dy), _unfold(db, q[..., :1])
+        return _unfold(dP[:, :, C:], q), _unfold(dK, q), dv, dbeta, dW.view_as(W), None

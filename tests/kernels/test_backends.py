@@ -7,7 +7,7 @@ import torch
 from fastweight_helpers import RESET_PATTERNS, assert_near, make_reset
 from fastweight_rules import KEYS, RULES, STRENGTHS, make_inputs, run
 
-from deltabeast.kernels import stepwise
+from deltabeast.kernels import chunked, stepwise
 
 LENGTHS = (1, 2, 3, 15, 16, 17, 50, 51, 63, 64, 65, 80, 100, 130)
 FAST = ("chunked", "auto")
@@ -29,6 +29,13 @@ def compare(rule: str, steps: int, pattern: str, backend: str, **kinds: str) -> 
 def test_lengths(rule: str, pattern: str, seed: int) -> None:
     for steps in LENGTHS:
         compare(rule, steps, pattern, "chunked")
+
+
+def test_chunks_cover_every_step_with_little_padding() -> None:
+    for steps in range(1, 3000):
+        count, length = chunked._chunks(steps)
+        assert 0 <= count * length - steps < length
+        assert length <= 24 and (count * length <= 1.1 * steps or steps < 100), steps
 
 
 @pytest.mark.parametrize("rule", ["delta_rnn", "recurrent_delta"])
