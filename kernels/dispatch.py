@@ -140,6 +140,11 @@ _RULES: dict[str, dict[str, Callable[..., Any]]] = {
 }
 
 
+def backends(device: torch.device) -> dict[str, tuple[str, ...]]:
+    """The backends of every rule that can run on a device; auto, which is one of them, is left out."""
+    return {rule: tuple(name for name in BACKENDS if name in rules) for rule, rules in _RULES.items()}
+
+
 def _pick(rule: str, backend: str, x: Tensor, reset: Tensor) -> Callable[..., Any]:
     if reset.dtype is not torch.bool or reset.shape != x.shape[:2]:
         raise ValueError(f"{rule}: reset is {reset.dtype} {list(reset.shape)}; give bool {list(x.shape[:2])}")

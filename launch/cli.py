@@ -9,14 +9,12 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Union
 
 import tyro
-from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
+from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
-from .config import TrainConfig
+from .config import BenchConfig, CoresConfig, EvalConfig, GamesConfig, InfoConfig, TrainConfig
 from .errors import RunError, StoppedBySignal, UsageError
 
 DESCRIPTION = """Train, evaluate and compare Atari agents whose memory is a fast weight programmer.
@@ -28,50 +26,6 @@ To compare games, cores and seeds: tensorboard --logdir runs
 To score a saved agent: deltabeast eval runs/gopher/rdn/seed-1
 
 Steps are agent steps: one action chosen, 4 emulator frames with the usual frame skip."""
-
-
-@dataclass
-class EvalConfig:
-    """Evaluate a saved agent; the result is printed and kept in RUN/eval."""
-
-    run: Positional[Annotated[Path, arg(metavar="RUN")]]
-    """Directory of a run, for example runs/gopher/rdn/seed-1, or one checkpoint in it."""
-    checkpoint: str = "latest"
-    """latest, a number of agent steps (50M: the first checkpoint at or after it), or a checkpoint's path."""
-    protocol: Literal["paper-code", "paper-text", "ale-standard"] | None = None
-    """How the game is played and what an episode is; default: as the agent was trained."""
-    episodes: int = 30
-    """Consecutive episodes in each environment."""
-    repeats: int = 5
-    """Environments, each one repeat of the evaluation."""
-    sample: bool = False
-    """Sample actions from the policy instead of taking the most likely one."""
-    random: bool = False
-    """Evaluate random play as well and print both side by side."""
-    seed: int = 1
-    """Seed of environments and sampling."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    max_episode_steps: int = 1_000_000
-    """Give up when one episode goes on for more agent steps than this."""
-
-
-@dataclass
-class GamesConfig:
-    """List the Atari games."""
-
-
-@dataclass
-class CoresConfig:
-    """List the recurrent cores."""
-
-
-@dataclass
-class InfoConfig:
-    """Say what a run is, how far it came and what it scored."""
-
-    run: Positional[Annotated[Path, arg(metavar="RUN")]]
-    """Directory of a run, for example runs/gopher/rdn/seed-1."""
 
 
 def train(config: TrainConfig) -> None:
@@ -124,12 +78,19 @@ def info(config: InfoConfig) -> None:
         print(f"{label:<{width}}  {text}")
 
 
+def bench(config: BenchConfig) -> None:
+    from .bench import run_benchmark
+
+    run_benchmark(config)
+
+
 COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "train": (TrainConfig, train),
     "eval": (EvalConfig, evaluate),
     "games": (GamesConfig, games),
     "cores": (CoresConfig, cores),
     "info": (InfoConfig, info),
+    "bench": (BenchConfig, bench),
 }
 """Every command: what it can be told, and what does it."""
 
@@ -175,7 +136,7 @@ def _tyro(arguments: Sequence[str], stderr: io.StringIO | None = None) -> Any:
             prog="deltabeast",
             description=DESCRIPTION,
             args=list(arguments),
-            config=(OmitArgPrefixes,),
+            config=(OmitArgPrefixes, OmitSubcommandPrefixes),
         )
 
 
@@ -208,6 +169,8 @@ def condense(box: str, arguments: Sequence[str]) -> str:
     options = [line for line in body if re.match(r"-{1,2}\w", line)]
     if title == "unrecognized options":
         return _unrecognized(wrong, options, command, help_of)
+    if title == "missing subcommand" and command == "bench":
+        return "nothing to measure given; say deltabeast bench kernels or deltabeast bench env"
     if title == "missing subcommand":
         return f"no command given; say one of {', '.join(COMMANDS)}"
     if title == "required options":
@@ -235,7 +198,7 @@ def _unrecognized(wrong: str, options: list[str], command: str | None, help_of: 
     flag = next((word for word in given if word.startswith("-")), None)
     if flag is not None:
         names = [name.split()[0].rstrip(",") for name in options]
-        near = difflib.get_close_matches(flag, names, n=3, cutoff=0.5) or names[:3]
+        near = difflib.get_close_matches(flag, dict.fromkeys(names), n=3, cutoff=0.5) or names[:3]
         hint = f"did you mean {' or '.join(near)}?" if near else f"{help_of} lists the options"
         return f"unknown option {flag}; {hint}"
     if command is None:

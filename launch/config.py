@@ -1,10 +1,12 @@
-"""What `deltabeast train` can be told. Standard library only, so that --help is quick."""
+"""What each command can be told. Nothing here imports torch, so that --help is quick."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, Union
+
+from tyro.conf import Positional, arg, subcommand
 
 
 @dataclass
@@ -76,3 +78,97 @@ class TrainConfig:
     """Agent steps between checkpoints that are kept for good."""
     log_seconds: float = 10.0
     """Seconds between rows of the log."""
+
+
+@dataclass
+class EvalConfig:
+    """Evaluate a saved agent; the result is printed and kept in RUN/eval."""
+
+    run: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """Directory of a run, for example runs/gopher/rdn/seed-1, or one checkpoint in it."""
+    checkpoint: str = "latest"
+    """latest, a number of agent steps (50M: the first checkpoint at or after it), or a checkpoint's path."""
+    protocol: Literal["paper-code", "paper-text", "ale-standard"] | None = None
+    """How the game is played and what an episode is; default: as the agent was trained."""
+    episodes: int = 30
+    """Consecutive episodes in each environment."""
+    repeats: int = 5
+    """Environments, each one repeat of the evaluation."""
+    sample: bool = False
+    """Sample actions from the policy instead of taking the most likely one."""
+    random: bool = False
+    """Evaluate random play as well and print both side by side."""
+    seed: int = 1
+    """Seed of environments and sampling."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    max_episode_steps: int = 1_000_000
+    """Give up when one episode goes on for more agent steps than this."""
+
+
+@dataclass
+class GamesConfig:
+    """List the Atari games."""
+
+
+@dataclass
+class CoresConfig:
+    """List the recurrent cores."""
+
+
+@dataclass
+class InfoConfig:
+    """Say what a run is, how far it came and what it scored."""
+
+    run: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """Directory of a run, for example runs/gopher/rdn/seed-1."""
+
+
+@dataclass
+class BenchKernelsConfig:
+    """Check every kernel against float64, then time it; a kernel that is wrong gets no time."""
+
+    steps: int = 50
+    """Steps of a span, T."""
+    batch_size: int = 32
+    """Rows, B."""
+    heads: int = 4
+    """Heads, H."""
+    head_size: int = 32
+    """Width of keys and values; the LSTM has twice the width of all heads, as published."""
+    reset_share: float = 0.02
+    """Share of the steps that begin an episode."""
+    repeats: int = 20
+    """Times each backend is timed, in turns with the others; the median counts."""
+    seed: int = 1
+    """Seed of the numbers."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    json: Path | None = None
+    """Write the result there as well, with hardware, versions and commit."""
+
+
+@dataclass
+class BenchEnvConfig:
+    """Time the emulation of games alone, with random actions."""
+
+    games: tuple[str, ...] = ("pong", "breakout", "gopher", "seaquest")
+    """Games to time."""
+    num_envs: tuple[int, ...] = (8, 32, 128)
+    """Numbers of environments stepped together."""
+    threads: tuple[int, ...] = ()
+    """Numbers of emulator threads; default: 1 and as many as there are cores."""
+    seconds: float = 2.0
+    """Seconds of each measurement; each is made three times and the median counts."""
+    json: Path | None = None
+    """Write the result there as well, with hardware, versions and commit."""
+
+
+@dataclass
+class BenchConfig:
+    """Measure this machine: kernels, or env."""
+
+    what: Union[  # noqa: UP007  # tyro wants it so
+        Annotated[BenchKernelsConfig, subcommand("kernels")], Annotated[BenchEnvConfig, subcommand("env")]
+    ]
+    """What to measure."""

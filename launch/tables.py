@@ -11,6 +11,8 @@ from rich.text import Text
 
 if TYPE_CHECKING:  # evaluate imports torch, which listing games needs not wait for
     from ..envs import GameInfo
+    from .bench_env import EnvSpeed
+    from .bench_kernels import Measured
     from .evaluate import Evaluation, Summary
     from .published import PublishedScore
 
@@ -38,6 +40,30 @@ def cores_table(cores: Sequence[tuple[str, int, str]]) -> Table:
     table.columns[2].no_wrap = False
     for name, parameters, description in cores:
         table.add_row(name, f"{parameters:,}", description)
+    return table
+
+
+def kernel_table(kernels: Sequence[Measured]) -> Table:
+    """Every backend of every rule: whether it is right, and if so how fast."""
+    table = _table("rule", "backend", "error", "forward", "with backward", "vs reference", "peak memory")
+    for kernel in kernels:
+        row = [kernel.rule, kernel.backend, f"{kernel.error:.0e}"]
+        if kernel.forward is None or kernel.both is None:
+            row.append("WRONG: not timed" if not kernel.right else "")
+        else:
+            row += [f"{kernel.forward * 1e3:.2f} ms", f"{kernel.both * 1e3:.2f} ms"]
+            row.append("" if kernel.ratio is None else f"{kernel.ratio:.1f}x")
+            row.append("" if kernel.peak_bytes is None else f"{kernel.peak_bytes / 2**20:.1f} MiB")
+        table.add_row(*row)
+    return table
+
+
+def env_speed_table(speeds: Sequence[EnvSpeed]) -> Table:
+    """Agent steps a second of every game, number of environments and threads."""
+    table = _table("game", "environments", "threads", "agent steps/s")
+    for speed in speeds:
+        row = speed.game, str(speed.num_envs), str(speed.threads), f"{speed.steps_per_second:,.0f}"
+        table.add_row(*row)
     return table
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
 from deltabeast.launch import cli, eval_run
+from deltabeast.launch.config import BenchEnvConfig, BenchKernelsConfig, EvalConfig, GamesConfig
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.eval_run import evaluate_run
 from deltabeast.launch.info import describe_run
@@ -97,7 +98,7 @@ def test_errors_of_a_command_become_one_line(
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setitem(cli.COMMANDS, "games", (cli.GamesConfig, fail))
+    monkeypatch.setitem(cli.COMMANDS, "games", (GamesConfig, fail))
     got, _, printed = run(capsys, "games")
     assert got == code and printed.count("\n") == 1
 
@@ -114,21 +115,28 @@ def test_help_is_quick_and_does_not_import_torch() -> None:
         assert f"• {command} " in done.stdout
 
 
-@pytest.mark.parametrize("command", list(cli.COMMANDS))
+CONFIGS = {
+    **{command: config for command, (config, _) in cli.COMMANDS.items() if command != "bench"},
+    "bench kernels": BenchKernelsConfig,
+    "bench env": BenchEnvConfig,
+}
+
+
+@pytest.mark.parametrize("command", CONFIGS)
 def test_every_option_of_every_command_is_explained(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, command, "--help")
+    code, out, _ = run(capsys, *command.split(), "--help")
     assert code == 0
-    for name in cli.COMMANDS[command][0].__dataclass_fields__:
+    for name in CONFIGS[command].__dataclass_fields__:
         assert name == "run" or f"--{name.replace('_', '-')}" in out
 
 
 def test_arguments_reach_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[Any] = []
-    monkeypatch.setitem(cli.COMMANDS, "eval", (cli.EvalConfig, got.append))
+    monkeypatch.setitem(cli.COMMANDS, "eval", (EvalConfig, got.append))
     cli.main(
         ["eval", "a/b", "--checkpoint", "50M", "--protocol", "ale-standard", "--random", "--episodes", "2"]
     )
-    expected = cli.EvalConfig(
+    expected = EvalConfig(
         run=Path("a/b"), checkpoint="50M", protocol="ale-standard", random=True, episodes=2
     )  # fmt: skip
     assert got == [expected]

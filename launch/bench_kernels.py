@@ -1,0 +1,176 @@
+"""`deltabeast bench kernels`: is every kernel right on this machine, and how fast is it?"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from .config import BenchKernelsConfig
+from .errors import UsageError
+from .machine import prepare_process, resolve_device
+
+TOLERANCE = 1e-4
+"""Relative error against the float64 reference, of a whole tensor and of each of its rows."""
+
+Inputs = tuple[Tensor, ...]
+
+
+@dataclass
+class Measured:
+    """One backend of one rule. Times are medians in seconds of a span of T steps."""
+
+    rule: str
+    backend: str
+    error: float
+    """largest relative error of any output or gradient, whole tensors and rows"""
+    forward: float | None = None
+    both: float | None = None
+    """forward and backward"""
+    ratio: float | None = None
+    """how many times faster than the reference, forward and backward: the median over pairs"""
+    peak_bytes: int | None = None
+    """memory at the highest point of forward and backward, beyond the inputs"""
+
+    @property
+    def right(self) -> bool:
+        return self.error <= TOLERANCE
+
+
+def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
+    """Check and time every backend of every rule; one that is wrong gets no time.
+
+    Raises UsageError for sizes or a device that cannot be.
+    """
+    for name in ("steps", "batch_size", "heads", "head_size", "repeats"):
+        if getattr(config, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+    try:
+        device = resolve_device(config.device)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    prepare_process()
+    generator = torch.Generator().manual_seed(config.seed)
+    sizes = config.steps, config.batch_size, config.heads, config.head_size
+    reset = (torch.rand(sizes[:2], generator=generator) < config.reset_share).to(device)
+    for rule, backends in kernels.backends(device).items():
+        inputs = tuple(x.to(device) for x in _inputs(rule, *sizes, generator))
+        want = _run(rule, [x.double() for x in inputs], reset, "reference")
+        found = [Measured(rule, name, _error(_run(rule, inputs, reset, name), want)) for name in backends]
+        _time(found, inputs, reset, config.repeats)
+        yield from found
+
+
+def _inputs(rule: str, T: int, B: int, H: int, d: int, generator: torch.Generator) -> Inputs:
+    """All of a rule's float arguments in its own order, as the cores make them."""
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    q, k, v, beta = randn(T, B, H, d), randn(T, B, H, d), randn(T, B, H, d), randn(T, B, H)
+    W, y0 = 0.1 * randn(B, H, d, d), randn(B, H, d)
+    if rule == "recurrent_delta":
+        slow = (randn(H, d, d), randn(H, d, d), randn(H, d, d), randn(H, d))
+        return q, k, v, beta, *(R * d**-0.5 for R in slow), W, y0
+    q, k, beta = q.softmax(-1), k.softmax(-1), beta.sigmoid()
+    arguments: dict[str, Inputs] = {
+        "sum_rule": (q, k, v, W),
+        "delta_rule": (q, k, v, beta, W),
+        "delta_rnn": (v, k, randn(T, B, H, d), beta, W, y0),
+    }
+    return arguments[rule]
+
+
+def _run(rule: str, inputs: Inputs | list[Tensor], reset: Tensor, backend: str) -> list[Tensor]:
+    """Outputs, and the gradients of a fixed random sum of them."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    outputs = getattr(kernels, rule)(*leaves, reset, backend=backend)
+    generator = torch.Generator().manual_seed(1)
+    weights = [torch.randn(out.shape, generator=generator).to(out) for out in outputs]
+    return [*(out.detach() for out in outputs), *torch.autograd.grad(outputs, leaves, weights)]
+
+
+def _error(got: list[Tensor], want: list[Tensor]) -> float:
+    """The largest relative error of a tensor or of one of its rows; inf if a number is not finite."""
+    worst = 0.0
+    for x, y in zip(got, want, strict=True):
+        x, y = x.double().reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
+        if not x.isfinite().all():
+            return float("inf")
+        error, size = (x - y).norm(dim=-1), y.norm(dim=-1)
+        # Rows that are nearly zero beside the others are measured by the others.
+        typical = 0.1 * size.square().mean().sqrt() + 1e-30
+        whole, rows = error.norm() / (size.norm() + 1e-30), (error / (size + typical)).max()
+        worst = max(worst, float(whole), float(rows))
+    return worst
+
+
+def _time(found: list[Measured], inputs: Inputs, reset: Tensor, repeats: int) -> None:
+    """In turns, so that whatever else the machine does falls on all of them alike."""
+    right = [measured for measured in found if measured.right]
+    work = {measured.backend: _work(measured, inputs, reset) for measured in right}
+    forward: dict[str, list[float]] = {name: [] for name in work}
+    both: dict[str, list[float]] = {name: [] for name in work}
+    for index in range(repeats + 3):
+        for name, once in work.items():
+            first, second = once()
+            if index >= 3:  # the first ones warm up
+                forward[name].append(first)
+                both[name].append(first + second)
+    for measured in right:
+        name = measured.backend
+        measured.forward, measured.both = statistics.median(forward[name]), statistics.median(both[name])
+        if "reference" in both:
+            pairs = zip(both["reference"], both[name], strict=True)
+            measured.ratio = statistics.median(slow / fast for slow, fast in pairs)
+        measured.peak_bytes = _peak_bytes(work[name])
+
+
+def _work(measured: Measured, inputs: Inputs, reset: Tensor) -> Callable[[], tuple[float, float]]:
+    """One forward and backward; gives the seconds of each."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    function = getattr(kernels, measured.rule)
+    ones = [torch.ones_like(out) for out in function(*inputs, reset)]
+    clock = _cuda_clock if reset.is_cuda else time.perf_counter
+
+    def once() -> tuple[float, float]:
+        start = clock()
+        outputs = function(*leaves, reset, backend=measured.backend)
+        middle = clock()
+        torch.autograd.grad(outputs, leaves, ones)
+        return middle - start, clock() - middle
+
+    return once
+
+
+def _cuda_clock() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _peak_bytes(work: Callable[[], Any]) -> int:
+    """Memory at the highest point, beyond what was there before."""
+    if torch.cuda.is_available() and torch.cuda.memory_allocated():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        return torch.cuda.max_memory_allocated() - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it would announce each profile
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        work()
+    assert profile.profiler is not None and profile.profiler.kineto_results is not None
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    now = highest = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        highest = max(highest, now)
+    return highest
