@@ -1,4 +1,4 @@
-"""The sum rule and the delta rule over chunks of C steps as a few matrix products.
+"""The sum rule, the delta rule and the Delta RNN over chunks of C steps as a few matrix products.
 
 Inside a chunk time is a matrix dimension; README.md derives the form and its gradient in the names used here.
 What does not depend on the fast weights is computed for all chunks at once; a loop over chunks carries them.
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .precision import without_autocast
+from .stepwise import Resets, softmax_backward
 
 CHUNK = 16
 """Steps a chunk, about: products inside a chunk cost C a step, the loop a few small operations a chunk."""
@@ -21,7 +22,8 @@ CHUNK = 16
 class Masks(NamedTuple):
     """Who sees whom in each of n chunks, in the dtype of the data; N = B H, and a trailing 1 scales rows."""
 
-    sees: Tensor  # [n, N, 2C, C]: key t sees the writes of steps i < t, query t those of i <= t
+    sees: Tensor  # [n, N, C, C]: the query of step t sees the write of step i <= t
+    before: Tensor  # the same for its key, which reads before the step's own write
     alive: Tensor  # [n, N, C, 1]: step t still sees the chunk's W_0
     survives: Tensor  # [n, N, C, 1]: the write of step t reaches the chunk's end
     kept: Tensor  # [n, N, 1, 1]: W_0 reaches the chunk's end
@@ -41,6 +43,17 @@ def delta_rule(
     W, broken = _set_aside_broken(W)
     y, W = _Delta.apply(q, k, v, beta.unsqueeze(-1), W, _masks(reset, W.shape[1], W.dtype))
     return _mark_broken(y, W, reset, broken)
+
+
+def delta_rnn(
+    z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Equals `reference.delta_rnn` to rounding."""
+    R, broken = _set_aside_broken(R)
+    masks = _masks(reset, R.shape[1], R.dtype)
+    y, R = _DeltaRNN.apply(z, k, v, beta.unsqueeze(-1), R, y0, reset, masks)
+    y, R = _mark_broken(y, R, reset, broken)
+    return y, R, y[-1]
 
 
 def _chunks(steps: int) -> tuple[int, int]:
@@ -75,7 +88,8 @@ def _masks(reset: Tensor, heads: int, dtype: torch.dtype) -> Masks:
     alive = segment == 0
     survives = segment == segment[..., -1:]
     return Masks(
-        torch.cat((sees.tril(-1), sees), -2).to(dtype),
+        sees.to(dtype),
+        sees.tril(-1).to(dtype),
         alive.to(dtype).unsqueeze(-1),
         survives.to(dtype).unsqueeze(-1),
         alive[..., -1].to(dtype)[..., None, None],
@@ -107,7 +121,7 @@ class _Sum(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, W: Tensor, masks: Masks) -> tuple[Tensor, Tensor]:
         Q, K, V = _fold(q), _fold(k), _fold(v)
         Q_alive, K_survives = Q * masks.alive, K * masks.survives
-        S = (Q @ K.mT).mul_(masks.sees[:, :, -Q.shape[-2] :])
+        S = (Q @ K.mT).mul_(masks.sees)
         starts, W_C = _carry(V.mT @ K_survives, W.flatten(0, 1), masks.kept)
         Y = (Q_alive @ starts.mT).add_(S @ V)
         ctx.save_for_backward(q, k, v, W, Q, Q_alive, K, K_survives, V, S, starts, *masks)
@@ -121,7 +135,7 @@ class _Sum(torch.autograd.Function):
         masks, dY = Masks(*rest), _fold(dy)
         ends, dW = _carry((dY.mT @ Q_alive).flip(0), dW.flatten(0, 1), masks.kept.flip(0))
         ends = ends.flip(0)  # gradients of the states at the chunks' ends
-        dS = (dY @ V.mT).mul_(masks.sees[:, :, -Q.shape[-2] :])
+        dS = (dY @ V.mT).mul_(masks.sees)
         dQ = (dS @ K).addcmul_(masks.alive, dY @ starts)
         dK = (dS.mT @ Q).addcmul_(masks.survives, V @ ends)
         dV = (S.mT @ dY).add_(K_survives @ ends.mT)
@@ -137,53 +151,151 @@ def _carry(added: Tensor, W: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     return starts, W
 
 
+class _Writes(NamedTuple):
+    """All that chunks of delta-rule writes leave for reads and for gradients (README.md has the names)."""
+
+    K: Tensor
+    K_survives: Tensor
+    b: Tensor
+    A: Tensor
+    inverse: Tensor
+    E: Tensor
+    U: Tensor
+    starts: Tensor  # [n, N, V, K]: the fast weights that each chunk begins with
+
+
+def _write(K: Tensor, V: Tensor, b: Tensor, W: Tensor, masks: Masks) -> tuple[_Writes, Tensor]:
+    """The writes of k, v and beta, folded, into W `[N, V, K]`; also W after the last."""
+    K_alive, K_survives = K * masks.alive, K * masks.survives
+    A = (K @ K.mT).mul_(masks.before)
+    eye = torch.eye(K.shape[-2], dtype=K.dtype, device=K.device).expand_as(A)
+    # The inverse and not a solve a chunk: it serves all chunks at once, and their gradients.
+    inverse = torch.linalg.solve_triangular(A * b.mT, eye, upper=False, unitriangular=True)
+    E, U, starts = torch.empty_like(V), torch.empty_like(V), W.new_empty(len(V), *W.shape)
+    for c, start in enumerate(starts):
+        start.copy_(W)
+        error = torch.baddbmm(V[c], K_alive[c], start.mT, alpha=-1)  # as if the chunk wrote nothing
+        torch.bmm(inverse[c], error, out=E[c])
+        torch.mul(E[c], b[c], out=U[c])
+        W = torch.baddbmm(start * masks.kept[c], U[c].mT, K_survives[c])
+    return _Writes(K, K_survives, b, A, inverse, E, U, starts), W
+
+
+def _delta_backward(
+    Q: Tensor, S: Tensor, dY: Tensor, dW: Tensor, writes: _Writes, masks: Masks
+) -> tuple[Tensor, ...]:
+    """Gradients of Q, K, V, b and the initial W, from those of what Q read and of the last W."""
+    K, K_survives, b, A, inverse, E, U, starts = writes
+    C = K.shape[-2]
+    P, alive = torch.cat((K, Q), -2), masks.alive.repeat(1, 1, 2, 1)
+    P_alive = P * alive
+    D = torch.cat((torch.empty_like(E), dY), -2)  # gradient of P Wᵀ: -dV above dY
+    minus_dV = D[:, :, :C]
+    dU = S.mT @ dY
+    ends = torch.empty_like(starts)
+    to_dV = (inverse * b).neg_()
+    for c in reversed(range(len(E))):
+        ends[c] = dW
+        dU[c].baddbmm_(K_survives[c], ends[c].mT)
+        minus_dV[c] = to_dV[c].mT @ dU[c]
+        dW = torch.baddbmm(ends[c] * masks.kept[c], D[c].mT, P_alive[c])
+    db = (dU.add_(A.mT @ minus_dV) * E).sum(-1, keepdim=True)
+    dG = (D @ U.mT).mul_(torch.cat((masks.before, masks.sees), -2))
+    dP = (dG @ K).addcmul_(alive, D @ starts)
+    dK = (dG.mT @ P).addcmul_(masks.survives, U @ ends).add_(dP[:, :, :C])
+    return dP[:, :, C:], dK, -minus_dV, db, dW
+
+
 class _Delta(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, W: Tensor, masks: Masks
     ) -> tuple[Tensor, Tensor]:
-        K, V, b = _fold(k), _fold(v), _fold(beta)
-        P = torch.cat((K, _fold(q)), -2)
-        C = K.shape[-2]
-        P_alive = P * masks.alive.repeat(1, 1, 2, 1)
-        K_alive, Q_alive, K_survives = P_alive[:, :, :C], P_alive[:, :, C:], K * masks.survives
-        G = (P @ K.mT).mul_(masks.sees)
-        A, S = G[:, :, :C], G[:, :, C:]
-        eye = torch.eye(C, dtype=v.dtype, device=v.device).expand_as(A)
-        # The inverse and not a solve a chunk: it serves all chunks at once, and their gradients.
-        inverse = torch.linalg.solve_triangular(A * b.mT, eye, upper=False, unitriangular=True)
-        E, U, starts = torch.empty_like(V), torch.empty_like(V), W.new_empty(len(V), *W.flatten(0, 1).shape)
-        state = W.flatten(0, 1)
-        for c, start in enumerate(starts):
-            start.copy_(state)
-            error = torch.baddbmm(V[c], K_alive[c], start.mT, alpha=-1)  # as if the chunk wrote nothing
-            torch.bmm(inverse[c], error, out=E[c])
-            torch.mul(E[c], b[c], out=U[c])
-            state = torch.baddbmm(start * masks.kept[c], U[c].mT, K_survives[c])
-        Y = (Q_alive @ starts.mT).add_(S @ U)
-        ctx.save_for_backward(q, W, P, P_alive, K_survives, G, inverse, b, E, U, starts, *masks)
-        return _unfold(Y, v), state.view_as(W)
+        Q, K = _fold(q), _fold(k)
+        writes, W_T = _write(K, _fold(v), _fold(beta), W.flatten(0, 1), masks)
+        S = (Q @ K.mT).mul_(masks.sees)
+        Y = ((Q * masks.alive) @ writes.starts.mT).add_(S @ writes.U)
+        ctx.save_for_backward(v, W, Q, S, *writes, *masks)
+        return _unfold(Y, v), W_T.view_as(W)
 
     @staticmethod
     @once_differentiable
     @without_autocast
     def backward(ctx: Any, dy: Tensor, dW: Tensor) -> tuple[Tensor | None, ...]:
-        q, W, P, P_alive, K_survives, G, inverse, b, E, U, starts, *rest = ctx.saved_tensors
-        masks, C = Masks(*rest), E.shape[-2]
-        K, A, S = P[:, :, :C], G[:, :, :C], G[:, :, C:]
-        D = torch.cat((torch.empty_like(E), _fold(dy)), -2)  # gradient of (X, Z): -dV above dY
-        minus_dV, dY = D[:, :, :C], D[:, :, C:]
-        dU = S.mT @ dY
-        ends, dW = torch.empty_like(starts), dW.flatten(0, 1)
-        to_dV = (inverse * b).neg_()
-        for c in reversed(range(len(E))):
-            ends[c] = dW
-            dU[c].baddbmm_(K_survives[c], ends[c].mT)
-            minus_dV[c] = to_dV[c].mT @ dU[c]
-            dW = torch.baddbmm(ends[c] * masks.kept[c], D[c].mT, P_alive[c])
-        db = (dU.add_(A.mT @ minus_dV) * E).sum(-1, keepdim=True)
-        dG = (D @ U.mT).mul_(masks.sees)
-        dP = (dG @ K).addcmul_(masks.alive.repeat(1, 1, 2, 1), D @ starts)
-        dK = (dG.mT @ P).addcmul_(masks.survives, U @ ends).add_(dP[:, :, :C])
-        dv, dbeta = -_unfold(minus_dV, dy), _unfold(db, q[..., :1])
-        return _unfold(dP[:, :, C:], q), _unfold(dK, q), dv, dbeta, dW.view_as(W), None
+        v, W, Q, S, *rest = ctx.saved_tensors
+        writes, masks = _Writes(*rest[:8]), Masks(*rest[8:])
+        dQ, dK, dV, db, dW = _delta_backward(Q, S, _fold(dy), dW.flatten(0, 1), writes, masks)
+        dq, dk, dv, dbeta = (_unfold(x, v) for x in (dQ, dK, dV, db))
+        return dq, dk, dv, dbeta, dW.view_as(W), None
+
+
+class _DeltaRNN(torch.autograd.Function):
+    """Writes as in `_Delta`. Only the reads are in sequence: what p = softmax(y) reads makes the next y.
+
+    With a chunk's writes known, a read is two products with matrices that no step changes: with `[R_0ᵀ, Kᵀ]`,
+    and, after a mask, with 1 above U. So is its gradient, with `[R_0, Uᵀ]`, and with 1 above K.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        R: Tensor,
+        y0: Tensor,
+        reset: Tensor,
+        masks: Masks,
+    ) -> tuple[Tensor, Tensor]:
+        writes, R_T = _write(_fold(k), _fold(v), _fold(beta), R.flatten(0, 1), masks)
+        first = torch.cat((writes.starts.mT, writes.K.mT), -1)
+        second = _below_identity(writes.U)
+        visible, resets = _visible(masks, len(z), z.shape[-1]), Resets(reset)
+        rows = z.flatten(1, 2).unsqueeze(2)  # [T, N, 1, V]: rows times matrices
+        p, y, seen = torch.empty_like(rows), torch.empty_like(rows), torch.empty_like(visible[0])
+        before = y0.flatten(0, 1).unsqueeze(1)
+        for t in range(len(z)):
+            c = t // writes.K.shape[-2]
+            before = resets.forget(t, before)
+            torch.softmax(before, -1, out=p[t])
+            torch.bmm(p[t], first[c], out=seen).mul_(visible[t])
+            before = torch.baddbmm(rows[t], seen, second[c], out=y[t])
+        ctx.save_for_backward(p, reset, R, y0, *writes, *masks)
+        return y.view(z.shape), R_T.view_as(R)
+
+    @staticmethod
+    @once_differentiable
+    @without_autocast
+    def backward(ctx: Any, dY: Tensor, dR: Tensor) -> tuple[Tensor | None, ...]:
+        p, reset, R, y0, *rest = ctx.saved_tensors
+        writes, masks = _Writes(*rest[:8]), Masks(*rest[8:])
+        first = torch.cat((writes.starts, writes.U.mT), -1)
+        second = _below_identity(writes.K)
+        visible, resets = _visible(masks, len(p), p.shape[-1]), Resets(reset)
+        rows = dY.flatten(1, 2).unsqueeze(2)
+        dy, dp, seen = torch.empty_like(p), torch.empty_like(p[0]), torch.empty_like(visible[0])
+        before = torch.zeros_like(p[0])  # gradient of the output that the next step reads with
+        for t in reversed(range(len(p))):
+            c = t // writes.K.shape[-2]
+            torch.add(rows[t], before, out=dy[t])
+            torch.bmm(dy[t], first[c], out=seen).mul_(visible[t])
+            torch.bmm(seen, second[c], out=dp)
+            before = resets.forget(t, softmax_backward(dp, p[t]))
+        dz = dy.view(dY.shape)
+        Q = _fold(p.view(dY.shape))
+        S = (Q @ writes.K.mT).mul_(masks.sees)
+        _, dK, dV, db, dR = _delta_backward(Q, S, _fold(dz), dR.flatten(0, 1), writes, masks)
+        return dz, *(_unfold(x, dz) for x in (dK, dV, db)), dR.view_as(R), before.view_as(y0), None, None
+
+
+def _below_identity(rows: Tensor) -> Tensor:
+    """`[n, N, C, V]` -> `[n, N, V + C, V]`."""
+    eye = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
+    return torch.cat((eye.expand(*rows.shape[:2], -1, -1), rows), -2)
+
+
+def _visible(masks: Masks, steps: int, size: int) -> Tensor:
+    """`[T, N, 1, size + C]`: whether step t sees the chunk's initial state, and which of its writes."""
+    mask = torch.cat((masks.alive.expand(-1, -1, -1, size), masks.sees), -1)
+    return mask.transpose(1, 2).flatten(0, 1)[:steps].unsqueeze(2)

@@ -135,7 +135,11 @@ _RULES: dict[str, dict[str, Callable[..., Any]]] = {
         "chunked": chunked.delta_rule,
         "step": stepwise.delta_rule,
     },
-    "delta_rnn": {"reference": reference.delta_rnn, "chunked": stepwise.delta_rnn},
+    "delta_rnn": {
+        "reference": reference.delta_rnn,
+        "chunked": chunked.delta_rnn,
+        "step": stepwise.delta_rnn,
+    },
     "recurrent_delta": {"reference": reference.recurrent_delta, "chunked": stepwise.recurrent_delta},
 }
 

@@ -1,5 +1,5 @@
-"""Lean loops over steps: for the two rules that cannot do otherwise, with backward passes written by hand,
-and for actors, who take one step at a time and no gradient.
+"""Lean loops over steps: for the rule that cannot do otherwise, with a backward pass written by hand, and for
+actors, who take one step at a time and no gradient.
 
 A delta-rule step with the rows P = (q, k) and W the fast weights before the write is
 
@@ -34,7 +34,7 @@ SPACING = 8
 @torch.no_grad()
 def sum_rule(q: Tensor, k: Tensor, v: Tensor, W: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """Equals `reference.sum_rule` to rounding, without gradients."""
-    fast = _Fast(W, _Resets(reset), keep=False)
+    fast = _Fast(W, Resets(reset), keep=False)
     y = v.new_empty(v.shape)
     for t in range(len(q)):
         fast.begin(t)
@@ -48,7 +48,7 @@ def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, W: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Equals `reference.delta_rule` to rounding, without gradients."""
-    fast = _Fast(W, _Resets(reset), keep=False)
+    fast = _Fast(W, Resets(reset), keep=False)
     y = v.new_empty(v.shape)
     steps = _DeltaSteps(fast, _flat(y), k.shape[-1], keep=False)
     rows, v, beta = _flat(torch.stack((q, k), 3)), _flat(v), _flat(beta.unsqueeze(-1))
@@ -58,13 +58,22 @@ def delta_rule(
     return y, fast.now.view(W.shape)
 
 
+@torch.no_grad()
 def delta_rnn(
     z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Equals `reference.delta_rnn` to rounding."""
-    inputs = (z, k, v, beta.unsqueeze(-1), R, y0)
-    y, R = _DeltaRNN.apply(*inputs, reset, _wants_gradient(inputs))
-    return y, R, y[-1]
+    """Equals `reference.delta_rnn` to rounding, without gradients."""
+    resets = Resets(reset)
+    fast = _Fast(R, resets, keep=False)
+    outputs = z.new_empty(z.shape)
+    steps = _DeltaSteps(fast, _flat(outputs), k.shape[-1], keep=False)
+    z, k, v, beta = _flat(z), _flat(k), _flat(v), _flat(beta.unsqueeze(-1))
+    y = y0.flatten(0, 1)
+    for t in range(len(z)):
+        fast.begin(t)
+        P = torch.stack((resets.forget(t, y).softmax(-1), k[t]), 1, out=steps.P[0])
+        y = steps.take(t, P, v[t], beta[t]).add_(z[t])
+    return outputs, fast.now.view(R.shape), outputs[-1]
 
 
 def recurrent_delta(
@@ -97,7 +106,7 @@ def _flat(x: Tensor) -> Tensor:
     return x.flatten(1, 2)
 
 
-class _Resets:
+class Resets:
     """Zeroes, in place, the rows that begin an episode at a step."""
 
     def __init__(self, reset: Tensor) -> None:
@@ -119,11 +128,19 @@ class _Resets:
             else:
                 state.masked_fill_(rows.unsqueeze(-1), 0)
 
+    def forget(self, t: int, state: Tensor) -> Tensor:
+        """The same, leaving the state that was given as it is."""
+        if not self.any[t]:
+            return state
+        state = state.clone(memory_format=torch.contiguous_format)
+        self.forget_(t, state)
+        return state
+
 
 class _Fast:
     """Fast weights on their way through time: `now` `[N, V, K]`, and every `SPACING`-th in `kept`."""
 
-    def __init__(self, W: Tensor, resets: _Resets, keep: bool) -> None:
+    def __init__(self, W: Tensor, resets: Resets, keep: bool) -> None:
         self.resets = resets
         self.now = W.flatten(0, 1)
         self.owned = False  # the caller's W must stay as it is
@@ -146,7 +163,7 @@ class _Fast:
             self.now, self.owned = torch.addcmul(self.now, u, k), True
 
 
-def _rewind(kept: Tensor, ue: Tensor, P: Tensor, resets: _Resets) -> Iterator[tuple[int, Tensor]]:
+def _rewind(kept: Tensor, ue: Tensor, P: Tensor, resets: Resets) -> Iterator[tuple[int, Tensor]]:
     """From the last step to the first: t, and the fast weights `[N, V, K]` that step t read and wrote to."""
     steps = len(P)
     buffer = kept.new_empty(min(SPACING, steps) - 1, *kept.shape[1:])
@@ -215,62 +232,8 @@ class _DeltaStepsBackward:
         return dP, self.minus_dv, dots[:, 1]
 
 
-def _softmax_backward(dp: Tensor, p: Tensor) -> Tensor:
+def softmax_backward(dp: Tensor, p: Tensor) -> Tensor:
     return torch.ops.aten._softmax_backward_data(dp, p, -1, p.dtype)
-
-
-class _DeltaRNN(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        z: Tensor,
-        k: Tensor,
-        v: Tensor,
-        beta: Tensor,
-        R: Tensor,
-        y0: Tensor,
-        reset: Tensor,
-        keep: bool,
-    ) -> tuple[Tensor, Tensor]:
-        resets = _Resets(reset)
-        fast = _Fast(R, resets, keep)
-        outputs = y0.new_empty(z.shape)
-        steps = _DeltaSteps(fast, _flat(outputs), k.shape[-1], keep)
-        z, k, v, beta = _flat(z), _flat(k), _flat(v), _flat(beta)
-        y = y0.flatten(0, 1)
-        for t in range(len(z)):
-            fast.begin(t)
-            if resets.any[t]:
-                y = y.clone()
-                resets.forget_(t, y)
-            P = torch.stack((y.softmax(-1), k[t]), 1, out=steps.P[t * keep])
-            y = steps.take(t, P, v[t], beta[t]).add_(z[t])
-        if keep:
-            ctx.resets = resets
-            ctx.save_for_backward(fast.kept, beta, steps.P, steps.ue, steps.match)
-        return outputs, fast.now.view(R.shape)
-
-    @staticmethod
-    @once_differentiable
-    @without_autocast
-    def backward(ctx: Any, dY: Tensor, dR: Tensor) -> tuple[Tensor | None, ...]:
-        kept, beta, P, ue, match = ctx.saved_tensors
-        steps = _DeltaStepsBackward(dR, P, ue, match, beta)
-        shape = dY.shape
-        dY = _flat(dY)
-        dz, dv = torch.empty_like(ue[:, :, 0]), torch.empty_like(ue[:, :, 0])
-        dk, dbeta = torch.empty_like(P[:, :, 0]), torch.empty_like(match)
-        dy = torch.zeros_like(dz[0])
-        for t, W in _rewind(kept, ue, P, ctx.resets):
-            dy = torch.add(dy, dY[t], out=dz[t])
-            dP, minus_dv, dbeta[t] = steps.take(t, W, dy)
-            dk[t] = dP[:, 1]
-            torch.neg(minus_dv, out=dv[t])
-            dy = _softmax_backward(dP[:, 0], P[t, :, 0])
-            ctx.resets.forget_(t, steps.dW, dy)
-        B, H = shape[1:3]
-        grads = (x.unflatten(1, (B, H)) for x in (dz, dk, dv, dbeta))
-        return *grads, steps.dW.unflatten(0, (B, H)), dy.unflatten(0, (B, H)), None, None
 
 
 class _RecurrentDelta(torch.autograd.Function):
@@ -280,7 +243,7 @@ class _RecurrentDelta(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         T, B, H, size = x.shape
         V, K = W.shape[2:]
-        resets = _Resets(reset)
+        resets = Resets(reset)
         fast = _Fast(W, resets, keep)
         outputs = y0.new_empty(T, B, H, V)
         steps = _DeltaSteps(fast, _flat(outputs), K, keep)
@@ -319,7 +282,7 @@ class _RecurrentDelta(torch.autograd.Function):
             dy += dY[t]
             dP, minus_dv, dbeta = steps.take(t, W, dy.flatten(0, 1))
             da_q_and_k, da_v, da_beta = (part[t] for part in da_parts)
-            da_q_and_k.copy_(_softmax_backward(dP, steps.P[t]))
+            da_q_and_k.copy_(softmax_backward(dP, steps.P[t]))
             torch.neg(minus_dv, out=da_v)
             torch.mul(dbeta, dsigmoid[t], out=da_beta)
             dg = torch.bmm(da_heads_first[t], R.mT).transpose(0, 1)

@@ -42,12 +42,12 @@ def test_chunks_cover_every_step_with_little_padding() -> None:
 def test_resets_without_a_look_at_the_mask(rule: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What other devices than CPUs do."""
 
-    class Blind(stepwise._Resets):
+    class Blind(stepwise.Resets):
         def __init__(self, reset: torch.Tensor) -> None:
             super().__init__(reset)
             self.on_cpu, self.any = False, [True] * len(reset)
 
-    monkeypatch.setattr(stepwise, "_Resets", Blind)
+    monkeypatch.setattr(stepwise, "Resets", Blind)
     for pattern in RESET_PATTERNS:
         compare(rule, 17, pattern, "chunked")
 
