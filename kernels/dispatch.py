@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +14,10 @@ from torch import Tensor
 from . import chunked, reference, stepwise
 from .precision import without_autocast
 
-BACKENDS = ("auto", "reference", "chunked")
+BACKENDS = ("auto", "reference", "chunked", "triton")
+
+MAX_TRITON_SIZE = 64
+"""Width of a head up to which its fast weights fit into the registers of one program."""
 
 
 @without_autocast
@@ -35,7 +41,7 @@ def sum_rule(
     Raises:
         ValueError: for an unknown backend, or a reset that is not bool `[T, B]`.
     """
-    return _pick("sum_rule", backend, q, reset)(q, k, v, W, reset)
+    return _pick("sum_rule", backend, q, W, reset)(q, k, v, W, reset)
 
 
 @without_autocast
@@ -53,7 +59,7 @@ def delta_rule(
     Raises:
         ValueError: for an unknown backend, or a reset that is not bool `[T, B]`.
     """
-    return _pick("delta_rule", backend, q, reset)(q, k, v, beta, W, reset)
+    return _pick("delta_rule", backend, q, W, reset)(q, k, v, beta, W, reset)
 
 
 @without_autocast
@@ -85,7 +91,7 @@ def delta_rnn(
     Raises:
         ValueError: for an unknown backend, or a reset that is not bool `[T, B]`.
     """
-    return _pick("delta_rnn", backend, z, reset)(z, k, v, beta, R, y0, reset)
+    return _pick("delta_rnn", backend, z, R, reset)(z, k, v, beta, R, y0, reset)
 
 
 @without_autocast
@@ -124,7 +130,7 @@ def recurrent_delta(
     Raises:
         ValueError: for an unknown backend, or a reset that is not bool `[T, B]`.
     """
-    rule = _pick("recurrent_delta", backend, q, reset)
+    rule = _pick("recurrent_delta", backend, q, W, reset)
     return rule(q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset)
 
 
@@ -145,18 +151,62 @@ _RULES: dict[str, dict[str, Callable[..., Any]]] = {
 
 
 def backends(device: torch.device) -> dict[str, tuple[str, ...]]:
-    """The backends of every rule that can run on a device; auto, which is one of them, is left out."""
-    return {rule: tuple(name for name in BACKENDS if name in rules) for rule, rules in _RULES.items()}
+    """The backends of every rule that run on a device in float32, without `auto`, which is one of them."""
+    found = {rule: [name for name in BACKENDS if name in rules] for rule, rules in _RULES.items()}
+    if _no_triton(device) is None:
+        for names in found.values():
+            names.append("triton")
+    return {rule: tuple(names) for rule, names in found.items()}
 
 
-def _pick(rule: str, backend: str, x: Tensor, reset: Tensor) -> Callable[..., Any]:
+def _pick(rule: str, backend: str, x: Tensor, W: Tensor, reset: Tensor) -> Callable[..., Any]:
     if reset.dtype is not torch.bool or reset.shape != x.shape[:2]:
         raise ValueError(f"{rule}: reset is {reset.dtype} {list(reset.shape)}; give bool {list(x.shape[:2])}")
     if backend not in BACKENDS:
         raise ValueError(f"{rule}: unknown backend {backend!r}; choose from {', '.join(BACKENDS)}")
     rules = _RULES[rule]
+    if backend == "triton" or (backend == "auto" and x.is_cuda):
+        reason = _not_for_triton(x, W)
+        if reason is None:
+            return _triton_rules()[rule]
+        if backend == "triton":
+            raise ValueError(f"{rule}: {reason}")
     if backend != "auto":
         return rules[backend]
     if x.shape[0] == 1 and "step" in rules:
         return rules["reference" if torch.is_grad_enabled() else "step"]
     return rules["chunked"]
+
+
+def _not_for_triton(x: Tensor, W: Tensor) -> str | None:
+    """Why the Triton kernels cannot take these, with the remedy; None if they can."""
+    if W.dtype is not torch.float32 or x.dtype is not torch.float32:
+        return f"the triton backend takes float32, not {x.dtype} and {W.dtype}; choose chunked"
+    if max(W.shape[-2:]) > MAX_TRITON_SIZE:
+        return (
+            f"the triton backend holds heads up to {MAX_TRITON_SIZE} wide, not {max(W.shape[-2:])}; "
+            "use more heads, or choose chunked"
+        )
+    return _no_triton(x.device)
+
+
+@functools.cache
+def _no_triton(device: torch.device) -> str | None:
+    """Why Triton cannot run on a device, with the remedy; None if it can."""
+    if importlib.util.find_spec("triton") is None:
+        return "the triton backend needs the package triton; pip install triton (Linux)"
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"the triton backend runs on cuda, not {device.type}; choose chunked"
+    return None
+
+
+@functools.cache
+def _triton_rules() -> dict[str, Callable[..., Any]]:
+    from . import triton_delta, triton_recurrent  # only here: importing triton is slow, and it may be missing
+
+    return {
+        "sum_rule": triton_delta.sum_rule,
+        "delta_rule": triton_delta.delta_rule,
+        "delta_rnn": triton_recurrent.delta_rnn,
+        "recurrent_delta": triton_recurrent.recurrent_delta,
+    }

@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    # Before triton is imported: its kernels then run on the CPU, slowly.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 @pytest.fixture
 def seed(record_property: object) -> int:

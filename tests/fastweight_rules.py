@@ -19,9 +19,16 @@ KEYS = ("softmax", "zero", "collinear", "unit")
 STRENGTHS = ("sigmoid", "zero", "one")
 
 
-def make_inputs(rule: str, steps: int, keys: str = "softmax", strengths: str = "sigmoid") -> Inputs:
-    """All of the rule's float arguments, in float64, in its own order, of random B, H and widths."""
-    B, H, K, V = integer(1, 3), integer(1, 3), choice((16, 32, 60, 64)), choice((16, 32, 60))
+def make_inputs(
+    rule: str,
+    steps: int,
+    keys: str = "softmax",
+    strengths: str = "sigmoid",
+    rows: int = 3,
+    widths: tuple[int, ...] = (16, 32, 60, 64),
+) -> Inputs:
+    """All of the rule's float arguments, in float64, in its own order, of random B, H <= rows and widths."""
+    B, H, K, V = integer(1, rows), integer(1, rows), choice(widths), choice(widths)
     if rule == "delta_rnn":
         K = V
 
