@@ -2,7 +2,7 @@
 
     python tests/kernels/mutations.py
 
-Works on a copy; prints the mutants that survive and exits 1 if any does. A few minutes.
+Works on a copy; prints the mutants that survive and exits 1 if any does. About twenty minutes.
 """
 
 from __future__ import annotations
@@ -68,6 +68,52 @@ MUTANTS = [
     ("kernels/stepwise.py", "torch.stack((resets.forget(t, y).softmax(-1)", "torch.stack((y.softmax(-1)"),
     ("kernels/stepwise.py", "self.dW.baddbmm_(dreads.mT, self.P[t])", "pass"),
     ("kernels/precision.py", "enabled=False", "enabled=True"),
+    (
+        "kernels/triton_delta.py",
+        "        now = tl.where(tl.load(reset + t * tl.num_programs(0) + b), 0.0, now)\n",
+        "",
+    ),
+    (
+        "kernels/triton_delta.py",
+        "tl.where(tl.load(reset + t * tl.num_programs(0) + b), 0.0, gradient)",
+        "gradient",
+    ),
+    ("kernels/triton_delta.py", "t = steps - 1 - back", "t = back"),
+    ("kernels/triton_delta.py", "gradient -= outer(dv_row, k_row)", "gradient += outer(dv_row, k_row)"),
+    ("kernels/triton_delta.py", "- read_back(now, load_row(dv", "+ read_back(now, load_row(dv"),
+    ("kernels/triton_steps.py", "read_q + tl.sum(q * k, 0) * u", "read_q"),
+    ("kernels/triton_steps.py", "dW += outer(dy, q)", "dW += 0"),
+    ("kernels/triton_steps.py", "read_back(W, dy) + tl.sum(u * dy, 0) * k", "read_back(W, dy)"),
+    ("kernels/triton_steps.py", "dW * u[:, None] - W * dv[:, None]", "dW * u[:, None]"),
+    ("kernels/triton_steps.py", "p * (dp - tl.sum(dp * p, 0))", "p * dp"),
+    ("kernels/triton_steps.py", "< SIZE, x, float", "< BLOCK, x, float"),
+    ("kernels/triton_steps.py", "tl.load(x + i, mask=i < SIZE, other=0.0)", "tl.load(x + i)"),
+    (
+        "kernels/triton_recurrent.py",
+        "0.0, W)\n            store_matrix(scratch",
+        "W, W)\n            store_matrix(scratch",
+    ),
+    ("kernels/triton_recurrent.py", "at = row(t - 1, b, h)", "at = row(t, b, h)"),
+    ("kernels/triton_recurrent.py", "softmax(tl.where(begins, 0.0, y_row)", "softmax(y_row"),
+    ("kernels/triton_recurrent.py", "gradient = tl.where(begins, 0.0, gradient)", "gradient += 0"),
+    (
+        "kernels/triton_recurrent.py",
+        "tl.where(begins, 0.0, softmax_backward(dp, p))",
+        "softmax_backward(dp, p)",
+    ),
+    (
+        "kernels/triton_recurrent.py",
+        "tl.where(begins, 0.0, dg * (1 - g_row * g_row))",
+        "dg * (1 - g_row * g_row)",
+    ),
+    ("kernels/triton_recurrent.py", "tanh(tl.where(begins, 0.0, y_row))", "tanh(y_row)"),
+    ("kernels/triton_recurrent.py", " + dbeta * rb_h", ""),
+    ("kernels/triton_recurrent.py", "dbeta *= strength * (1 - strength)", "dbeta *= strength"),
+    (
+        "kernels/triton_recurrent.py",
+        "dy_row += load_row(dy + at * V, V, BLOCK_V)",
+        "dy_row = load_row(dy + at * V, V, BLOCK_V)",
+    ),
     ("cores/shell.py", "self.unroll(parts, state,", "self.unroll(parts, tuple(s.detach() for s in state),"),
     ("cores/shell.py", ".transpose(0, 1) for parts in", ".transpose(0, 1).flip(1) for parts in"),
     ("cores/shell.py", "self.layers, layer_states", "self.layers, reversed(list(layer_states))"),
@@ -95,7 +141,7 @@ def survives(file: str, old: str, new: str) -> bool:
             raise SystemExit(f"{file} no longer has {old!r}; update the mutant")
         (package / file).write_text(source.replace(old, new, 1))
         tests = subprocess.run(
-            [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", "tests/kernels", "tests/cores"],
+            [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *_tests(file)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": folder, "OMP_NUM_THREADS": "1"},
             capture_output=True,
@@ -104,9 +150,16 @@ def survives(file: str, old: str, new: str) -> bool:
     return tests.returncode == 0
 
 
+def _tests(file: str) -> list[str]:
+    if "triton" in file:
+        return ["tests/kernels/test_triton.py"]
+    return ["tests/kernels", "tests/cores", "--ignore=tests/kernels/test_triton.py"]
+
+
 def main() -> int:
-    if not survives(*MUTANTS[0][:2], MUTANTS[0][1]):
-        raise SystemExit("the tests fail without any mutation")
+    for file in ("kernels/reference.py", "kernels/triton_steps.py"):
+        if not survives(file, "import", "import"):
+            raise SystemExit("the tests fail without any mutation")
     survivors = 0
     for number, (file, old, new) in enumerate(MUTANTS, 1):
         alive = survives(file, old, new)
