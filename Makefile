@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help install demo test lint clean
+.PHONY: help install demo test gpu lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -24,6 +24,11 @@ demo: $(READY) ## train an RDN agent on a real Atari game and score it beside ra
 
 test: $(READY) lint ## lint, check types and run the tests
 	$(BIN)/python -m pytest
+
+gpu: $(READY) ## on a machine with a GPU: test the kernels, then time them into results/gpu
+	$(BIN)/python -m pytest tests/kernels tests/cores
+	mkdir -p results/gpu
+	$(BIN)/deltabeast bench kernels --device cuda --json results/gpu/kernels.json | tee results/gpu/kernels.txt
 
 # Editable installs hide the package mapping from mypy; a folder of links shows it the same layout.
 lint: $(READY) ## ruff and mypy

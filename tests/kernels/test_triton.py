@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from fastweight_helpers import RESET_PATTERNS, assert_near, make_reset
-from fastweight_rules import KEYS, RULES, STRENGTHS, make_inputs, run
+from fastweight_rules import KEYS, RULES, STRENGTHS, assert_as_good_as_reference, make_inputs, run
 
 from deltabeast.kernels import dispatch
 
@@ -31,13 +31,12 @@ def problem(rule: str, steps: int, **kinds: str) -> tuple[torch.Tensor, ...]:
     return make_inputs(rule, steps, **kinds, rows=ROWS, widths=WIDTHS)  # type: ignore[arg-type]
 
 
-def compare(rule: str, steps: int, pattern: str, tolerance: float = 2e-5, **kinds: str) -> None:
+def compare(rule: str, steps: int, pattern: str, **kinds: str) -> None:
     inputs = problem(rule, steps, **kinds)
     reset = make_reset(pattern, steps, inputs[0].shape[1])
     want = run(rule, inputs, reset, "reference", torch.float64)
     got = run(rule, tuple(x.to(DEVICE) for x in inputs), reset.to(DEVICE), "triton", torch.float32)
-    for name in want:
-        assert_near(f"{name} of {steps} steps", got[name].cpu(), want[name], tolerance)
+    assert_as_good_as_reference(rule, inputs, reset, got, want)
 
 
 @pytest.mark.parametrize("pattern", RESET_PATTERNS)
@@ -149,6 +148,38 @@ def test_compiles_without_a_graph_break(rule: str, seed: int) -> None:
         grads.append(torch.autograd.grad(function(*leaves), leaves))
     for one, other in zip(*grads, strict=True):
         assert_near("gradient", other.cpu(), one.cpu(), 1e-6)
+
+
+@pytest.mark.skipif(not GPU, reason="CUDA graphs need a GPU")
+@pytest.mark.parametrize("rule", RULES)
+def test_a_cuda_graph_takes_them_in(rule: str, seed: int) -> None:
+    """Captured once, forward and backward then follow new numbers and new resets in the same memory."""
+    inputs = [x.to(DEVICE, torch.float32) for x in problem(rule, 17)]
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    reset = make_reset("random", 17, inputs[0].shape[1]).to(DEVICE)
+
+    def both() -> list[torch.Tensor]:
+        y, *last = RULES[rule](*leaves, reset, backend="triton")
+        loss = y.square().sum() + sum(part.square().sum() for part in last)
+        return [y, *torch.autograd.grad(loss, leaves)]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        both()  # compiles, which a capture must not
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = both()
+    for pattern in RESET_PATTERNS:
+        with torch.no_grad():
+            for leaf in leaves:
+                leaf.mul_(0.9)
+        reset.copy_(make_reset(pattern, 17, inputs[0].shape[1]))
+        graph.replay()
+        got = [x.clone() for x in captured]
+        for one, other in zip(got, both(), strict=True):
+            assert_near("captured", one.cpu(), other.cpu(), 1e-6)
 
 
 def test_what_it_cannot_take_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
