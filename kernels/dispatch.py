@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 from . import chunked, reference, stepwise
 from .precision import without_autocast
 
-BACKENDS = ("auto", "reference", "chunked")
+BACKENDS = ("auto", "reference", "chunked", "triton")
 
 
 @without_autocast
@@ -33,9 +35,9 @@ def sum_rule(
         y `[T, B, H, V]` and W after step T. Gradients reach every float argument.
 
     Raises:
-        ValueError: for an unknown backend, or a reset that is not bool `[T, B]`.
+        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
     """
-    return _pick("sum_rule", backend, q, reset)(q, k, v, W, reset)
+    return _run("sum_rule", backend, q, k, v, W, reset)
 
 
 @without_autocast
@@ -51,9 +53,9 @@ def delta_rule(
         y `[T, B, H, V]` and W after step T.
 
     Raises:
-        ValueError: for an unknown backend, or a reset that is not bool `[T, B]`.
+        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
     """
-    return _pick("delta_rule", backend, q, reset)(q, k, v, beta, W, reset)
+    return _run("delta_rule", backend, q, k, v, beta, W, reset)
 
 
 @without_autocast
@@ -83,9 +85,9 @@ def delta_rnn(
         y `[T, B, H, V]`, R after step T and y_T, which is the last row of y.
 
     Raises:
-        ValueError: for an unknown backend, or a reset that is not bool `[T, B]`.
+        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
     """
-    return _pick("delta_rnn", backend, z, reset)(z, k, v, beta, R, y0, reset)
+    return _run("delta_rnn", backend, z, k, v, beta, R, y0, reset)
 
 
 @without_autocast
@@ -122,10 +124,34 @@ def recurrent_delta(
         y `[T, B, H, V]`, W after step T and y_T, which is the last row of y.
 
     Raises:
-        ValueError: for an unknown backend, or a reset that is not bool `[T, B]`.
+        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
     """
-    rule = _pick("recurrent_delta", backend, q, reset)
-    return rule(q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset)
+    return _run("recurrent_delta", backend, q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset)
+
+
+@without_autocast
+def lstm(
+    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, backend: str = "auto"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """An LSTM layer from step to step: `i, f, g, o = gates_t + weight h_{t-1}`, the input's share given.
+
+    Hochreiter & Schmidhuber 1997, "Long Short-Term Memory", with the forget gate of Gers et al. 2000:
+    `c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g)`, `h_t = sigmoid(o) tanh(c_t)`.
+
+    Args:
+        gates: what the input contributes to i, f, g, o, in this order, bias included `[T, B, 4 N]`.
+        weight: recurrent weights `[4 N, N]`.
+        h0, c0: output and cell before the first step `[B, N]`.
+        reset: bool `[T, B]`; h and c of row b are zeroed before step t reads them.
+        backend: one of `BACKENDS`.
+
+    Returns:
+        h `[T, B, N]`, h_T, which is the last row of h, and c_T. Gradients reach every float argument.
+
+    Raises:
+        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
+    """
+    return _run("lstm", backend, gates, weight, h0, c0, reset)
 
 
 _RULES: dict[str, dict[str, Callable[..., Any]]] = {
@@ -137,17 +163,42 @@ _RULES: dict[str, dict[str, Callable[..., Any]]] = {
     },
     "delta_rnn": {"reference": reference.delta_rnn, "chunked": stepwise.delta_rnn},
     "recurrent_delta": {"reference": reference.recurrent_delta, "chunked": stepwise.recurrent_delta},
+    "lstm": {"reference": reference.lstm, "chunked": stepwise.lstm},
 }
 
 
-def _pick(rule: str, backend: str, x: Tensor, reset: Tensor) -> Callable[..., Any]:
+def _run(rule: str, backend: str, *inputs: Tensor) -> Any:
+    """The rule by that backend; inputs in the rule's order, reset last."""
+    x, reset = inputs[0], inputs[-1]
     if reset.dtype is not torch.bool or reset.shape != x.shape[:2]:
         raise ValueError(f"{rule}: reset is {reset.dtype} {list(reset.shape)}; give bool {list(x.shape[:2])}")
     if backend not in BACKENDS:
         raise ValueError(f"{rule}: unknown backend {backend!r}; choose from {', '.join(BACKENDS)}")
+    if backend == "triton" or (backend == "auto" and x.is_cuda):
+        problem = _triton_problem(rule, inputs)
+        if problem is None:
+            return _triton().RULES[rule](*inputs)
+        if backend == "triton":
+            raise ValueError(f"{rule}: {problem}")
     rules = _RULES[rule]
     if backend != "auto":
-        return rules[backend]
+        return rules[backend](*inputs)
     if x.shape[0] == 1 and "step" in rules:
-        return rules["reference" if torch.is_grad_enabled() else "step"]
-    return rules["chunked"]
+        return rules["reference" if torch.is_grad_enabled() else "step"](*inputs)
+    return rules["chunked"](*inputs)
+
+
+def _triton_problem(rule: str, inputs: tuple[Tensor, ...]) -> str | None:
+    if _triton() is None:
+        return "Triton is not installed; pip install triton (Linux only)"
+    return _triton().problem(rule, inputs)
+
+
+@functools.cache
+def _triton() -> Any:
+    """`triton_rules`, imported when first asked for: many machines have no Triton. None there."""
+    if find_spec("triton") is None:
+        return None
+    from . import triton_rules
+
+    return triton_rules

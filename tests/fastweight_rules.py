@@ -12,9 +12,8 @@ from torch import Tensor
 from deltabeast import kernels
 
 Inputs = tuple[Tensor, ...]
-RULES: dict[str, Callable[..., Any]] = {
-    name: getattr(kernels, name) for name in ("sum_rule", "delta_rule", "delta_rnn", "recurrent_delta")
-}
+NAMES = ("sum_rule", "delta_rule", "delta_rnn", "recurrent_delta", "lstm")
+RULES: dict[str, Callable[..., Any]] = {name: getattr(kernels, name) for name in NAMES}
 KEYS = ("softmax", "zero", "collinear", "unit")
 STRENGTHS = ("sigmoid", "zero", "one")
 
@@ -30,6 +29,9 @@ def make_inputs(rule: str, steps: int, keys: str = "softmax", strengths: str = "
 
     q, k, v, beta = randn(steps, B, H, K), randn(steps, B, H, K), randn(steps, B, H, V), randn(steps, B, H)
     W, y0 = randn(B, H, V, K), randn(B, H, V)
+    if rule == "lstm":
+        N = V + 1  # no power of two, and no size anything likes
+        return 2 * randn(steps, B, 4 * N), randn(4 * N, N) * N**-0.5, randn(B, N), randn(B, N)
     if rule == "recurrent_delta":
         if strengths != "sigmoid":
             beta = torch.full_like(beta, -60 if strengths == "zero" else 60)

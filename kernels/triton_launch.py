@@ -1,0 +1,23 @@
+"""How the Triton kernels are launched: block sizes, warps, and views they can walk."""
+
+import torch
+import triton
+from torch import Tensor
+
+
+def blocks(W: Tensor) -> dict[str, int]:
+    """The constants of a program that holds W `[..., V, K]` in registers."""
+    V, K = W.shape[-2:]
+    block_v, block_k = (max(16, triton.next_power_of_2(size)) for size in (V, K))
+    # Four warps hold 32 x 32 as 8 registers a thread and matrix; 64 x 64 would spill with so few.
+    num_warps = 4 if max(block_v, block_k) <= 32 else 8
+    return {"V": V, "K": K, "BLOCK_V": block_v, "BLOCK_K": block_k, "num_warps": num_warps}
+
+
+def contiguous_rows(x: Tensor) -> Tensor:
+    """x itself where its last dimension is contiguous: the parts of one projection need no copies."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def wants_gradient(*inputs: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)

@@ -1,0 +1,621 @@
+"""Delta RNN and Recurrent Delta Net in Triton: one kernel forward and one backward for each.
+
+Here the gradient of the output needs the fast weights of every step, from last to first. Forward keeps every
+`SPACING`-th; backward replays the writes between two of them into a buffer of `SPACING` matrices a program,
+small enough to stay in the GPU's cache, and walks back over it.
+
+The slow recurrent weights stay in registers. Their gradients are sums over steps and rows of `g dxᵀ`, with dx
+the gradients of the inputs they were added to, which backward writes anyhow: one product each, afterwards.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .precision import without_autocast
+from .stepwise import SPACING
+from .triton_launch import blocks, contiguous_rows, wants_gradient
+from .triton_steps import (
+    delta_step,
+    delta_step_backward,
+    load_matrix,
+    load_row,
+    outer,
+    read,
+    read_back,
+    row,
+    softmax,
+    softmax_backward,
+    store_matrix,
+    store_row,
+    tanh,
+)
+
+
+@triton.jit
+def replay(
+    W,
+    k,
+    beta,
+    error,
+    reset,
+    buffer,
+    start,
+    stop,
+    k_t,
+    beta_t,
+    V: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Writes W before each of the steps start..stop-1 to `buffer`, beginning with the one given."""
+    b, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    for t in range(start, stop):
+        W = tl.where(tl.load(reset + t * tl.num_programs(0) + b), 0.0, W)
+        store_matrix(buffer + (t - start) * V * K, W, V, K, BLOCK_V, BLOCK_K)
+        u = tl.load(beta + t * beta_t) * load_row(error + row(t, b, h) * V, V, BLOCK_V)
+        W += outer(u, load_row(k + t * k_t, K, BLOCK_K))
+
+
+@triton.jit(do_not_specialize=["T"])
+def delta_rnn_forward_kernel(
+    z,
+    k,
+    v,
+    beta,
+    R,
+    y0,
+    reset,
+    y,
+    R_T,
+    error,
+    p,
+    kept,
+    z_t,
+    z_b,
+    z_h,
+    k_t,
+    k_b,
+    k_h,
+    v_t,
+    v_b,
+    v_h,
+    beta_t,
+    beta_b,
+    beta_h,
+    T,
+    V: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    KEEP: tl.constexpr,
+    SPACING: tl.constexpr,
+):
+    b, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    z += b * z_b + h * z_h
+    k += b * k_b + h * k_h
+    v += b * v_b + h * v_h
+    beta += b * beta_b + h * beta_h
+    now = load_matrix(R + row(0, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
+    y_row = load_row(y0 + row(0, b, h) * V, V, BLOCK_V)
+    for t in range(T.to(tl.int64)):  # 64-bit time makes 64-bit addresses
+        fresh = tl.load(reset + t * tl.num_programs(0) + b)
+        now, y_row = tl.where(fresh, 0.0, now), tl.where(fresh, 0.0, y_row)
+        p_row = softmax(y_row, V, BLOCK_V)
+        if KEEP:  # noqa: SIM102 - one is decided by the compiler, the other by the program
+            if t % SPACING == 0:
+                store_matrix(kept + row(t // SPACING, b, h) * V * K, now, V, K, BLOCK_V, BLOCK_K)
+        k_row = load_row(k + t * k_t, K, BLOCK_K)
+        v_row = load_row(v + t * v_t, V, BLOCK_V)
+        read_row, now, error_row = delta_step(now, p_row, k_row, v_row, tl.load(beta + t * beta_t))
+        y_row = load_row(z + t * z_t, V, BLOCK_V) + read_row
+        store_row(y + row(t, b, h) * V, y_row, V, BLOCK_V)
+        if KEEP:
+            store_row(error + row(t, b, h) * V, error_row, V, BLOCK_V)
+            store_row(p + row(t, b, h) * V, p_row, V, BLOCK_V)
+    store_matrix(R_T + row(0, b, h) * V * K, now, V, K, BLOCK_V, BLOCK_K)
+
+
+@triton.jit(do_not_specialize=["T"])
+def delta_rnn_backward_kernel(
+    k,
+    beta,
+    reset,
+    error,
+    p,
+    kept,
+    buffer,
+    dy,
+    dR_T,
+    dz,
+    dk,
+    dv,
+    dbeta,
+    dR,
+    dy0,
+    k_t,
+    k_b,
+    k_h,
+    beta_t,
+    beta_b,
+    beta_h,
+    T,
+    V: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPACING: tl.constexpr,
+):
+    b, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    k += b * k_b + h * k_h
+    beta += b * beta_b + h * beta_h
+    buffer += row(0, b, h) * SPACING * V * K
+    gradient = load_matrix(dR_T + row(0, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
+    dy_row = tl.zeros((BLOCK_V,), tl.float32)
+    steps = T.to(tl.int64)
+    spans = tl.cdiv(steps, SPACING)
+    for span_back in range(spans):
+        start = (spans - 1 - span_back) * SPACING
+        stop = tl.minimum(start + SPACING, steps)
+        R = load_matrix(kept + row(start // SPACING, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
+        tl.debug_barrier()  # the buffer's readers are done
+        replay(R, k, beta, error, reset, buffer, start, stop, k_t, beta_t, V, K, BLOCK_V, BLOCK_K)
+        tl.debug_barrier()  # other threads may read it than wrote it
+        for back in range(stop - start):
+            t = stop - 1 - back
+            at = row(t, b, h)
+            dy_row += load_row(dy + at * V, V, BLOCK_V)
+            store_row(dz + at * V, dy_row, V, BLOCK_V)
+            R = load_matrix(buffer + (t - start) * V * K, V, K, BLOCK_V, BLOCK_K)
+            p_row = load_row(p + at * V, V, BLOCK_V)
+            k_row = load_row(k + t * k_t, K, BLOCK_K)
+            error_row = load_row(error + at * V, V, BLOCK_V)
+            dp, dk_row, dv_row, dbeta_t, gradient = delta_step_backward(
+                gradient, R, p_row, k_row, tl.load(beta + t * beta_t), error_row, dy_row
+            )
+            store_row(dk + at * K, dk_row, K, BLOCK_K)
+            store_row(dv + at * V, dv_row, V, BLOCK_V)
+            tl.store(dbeta + at, dbeta_t)
+            fresh = tl.load(reset + t * tl.num_programs(0) + b)
+            gradient = tl.where(fresh, 0.0, gradient)
+            dy_row = tl.where(fresh, 0.0, softmax_backward(dp, p_row))
+    store_matrix(dR + row(0, b, h) * V * K, gradient, V, K, BLOCK_V, BLOCK_K)
+    store_row(dy0 + row(0, b, h) * V, dy_row, V, BLOCK_V)
+
+
+@triton.jit(do_not_specialize=["T"])
+def recurrent_delta_forward_kernel(
+    q,
+    k,
+    v,
+    beta,
+    Rq,
+    Rk,
+    Rv,
+    rb,
+    W,
+    y0,
+    reset,
+    y,
+    W_T,
+    g,
+    q_used,
+    k_used,
+    beta_used,
+    error,
+    kept,
+    q_t,
+    q_b,
+    q_h,
+    k_t,
+    k_b,
+    k_h,
+    v_t,
+    v_b,
+    v_h,
+    beta_t,
+    beta_b,
+    beta_h,
+    T,
+    V: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    KEEP: tl.constexpr,
+    SPACING: tl.constexpr,
+):
+    b, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    q += b * q_b + h * q_h
+    k += b * k_b + h * k_h
+    v += b * v_b + h * v_h
+    beta += b * beta_b + h * beta_h
+    Rq_now = load_matrix(Rq + h * V * K, V, K, BLOCK_V, BLOCK_K)
+    Rk_now = load_matrix(Rk + h * V * K, V, K, BLOCK_V, BLOCK_K)
+    Rv_now = load_matrix(Rv + h * V * V, V, V, BLOCK_V, BLOCK_V)
+    rb_now = load_row(rb + h * V, V, BLOCK_V)
+    now = load_matrix(W + row(0, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
+    y_row = load_row(y0 + row(0, b, h) * V, V, BLOCK_V)
+    for t in range(T.to(tl.int64)):  # 64-bit time makes 64-bit addresses
+        fresh = tl.load(reset + t * tl.num_programs(0) + b)
+        now, y_row = tl.where(fresh, 0.0, now), tl.where(fresh, 0.0, y_row)
+        if KEEP:  # noqa: SIM102 - one is decided by the compiler, the other by the program
+            if t % SPACING == 0:
+                store_matrix(kept + row(t // SPACING, b, h) * V * K, now, V, K, BLOCK_V, BLOCK_K)
+        g_row = tanh(y_row)
+        q_row = softmax(load_row(q + t * q_t, K, BLOCK_K) + read_back(Rq_now, g_row), K, BLOCK_K)
+        k_row = softmax(load_row(k + t * k_t, K, BLOCK_K) + read_back(Rk_now, g_row), K, BLOCK_K)
+        v_row = load_row(v + t * v_t, V, BLOCK_V) + read_back(Rv_now, g_row)
+        strength = tl.sigmoid(tl.load(beta + t * beta_t) + tl.sum(g_row * rb_now, 0))
+        y_row, now, error_row = delta_step(now, q_row, k_row, v_row, strength)
+        at = row(t, b, h)
+        store_row(y + at * V, y_row, V, BLOCK_V)
+        if KEEP:
+            store_row(g + at * V, g_row, V, BLOCK_V)
+            store_row(q_used + at * K, q_row, K, BLOCK_K)
+            store_row(k_used + at * K, k_row, K, BLOCK_K)
+            tl.store(beta_used + at, strength)
+            store_row(error + at * V, error_row, V, BLOCK_V)
+    store_matrix(W_T + row(0, b, h) * V * K, now, V, K, BLOCK_V, BLOCK_K)
+
+
+@triton.jit(do_not_specialize=["T"])
+def recurrent_delta_backward_kernel(
+    Rq,
+    Rk,
+    Rv,
+    rb,
+    reset,
+    g,
+    q_used,
+    k_used,
+    beta_used,
+    error,
+    kept,
+    buffer,
+    dy,
+    dW_T,
+    dq,
+    dk,
+    dv,
+    dbeta,
+    dW,
+    dy0,
+    T,
+    V: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPACING: tl.constexpr,
+):
+    b, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    Rq_now = load_matrix(Rq + h * V * K, V, K, BLOCK_V, BLOCK_K)
+    Rk_now = load_matrix(Rk + h * V * K, V, K, BLOCK_V, BLOCK_K)
+    Rv_now = load_matrix(Rv + h * V * V, V, V, BLOCK_V, BLOCK_V)
+    rb_now = load_row(rb + h * V, V, BLOCK_V)
+    heads = row(1, 0, 0)  # of all rows: the distance between two steps
+    buffer += row(0, b, h) * SPACING * V * K
+    gradient = load_matrix(dW_T + row(0, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
+    dy_row = tl.zeros((BLOCK_V,), tl.float32)
+    steps = T.to(tl.int64)
+    spans = tl.cdiv(steps, SPACING)
+    for span_back in range(spans):
+        start = (spans - 1 - span_back) * SPACING
+        stop = tl.minimum(start + SPACING, steps)
+        W = load_matrix(kept + row(start // SPACING, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
+        tl.debug_barrier()  # the buffer's readers are done
+        first = row(0, b, h)
+        replay(
+            W,
+            k_used + first * K,
+            beta_used + first,
+            error,
+            reset,
+            buffer,
+            start,
+            stop,
+            heads * K,
+            heads,
+            V,
+            K,
+            BLOCK_V,
+            BLOCK_K,
+        )
+        tl.debug_barrier()  # other threads may read it than wrote it
+        for back in range(stop - start):
+            t = stop - 1 - back
+            at = row(t, b, h)
+            dy_row += load_row(dy + at * V, V, BLOCK_V)
+            W = load_matrix(buffer + (t - start) * V * K, V, K, BLOCK_V, BLOCK_K)
+            q_row = load_row(q_used + at * K, K, BLOCK_K)
+            k_row = load_row(k_used + at * K, K, BLOCK_K)
+            error_row = load_row(error + at * V, V, BLOCK_V)
+            strength = tl.load(beta_used + at)
+            dq_row, dk_row, dv_row, dbeta_t, gradient = delta_step_backward(
+                gradient, W, q_row, k_row, strength, error_row, dy_row
+            )
+            dq_row = softmax_backward(dq_row, q_row)
+            dk_row = softmax_backward(dk_row, k_row)
+            dbeta_t *= strength * (1 - strength)
+            store_row(dq + at * K, dq_row, K, BLOCK_K)
+            store_row(dk + at * K, dk_row, K, BLOCK_K)
+            store_row(dv + at * V, dv_row, V, BLOCK_V)
+            tl.store(dbeta + at, dbeta_t)
+            dg = read(Rq_now, dq_row) + read(Rk_now, dk_row) + read(Rv_now, dv_row) + rb_now * dbeta_t
+            g_row = load_row(g + at * V, V, BLOCK_V)
+            fresh = tl.load(reset + t * tl.num_programs(0) + b)
+            gradient = tl.where(fresh, 0.0, gradient)
+            dy_row = tl.where(fresh, 0.0, dg * (1 - g_row * g_row))
+    store_matrix(dW + row(0, b, h) * V * K, gradient, V, K, BLOCK_V, BLOCK_K)
+    store_row(dy0 + row(0, b, h) * V, dy_row, V, BLOCK_V)
+
+
+@torch.library.custom_op("deltabeast::delta_rnn_forward", mutates_args=())
+def _delta_rnn_forward(
+    z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """y and R after the last step; for backward error, softmax of y before and every `SPACING`-th R."""
+    z, k, v = (contiguous_rows(x) for x in (z, k, v))
+    R, y0, reset = R.contiguous(), y0.contiguous(), reset.contiguous()
+    T, B, H, _ = v.shape
+    outputs = _delta_rnn_forward_fake(z, k, v, beta, R, y0, reset, keep)
+    strides = (s for x in (z, k, v, beta) for s in x.stride()[:3])
+    delta_rnn_forward_kernel[B, H](
+        z, k, v, beta, R, y0, reset, *outputs, *strides, T, KEEP=keep, SPACING=SPACING, **blocks(R)
+    )
+    return outputs
+
+
+@_delta_rnn_forward.register_fake
+def _delta_rnn_forward_fake(
+    z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    y, R_T = v.new_empty(v.shape), R.new_empty(R.shape)
+    if not keep:
+        return y, R_T, v.new_empty(0), v.new_empty(0), v.new_empty(0)
+    return y, R_T, v.new_empty(v.shape), v.new_empty(v.shape), _new_kept(R, len(v))
+
+
+@torch.library.custom_op("deltabeast::delta_rnn_backward", mutates_args=())
+def _delta_rnn_backward(
+    k: Tensor,
+    beta: Tensor,
+    reset: Tensor,
+    error: Tensor,
+    p: Tensor,
+    kept: Tensor,
+    dy: Tensor | None,
+    dR_T: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of z, k, v, beta, R and y0."""
+    k, reset = contiguous_rows(k), reset.contiguous()
+    T, B, H, _ = k.shape
+    dy = torch.zeros_like(p) if dy is None else dy.contiguous()
+    dR_T = torch.zeros_like(kept[0]) if dR_T is None else dR_T.contiguous()
+    grads = _delta_rnn_backward_fake(k, beta, reset, error, p, kept, dy, dR_T)
+    strides = (s for x in (k, beta) for s in x.stride()[:3])
+    buffer = _new_buffer(kept)
+    delta_rnn_backward_kernel[B, H](
+        k,
+        beta,
+        reset,
+        error,
+        p,
+        kept,
+        buffer,
+        dy,
+        dR_T,
+        *grads,
+        *strides,
+        T,
+        SPACING=SPACING,
+        **blocks(kept),
+    )
+    return grads
+
+
+@_delta_rnn_backward.register_fake
+def _delta_rnn_backward_fake(
+    k: Tensor,
+    beta: Tensor,
+    reset: Tensor,
+    error: Tensor,
+    p: Tensor,
+    kept: Tensor,
+    dy: Tensor | None,
+    dR_T: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dz, dk, dv = (p.new_empty(p.shape) for _ in range(3))
+    return dz, dk, dv, beta.new_empty(beta.shape), kept.new_empty(kept.shape[1:]), p.new_empty(p.shape[1:])
+
+
+def _delta_rnn_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    _, k, _, beta, _, _, reset, _ = inputs
+    ctx.save_for_backward(k, beta, reset, *output[2:])
+
+
+@without_autocast
+def _delta_rnn_differentiate(
+    ctx: Any, dy: Tensor | None, dR_T: Tensor | None, *_: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    return *_delta_rnn_backward(*ctx.saved_tensors, dy, dR_T), None, None
+
+
+_delta_rnn_forward.register_autograd(_delta_rnn_differentiate, setup_context=_delta_rnn_save)
+
+
+@torch.library.custom_op("deltabeast::recurrent_delta_forward", mutates_args=())
+def _recurrent_delta_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    Rq: Tensor,
+    Rk: Tensor,
+    Rv: Tensor,
+    rb: Tensor,
+    W: Tensor,
+    y0: Tensor,
+    reset: Tensor,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """y and W after the last step; for backward g, the q, k, beta used, error and every `SPACING`-th W."""
+    q, k, v = (contiguous_rows(x) for x in (q, k, v))
+    Rq, Rk, Rv, rb, W, y0, reset = (x.contiguous() for x in (Rq, Rk, Rv, rb, W, y0, reset))
+    T, B, H, _ = v.shape
+    outputs = _recurrent_delta_forward_fake(q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset, keep)
+    strides = (s for x in (q, k, v, beta) for s in x.stride()[:3])
+    recurrent_delta_forward_kernel[B, H](
+        q,
+        k,
+        v,
+        beta,
+        Rq,
+        Rk,
+        Rv,
+        rb,
+        W,
+        y0,
+        reset,
+        *outputs,
+        *strides,
+        T,
+        KEEP=keep,
+        SPACING=SPACING,
+        **blocks(W),
+    )
+    return outputs
+
+
+@_recurrent_delta_forward.register_fake
+def _recurrent_delta_forward_fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    Rq: Tensor,
+    Rk: Tensor,
+    Rv: Tensor,
+    rb: Tensor,
+    W: Tensor,
+    y0: Tensor,
+    reset: Tensor,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    y, W_T = v.new_empty(v.shape), W.new_empty(W.shape)
+    g, q_used, k_used, beta_used, error = (x.new_empty(x.shape if keep else 0) for x in (v, q, k, beta, v))
+    kept = _new_kept(W, len(v)) if keep else W.new_empty(0)
+    return y, W_T, g, q_used, k_used, beta_used, error, kept
+
+
+@torch.library.custom_op("deltabeast::recurrent_delta_backward", mutates_args=())
+def _recurrent_delta_backward(
+    Rq: Tensor,
+    Rk: Tensor,
+    Rv: Tensor,
+    rb: Tensor,
+    reset: Tensor,
+    g: Tensor,
+    q_used: Tensor,
+    k_used: Tensor,
+    beta_used: Tensor,
+    error: Tensor,
+    kept: Tensor,
+    dy: Tensor | None,
+    dW_T: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, beta, W and y0."""
+    Rq, Rk, Rv, rb, reset = (x.contiguous() for x in (Rq, Rk, Rv, rb, reset))
+    T, B, H, _ = g.shape
+    dy = torch.zeros_like(g) if dy is None else dy.contiguous()
+    dW_T = torch.zeros_like(kept[0]) if dW_T is None else dW_T.contiguous()
+    saved = (Rq, Rk, Rv, rb, reset, g, q_used, k_used, beta_used, error, kept)
+    grads = _recurrent_delta_backward_fake(*saved, dy, dW_T)
+    buffer = _new_buffer(kept)
+    recurrent_delta_backward_kernel[B, H](
+        *saved, buffer, dy, dW_T, *grads, T, SPACING=SPACING, **blocks(kept)
+    )
+    return grads
+
+
+@_recurrent_delta_backward.register_fake
+def _recurrent_delta_backward_fake(
+    Rq: Tensor,
+    Rk: Tensor,
+    Rv: Tensor,
+    rb: Tensor,
+    reset: Tensor,
+    g: Tensor,
+    q_used: Tensor,
+    k_used: Tensor,
+    beta_used: Tensor,
+    error: Tensor,
+    kept: Tensor,
+    dy: Tensor | None,
+    dW_T: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dq, dk, dv, dbeta = (x.new_empty(x.shape) for x in (q_used, k_used, g, beta_used))
+    return dq, dk, dv, dbeta, kept.new_empty(kept.shape[1:]), g.new_empty(g.shape[1:])
+
+
+def _recurrent_delta_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    Rq, Rk, Rv, rb, _, _, reset, _ = inputs[4:]
+    ctx.save_for_backward(Rq, Rk, Rv, rb, reset, *output[2:])
+
+
+@without_autocast
+def _recurrent_delta_differentiate(
+    ctx: Any, dy: Tensor | None, dW_T: Tensor | None, *_: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    dq, dk, dv, dbeta, dW, dy0 = _recurrent_delta_backward(*ctx.saved_tensors, dy, dW_T)
+    g = ctx.saved_tensors[5]
+    dRq, dRk, dRv = (torch.einsum("tbhv,tbhn->hvn", g, dx) for dx in (dq, dk, dv))
+    drb = torch.einsum("tbhv,tbh->hv", g, dbeta)
+    return dq, dk, dv, dbeta, dRq, dRk, dRv, drb, dW, dy0, None, None
+
+
+_recurrent_delta_forward.register_autograd(
+    _recurrent_delta_differentiate, setup_context=_recurrent_delta_save
+)
+
+
+def _new_kept(W: Tensor, steps: int) -> Tensor:
+    return W.new_empty((steps + SPACING - 1) // SPACING, *W.shape)
+
+
+def _new_buffer(kept: Tensor) -> Tensor:
+    """Room for the fast weights of one span in every program."""
+    _, B, H, V, K = kept.shape
+    return kept.new_empty(B, H, SPACING, V, K)
+
+
+def delta_rnn(
+    z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Equals `reference.delta_rnn` to rounding."""
+    y, R_T, *_ = _delta_rnn_forward(z, k, v, beta, R, y0, reset, wants_gradient(z, k, v, beta, R, y0))
+    return y, R_T, y[-1]
+
+
+def recurrent_delta(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    Rq: Tensor,
+    Rk: Tensor,
+    Rv: Tensor,
+    rb: Tensor,
+    W: Tensor,
+    y0: Tensor,
+    reset: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Equals `reference.recurrent_delta` to rounding."""
+    inputs = (q, k, v, beta, Rq, Rk, Rv, rb, W, y0)
+    y, W_T, *_ = _recurrent_delta_forward(*inputs, reset, wants_gradient(*inputs))
+    return y, W_T, y[-1]
