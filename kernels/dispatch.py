@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -167,6 +166,9 @@ _RULES: dict[str, dict[str, Callable[..., Any]]] = {
 }
 
 
+_NO_TRITON = "Triton is not installed; pip install triton (Linux only)"
+
+
 def _run(rule: str, backend: str, *inputs: Tensor) -> Any:
     """The rule by that backend; inputs in the rule's order, reset last."""
     x, reset = inputs[0], inputs[-1]
@@ -175,9 +177,10 @@ def _run(rule: str, backend: str, *inputs: Tensor) -> Any:
     if backend not in BACKENDS:
         raise ValueError(f"{rule}: unknown backend {backend!r}; choose from {', '.join(BACKENDS)}")
     if backend == "triton" or (backend == "auto" and x.is_cuda):
-        problem = _triton_problem(rule, inputs)
+        in_triton = _triton()
+        problem = in_triton.problem(rule, inputs) if in_triton else _NO_TRITON
         if problem is None:
-            return _triton().RULES[rule](*inputs)
+            return in_triton.RULES[rule](*inputs)
         if backend == "triton":
             raise ValueError(f"{rule}: {problem}")
     rules = _RULES[rule]
@@ -188,15 +191,8 @@ def _run(rule: str, backend: str, *inputs: Tensor) -> Any:
     return rules["chunked"](*inputs)
 
 
-def _triton_problem(rule: str, inputs: tuple[Tensor, ...]) -> str | None:
-    if _triton() is None:
-        return "Triton is not installed; pip install triton (Linux only)"
-    return _triton().problem(rule, inputs)
-
-
-@functools.cache
 def _triton() -> Any:
-    """`triton_rules`, imported when first asked for: many machines have no Triton. None there."""
+    """`triton_rules`, imported when first asked for; None on machines that have no Triton."""
     if find_spec("triton") is None:
         return None
     from . import triton_rules

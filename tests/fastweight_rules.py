@@ -18,9 +18,11 @@ KEYS = ("softmax", "zero", "collinear", "unit")
 STRENGTHS = ("sigmoid", "zero", "one")
 
 
-def make_inputs(rule: str, steps: int, keys: str = "softmax", strengths: str = "sigmoid") -> Inputs:
-    """All of the rule's float arguments, in float64, in its own order, of random B, H and widths."""
-    B, H, K, V = integer(1, 3), integer(1, 3), choice((16, 32, 60, 64)), choice((16, 32, 60))
+def make_inputs(
+    rule: str, steps: int, keys: str = "softmax", strengths: str = "sigmoid", most: int = 3
+) -> Inputs:
+    """All of the rule's float arguments, float64, in its own order, of random sizes; B, H up to `most`."""
+    B, H, K, V = integer(1, most), integer(1, most), choice((16, 32, 60, 64)), choice((16, 32, 60, 64))
     if rule == "delta_rnn":
         K = V
 
@@ -56,15 +58,17 @@ def _keys(k: Tensor, kind: str) -> Tensor:
     return k[:1].expand_as(k).clone() if kind == "collinear" else k
 
 
-def run(rule: str, inputs: Inputs, reset: Tensor, backend: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Outputs and the gradients of one fixed random loss of all of them, by name."""
-    leaves = [x.to(dtype).requires_grad_() for x in inputs]
-    outputs = RULES[rule](*leaves, reset, backend=backend)
+def run(
+    rule: str, inputs: Inputs, reset: Tensor, backend: str, dtype: torch.dtype, device: str = "cpu"
+) -> dict[str, Tensor]:
+    """Outputs and the gradients of one fixed random loss of all of them, by name, on the CPU."""
+    leaves = [x.to(device, dtype, copy=True).requires_grad_() for x in inputs]
+    outputs = RULES[rule](*leaves, reset.to(device), backend=backend)
     generator = torch.Generator().manual_seed(1)
     loss = sum(
-        (out * torch.randn(out.shape, generator=generator, dtype=torch.float64).to(dtype)).sum()
+        (out * torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)).sum()
         for out in outputs
     )
     grads = torch.autograd.grad(loss, leaves)
-    result = {f"output {i}": out.detach() for i, out in enumerate(outputs)}
-    return result | {f"gradient {i}": grad for i, grad in enumerate(grads)}
+    result = {f"output {i}": out.detach().cpu() for i, out in enumerate(outputs)}
+    return result | {f"gradient {i}": grad.cpu() for i, grad in enumerate(grads)}

@@ -1,6 +1,6 @@
 """Compiles every Triton kernel for GPUs, without one: the interpreter takes what the compiler refuses.
 
-    python tests/kernels/compile_triton.py
+    python tests/kernels/compile_triton.py [sizes]
 
 Needs Triton, no GPU. Prints registers and spills of each kernel, and exits 1 where one spills at d = 32.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ from deltabeast.kernels.stepwise import SPACING
 from deltabeast.kernels.triton_launch import blocks
 
 CAPABILITIES = (80, 90)
-SIZES = (16, 32, 60, 64)
+SIZES = [int(size) for size in sys.argv[1:]] or [16, 32, 60, 64]
 
 
 def kernels() -> Iterator[tuple[str, Any, dict[str, Any]]]:
