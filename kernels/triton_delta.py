@@ -176,22 +176,23 @@ def _forward(
     y, W_T, error = _forward_fake(q, k, v, beta, W, reset, keep)
     strength = v[..., 0] if beta is None else beta
     strides = (s for x in (q, k, v, strength) for s in x.stride()[:3])
-    forward_kernel[B, H](
-        q,
-        k,
-        v,
-        strength,
-        W,
-        reset,
-        y,
-        W_T,
-        error,
-        *strides,
-        T,
-        DELTA=beta is not None,
-        KEEP=keep,
-        **blocks(W),
-    )
+    with torch.cuda.device_of(v):
+        forward_kernel[B, H](
+            q,
+            k,
+            v,
+            strength,
+            W,
+            reset,
+            y,
+            W_T,
+            error,
+            *strides,
+            T,
+            DELTA=beta is not None,
+            KEEP=keep,
+            **blocks(W),
+        )
     return y, W_T, error
 
 
@@ -224,9 +225,23 @@ def _backward(
     grads = _backward_fake(q, k, v, beta, W, reset, error, dy, dW_T)
     strength = v[..., 0] if beta is None else beta
     strides = (s for x in (q, k, v, strength) for s in x.stride()[:3])
-    backward_kernel[B, H](
-        q, k, v, strength, W, reset, error, dy, dW_T, *grads, *strides, T, DELTA=beta is not None, **blocks(W)
-    )
+    with torch.cuda.device_of(v):
+        backward_kernel[B, H](
+            q,
+            k,
+            v,
+            strength,
+            W,
+            reset,
+            error,
+            dy,
+            dW_T,
+            *grads,
+            *strides,
+            T,
+            DELTA=beta is not None,
+            **blocks(W),
+        )
     return grads
 
 

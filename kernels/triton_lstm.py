@@ -88,12 +88,22 @@ def _forward(
     acts = gates.new_empty(T if keep else 1, B, 4 * N)
     recurrent = gates.new_empty(B, 4 * N)
     before = h0
-    for t in range(T):
-        torch.mm(before, weight.mT, out=recurrent)
-        forward_kernel[B, triton.cdiv(N, BLOCK)](
-            gates[t], recurrent, cs[t], reset[t], h[t], cs[t + 1], acts[t * keep], N, gates.stride(1), BLOCK
-        )
-        before = h[t]
+    with torch.cuda.device_of(reset):
+        for t in range(T):
+            torch.mm(before, weight.mT, out=recurrent)
+            forward_kernel[B, triton.cdiv(N, BLOCK)](
+                gates[t],
+                recurrent,
+                cs[t],
+                reset[t],
+                h[t],
+                cs[t + 1],
+                acts[t * keep],
+                N,
+                gates.stride(1),
+                BLOCK,
+            )
+            before = h[t]
     c_T.copy_(cs[-1])
     return (h, c_T, cs, acts) if keep else (h, c_T, cs.new_empty(0), acts.new_empty(0))
 
@@ -121,11 +131,12 @@ def _backward(
     dh = torch.zeros_like(cs[0])
     no_reset = torch.zeros_like(reset[:1])
     reset = torch.cat((reset, no_reset))
-    for t in reversed(range(T)):
-        backward_kernel[B, triton.cdiv(N, BLOCK)](
-            acts[t], cs[t], cs[t + 1], reset[t], reset[t + 1], dy[t], dh, dc, dgates[t], N, BLOCK
-        )
-        torch.mm(dgates[t], weight, out=dh)
+    with torch.cuda.device_of(reset):
+        for t in reversed(range(T)):
+            backward_kernel[B, triton.cdiv(N, BLOCK)](
+                acts[t], cs[t], cs[t + 1], reset[t], reset[t + 1], dy[t], dh, dc, dgates[t], N, BLOCK
+            )
+            torch.mm(dgates[t], weight, out=dh)
     return dgates, dh.masked_fill_(reset[0].unsqueeze(-1), 0), dc
 
 

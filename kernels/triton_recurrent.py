@@ -363,9 +363,10 @@ def _delta_rnn_forward(
     T, B, H, _ = v.shape
     outputs = _delta_rnn_forward_fake(z, k, v, beta, R, y0, reset, keep)
     strides = (s for x in (z, k, v, beta) for s in x.stride()[:3])
-    delta_rnn_forward_kernel[B, H](
-        z, k, v, beta, R, y0, reset, *outputs, *strides, T, KEEP=keep, SPACING=SPACING, **blocks(R)
-    )
+    with torch.cuda.device_of(reset):
+        delta_rnn_forward_kernel[B, H](
+            z, k, v, beta, R, y0, reset, *outputs, *strides, T, KEEP=keep, SPACING=SPACING, **blocks(R)
+        )
     return outputs
 
 
@@ -398,22 +399,23 @@ def _delta_rnn_backward(
     grads = _delta_rnn_backward_fake(k, beta, reset, error, p, kept, dy, dR_T)
     strides = (s for x in (k, beta) for s in x.stride()[:3])
     buffer = _new_buffer(kept)
-    delta_rnn_backward_kernel[B, H](
-        k,
-        beta,
-        reset,
-        error,
-        p,
-        kept,
-        buffer,
-        dy,
-        dR_T,
-        *grads,
-        *strides,
-        T,
-        SPACING=SPACING,
-        **blocks(kept),
-    )
+    with torch.cuda.device_of(reset):
+        delta_rnn_backward_kernel[B, H](
+            k,
+            beta,
+            reset,
+            error,
+            p,
+            kept,
+            buffer,
+            dy,
+            dR_T,
+            *grads,
+            *strides,
+            T,
+            SPACING=SPACING,
+            **blocks(kept),
+        )
     return grads
 
 
@@ -469,25 +471,26 @@ def _recurrent_delta_forward(
     T, B, H, _ = v.shape
     outputs = _recurrent_delta_forward_fake(q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset, keep)
     strides = (s for x in (q, k, v, beta) for s in x.stride()[:3])
-    recurrent_delta_forward_kernel[B, H](
-        q,
-        k,
-        v,
-        beta,
-        Rq,
-        Rk,
-        Rv,
-        rb,
-        W,
-        y0,
-        reset,
-        *outputs,
-        *strides,
-        T,
-        KEEP=keep,
-        SPACING=SPACING,
-        **blocks(W),
-    )
+    with torch.cuda.device_of(reset):
+        recurrent_delta_forward_kernel[B, H](
+            q,
+            k,
+            v,
+            beta,
+            Rq,
+            Rk,
+            Rv,
+            rb,
+            W,
+            y0,
+            reset,
+            *outputs,
+            *strides,
+            T,
+            KEEP=keep,
+            SPACING=SPACING,
+            **blocks(W),
+        )
     return outputs
 
 
@@ -536,9 +539,10 @@ def _recurrent_delta_backward(
     saved = (Rq, Rk, Rv, rb, reset, g, q_used, k_used, beta_used, error, kept)
     grads = _recurrent_delta_backward_fake(*saved, dy, dW_T)
     buffer = _new_buffer(kept)
-    recurrent_delta_backward_kernel[B, H](
-        *saved, buffer, dy, dW_T, *grads, T, SPACING=SPACING, **blocks(kept)
-    )
+    with torch.cuda.device_of(reset):
+        recurrent_delta_backward_kernel[B, H](
+            *saved, buffer, dy, dW_T, *grads, T, SPACING=SPACING, **blocks(kept)
+        )
     return grads
 
 

@@ -86,8 +86,10 @@ def test_triton_takes_any_strides(rule: str, seed: int) -> None:
     leaves = [x.requires_grad_() for x in on_device(inputs)]
     views = []
     for i, x in enumerate(leaves):
-        padded = torch.cat((torch.full_like(x, torch.nan), x), -1)[..., x.shape[-1] :]
-        views.append(padded if i % 2 else padded.transpose(0, 1).contiguous().transpose(0, 1))
+        part = torch.cat((torch.full_like(x, torch.nan), x), -1)[..., x.shape[-1] :]
+        swapped = x.transpose(0, 1).contiguous().transpose(0, 1)
+        spread = torch.stack((x, torch.full_like(x, torch.nan)), -1)[..., 0]
+        views.append((part, swapped, spread)[(i + seed) % 3])
     wide = torch.stack((~reset, reset), -1).to(DEVICE)
     outputs = RULES[rule](*views, wide[..., 1], backend="triton")
     for i, out in enumerate(outputs):
