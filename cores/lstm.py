@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..kernels import lstm
 from .base import Core, State
 from .registry import register
 
@@ -36,14 +37,7 @@ class LSTM(Core):
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         h, c = (part.squeeze(1) for part in state)
-        from_input = F.linear(x, self.weight_ih_l0, self.bias_ih_l0 + self.bias_hh_l0)
-        zero = torch.zeros((), dtype=c.dtype, device=c.device)
-        outputs = []
-        for gates, fresh in zip(from_input.unbind(0), reset.unsqueeze(-1).unbind(0), strict=True):
-            h, c = torch.where(fresh, zero, h), torch.where(fresh, zero, c)
-            gates = (gates + F.linear(h, self.weight_hh_l0)).to(c.dtype)
-            i, f, g, o = gates.chunk(4, -1)
-            c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), g.tanh())
-            h = o.sigmoid() * c.tanh()
-            outputs.append(h)
-        return torch.stack(outputs), (h.unsqueeze(1), c.unsqueeze(1))
+        gates = F.linear(x, self.weight_ih_l0, self.bias_ih_l0 + self.bias_hh_l0)
+        # The state keeps its precision under autocast, and kernels keep out of it.
+        y, h, c = lstm(gates.to(c.dtype), self.weight_hh_l0.to(c.dtype), h, c, reset)
+        return y, (h.unsqueeze(1), c.unsqueeze(1))

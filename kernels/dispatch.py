@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -15,9 +13,6 @@ from . import chunked, reference, stepwise
 from .precision import without_autocast
 
 BACKENDS = ("auto", "reference", "chunked", "triton")
-
-MAX_TRITON_SIZE = 64
-"""Width of a head up to which its fast weights fit into the registers of one program."""
 
 
 @without_autocast
@@ -39,9 +34,9 @@ def sum_rule(
         y `[T, B, H, V]` and W after step T. Gradients reach every float argument.
 
     Raises:
-        ValueError: for an unknown backend, or a reset that is not bool `[T, B]`.
+        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
     """
-    return _pick("sum_rule", backend, q, W, reset)(q, k, v, W, reset)
+    return _run("sum_rule", backend, q, k, v, W, reset)
 
 
 @without_autocast
@@ -57,9 +52,9 @@ def delta_rule(
         y `[T, B, H, V]` and W after step T.
 
     Raises:
-        ValueError: for an unknown backend, or a reset that is not bool `[T, B]`.
+        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
     """
-    return _pick("delta_rule", backend, q, W, reset)(q, k, v, beta, W, reset)
+    return _run("delta_rule", backend, q, k, v, beta, W, reset)
 
 
 @without_autocast
@@ -89,9 +84,9 @@ def delta_rnn(
         y `[T, B, H, V]`, R after step T and y_T, which is the last row of y.
 
     Raises:
-        ValueError: for an unknown backend, or a reset that is not bool `[T, B]`.
+        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
     """
-    return _pick("delta_rnn", backend, z, R, reset)(z, k, v, beta, R, y0, reset)
+    return _run("delta_rnn", backend, z, k, v, beta, R, y0, reset)
 
 
 @without_autocast
@@ -128,10 +123,34 @@ def recurrent_delta(
         y `[T, B, H, V]`, W after step T and y_T, which is the last row of y.
 
     Raises:
-        ValueError: for an unknown backend, or a reset that is not bool `[T, B]`.
+        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
     """
-    rule = _pick("recurrent_delta", backend, q, W, reset)
-    return rule(q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset)
+    return _run("recurrent_delta", backend, q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset)
+
+
+@without_autocast
+def lstm(
+    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, backend: str = "auto"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """An LSTM layer from step to step: `i, f, g, o = gates_t + weight h_{t-1}`, the input's share given.
+
+    Hochreiter & Schmidhuber 1997, "Long Short-Term Memory", with the forget gate of Gers et al. 2000:
+    `c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g)`, `h_t = sigmoid(o) tanh(c_t)`.
+
+    Args:
+        gates: what the input contributes to i, f, g, o, in this order, bias included `[T, B, 4 N]`.
+        weight: recurrent weights `[4 N, N]`.
+        h0, c0: output and cell before the first step `[B, N]`.
+        reset: bool `[T, B]`; h and c of row b are zeroed before step t reads them.
+        backend: one of `BACKENDS`.
+
+    Returns:
+        h `[T, B, N]`, h_T, which is the last row of h, and c_T. Gradients reach every float argument.
+
+    Raises:
+        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
+    """
+    return _run("lstm", backend, gates, weight, h0, c0, reset)
 
 
 _RULES: dict[str, dict[str, Callable[..., Any]]] = {
@@ -147,66 +166,47 @@ _RULES: dict[str, dict[str, Callable[..., Any]]] = {
         "step": stepwise.delta_rnn,
     },
     "recurrent_delta": {"reference": reference.recurrent_delta, "chunked": stepwise.recurrent_delta},
+    "lstm": {"reference": reference.lstm, "chunked": stepwise.lstm, "step": reference.lstm},
 }
 
 
 def backends(device: torch.device) -> dict[str, tuple[str, ...]]:
     """The backends of every rule that run on a device in float32, without `auto`, which is one of them."""
-    found = {rule: [name for name in BACKENDS if name in rules] for rule, rules in _RULES.items()}
-    if _no_triton(device) is None:
-        for names in found.values():
-            names.append("triton")
-    return {rule: tuple(names) for rule, names in found.items()}
+    in_triton = _triton()
+    runs = in_triton is not None and (device.type == "cuda" or in_triton.INTERPRETED)
+    more = ("triton",) if runs else ()
+    return {rule: (*(name for name in BACKENDS if name in rules), *more) for rule, rules in _RULES.items()}
 
 
-def _pick(rule: str, backend: str, x: Tensor, W: Tensor, reset: Tensor) -> Callable[..., Any]:
+_NO_TRITON = "Triton is not installed; pip install triton (Linux only)"
+
+
+def _run(rule: str, backend: str, *inputs: Tensor) -> Any:
+    """The rule by that backend; inputs in the rule's order, reset last."""
+    x, reset = inputs[0], inputs[-1]
     if reset.dtype is not torch.bool or reset.shape != x.shape[:2]:
         raise ValueError(f"{rule}: reset is {reset.dtype} {list(reset.shape)}; give bool {list(x.shape[:2])}")
     if backend not in BACKENDS:
         raise ValueError(f"{rule}: unknown backend {backend!r}; choose from {', '.join(BACKENDS)}")
-    rules = _RULES[rule]
     if backend == "triton" or (backend == "auto" and x.is_cuda):
-        reason = _not_for_triton(x, W)
-        if reason is None:
-            return _triton_rules()[rule]
+        in_triton = _triton()
+        problem = in_triton.problem(rule, inputs) if in_triton else _NO_TRITON
+        if problem is None:
+            return in_triton.RULES[rule](*inputs)
         if backend == "triton":
-            raise ValueError(f"{rule}: {reason}")
+            raise ValueError(f"{rule}: {problem}")
+    rules = _RULES[rule]
     if backend != "auto":
-        return rules[backend]
+        return rules[backend](*inputs)
     if x.shape[0] == 1 and "step" in rules:
-        return rules["reference" if torch.is_grad_enabled() else "step"]
-    return rules["chunked"]
+        return rules["reference" if torch.is_grad_enabled() else "step"](*inputs)
+    return rules["chunked"](*inputs)
 
 
-def _not_for_triton(x: Tensor, W: Tensor) -> str | None:
-    """Why the Triton kernels cannot take these, with the remedy; None if they can."""
-    if W.dtype is not torch.float32 or x.dtype is not torch.float32:
-        return f"the triton backend takes float32, not {x.dtype} and {W.dtype}; choose chunked"
-    if max(W.shape[-2:]) > MAX_TRITON_SIZE:
-        return (
-            f"the triton backend holds heads up to {MAX_TRITON_SIZE} wide, not {max(W.shape[-2:])}; "
-            "use more heads, or choose chunked"
-        )
-    return _no_triton(x.device)
+def _triton() -> Any:
+    """`triton_rules`, imported when first asked for; None on machines that have no Triton."""
+    if find_spec("triton") is None:
+        return None
+    from . import triton_rules
 
-
-@functools.cache
-def _no_triton(device: torch.device) -> str | None:
-    """Why Triton cannot run on a device, with the remedy; None if it can."""
-    if importlib.util.find_spec("triton") is None:
-        return "the triton backend needs the package triton; pip install triton (Linux)"
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        return f"the triton backend runs on cuda, not {device.type}; choose chunked"
-    return None
-
-
-@functools.cache
-def _triton_rules() -> dict[str, Callable[..., Any]]:
-    from . import triton_delta, triton_recurrent  # only here: importing triton is slow, and it may be missing
-
-    return {
-        "sum_rule": triton_delta.sum_rule,
-        "delta_rule": triton_delta.delta_rule,
-        "delta_rnn": triton_recurrent.delta_rnn,
-        "recurrent_delta": triton_recurrent.recurrent_delta,
-    }
+    return triton_rules

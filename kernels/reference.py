@@ -97,6 +97,21 @@ def recurrent_delta(
     return torch.stack(outputs), W, y
 
 
+def lstm(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor, reset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Hochreiter & Schmidhuber 1997 with the forget gate of Gers et al. 2000.
+
+    gates `[T, B, 4 N]` is the input's share of i, f, g, o; weight `[4 N, N]`, h and c `[B, N]`.
+    """
+    outputs = []
+    for t in range(gates.shape[0]):
+        h, c = begin(h, reset[t]), begin(c, reset[t])
+        i, f, g, o = (gates[t] + h @ weight.mT).chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        outputs.append(h)
+    return torch.stack(outputs), h, c
+
+
 def _per_head(g: Tensor, R: Tensor) -> Tensor:
     """Row vector times matrix, a matrix a head: g `[B, H, V]`, R `[H, V, N]` -> `[B, H, N]`."""
     return torch.einsum("bhv,hvn->bhn", g, R)

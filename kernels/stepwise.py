@@ -97,6 +97,15 @@ def recurrent_delta(
     return y, W, y[-1]
 
 
+def lstm(
+    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Equals `reference.lstm` to rounding."""
+    inputs = (gates, weight, h0, c0)
+    h, c = _LSTM.apply(*inputs, reset, _wants_gradient(inputs))
+    return h, h[-1], c
+
+
 def _wants_gradient(inputs: tuple[Tensor, ...]) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
 
@@ -296,3 +305,56 @@ def _parts(a: Tensor, key_size: int) -> tuple[Tensor, Tensor, Tensor]:
     """Views of a `[..., 2 K + V + 1]`: q and k `[..., 2, K]`, v `[..., V]`, beta `[..., 1]`."""
     q_and_k = a[..., : 2 * key_size].unflatten(-1, (2, key_size))
     return q_and_k, a[..., 2 * key_size : -1], a[..., -1:]
+
+
+class _LSTM(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
+    ) -> tuple[Tensor, Tensor]:
+        T, (B, N) = len(gates), h0.shape
+        resets = Resets(reset)
+        outputs, c = h0.new_empty(T, B, N), c0.clone(memory_format=torch.contiguous_format)
+        rows = T if keep else 1
+        acts = gates.new_empty(rows, B, 4 * N)  # i, f, g, o
+        hs, cs = h0.new_empty(rows, B, N), c0.new_empty(rows, B, N)  # before each step, after its reset
+        tanh_cs = c0.new_empty(rows, B, N)
+        h, to_gates = h0, weight.mT
+        for t in range(T):
+            row = t * keep
+            before = hs[row].copy_(h)
+            resets.forget_(t, before, c)
+            if keep:
+                cs[row] = c
+            act = torch.addmm(gates[t], before, to_gates, out=acts[row])
+            act[:, : 2 * N].sigmoid_()
+            act[:, 2 * N : 3 * N].tanh_()
+            act[:, 3 * N :].sigmoid_()
+            i, f, g, o = act.chunk(4, -1)
+            c.mul_(f).addcmul_(i, g)
+            h = torch.mul(o, torch.tanh(c, out=tanh_cs[row]), out=outputs[t])
+        if keep:
+            ctx.resets = resets
+            ctx.save_for_backward(weight, acts, hs, cs, tanh_cs)
+        return outputs, c
+
+    @staticmethod
+    @once_differentiable
+    @without_autocast
+    def backward(ctx: Any, dH: Tensor, dC: Tensor) -> tuple[Tensor | None, ...]:
+        weight, acts, hs, cs, tanh_cs = ctx.saved_tensors
+        i, f, g, o = acts.chunk(4, -1)
+        # Each gate's gradient is that of c (of h for o) times a factor: all steps' factors at once.
+        factors = torch.cat((g * i * (1 - i), cs * f * (1 - f), i * (1 - g * g), tanh_cs * o * (1 - o)), -1)
+        to_c = o * (1 - tanh_cs * tanh_cs)
+        dgates = factors.unflatten(-1, (4, -1))
+        dh, dc = torch.zeros_like(dC), dC.clone(memory_format=torch.contiguous_format)
+        for t in reversed(range(len(acts))):
+            dh += dH[t]
+            dc.addcmul_(dh, to_c[t])
+            dgates[t, :, :3] *= dc.unsqueeze(1)
+            dgates[t, :, 3] *= dh
+            torch.mm(factors[t], weight, out=dh)
+            dc *= f[t]
+            ctx.resets.forget_(t, dh, dc)
+        return factors, factors.flatten(0, 1).mT @ hs.flatten(0, 1), dh, dc, None, None

@@ -172,26 +172,27 @@ def _forward(
     """y, W after the last step, and what backward needs: the error `[T, B, H, V]`, empty if not kept."""
     q, k, v = (contiguous_rows(x) for x in (q, k, v))
     W, reset = W.contiguous(), reset.contiguous()
-    T, B, H = v.shape[:3]
+    T, B, H, _ = v.shape
     y, W_T, error = _forward_fake(q, k, v, beta, W, reset, keep)
     strength = v[..., 0] if beta is None else beta
     strides = (s for x in (q, k, v, strength) for s in x.stride()[:3])
-    forward_kernel[B, H](
-        q,
-        k,
-        v,
-        strength,
-        W,
-        reset,
-        y,
-        W_T,
-        error,
-        *strides,
-        T,
-        DELTA=beta is not None,
-        KEEP=keep,
-        **blocks(W),
-    )
+    with torch.cuda.device_of(v):
+        forward_kernel[B, H](
+            q,
+            k,
+            v,
+            strength,
+            W,
+            reset,
+            y,
+            W_T,
+            error,
+            *strides,
+            T,
+            DELTA=beta is not None,
+            KEEP=keep,
+            **blocks(W),
+        )
     return y, W_T, error
 
 
@@ -218,15 +219,29 @@ def _backward(
     """Gradients of q, k, v, beta (of the sum rule: empty) and W."""
     q, k, v = (contiguous_rows(x) for x in (q, k, v))
     W, reset = W.contiguous(), reset.contiguous()
-    T, B, H = v.shape[:3]
+    T, B, H, _ = v.shape
     dy = v.new_zeros(v.shape) if dy is None else dy.contiguous()
     dW_T = torch.zeros_like(W) if dW_T is None else dW_T.contiguous()
     grads = _backward_fake(q, k, v, beta, W, reset, error, dy, dW_T)
     strength = v[..., 0] if beta is None else beta
     strides = (s for x in (q, k, v, strength) for s in x.stride()[:3])
-    backward_kernel[B, H](
-        q, k, v, strength, W, reset, error, dy, dW_T, *grads, *strides, T, DELTA=beta is not None, **blocks(W)
-    )
+    with torch.cuda.device_of(v):
+        backward_kernel[B, H](
+            q,
+            k,
+            v,
+            strength,
+            W,
+            reset,
+            error,
+            dy,
+            dW_T,
+            *grads,
+            *strides,
+            T,
+            DELTA=beta is not None,
+            **blocks(W),
+        )
     return grads
 
 

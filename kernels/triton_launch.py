@@ -9,8 +9,8 @@ def blocks(W: Tensor) -> dict[str, int]:
     """The constants of a program that holds W `[..., V, K]` in registers."""
     V, K = W.shape[-2:]
     block_v, block_k = (max(16, triton.next_power_of_2(size)) for size in (V, K))
-    # Four warps hold 32 x 32 as 8 registers a thread and matrix; the largest sizes need twice as many.
-    num_warps = 4 if block_v * block_k <= 1024 else 8
+    # Four warps hold 32 x 32 as 8 registers a thread and matrix; 64 x 64 would spill with so few.
+    num_warps = 4 if max(block_v, block_k) <= 32 else 8
     return {"V": V, "K": K, "BLOCK_V": block_v, "BLOCK_K": block_k, "num_warps": num_warps}
 
 

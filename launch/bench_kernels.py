@@ -74,6 +74,9 @@ def _inputs(rule: str, T: int, B: int, H: int, d: int, generator: torch.Generato
     def randn(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
+    if rule == "lstm":  # its published width is twice that of all heads
+        N = 2 * H * d
+        return randn(T, B, 4 * N), N**-0.5 * randn(4 * N, N), randn(B, N), randn(B, N)
     q, k, v, beta = randn(T, B, H, d), randn(T, B, H, d), randn(T, B, H, d), randn(T, B, H)
     W, y0 = 0.1 * randn(B, H, d, d), randn(B, H, d)
     if rule == "recurrent_delta":

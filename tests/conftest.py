@@ -5,14 +5,34 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+# Triton reads this when it is imported: without a GPU its kernels run in its interpreter, on CPU tensors.
 if not torch.cuda.is_available():
-    # Before triton is imported: its kernels then run on the CPU, slowly.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def _let_the_interpreter_loop() -> None:
+    """Before Triton 3.7 the interpreter makes loop bounds of arrays of one element; NumPy 2.4 forbids it."""
+    try:
+        from triton.runtime import interpreter
+    except ImportError:
+        return
+    patch = interpreter._patch_lang_tensor
+
+    def patch_and_fix(tensor: Any, *scope: object) -> None:
+        patch(tensor, *scope)
+        tensor.__index__ = lambda self: self.handle.data.item()
+
+    interpreter._patch_lang_tensor = patch_and_fix
+
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    _let_the_interpreter_loop()
 
 
 @pytest.fixture

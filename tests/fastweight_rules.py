@@ -12,23 +12,17 @@ from torch import Tensor
 from deltabeast import kernels
 
 Inputs = tuple[Tensor, ...]
-RULES: dict[str, Callable[..., Any]] = {
-    name: getattr(kernels, name) for name in ("sum_rule", "delta_rule", "delta_rnn", "recurrent_delta")
-}
+NAMES = ("sum_rule", "delta_rule", "delta_rnn", "recurrent_delta", "lstm")
+RULES: dict[str, Callable[..., Any]] = {name: getattr(kernels, name) for name in NAMES}
 KEYS = ("softmax", "zero", "collinear", "unit")
 STRENGTHS = ("sigmoid", "zero", "one")
 
 
 def make_inputs(
-    rule: str,
-    steps: int,
-    keys: str = "softmax",
-    strengths: str = "sigmoid",
-    rows: int = 3,
-    widths: tuple[int, ...] = (16, 32, 60, 64),
+    rule: str, steps: int, keys: str = "softmax", strengths: str = "sigmoid", most: int = 3
 ) -> Inputs:
-    """All of the rule's float arguments, in float64, in its own order, of random B, H <= rows and widths."""
-    B, H, K, V = integer(1, rows), integer(1, rows), choice(widths), choice(widths)
+    """All of the rule's float arguments, float64, in its own order, of random sizes; B, H up to `most`."""
+    B, H, K, V = integer(1, most), integer(1, most), choice((16, 32, 60, 64)), choice((16, 32, 60, 64))
     if rule == "delta_rnn":
         K = V
 
@@ -37,6 +31,9 @@ def make_inputs(
 
     q, k, v, beta = randn(steps, B, H, K), randn(steps, B, H, K), randn(steps, B, H, V), randn(steps, B, H)
     W, y0 = randn(B, H, V, K), randn(B, H, V)
+    if rule == "lstm":
+        N = V + 1  # no power of two, and no size anything likes
+        return 2 * randn(steps, B, 4 * N), randn(4 * N, N) * N**-0.5, randn(B, N), randn(B, N)
     if rule == "recurrent_delta":
         if strengths != "sigmoid":
             beta = torch.full_like(beta, -60 if strengths == "zero" else 60)
@@ -77,15 +74,17 @@ def _keys(k: Tensor, kind: str) -> Tensor:
     return k[:1].expand_as(k).clone() if kind == "collinear" else k
 
 
-def run(rule: str, inputs: Inputs, reset: Tensor, backend: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Outputs and the gradients of one fixed random loss of all of them, by name."""
-    leaves = [x.to(dtype).requires_grad_() for x in inputs]
-    outputs = RULES[rule](*leaves, reset, backend=backend)
+def run(
+    rule: str, inputs: Inputs, reset: Tensor, backend: str, dtype: torch.dtype, device: str = "cpu"
+) -> dict[str, Tensor]:
+    """Outputs and the gradients of one fixed random loss of all of them, by name, on the CPU."""
+    leaves = [x.to(device, dtype, copy=True).requires_grad_() for x in inputs]
+    outputs = RULES[rule](*leaves, reset.to(device), backend=backend)
     generator = torch.Generator().manual_seed(1)
     loss = sum(
-        (out * torch.randn(out.shape, generator=generator, dtype=torch.float64).to(dtype)).sum()
+        (out * torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)).sum()
         for out in outputs
     )
     grads = torch.autograd.grad(loss, leaves)
-    result = {f"output {i}": out.detach() for i, out in enumerate(outputs)}
-    return result | {f"gradient {i}": grad for i, grad in enumerate(grads)}
+    result = {f"output {i}": out.detach().cpu() for i, out in enumerate(outputs)}
+    return result | {f"gradient {i}": grad.cpu() for i, grad in enumerate(grads)}

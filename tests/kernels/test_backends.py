@@ -39,7 +39,7 @@ def test_chunks_cover_every_step_with_little_padding() -> None:
         assert length <= 24 and (count * length <= 1.1 * steps or steps < 100), steps
 
 
-@pytest.mark.parametrize("rule", ["delta_rnn", "recurrent_delta"])
+@pytest.mark.parametrize("rule", ["delta_rnn", "recurrent_delta", "lstm"])
 def test_resets_without_a_look_at_the_mask(rule: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What other devices than CPUs do."""
 
@@ -106,7 +106,7 @@ def test_broken_state_ends_with_its_episode(
     outputs = RULES[rule](*inputs, reset, backend=backend)
     assert outputs[0][end:].isfinite().all()
     assert all(out.isfinite().all() for out in outputs[1:])
-    if end:
+    if end and not (rule == "lstm" and value == float("inf")):  # its gates turn inf into 0 or 1
         assert not outputs[0][0, 0].isfinite().all()
         assert outputs[0][:, 1:].isfinite().all()
     if grad:
@@ -150,7 +150,9 @@ def test_autocast_changes_nothing(rule: str, backend: str, steps: int, seed: int
 def test_bad_arguments(rule: str) -> None:
     inputs = make_inputs(rule, 2)
     reset = make_reset("none", 2, inputs[0].shape[1])
-    with pytest.raises(ValueError, match=r"^.*unknown backend 'cuda'; choose from auto, reference, chunked, triton$"):
+    with pytest.raises(
+        ValueError, match=r"^.*unknown backend 'cuda'; choose from auto, reference, chunked, triton$"
+    ):
         RULES[rule](*inputs, reset, backend="cuda")
     for bad in (reset.float(), reset[:1], reset[0]):
         with pytest.raises(ValueError, match=r"give bool \[2, \d\]$"):

@@ -1,0 +1,176 @@
+"""The LSTM recurrence in Triton: every step is one matrix product of torch's and one kernel for the rest.
+
+A whole span in one kernel, as the fast weights have it, would be slower: the recurrent weights fit into no
+one multiprocessor, so each program would read all of them (1 MB for 256 units) at every step, and a batch of
+32 rows keeps two programs busy. A product spreads over the whole GPU, and what is left for the kernel is
+elementwise: resets, gates and c. Forgetting h is forgetting what h gives to the gates.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .precision import without_autocast
+from .triton_launch import contiguous_rows, wants_gradient
+from .triton_steps import tanh
+
+BLOCK = 256
+"""Units a program; one program is one row of the batch and one block of its units."""
+
+
+@triton.jit
+def forward_kernel(gates, recurrent, c, reset, h_next, c_next, acts, N, gates_b, BLOCK: tl.constexpr):
+    """One step: c and c_next `[B, N]`, recurrent and acts `[B, 4 N]`."""
+    b = tl.program_id(0).to(tl.int64)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = n < N
+    fresh = tl.load(reset + b)
+    gates += b * gates_b
+    recurrent += b * 4 * N
+    acts += b * 4 * N
+    c_row = tl.where(fresh, 0.0, tl.load(c + b * N + n, mask=inside, other=0.0))
+    # The order is i, f, g, o.
+    i = tl.load(gates + n, mask=inside, other=0.0)
+    i = tl.sigmoid(i + tl.where(fresh, 0.0, tl.load(recurrent + n, mask=inside, other=0.0)))
+    f = tl.load(gates + N + n, mask=inside, other=0.0)
+    f = tl.sigmoid(f + tl.where(fresh, 0.0, tl.load(recurrent + N + n, mask=inside, other=0.0)))
+    g = tl.load(gates + 2 * N + n, mask=inside, other=0.0)
+    g = tanh(g + tl.where(fresh, 0.0, tl.load(recurrent + 2 * N + n, mask=inside, other=0.0)))
+    o = tl.load(gates + 3 * N + n, mask=inside, other=0.0)
+    o = tl.sigmoid(o + tl.where(fresh, 0.0, tl.load(recurrent + 3 * N + n, mask=inside, other=0.0)))
+    c_row = f * c_row + i * g
+    tl.store(c_next + b * N + n, c_row, mask=inside)
+    tl.store(h_next + b * N + n, o * tanh(c_row), mask=inside)
+    tl.store(acts + n, i, mask=inside)
+    tl.store(acts + N + n, f, mask=inside)
+    tl.store(acts + 2 * N + n, g, mask=inside)
+    tl.store(acts + 3 * N + n, o, mask=inside)
+
+
+@triton.jit
+def backward_kernel(acts, c, c_next, reset, reset_next, dy, dh, dc, dgates, N, BLOCK: tl.constexpr):
+    """One step: dh comes from the product of the step after, dc `[B, N]` moves to before this step."""
+    b = tl.program_id(0).to(tl.int64)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = n < N
+    fresh = tl.load(reset + b)
+    acts += b * 4 * N
+    dgates += b * 4 * N
+    i = tl.load(acts + n, mask=inside, other=0.0)
+    f = tl.load(acts + N + n, mask=inside, other=0.0)
+    g = tl.load(acts + 2 * N + n, mask=inside, other=0.0)
+    o = tl.load(acts + 3 * N + n, mask=inside, other=0.0)
+    c_row = tl.where(fresh, 0.0, tl.load(c + b * N + n, mask=inside, other=0.0))
+    tanh_c = tanh(tl.load(c_next + b * N + n, mask=inside, other=0.0))
+    dh_row = tl.load(dh + b * N + n, mask=inside, other=0.0)
+    dh_row = tl.where(tl.load(reset_next + b), 0.0, dh_row) + tl.load(dy + b * N + n, mask=inside, other=0.0)
+    dc_row = tl.load(dc + b * N + n, mask=inside, other=0.0) + dh_row * o * (1 - tanh_c * tanh_c)
+    tl.store(dgates + n, dc_row * g * i * (1 - i), mask=inside)
+    tl.store(dgates + N + n, dc_row * c_row * f * (1 - f), mask=inside)
+    tl.store(dgates + 2 * N + n, dc_row * i * (1 - g * g), mask=inside)
+    tl.store(dgates + 3 * N + n, dh_row * tanh_c * o * (1 - o), mask=inside)
+    tl.store(dc + b * N + n, tl.where(fresh, 0.0, dc_row * f), mask=inside)
+
+
+@torch.library.custom_op("deltabeast::lstm_forward", mutates_args=())
+def _forward(
+    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """h, c after the last step; for backward c before and after all steps `[T+1, B, N]` and the gates."""
+    gates, reset = contiguous_rows(gates), reset.contiguous()
+    T, (B, N) = len(gates), h0.shape
+    h, c_T, _, _ = _forward_fake(gates, weight, h0, c0, reset, keep)
+    cs = c0.new_empty(T + 1, B, N)
+    cs[0] = c0
+    acts = gates.new_empty(T if keep else 1, B, 4 * N)
+    recurrent = gates.new_empty(B, 4 * N)
+    before = h0
+    with torch.cuda.device_of(reset):
+        for t in range(T):
+            torch.mm(before, weight.mT, out=recurrent)
+            forward_kernel[B, triton.cdiv(N, BLOCK)](
+                gates[t],
+                recurrent,
+                cs[t],
+                reset[t],
+                h[t],
+                cs[t + 1],
+                acts[t * keep],
+                N,
+                gates.stride(1),
+                BLOCK,
+            )
+            before = h[t]
+    c_T.copy_(cs[-1])
+    return (h, c_T, cs, acts) if keep else (h, c_T, cs.new_empty(0), acts.new_empty(0))
+
+
+@_forward.register_fake
+def _forward_fake(
+    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    T, (B, N) = len(gates), h0.shape
+    h, c_T = h0.new_empty(T, B, N), c0.new_empty(B, N)
+    if not keep:
+        return h, c_T, c0.new_empty(0), gates.new_empty(0)
+    return h, c_T, c0.new_empty(T + 1, B, N), gates.new_empty(T, B, 4 * N)
+
+
+@torch.library.custom_op("deltabeast::lstm_backward", mutates_args=())
+def _backward(
+    weight: Tensor, reset: Tensor, cs: Tensor, acts: Tensor, dy: Tensor | None, dc_T: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of gates, h0 and c0."""
+    T, B, N = len(acts), *cs.shape[1:]
+    dy = cs.new_zeros(T, B, N) if dy is None else dy.contiguous()
+    dc = torch.zeros_like(cs[0]) if dc_T is None else dc_T.clone(memory_format=torch.contiguous_format)
+    dgates = torch.empty_like(acts)
+    dh = torch.zeros_like(cs[0])
+    no_reset = torch.zeros_like(reset[:1])
+    reset = torch.cat((reset, no_reset))
+    with torch.cuda.device_of(reset):
+        for t in reversed(range(T)):
+            backward_kernel[B, triton.cdiv(N, BLOCK)](
+                acts[t], cs[t], cs[t + 1], reset[t], reset[t + 1], dy[t], dh, dc, dgates[t], N, BLOCK
+            )
+            torch.mm(dgates[t], weight, out=dh)
+    return dgates, dh.masked_fill_(reset[0].unsqueeze(-1), 0), dc
+
+
+@_backward.register_fake
+def _backward_fake(
+    weight: Tensor, reset: Tensor, cs: Tensor, acts: Tensor, dy: Tensor | None, dc_T: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    return acts.new_empty(acts.shape), cs.new_empty(cs.shape[1:]), cs.new_empty(cs.shape[1:])
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    _, weight, h0, _, reset, _ = inputs
+    h, _, cs, acts = output
+    ctx.save_for_backward(weight, reset, cs, acts, h0, h)
+
+
+@without_autocast
+def _differentiate(
+    ctx: Any, dy: Tensor | None, dc_T: Tensor | None, *_: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    weight, reset, cs, acts, h0, h = ctx.saved_tensors
+    dgates, dh0, dc0 = _backward(weight, reset, cs, acts, dy, dc_T)
+    before = torch.cat((h0.unsqueeze(0), h[:-1])).masked_fill(reset.unsqueeze(-1), 0)
+    dweight = dgates.flatten(0, 1).mT @ before.flatten(0, 1)
+    return dgates, dweight, dh0, dc0, None, None
+
+
+_forward.register_autograd(_differentiate, setup_context=_save)
+
+
+def lstm(
+    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Equals `reference.lstm` to rounding."""
+    h, c_T, *_ = _forward(gates, weight, h0, c0, reset, wants_gradient(gates, weight, h0, c0))
+    return h, h[-1], c_T
