@@ -171,10 +171,8 @@ _RULES: dict[str, dict[str, Callable[..., Any]]] = {
 
 
 def backends(device: torch.device) -> dict[str, tuple[str, ...]]:
-    """The backends of every rule that run on a device in float32, without `auto`, which is one of them."""
-    in_triton = _triton()
-    runs = in_triton is not None and (device.type == "cuda" or in_triton.INTERPRETED)
-    more = ("triton",) if runs else ()
+    """The backends that compute a rule on a device in float32, without `auto`, which is one of them."""
+    more = ("triton",) if device.type == "cuda" and _triton() else ()
     return {rule: (*(name for name in BACKENDS if name in rules), *more) for rule, rules in _RULES.items()}
 
 

@@ -16,11 +16,11 @@ from rich.live import Live
 from rich.table import Table
 
 from ..envs import available_cores
-from .config import BenchConfig, BenchEnvConfig, BenchKernelsConfig
+from .config import BenchConfig, BenchEnvConfig, BenchKernelsConfig, BenchThroughputConfig
 from .errors import RunError, UsageError
 from .run_dir import versions
 from .run_log import write_atomically
-from .tables import env_speed_table, kernel_table
+from .tables import env_speed_table, kernel_table, throughput_table
 
 Row = TypeVar("Row")
 
@@ -38,10 +38,14 @@ def run_benchmark(config: BenchConfig) -> None:
         wrong = [f"{kernel.rule} ({kernel.backend})" for kernel in kernels if not kernel.right]
         if wrong:
             raise RunError(f"not within {TOLERANCE} of the float64 reference: {', '.join(wrong)}")
-    else:
+    elif isinstance(what, BenchEnvConfig):
         from .bench_env import bench_env
 
         _keep(what, _show(bench_env(what), env_speed_table))
+    else:
+        from .bench_throughput import bench_throughput
+
+        _keep(what, _show(bench_throughput(what), throughput_table))
 
 
 def hardware() -> dict[str, Any]:
@@ -74,7 +78,7 @@ def _show(rows: Iterable[Row], table: Callable[[list[Row]], Table]) -> list[Row]
     return collected
 
 
-def _keep(config: BenchKernelsConfig | BenchEnvConfig, rows: Iterable[Any]) -> None:
+def _keep(config: BenchKernelsConfig | BenchEnvConfig | BenchThroughputConfig, rows: Iterable[Any]) -> None:
     if config.json is None:
         return
     settings = {name: value for name, value in asdict(config).items() if name != "json"}

@@ -170,7 +170,7 @@ def condense(box: str, arguments: Sequence[str]) -> str:
     if title == "unrecognized options":
         return _unrecognized(wrong, options, command, help_of)
     if title == "missing subcommand" and command == "bench":
-        return "nothing to measure given; say deltabeast bench kernels or deltabeast bench env"
+        return "nothing to measure given; say deltabeast bench kernels, bench env or bench throughput"
     if title == "missing subcommand":
         return f"no command given; say one of {', '.join(COMMANDS)}"
     if title == "required options":

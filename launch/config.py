@@ -165,10 +165,44 @@ class BenchEnvConfig:
 
 
 @dataclass
+class BenchThroughputConfig:
+    """Time emulation, inference and learning alone and the training made of them, in one run."""
+
+    game: str = "pong"
+    """ALE game."""
+    core: str = "rdn"
+    """Recurrent core."""
+    stem: Literal["auto", "residual", "nature"] = "auto"
+    """Network before the core; auto: residual."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic of the stem."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    num_envs: int = 32
+    """Environments stepped together by each actor."""
+    num_actors: int = 1
+    """Actors."""
+    overlap: Literal["auto", "on", "off"] = "auto"
+    """Whether actors act while the learner learns."""
+    unroll_length: int = 50
+    """Agent steps of an unroll."""
+    batch_size: int = 32
+    """Unrolls in one update."""
+    seconds: float = 10.0
+    """Seconds of each measurement."""
+    rounds: int = 3
+    """Times everything is measured; the medians count."""
+    json: Path | None = None
+    """Write the result there as well, with hardware, versions and commit."""
+
+
+@dataclass
 class BenchConfig:
-    """Measure this machine: kernels, or env."""
+    """Measure this machine: kernels, env or throughput."""
 
     what: Union[  # noqa: UP007  # tyro wants it so
-        Annotated[BenchKernelsConfig, subcommand("kernels")], Annotated[BenchEnvConfig, subcommand("env")]
+        Annotated[BenchKernelsConfig, subcommand("kernels")],
+        Annotated[BenchEnvConfig, subcommand("env")],
+        Annotated[BenchThroughputConfig, subcommand("throughput")],
     ]
     """What to measure."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # evaluate imports torch, which listing games needs not wait 
     from ..envs import GameInfo
     from .bench_env import EnvSpeed
     from .bench_kernels import Measured
+    from .bench_throughput import Throughput
     from .evaluate import Evaluation, Summary
     from .published import PublishedScore
 
@@ -64,6 +65,23 @@ def env_speed_table(speeds: Sequence[EnvSpeed]) -> Table:
     for speed in speeds:
         row = speed.game, str(speed.num_envs), str(speed.threads), f"{speed.steps_per_second:,.0f}"
         table.add_row(*row)
+    return table
+
+
+def throughput_table(results: Sequence[Throughput]) -> Table:
+    """Each stage alone, the bound they make, and what training reaches of it."""
+    table = _table("", "agent steps/s")
+    for result in results:
+        for name in ("emulation", "inference", "learning"):
+            table.add_row(f"{name} alone", f"{getattr(result, name):,.0f}")
+        table.add_row("bound", f"{result.bound:,.0f}")
+        table.add_row(Text("training", style="bold"), Text(f"{result.trained:,.0f}", style="bold"))
+        table.add_row("of the bound", f"{result.share_of_bound:.0%}")
+        table.add_row("of emulation alone", f"{result.share_of_emulation:.0%}")
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in result.time_shares.items())
+        table.add_row("time", shares)
+        table.add_row("policy lag", f"{result.policy_lag:.2f} updates")
+        table.add_row("peak memory", f"{result.peak_memory_bytes / 2**30:.2f} GiB")
     return table
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from gymnasium.vector import VectorEnv
+from rich.console import Console
 
 from ..agents import (
     Actor,
@@ -71,7 +72,7 @@ def train(config: TrainConfig) -> None:
 class Trainer:
     """One run: its agent, learner and actors, its files, and the loop over updates."""
 
-    def __init__(self, config: TrainConfig, stack: ExitStack) -> None:
+    def __init__(self, config: TrainConfig, stack: ExitStack, console: Console | None = None) -> None:
         self.config = config
         try:
             self.total_steps = parse_steps(config.steps)
@@ -133,7 +134,7 @@ class Trainer:
             self.log = RunLog(self.run_dir, resume_step=self.start_step if state is not None else None)
             stack.callback(self._close_log)
             self.log.hyperparameters(hyperparameters(config, agent))
-        self.panel = stack.enter_context(Panel(self._title(), self.total_steps, self.start_step))
+        self.panel = stack.enter_context(Panel(self._title(), self.total_steps, self.start_step, console))
         for note in notes:
             self.panel.message(note)
         if state is not None:
@@ -153,7 +154,7 @@ class Trainer:
         return env
 
     def _make_source(self, turn: int) -> Source:
-        if not self._overlaps():
+        if not self.overlaps():
             return Lockstep(self.actors, self.config.batch_size, turn)
         return Threads(self.actors, self.config.batch_size, self.stop, _share_cores(self.actors))
 
@@ -213,7 +214,7 @@ class Trainer:
         if asked and self.learner.steps < self.total_steps:
             raise StoppedBySignal(asked[0])
 
-    def _overlaps(self) -> bool:
+    def overlaps(self) -> bool:
         """Whether actors act while the learner learns; on CPUs both would fight for the same cores."""
         wanted = {"on": True, "off": False, "auto": self.device.type == "cuda"}[self.config.overlap]
         return wanted and not self.config.deterministic
@@ -224,7 +225,7 @@ class Trainer:
             return
         speed = Speed(learner.steps)
         actors = [actor.stopwatch for actor in self.actors]
-        window = Window(self.stopwatch, actors, in_turns=not self._overlaps())
+        window = Window(self.stopwatch, actors, in_turns=not self.overlaps())
         saved = time.monotonic()
         milestone = False
         for batch in source:

@@ -100,10 +100,33 @@ def test_environments_are_timed_by_game_number_and_threads(
     assert out.count("breakout") == 3
 
 
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_training_is_set_beside_its_stages(
+    overlap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "throughput.json"
+    sizes = ("--num-envs", "4", "--batch-size", "4", "--unroll-length", "5", "--overlap", overlap)
+    arguments = ("--stem", "nature", "--core", "feedforward", *sizes, "--seconds", "0.5", "--rounds", "1")
+    code, out, error = bench(capsys, "throughput", *arguments, "--device", "cpu", "--json", str(path))
+    assert (code, error) == (0, "") and "of the bound" in out
+    (result,) = json.loads(path.read_text())["results"]
+    stages = [result[name] for name in ("emulation", "inference", "learning")]
+    assert result["bound"] < min(stages) and 0 < result["trained"] < min(stages)
+    assert result["share_of_bound"] == pytest.approx(result["trained"] / result["bound"])
+    if overlap == "off":
+        assert result["bound"] == pytest.approx(1 / sum(1 / stage for stage in stages))
+        assert sum(result["time_shares"].values()) == pytest.approx(1, abs=0.01)
+        assert result["policy_lag"] == 0
+    assert 2**26 < result["peak_memory_bytes"] < 2**36
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "deltabeast bench kernels or deltabeast bench env"),
+        ("", "say deltabeast bench kernels, bench env or bench throughput"),
+        ("throughput --rounds 0", "--rounds must be at least 1"),
+        ("throughput --game pnog", "pong"),
+        ("throughput --num-envs 6 --batch-size 4", "one must be a multiple of the other"),
         ("kernels --steps 0", "--steps must be at least 1"),
         ("kernels --device gpu", "choose auto, cpu or cuda"),
         ("kernels --json nowhere/x.json", "cannot write nowhere/x.json"),

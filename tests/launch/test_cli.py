@@ -15,7 +15,13 @@ from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
 from deltabeast.launch import cli, eval_run
-from deltabeast.launch.config import BenchEnvConfig, BenchKernelsConfig, EvalConfig, GamesConfig
+from deltabeast.launch.config import (
+    BenchEnvConfig,
+    BenchKernelsConfig,
+    BenchThroughputConfig,
+    EvalConfig,
+    GamesConfig,
+)
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.eval_run import evaluate_run
 from deltabeast.launch.info import describe_run
@@ -119,6 +125,7 @@ CONFIGS = {
     **{command: config for command, (config, _) in cli.COMMANDS.items() if command != "bench"},
     "bench kernels": BenchKernelsConfig,
     "bench env": BenchEnvConfig,
+    "bench throughput": BenchThroughputConfig,
 }
 
 
