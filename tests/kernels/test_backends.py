@@ -141,8 +141,9 @@ def test_autocast_changes_nothing(rule: str, backend: str, steps: int, seed: int
     want = run(rule, inputs, reset, backend, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         got = run(rule, inputs, reset, backend, torch.float32)
+    plain = backend == "reference" or (backend == "auto" and steps == 1)  # its backward is autograd's own
     for name in want:
-        if backend != "reference" or name.startswith("output"):  # its backward is autograd's own
+        if not plain or name.startswith("output"):
             assert torch.equal(got[name], want[name]), name
 
 

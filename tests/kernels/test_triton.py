@@ -29,6 +29,11 @@ from torch import Tensor
 from deltabeast.kernels import dispatch, stepwise
 
 pytest.importorskip("triton", reason="Triton is not installed")
+pytestmark = [
+    # NumPy's, from the interpreter, of numbers that are broken on purpose.
+    pytest.mark.filterwarnings("ignore:(invalid value|overflow|All-NaN):RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning"),
+]
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
