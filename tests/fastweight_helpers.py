@@ -44,7 +44,7 @@ def errors(got: Tensor, want: Tensor) -> tuple[float, float]:
     """The relative error of a tensor, and of its worst row."""
     if torch.equal(got.double(), want.double()):
         return 0.0, 0.0
-    got, want = got.double(), want.double()
+    got, want = got.detach().double(), want.detach().double()
     error = (got - want).reshape(-1, want.shape[-1] if want.dim() else 1).norm(dim=-1)
     rows = want.reshape(-1, want.shape[-1] if want.dim() else 1).norm(dim=-1)
     typical = rows.square().mean().sqrt()
