@@ -162,7 +162,7 @@ _RULES: dict[str, dict[str, Callable[..., Any]]] = {
     },
     "delta_rnn": {"reference": reference.delta_rnn, "chunked": stepwise.delta_rnn},
     "recurrent_delta": {"reference": reference.recurrent_delta, "chunked": stepwise.recurrent_delta},
-    "lstm": {"reference": reference.lstm, "chunked": stepwise.lstm, "step": reference.lstm},
+    "lstm": {"reference": reference.lstm, "chunked": stepwise.lstm},
 }
 
 
