@@ -67,19 +67,17 @@ def measure(kernel: Any, constants: dict[str, Any], capability: int) -> tuple[in
     options = {name: constants.pop(name) for name in ("num_warps", "num_stages") if name in constants}
     source = ASTSource(fn=kernel, signature=signature(kernel, constants), constexprs=constants)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    ptxas = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    assemblers = sorted(Path(triton.__file__).parent.glob("backends/nvidia/bin/ptxas*"))
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as ptx:
         ptx.write(compiled.asm["ptx"])
         ptx.flush()
-        command = [
-            ptxas,
-            "-v",
-            f"-arch=sm_{capability}{'a' * (capability == 90)}",
-            ptx.name,
-            "-o",
-            os.devnull,
-        ]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        arch = re.search(r"\.target (\w+)", compiled.asm["ptx"])[1]  # type: ignore[index]
+        for ptxas in assemblers:  # Triton brings several; not each takes each architecture
+            command = [ptxas, "-v", f"-arch={arch}", ptx.name, "-o", os.devnull]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                break
+    told = done.stderr
     spilled = sum(int(n) for n in re.findall(r"(\d+) bytes spill", told))
     return int(re.search(r"Used (\d+) registers", told)[1]), spilled  # type: ignore[index]
 
