@@ -166,7 +166,7 @@ _RULES: dict[str, dict[str, Callable[..., Any]]] = {
         "step": stepwise.delta_rnn,
     },
     "recurrent_delta": {"reference": reference.recurrent_delta, "chunked": stepwise.recurrent_delta},
-    "lstm": {"reference": reference.lstm, "chunked": stepwise.lstm, "step": reference.lstm},
+    "lstm": {"reference": reference.lstm, "chunked": stepwise.lstm},
 }
 
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from . import reference
 from .precision import without_autocast
 
 SPACING = 8
@@ -102,7 +103,9 @@ def lstm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equals `reference.lstm` to rounding."""
     inputs = (gates, weight, h0, c0)
-    h, c = _LSTM.apply(*inputs, reset, _wants_gradient(inputs))
+    if not _wants_gradient(inputs):
+        return reference.lstm(*inputs, reset)  # with nothing to keep there is nothing to gain
+    h, c = _LSTM.apply(*inputs, reset)
     return h, h[-1], c
 
 
@@ -310,32 +313,28 @@ def _parts(a: Tensor, key_size: int) -> tuple[Tensor, Tensor, Tensor]:
 class _LSTM(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
+        ctx: Any, gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor
     ) -> tuple[Tensor, Tensor]:
         T, (B, N) = len(gates), h0.shape
         resets = Resets(reset)
         outputs, c = h0.new_empty(T, B, N), c0.clone(memory_format=torch.contiguous_format)
-        rows = T if keep else 1
-        acts = gates.new_empty(rows, B, 4 * N)  # i, f, g, o
-        hs, cs = h0.new_empty(rows, B, N), c0.new_empty(rows, B, N)  # before each step, after its reset
-        tanh_cs = c0.new_empty(rows, B, N)
+        acts = gates.new_empty(T, B, 4 * N)  # i, f, g, o
+        hs, cs = h0.new_empty(T, B, N), c0.new_empty(T, B, N)  # before each step, after its reset
+        tanh_cs = c0.new_empty(T, B, N)
         h, to_gates = h0, weight.mT
         for t in range(T):
-            row = t * keep
-            before = hs[row].copy_(h)
+            before = hs[t].copy_(h)
             resets.forget_(t, before, c)
-            if keep:
-                cs[row] = c
-            act = torch.addmm(gates[t], before, to_gates, out=acts[row])
+            cs[t] = c
+            act = torch.addmm(gates[t], before, to_gates, out=acts[t])
             act[:, : 2 * N].sigmoid_()
             act[:, 2 * N : 3 * N].tanh_()
             act[:, 3 * N :].sigmoid_()
             i, f, g, o = act.chunk(4, -1)
             c.mul_(f).addcmul_(i, g)
-            h = torch.mul(o, torch.tanh(c, out=tanh_cs[row]), out=outputs[t])
-        if keep:
-            ctx.resets = resets
-            ctx.save_for_backward(weight, acts, hs, cs, tanh_cs)
+            h = torch.mul(o, torch.tanh(c, out=tanh_cs[t]), out=outputs[t])
+        ctx.resets = resets
+        ctx.save_for_backward(weight, acts, hs, cs, tanh_cs)
         return outputs, c
 
     @staticmethod
@@ -357,4 +356,4 @@ class _LSTM(torch.autograd.Function):
             torch.mm(factors[t], weight, out=dh)
             dc *= f[t]
             ctx.resets.forget_(t, dh, dc)
-        return factors, factors.flatten(0, 1).mT @ hs.flatten(0, 1), dh, dc, None, None
+        return factors, factors.flatten(0, 1).mT @ hs.flatten(0, 1), dh, dc, None

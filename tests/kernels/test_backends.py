@@ -109,6 +109,9 @@ def test_broken_state_ends_with_its_episode(
     if end and not (rule == "lstm" and value == float("inf")):  # its gates turn inf into 0 or 1
         assert not outputs[0][0, 0].isfinite().all()
         assert outputs[0][:, 1:].isfinite().all()
+    never = torch.zeros_like(reset)
+    last = RULES[rule](*inputs, never, backend=backend)[1]  # no episode ends: still broken
+    assert (not last[0].isfinite().all() and last[1:].isfinite().all()) or rule == "lstm"
     if grad:
         reset[0, 0] = True  # now the broken numbers are never read
         y, *rest = RULES[rule](*inputs, reset, backend=backend)
