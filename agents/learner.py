@@ -54,9 +54,9 @@ class Learner:
     def learning_rate(self) -> float:
         """Of the next update: annealed linearly to zero, and corrected for RMSProp's start from zero.
 
-        A mean square that starts from zero makes the first steps up to ten times too long: on a task of
-        recognising images the policy then collapsed and stayed at chance, with the correction it learned.
-        The factor is Adam's; it is 0.93 after 200 updates. The published code has none.
+        A mean square that starts from zero makes the first steps up to ten times too long, and the policy may
+        be nearly deterministic before it has learned anything. The factor is Adam's; it is 0.93 after 200
+        updates. The published code has none.
         """
         remaining = 1.0 - min(self.steps, self.config.total_steps) / self.config.total_steps
         correction = (1.0 - self.config.rmsprop_alpha ** (self.version + 1)) ** 0.5

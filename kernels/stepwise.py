@@ -94,7 +94,7 @@ def recurrent_delta(
     x = torch.cat((q, k, v, beta.unsqueeze(-1)), -1)
     R = torch.cat((Rq, Rk, Rv, rb.unsqueeze(-1)), -1)
     inputs = (x, R, W, y0)
-    y, W = _RecurrentDelta.apply(*inputs, reset, _wants_gradient(inputs))
+    y, W = _RecurrentDelta.apply(*inputs, reset, wants_gradient(*inputs))
     return y, W, y[-1]
 
 
@@ -103,13 +103,13 @@ def lstm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equals `reference.lstm` to rounding."""
     inputs = (gates, weight, h0, c0)
-    if not _wants_gradient(inputs):
+    if not wants_gradient(*inputs):
         return reference.lstm(*inputs, reset)  # with nothing to keep there is nothing to gain
     h, c = _LSTM.apply(*inputs, reset)
     return h, h[-1], c
 
 
-def _wants_gradient(inputs: tuple[Tensor, ...]) -> bool:
+def wants_gradient(*inputs: Tensor) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
 
 

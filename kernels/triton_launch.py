@@ -1,6 +1,5 @@
 """How the Triton kernels are launched: block sizes, warps, and views they can walk."""
 
-import torch
 import triton
 from torch import Tensor
 
@@ -17,7 +16,3 @@ def blocks(W: Tensor) -> dict[str, int]:
 def contiguous_rows(x: Tensor) -> Tensor:
     """x itself where its last dimension is contiguous: the parts of one projection need no copies."""
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def wants_gradient(*inputs: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)

@@ -14,7 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .precision import without_autocast
-from .triton_launch import contiguous_rows, wants_gradient
+from .stepwise import wants_gradient
+from .triton_launch import contiguous_rows
 from .triton_steps import tanh
 
 BLOCK = 256

@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .precision import without_autocast
-from .stepwise import SPACING
-from .triton_launch import blocks, contiguous_rows, wants_gradient
+from .stepwise import SPACING, wants_gradient
+from .triton_launch import blocks, contiguous_rows
 from .triton_steps import (
     delta_step,
     delta_step_backward,
