@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import kernels
+from . import bench_fla
 from .config import BenchKernelsConfig
 from .errors import UsageError
 from .machine import prepare_process, resolve_device
@@ -20,17 +21,22 @@ from .machine import prepare_process, resolve_device
 TOLERANCE = 1e-4
 """Relative error against the float64 reference, of a whole tensor and of each of its rows."""
 
-Inputs = tuple[Tensor, ...]
+BFLOAT16_TOLERANCE = 5e-2
+"""The same for peers that compute in bfloat16: their routes are fast, not exact."""
+
+Inputs = Sequence[Tensor]
 
 
 @dataclass
 class Measured:
-    """One backend of one rule. Times are medians in seconds of a span of T steps."""
+    """One backend of one rule, or a peer. Times are medians in seconds of a span of T steps."""
 
     rule: str
     backend: str
     error: float
     """largest relative error of any output or gradient, whole tensors and rows"""
+    tolerance: float = TOLERANCE
+    ours: bool = True
     forward: float | None = None
     both: float | None = None
     """forward and backward"""
@@ -41,7 +47,19 @@ class Measured:
 
     @property
     def right(self) -> bool:
-        return self.error <= TOLERANCE
+        return self.error <= self.tolerance
+
+    @property
+    def failed(self) -> bool:
+        return self.ours and not self.right
+
+
+class Job(NamedTuple):
+    """What is timed: outputs of leaves, and their gradients."""
+
+    measured: Measured
+    function: Callable[..., Sequence[Tensor]]
+    leaves: Inputs
 
 
 def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
@@ -62,10 +80,39 @@ def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
     reset = (torch.rand(sizes[:2], generator=generator) < config.reset_share).to(device)
     for rule, backends in kernels.backends(device).items():
         inputs = tuple(x.to(device) for x in _inputs(rule, *sizes, generator))
-        want = _run(rule, [x.double() for x in inputs], reset, "reference")
-        found = [Measured(rule, name, _error(_run(rule, inputs, reset, name), want)) for name in backends]
-        _time(found, inputs, reset, config.repeats)
-        yield from found
+        want = _gradients(_ours(rule, reset, "reference"), [x.double() for x in inputs])
+        jobs = [_check(rule, name, inputs, reset, want) for name in backends]
+        jobs += [_check_fla(rule, route, inputs, reset, want) for route in bench_fla.routes(rule, device)]
+        _time(jobs, config.repeats)
+        yield from (job.measured for job in jobs)
+
+
+def _ours(rule: str, reset: Tensor, backend: str) -> Callable[..., Sequence[Tensor]]:
+    return lambda *leaves: getattr(kernels, rule)(*leaves, reset, backend=backend)
+
+
+def _check(rule: str, backend: str, inputs: Inputs, reset: Tensor, want: Sequence[Tensor]) -> Job:
+    function = _ours(rule, reset, backend)
+    measured = Measured(rule, backend, _error(_gradients(function, inputs), want))
+    return Job(measured, function, _leaves(inputs))
+
+
+def _check_fla(
+    rule: str, route: bench_fla.Route, inputs: Inputs, reset: Tensor, want: Sequence[Tensor]
+) -> Job:
+    pieces = bench_fla.cut(reset)
+    leaves = _leaves(bench_fla.pack(inputs, pieces, route.dtype))
+
+    def function(*leaves: Tensor) -> Sequence[Tensor]:
+        return route.function(*leaves, pieces.bounds)
+
+    y, states = function(*leaves)
+    outputs = bench_fla.unpack(y, states, pieces)
+    gradients = torch.autograd.grad(outputs, leaves, _weights(outputs))
+    got = [*(out.detach() for out in outputs), *bench_fla.unpack_gradients(gradients, pieces)]
+    tolerance = BFLOAT16_TOLERANCE if route.dtype is torch.bfloat16 else TOLERANCE
+    name = f"{route.name} ({str(route.dtype).removeprefix('torch.')})"
+    return Job(Measured(rule, name, _error(got, want), tolerance, ours=False), function, leaves)
 
 
 def _inputs(rule: str, T: int, B: int, H: int, d: int, generator: torch.Generator) -> Inputs:
@@ -91,16 +138,23 @@ def _inputs(rule: str, T: int, B: int, H: int, d: int, generator: torch.Generato
     return arguments[rule]
 
 
-def _run(rule: str, inputs: Inputs | list[Tensor], reset: Tensor, backend: str) -> list[Tensor]:
+def _gradients(function: Callable[..., Sequence[Tensor]], inputs: Inputs) -> list[Tensor]:
     """Outputs, and the gradients of a fixed random sum of them."""
-    leaves = [x.detach().requires_grad_() for x in inputs]
-    outputs = getattr(kernels, rule)(*leaves, reset, backend=backend)
+    leaves = _leaves(inputs)
+    outputs = function(*leaves)
+    return [*(out.detach() for out in outputs), *torch.autograd.grad(outputs, leaves, _weights(outputs))]
+
+
+def _leaves(inputs: Inputs) -> list[Tensor]:
+    return [x.detach().requires_grad_() for x in inputs]
+
+
+def _weights(outputs: Sequence[Tensor]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
-    weights = [torch.randn(out.shape, generator=generator).to(out) for out in outputs]
-    return [*(out.detach() for out in outputs), *torch.autograd.grad(outputs, leaves, weights)]
+    return [torch.randn(out.shape, generator=generator).to(out) for out in outputs]
 
 
-def _error(got: list[Tensor], want: list[Tensor]) -> float:
+def _error(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
     """The largest relative error of a tensor or of one of its rows; inf if a number is not finite."""
     worst = 0.0
     for x, y in zip(got, want, strict=True):
@@ -115,10 +169,10 @@ def _error(got: list[Tensor], want: list[Tensor]) -> float:
     return worst
 
 
-def _time(found: list[Measured], inputs: Inputs, reset: Tensor, repeats: int) -> None:
+def _time(jobs: Sequence[Job], repeats: int) -> None:
     """In turns, so that whatever else the machine does falls on all of them alike."""
-    right = [measured for measured in found if measured.right]
-    work = {measured.backend: _work(measured, inputs, reset) for measured in right}
+    right = [job for job in jobs if job.measured.right]
+    work = {job.measured.backend: _work(job) for job in right}
     forward: dict[str, list[float]] = {name: [] for name in work}
     both: dict[str, list[float]] = {name: [] for name in work}
     for index in range(repeats + 3):
@@ -127,7 +181,7 @@ def _time(found: list[Measured], inputs: Inputs, reset: Tensor, repeats: int) ->
             if index >= 3:  # the first ones warm up
                 forward[name].append(first)
                 both[name].append(first + second)
-    for measured in right:
+    for measured in (job.measured for job in right):
         name = measured.backend
         measured.forward, measured.both = statistics.median(forward[name]), statistics.median(both[name])
         if "reference" in both:
@@ -136,18 +190,16 @@ def _time(found: list[Measured], inputs: Inputs, reset: Tensor, repeats: int) ->
         measured.peak_bytes = _peak_bytes(work[name])
 
 
-def _work(measured: Measured, inputs: Inputs, reset: Tensor) -> Callable[[], tuple[float, float]]:
+def _work(job: Job) -> Callable[[], tuple[float, float]]:
     """One forward and backward; gives the seconds of each."""
-    leaves = [x.detach().requires_grad_() for x in inputs]
-    function = getattr(kernels, measured.rule)
-    ones = [torch.ones_like(out) for out in function(*inputs, reset)]
-    clock = _cuda_clock if reset.is_cuda else time.perf_counter
+    ones = [torch.ones_like(out) for out in job.function(*job.leaves)]
+    clock = _cuda_clock if ones[0].is_cuda else time.perf_counter
 
     def once() -> tuple[float, float]:
         start = clock()
-        outputs = function(*leaves, reset, backend=measured.backend)
+        outputs = job.function(*job.leaves)
         middle = clock()
-        torch.autograd.grad(outputs, leaves, ones)
+        torch.autograd.grad(outputs, job.leaves, ones)
         return middle - start, clock() - middle
 
     return once

@@ -45,6 +45,8 @@ class Throughput:
     share_of_bound: float
     share_of_emulation: float
     policy_lag: float
+    core_share: float
+    """of learning alone: forward and backward of the recurrent core, its layers included"""
     time_shares: dict[str, float]
     """of the training: emulation, inference, learning, waiting"""
     peak_memory_bytes: int
@@ -85,6 +87,7 @@ def _measure(trainer: Trainer, seconds: float) -> Throughput:
     emulation = _emulation(trainer, seconds)
     inference = _inference(trainer, seconds)
     learning = _learning(trainer, seconds)
+    core = _core(trainer, seconds / 3)
     trained, rows = _training(trainer, seconds)
     if trainer.overlaps():
         acting = len(trainer.actors) / (1 / emulation + 1 / inference)
@@ -103,9 +106,10 @@ def _measure(trainer: Trainer, seconds: float) -> Throughput:
         trained,
         trained / bound,
         trained / emulation,
-        lag,
-        shares,
-        peak,
+        policy_lag=lag,
+        core_share=learning / core,
+        time_shares=shares,
+        peak_memory_bytes=peak,
     )
 
 
@@ -173,6 +177,23 @@ def _learning(trainer: Trainer, seconds: float) -> float:
     learner.load_state_dict(before[0])
     agent.load_state_dict(before[1])
     return rate
+
+
+def _core(trainer: Trainer, seconds: float) -> float:
+    """The core's part of the learner's work alone."""
+    core, config = trainer.agent.core, trainer.config
+    T, B = config.unroll_length + 1, config.batch_size
+    x = torch.randn(T, B, core.input_size, device=trainer.device, requires_grad=True)
+    state = core.initial_state(B, trainer.device)
+    reset = torch.zeros(T, B, dtype=torch.bool, device=trainer.device)
+    ones = torch.ones(T, B, core.output_size, device=trainer.device)
+
+    def work() -> int:
+        y, _ = core.unroll(x, state, reset)
+        torch.autograd.grad(y, [x, *core.parameters()], ones, allow_unused=True)
+        return (T - 1) * B
+
+    return _rate(work, seconds, trainer.device)
 
 
 def _training(trainer: Trainer, seconds: float) -> tuple[float, list[dict[str, float]]]:

@@ -80,6 +80,7 @@ def throughput_table(results: Sequence[Throughput]) -> Table:
         table.add_row("of emulation alone", f"{result.share_of_emulation:.0%}")
         shares = ", ".join(f"{name} {share:.0%}" for name, share in result.time_shares.items())
         table.add_row("time", shares)
+        table.add_row("core, of learning alone", f"{result.core_share:.1%}")
         table.add_row("policy lag", f"{result.policy_lag:.2f} updates")
         table.add_row("peak memory", f"{result.peak_memory_bytes / 2**30:.2f} GiB")
     return table

@@ -117,6 +117,7 @@ def test_training_is_set_beside_its_stages(
         assert result["bound"] == pytest.approx(1 / sum(1 / stage for stage in stages))
         assert sum(result["time_shares"].values()) == pytest.approx(1, abs=0.01)
         assert result["policy_lag"] == 0
+        assert 0 < result["core_share"] < 1
     assert 2**26 < result["peak_memory_bytes"] < 2**36
 
 
