@@ -11,7 +11,7 @@ from .checkpoint import (
     resolve_checkpoint,
     save_checkpoint,
 )
-from .learner import Learner, LearnerConfig, NonFiniteError
+from .learner import Learner, LearnerConfig, NonFiniteError, Part
 from .network import Agent, AgentOutput, AgentSpec, Bptt
 from .stems import STEMS, default_stem
 from .unroll import Episodes, Unroll, join, split
@@ -31,6 +31,7 @@ __all__ = [
     "Learner",
     "LearnerConfig",
     "NonFiniteError",
+    "Part",
     "Unroll",
     "VTrace",
     "WeightStore",

@@ -16,7 +16,7 @@ from .action_log import ActionLog
 from .network import Agent
 from .stopwatch import Stopwatch
 from .unroll import Episodes, Unroll
-from .weights import WeightStore
+from .weights import SharedWeights, WeightStore
 
 UNROLLS_PER_SEED = 200
 """In deterministic mode environments start afresh after this many unrolls, so that bringing them back
@@ -34,7 +34,7 @@ class Actor:
         self,
         env: VectorEnv,
         agent: Agent,
-        weights: WeightStore,
+        weights: WeightStore | SharedWeights,
         unroll_length: int,
         seed: int,
         deterministic: bool = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .losses import baseline_loss, policy_entropy, policy_gradient_loss
 from .network import REWARD_LIMIT, Agent, Bptt
-from .unroll import Unroll
+from .unroll import Episodes, Unroll
 from .vtrace import action_log_probs, vtrace_from_log_rhos
 
 _ROUNDING = 1e-3
@@ -36,6 +36,16 @@ class LearnerConfig:
     rmsprop_alpha: float = 0.99
     rmsprop_eps: float = 0.01
     bptt: Bptt = "full"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What came of some columns of a batch: all of it, or one process's share."""
+
+    metrics: dict[str, float]
+    num_steps: int
+    version: int
+    episodes: Episodes
 
 
 class Learner:
@@ -67,11 +77,20 @@ class Learner:
 
         Raises NonFiniteError, before any weight changes, if a loss or gradient is not finite.
         """
+        return self.step([self.backward(batch)])
+
+    def backward(self, batch: Unroll) -> Part:
+        """Leave the gradients of one batch, or of some of its columns, in the parameters' `grad`."""
         loss, metrics = self.loss(batch)
         if not torch.isfinite(loss):
             self._fail({**_named_inputs(batch), **dict(self.agent.named_parameters()), **metrics}, "loss")
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        values = {name: float(value) for name, value in metrics.items()}
+        return Part(values, batch.num_steps, batch.version, batch.episodes)
+
+    def step(self, parts: Sequence[Part]) -> dict[str, float]:
+        """Change the weights by the gradients in `grad`, the sum over all parts of one batch."""
         parameters = list(self.agent.parameters())
         grad_norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if not torch.isfinite(grad_norm):
@@ -83,12 +102,12 @@ class Learner:
             group["lr"] = lr
         self.optimizer.step()
 
-        lag = self.version - batch.version
-        self.steps += batch.num_steps
+        lag = self.version - min(part.version for part in parts)
+        self.steps += sum(part.num_steps for part in parts)
         self.version += 1
-        metrics |= {"grad_norm": grad_norm}
         return {
-            **{name: float(value) for name, value in metrics.items()},
+            **_together([part.metrics for part in parts]),
+            "grad_norm": float(grad_norm),
             "learning_rate": lr,
             "policy_lag": lag,
         }
@@ -145,6 +164,22 @@ class Learner:
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
         self.version = state["version"]
+
+
+_SUMS = ("total_loss", "policy_loss", "baseline_loss")
+_LARGEST = ("log_rho_abs_max",)
+
+
+def _together(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The metrics of a batch from those of its parts, all of one size."""
+    together = {}
+    for name in parts[0]:
+        values = [part[name] for part in parts]
+        if name in _LARGEST:
+            together[name] = max(values)
+        else:
+            together[name] = sum(values) / (1 if name in _SUMS else len(values))
+    return together
 
 
 def _named_inputs(batch: Unroll) -> dict[str, Tensor]:

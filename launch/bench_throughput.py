@@ -26,6 +26,7 @@ from .machine import prepare_process
 from .run_log import read_rows
 from .sources import batches
 from .train import Trainer
+from .workers import Worker
 
 _WARM_UP = 3
 """Updates before anything is timed."""
@@ -84,10 +85,10 @@ def _train_config(config: BenchThroughputConfig, run_dir: Path) -> TrainConfig:
 
 
 def _measure(trainer: Trainer, seconds: float) -> Throughput:
-    emulation = _emulation(trainer, seconds)
-    inference = _inference(trainer, seconds)
-    learning = _learning(trainer, seconds)
-    core = _core(trainer, seconds / 3)
+    emulation = _together(trainer, _emulation, seconds)
+    inference = _together(trainer, _inference, seconds)
+    learning = _together(trainer, _learning, seconds)
+    core = _together(trainer, _core, seconds / 3)
     trained, rows = _training(trainer, seconds)
     if trainer.overlaps():
         acting = len(trainer.actors) / (1 / emulation + 1 / inference)
@@ -113,6 +114,12 @@ def _measure(trainer: Trainer, seconds: float) -> Throughput:
     )
 
 
+def _together(trainer: Trainer, stage: Callable[[Trainer | Worker, float], float], seconds: float) -> float:
+    """Of all processes that share the work, at the same time."""
+    trainer.workers.start(stage, seconds)
+    return stage(trainer, seconds) + sum(trainer.workers.results())
+
+
 def _rate(work: Callable[[], int], seconds: float, device: torch.device) -> float:
     """Agent steps a second of `work`, which gives the steps it did."""
     work()
@@ -129,9 +136,9 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _emulation(trainer: Trainer, seconds: float) -> float:
+def _emulation(one: Trainer | Worker, seconds: float) -> float:
     """The environments of one actor alone, with random actions."""
-    env = trainer.actors[0].env
+    env = one.actors[0].env
     generator = np.random.default_rng(0)
     choices = env.single_action_space.n  # type: ignore[attr-defined]
     actions = generator.integers(choices, size=(100, env.num_envs))
@@ -144,9 +151,9 @@ def _emulation(trainer: Trainer, seconds: float) -> float:
     return _rate(work, seconds, torch.device("cpu"))
 
 
-def _inference(trainer: Trainer, seconds: float) -> float:
+def _inference(one: Trainer | Worker, seconds: float) -> float:
     """One actor's choices alone, on frames that lie ready."""
-    actor = trainer.actors[0]
+    actor = one.actors[0]
     unroll = actor.collect()
     state = unroll.state
 
@@ -158,42 +165,45 @@ def _inference(trainer: Trainer, seconds: float) -> float:
                 output.action.cpu()
         return unroll.done.numel()
 
-    return _rate(work, seconds, trainer.device)
+    return _rate(work, seconds, one.device)
 
 
-def _learning(trainer: Trainer, seconds: float) -> float:
+def _learning(one: Trainer | Worker, seconds: float) -> float:
     """The learner alone, on batches that lie ready."""
-    unrolls = (actor.collect() for actor in cycle(trainer.actors))
-    batch = next(batches(unrolls, trainer.config.batch_size))
-    learner, agent = trainer.learner, trainer.agent
+    unrolls = (actor.collect() for actor in cycle(one.actors))
+    batch = next(batches(unrolls, one.share.batch_size))
+    learner, agent = one.learner, one.agent
     before = copy.deepcopy((learner.state_dict(), agent.state_dict()))
 
     def work() -> int:
-        learner.update(batch)
+        part = learner.backward(batch)
+        if isinstance(one, Trainer):  # one of them changes the weights
+            learner.step([part])
         return batch.num_steps
 
-    rate = _rate(work, seconds, trainer.device)
-    # The same batch again and again teaches nothing that training should begin with.
-    learner.load_state_dict(before[0])
-    agent.load_state_dict(before[1])
+    rate = _rate(work, seconds, one.device)
+    if isinstance(one, Trainer):
+        # The same batch again and again teaches nothing that training should begin with.
+        learner.load_state_dict(before[0])
+        agent.load_state_dict(before[1])
     return rate
 
 
-def _core(trainer: Trainer, seconds: float) -> float:
+def _core(one: Trainer | Worker, seconds: float) -> float:
     """The core's part of the learner's work alone."""
-    core, config = trainer.agent.core, trainer.config
+    core, config = one.agent.core, one.share
     T, B = config.unroll_length + 1, config.batch_size
-    x = torch.randn(T, B, core.input_size, device=trainer.device, requires_grad=True)
-    state = core.initial_state(B, trainer.device)
-    reset = torch.zeros(T, B, dtype=torch.bool, device=trainer.device)
-    ones = torch.ones(T, B, core.output_size, device=trainer.device)
+    x = torch.randn(T, B, core.input_size, device=one.device, requires_grad=True)
+    state = core.initial_state(B, one.device)
+    reset = torch.zeros(T, B, dtype=torch.bool, device=one.device)
+    ones = torch.ones(T, B, core.output_size, device=one.device)
 
     def work() -> int:
         y, _ = core.unroll(x, state, reset)
         torch.autograd.grad(y, [x, *core.parameters()], ones, allow_unused=True)
         return (T - 1) * B
 
-    return _rate(work, seconds, trainer.device)
+    return _rate(work, seconds, one.device)
 
 
 def _training(trainer: Trainer, seconds: float) -> tuple[float, list[dict[str, float]]]:

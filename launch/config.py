@@ -41,6 +41,9 @@ class TrainConfig:
     num_actors: int = 1
     """Actors, each with --num-envs environments. The publication ran 48 actors of one environment; one
     actor of many chooses their actions in one batch."""
+    num_workers: int | None = None
+    """Processes that act and learn side by side on a CPU, each with its share of the environments and of
+    every batch; default: one a core, as far as --num-envs and --batch-size can be shared out."""
     overlap: Literal["auto", "on", "off"] = "auto"
     """Whether actors act while the learner learns. auto: yes with a GPU, no on CPUs, where both would
     fight for the same cores."""
@@ -182,6 +185,8 @@ class BenchThroughputConfig:
     """Environments stepped together by each actor."""
     num_actors: int = 1
     """Actors."""
+    num_workers: int | None = None
+    """Processes that act and learn side by side on a CPU; default: one a core."""
     overlap: Literal["auto", "on", "off"] = "auto"
     """Whether actors act while the learner learns."""
     unroll_length: int = 50

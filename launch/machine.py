@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import sys
+from collections.abc import Callable
 
 import torch
 
@@ -32,6 +34,25 @@ def keep_freed_memory() -> bool:
     mallopt = ctypes.CDLL(None).mallopt
     settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 64 << 20), (_M_ARENA_MAX, 1))
     return all([mallopt(parameter, value) == 1 for parameter, value in settings])
+
+
+def own_cores(count: int) -> list[int] | None:
+    """A core for each of `count` processes, or None where the cores are not all theirs, or cannot be told.
+
+    Where one process works on each core, waking a thread on another core costs more than it gains: emulation
+    and inference hand over to each other at every step.
+    """
+    if not hasattr(os, "sched_getaffinity"):  # macOS
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    return cores if 1 < count == len(cores) == available_cores() else None
+
+
+def pin(core: int) -> Callable[[], None]:
+    """Keep this thread, and those it starts from now on, on one core; gives what undoes it."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    return lambda: os.sched_setaffinity(0, before)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from gymnasium.vector import VectorEnv
 
 from ..agents import Agent, AgentSpec, LearnerConfig, default_stem, find_checkpoints
@@ -16,8 +18,8 @@ from .errors import UsageError
 
 def check(config: TrainConfig) -> None:
     """Raise ValueError for what no part of the system would notice by itself."""
-    for name in ("num_envs", "num_actors", "batch_size", "unroll_length"):
-        if getattr(config, name) < 1:
+    for name in ("num_envs", "num_actors", "num_workers", "batch_size", "unroll_length"):
+        if (getattr(config, name) or 1) < 1 or getattr(config, name) == 0:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
     big, small = max(config.num_envs, config.batch_size), min(config.num_envs, config.batch_size)
     if big % small:
@@ -43,6 +45,36 @@ def check(config: TrainConfig) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must not be negative")
     if not 0 <= config.discount <= 1:
         raise ValueError("--discount must lie between 0 and 1")
+
+
+def worker_count(config: TrainConfig, device: torch.device, cores: int) -> int:
+    """How many processes act and learn side by side. Raises ValueError if it cannot be as many as asked.
+
+    More than one only where a CPU does all the work in turns: a GPU is one for all, and one order of
+    summation is what `--deterministic` promises.
+    """
+    alone = None
+    if device.type != "cpu":
+        alone = f"--device {device.type}"
+    elif config.deterministic or config.overlap == "on" or config.num_actors > 1:
+        alone = "--deterministic, --overlap on and --num-actors"
+    if config.num_workers is None:
+        shared = math.gcd(config.num_envs, config.batch_size)
+        return 1 if alone else max(n for n in range(1, min(cores, shared) + 1) if shared % n == 0)
+    count = config.num_workers
+    if count > 1 and alone:
+        raise ValueError(f"--num-workers {count}: {alone} leave it at 1")
+    if config.num_envs % count or config.batch_size % count:
+        raise ValueError(
+            f"--num-workers {count}: it must divide --num-envs {config.num_envs} and "
+            f"--batch-size {config.batch_size}"
+        )
+    return count
+
+
+def share(config: TrainConfig, count: int) -> TrainConfig:
+    """What one of `count` processes does of a run."""
+    return replace(config, num_envs=config.num_envs // count, batch_size=config.batch_size // count)
 
 
 def check_resume(config: TrainConfig, run_dir: Path) -> None:
@@ -72,6 +104,7 @@ _MAY_CHANGE = {
         "precision",
         "num_envs",
         "num_actors",
+        "num_workers",
         "overlap",
         "deterministic",
         "run_dir",

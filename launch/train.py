@@ -28,11 +28,11 @@ from ..agents import (
     save_checkpoint,
 )
 from ..agents.stopwatch import Stopwatch
-from ..envs import available_cores, canonical_game, make_vector_env
+from ..envs import available_cores, canonical_game
 from . import published
 from .config import TrainConfig
 from .errors import RunError, StoppedBySignal, UsageError
-from .machine import autocast_dtype, prepare_process, resolve_device
+from .machine import autocast_dtype, own_cores, pin, prepare_process, resolve_device
 from .panel import Panel
 from .plan import (
     agent_spec,
@@ -43,6 +43,8 @@ from .plan import (
     count_parameters,
     hyperparameters,
     learner_config,
+    share,
+    worker_count,
 )
 from .progress import Scores, Speed, Window
 from .randomness import rng_states, seed_everything, set_rng_states
@@ -51,6 +53,7 @@ from .run_log import RunLog
 from .sources import ActorError, Lockstep, Source, Threads
 from .supervision import stop_signals, watch
 from .units import format_steps, parse_steps
+from .workers import Workers, make_env, update
 
 
 def train(config: TrainConfig) -> None:
@@ -84,7 +87,15 @@ class Trainer:
                 config.protocol = config.protocol or published.PROTOCOL
             self.run_dir = config.run_dir or default_run_dir(config)
             seed_everything(config.seed, config.deterministic)
-            envs = [self._make_env(stack) for _ in range(config.num_actors)]
+            cores = available_cores()
+            count = worker_count(config, self.device, cores)
+            self.share = share(config, count)
+            threads = max(1, cores // count)
+            torch.set_num_threads(threads)
+            pinned = own_cores(count)
+            if pinned is not None:
+                stack.callback(pin(pinned[0]))
+            envs = [self._make_env(stack, threads) for _ in range(config.num_actors)]
             spec = agent_spec(config, envs[0])
             agent = Agent(spec)
         except (ValueError, TypeError) as error:
@@ -101,6 +112,9 @@ class Trainer:
             check_same_agent(agent.spec, spec, self.run_dir)
             check_same_options(read_config(self.run_dir), config, self.run_dir)
         agent.to(self.device).autocast_dtype = autocast_dtype(config.precision, self.device, spec.stem)
+        self.workers = Workers(self.share, count, threads, pinned)
+        stack.callback(self.workers.close)
+        self.workers.share(agent)
 
         self.agent = agent
         self.learner = Learner(agent, learner_config(config, self.total_steps))
@@ -142,20 +156,14 @@ class Trainer:
         self.stopwatch = Stopwatch()
         self.updated_at = time.monotonic()
 
-    def _make_env(self, stack: ExitStack) -> VectorEnv:
-        config = self.config
-        env = make_vector_env(
-            config.game,
-            env_id=config.env,
-            num_envs=config.num_envs,
-            protocol=config.protocol or published.PROTOCOL,
-        )
+    def _make_env(self, stack: ExitStack, threads: int) -> VectorEnv:
+        env = make_env(self.share, threads)
         stack.callback(env.close)
         return env
 
     def _make_source(self, turn: int) -> Source:
         if not self.overlaps():
-            return Lockstep(self.actors, self.config.batch_size, turn)
+            return Lockstep(self.actors, self.share.batch_size, turn)
         return Threads(self.actors, self.config.batch_size, self.stop, _share_cores(self.actors))
 
     def _resume_actors(self, state: Mapping[str, Any]) -> list[str]:
@@ -176,6 +184,7 @@ class Trainer:
                 actor.load_state_dict(actor_state)
             except (ValueError, RuntimeError) as error:
                 raise self._cannot_repeat(str(error)) from error
+        self.workers.load_state_dicts(saved[len(self.actors) :])
         return []
 
     def _cannot_repeat(self, reason: str) -> UsageError:
@@ -228,12 +237,18 @@ class Trainer:
         window = Window(self.stopwatch, actors, in_turns=not self.overlaps())
         saved = time.monotonic()
         milestone = False
+        self.workers.start(update, learner.version)
         for batch in source:
             with self.stopwatch("learning"):
-                metrics = learner.update(batch)
+                part = learner.backward(batch)
+            parts = [part, *self.workers.results()]
+            with self.stopwatch("learning"):
+                self.workers.add_gradients()
+                metrics = learner.step(parts)
                 self.weights.publish(self.agent, learner.version)
             self.updated_at = time.monotonic()
-            self.scores.add(batch.episodes)
+            for part in parts:
+                self.scores.add(part.episodes)
             speed.mark(learner.steps)
             window.add(metrics)
             whole = source.at_boundary()
@@ -243,13 +258,14 @@ class Trainer:
                 row |= {"sps": speed.over(60.0), "sps_10s": speed.over(10.0)}
                 self.log.write(learner.steps, row)
                 self.panel.update(learner.steps, row)
-            milestone |= self._passed_milestone(batch.num_steps)
+            milestone |= self._passed_milestone(sum(part.num_steps for part in parts))
             due = milestone or self.updated_at - saved >= config.checkpoint_minutes * 60
             if done or (due and whole):
                 self._save(milestone=milestone)
                 saved, milestone = time.monotonic(), False
             if done:
                 return
+            self.workers.start(update, learner.version)
         self._save()
 
     def _passed_milestone(self, steps: int) -> bool:
@@ -261,7 +277,9 @@ class Trainer:
         state = {
             "learner": self.learner.state_dict(),
             "scores": self.scores.state_dict(),
-            "actors": [actor.state_dict() for actor in self.actors] if actors else None,
+            "actors": [*(actor.state_dict() for actor in self.actors), *self.workers.state_dicts()]
+            if actors
+            else None,
             "turn": self.source.turn if actors else 0,
             "device": self.device.type,
             **rng_states(self.device),
@@ -282,7 +300,7 @@ class Trainer:
         return f"step {self.saved_step} is saved in {self.run_dir}"
 
     def _stages(self) -> str:
-        return f"learner: {self.stopwatch.stage}; {self.source.stage()}"
+        return f"learner: {self.stopwatch.stage}; {self.source.stage()}{self.workers.stage()}"
 
     def _farewell(self) -> str:
         verb = "stopped" if self.learner.steps < self.total_steps else "finished"

@@ -5,6 +5,7 @@ And a core that draws from torch's global generator.
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 from typing import Any
 
@@ -51,6 +52,15 @@ class Raises(Match):
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         if self.total >= FAILS_AT:
             raise KeyError("the emulator broke")
+        return super().step(action)
+
+
+class FailsBeside(Match):
+    """Only where another process started this one."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if self.total >= FAILS_AT and multiprocessing.parent_process() is not None:
+            raise RuntimeError("the joystick broke")
         return super().step(action)
 
 
@@ -142,6 +152,6 @@ class Recall(gymnasium.Env[np.ndarray, int]):
         return self._observe(), reward, self.count == 40, False, {}
 
 
-for kind in (Match, Raises, NanReward, NanObservation, Stalls, Forgets, WhichThird, Recall):
+for kind in (Match, Raises, FailsBeside, NanReward, NanObservation, Stalls, Forgets, WhichThird, Recall):
     if f"{kind.__name__}-v0" not in gymnasium.registry:
         gymnasium.register(f"{kind.__name__}-v0", entry_point=kind, disable_env_checker=True)

@@ -23,6 +23,7 @@ TINY = (
     "--core", "rdn",
     "--core-options", "hidden_size", "16", "num_heads", "2", "ff_size", "16", "num_layers", "1",
     "--num-envs", "4", "--batch-size", "4", "--unroll-length", "5", "--device", "cpu", "--precision", "fp32",
+    "--num-workers", "1",
 )  # fmt: skip
 """A small agent, 20 agent steps per update."""
 CARTPOLE = ("--env", "CartPole-v1", *TINY)

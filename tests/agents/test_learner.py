@@ -218,3 +218,27 @@ def test_split_and_join_are_inverse_and_lose_no_episode(seed: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(whole.state, again.state, strict=True))
     assert again.episodes == whole.episodes
     assert torch.equal(parts[1].frame, whole.frame[:, 2:4])
+
+
+def test_an_update_may_be_shared_out(seed: int) -> None:
+    """The gradients of columns add up to those of the batch, and their metrics to its metrics."""
+    whole = make_learner("rdn", learning_rate=0.01)
+    shared = copy.deepcopy(whole)
+    batch = make_batch(whole.agent, columns=6)
+    expected = whole.update(batch)
+    parts, sums = [], [torch.zeros_like(p) for p in shared.agent.parameters()]
+    for columns in split(batch, 2):
+        parts.append(shared.backward(columns))
+        for total, parameter in zip(sums, shared.agent.parameters(), strict=True):
+            total += parameter.grad
+    for total, parameter in zip(sums, shared.agent.parameters(), strict=True):
+        parameter.grad = total
+    metrics = shared.step(parts)
+    assert metrics.keys() == expected.keys() and (shared.steps, shared.version) == (T * 6, 1)
+    for name, value in expected.items():
+        assert metrics[name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
+    for p, q in zip(shared.agent.parameters(), whole.agent.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
+    assert any(
+        parts[0].metrics[name] != parts[1].metrics[name] for name in expected if name in parts[0].metrics
+    )

@@ -31,7 +31,7 @@ from training_process import (
     rows,
 )
 
-from deltabeast.agents import Learner, NonFiniteError, Unroll, find_checkpoints, load_latest
+from deltabeast.agents import Learner, NonFiniteError, find_checkpoints, load_latest
 from deltabeast.launch import sources, supervision
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, StoppedBySignal, UsageError
@@ -41,7 +41,7 @@ from deltabeast.launch.sources import ActorError
 from deltabeast.launch.train import train
 
 FEEDFORWARD = ("--core", "feedforward", "--num-envs", "4", "--batch-size", "4", "--unroll-length", "5",
-               "--device", "cpu", "--precision", "fp32")  # fmt: skip
+               "--device", "cpu", "--precision", "fp32", "--num-workers", "1")  # fmt: skip
 EXACT = ("--deterministic", "--log-seconds", "0")
 
 
@@ -72,17 +72,18 @@ def run(run_dir: Path, *arguments: str) -> None:
 
 def on_update(monkeypatch: pytest.MonkeyPatch, act: Callable[[Learner], Any], before: bool = True) -> None:
     """Call `act` with the learner before (or after) each of its updates."""
-    update = Learner.update
+    half = "backward" if before else "step"
+    original = getattr(Learner, half)
 
-    def patched(learner: Learner, batch: Unroll) -> dict[str, float]:
+    def patched(learner: Learner, given: Any) -> Any:
         if before:
             act(learner)
-        result = update(learner, batch)
+        result = original(learner, given)
         if not before:
             act(learner)
         return result
 
-    monkeypatch.setattr(Learner, "update", patched)
+    monkeypatch.setattr(Learner, half, patched)
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
