@@ -13,13 +13,15 @@ from ..config import CompareConfig
 from ..errors import RunError, UsageError
 from ..run_dir import versions
 from ..run_log import write_atomically
-from . import sections
+from . import curve_sections, run_sections, score_sections
 from .grouping import Comparison, compare
 from .html import to_html
 from .layout import write_layout
 from .markdown import to_markdown
+from .names import count, join
 from .plots import looks
-from .published_report import published_sections
+from .published_sections import published_sections
+from .relative_sections import relative
 from .report import Report, Section
 from .runs import Run, find_runs, read_run
 from .scores import ScoreBoard, score_board
@@ -39,13 +41,14 @@ def compare_runs(config: CompareConfig) -> Path:
     if not runs:
         report = Report(
             "Six cores on twenty games, as published",
-            "Scores of Irie, Schlag, Csordás and Schmidhuber (2021), Tables 9 and 10, after 50M and 200M agent steps.",
+            "Scores of Irie, Schlag, Csordás and Schmidhuber (2021), Tables 9 and 10, after 50M and 200M "
+            "agent steps.",
             published_sections(),
         )
     else:
         comparison = compare(runs)
         board = score_board(comparison)
-        for line in dict.fromkeys([*problems, *comparison.left_out, *board.left_out, *comparison.notes]):
+        for line in [*run_sections.left_out_lines(comparison, board, problems), *comparison.notes]:
             print(line)
         report = _report(comparison, board, problems)
         if config.published:
@@ -80,27 +83,26 @@ def _common_folder(arguments: Sequence[str], runs: Sequence[Run]) -> Path:
 
 def _report(comparison: Comparison, board: ScoreBoard, problems: Sequence[str]) -> Report:
     style = looks(comparison.core_of)
-    runs = comparison.runs()
-    games = ", ".join(map(sections.name_of, comparison.games))
+    few = len(comparison.series) <= 4 and len(comparison.games) <= 2
     seeds = sorted({len(members) for members in comparison.cells.values()})
-    seed_text = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    seed_text = count(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
     under = f", trained under {comparison.protocol}" if comparison.protocol else ""
     return Report(
-        f"{', '.join(comparison.series)} on {games}"
-        if len(comparison.series) <= 4 and len(comparison.games) <= 2
-        else f"{len(comparison.series)} series on {len(comparison.games)} games",
-        f"{len(runs)} runs, {seed_text} seed{'' if seed_text == '1' else 's'} of each series{under}.",
+        f"{', '.join(comparison.series)} on {join(comparison.games)}"
+        if few
+        else f"{len(comparison.series)} series on {count(len(comparison.games), 'game')}",
+        f"{count(len(comparison.runs()), 'run')}, {seed_text} of each series{under}.",
         [
-            Section("In short", points=[*sections.conclusions(comparison, board), *comparison.notes]),
-            sections.learning(comparison, style),
-            sections.scores(comparison, board),
-            sections.aggregates(comparison, board, style),
-            sections.improvement(comparison, board, style),
-            *sections.relative(comparison, board),
-            sections.memory(comparison, style),
-            sections.published_differences(comparison, board),
-            sections.left_out(comparison, board, problems),
-            sections.runs(comparison, board),
+            Section("In short", points=[*score_sections.conclusions(comparison, board), *comparison.notes]),
+            curve_sections.learning(comparison, style),
+            score_sections.scores(comparison, board),
+            score_sections.aggregates(comparison, board, style),
+            score_sections.improvement(comparison, board, style),
+            *relative(comparison, board),
+            curve_sections.memory(comparison, style),
+            run_sections.published_differences(comparison, board),
+            run_sections.left_out(comparison, board, problems),
+            run_sections.runs(comparison, board),
         ],
     )
 

@@ -47,23 +47,25 @@ def training_seconds(rows: Sequence[Mapping[str, float]]) -> Array:
     return first + np.concatenate([[0.0], np.cumsum(steps)])
 
 
-def curve_of(rows: Sequence[Mapping[str, float]], metric: str, seconds: bool = False) -> Curve | None:
-    """A metric of a log over agent steps, or over seconds of training; None where it was never logged."""
+def curve_of(rows: Sequence[Mapping[str, float]], metric: str, seconds: bool = False) -> Curve:
+    """A metric of a log over agent steps, or over seconds of training; empty where it was never logged."""
     x = training_seconds(rows) if seconds else np.array([row["step"] for row in rows], dtype=np.float64)
     kept = [i for i, row in enumerate(rows) if metric in row]
-    if not kept:
-        return None
     return Curve(x[kept], np.array([rows[i][metric] for i in kept], dtype=np.float64))
 
 
-def is_whole(curve: Curve, curves: Sequence[Curve]) -> bool:
-    """Whether a seed came about as far as the one of its series that came farthest."""
-    return bool(curve.x[-1] >= _WHOLE * max(other.x[-1] for other in curves))
+def whole(last_steps: Sequence[int]) -> list[bool]:
+    """Which seeds of a series came about as far as the one that came farthest."""
+    return [step >= _WHOLE * max(last_steps) for step in last_steps]
 
 
-def band(curves: Sequence[Curve]) -> Band:
-    """Mean and spread where all seeds have points, between them by straight lines."""
-    first, last = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
+def band(curves: Sequence[Curve], hold: bool = False) -> Band:
+    """Mean and spread where all seeds have points, between them by straight lines.
+
+    hold: go on to the end of the longest; a seed that has ended keeps its last value.
+    """
+    first = max(c.x[0] for c in curves)
+    last = (max if hold else min)(c.x[-1] for c in curves)
     x = np.linspace(first, last, GRID) if last > first else np.array([last])
     y = np.stack([np.interp(x, c.x, c.y) for c in curves])
     return Band(x, y.mean(axis=0), y.min(axis=0), y.max(axis=0), len(curves))

@@ -16,26 +16,34 @@ from .runs import Run
 from .scores import ScoreBoard
 
 ABOUT_THE_PUBLISHED = (
-    "Each published score is the mean, and the population standard deviation, of the means of 5 evaluations of 30 "
+    "Each published score is the mean, and the population standard deviation, of the means of 5 evaluations "
+    "of 30 "
     "episodes by a greedy agent. There is one training seed for each game, core and budget.",
-    "An episode there is one life, so it is no score of a whole game: it is not human-normalised here, and must not "
+    "An episode there is one life, so it is no score of a whole game: it is not human-normalised here, and "
+    "must not "
     "stand beside scores of other papers.",
-    "Steps are agent steps. 50M and 200M of them are 200M and 800M emulator frames, four times the usual budget at "
+    "Steps are agent steps. 50M and 200M of them are 200M and 800M emulator frames, four times the usual "
+    "budget at "
     "200M.",
     "The scores at 50M are of the 200M run on its way, with a learning rate annealed over 200M.",
-    "The paper's text says that actions are not repeated, that they are sticky, and that episodes have no time limit. "
-    "Its code holds an action for 4 frames, has no sticky actions, and stops a game after 400,000 frames (Space "
+    "The paper's text says that actions are not repeated, that they are sticky, and that episodes have no "
+    "time limit. "
+    "Its code holds an action for 4 frames, has no sticky actions, and stops a game after 400,000 frames "
+    "(Space "
     "Invaders: 300,000). The scores come from the code.",
     "In Battlezone and Up'n Down episodes with a negative return are left out: their score counters wrap.",
     "Amidar's and James Bond's agents chose among the first 6 actions only.",
-    "Several scores at 200M repeat those at 50M (all of Bank Heist and Robotank), so their changes between the "
+    "Several scores at 200M repeat those at 50M (all of Bank Heist and Robotank), so their changes between "
+    "the "
     "budgets are none.",
 )
 
 _REMAINING = (
-    "The environment: the agent sees the 2 or 3 steps in which FIRE is pressed for it, though it does not choose in "
+    "The environment: the agent sees the 2 or 3 steps in which FIRE is pressed for it, though it does not "
+    "choose in "
     "them, and they are masked from the policy loss; frames turn gray before they are pooled; the first "
-    "observation of a life comes with reward 0; the frame limit can come up to 30 frames later; emulator version and "
+    "observation of a life comes with reward 0; the frame limit can come up to 30 frames later; emulator "
+    "version and "
     "random numbers are others.",
     "Training: RMSProp's start is corrected as Adam's is, so the first updates are smaller.",
 )
@@ -86,9 +94,14 @@ def differences(comparison: Comparison, board: ScoreBoard) -> list[str]:
     lines += _training(atari)
     games = {run.game for run in atari}
     if board.protocol != PROTOCOL and (wrapping := sorted(games & NO_NEGATIVE)):
-        lines.append(f"{', '.join(wrapping)}: episodes with negative returns are kept; published, they are left out.")
+        lines.append(
+            f"{', '.join(wrapping)}: episodes with negative returns are kept; published, they are left out."
+        )
     if six := sorted(games & {"amidar", "jamesbond"}):
-        lines.append(f"{', '.join(six)}: our agents have all of the game's actions; the published ones had the first 6.")
+        lines.append(
+            f"{', '.join(six)}: our agents have all of the game's actions; the published ones had the first "
+            "6."
+        )
     seeds = {len(runs) for (game, _), runs in comparison.cells.items() if game in games}
     lines.append(
         f"Ours are means over {_range(seeds)} training seed{'s' if seeds != {1} else ''} for each core; "
@@ -99,7 +112,10 @@ def differences(comparison: Comparison, board: ScoreBoard) -> list[str]:
 
 def _evaluation(board: ScoreBoard) -> list[str]:
     if not board.evaluated:
-        return ["Ours are training returns of a policy that changes and samples; published is a greedy evaluation."]
+        return [
+            "Ours are training returns of a policy that changes and samples; published is a greedy "
+            "evaluation."
+        ]
     lines = []
     if not board.greedy:
         lines.append("Our agents sample their actions; the published ones took the most likely one.")

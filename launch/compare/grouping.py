@@ -1,4 +1,4 @@
-"""Which runs may be set side by side, and which may be averaged: only those that differ in nothing but the seed."""
+"""Which runs may stand side by side, and which may be averaged: those that differ in their seeds alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..units import format_steps
+from .names import join, name_of
 from .runs import TRAINED_UNDER, Run
 
 CORE_ORDER = (
@@ -43,7 +44,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
-    """Group runs. Those of a protocol that fewer runs have are left out; other settings make series of their own."""
+    """Group runs. Those of a rarer protocol are left out; other settings make series of their own."""
     protocol = _majority([run.protocol for run in runs if run.protocol])
     left_out = [
         f"{run.path}: left out, trained under {run.protocol}, most others under {protocol}; "
@@ -124,20 +125,23 @@ def _notes(comparison: Comparison, differing: Sequence[str]) -> list[str]:
     if differing:
         named = ", ".join(_words(name) for name in differing)
         notes.append(
-            f"Runs of the same game differ in {named}. Each combination is a series of its own: the difference "
+            f"Runs of the same game differ in {named}. Each combination is a series of its own: the "
+            "difference "
             "between two such series is not one of their cores alone."
         )
     between = _varying(run.settings for run in comparison.runs()) - set(differing)
     if between:
         named = ", ".join(sorted(_words(name) for name in between))
         notes.append(f"Runs of different games differ in {named}; those of each game agree.")
-    for (game, label), runs in comparison.cells.items():
-        if len(runs) == 1:
-            notes.append(f"{game}, {label}: one seed only, so it has no spread and no interval.")
-        if len({str(run.versions.get("commit")) for run in runs}) > 1:
-            notes.append(f"{game}, {label}: its seeds were trained by different commits of deltabeast.")
+    single = [
+        f"{label} on {name_of(game)}" for (game, label), runs in comparison.cells.items() if len(runs) == 1
+    ]
+    if single:
+        notes.append(f"One seed only, so neither spread nor interval: {', '.join(single)}.")
+    if len({str(run.versions.get("commit")) for run in comparison.runs()}) > 1:
+        notes.append("The runs were trained by different commits of deltabeast; the table of runs has them.")
     missing = [
-        f"{label} ({', '.join(game for game in comparison.games if (game, label) not in comparison.cells)})"
+        f"{label} ({join([game for game in comparison.games if (game, label) not in comparison.cells])})"
         for label in comparison.series
         if any((game, label) not in comparison.cells for game in comparison.games)
     ]

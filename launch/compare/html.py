@@ -51,9 +51,8 @@ def _section(section: Section, number: int) -> str:
     parts += [table.to_html() for table in section.tables if not table.csv_only]
     body, title = "\n".join(parts), html.escape(section.title)
     if section.folded:
-        return (
-            f'<section id="s{number}"><details><summary><h2>{title}</h2></summary>\n{body}\n</details></section>'
-        )
+        body = f"<details><summary><h2>{title}</h2></summary>\n{body}\n</details>"
+        return f'<section id="s{number}">{body}</section>'
     return f'<section id="s{number}"><h2>{title}</h2>\n{body}\n</section>'
 
 

@@ -1,21 +1,23 @@
 """TensorBoard's view of a comparison: mean curves with their spread, a page of charts, a table of results.
 
-Written beside the runs, so that `tensorboard --logdir runs` shows them with the runs' own curves: "Custom Scalars"
-has the charts, "HParams" one row for each game and series.
+Written beside the runs, so that `tensorboard --logdir runs` shows them with the runs' own curves: "Custom
+Scalars" has the charts, "HParams" one row for each game and series.
 """
 
 from __future__ import annotations
 
 import shutil
-import statistics as plain
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..run_log import TAGS
-from .curves import band, curve_of, is_whole
+from .curve_sections import MEMORY, series_curves
+from .curves import Band
 from .grouping import Comparison
+from .names import name_of
 from .scores import ScoreBoard
-from .sections import MEMORY, name_of
 
 _EVERY_RUN = {
     "score": ("game_return", "life_return", "best_game_return"),
@@ -33,18 +35,19 @@ def write_layout(folder: Path, comparison: Comparison, board: ScoreBoard) -> Non
     shutil.rmtree(folder, ignore_errors=True)
     with SummaryWriter(str(folder)) as writer:
         writer.add_custom_scalars(custom_scalars(comparison))
-    for (game, label), members in comparison.cells.items():
+    for game, label in comparison.cells:
         with SummaryWriter(str(folder / _path(name_of(game)) / _path(label))) as writer:
             for metric in ("game_return", *MEMORY):
-                found = [curve_of(run.rows, metric) for run in members]
-                curves = [curve for curve in found if curve is not None]
-                if not curves:
-                    continue
-                mean = band([curve for curve in curves if is_whole(curve, curves)])
-                for x, *values in zip(mean.x, mean.mean, mean.low, mean.high, strict=True):
-                    for tag, value in zip(_tags(game, metric), values, strict=True):
-                        writer.add_scalar(tag, value, round(float(x)))
+                _, bands = series_curves(comparison, game, metric)
+                if label in bands:
+                    _add_band(writer, _tags(game, metric), bands[label])
             _add_session(writer, comparison, board, game, label)
+
+
+def _add_band(writer: Any, tags: Sequence[str], of: Band) -> None:
+    for x, *values in zip(of.x, of.mean, of.low, of.high, strict=True):
+        for tag, value in zip(tags, values, strict=True):
+            writer.add_scalar(tag, value, round(float(x)))
 
 
 def custom_scalars(comparison: Comparison) -> dict[str, dict[str, list[Any]]]:
@@ -87,7 +90,7 @@ def _add_session(writer: Any, comparison: Comparison, board: ScoreBoard, game: s
         writer._get_file_writer().add_summary(summary, 0)
     for tag, values in metrics.items():
         if values:
-            writer.add_scalar(tag, plain.fmean(values), max(score.step for score in scores))
+            writer.add_scalar(tag, statistics.fmean(values), max(score.step for score in scores))
 
 
 def _tags(game: str, metric: str) -> list[str]:

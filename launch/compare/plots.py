@@ -1,8 +1,8 @@
 """Figures, drawn with matplotlib. Nothing here computes a statistic.
 
-Colours are of Okabe and Ito's palette, which colour-blind readers can tell apart; a core has the same one in every
-report, and series of one core differ in their dashes. Every colour used is in `COLORS`, with its counterpart for
-a dark page: `html.py` replaces them in the SVG.
+Colours are of Okabe and Ito's palette, which colour-blind readers can tell apart; a core has the same one in
+every report, and series of one core differ in their dashes. Every colour used is in `COLORS`, with its
+counterpart for a dark page: `html.py` replaces them in the SVG.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .curves import Band, Curve
 from .statistics import Interval
@@ -49,8 +49,8 @@ _CORE_COLORS = {
 }
 _OTHER_COLORS = ("#cc79a7", "#3b3b98")
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
-_WIDTH = 5.6
-"""inches; text is 9 points in it, so that a figure 400 pixels wide can be read"""
+_WIDTH = 4.9
+"""inches; its text is 9 points, so that it can be read on a page 400 pixels wide"""
 
 
 class Look(NamedTuple):
@@ -81,10 +81,10 @@ def looks(core_of: Mapping[str, str]) -> dict[str, Look]:
 
 def learning_curves(
     curves: Mapping[str, Sequence[Curve]], bands: Mapping[str, Band], style: Mapping[str, Look],
-    x_label: str, y_label: str, title: str, hours: bool = False,
+    x_label: str, y_label: str, title: str, seconds: bool = False,
 ) -> Figures:  # fmt: skip
     """Every seed as a thin line; the mean of a series bold and named at its end, lowest to highest shaded."""
-    with _axes(3.5, title) as (figure, axes):
+    with _axes(3.2, title) as (figure, axes):
         for label, seeds in curves.items():
             color, dashes = style[label]
             for curve in seeds:
@@ -96,7 +96,10 @@ def learning_curves(
         axes.set(xlabel=x_label, ylabel=y_label)
         axes.set_xlim(left=0)
         axes.margins(x=0.01)
-        axes.xaxis.set_major_formatter(_seconds if hours else _steps)
+        if seconds:
+            _clock_ticks(axes)
+        else:
+            axes.xaxis.set_major_formatter(_steps)
         _name_ends(axes, bands, style)
         return _drawn(figure)
 
@@ -115,12 +118,14 @@ def _name_ends(axes: Axes, bands: Mapping[str, Band], style: Mapping[str, Look])
 
 
 def spread(positions: Sequence[float], gap: float) -> list[float]:
-    """Positions moved apart until neighbours are `gap` from each other, in the same order and about as high."""
+    """Positions moved apart until neighbours are `gap` from each other, in the same order."""
     order = sorted(range(len(positions)), key=lambda i: positions[i])
     groups: list[list[int]] = []
     for i in order:
         groups.append([i])
-        while len(groups) > 1 and _bottom(groups[-1], positions, gap) < _top(groups[-2], positions, gap) + gap:
+        while (
+            len(groups) > 1 and _bottom(groups[-1], positions, gap) < _top(groups[-2], positions, gap) + gap
+        ):
             groups[-2:] = [groups[-2] + groups[-1]]
     moved = [0.0] * len(positions)
     for group in groups:
@@ -139,11 +144,12 @@ def _top(group: Sequence[int], positions: Sequence[float], gap: float) -> float:
 
 
 def intervals(
-    rows: Sequence[tuple[str, Interval, str]], title: str, x_label: str, reference: float | None = None
-) -> Figures:
+    rows: Sequence[tuple[str, Interval, str]], title: str, x_label: str,
+    reference: float | None = None, limits: tuple[float, float] | None = None,
+) -> Figures:  # fmt: skip
     """Point estimates with their intervals, one row each with its own colour, the numbers at the right."""
     with _axes(0.85 + 0.32 * len(rows), title) as (figure, axes):
-        for place, (label, value, color) in enumerate(reversed(rows)):
+        for place, (_, value, color) in enumerate(reversed(rows)):
             axes.plot([value.low, value.high], [place, place], color=color, linewidth=6, alpha=0.35,
                       solid_capstyle="butt")  # fmt: skip
             axes.plot([value.value], [place], "|", color=color, markersize=13, markeredgewidth=2.2)
@@ -156,23 +162,25 @@ def intervals(
         axes.set_xlabel(x_label)
         axes.tick_params(axis="y", length=0)
         axes.margins(x=0.06)
+        if limits is not None:
+            room = 0.03 * (limits[1] - limits[0])
+            axes.set_xlim(limits[0] - room, limits[1] + room)
         axes.grid(visible=False, axis="y")
         return _drawn(figure)
 
 
 def improvements(
-    rows: Sequence[tuple[str, float | None]], title: str, x_label: str, better: str, worse: str
+    rows: Sequence[tuple[str, float | None]], title: str, x_label: str, better: str = "", worse: str = ""
 ) -> Figures:
     """Percentages as bars from zero, named at their ends, in the order given; without a bar where undefined.
 
-    The axis is linear to 100 % and logarithmic beyond, the same in every figure: one game may gain 40 %, the next
-    8,000 %.
+    The axis is linear to 100 % and logarithmic beyond: one game may gain 40 %, the next 8,000 %.
     """
     with _axes(0.95 + 0.235 * len(rows), title) as (figure, axes):
         axes.set_xscale("symlog", linthresh=100, linscale=1.0)
-        largest = max((abs(change) for _, change in rows if change is not None), default=0.0)
-        right = next(limit for limit in (100.0, 1e3, 1e4, 1e5, 1e6, 1e9) if largest <= limit)
-        ticks = [t for t in (-100, -50, 0, 50, 100, 1e3, 1e4, 1e5, 1e6) if t <= right]
+        known = [change for _, change in rows if change is not None]
+        left, right = min([*known, -100.0]), max([*known, 100.0])
+        ticks = [t for t in (-1e4, -1e3, -100, -50, 0, 50, 100, 1e3, 1e4, 1e5, 1e6) if left <= t <= right]
         for place, (_, change) in enumerate(reversed(rows)):
             if change is None:
                 axes.annotate("not defined", (0, place), (4, 0), textcoords="offset points", va="center",
@@ -183,7 +191,8 @@ def improvements(
                           textcoords="offset points", va="center", ha="left" if change >= 0 else "right",
                           color=INK, fontsize=8)  # fmt: skip
         axes.axvline(0, color=INK, linewidth=1.0)
-        axes.set_xlim(-240, right * 3.2 if right > 100 else 240)
+        wide = 2.5 if right <= 100 else 4.5
+        axes.set_xlim(left * wide, right * wide)  # room for the numbers at the ends of the bars
         axes.set_xticks(ticks, [percent(t) for t in ticks])
         axes.minorticks_off()
         axes.set_yticks(range(len(rows)), [label for label, _ in reversed(rows)])
@@ -191,9 +200,10 @@ def improvements(
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(x_label)
-        axes.annotate(f"← {worse} better", (0, 1.01), xycoords="axes fraction", color=WORSE, fontsize=8)
-        axes.annotate(f"{better} better →", (1, 1.01), xycoords="axes fraction", color=BETTER, fontsize=8,
-                      ha="right")  # fmt: skip
+        if better and worse:
+            sides = ((0, "left", f"← {worse} better", WORSE), (1, "right", f"{better} better →", BETTER))
+            for x, side, text, color in sides:
+                axes.annotate(text, (x, 1.01), xycoords="axes fraction", color=color, fontsize=8, ha=side)
         return _drawn(figure)
 
 
@@ -217,14 +227,18 @@ def _steps(value: float, _: object = None) -> str:
     return f"{value:g}"
 
 
-def _seconds(value: float, _: object = None) -> str:
-    for scale, letter in ((3600.0, "h"), (60.0, "min")):
-        if abs(value) >= 2 * scale:
-            return f"{value / scale:.3g} {letter}"
-    return f"{value:g} s" if value else "0"
+def _clock_ticks(axes: Axes) -> None:
+    """At most seven marks at whole seconds, minutes or hours, all in one unit."""
+    from matplotlib.ticker import MultipleLocator
+
+    end = axes.get_xlim()[1]
+    unit, name = next((u for u in ((3600.0, "h"), (60.0, "min")) if end >= 2 * u[0]), (1.0, "s"))
+    counts = [base * 10**power for power in range(6) for base in (1, 2, 5)]
+    axes.xaxis.set_major_locator(MultipleLocator(unit * next(c for c in counts if end / unit <= 6 * c)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / unit:g} {name}" if value else "0")
 
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9,
@@ -262,7 +276,7 @@ def _axes(height: float, title: str) -> Iterator[tuple[Figure, Axes]]:
     with rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         axes = figure.subplots()
-        axes.set_title(title, pad=16 if "over" in title else 8)
+        axes.set_title(title, pad=16)
         yield figure, axes
 
 

@@ -100,7 +100,9 @@ def _runs_below(path: Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "config.json").is_file() or (path / "logs.csv").is_file() or (path / "checkpoints").is_dir()
+    return (
+        (path / "config.json").is_file() or (path / "logs.csv").is_file() or (path / "checkpoints").is_dir()
+    )
 
 
 def read_run(path: Path) -> tuple[Run | None, list[str]]:
@@ -110,11 +112,16 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     checkpoint = _newest_checkpoint(path)
     spec = _read_object(checkpoint / "agent.json") if checkpoint else {}
     if (path / "config.json").is_file() and not config:
-        problems.append(f"{path}: config.json cannot be read" + ("; read from its checkpoint" if spec else ""))
+        problems.append(
+            f"{path}: config.json cannot be read" + ("; read from its checkpoint" if spec else "")
+        )
     known = {**config, **{name: value for name, value in spec.items() if value is not None}}
     game, core = known.get("game") or known.get("env_id") or known.get("env"), known.get("core")
     if not game or not core:
-        return None, [*problems, f"{path}: left out, neither config.json nor a checkpoint says what it trained"]
+        return None, [
+            *problems,
+            f"{path}: left out, neither config.json nor a checkpoint says what it trained",
+        ]
     rows = _rows(path, problems)
     evaluations = _evaluations(path, problems)
     if checkpoint is None:

@@ -91,7 +91,9 @@ def _not_evaluated(run: Run, protocol: str | None, greedy: bool) -> str:
     command += "" if greedy else " --sample"
     if not run.evaluations:
         return f"{run.path}: no evaluation, so it has no score; make one with `{command}`"
-    others = {f"{e.protocol or 'its environment'}, {'greedy' if e.greedy else 'sampled'}" for e in run.evaluations}
+    others = {
+        f"{e.protocol or 'its environment'}, {'greedy' if e.greedy else 'sampled'}" for e in run.evaluations
+    }
     return f"{run.path}: evaluated otherwise ({'; '.join(sorted(others))}), so it has no score; `{command}`"
 
 
@@ -129,9 +131,9 @@ def _from_training(comparison: Comparison) -> ScoreBoard:
     for cell, members in comparison.cells.items():
         scores = []
         for run in members:
-            life, game = curve_of(run.rows, "life_return"), curve_of(run.rows, "game_return")
-            curve = life if lives and run.protocol else game
-            if curve is None:
+            game = curve_of(run.rows, "game_return").y
+            returns = curve_of(run.rows, "life_return").y if lives and run.protocol else game
+            if not len(returns):
                 left_out.append(f"{run.path}: no game finished yet, so it has no score")
                 continue
             if run.steps is not None and run.last_step < run.steps:
@@ -140,13 +142,14 @@ def _from_training(comparison: Comparison) -> ScoreBoard:
                     "its learning curve is drawn"
                 )
                 continue
-            normalized = human_normalized(run.game, float(game.y[-1])) if run.protocol and game else None
-            scores.append(Score(run, float(curve.y[-1]), normalized, run.last_step))
+            normalized = human_normalized(run.game, float(game[-1])) if run.protocol and len(game) else None
+            scores.append(Score(run, float(returns[-1]), normalized, run.last_step))
         cells[cell] = _same_step(scores, left_out)
     kind = _kind(comparison.protocol)
     return ScoreBoard(
         description=f"No run has an evaluation, so a score is the mean {kind} of the last 100 training games "
-        "(lives, where an episode is one), with sampled actions. `deltabeast eval RUN` makes scores to publish.",
+        "(lives, where an episode is one), with sampled actions. `deltabeast eval RUN` makes scores to "
+        "publish.",
         kind=kind,
         protocol=comparison.protocol,
         evaluated=False,

@@ -1,4 +1,4 @@
-"""Statistics of few seeds over many games, as Agarwal et al. (2021) recommend and their rliable computes them.
+"""Statistics of few seeds over many games, as Agarwal et al. (2021) recommend and rliable computes them.
 
 Scores are one array [seeds] a game, in a list over games; the number of seeds may differ between games. Every
 statistic works along the last axis and keeps those before it, so that the bootstrap's resamples [reps, seeds]

@@ -39,7 +39,9 @@ class Table:
 
     def to_markdown(self) -> str:
         lines = ["| " + " | ".join(self.columns) + " |"]
-        lines.append("|" + "|".join("---" if self._is_text(i) else "--:" for i in range(len(self.columns))) + "|")
+        lines.append(
+            "|" + "|".join("---" if self._is_text(i) else "--:" for i in range(len(self.columns))) + "|"
+        )
         for r, row in enumerate(self.rows):
             cells = [shown(cell).replace("|", "\\|") for cell in row]
             cells = [f"**{cell}**" if (r, c) in self.bold and cell else cell for c, cell in enumerate(cells)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 
 from ...envs import PAPER_GAMES
 from ..published import published_scores
 from . import plots
+from .aggregation import pairs
 from .differences import ABOUT_THE_PUBLISHED
+from .names import name_of, paper_core, paper_game
 from .relative import BUDGETS, PUBLISHED_CORES, is_published, published_improvement, wins
 from .report import Plot, Section
 from .tables import Cell, Table
@@ -26,7 +27,8 @@ def published_sections() -> list[Section]:
         Section(
             "Wins",
             [
-                "Games of 20 in which the first core's published mean is higher, the same, or lower. The paper's own "
+                "Games of 20 in which the first core's published mean is higher, the same, or lower. The "
+                "paper's own "
                 "counts leave out differences that it calls small, by a margin that it does not state."
             ],
             tables=[_wins()],
@@ -34,46 +36,52 @@ def published_sections() -> list[Section]:
         Section(
             "Relative improvement of every core over every other",
             [
-                "(score − baseline) / baseline, in percent of the published means: the charts that the paper's Figures 1 "
-                "to 12 show for some of these pairs. Games are in the same order left and right, by their improvement "
+                "(score − baseline) / baseline, in percent of the published means: the charts that the "
+                "paper's Figures 1 "
+                "to 12 show for some of these pairs. Games are in the same order left and right, by their "
+                "improvement "
                 f"after {BUDGETS[-1]}M agent steps. Axes are linear to ±100 % and logarithmic beyond."
             ],
             tables=[_improvements()],
         ),
         *(
             Section(
-                f"{plain_name(core)} over {plain_name(baseline)}",
+                f"{paper_core(core)} over {paper_core(baseline)}",
                 [_win_text(core, baseline)],
                 plots=published_pair(core, baseline, list(PAPER_GAMES)),
                 folded=core != "rdn",
             )
-            for baseline, core in sorted(
-                combinations(PUBLISHED_CORES, 2), key=lambda pair: -PUBLISHED_CORES.index(pair[1])
+            for core, baseline in sorted(
+                pairs(PUBLISHED_CORES), key=lambda pair: -PUBLISHED_CORES.index(pair[0])
             )
         ),
     ]
 
 
-def published_pair(core: str, baseline: str, games: Sequence[str], prefix: str = "") -> list[Plot]:
-    """Improvements after 50M and 200M steps, games in one order; none where nothing was published."""
+def published_pair(core: str, baseline: str, games: Sequence[str], order_given: bool = False) -> list[Plot]:
+    """Improvements after 50M and 200M steps, in one order of games: that given, or by improvement after 200M.
+
+    Empty where nothing was published.
+    """
     changes = {
-        millions: {
-            game: change
-            for game in games
-            if (change := published_improvement(game, core, baseline, millions)) is not None
-        }
+        millions: {game: published_improvement(game, core, baseline, millions) for game in games}
         for millions in BUDGETS
     }
-    order = sorted(changes[BUDGETS[-1]], key=lambda game: -changes[BUDGETS[-1]][game])
+    order = [game for game in games if changes[BUDGETS[-1]][game] is not None]
+    if not order_given:
+        order.sort(key=lambda game: -(changes[BUDGETS[-1]][game] or 0.0))
     if not order:
         return []
-    better, worse = plain_name(core), plain_name(baseline)
+    better, worse = paper_core(core), paper_core(baseline)
     return [
         Plot(
-            f"{prefix}published-{core}-over-{baseline}-{millions}M",
+            f"published-{core}-over-{baseline}-{millions}M",
             f"Published: {better} relative to {worse} after {millions}M agent steps.",
             plots.improvements(
-                [(paper_name(game), changes[millions].get(game)) for game in order],
+                [
+                    (name_of(game) if order_given else paper_game(game), changes[millions][game])
+                    for game in order
+                ],
                 f"{better} over {worse}: published, {millions}M",
                 "relative improvement of the score of one life",
                 better,
@@ -88,18 +96,11 @@ def score_text(game: str, core: str, millions: int) -> str | None:
     """A published score with its deviation; None where there is none."""
     if not is_published(game) or (score := published_scores(game, core).get(millions)) is None:
         return None
-    return f"{plots.number(score.mean)} ± {plots.number(score.std)}"
+    return f"{_as_published(score.mean)} ± {_as_published(score.std)}"
 
 
-def plain_name(core: str) -> str:
-    """A core as the paper writes it."""
-    names = {"feedforward": "Feedforward", "lstm": "LSTM", "linear_transformer": "Linear Transformer",
-             "delta_net": "Delta Net", "delta_rnn": "Delta RNN", "rdn": "RDN"}  # fmt: skip
-    return names.get(core, core)
-
-
-def paper_name(game: str) -> str:
-    return PAPER_GAMES[game].paper_name
+def _as_published(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
 def _scores() -> Table:
@@ -110,17 +111,21 @@ def _scores() -> Table:
             means = [published_scores(game, core)[millions].mean for core in PUBLISHED_CORES]
             bold |= {(len(rows), 2 + i) for i, value in enumerate(means) if value == max(means)}
             rows.append(
-                [paper_name(game), f"{millions}M", *(score_text(game, core, millions) for core in PUBLISHED_CORES)]
+                [
+                    paper_game(game),
+                    f"{millions}M",
+                    *(score_text(game, core, millions) for core in PUBLISHED_CORES),
+                ]
             )
-    columns = ("game", "steps", *(plain_name(core) for core in PUBLISHED_CORES))
+    columns = ("game", "steps", *(paper_core(core) for core in PUBLISHED_CORES))
     return Table("published-scores", columns, rows, 2, bold=frozenset(bold))
 
 
 def _wins() -> Table:
     rows: list[list[Cell]] = []
-    for baseline, core in combinations(PUBLISHED_CORES, 2):
+    for core, baseline in pairs(PUBLISHED_CORES):
         counts = [wins(core, baseline, millions) for millions in BUDGETS]
-        rows.append([plain_name(core), plain_name(baseline), *counts[0], *counts[1]])
+        rows.append([paper_core(core), paper_core(baseline), *counts[0], *counts[1]])
     columns = ("core", "over", *(f"{name}, {m}M" for m in BUDGETS for name in ("higher", "same", "lower")))
     return Table("published-wins", columns, rows, 2)
 
@@ -130,14 +135,14 @@ def _win_text(core: str, baseline: str) -> str:
     for millions in BUDGETS:
         higher, same, lower = wins(core, baseline, millions)
         parts.append(f"{higher} higher, {same} the same, {lower} lower after {millions}M")
-    return f"{plain_name(core)}'s published mean against {plain_name(baseline)}'s: {'; '.join(parts)}."
+    return f"{paper_core(core)}'s published mean against {paper_core(baseline)}'s: {'; '.join(parts)}."
 
 
 def _improvements() -> Table:
     rows = [
-        [paper_name(game), plain_name(core), plain_name(baseline), f"{millions}M",
+        [paper_game(game), paper_core(core), paper_core(baseline), f"{millions}M",
          published_improvement(game, core, baseline, millions)]
-        for baseline, core in combinations(PUBLISHED_CORES, 2)
+        for core, baseline in pairs(PUBLISHED_CORES)
         for millions in BUDGETS
         for game in PAPER_GAMES
     ]  # fmt: skip
