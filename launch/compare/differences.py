@@ -11,6 +11,7 @@ from dataclasses import asdict
 from ...envs import find_protocol
 from ..published import NO_NEGATIVE, PROTOCOL
 from .grouping import Comparison
+from .names import join
 from .relative import is_published
 from .runs import Run
 from .scores import ScoreBoard
@@ -84,7 +85,7 @@ def differences(comparison: Comparison, board: ScoreBoard) -> list[str]:
     """A line for each way in which the scores of the board are not made as the published ones are."""
     atari = [run for run in comparison.runs() if is_published(run.game)]
     others = sorted({run.game for run in comparison.runs()} - {run.game for run in atari})
-    lines = [f"{', '.join(others)}: not among the published games; nothing here compares."] if others else []
+    lines = [f"{join(others)}: not among the published games; nothing here compares."] if others else []
     if not atari:
         return lines
     lines += _evaluation(board)

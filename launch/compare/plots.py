@@ -170,17 +170,21 @@ def intervals(
 
 
 def improvements(
-    rows: Sequence[tuple[str, float | None]], title: str, x_label: str, better: str = "", worse: str = ""
-) -> Figures:
+    rows: Sequence[tuple[str, float | None]], title: str, x_label: str,
+    better: str = "", worse: str = "", beside: Sequence[float | None] = (),
+) -> Figures:  # fmt: skip
     """Percentages as bars from zero, named at their ends, in the order given; without a bar where undefined.
+
+    beside: the percentages of figures that stand beside this one, and have the same axis.
 
     The axis is linear to 100 % and logarithmic beyond: one game may gain 40 %, the next 8,000 %.
     """
     with _axes(0.95 + 0.235 * len(rows), title) as (figure, axes):
         axes.set_xscale("symlog", linthresh=100, linscale=1.0)
-        known = [change for _, change in rows if change is not None]
+        known = [change for change in (*(change for _, change in rows), *beside) if change is not None]
         left, right = min([*known, -100.0]), max([*known, 100.0])
-        ticks = [t for t in (-1e4, -1e3, -100, -50, 0, 50, 100, 1e3, 1e4, 1e5, 1e6) if left <= t <= right]
+        marks = (-1e4, -1e3, -100, 0, 100, 1e3, 1e4, 1e5, 1e6)
+        ticks = [t for t in (*marks, *((-50, 50) if right - left <= 600 else ())) if left <= t <= right]
         for place, (_, change) in enumerate(reversed(rows)):
             if change is None:
                 axes.annotate("not defined", (0, place), (4, 0), textcoords="offset points", va="center",
@@ -191,8 +195,8 @@ def improvements(
                           textcoords="offset points", va="center", ha="left" if change >= 0 else "right",
                           color=INK, fontsize=8)  # fmt: skip
         axes.axvline(0, color=INK, linewidth=1.0)
-        wide = 2.5 if right <= 100 else 4.5
-        axes.set_xlim(left * wide, right * wide)  # room for the numbers at the ends of the bars
+        # Room for the numbers at the ends of the bars.
+        axes.set_xlim(left * (2.5 if left == -100 else 6), right * (2.5 if right == 100 else 4.5))
         axes.set_xticks(ticks, [percent(t) for t in ticks])
         axes.minorticks_off()
         axes.set_yticks(range(len(rows)), [label for label, _ in reversed(rows)])
@@ -232,7 +236,7 @@ def _clock_ticks(axes: Axes) -> None:
     from matplotlib.ticker import MultipleLocator
 
     end = axes.get_xlim()[1]
-    unit, name = next((u for u in ((3600.0, "h"), (60.0, "min")) if end >= 2 * u[0]), (1.0, "s"))
+    unit, name = next((u for u in ((3600.0, "h"), (60.0, "min")) if end >= 4 * u[0]), (1.0, "s"))
     counts = [base * 10**power for power in range(6) for base in (1, 2, 5)]
     axes.xaxis.set_major_locator(MultipleLocator(unit * next(c for c in counts if end / unit <= 6 * c)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / unit:g} {name}" if value else "0")

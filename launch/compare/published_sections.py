@@ -58,17 +58,20 @@ def published_sections() -> list[Section]:
     ]
 
 
-def published_pair(core: str, baseline: str, games: Sequence[str], order_given: bool = False) -> list[Plot]:
-    """Improvements after 50M and 200M steps, in one order of games: that given, or by improvement after 200M.
+def published_pair(
+    core: str, baseline: str, games: Sequence[str], beside: Sequence[float | None] | None = None
+) -> list[Plot]:
+    """Improvements after 50M and 200M steps, games by their improvement after 200M.
 
-    Empty where nothing was published.
+    beside: the percentages of our own figure of these games, whose order and axis are then kept. Empty where
+    nothing was published.
     """
     changes = {
         millions: {game: published_improvement(game, core, baseline, millions) for game in games}
         for millions in BUDGETS
     }
     order = [game for game in games if changes[BUDGETS[-1]][game] is not None]
-    if not order_given:
+    if beside is None:
         order.sort(key=lambda game: -(changes[BUDGETS[-1]][game] or 0.0))
     if not order:
         return []
@@ -79,13 +82,14 @@ def published_pair(core: str, baseline: str, games: Sequence[str], order_given: 
             f"Published: {better} relative to {worse} after {millions}M agent steps.",
             plots.improvements(
                 [
-                    (name_of(game) if order_given else paper_game(game), changes[millions][game])
+                    (name_of(game) if beside is not None else paper_game(game), changes[millions][game])
                     for game in order
                 ],
                 f"{better} over {worse}: published, {millions}M",
                 "relative improvement of the score of one life",
                 better,
                 worse,
+                beside=[*(beside or ()), *(changes[other][game] for other in BUDGETS for game in order)],
             ),
         )
         for millions in BUDGETS

@@ -54,36 +54,24 @@ def _rows(better: str, baseline: str, comparison: Comparison, board: ScoreBoard)
 
 def _of_one_game(comparison: Comparison, rows: list[list[Cell]]) -> list[Plot]:
     (game,) = comparison.games
-    changes: Changes = [
-        (f"{row[1]} over {row[2]}", row[-1] if isinstance(row[-1], float) else None) for row in rows
-    ]
     name = name_of(game)
-    drawn = [
-        Plot(
-            f"relative-{file_name(game)}",
-            f"Our runs: relative improvement on {name}.",
-            plots.improvements(changes, f"{name}: our runs", "relative improvement"),
-        )
-    ]
+    charts: dict[str, Changes] = {"our runs": [(f"{row[1]} over {row[2]}", _percent(row)) for row in rows]}
     for millions in BUDGETS:
-        published: Changes = [
-            (
-                f"{row[1]} over {row[2]}",
-                published_improvement(
-                    game, comparison.core_of[str(row[1])], comparison.core_of[str(row[2])], millions
-                ),
-            )
-            for row in rows
-        ]
-        if any(change is not None for _, change in published):
-            drawn.append(
-                Plot(
-                    f"relative-{file_name(game)}-published-{millions}M",
-                    f"Published: relative improvement on {name} after {millions}M agent steps.",
-                    plots.improvements(published, f"{name}: published, {millions}M", "relative improvement"),
-                )
-            )
-    return drawn
+        cores = [(comparison.core_of[str(row[1])], comparison.core_of[str(row[2])]) for row in rows]
+        changes = [published_improvement(game, *pair, millions) for pair in cores]
+        if any(change is not None for change in changes):
+            charts[f"published, {millions}M"] = [
+                (label, change) for (label, _), change in zip(charts["our runs"], changes, strict=True)
+            ]
+    every = [change for chart in charts.values() for _, change in chart]
+    return [
+        Plot(
+            f"relative-{file_name(game)}-{what.replace(', ', '-').replace(' ', '-')}",
+            f"{name}: relative improvement, {what}.",
+            plots.improvements(changes, f"{name}: {what}", "relative improvement", beside=every),
+        )
+        for what, changes in charts.items()
+    ]
 
 
 def _of_pairs(comparison: Comparison, board: ScoreBoard) -> list[Section]:
@@ -91,7 +79,7 @@ def _of_pairs(comparison: Comparison, board: ScoreBoard) -> list[Section]:
     sections: list[Section] = []
     for better, baseline in pairs(comparison.series):
         rows = _rows(better, baseline, comparison, board)
-        changes: Changes = [(str(row[0]), row[-1] if isinstance(row[-1], float) else None) for row in rows]
+        changes: Changes = [(str(row[0]), _percent(row)) for row in rows]
         if all(change is None for _, change in changes):
             continue
         changes.sort(key=lambda item: float("inf") if item[1] is None else -item[1])
@@ -107,6 +95,12 @@ def _of_pairs(comparison: Comparison, board: ScoreBoard) -> list[Section]:
         cores = comparison.core_of[better], comparison.core_of[baseline]
         games = [game for shown, _ in changes for game in comparison.games if name_of(game) == shown]
         if cores[0] != cores[1]:
-            drawn += published_pair(*cores, [game for game in games if is_published(game)], order_given=True)
+            drawn += published_pair(
+                *cores, [game for game in games if is_published(game)], beside=[c for _, c in changes]
+            )
         sections.append(Section(f"{better} over {baseline}", plots=drawn, folded=len(sections) > 2))
     return sections
+
+
+def _percent(row: list[Cell]) -> float | None:
+    return row[-1] if isinstance(row[-1], float) else None
