@@ -286,6 +286,8 @@ def _axes(height: float, title: str) -> Iterator[tuple[Figure, Axes]]:
 
 def _drawn(figure: Figure) -> Figures:
     svg, png = io.StringIO(), io.BytesIO()
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out: not once more for each form
     figure.savefig(png, format="png", dpi=150)
     figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return Figures(svg.getvalue(), png.getvalue())

@@ -109,7 +109,7 @@ def test_a_report_of_runs(runs: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     assert page.count("<figure>") == len(plots)
     for words in (
         "no evaluation",
-        "One seed only",
+        "one seed varies not at all",
         "bptt full (published: per_step)",
         f"deltabeast compare {runs}",
     ):

@@ -255,10 +255,12 @@ def test_every_difference_from_the_published_numbers_is_named(tmp_path: Path) ->
     comparison, board = compared(tmp_path)
     text = "\n".join(differences(comparison, board))
     for part in (
-        "Evaluation is under ale-standard", "Training is under ale-standard", "sticky actions with probability 0.25",
+        "Evaluation is under ale-standard", "Training is under ale-standard",
+        "sticky actions with probability 0.25",
         "all 18 actions: yes (published: no)", "a life ends the episode: no (published: yes)",
         "FIRE is pressed for the agent: no", "after 108,000 frames (published: 400,000)", "no-op frames",
-        "bptt full (published: per_step)", "batch size 8 (published: 32)", "steps 300,000 (published: 200,000,000)",
+        "bptt full (published: per_step)", "batch size 8 (published: 32)",
+        "steps 300,000 (published: 200,000,000)",
         "20 episodes; the published ones 150", "amidar: our agents have all", "1 training seed",
         "RMSProp's start",
     ):  # fmt: skip

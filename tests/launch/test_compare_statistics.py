@@ -52,17 +52,17 @@ def test_probability_of_improvement_is_that_of_rliable(
 
 @pytest.mark.parametrize("ours", [iqm, median], ids=["iqm", "median"])
 def test_intervals_are_those_of_rliable(ours: Any, seed: int) -> None:
-    """Both draw at random: ends of the intervals may differ by what chance leaves of 4,000 draws."""
+    """Both draw at random: ends of the intervals may differ by what chance leaves of 2,000 draws."""
     scores = scores_of(np.random.default_rng(seed), 5, 8)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - rliable draws from it
     points, theirs = library.get_interval_estimates(
         {"x": scores}, lambda s: np.array([THEIRS[ours](s)]), reps=4000
     )
-    got = bootstrap(ours, list(scores.T), reps=4000, seed=seed)
+    got = bootstrap(ours, list(scores.T), reps=2000, seed=seed)
     assert got.value == pytest.approx(float(points["x"][0]))
     width = got.high - got.low
-    assert got.low == pytest.approx(float(theirs["x"][0, 0]), abs=0.12 * width)
-    assert got.high == pytest.approx(float(theirs["x"][1, 0]), abs=0.12 * width)
+    assert got.low == pytest.approx(float(theirs["x"][0, 0]), abs=0.15 * width)
+    assert got.high == pytest.approx(float(theirs["x"][1, 0]), abs=0.15 * width)
 
 
 def test_intervals_of_a_probability_are_those_of_rliable(seed: int) -> None:
@@ -70,11 +70,11 @@ def test_intervals_of_a_probability_are_those_of_rliable(seed: int) -> None:
     x, y = scores_of(rng, 6, 4), scores_of(rng, 5, 4)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     points, theirs = library.get_interval_estimates(
-        {"p": [x, y]}, lambda a, b: np.array([metrics.probability_of_improvement(a, b)]), reps=400
+        {"p": [x, y]}, lambda a, b: np.array([metrics.probability_of_improvement(a, b)]), reps=300
     )
     got = bootstrap(probability_of_improvement, list(x.T), list(y.T), reps=4000, seed=seed)
     assert got.value == pytest.approx(float(points["p"][0]))
-    assert (got.low, got.high) == pytest.approx((theirs["p"][0, 0], theirs["p"][1, 0]), abs=0.05)
+    assert (got.low, got.high) == pytest.approx((theirs["p"][0, 0], theirs["p"][1, 0]), abs=0.06)
 
 
 def test_numbers_by_hand() -> None:
