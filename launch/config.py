@@ -113,7 +113,7 @@ class CompareConfig:
     runs: Positional[Annotated[tuple[str, ...], arg(metavar="[RUN ...]")]] = ()
     """Run directories, folders of them, or globs: runs, runs/pong, 'runs/*/rdn/seed-*'."""
     out: Path | None = None
-    """Folder of the report (report.html, report.md, plots/, tables/); default: comparison/ in theirs."""
+    """Folder of report.html, report.md, plots/ and tables/; default: comparison/ beside the runs."""
     published: bool = False
     """Redraw the published bar charts of every pair of cores, from the published table; needs no runs."""
 

@@ -15,6 +15,7 @@ def to_html(report: Report) -> str:
     links = "".join(
         f'<li><a href="#s{number}">{html.escape(section.title)}</a></li>'
         for number, section in enumerate(report.sections)
+        if not section.folded
     )
     facts = "".join(
         f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in report.provenance

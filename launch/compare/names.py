@@ -36,6 +36,11 @@ def file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "_-" else "-" for c in name_of(name)).strip("-")
 
 
+def versus(series: str, baseline: str) -> str:
+    """A pair as the label of a row, in two lines where one would be long."""
+    return f"{series}{chr(10) if len(series) + len(baseline) > 26 else ' '}over {baseline}"
+
+
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 

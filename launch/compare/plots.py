@@ -148,7 +148,7 @@ def intervals(
     reference: float | None = None, limits: tuple[float, float] | None = None,
 ) -> Figures:  # fmt: skip
     """Point estimates with their intervals, one row each with its own colour, the numbers at the right."""
-    with _axes(0.85 + 0.32 * len(rows), title) as (figure, axes):
+    with _axes(0.85 + (0.42 if _in_two_lines(rows) else 0.32) * len(rows), title) as (figure, axes):
         for place, (_, value, color) in enumerate(reversed(rows)):
             axes.plot([value.low, value.high], [place, place], color=color, linewidth=6, alpha=0.35,
                       solid_capstyle="butt")  # fmt: skip
@@ -179,7 +179,7 @@ def improvements(
 
     The axis is linear to 100 % and logarithmic beyond: one game may gain 40 %, the next 8,000 %.
     """
-    with _axes(0.95 + 0.235 * len(rows), title) as (figure, axes):
+    with _axes(0.95 + (0.4 if _in_two_lines(rows) else 0.235) * len(rows), title) as (figure, axes):
         axes.set_xscale("symlog", linthresh=100, linscale=1.0)
         known = [change for change in (*(change for _, change in rows), *beside) if change is not None]
         left, right = min([*known, -100.0]), max([*known, 100.0])
@@ -209,6 +209,10 @@ def improvements(
             for x, side, text, color in sides:
                 axes.annotate(text, (x, 1.01), xycoords="axes fraction", color=color, fontsize=8, ha=side)
         return _drawn(figure)
+
+
+def _in_two_lines(rows: Sequence[tuple[Any, ...]]) -> bool:
+    return any("\n" in label for label, *_ in rows)
 
 
 def percent(value: float) -> str:

@@ -7,7 +7,7 @@ import statistics
 from . import plots
 from .aggregation import pairs
 from .grouping import Comparison
-from .names import file_name, name_of
+from .names import file_name, name_of, versus
 from .published_sections import published_pair
 from .relative import BUDGETS, is_published, published_improvement, relative_improvement
 from .report import Plot, Section
@@ -55,7 +55,9 @@ def _rows(better: str, baseline: str, comparison: Comparison, board: ScoreBoard)
 def _of_one_game(comparison: Comparison, rows: list[list[Cell]]) -> list[Plot]:
     (game,) = comparison.games
     name = name_of(game)
-    charts: dict[str, Changes] = {"our runs": [(f"{row[1]} over {row[2]}", _percent(row)) for row in rows]}
+    charts: dict[str, Changes] = {
+        "our runs": [(versus(str(row[1]), str(row[2])), _percent(row)) for row in rows]
+    }
     for millions in BUDGETS:
         cores = [(comparison.core_of[str(row[1])], comparison.core_of[str(row[2])]) for row in rows]
         changes = [published_improvement(game, *pair, millions) for pair in cores]

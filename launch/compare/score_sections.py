@@ -9,7 +9,7 @@ from ..units import format_steps
 from . import plots
 from .aggregation import Aggregation, pairs
 from .grouping import Comparison
-from .names import count, name_of
+from .names import count, name_of, versus
 from .plots import Look
 from .published_sections import score_text
 from .relative import BUDGETS
@@ -85,7 +85,7 @@ def _score_row(game: str, label: str, comparison: Comparison, board: ScoreBoard)
         ", ".join(map(plots.number, values)) if len(values) > 1 else None,
         len(values),
         format_steps(_thousands(statistics.fmean(score.step for score in found))),
-        f"{statistics.fmean(normalized):.1%}" if normalized else None,
+        f"{statistics.fmean(normalized):,.1%}" if normalized else None,
         *(score_text(game, core, millions) for millions in BUDGETS),
     ]
 
@@ -147,7 +147,7 @@ def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, L
         "It says nothing of by how much.",
     ]
     figures = plots.intervals(
-        [(f"{x} over {y}", chance, style[x].color) for x, y, chance in found],
+        [(versus(x, y), chance, style[x].color) for x, y, chance in found],
         title,
         "P(a run of the first scores higher)",
         reference=0.5,

@@ -125,7 +125,9 @@ def test_protocols_are_never_mixed(tmp_path: Path) -> None:
     for seed in (1, 2):
         make_run(tmp_path, seed=seed, scores=[10 * seed])
     other = make_run(tmp_path, seed=3, protocol="ale-standard", scores=[1000])
+    add_evaluation(other, 2000)  # evaluated as the others were, but not trained so
     comparison, board = compared(tmp_path)
+    assert [run.seed for run in comparison.runs()] == [1, 2]
     assert comparison.protocol == "paper-code" and values(board) == {("gopher", "rdn"): [10, 20]}
     (line,) = comparison.left_out
     assert str(other) in line and "ale-standard" in line and "paper-code" in line
