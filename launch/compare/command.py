@@ -146,4 +146,4 @@ def _write_layout(folder: Path, comparison: Comparison, board: ScoreBoard) -> No
     except OSError as error:
         print(f"no TensorBoard layout: cannot write to {target}: {os.strerror(error.errno or 0)}")
         return
-    print(f"TensorBoard: tensorboard --logdir {folder}; its page Custom Scalars has the comparison")
+    print(f"TensorBoard: tensorboard --logdir {folder}, then http://localhost:6006/#custom_scalars")
