@@ -138,7 +138,7 @@ def _notes(comparison: Comparison, differing: Sequence[str]) -> list[str]:
     ]
     if single:
         notes.append(f"One seed only, so neither spread nor interval: {', '.join(single)}.")
-    if len({str(run.versions.get("commit")) for run in comparison.runs()}) > 1:
+    if len({run.versions.get("commit") for run in comparison.runs()} - {None}) > 1:
         notes.append("The runs were trained by different commits of deltabeast; the table of runs has them.")
     missing = [
         f"{label} ({join([game for game in comparison.games if (game, label) not in comparison.cells])})"

@@ -106,34 +106,33 @@ def _is_run(path: Path) -> bool:
 
 
 def read_run(path: Path) -> tuple[Run | None, list[str]]:
-    """A run, or None if it cannot be told what it is; and one line for everything that is wrong with it."""
-    problems: list[str] = []
+    """A run, or None if too little of it is left; and a line for each thing that is wrong with it."""
+    wrong: list[str] = []
     config = read_config(path)
     checkpoint = _newest_checkpoint(path)
     spec = _read_object(checkpoint / "agent.json") if checkpoint else {}
     if (path / "config.json").is_file() and not config:
-        problems.append(
-            f"{path}: config.json cannot be read" + ("; read from its checkpoint" if spec else "")
-        )
+        wrong.append("config.json cannot be read" + ("; its checkpoint is read instead" if spec else ""))
     known = {**config, **{name: value for name, value in spec.items() if value is not None}}
     game, core = known.get("game") or known.get("env_id") or known.get("env"), known.get("core")
     if not game or not core:
-        return None, [
-            *problems,
-            f"{path}: left out, neither config.json nor a checkpoint says what it trained",
-        ]
-    rows = _rows(path, problems)
-    evaluations = _evaluations(path, problems)
-    if checkpoint is None:
-        problems.append(f"{path}: no checkpoint, so it cannot be evaluated; its log is used")
-    elif damaged := _damaged_file(checkpoint):
-        problems.append(f"{path}: {damaged} of its newest checkpoint is damaged; its log is used")
+        return None, [_left_out(path, [*wrong, "neither config.json nor a checkpoint says what it trained"])]
+    try:
+        game = canonical_game(game) if known.get("game") else str(game)
+    except ValueError as error:
+        return None, [_left_out(path, [*wrong, str(error)])]
+    rows = _rows(path, wrong)
+    evaluations = _evaluations(path, wrong)
     if not rows and not evaluations:
-        return None, [*problems, f"{path}: left out, it has neither rows in logs.csv nor an evaluation yet"]
+        return None, [_left_out(path, [*wrong, "it has neither a learning curve nor an evaluation"])]
+    if checkpoint is None:
+        wrong.append("no checkpoint, so it cannot be evaluated; what it logged is used")
+    elif damaged := _damaged_file(checkpoint):
+        wrong.append(f"{damaged} of its newest checkpoint is damaged; what it logged is used")
     versions = _read_object(path / "config.json").get("versions")
     run = Run(
         path=path,
-        game=canonical_game(game) if known.get("game") else str(game),
+        game=game,
         core=str(core),
         seed=_seed(path, config),
         protocol=known.get("protocol") or (TRAINED_UNDER if known.get("game") else None),
@@ -143,7 +142,11 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         evaluations=evaluations,
         versions=versions if isinstance(versions, dict) else {},
     )
-    return run, problems
+    return run, [f"{path}: {reason}" for reason in wrong]
+
+
+def _left_out(path: Path, reasons: Sequence[str]) -> str:
+    return f"{path}: left out; {'; '.join(reasons)}"
 
 
 TRAINED_UNDER = "paper-code"
@@ -184,26 +187,26 @@ def _seed(path: Path, config: Mapping[str, Any]) -> int | None:
     return int(named[1]) if named else None
 
 
-def _rows(path: Path, problems: list[str]) -> list[dict[str, float]]:
+def _rows(path: Path, wrong: list[str]) -> list[dict[str, float]]:
     log = path / "logs.csv"
     if not log.is_file():
-        problems.append(f"{path}: no logs.csv, so it has no learning curve")
+        wrong.append("no logs.csv, so it has no learning curve")
         return []
     try:
         rows = read_rows(log)
     except (OSError, ValueError, TypeError) as error:
-        problems.append(f"{path}: logs.csv is damaged ({error}); its learning curve is left out")
+        wrong.append(f"logs.csv is damaged ({error}), so it has no learning curve")
         return []
     return [row for row in rows if "step" in row and "time" in row]
 
 
-def _evaluations(path: Path, problems: list[str]) -> list[Evaluation]:
+def _evaluations(path: Path, wrong: list[str]) -> list[Evaluation]:
     found = []
     for file in sorted((path / "eval").glob("*.json")):
         try:
             found.append(_evaluation(file))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            problems.append(f"{file}: cannot be read; evaluate again with `deltabeast eval {path}`")
+            wrong.append(f"eval/{file.name} cannot be read; evaluate again with `deltabeast eval {path}`")
     return found
 
 

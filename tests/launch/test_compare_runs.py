@@ -98,7 +98,7 @@ def damage_evaluation(run: Path) -> None:
         (remove_checkpoints, "no checkpoint"),
         (damage_weights, "weights.safetensors of its newest checkpoint is damaged"),
         (damage_manifest, "manifest.json of its newest checkpoint is damaged"),
-        (damage_evaluation, "broken.json: cannot be read; evaluate again"),
+        (damage_evaluation, "broken.json cannot be read; evaluate again"),
     ],
 )
 def test_damage_is_one_line_and_the_run_is_still_used(harm: Any, said: str, tmp_path: Path) -> None:
@@ -112,13 +112,19 @@ def test_damage_is_one_line_and_the_run_is_still_used(harm: Any, said: str, tmp_
     assert runs[1].evaluations[0].life == 7
 
 
-@pytest.mark.parametrize("harm", [[damage_config, remove_checkpoints], [remove_log]])
+def name_no_game(run: Path) -> None:
+    remove_checkpoints(run)
+    (run / "config.json").write_text('{"config": {"game": "gophr", "core": "rdn"}}')
+
+
+@pytest.mark.parametrize("harm", [[damage_config, remove_checkpoints], [remove_log], [name_no_game]])
 def test_a_run_of_which_too_little_is_left_is_left_out(harm: Any, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     for each in harm:
         each(run)
     runs, problems = read(tmp_path)
-    assert runs == [] and "left out" in problems[-1] and str(run) in problems[-1]
+    (line,) = problems
+    assert runs == [] and line.startswith(f"{run}: left out; ")
 
 
 def test_protocols_are_never_mixed(tmp_path: Path) -> None:
