@@ -14,16 +14,16 @@ from typing import Annotated, Any, Union
 import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
-from .config import BenchConfig, CoresConfig, EvalConfig, GamesConfig, InfoConfig, TrainConfig
+from .config import BenchConfig, CompareConfig, CoresConfig, EvalConfig, GamesConfig, InfoConfig, TrainConfig
 from .errors import RunError, StoppedBySignal, UsageError
 
 DESCRIPTION = """Train, evaluate and compare Atari agents whose memory is a fast weight programmer.
 
 To train, or to go on where a run stopped: deltabeast train --game gopher --core rdn --steps 200M
 
-To compare games, cores and seeds: tensorboard --logdir runs
-
 To score a saved agent: deltabeast eval runs/gopher/rdn/seed-1
+
+To compare games, cores and seeds: deltabeast compare runs, and tensorboard --logdir runs
 
 Steps are agent steps: one action chosen, 4 emulator frames with the usual frame skip."""
 
@@ -42,6 +42,12 @@ def evaluate(config: EvalConfig) -> None:
     from .eval_run import evaluate_run
 
     evaluate_run(**vars(config))
+
+
+def compare(config: CompareConfig) -> None:
+    from .compare.command import compare_runs
+
+    compare_runs(config)
 
 
 def games(config: GamesConfig) -> None:
@@ -87,6 +93,7 @@ def bench(config: BenchConfig) -> None:
 COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "train": (TrainConfig, train),
     "eval": (EvalConfig, evaluate),
+    "compare": (CompareConfig, compare),
     "games": (GamesConfig, games),
     "cores": (CoresConfig, cores),
     "info": (InfoConfig, info),

@@ -110,6 +110,18 @@ class EvalConfig:
 
 
 @dataclass
+class CompareConfig:
+    """Compare runs: curves, scores, statistics and memory as a report to publish; loads no weights."""
+
+    runs: Positional[Annotated[tuple[str, ...], arg(metavar="[RUN ...]")]] = ()
+    """Run directories, folders of them, or globs: runs, runs/pong, 'runs/*/rdn/seed-*'."""
+    out: Path | None = None
+    """Folder of report.html, report.md, plots/ and tables/; default: comparison/ beside the runs."""
+    published: bool = False
+    """Redraw the published bar charts of every pair of cores, from the published table; needs no runs."""
+
+
+@dataclass
 class GamesConfig:
     """List the Atari games."""
 

@@ -10,6 +10,7 @@ each. Only scores under the protocol "paper-code" compare with them.
 from __future__ import annotations
 
 import csv
+import functools
 from importlib.resources import files
 from typing import Final, NamedTuple
 
@@ -27,9 +28,14 @@ class PublishedScore(NamedTuple):
 
 def published_scores(game: str, core: str) -> dict[int, PublishedScore]:
     """The scores of a core on a game by millions of agent steps (50, 200); empty if none was published."""
+    return dict(_table().get((canonical_game(game), core), {}))
+
+
+@functools.cache
+def _table() -> dict[tuple[str, str], dict[int, PublishedScore]]:
     text = (files(__package__) / "published_scores.csv").read_text(encoding="utf-8")
-    return {
-        int(row["steps_millions"]): PublishedScore(float(row["mean"]), float(row["std"]))
-        for row in csv.DictReader(text.splitlines())
-        if row["core"] == core and canonical_game(row["ale_id"]) == canonical_game(game)
-    }
+    table: dict[tuple[str, str], dict[int, PublishedScore]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        scores = table.setdefault((canonical_game(row["ale_id"]), row["core"]), {})
+        scores[int(row["steps_millions"])] = PublishedScore(float(row["mean"]), float(row["std"]))
+    return table

@@ -41,7 +41,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 @pytest.mark.parametrize(
     ("arguments", "wrong", "right"),
     [
-        ("", "no command", "train, eval, games"),
+        ("", "no command", "train, eval, compare"),
         ("trian", "trian", "did you mean train?"),
         ("train --gmae gopher", "--gmae", "did you mean --game?"),
         ("train --deterministc", "--deterministc", "did you mean --deterministic?"),
@@ -59,6 +59,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         ("eval nowhere --episodes 0", "--episodes 0", "at least 1"),
         ("eval nowhere --seed -1", "--seed -1", "not be negative"),
         ("info nowhere", "no run at nowhere", "runs/gopher/rdn/seed-1"),
+        ("compare", "no run given", "--published"),
+        ("compare nowhere", "no run at nowhere", "their folder"),
         ("games all", "unexpected all", "deltabeast games --help"),
     ],
 )
@@ -134,7 +136,7 @@ def test_every_option_of_every_command_is_explained(command: str, capsys: pytest
     code, out, _ = run(capsys, *command.split(), "--help")
     assert code == 0
     for name in CONFIGS[command].__dataclass_fields__:
-        assert name == "run" or f"--{name.replace('_', '-')}" in out
+        assert name in ("run", "runs") or f"--{name.replace('_', '-')}" in out
 
 
 def test_arguments_reach_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

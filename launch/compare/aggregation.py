@@ -1,0 +1,67 @@
+"""What can be aggregated: scores of the games that all series share, in one unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .grouping import Comparison
+from .names import join
+from .scores import ScoreBoard
+from .statistics import Scores, as_scores
+
+
+class Aggregation:
+    """Human-normalised scores where they are known; without them one game alone, in its own unit."""
+
+    def __init__(self, comparison: Comparison, board: ScoreBoard) -> None:
+        self._cells = board.cells
+        self.series = [s for s in comparison.series if any(label == s for _, label in board.cells)]
+        """those with any score"""
+        self.shared = [
+            game
+            for game in comparison.games
+            if self.series and all((game, label) in board.cells for label in self.series)
+        ]
+        """games with a score of every series"""
+        normal = [game for game in self.shared if self._has_normalized(game)]
+        self.normalized = bool(normal)
+        self.games = normal or (self.shared if len(self.shared) == 1 else [])
+        """games in the aggregates"""
+        self.unit = "human-normalised score" if self.normalized else board.kind
+        self.notes = self._notes(comparison)
+
+    def of(self, label: str) -> Scores:
+        """The scores of a series in the common unit, by game."""
+        if not self.normalized:
+            return self.raw(label)
+        cells = [self._cells[game, label] for game in self.games]
+        return as_scores([[s.normalized for s in cell if s.normalized is not None] for cell in cells])
+
+    def raw(self, label: str) -> Scores:
+        """The scores of a series in every shared game, each in its own unit: for ranks."""
+        return as_scores([[score.value for score in self._cells[game, label]] for game in self.shared])
+
+    def _has_normalized(self, game: str) -> bool:
+        return all(s.normalized is not None for label in self.series for s in self._cells[game, label])
+
+    def _notes(self, comparison: Comparison) -> list[str]:
+        notes = []
+        if unshared := [game for game in comparison.games if game not in self.shared]:
+            notes.append(f"Without {join(unshared)}: not every series has a score there.")
+        if self.normalized and (unknown := [game for game in self.shared if game not in self.games]):
+            notes.append(f"Without {join(unknown)}: no score of a human, or none of whole games, is known.")
+        if not self.normalized and len(self.shared) == 1:
+            notes.append("It is one game without human-normalised scores, so the unit is its own return.")
+        if not self.normalized and len(self.shared) > 1:
+            notes.append("These games have no human-normalised scores, so their returns have no common unit.")
+        counts = {len(game) for label in self.series for game in self.of(label)}
+        if 1 in counts:
+            notes.append("A game with one seed varies not at all in the bootstrap: intervals are too narrow.")
+        if len(counts) > 1:
+            notes.append("Numbers of seeds differ: in the IQM, games with more seeds weigh more.")
+        return notes
+
+
+def pairs(series: Sequence[str]) -> list[tuple[str, str]]:
+    """Every series over every one before it: (series, baseline)."""
+    return [(better, baseline) for i, baseline in enumerate(series) for better in series[i + 1 :]]

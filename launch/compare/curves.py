@@ -1,0 +1,71 @@
+"""Learning curves of several seeds on one grid: mean and spread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+GRID = 160
+"""Points of a mean curve."""
+_WHOLE = 0.95
+"""A seed that came less far than this share of the longest one is drawn, but is not in the mean."""
+
+
+class Curve(NamedTuple):
+    """One seed: a metric over agent steps or over seconds, x rising."""
+
+    x: Array
+    y: Array
+
+
+class Band(NamedTuple):
+    """The mean over seeds and their lowest and highest, on a common grid."""
+
+    x: Array
+    mean: Array
+    low: Array
+    high: Array
+    seeds: int
+
+
+def training_seconds(rows: Sequence[Mapping[str, float]]) -> Array:
+    """Seconds of training at each row of a log. Time between a stop and its resume does not count.
+
+    The log has the clock: a pause more than ten times the usual time between rows is a stop, and counts as
+    one usual row. The start, before the first row, is what its speed says.
+    """
+    if not rows:
+        return np.zeros(0)
+    steps = np.diff([row["time"] for row in rows])
+    usual = float(np.median(steps)) if len(steps) else 0.0
+    steps = np.where((steps > 10 * usual) | (steps < 0), usual, steps)
+    first = rows[0]["step"] / rows[0]["sps"] if rows[0].get("sps") else 0.0
+    return first + np.concatenate([[0.0], np.cumsum(steps)])
+
+
+def curve_of(rows: Sequence[Mapping[str, float]], metric: str, seconds: bool = False) -> Curve:
+    """A metric of a log over agent steps, or over seconds of training; empty where it was never logged."""
+    x = training_seconds(rows) if seconds else np.array([row["step"] for row in rows], dtype=np.float64)
+    kept = [i for i, row in enumerate(rows) if metric in row]
+    return Curve(x[kept], np.array([rows[i][metric] for i in kept], dtype=np.float64))
+
+
+def whole(last_steps: Sequence[int]) -> list[bool]:
+    """Which seeds of a series came about as far as the one that came farthest."""
+    return [step >= _WHOLE * max(last_steps) for step in last_steps]
+
+
+def band(curves: Sequence[Curve], hold: bool = False) -> Band:
+    """Mean and spread where all seeds have points, between them by straight lines.
+
+    hold: go on to the end of the longest; a seed that has ended keeps its last value.
+    """
+    first = max(c.x[0] for c in curves)
+    last = (max if hold else min)(c.x[-1] for c in curves)
+    x = np.linspace(first, last, GRID) if last > first else np.array([last])
+    y = np.stack([np.interp(x, c.x, c.y) for c in curves])
+    return Band(x, y.mean(axis=0), y.min(axis=0), y.max(axis=0), len(curves))

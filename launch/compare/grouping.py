@@ -1,0 +1,150 @@
+"""Which runs may stand side by side, and which may be averaged: those that differ in their seeds alone."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..units import format_steps
+from .names import join, name_of
+from .runs import TRAINED_UNDER, Run
+
+CORE_ORDER = (
+    *("feedforward", "gated_feedforward", "lstm"),
+    *("linear_transformer", "delta_net", "delta_rnn", "rdn"),
+)
+"""Cores in the order of the publication; others follow by name."""
+
+Cell = tuple[str, str]
+"""A game and the label of a series."""
+
+
+@dataclass
+class Comparison:
+    """Runs by game and series. A series is a core, with its settings where runs of one game differ in any."""
+
+    protocol: str | None
+    """of all its Atari runs; None if there are none"""
+    games: list[str]
+    series: list[str]
+    core_of: dict[str, str]
+    cells: dict[Cell, list[Run]]
+    left_out: list[str] = field(default_factory=list)
+    """one line for every run that is not in, and why"""
+    notes: list[str] = field(default_factory=list)
+    """what a reader has to know about those that are"""
+
+    def runs(self) -> list[Run]:
+        return [run for runs in self.cells.values() for run in runs]
+
+    def series_of(self, game: str) -> list[str]:
+        return [label for label in self.series if (game, label) in self.cells]
+
+
+def compare(runs: Sequence[Run]) -> Comparison:
+    """Group runs. Those of a rarer protocol are left out; other settings make series of their own."""
+    protocol = _majority([run.protocol for run in runs if run.protocol])
+    left_out = [
+        f"{run.path}: left out, trained under {run.protocol}, most others under {protocol}; "
+        "scores of different protocols do not compare"
+        for run in runs
+        if run.protocol not in (None, protocol)
+    ]
+    kept = [run for run in runs if run.protocol in (None, protocol)]
+    games = sorted({run.game for run in kept})
+    differing = _differing(kept)
+    cells: dict[Cell, list[Run]] = defaultdict(list)
+    core_of = {}
+    for run in sorted(kept, key=lambda run: (run.seed is None, run.seed or 0, str(run.path))):
+        label = _label(run, differing)
+        core_of[label] = run.core
+        same = next((r for r in cells[run.game, label] if r.seed is not None and r.seed == run.seed), None)
+        if same is None:
+            cells[run.game, label].append(run)
+        else:
+            left_out.append(f"{run.path}: left out, it repeats seed {run.seed} of {same.path}")
+    comparison = Comparison(
+        protocol=protocol,
+        games=games,
+        series=sorted(core_of, key=lambda label: (*core_rank(core_of[label]), label)),
+        core_of=core_of,
+        cells=dict(cells),
+        left_out=left_out,
+    )
+    comparison.notes = _notes(comparison, differing)
+    return comparison
+
+
+def core_rank(core: str) -> tuple[int, str]:
+    return (CORE_ORDER.index(core) if core in CORE_ORDER else len(CORE_ORDER), core)
+
+
+def _majority(protocols: Sequence[str]) -> str | None:
+    """The most frequent one; of several, the publication's, or else the first by name."""
+    if not protocols:
+        return None
+    counts = Counter(protocols)
+    return min(counts, key=lambda name: (-counts[name], name != TRAINED_UNDER, name))
+
+
+def _differing(runs: Sequence[Run]) -> list[str]:
+    """Settings that take more than one value among the runs of some game."""
+    by_game: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_game[run.game].append(run)
+    names = {name for group in by_game.values() for name in _varying(run.settings for run in group)}
+    return sorted(names, key=lambda name: (name != "steps", name))
+
+
+def _varying(settings: Iterable[Mapping[str, Any]]) -> set[str]:
+    values: dict[str, set[str]] = defaultdict(set)
+    every = list(settings)
+    for name in {name for one in every for name in one}:
+        values[name] = {str(one[name]) for one in every if name in one}
+    return {name for name, seen in values.items() if len(seen) > 1}
+
+
+def _label(run: Run, differing: Sequence[str]) -> str:
+    known = [name for name in differing if name in run.settings]
+    return " · ".join([run.core, *(f"{_words(name)} {_show(name, run.settings)}" for name in known)])
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _show(name: str, settings: Mapping[str, Any]) -> str:
+    value = settings[name]
+    return format_steps(value) if name == "steps" and isinstance(value, int) else str(value)
+
+
+def _notes(comparison: Comparison, differing: Sequence[str]) -> list[str]:
+    notes = []
+    if differing:
+        named = ", ".join(_words(name) for name in differing)
+        notes.append(
+            f"Runs of the same game differ in {named}. Each combination is a series of its own: the "
+            "difference "
+            "between two such series is not one of their cores alone."
+        )
+    between = _varying(run.settings for run in comparison.runs()) - set(differing)
+    if between:
+        named = ", ".join(sorted(_words(name) for name in between))
+        notes.append(f"Runs of different games differ in {named}; those of each game agree.")
+    single = [
+        f"{label} on {name_of(game)}" for (game, label), runs in comparison.cells.items() if len(runs) == 1
+    ]
+    if single:
+        notes.append(f"One seed only, so neither spread nor interval: {', '.join(single)}.")
+    if len({run.versions.get("commit") for run in comparison.runs()} - {None}) > 1:
+        notes.append("The runs were trained by different commits of deltabeast; the table of runs has them.")
+    missing = [
+        f"{label} ({join([game for game in comparison.games if (game, label) not in comparison.cells])})"
+        for label in comparison.series
+        if any((game, label) not in comparison.cells for game in comparison.games)
+    ]
+    if missing:
+        notes.append(f"Not every series has runs of every game. Missing: {'; '.join(missing)}.")
+    return notes

@@ -1,0 +1,297 @@
+"""Figures, drawn with matplotlib. Nothing here computes a statistic.
+
+Colours are of Okabe and Ito's palette, which colour-blind readers can tell apart; a core has the same one in
+every report, and series of one core differ in their dashes. Every colour used is in `COLORS`, with its
+counterpart for a dark page: `html.py` replaces them in the SVG.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .curves import Band, Curve
+from .statistics import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, MUTED, RULE, PAPER = "#1c2127", "#5d6670", "#d5dae0", "#ffffff"
+BETTER, WORSE = "#0072b2", "#d55e00"
+COLORS = {
+    INK: "#e8ebee",
+    MUTED: "#a3acb6",
+    RULE: "#3a424b",
+    PAPER: "#14181d",
+    "#0072b2": "#55aee6",
+    "#d55e00": "#ff8f4a",
+    "#009e73": "#35c99b",
+    "#cc79a7": "#e39ac3",
+    "#e69f00": "#f0b63a",
+    "#56b4e9": "#8fd0f7",
+    "#767676": "#a8a8a8",
+    "#8c564b": "#c69286",
+    "#3b3b98": "#9a9aec",
+}
+"""Colours on white paper -> on a dark page."""
+
+_CORE_COLORS = {
+    "feedforward": "#767676",
+    "gated_feedforward": "#8c564b",
+    "lstm": "#0072b2",
+    "linear_transformer": "#56b4e9",
+    "delta_net": "#009e73",
+    "delta_rnn": "#e69f00",
+    "rdn": "#d55e00",
+}
+_OTHER_COLORS = ("#cc79a7", "#3b3b98")
+_DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+_WIDTH = 4.9
+"""inches; its text is 9 points, so that it can be read on a page 400 pixels wide"""
+
+
+class Look(NamedTuple):
+    """How a series is drawn."""
+
+    color: str
+    dashes: object
+
+
+class Figures(NamedTuple):
+    """One figure in two forms."""
+
+    svg: str
+    png: bytes
+
+
+def looks(core_of: Mapping[str, str]) -> dict[str, Look]:
+    """A look for every series: colour by core, dashes by its place among the series of that core."""
+    others = [core for core in dict.fromkeys(core_of.values()) if core not in _CORE_COLORS]
+    colors = {core: _OTHER_COLORS[i % len(_OTHER_COLORS)] for i, core in enumerate(others)} | _CORE_COLORS
+    seen: dict[str, int] = {}
+    result = {}
+    for label, core in core_of.items():
+        number = seen[core] = seen.get(core, -1) + 1
+        result[label] = Look(colors[core], _DASHES[number % len(_DASHES)])
+    return result
+
+
+def learning_curves(
+    curves: Mapping[str, Sequence[Curve]], bands: Mapping[str, Band], style: Mapping[str, Look],
+    x_label: str, y_label: str, title: str, seconds: bool = False,
+) -> Figures:  # fmt: skip
+    """Every seed as a thin line; the mean of a series bold and named at its end, lowest to highest shaded."""
+    with _axes(3.2, title) as (figure, axes):
+        for label, seeds in curves.items():
+            color, dashes = style[label]
+            for curve in seeds:
+                axes.plot(curve.x, curve.y, color=color, linestyle=dashes, linewidth=0.7, alpha=0.45)
+            band = bands[label]
+            if band.seeds > 1:
+                axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.14, linewidth=0)
+            axes.plot(band.x, band.mean, color=color, linestyle=dashes, linewidth=2.0)
+        axes.set(xlabel=x_label, ylabel=y_label)
+        axes.set_xlim(left=0)
+        axes.margins(x=0.01)
+        if seconds:
+            _clock_ticks(axes)
+        else:
+            axes.xaxis.set_major_formatter(_steps)
+        _name_ends(axes, bands, style)
+        return _drawn(figure)
+
+
+def _name_ends(axes: Axes, bands: Mapping[str, Band], style: Mapping[str, Look]) -> None:
+    """The label of each series right of the axes, at the height where its mean ends."""
+    low, high = axes.get_ylim()
+    heights = spread([(band.mean[-1] - low) / (high - low) for band in bands.values()], 0.062)
+    for (label, band), height in zip(bands.items(), heights, strict=True):
+        axes.annotate(
+            label, xy=(band.x[-1], band.mean[-1]), xytext=(1.04, height), xycoords="data",
+            textcoords="axes fraction", color=style[label].color, va="center", fontweight="bold",
+            arrowprops={"arrowstyle": "-", "color": style[label].color, "linewidth": 0.6, "alpha": 0.6},
+            annotation_clip=False,
+        )  # fmt: skip
+
+
+def spread(positions: Sequence[float], gap: float) -> list[float]:
+    """Positions moved apart until neighbours are `gap` from each other, in the same order."""
+    order = sorted(range(len(positions)), key=lambda i: positions[i])
+    groups: list[list[int]] = []
+    for i in order:
+        groups.append([i])
+        while (
+            len(groups) > 1 and _bottom(groups[-1], positions, gap) < _top(groups[-2], positions, gap) + gap
+        ):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    moved = [0.0] * len(positions)
+    for group in groups:
+        start = _bottom(group, positions, gap)
+        for place, i in enumerate(group):
+            moved[i] = start + place * gap
+    return moved
+
+
+def _bottom(group: Sequence[int], positions: Sequence[float], gap: float) -> float:
+    return sum(positions[i] for i in group) / len(group) - gap * (len(group) - 1) / 2
+
+
+def _top(group: Sequence[int], positions: Sequence[float], gap: float) -> float:
+    return _bottom(group, positions, gap) + gap * (len(group) - 1)
+
+
+def intervals(
+    rows: Sequence[tuple[str, Interval, str]], title: str, x_label: str,
+    reference: float | None = None, limits: tuple[float, float] | None = None,
+) -> Figures:  # fmt: skip
+    """Point estimates with their intervals, one row each with its own colour, the numbers at the right."""
+    with _axes(0.85 + (0.42 if _in_two_lines(rows) else 0.32) * len(rows), title) as (figure, axes):
+        for place, (_, value, color) in enumerate(reversed(rows)):
+            axes.plot([value.low, value.high], [place, place], color=color, linewidth=6, alpha=0.35,
+                      solid_capstyle="butt")  # fmt: skip
+            axes.plot([value.value], [place], "|", color=color, markersize=13, markeredgewidth=2.2)
+            axes.annotate(number(value.value), (1.02, place), xycoords=("axes fraction", "data"), va="center",
+                          color=INK, fontweight="bold", annotation_clip=False)  # fmt: skip
+        if reference is not None:
+            axes.axvline(reference, color=MUTED, linewidth=1.0, zorder=0)
+        axes.set_yticks(range(len(rows)), [label for label, _, _ in reversed(rows)])
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.set_xlabel(x_label)
+        axes.tick_params(axis="y", length=0)
+        axes.margins(x=0.06)
+        if limits is not None:
+            room = 0.03 * (limits[1] - limits[0])
+            axes.set_xlim(limits[0] - room, limits[1] + room)
+        axes.grid(visible=False, axis="y")
+        return _drawn(figure)
+
+
+def improvements(
+    rows: Sequence[tuple[str, float | None]], title: str, x_label: str,
+    better: str = "", worse: str = "", beside: Sequence[float | None] = (),
+) -> Figures:  # fmt: skip
+    """Percentages as bars from zero, named at their ends, in the order given; without a bar where undefined.
+
+    beside: the percentages of figures that stand beside this one, and have the same axis.
+
+    The axis is linear to 100 % and logarithmic beyond: one game may gain 40 %, the next 8,000 %.
+    """
+    with _axes(0.95 + (0.4 if _in_two_lines(rows) else 0.235) * len(rows), title) as (figure, axes):
+        axes.set_xscale("symlog", linthresh=100, linscale=1.0)
+        known = [change for change in (*(change for _, change in rows), *beside) if change is not None]
+        left, right = min([*known, -100.0]), max([*known, 100.0])
+        marks = (-1e4, -1e3, -100, 0, 100, 1e3, 1e4, 1e5, 1e6)
+        ticks = [t for t in (*marks, *((-50, 50) if right - left <= 600 else ())) if left <= t <= right]
+        for place, (_, change) in enumerate(reversed(rows)):
+            if change is None:
+                axes.annotate("not defined", (0, place), (4, 0), textcoords="offset points", va="center",
+                              color=MUTED, fontsize=8)  # fmt: skip
+                continue
+            axes.barh(place, change, color=BETTER if change > 0 else WORSE, height=0.68)
+            axes.annotate(percent(change), (change, place), (3 if change >= 0 else -3, 0),
+                          textcoords="offset points", va="center", ha="left" if change >= 0 else "right",
+                          color=INK, fontsize=8)  # fmt: skip
+        axes.axvline(0, color=INK, linewidth=1.0)
+        # Room for the numbers at the ends of the bars.
+        axes.set_xlim(left * (2.5 if left == -100 else 6), right * (2.5 if right == 100 else 4.5))
+        axes.set_xticks(ticks, [percent(t) for t in ticks])
+        axes.minorticks_off()
+        axes.set_yticks(range(len(rows)), [label for label, _ in reversed(rows)])
+        axes.set_ylim(-0.7, len(rows) - 0.3)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(x_label)
+        if better and worse:
+            sides = ((0, "left", f"← {worse} better", WORSE), (1, "right", f"{better} better →", BETTER))
+            for x, side, text, color in sides:
+                axes.annotate(text, (x, 1.01), xycoords="axes fraction", color=color, fontsize=8, ha=side)
+        return _drawn(figure)
+
+
+def _in_two_lines(rows: Sequence[tuple[Any, ...]]) -> bool:
+    return any("\n" in label for label, *_ in rows)
+
+
+def percent(value: float) -> str:
+    """+12 %, -50 %, 0 %, +8,475 %; a real minus sign."""
+    rounded = round(value)
+    return f"{rounded:+,d} %".replace("-", "−") if rounded else "0 %"
+
+
+def number(value: float) -> str:
+    """Three digits that count, or all before the point."""
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}".replace("-", "−")
+    return f"{value:.2f}".replace("-", "−")
+
+
+def _steps(value: float, _: object = None) -> str:
+    for scale, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= scale:
+            return f"{value / scale:g}{letter}"
+    return f"{value:g}"
+
+
+def _clock_ticks(axes: Axes) -> None:
+    """At most seven marks at whole seconds, minutes or hours, all in one unit."""
+    from matplotlib.ticker import MultipleLocator
+
+    end = axes.get_xlim()[1]
+    unit, name = next((u for u in ((3600.0, "h"), (60.0, "min")) if end >= 4 * u[0]), (1.0, "s"))
+    counts = [base * 10**power for power in range(6) for base in (1, 2, 5)]
+    axes.xaxis.set_major_locator(MultipleLocator(unit * next(c for c in counts if end / unit <= 6 * c)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / unit:g} {name}" if value else "0")
+
+
+_STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlecolor": INK,
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": MUTED,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.facecolor": "none",
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "figure.facecolor": PAPER,
+    "text.color": INK,
+    "xtick.color": RULE,
+    "ytick.color": RULE,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "deltabeast",
+}
+
+
+@contextmanager
+def _axes(height: float, title: str) -> Iterator[tuple[Figure, Axes]]:
+    """A figure of the common width and style. matplotlib is slow to import: only drawing pays for it."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        axes = figure.subplots()
+        axes.set_title(title, pad=16)
+        yield figure, axes
+
+
+def _drawn(figure: Figure) -> Figures:
+    svg, png = io.StringIO(), io.BytesIO()
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out: not once more for each form
+    figure.savefig(png, format="png", dpi=150)
+    figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return Figures(svg.getvalue(), png.getvalue())

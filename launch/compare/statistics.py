@@ -1,0 +1,82 @@
+"""Statistics of few seeds over many games, as Agarwal et al. (2021) recommend and rliable computes them.
+
+Scores are one array [seeds] a game, in a list over games; the number of seeds may differ between games. Every
+statistic works along the last axis and keeps those before it, so that the bootstrap's resamples [reps, seeds]
+are computed in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Scores = Sequence[Array]
+
+
+class Interval(NamedTuple):
+    """A point estimate and its 95% bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def mean(scores: Scores) -> Array:
+    """Mean over games of the means over seeds."""
+    return _game_means(scores).mean(axis=-1)
+
+
+def median(scores: Scores) -> Array:
+    """Median over games of the means over seeds."""
+    return np.asarray(np.median(_game_means(scores), axis=-1))
+
+
+def iqm(scores: Scores) -> Array:
+    """Interquartile mean: of all seeds of all games together, without the lowest and the highest quarter."""
+    every = np.sort(np.concatenate(scores, axis=-1), axis=-1)
+    cut = every.shape[-1] // 4
+    return every[..., cut : every.shape[-1] - cut].mean(axis=-1)
+
+
+def optimality_gap(scores: Scores, target: float = 1.0) -> Array:
+    """How far the runs fall short of the target on average; what lies above it counts as the target."""
+    return target - np.minimum(np.concatenate(scores, axis=-1), target).mean(axis=-1)
+
+
+def probability_of_improvement(x: Scores, y: Scores) -> Array:
+    """The chance that a run of x beats one of y on the same game, ties being half; mean over games."""
+    shares = [
+        ((a[..., :, None] > b[..., None, :]) + 0.5 * (a[..., :, None] == b[..., None, :])).mean(axis=(-2, -1))
+        for a, b in zip(x, y, strict=True)
+    ]
+    return np.mean(shares, axis=0)
+
+
+def bootstrap(
+    statistic: Callable[..., Array], *samples: Scores, reps: int = 10_000, seed: int = 1
+) -> Interval:
+    """The statistic with its 95% percentile interval: seeds are drawn anew, with replacement, game by game.
+
+    Games stay as they are (a stratified bootstrap): the interval says what other seeds would change, not what
+    other games would. A game with one seed varies not at all.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = [
+        [np.take(game, rng.integers(len(game), size=(reps, len(game)))) for game in sample]
+        for sample in samples
+    ]
+    low, high = np.percentile(statistic(*drawn), [2.5, 97.5])
+    return Interval(float(statistic(*samples)), float(low), float(high))
+
+
+def as_scores(values: Sequence[Sequence[float]]) -> list[Array]:
+    """One array a game, from numbers."""
+    return [np.asarray(game, dtype=np.float64) for game in values]
+
+
+def _game_means(scores: Scores) -> NDArray[Any]:
+    return np.stack([game.mean(axis=-1) for game in scores], axis=-1)

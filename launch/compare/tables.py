@@ -1,0 +1,86 @@
+"""A table, and its three forms: HTML, Markdown, CSV."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .plots import number
+
+Cell = str | float | int | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns. Text cells stand left, numbers right; None is an empty cell."""
+
+    name: str
+    """of its CSV file"""
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    text_columns: int = 1
+    """so many columns from the left hold text"""
+    note: str = ""
+    csv_only: bool = False
+    """too long to be read: its file alone has it"""
+    bold: frozenset[tuple[int, int]] = field(default_factory=frozenset)
+    """(row, column) of the cells to stress"""
+
+    def to_csv(self) -> str:
+        """Numbers in full."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([_raw(cell) for cell in row] for row in self.rows)
+        return text.getvalue()
+
+    def to_markdown(self) -> str:
+        lines = ["| " + " | ".join(self.columns) + " |"]
+        lines.append(
+            "|" + "|".join("---" if self._is_text(i) else "--:" for i in range(len(self.columns))) + "|"
+        )
+        for r, row in enumerate(self.rows):
+            cells = [shown(cell).replace("|", "\\|") for cell in row]
+            cells = [f"**{cell}**" if (r, c) in self.bold and cell else cell for c, cell in enumerate(cells)]
+            lines.append("| " + " | ".join(cells) + " |")
+        return "\n".join([*lines, *(["", self.note] if self.note else [])])
+
+    def to_html(self) -> str:
+        head = "".join(f"<th{self._side(i)}>{html.escape(name)}</th>" for i, name in enumerate(self.columns))
+        body = []
+        for r, row in enumerate(self.rows):
+            cells = []
+            for c, cell in enumerate(row):
+                text = html.escape(shown(cell))
+                text = f"<b>{text}</b>" if (r, c) in self.bold else text
+                cells.append(f"<td{self._side(c)}>{text}</td>")
+            body.append(f"<tr>{''.join(cells)}</tr>")
+        note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
+        return (
+            f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>\n'
+            f"<tbody>\n{chr(10).join(body)}\n</tbody></table></div>{note}"
+        )
+
+    def _is_text(self, column: int) -> bool:
+        return column < self.text_columns
+
+    def _side(self, column: int) -> str:
+        return "" if self._is_text(column) else ' class="n"'
+
+
+def shown(cell: Cell) -> str:
+    """As a person reads it."""
+    if cell is None:
+        return ""
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    return number(cell) if isinstance(cell, float) else cell
+
+
+def _raw(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    return f"{cell:.8g}" if isinstance(cell, float) else str(cell)
