@@ -21,7 +21,7 @@ from ..units import parse_steps
 _DO_NOT_MATTER = {
     *("game", "env", "core", "seed", "protocol"),  # what runs are grouped by
     *("run_dir", "resume", "checkpoint_minutes", "milestone_steps", "log_seconds"),
-    *("device", "deterministic"),
+    *("device", "deterministic", "num_workers"),
 }
 """Options that change nothing about what is learned, or that have a place of their own."""
 
