@@ -125,6 +125,23 @@ class InfoConfig:
 
 
 @dataclass
+class ImportConfig:
+    """Make a run of a checkpoint of TorchBeast's PolyBeast or of the recurrent-fwp code."""
+
+    model: Positional[Annotated[Path, arg(metavar="MODEL")]]
+    """Their checkpoint: model.tar or model_extra.tar. Nothing in it is executed."""
+    game: str
+    """The game it was trained on; the file does not say."""
+    run_dir: Path
+    """Where to put the run."""
+    core: str | None = None
+    """What it should hold (lstm, rdn, ...); refused if the tensors say otherwise."""
+    num_heads: int | None = None
+    """Heads of a Linear Transformer whose file has no flags: its tensors do not show them. Default: each
+    is 32 wide, as published."""
+
+
+@dataclass
 class BenchKernelsConfig:
     """Check every kernel against float64, then time it; a kernel that is wrong gets no time."""
 

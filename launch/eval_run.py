@@ -200,12 +200,13 @@ def _env_maker(spec: AgentSpec, protocol: str | None) -> Callable[[int], VectorE
     if spec.game is None:
         return lambda count: make_vector_env(env_id=spec.env_id, num_envs=count)
     minimal = len(game_info(spec.game).actions)
-    if spec.num_actions not in (minimal, 18):
+    fewer = spec.num_actions == published.DEFAULT_ACTIONS < minimal  # it acts with the first ones
+    if not fewer and spec.num_actions not in (minimal, 18):
         raise ValueError(
             f"the agent has {spec.num_actions} actions, {spec.game} has {minimal} or 18; "
             "evaluate an agent that was trained on this game"
         )
-    full = spec.num_actions != minimal
+    full = spec.num_actions == 18 != minimal
     name = protocol or published.PROTOCOL
     return lambda count: make_vector_env(spec.game, num_envs=count, protocol=name, full_action_set=full)
 

@@ -59,6 +59,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         ("eval nowhere --episodes 0", "--episodes 0", "at least 1"),
         ("eval nowhere --seed -1", "--seed -1", "not be negative"),
         ("info nowhere", "no run at nowhere", "runs/gopher/rdn/seed-1"),
+        ("import-torchbeast", "MODEL is missing", "deltabeast import-torchbeast --help"),
+        ("import-torchbeast m --game pong --run-dir r", "cannot read m", "model.tar"),
         ("games all", "unexpected all", "deltabeast games --help"),
     ],
 )
@@ -134,7 +136,7 @@ def test_every_option_of_every_command_is_explained(command: str, capsys: pytest
     code, out, _ = run(capsys, *command.split(), "--help")
     assert code == 0
     for name in CONFIGS[command].__dataclass_fields__:
-        assert name == "run" or f"--{name.replace('_', '-')}" in out
+        assert name in ("run", "model") or f"--{name.replace('_', '-')}" in out
 
 
 def test_arguments_reach_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,6 +281,16 @@ def test_an_agent_with_all_actions_keeps_them(tmp_path: Path, envs: list[dict[st
     save_checkpoint(tmp_path, 1, Agent(spec), {})
     evaluated(tmp_path, episodes=1, repeats=1, protocol="paper-code")
     assert envs[-1]["full_action_set"] is True and envs[-1]["protocol"] == "paper-code"
+
+
+def test_an_agent_with_the_first_six_actions_keeps_to_them(
+    tmp_path: Path, envs: list[dict[str, Any]]
+) -> None:
+    spec = AgentSpec((4, 84, 84), 6, "feedforward", "nature", game="amidar", protocol="paper-code")
+    save_checkpoint(tmp_path, 1, Agent(spec), {})
+    for protocol in ("paper-code", "ale-standard"):
+        evaluated(tmp_path, episodes=1, repeats=1, protocol=protocol)
+        assert envs[-1]["full_action_set"] is False
 
 
 def test_an_agent_of_another_game_is_refused(tmp_path: Path) -> None:
