@@ -107,11 +107,16 @@ def evaluate_run(
 
     comparable = rules == published.PROTOCOL and spec.game is not None and not sample
     scores = published.published_scores(spec.game or "", spec.core) if comparable else {}
-    normalized = {name: None if lives else _normalized(spec, result) for name, result in results.items()}
+    normalized = {name: _normalized(spec, result) for name, result in results.items()}
     console.print(evaluation_table(results, scores, lives, normalized))
     notes = evaluation_notes(results, lives)
     if scores and spec.core_options:
         notes.append(f"published scores are of the default {spec.core}; this agent's has {spec.core_options}")
+    if scores and spec.game in published.FEWER_ACTIONS and spec.num_actions != published.DEFAULT_ACTIONS:
+        notes.append(
+            f"published agents of {spec.game} chose among its first {published.DEFAULT_ACTIONS} actions, "
+            f"this one among {spec.num_actions}"
+        )
     for note in notes:
         _say(console, note)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -227,7 +228,8 @@ def test_an_evaluation_is_printed_beside_what_was_published(saved: Path, envs: l
     life = next(line for line in text.splitlines() if line.startswith("life return"))
     assert life.split("  ") and life.count("6 ± 0") == 2 and "61,350 ± 3,891" in life
     assert next(line for line in text.splitlines() if line.startswith("game return")).count("12 ± 0") == 2
-    assert "human-normalised" not in text and "one life" in text
+    assert f"{(12 - 257.6) / (2412.5 - 257.6):.1%}" in text and "one life" in text
+    assert content["results"]["trained"]["summary"]["game"]["interval"] == [12.0, 12.0]
     assert content["results"]["trained"]["life"]["returns"] == [[6.0] * 3] * 2
     assert content["results"]["random"]["game"]["returns"] == [[12.0]] * 2
     assert content["step"] == 3200 and content["seed"] == 1 and content["versions"]["torch"]
@@ -289,8 +291,10 @@ def test_an_agent_with_the_first_six_actions_keeps_to_them(
     spec = AgentSpec((4, 84, 84), 6, "feedforward", "nature", game="amidar", protocol="paper-code")
     save_checkpoint(tmp_path, 1, Agent(spec), {})
     for protocol in ("paper-code", "ale-standard"):
-        evaluated(tmp_path, episodes=1, repeats=1, protocol=protocol)
-        assert envs[-1]["full_action_set"] is False
+        text, _ = evaluated(tmp_path, episodes=1, repeats=1, protocol=protocol)
+        assert envs[-1]["full_action_set"] is False and "first 6" not in text
+    save_checkpoint(tmp_path, 2, Agent(replace(spec, num_actions=10)), {})
+    assert "chose among its first 6 actions, this one among 10" in evaluated(tmp_path, episodes=1)[0]
 
 
 def test_an_agent_of_another_game_is_refused(tmp_path: Path) -> None:
