@@ -102,6 +102,8 @@ class EvalConfig:
     """Seed of environments and sampling."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    video: int = 0
+    """Afterwards, record so many whole games as MP4 in RUN/videos, with what the memory does beside them."""
     max_episode_steps: int = 1_000_000
     """Give up when one episode goes on for more agent steps than this."""
 
