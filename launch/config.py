@@ -120,7 +120,7 @@ class CoresConfig:
 
 @dataclass
 class InfoConfig:
-    """Say what a run is, how far it came and what it scored."""
+    """Say what a run is, how far it came, what it scored, and the command that goes on with it."""
 
     run: Positional[Annotated[Path, arg(metavar="RUN")]]
     """Directory of a run, for example runs/gopher/rdn/seed-1."""

@@ -96,7 +96,8 @@ def import_model(
     with claim(run_dir):
         try:
             path = save_checkpoint(run_dir, learner.steps, agent, state, milestone=True)
-            write_config(run_dir, config)
+            if spec.num_actions == len(action_meanings(game)):  # otherwise no training goes on
+                write_config(run_dir, config)
             write_atomically(run_dir / "imported.json", json.dumps(source, indent=2) + "\n")
         except CheckpointError as error:
             raise RunError(str(error)) from error

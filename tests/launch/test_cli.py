@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -27,6 +28,7 @@ from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.eval_run import evaluate_run
 from deltabeast.launch.info import describe_run
 from deltabeast.launch.published import published_scores
+from deltabeast.launch.run_dir import claim, read_config, resume_command, write_config
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -325,6 +327,32 @@ def test_info_says_how_far_a_run_came(saved: Path) -> None:
     assert lines["life return"] == "2.5 (last 100, step 3,200)" and lines["best game return"] == "9.0"
     assert lines["checkpoints"] == "1,600 (kept), 3,200 (kept)"
     assert lines["evaluation"] == "step 3,200, paper-code, greedy: life 6.0 ± 0.0, game 12.0 ± 0.0"
+    assert lines["remaining"] == "199,996,800 steps, 42 d 2 h at 55 steps/s"
+    assert lines["to go on"] == f"deltabeast train --game gopher --seed 4 --run-dir {saved}"
+    assert lines["disk"].endswith("GB free") and "held by" not in lines
+    with claim(saved):
+        lines = dict(describe_run(saved))
+        assert "another process" in lines["held by"] and "to go on" not in lines
+    (saved / "config.json").write_text(json.dumps({"config": {"game": "gopher", "steps": "3200"}}))
+    lines = dict(describe_run(saved))
+    assert lines["next"] == f"finished; deltabeast eval {saved}" and "remaining" not in lines
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--game pong --core rdn",
+        "--env CartPole-v1 --core lstm --core-options hidden_size 8 --steps 3M --seed 0 --deterministic",
+        "--game gopher --protocol ale-standard --learning-rate 2e-4 --bptt per_step --batch-size 8",
+    ],
+)
+def test_the_command_to_go_on_means_the_same_run(arguments: str, tmp_path: Path) -> None:
+    run_dir = tmp_path / "a run"
+    run_dir.mkdir()
+    config = cli.parse(["train", *arguments.split(), "--run-dir", str(run_dir)])
+    write_config(run_dir, config)
+    command = shlex.split(resume_command(read_config(run_dir), run_dir))
+    assert command[0] == "deltabeast" and cli.parse(command[1:]) == config
 
 
 def test_games_are_listed_with_what_is_known_of_them(capsys: pytest.CaptureFixture[str]) -> None:
