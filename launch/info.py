@@ -33,7 +33,7 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     lines.append(("checkpoints", _list_checkpoints(checkpoints)))
     evaluations = sorted((run_dir / "eval").glob("*.json"), key=lambda path: path.stat().st_mtime)
     lines += [("evaluation", _evaluation(path)) for path in evaluations]
-    videos = sorted((run_dir / "videos").glob("*.mp4"))
+    videos = sorted((run_dir / "videos").glob("[!.]*.mp4"))
     lines += [("video", str(path)) for path in videos]
     lines.append(("disk", _disk(run_dir)))
     if held:
@@ -119,7 +119,8 @@ def _evaluation(path: Path) -> str:
         ]
         protocol = f", {content['protocol']}" if content["protocol"] else ""
         how = "greedy" if content["greedy"] else "sampled"
-        return f"step {content['step']:,}{protocol}, {how}: {', '.join(parts)}"
+        size = f"{content['repeats']} x {content['episodes']} episodes"
+        return f"step {content['step']:,}{protocol}, {how}, {size}: {', '.join(parts)}"
     except (KeyError, TypeError, ValueError):
         return f"{path.name} cannot be read"
 

@@ -326,9 +326,12 @@ def test_info_says_how_far_a_run_came(saved: Path) -> None:
     assert lines["game return"] == "7.0 (last 100, step 1,600)"
     assert lines["life return"] == "2.5 (last 100, step 3,200)" and lines["best game return"] == "9.0"
     assert lines["checkpoints"] == "1,600 (kept), 3,200 (kept)"
-    assert lines["evaluation"] == "step 3,200, paper-code, greedy: life 6.0 ± 0.0, game 12.0 ± 0.0"
+    assert (
+        lines["evaluation"]
+        == "step 3,200, paper-code, greedy, 1 x 2 episodes: life 6.0 ± 0.0, game 12.0 ± 0.0"
+    )
     assert lines["remaining"] == "199,996,800 steps, 42 d 2 h at 55 steps/s"
-    assert lines["to go on"] == f"deltabeast train --game gopher --seed 4 --run-dir {saved}"
+    assert lines["to go on"] == f"deltabeast train --game gopher --core rdn --seed 4 --run-dir {saved}"
     assert lines["disk"].endswith("GB free") and "held by" not in lines
     with claim(saved):
         lines = dict(describe_run(saved))
