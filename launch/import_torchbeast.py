@@ -67,8 +67,9 @@ def import_model(
     except ValueError as error:
         raise UsageError(f"cannot import {model}: {error}") from error
     if core is not None and core not in (spec.core, spec.core.removesuffix("-large")):
-        raise UsageError(f"{model} holds a {spec.core} agent, not {core}; give --core {spec.core}")
+        raise UsageError(f"{model} holds an agent with core {spec.core}, not {core}; give --core {spec.core}")
     spec = replace(spec, game=game, protocol=published.PROTOCOL)
+    can_train = spec.num_actions == len(action_meanings(game))
 
     agent = Agent(spec)
     agent.load_state_dict(convert(weights))
@@ -96,7 +97,7 @@ def import_model(
     with claim(run_dir):
         try:
             path = save_checkpoint(run_dir, learner.steps, agent, state, milestone=True)
-            if spec.num_actions == len(action_meanings(game)):  # otherwise no training goes on
+            if can_train:
                 write_config(run_dir, config)
             write_atomically(run_dir / "imported.json", json.dumps(source, indent=2) + "\n")
         except CheckpointError as error:
@@ -107,7 +108,8 @@ def import_model(
     return [
         f"{game} · {spec.core}{sizes} · {spec.num_actions} actions · step {learner.steps:,}: saved as {path}",
         *notes,
-        f"next: deltabeast eval {run_dir}; deltabeast info {run_dir} says how to train on",
+        f"next: deltabeast eval {run_dir}"
+        + (f"; deltabeast info {run_dir} says how to train on" if can_train else ""),
     ]
 
 

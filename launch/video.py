@@ -23,7 +23,7 @@ EMULATOR_FRAMES_PER_SECOND = 60
 
 _ENCODING = ["-preset", "veryfast", "-crf", "20"]
 """Of x264: quick, and letters stay sharp."""
-_FILLING = 25
+_FILLING = 60
 """Steps after a reset in which the memory fills."""
 
 Floats = npt.NDArray[np.float64]
@@ -123,7 +123,7 @@ def strips(trace: Trace) -> list[Strip]:
         # After a reset the first writes are nearly all there is: they would leave no room for the others.
         begun = np.maximum.accumulate(np.where(trace.begins, np.arange(len(percent)), 0))
         usual = percent[np.arange(len(percent)) - begun >= _FILLING]
-        highest = float(usual.max()) if len(usual) else None
+        highest = float(np.quantile(usual, 0.995)) if len(usual) else None
         shown.append(Lines("change by each write", "% of the norm, mean of heads", percent, highest=highest))
     if norm is not None:
         shown.append(Lines("fast-weight norm", "Frobenius, mean of heads", norm.mean(-1)))

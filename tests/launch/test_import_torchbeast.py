@@ -117,7 +117,8 @@ def test_training_goes_on_with_their_optimizer_steps_and_options(tmp_path: Path)
 def test_what_training_would_do_otherwise_is_said(tmp_path: Path) -> None:
     write_model(tmp_path / "model.tar", "lstm", actions=6, reward_clipping="none", dropout=0.1)
     said = import_model(tmp_path / "model.tar", "amidar", tmp_path / "run")
-    assert any("first 6 of 10 actions" in line for line in said)
+    assert any("first 6 of 10 actions" in line for line in said) and "train on" not in said[-1]
+    assert not (tmp_path / "run" / "config.json").exists()
     assert any("reward_clipping abs_one, not none" in line for line in said)
     assert any("dropout 0.0, not 0.1" in line for line in said)
 
@@ -172,7 +173,7 @@ def test_a_damaged_file_gets_one_line(tmp_path: Path, seed: int) -> None:
     [
         ({"game": "pong"}, "its policy has 8 actions, pong has 6"),
         ({"game": "gophr"}, "unknown game"),
-        ({"core": "lstm"}, "holds a rdn agent, not lstm; give --core rdn"),
+        ({"core": "lstm"}, "holds an agent with core rdn, not lstm; give --core rdn"),
         ({"run_dir": "taken"}, "exists already; give another --run-dir"),
         ({"model": "list.pt"}, "holds a list"),
         ({"model": "dict.pt"}, "holds no model_state_dict"),
