@@ -48,11 +48,15 @@ class FastWeights(nn.Module, ABC):
         """What to log about the writes of an `unroll` that took these and gave y: tensors to average."""
         return {}
 
+    def emit(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """The slow net's output for x `[T, B, d]`, split by `sizes`, each `[T, B, H, size]`."""
+        # Fast weights keep their precision under autocast, and kernels keep out of it.
+        emitted: Tensor = self.slow_net(x).to(dtype).unflatten(-1, (self.num_heads, -1))
+        return emitted.split(self.sizes, -1)
+
     def forward(self, x: Tensor, state: State, reset: Tensor, stats: Stats | None) -> tuple[Tensor, State]:
         """x `[T, B, d]` -> y `[T, B, d]` and the layer's next state; appends to `stats` unless None."""
-        # Fast weights keep their precision under autocast, and kernels keep out of it.
-        emitted = self.slow_net(x).to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
-        parts = emitted.split(self.sizes, -1)
+        parts = self.emit(x, state[0].dtype)
         y, next_state = self.unroll(parts, state, reset)
         if stats is not None:
             self._measure(stats, next_state, self.strengths(parts, state, y, reset))

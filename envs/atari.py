@@ -14,7 +14,7 @@ from .checks import check_actions, environment_seeds
 from .episodes import EpisodeStatistics
 from .forced_actions import ForcedActions
 from .frame_stack import repeat_first_frame
-from .games import action_meanings, canonical_game
+from .games import action_meanings, canonical_game, screen_size
 from .protocols import Protocol, find_protocol
 from .score_wraps import unwrap_scores
 
@@ -28,6 +28,9 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
 
     ALE plays; this class adds what the protocol asks for and ALE lacks (README.md, "Who resets what"), and
     the returns and lengths of lives and games. It works on whole arrays: nothing loops over environments.
+
+    colour: observations are the emulator's whole screen instead, `[N, 1, height, width, 3]`, for people to
+    look at. The same seed and actions give the same games either way.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         protocol: str = "paper-code",
         num_threads: int | None = None,
         full_action_set: bool | None = None,
+        colour: bool = False,
     ) -> None:
         self.game = canonical_game(game)
         self.protocol = protocol
@@ -44,11 +48,17 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         full = self.rules.full_action_set if full_action_set is None else full_action_set
         self.action_meanings = action_meanings(self.game, full)
 
+        height, width = screen_size(self.game) if colour else (84, 84)
+        stack = 1 if colour else 4
         self._ale: AtariVectorEnv | None = AtariVectorEnv(
             self.game,
             num_envs,
             num_threads=min(num_threads or available_cores(), num_envs),
             autoreset_mode=AutoresetMode.SAME_STEP,
+            img_height=height,
+            img_width=width,
+            grayscale=not colour,
+            stack_num=stack,
             frameskip=self.rules.frame_skip,
             maxpool=self.rules.max_pool,
             repeat_action_probability=self.rules.sticky_probability,
@@ -62,7 +72,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         )
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space = Box(0, 255, (4, 84, 84), np.uint8)
+        self.single_observation_space = Box(0, 255, (stack, height, width, 3)[: 4 if colour else 3], np.uint8)
         self.single_action_space = Discrete(len(self.action_meanings))
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)

@@ -103,6 +103,13 @@ def action_meanings(name: str, full: bool = False) -> tuple[str, ...]:
     return tuple(action.name for action in _console(canonical_game(name)).getLegalActionSet())
 
 
+@functools.cache
+def screen_size(name: str) -> tuple[int, int]:
+    """Height and width of a game's screen, in pixels."""
+    height, width = _console(canonical_game(name)).getScreenDims()
+    return height, width
+
+
 def human_normalized(name: str, score: float) -> float | None:
     """0 for random play and 1 for a human player; None where no human score is known."""
     paper = PAPER_GAMES.get(canonical_game(name))

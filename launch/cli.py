@@ -14,7 +14,16 @@ from typing import Annotated, Any, Union
 import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
-from .config import BenchConfig, CompareConfig, CoresConfig, EvalConfig, GamesConfig, InfoConfig, TrainConfig
+from .config import (
+    BenchConfig,
+    CompareConfig,
+    CoresConfig,
+    EvalConfig,
+    GamesConfig,
+    ImportConfig,
+    InfoConfig,
+    TrainConfig,
+)
 from .errors import RunError, StoppedBySignal, UsageError
 
 DESCRIPTION = """Train, evaluate and compare Atari agents whose memory is a fast weight programmer.
@@ -84,6 +93,13 @@ def info(config: InfoConfig) -> None:
         print(f"{label:<{width}}  {text}")
 
 
+def import_torchbeast(config: ImportConfig) -> None:
+    from .import_torchbeast import import_model
+
+    for line in import_model(**vars(config)):
+        print(line)
+
+
 def bench(config: BenchConfig) -> None:
     from .bench import run_benchmark
 
@@ -97,6 +113,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "games": (GamesConfig, games),
     "cores": (CoresConfig, cores),
     "info": (InfoConfig, info),
+    "import-torchbeast": (ImportConfig, import_torchbeast),
     "bench": (BenchConfig, bench),
 }
 """Every command: what it can be told, and what does it."""

@@ -105,6 +105,8 @@ class EvalConfig:
     """Seed of environments and sampling."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    video: int = 0
+    """Afterwards, record so many whole games as MP4 in RUN/videos, with what the memory does beside them."""
     max_episode_steps: int = 1_000_000
     """Give up when one episode goes on for more agent steps than this."""
 
@@ -133,10 +135,27 @@ class CoresConfig:
 
 @dataclass
 class InfoConfig:
-    """Say what a run is, how far it came and what it scored."""
+    """Say what a run is, how far it came, what it scored, and the command that goes on with it."""
 
     run: Positional[Annotated[Path, arg(metavar="RUN")]]
     """Directory of a run, for example runs/gopher/rdn/seed-1."""
+
+
+@dataclass
+class ImportConfig:
+    """Make a run of a checkpoint of TorchBeast's PolyBeast or of the recurrent-fwp code."""
+
+    model: Positional[Annotated[Path, arg(metavar="MODEL")]]
+    """Their checkpoint: model.tar or model_extra.tar. Nothing in it is executed."""
+    game: str
+    """The game it was trained on; the file does not say."""
+    run_dir: Path
+    """Where to put the run."""
+    core: str | None = None
+    """What it should hold (lstm, rdn, ...); refused if the tensors say otherwise."""
+    num_heads: int | None = None
+    """Heads of a Linear Transformer whose file has no flags: its tensors do not show them. Default: each
+    is 32 wide, as published."""
 
 
 @dataclass

@@ -26,6 +26,7 @@ from ..agents import (
     resolve_checkpoint,
 )
 from ..envs import find_protocol, game_info, human_normalized, make_vector_env
+from ..envs.atari import AtariGames
 from . import published
 from .errors import RunError, UsageError
 from .evaluate import Evaluation, Player, RandomAgent, evaluate
@@ -33,7 +34,8 @@ from .machine import prepare_process, resolve_device
 from .run_dir import versions
 from .run_log import write_atomically
 from .tables import evaluation_notes, evaluation_table
-from .units import parse_steps
+from .units import format_steps, parse_steps
+from .video import need_libraries, play_game, write_video
 
 _LINE_SECONDS = 15.0
 """Between two lines of progress where there is no terminal."""
@@ -49,6 +51,7 @@ def evaluate_run(
     random: bool = False,
     seed: int = 1,
     device: str = "auto",
+    video: int = 0,
     max_episode_steps: int = 1_000_000,
     console: Console | None = None,
 ) -> Path:
@@ -65,10 +68,16 @@ def evaluate_run(
     ):
         if value < 1:
             raise UsageError(f"--{name} {value}; it must be at least 1")
+    if video < 0:
+        raise UsageError(f"--video {video}; it must not be negative")
     if seed < 0:
         raise UsageError(f"--seed {seed}; it must not be negative")
     run_dir, agent, path, step = _load(run, checkpoint, console)
     spec = agent.spec
+    if video and spec.game is None:
+        raise UsageError(f"--video {video}: videos are of Atari games, not of {spec.env_id}; omit it")
+    if video:
+        need_libraries()
     try:
         place = resolve_device(device)
         rules = _protocol(spec, protocol)
@@ -107,11 +116,16 @@ def evaluate_run(
 
     comparable = rules == published.PROTOCOL and spec.game is not None and not sample
     scores = published.published_scores(spec.game or "", spec.core) if comparable else {}
-    normalized = {name: None if lives else _normalized(spec, result) for name, result in results.items()}
+    normalized = {name: _normalized(spec, result) for name, result in results.items()}
     console.print(evaluation_table(results, scores, lives, normalized))
     notes = evaluation_notes(results, lives)
     if scores and spec.core_options:
         notes.append(f"published scores are of the default {spec.core}; this agent's has {spec.core_options}")
+    if scores and spec.game in published.FEWER_ACTIONS and spec.num_actions != published.DEFAULT_ACTIONS:
+        notes.append(
+            f"published agents of {spec.game} chose among its first {published.DEFAULT_ACTIONS} actions, "
+            f"this one among {spec.num_actions}"
+        )
     for note in notes:
         _say(console, note)
 
@@ -143,7 +157,38 @@ def evaluate_run(
             f"cannot write {target}: {os.strerror(error.errno or 0)}; the result is above"
         ) from error
     _say(console, f"saved as {target}")
+    if video and rules is not None:
+        _record(agent, video, run_dir, rules, step, seed, not sample, max_episode_steps, console)
     return target
+
+
+def _record(
+    agent: Agent,
+    games: int,
+    run_dir: Path,
+    protocol: str,
+    step: int,
+    seed: int,
+    greedy: bool,
+    max_steps: int,
+    console: Console,
+) -> None:
+    """Record games under RUN/videos, each from a seed of its own."""
+    spec = agent.spec
+    assert spec.game is not None
+    full = _full_action_set(spec)
+    how = f"{spec.core}, step {format_steps(step)}, {protocol}, {'greedy' if greedy else 'sampled'}"
+    title = spec.game.replace("_", " ").title()
+    for number in range(1, games + 1):
+        play, colour = (
+            AtariGames(spec.game, 1, protocol, 1, full, colour=colour) for colour in (False, True)
+        )
+        target = run_dir / "videos" / f"{protocol}-{step}-seed-{seed}-game-{number}.mp4"
+        with _progress(console, f"video {number}") as progress:
+            trace = play_game(agent, play, seed + 1000 * number, greedy, max_steps)
+            skip = find_protocol(protocol).frame_skip
+            write_video(target, trace, colour, title, how, skip, progress)
+        _say(console, f"game {number}: score {trace.score[-1]:,.0f}, saved as {target}")
 
 
 def _load(run: Path, which: str, console: Console) -> tuple[Path, Agent, Path, int]:
@@ -199,15 +244,22 @@ def _env_maker(spec: AgentSpec, protocol: str | None) -> Callable[[int], VectorE
     """Environments with the agent's own actions, whatever the protocol would offer."""
     if spec.game is None:
         return lambda count: make_vector_env(env_id=spec.env_id, num_envs=count)
+    full = _full_action_set(spec)
+    name = protocol or published.PROTOCOL
+    return lambda count: make_vector_env(spec.game, num_envs=count, protocol=name, full_action_set=full)
+
+
+def _full_action_set(spec: AgentSpec) -> bool:
+    """Whether the agent plays with all eighteen actions. Raises ValueError if it is not of this game."""
+    assert spec.game is not None
     minimal = len(game_info(spec.game).actions)
-    if spec.num_actions not in (minimal, 18):
+    fewer = spec.num_actions == published.DEFAULT_ACTIONS < minimal  # it acts with the first ones
+    if not fewer and spec.num_actions not in (minimal, 18):
         raise ValueError(
             f"the agent has {spec.num_actions} actions, {spec.game} has {minimal} or 18; "
             "evaluate an agent that was trained on this game"
         )
-    full = spec.num_actions != minimal
-    name = protocol or published.PROTOCOL
-    return lambda count: make_vector_env(spec.game, num_envs=count, protocol=name, full_action_set=full)
+    return spec.num_actions == 18 != minimal
 
 
 def _normalized(spec: AgentSpec, result: Evaluation) -> float | None:

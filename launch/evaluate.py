@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..agents import AgentOutput
 from .errors import RunError
+from .statistics import bootstrap_interval
 
 State = tuple[Tensor, ...]
 
@@ -69,6 +70,8 @@ class Summary:
     repeat_means: list[float]
     overall_mean: float
     """over all episodes: differs from `mean` where repeats have different numbers of them"""
+    interval: tuple[float, float]
+    """95% bootstrap interval of `overall_mean`, over episodes"""
     minimum: float
     maximum: float
     mean_length: float
@@ -94,6 +97,7 @@ class Returns:
             std=statistics.pstdev(means),
             repeat_means=means,
             overall_mean=statistics.fmean(every),
+            interval=bootstrap_interval(every),
             minimum=min(every),
             maximum=max(every),
             mean_length=statistics.fmean(length for repeat in self.lengths for length in repeat),

@@ -1,15 +1,18 @@
-"""`deltabeast info RUN`: what a run is, how far it came, and what lies in its directory."""
+"""`deltabeast info RUN`: what a run is, how far it came, what it scored, and what it needs to go on."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
+from .run_dir import is_claimed, resume_command
 from .run_log import read_rows
+from .units import format_duration, parse_steps
 
 
 def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str]]:
@@ -20,6 +23,9 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     if not config and not checkpoints and not rows:
         raise UsageError(f"no run at {run_dir}; give a run directory such as runs/gopher/rdn/seed-1")
     lines = [("run", str(run_dir)), ("trains", _subject(config, checkpoints))]
+    if source := _read_json(run_dir / "imported.json"):
+        lines.append(("imported from", f"{source.get('file')}, SHA-256 {str(source.get('sha256'))[:16]}..."))
+    held = is_claimed(run_dir)
     if rows:
         lines += _progress(rows[-1], config, time.time() if now is None else now)
         best = [row["best_game_return"] for row in rows if "best_game_return" in row]
@@ -27,7 +33,34 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     lines.append(("checkpoints", _list_checkpoints(checkpoints)))
     evaluations = sorted((run_dir / "eval").glob("*.json"), key=lambda path: path.stat().st_mtime)
     lines += [("evaluation", _evaluation(path)) for path in evaluations]
-    return lines
+    videos = sorted((run_dir / "videos").glob("[!.]*.mp4"))
+    lines += [("video", str(path)) for path in videos]
+    lines.append(("disk", _disk(run_dir)))
+    if held:
+        lines.append(("held by", "another process, which trains here now"))
+    step = int(rows[-1]["step"]) if held and rows else int(checkpoints[-1][0].name) if checkpoints else 0
+    return lines + _remaining(step, config, rows, run_dir, held)
+
+
+def _remaining(
+    step: int, config: Mapping[str, Any], rows: list[dict[str, float]], run_dir: Path, held: bool
+) -> list[tuple[str, str]]:
+    """What is left to do from a step on, and the command that does it."""
+    try:
+        left = parse_steps(str(config["steps"])) - step
+    except (KeyError, ValueError):
+        return []
+    if left <= 0:
+        return [("next", f"finished; deltabeast eval {run_dir}")]
+    speed = next((row["sps"] for row in reversed(rows) if row.get("sps")), None)
+    duration = f", {format_duration(left / speed)} at {speed:,.0f} steps/s" if speed else ""
+    lines = [("remaining", f"{left:,} steps{duration}")]
+    return lines if held else [*lines, ("to go on", resume_command(config, run_dir))]
+
+
+def _disk(run_dir: Path) -> str:
+    used = sum(path.stat().st_size for path in run_dir.rglob("*") if path.is_file())
+    return f"{used / 1e6:,.1f} MB here, {shutil.disk_usage(run_dir).free / 1e9:,.1f} GB free"
 
 
 def _subject(config: Mapping[str, Any], checkpoints: list[tuple[Path, dict[str, Any]]]) -> str:
@@ -86,7 +119,8 @@ def _evaluation(path: Path) -> str:
         ]
         protocol = f", {content['protocol']}" if content["protocol"] else ""
         how = "greedy" if content["greedy"] else "sampled"
-        return f"step {content['step']:,}{protocol}, {how}: {', '.join(parts)}"
+        size = f"{content['repeats']} x {content['episodes']} episodes"
+        return f"step {content['step']:,}{protocol}, {how}, {size}: {', '.join(parts)}"
     except (KeyError, TypeError, ValueError):
         return f"{path.name} cannot be read"
 

@@ -15,6 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from .units import format_duration
+
 PARTS = {"emulation": "blue", "inference": "cyan", "learning": "green", "waiting": "yellow"}
 """The parts of a run's time, in the order of the bar, with their colours."""
 
@@ -112,7 +114,7 @@ class Panel:
         parts = [
             f"step {step:,} of {self.total_steps:,} ({self._share_done()})",
             f"{_count(row.get('sps_10s', row.get('sps')))} SPS (60 s: {_count(self._speed())})",
-            f"ETA {_duration(self._eta())}",
+            f"ETA {format_duration(self._eta())}",
             f"game {_score(row.get('game_return'))}",
             f"life {_score(row.get('life_return'))}",
             f"best {_score(row.get('best_game_return'))}",
@@ -128,7 +130,7 @@ class Panel:
     def _render(self, row: Mapping[str, float]) -> Frame:
         width = min(self.console.width, MAX_WIDTH)
         inner = width - 4
-        elapsed = _duration(self._clock() - self._began)
+        elapsed = format_duration(self._clock() - self._began)
         return Frame(
             Group(
                 self._progress(row, inner), Text(), _figures(row), Text(),
@@ -149,7 +151,7 @@ class Panel:
         head.add_column(justify="right")
         head.add_row(
             Text.assemble((f"{step:,}", "bold"), f" of {self.total_steps:,} agent steps"),
-            Text.assemble((self._share_done(), "bold"), f"   ETA {_duration(self._eta())}"),
+            Text.assemble((self._share_done(), "bold"), f"   ETA {format_duration(self._eta())}"),
         )  # fmt: skip
         bar = Table.grid()  # the bar alone would not end its line
         bar.add_row(ProgressBar(total=max(self.total_steps, 1), completed=step, width=width))
@@ -227,17 +229,3 @@ def _score(value: float | None) -> str:
 
 def _metric(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def _duration(seconds: float | None) -> str:
-    """The two largest units of a duration: 45 s, 12 m 5 s, 3 h 20 m, 1 d 4 h."""
-    if seconds is None:
-        return "unknown"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} m {whole % 60} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} m"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"

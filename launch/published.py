@@ -20,6 +20,11 @@ PROTOCOL: Final = "paper-code"
 NO_NEGATIVE = frozenset({"battle_zone", "up_n_down"})
 """Games whose published evaluation leaves out episodes with a negative return: their score counters wrap."""
 
+DEFAULT_ACTIONS: Final = 6
+"""The released code's default for the number of actions. Published agents of these games kept it, and chose
+among the first 6 of the game's own actions."""
+FEWER_ACTIONS = frozenset({"amidar", "jamesbond"})
+
 
 class PublishedScore(NamedTuple):
     mean: float

@@ -6,8 +6,9 @@ import fcntl
 import json
 import os
 import platform
+import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
@@ -47,6 +48,33 @@ def claim(run_dir: Path) -> Iterator[None]:
             reason = os.strerror(error.errno or 0)
             raise UsageError(f"cannot lock {run_dir}: {reason}; give another --run-dir") from error
         yield
+
+
+def is_claimed(run_dir: Path) -> bool:
+    """Whether a process trains in the run directory now."""
+    try:
+        with (run_dir / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # never trained in here, or not to be asked
+        return False
+    return False
+
+
+def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
+    """The command that goes on with a run, from the options in its config.json."""
+    words = ["deltabeast", "train"]
+    for name, default in vars(TrainConfig()).items():
+        value = saved.get(name, default)
+        if name in ("run_dir", "resume") or (value == default and name != "core"):
+            continue
+        words.append(f"--{name.replace('_', '-')}")
+        if isinstance(value, dict):
+            words += [str(word) for pair in value.items() for word in pair]
+        elif value is not True:
+            words.append(str(value))
+    return shlex.join([*words, "--run-dir", str(run_dir)])
 
 
 def write_config(run_dir: Path, config: TrainConfig) -> None:

@@ -112,16 +112,22 @@ def evaluation_table(
             table.add_row(f"  {name}", *(show(s) if s else "" for s in summaries), *blanks)
     if any(value is not None for value in normalized.values()):
         cells = ["" if normalized[name] is None else f"{normalized[name]:.1%}" for name in players]
-        table.add_row("human-normalised", *cells, *blanks)
+        table.add_row("human-normalised game" if lives else "human-normalised", *cells, *blanks)
     table.add_row("agent steps", *(f"{player.steps:,}" for player in players.values()), *blanks)
     return Group(table, *_repeat_lines(players, kinds))
 
 
 def evaluation_notes(players: Mapping[str, Evaluation], lives: bool) -> list[str]:
     """What a reader of an evaluation has to know beside its numbers."""
-    notes = ["mean ± population standard deviation of the repeats' means"]
+    notes = [
+        "mean ± population standard deviation of the repeats' means; 95% bootstrap interval over episodes, "
+        "which says nothing of other training seeds"
+    ]
     if lives:
-        notes.append("an episode is one life here: life returns do not compare with scores of whole games")
+        notes.append(
+            "an episode is one life here: life returns do not compare with scores of whole games, "
+            "and a game that was under way at the end of a repeat is in no game return"
+        )
     for name, player in players.items():
         if player.discarded_negative:
             notes.append(
@@ -151,7 +157,13 @@ def _range(summary: Summary) -> str:
     return f"{_number(summary.minimum)} to {_number(summary.maximum)}"
 
 
+def _interval(summary: Summary) -> str:
+    low, high = summary.interval
+    return f"{_number(round(low, 1))} to {_number(round(high, 1))}"
+
+
 _DETAILS = {
+    "95% interval": _interval,
     "range": _range,
     "mean length": lambda summary: f"{_number(summary.mean_length)} steps",
     "episodes": lambda summary: str(summary.count),

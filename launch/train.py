@@ -173,7 +173,7 @@ class Trainer:
         """
         saved, exact = state["actors"], self.config.deterministic
         if saved is None:
-            return ["the run had failed, so its episodes begin anew"] if exact else []
+            return ["the checkpoint holds no episodes, so they begin anew"] if exact else []
         if exact:
             if len(saved) != len(self.actors) or any("env" not in actor for actor in saved):
                 raise self._cannot_repeat("it was trained without it, or with another --num-actors")

@@ -1,4 +1,4 @@
-"""Agent steps as people write them."""
+"""Agent steps and durations as people write them."""
 
 from __future__ import annotations
 
@@ -21,3 +21,17 @@ def format_steps(steps: int) -> str:
         if steps >= scale and steps % (scale // 100) == 0:
             return f"{steps / scale:.15g}{letter}"
     return str(steps)
+
+
+def format_duration(seconds: float | None) -> str:
+    """The two largest units of a duration: 45 s, 12 m 5 s, 3 h 20 m, 1 d 4 h."""
+    if seconds is None:
+        return "unknown"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60} m"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"

@@ -11,18 +11,22 @@ from ale_py import roms
 
 
 def area_taps(size: int, new_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """[taps, new_size] each: the old pixels under a new one, and their shares, as in area interpolation."""
+    """[taps, new_size] each: the old pixels under a new one, and their shares, as in area interpolation.
+
+    In single precision, and from the first pixel to the last: the rounding is then OpenCV's.
+    """
     scale = size / new_size
     low, high = np.arange(new_size) * scale, (np.arange(new_size) + 1) * scale
     pixels = np.floor(low).astype(int) + np.arange(int(np.ceil(scale)) + 1)[:, None]
     shares = np.clip(np.minimum(high, pixels + 1) - np.maximum(low, pixels), 0, None) / scale
-    return np.minimum(pixels, size - 1), shares
+    return np.minimum(pixels, size - 1), shares.astype(np.float32)
 
 
 def resize(screen: np.ndarray) -> np.ndarray:
     """To 84 x 84, without BLAS, whose threads get in each other's way."""
     rows, row_shares = area_taps(screen.shape[0], 84)
     columns, column_shares = area_taps(screen.shape[1], 84)
+    screen = screen.astype(np.float32)
     narrow = sum(screen[:, p] * share for p, share in zip(columns, column_shares, strict=True))
     return sum(narrow[p] * share[:, None] for p, share in zip(rows, row_shares, strict=True))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +28,7 @@ from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.eval_run import evaluate_run
 from deltabeast.launch.info import describe_run
 from deltabeast.launch.published import published_scores
+from deltabeast.launch.run_dir import claim, read_config, resume_command, write_config
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -61,6 +64,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         ("info nowhere", "no run at nowhere", "runs/gopher/rdn/seed-1"),
         ("compare", "no run given", "--published"),
         ("compare nowhere", "no run at nowhere", "their folder"),
+        ("import-torchbeast", "MODEL is missing", "deltabeast import-torchbeast --help"),
+        ("import-torchbeast m --game pong --run-dir r", "cannot read m", "model.tar"),
         ("games all", "unexpected all", "deltabeast games --help"),
     ],
 )
@@ -136,7 +141,7 @@ def test_every_option_of_every_command_is_explained(command: str, capsys: pytest
     code, out, _ = run(capsys, *command.split(), "--help")
     assert code == 0
     for name in CONFIGS[command].__dataclass_fields__:
-        assert name in ("run", "runs") or f"--{name.replace('_', '-')}" in out
+        assert name in ("run", "runs", "model") or f"--{name.replace('_', '-')}" in out
 
 
 def test_arguments_reach_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +232,8 @@ def test_an_evaluation_is_printed_beside_what_was_published(saved: Path, envs: l
     life = next(line for line in text.splitlines() if line.startswith("life return"))
     assert life.split("  ") and life.count("6 ± 0") == 2 and "61,350 ± 3,891" in life
     assert next(line for line in text.splitlines() if line.startswith("game return")).count("12 ± 0") == 2
-    assert "human-normalised" not in text and "one life" in text
+    assert f"{(12 - 257.6) / (2412.5 - 257.6):.1%}" in text and "one life" in text
+    assert content["results"]["trained"]["summary"]["game"]["interval"] == [12.0, 12.0]
     assert content["results"]["trained"]["life"]["returns"] == [[6.0] * 3] * 2
     assert content["results"]["random"]["game"]["returns"] == [[12.0]] * 2
     assert content["step"] == 3200 and content["seed"] == 1 and content["versions"]["torch"]
@@ -283,6 +289,18 @@ def test_an_agent_with_all_actions_keeps_them(tmp_path: Path, envs: list[dict[st
     assert envs[-1]["full_action_set"] is True and envs[-1]["protocol"] == "paper-code"
 
 
+def test_an_agent_with_the_first_six_actions_keeps_to_them(
+    tmp_path: Path, envs: list[dict[str, Any]]
+) -> None:
+    spec = AgentSpec((4, 84, 84), 6, "feedforward", "nature", game="amidar", protocol="paper-code")
+    save_checkpoint(tmp_path, 1, Agent(spec), {})
+    for protocol in ("paper-code", "ale-standard"):
+        text, _ = evaluated(tmp_path, episodes=1, repeats=1, protocol=protocol)
+        assert envs[-1]["full_action_set"] is False and "first 6" not in text
+    save_checkpoint(tmp_path, 2, Agent(replace(spec, num_actions=10)), {})
+    assert "chose among its first 6 actions, this one among 10" in evaluated(tmp_path, episodes=1)[0]
+
+
 def test_an_agent_of_another_game_is_refused(tmp_path: Path) -> None:
     spec = AgentSpec((4, 84, 84), 5, "feedforward", "nature", game="gopher", protocol="paper-code")
     save_checkpoint(tmp_path, 1, Agent(spec), {})
@@ -310,7 +328,36 @@ def test_info_says_how_far_a_run_came(saved: Path) -> None:
     assert lines["game return"] == "7.0 (last 100, step 1,600)"
     assert lines["life return"] == "2.5 (last 100, step 3,200)" and lines["best game return"] == "9.0"
     assert lines["checkpoints"] == "1,600 (kept), 3,200 (kept)"
-    assert lines["evaluation"] == "step 3,200, paper-code, greedy: life 6.0 ± 0.0, game 12.0 ± 0.0"
+    assert (
+        lines["evaluation"]
+        == "step 3,200, paper-code, greedy, 1 x 2 episodes: life 6.0 ± 0.0, game 12.0 ± 0.0"
+    )
+    assert lines["remaining"] == "199,996,800 steps, 42 d 2 h at 55 steps/s"
+    assert lines["to go on"] == f"deltabeast train --game gopher --core rdn --seed 4 --run-dir {saved}"
+    assert lines["disk"].endswith("GB free") and "held by" not in lines
+    with claim(saved):
+        lines = dict(describe_run(saved))
+        assert "another process" in lines["held by"] and "to go on" not in lines
+    (saved / "config.json").write_text(json.dumps({"config": {"game": "gopher", "steps": "3200"}}))
+    lines = dict(describe_run(saved))
+    assert lines["next"] == f"finished; deltabeast eval {saved}" and "remaining" not in lines
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--game pong --core rdn",
+        "--env CartPole-v1 --core lstm --core-options hidden_size 8 --steps 3M --seed 0 --deterministic",
+        "--game gopher --protocol ale-standard --learning-rate 2e-4 --bptt per_step --batch-size 8",
+    ],
+)
+def test_the_command_to_go_on_means_the_same_run(arguments: str, tmp_path: Path) -> None:
+    run_dir = tmp_path / "a run"
+    run_dir.mkdir()
+    config = cli.parse(["train", *arguments.split(), "--run-dir", str(run_dir)])
+    write_config(run_dir, config)
+    command = shlex.split(resume_command(read_config(run_dir), run_dir))
+    assert command[0] == "deltabeast" and cli.parse(command[1:]) == config
 
 
 def test_games_are_listed_with_what_is_known_of_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from deltabeast.agents import AgentOutput
 from deltabeast.launch.errors import RunError
 from deltabeast.launch.evaluate import Evaluation, RandomAgent, Summary, evaluate
+from deltabeast.launch.statistics import bootstrap_interval
 
 Episode = tuple[int, float]
 """Length in steps, and the return, which is paid in the last of them."""
@@ -126,7 +127,8 @@ def test_the_statistics_are_those_of_the_publication() -> None:
     script = [[(1, 2.0), (3, 4.0)], [(2, 10.0), (2, 0.0)]]
     summary = play(script, episodes=2)[0].life.summary()
     assert summary == Summary(
-        mean=4.0, std=1.0, repeat_means=[3.0, 5.0], overall_mean=4.0, minimum=0.0, maximum=10.0,
+        mean=4.0, std=1.0, repeat_means=[3.0, 5.0], overall_mean=4.0,
+        interval=bootstrap_interval([2.0, 4.0, 10.0, 0.0]), minimum=0.0, maximum=10.0,
         mean_length=2.0, count=4,
     )  # fmt: skip
     means = summary.repeat_means

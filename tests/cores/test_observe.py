@@ -1,0 +1,56 @@
+"""What is seen of the memory equals what the rule's own definition says of each step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from deltabeast.cores import make_core
+from deltabeast.cores.observe import watch_memory
+
+SIZES = {"hidden_size": 12, "num_layers": 2, "num_heads": 3, "ff_size": 8}
+
+
+@pytest.mark.parametrize("core", ["linear_transformer", "delta_net", "delta_rnn", "rdn"])
+def test_norms_changes_and_strengths(core: str, seed: int) -> None:
+    memory = make_core(core, 5, **SIZES)
+    state = tuple(torch.randn_like(part) for part in memory.initial_state(4))
+    with watch_memory(memory) as layers, torch.no_grad():
+        for reset in (torch.tensor([False, True, False, False]), torch.zeros(4, dtype=torch.bool)):
+            before = tuple(part.clone() for part in state)
+            _, state = memory.step(torch.randn(4, 5), state, reset)
+            for index, layer in enumerate(layers):
+                matrices = [n for n, part in enumerate(state) if part.ndim == 5]
+                for row in range(4):
+                    for head in range(3):
+                        new = torch.cat([state[n][row, index, head].flatten() for n in matrices])
+                        old = torch.cat([before[n][row, index, head].flatten() for n in matrices])
+                        old = torch.zeros_like(old) if reset[row] else old
+                        assert float(layer.norm[row, head]) == pytest.approx(float(new.norm()), rel=1e-4)
+                        change = float((new - old).norm() / new.norm())
+                        assert float(layer.change[row, head]) == pytest.approx(change, rel=1e-3, abs=1e-6)
+                        assert not reset[row] or change == 1.0
+            if core == "linear_transformer":
+                assert layers[0].write_strength is None
+    if core != "linear_transformer":
+        memory.unroll(torch.randn(1, 4, 5), state, torch.zeros(1, 4, dtype=torch.bool))
+        torch.manual_seed(seed)
+        x = torch.randn(4, 5)
+        memory.unroll(x[None], state, torch.zeros(1, 4, dtype=torch.bool))
+        with watch_memory(memory) as layers, torch.no_grad():
+            memory.step(x, state, torch.zeros(4, dtype=torch.bool))
+        strengths = torch.stack([layer.write_strength for layer in layers])  # type: ignore[arg-type]
+        assert float(strengths.mean()) == pytest.approx(float(memory.stats["write_strength"]), rel=1e-5)
+        assert strengths.shape == (2, 4, 3) and strengths.min() > 0 and strengths.max() < 1
+
+
+def test_nothing_is_left_behind_and_cores_without_fast_weights_show_nothing() -> None:
+    memory = make_core("rdn", 5, **SIZES)
+    with watch_memory(memory) as layers:
+        pass
+    memory.step(torch.randn(1, 5), memory.initial_state(1), torch.ones(1, dtype=torch.bool))
+    assert layers == [] and not any(module._forward_hooks for module in memory.modules())
+    lstm = make_core("lstm", 5, hidden_size=4)
+    with watch_memory(lstm) as layers:
+        lstm.step(torch.randn(1, 5), lstm.initial_state(1), torch.ones(1, dtype=torch.bool))
+    assert layers == []

@@ -1,0 +1,50 @@
+"""The examples of README.md do what they say, as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from deltabeast.agents import Agent, AgentSpec, load_agent, save_checkpoint
+from deltabeast.cores import make_core
+from deltabeast.launch.cli import main
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+SECTION = README.split("## In Python")[1].split("\n## ")[0]
+PYTHON = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
+SHELL = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
+
+
+def test_an_agent_is_loaded_and_stepped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = AgentSpec((4, 84, 84), 8, "rdn", "nature", {"num_layers": 1}, game="gopher", protocol="paper-code")
+    save_checkpoint(tmp_path / "runs/gopher/rdn/seed-1", 1600, Agent(spec), {})
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(PYTHON[0], "README.md", "exec"), names)
+    output, state = names["output"], names["state"]
+    assert output.action.shape == (8,)  # type: ignore[attr-defined]
+    assert float(state[0].abs().sum()) > 0  # type: ignore[index]
+
+
+def test_a_core_of_ones_own_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    (tmp_path / "my_cores.py").write_text(PYTHON[1])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (command,) = SHELL
+    assert command.count("100k") == 1
+    words = shlex.split(command.replace("100k", "3200"))
+    main([*words[1:], "--num-envs", "8", "--device", "cpu"])
+    agent = load_agent(tmp_path / "runs/CartPole-v1/my_cores.Leaky/seed-1")
+    assert agent.spec.core == "my_cores:Leaky" and agent.core.output_size == 32
+    core = make_core("my_cores:Leaky", 5)
+    x, reset, state = torch.randn(7, 3, 5), torch.rand(7, 3) < 0.3, core.initial_state(3)
+    together, _ = core.unroll(x, state, reset)
+    for t in range(7):
+        y, state = core.step(x[t], state, reset[t])
+        assert torch.allclose(y, together[t], atol=1e-6)
+    sys.modules.pop("my_cores")
