@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ..cores import State
 from .action_log import ActionLog
-from .network import Agent
+from .captured import CapturedAct
+from .frame_feed import FrameFeed
+from .network import Agent, AgentOutput
 from .stopwatch import Stopwatch
 from .unroll import Episodes, Unroll
 from .weights import SharedWeights, WeightStore
@@ -45,9 +47,11 @@ class Actor:
         self.unroll_length = unroll_length
         self.stopwatch = Stopwatch()
         self._device = agent.policy.weight.device
+        self._feed = FrameFeed(self._device) if self._device.type == "cuda" else None
         self._seed = seed
         self._unrolls = 0
         self._generator = torch.Generator(self._device).manual_seed(seed)
+        self._captured: CapturedAct | None = None
         self._deterministic = deterministic
         self._frame: Tensor
         self._reward: Tensor
@@ -78,20 +82,20 @@ class Actor:
         for t in range(T):
             frames[t], rewards[t], dones[t] = self._frame, self._reward, self._done
             with self.stopwatch("inference"), torch.no_grad():
-                output, self._state = self.agent.act(
-                    frames[t], rewards[t], dones[t], self._state, generator=self._generator
-                )
+                output, self._state = self._act(frames[t], rewards[t], dones[t])
                 actions[t], logits[t] = output.action, output.policy_logits
                 chosen = output.action.cpu().numpy()
             with self.stopwatch("emulation"):
                 frame, reward, terminated, truncated, info = self.env.step(chosen)
-            self._frame = torch.from_numpy(frame)
+            self._frame = self._observe(frame)
             self._reward = torch.from_numpy(np.asarray(reward, dtype=np.float32))
             self._done = torch.from_numpy(terminated | truncated)
             if "forced" in info:
                 forced[t] = torch.from_numpy(info["forced"])
             score_wraps += _record(info, episodes)
         frames[T], rewards[T], dones[T] = self._frame, self._reward, self._done
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()  # the learner reads on another stream
         self._unrolls += 1
         return Unroll(
             frames,
@@ -105,11 +109,26 @@ class Actor:
             Episodes(episodes.life_returns, episodes.game_returns, episodes.game_lengths, score_wraps),
         )
 
+    def _act(self, frame: Tensor, reward: Tensor, done: Tensor) -> tuple[AgentOutput, State]:
+        if self._device.type != "cuda" or self._deterministic:
+            return self.agent.act(frame, reward, done, self._state, generator=self._generator)
+        if self._captured is None:
+            self._captured = CapturedAct(self.agent, frame, reward, done, self._state, self._generator)
+        return self._captured(frame, reward, done, self._state)
+
+    @property
+    def bytes_to_device(self) -> int:
+        """Of observations, so far; nothing crosses a bus where the agent is on the CPU."""
+        return 0 if self._feed is None else self._feed.bytes
+
+    def _observe(self, frame: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(frame) if self._feed is None else self._feed(frame)
+
     def _reset(self) -> None:
         """Begin new episodes everywhere, from a seed that follows from the actor's and its progress."""
         seed = int(np.random.SeedSequence([self._seed, self._unrolls]).generate_state(1)[0] >> 1)
         frame, _ = self.env.reset(seed=seed)
-        self._frame = torch.from_numpy(frame)
+        self._frame = self._observe(frame)
         self._reward = torch.zeros(self.num_envs)
         self._done = torch.ones(self.num_envs, dtype=torch.bool)
         self._state = self.agent.initial_state(self.num_envs)
@@ -120,7 +139,7 @@ class Actor:
         if isinstance(self.env, ActionLog):
             state |= {
                 "env": self.env.state_dict(),
-                "frame": self._frame.clone(),
+                "frame": self._frame.cpu().clone(),
                 "reward": self._reward.clone(),
                 "done": self._done.clone(),
                 "core": [part.cpu().clone() for part in self._state],
@@ -137,13 +156,14 @@ class Actor:
         if not isinstance(self.env, ActionLog):
             self._reset()
             return
-        frame = torch.from_numpy(self.env.replay(state["env"]))
-        if not torch.equal(frame, state["frame"]):
+        frame = self.env.replay(state["env"])
+        if not torch.equal(torch.from_numpy(frame), state["frame"]):
             raise RuntimeError(
                 "the environment did not repeat itself from its seed and actions: "
                 "it is not deterministic, resume without --deterministic"
             )
-        self._frame, self._reward, self._done = frame, state["reward"], state["done"]
+        self._frame = self._observe(frame)
+        self._reward, self._done = state["reward"], state["done"]
         self._state = tuple(part.to(self._device) for part in state["core"])
 
 

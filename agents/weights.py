@@ -19,13 +19,20 @@ class WeightStore:
     def publish(self, agent: nn.Module, version: int) -> None:
         with self._lock, torch.no_grad():
             torch._foreach_copy_(self._weights, [p.detach() for p in agent.parameters()])
+            self._finish()
             self.version = version
 
     def pull(self, agent: nn.Module) -> int:
         """Copy the newest weights into `agent` and return their version."""
         with self._lock, torch.no_grad():
             torch._foreach_copy_([p.detach() for p in agent.parameters()], self._weights)
+            self._finish()
             return self.version
+
+    def _finish(self) -> None:
+        """Learner and actors work on streams of their own: a copy ends before the lock is given away."""
+        if self._weights[0].is_cuda:
+            torch.cuda.current_stream(self._weights[0].device).synchronize()
 
 
 class SharedWeights:

@@ -50,6 +50,8 @@ class Throughput:
     """of learning alone: forward and backward of the recurrent core, its layers included"""
     time_shares: dict[str, float]
     """of the training: emulation, inference, learning, waiting"""
+    bus_bytes: float
+    """observations that crossed the bus, bytes per agent step; 0 on a CPU"""
     peak_memory_bytes: int
     """of the process, or of the GPU"""
 
@@ -89,7 +91,7 @@ def _measure(trainer: Trainer, seconds: float) -> Throughput:
     inference = _together(trainer, _inference, seconds)
     learning = _together(trainer, _learning, seconds)
     core = _together(trainer, _core, seconds / 3)
-    trained, rows = _training(trainer, seconds)
+    trained, rows, bus_bytes = _training(trainer, seconds)
     if trainer.overlaps():
         acting = len(trainer.actors) / (1 / emulation + 1 / inference)
         bound = min(acting, learning)
@@ -110,6 +112,7 @@ def _measure(trainer: Trainer, seconds: float) -> Throughput:
         policy_lag=lag,
         core_share=learning / core,
         time_shares=shares,
+        bus_bytes=bus_bytes,
         peak_memory_bytes=peak,
     )
 
@@ -206,10 +209,11 @@ def _core(one: Trainer | Worker, seconds: float) -> float:
     return _rate(work, seconds, one.device)
 
 
-def _training(trainer: Trainer, seconds: float) -> tuple[float, list[dict[str, float]]]:
-    """What `train` reaches after warming up, with all it does besides; and its log."""
+def _training(trainer: Trainer, seconds: float) -> tuple[float, list[dict[str, float]], float]:
+    """What `train` reaches after warming up, with all it does besides; its log; bytes over the bus a step."""
     marks: list[tuple[float, int]] = []
-    first = trainer.learner.version
+    first, steps = trainer.learner.version, trainer.learner.steps
+    sent = sum(actor.bytes_to_device for actor in trainer.actors)
 
     def watch() -> None:
         while trainer.learner.version < first + _WARM_UP:
@@ -232,7 +236,9 @@ def _training(trainer: Trainer, seconds: float) -> tuple[float, list[dict[str, f
             raise
     thread.join()
     (start, before), (end, after) = marks
-    return (after - before) / (end - start), read_rows(trainer.run_dir / "logs.csv")
+    sent = sum(actor.bytes_to_device for actor in trainer.actors) - sent
+    speed = (after - before) / (end - start)
+    return speed, read_rows(trainer.run_dir / "logs.csv"), sent / (trainer.learner.steps - steps)
 
 
 def _peak_memory(device: torch.device) -> int:

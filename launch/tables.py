@@ -82,6 +82,8 @@ def throughput_table(results: Sequence[Throughput]) -> Table:
         table.add_row("time", shares)
         table.add_row("core, of learning alone", f"{result.core_share:.1%}")
         table.add_row("policy lag", f"{result.policy_lag:.2f} updates")
+        if result.bus_bytes:
+            table.add_row("over the bus", f"{result.bus_bytes:,.0f} bytes/step")
         table.add_row("peak memory", f"{result.peak_memory_bytes / 2**30:.2f} GiB")
     return table
 

@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,8 @@ class Trainer:
                 config.protocol = config.protocol or published.PROTOCOL
             self.run_dir = config.run_dir or default_run_dir(config)
             seed_everything(config.seed, config.deterministic)
+            # The shapes of a run are always the same, so that trying algorithms pays.
+            torch.backends.cudnn.benchmark = not config.deterministic
             cores = available_cores()
             count = worker_count(config, self.device, cores)
             self.share = share(config, count)
@@ -164,7 +166,8 @@ class Trainer:
     def _make_source(self, turn: int) -> Source:
         if not self.overlaps():
             return Lockstep(self.actors, self.share.batch_size, turn)
-        return Threads(self.actors, self.config.batch_size, self.stop, _share_cores(self.actors))
+        on_start = _own_resources(len(self.actors), self.device)
+        return Threads(self.actors, self.config.batch_size, self.stop, on_start)
 
     def _resume_actors(self, state: Mapping[str, Any]) -> list[str]:
         """Bring the actors back to where they were, as far as that can be; returns what to say about it.
@@ -309,10 +312,18 @@ class Trainer:
         return f"{verb} at {step}, saved in {self.run_dir}; next: {then}"
 
 
-def _share_cores(actors: Sequence[Actor]) -> Callable[[], None]:
-    """What an actor thread does first: take its share of the cores for its own OpenMP pool."""
-    share = max(1, available_cores() // (len(actors) + 1))
-    return lambda: torch.set_num_threads(share)
+def _own_resources(actors: int, device: torch.device) -> Callable[[], None]:
+    """What an actor thread does first: take its share of the cores for its own OpenMP pool, and on a GPU a
+    stream of its own, or its small kernels would queue up behind whole updates."""
+    share = max(1, available_cores() // (actors + 1))
+
+    def take() -> None:
+        torch.set_num_threads(share)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # what the main thread prepared is there
+            torch.cuda.set_stream(torch.cuda.Stream(device, priority=-1))
+
+    return take
 
 
 def _cannot_write(run_dir: Path, error: OSError) -> str:

@@ -15,13 +15,14 @@ def last_score(run_dir: Path, *arguments: str) -> float:
     return read_rows(run_dir / "logs.csv")[-1]["game_return"]
 
 
-def test_an_agent_learns_what_it_sees(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_agent_learns_what_it_sees(precision: str, tmp_path: Path, seed: int) -> None:
     """Guessing scores 16.7 of 50."""
     score = last_score(
         tmp_path / "run",
         *("--env", "training_envs:WhichThird-v0", "--core", "feedforward", "--stem", "nature"),
         *("--steps", "12k", "--num-envs", "8", "--batch-size", "8", "--unroll-length", "20"),
-        *("--discount", "0", "--seed", str(seed)),
+        *("--discount", "0", "--seed", str(seed), "--precision", precision),
     )
     assert score > 25
 
