@@ -23,13 +23,41 @@ class ResidualBlock(nn.Module):
         return self.conv2(F.relu(self.conv1(F.relu(x)), inplace=True)).add_(x)
 
 
+class Pool(nn.Module):
+    """`MaxPool2d(3, stride=2, padding=1)`.
+
+    On a CPU without gradients the window is a maximum over rows and then over columns, bit for bit the same:
+    torch's own kernel looks for the places of the maxima too, and takes a fifth of a bfloat16 step for it.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or x.device.type != "cpu":
+            return F.max_pool2d(x, 3, stride=2, padding=1)
+        return _maxima(_maxima(x, 2), 3)
+
+
+def _maxima(x: Tensor, dim: int) -> Tensor:
+    """Of three neighbours around every second entry of a dimension, beginning with the first."""
+    size = x.shape[dim]
+    centres, others = (x[_every_second(dim, first)] for first in (0, 1))
+    y = centres.clone()
+    right, left = y.narrow(dim, 0, size // 2), y.narrow(dim, 1, (size - 1) // 2)
+    torch.maximum(right, others, out=right)
+    torch.maximum(left, others.narrow(dim, 0, (size - 1) // 2), out=left)
+    return y
+
+
+def _every_second(dim: int, first: int) -> tuple[slice, ...]:
+    return (*(slice(None) for _ in range(dim)), slice(first, None, 2))
+
+
 def _residual_trunk(in_channels: int) -> nn.Sequential:
     """The 15-layer trunk of IMPALA's deep network (Espeholt et al. 2018, Figure 3, right)."""
     layers: list[nn.Module] = []
     for channels in (16, 32, 32):
         layers += [
             nn.Conv2d(in_channels, channels, 3, padding=1),
-            nn.MaxPool2d(3, stride=2, padding=1),
+            Pool(),
             ResidualBlock(channels),
             ResidualBlock(channels),
         ]
