@@ -24,15 +24,14 @@ def returns(rows, steps):
 
 print(f"| {' | '.join(TITLES)} |")
 print("|---" * len(TITLES) + "|")
-for core in ("lstm", "rdn"):
-    for mode in ("deterministic", "shared", "ahead"):
-        seeds = [read_rows(path) for path in sorted(Path(sys.argv[1], mode, core).glob("*/logs.csv"))]
-        cells = []
-        for steps in STEPS:
-            values = [returns(rows, steps) for rows in seeds]
-            cells.append(f"{statistics.fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})")
-        every = [row for rows in seeds for row in rows]
-        lag = statistics.fmean(row["policy_lag"] for row in every)
-        highest = max(row["policy_lag_max"] for row in every)
-        clipped = statistics.fmean(row["clipped_rho_share"] for row in every)
-        print(f"| {core} | {mode} | {' | '.join(cells)} | {lag:.2f} | {highest:.0f} | {clipped:.1%} |")
+for mode in ("deterministic", "shared", "ahead"):
+    seeds = [read_rows(path) for path in sorted(Path(sys.argv[1], mode).glob("*/logs.csv"))]
+    cells = []
+    for steps in STEPS:
+        values = [returns(rows, steps) for rows in seeds]
+        cells.append(f"{statistics.fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})")
+    every = [row for rows in seeds for row in rows]
+    lag = statistics.fmean(row["policy_lag"] for row in every)
+    highest = max(row["policy_lag_max"] for row in every)
+    clipped = statistics.fmean(row["clipped_rho_share"] for row in every)
+    print(f"| {mode} | {' | '.join(cells)} | {lag:.2f} | {highest:.0f} | {clipped:.1%} |")
