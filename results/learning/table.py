@@ -8,7 +8,6 @@ from deltabeast.launch.run_log import read_rows
 
 STEPS = (50_000, 100_000, 150_000, 200_000)
 TITLES = (
-    "core",
     "mode",
     *(f"{steps // 1000}k" for steps in STEPS),
     "policy lag",
