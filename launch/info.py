@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Mapping
@@ -10,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
-from .run_dir import is_claimed, resume_command
+from .run_dir import is_claimed, read_object, resume_command
 from .run_log import read_rows
 from .units import format_duration, parse_steps
 
 
 def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str]]:
     """Labelled lines about a run. Reads only small files; no weights are loaded."""
-    config = _read_json(run_dir / "config.json").get("config", {})
+    config = read_object(run_dir / "config.json").get("config", {})
     checkpoints = _checkpoints(run_dir)
     rows = read_rows(run_dir / "logs.csv") if (run_dir / "logs.csv").is_file() else []
     if not config and not checkpoints and not rows:
         raise UsageError(f"no run at {run_dir}; give a run directory such as runs/gopher/rdn/seed-1")
     lines = [("run", str(run_dir)), ("trains", _subject(config, checkpoints))]
-    if source := _read_json(run_dir / "imported.json"):
+    if source := read_object(run_dir / "imported.json"):
         lines.append(("imported from", f"{source.get('file')}, SHA-256 {str(source.get('sha256'))[:16]}..."))
     held = is_claimed(run_dir)
     if rows:
@@ -64,7 +63,7 @@ def _disk(run_dir: Path) -> str:
 
 
 def _subject(config: Mapping[str, Any], checkpoints: list[tuple[Path, dict[str, Any]]]) -> str:
-    spec = _read_json(checkpoints[-1][0] / "agent.json") if checkpoints else {}
+    spec = read_object(checkpoints[-1][0] / "agent.json") if checkpoints else {}
     known = {**config, **{key: value for key, value in spec.items() if value is not None}}
     name = known.get("game") or known.get("env_id") or known.get("env") or "unknown environment"
     parts = [name, known.get("core"), known.get("stem"), known.get("protocol")]
@@ -96,7 +95,7 @@ def _checkpoints(run_dir: Path) -> list[tuple[Path, dict[str, Any]]]:
     `agents.find_checkpoints` finds the same ones, but importing it imports torch.
     """
     manifests = (run_dir / "checkpoints").glob("*/manifest.json")
-    found = [(path.parent, _read_json(path)) for path in manifests if path.parent.name.isdigit()]
+    found = [(path.parent, read_object(path)) for path in manifests if path.parent.name.isdigit()]
     return sorted(found, key=lambda item: int(item[0].name))
 
 
@@ -109,7 +108,7 @@ def _list_checkpoints(checkpoints: list[tuple[Path, dict[str, Any]]]) -> str:
 
 
 def _evaluation(path: Path) -> str:
-    content = _read_json(path)
+    content = read_object(path)
     try:
         summary = content["results"]["trained"]["summary"]
         parts = [
@@ -123,11 +122,3 @@ def _evaluation(path: Path) -> str:
         return f"step {content['step']:,}{protocol}, {how}, {size}: {', '.join(parts)}"
     except (KeyError, TypeError, ValueError):
         return f"{path.name} cannot be read"
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -88,6 +88,15 @@ def write_config(run_dir: Path, config: TrainConfig) -> None:
     temporary.rename(run_dir / "config.json")
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty if there is none that can be read."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def read_config(run_dir: Path) -> dict[str, Any]:
     """The options in config.json; empty if there is none that can be read."""
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...envs import canonical_game
 from ..config import TrainConfig
-from ..run_dir import read_config
+from ..run_dir import read_config, read_object
 from ..run_log import read_rows
 from ..units import parse_steps
 
@@ -110,7 +110,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     wrong: list[str] = []
     config = read_config(path)
     checkpoint = _newest_checkpoint(path)
-    spec = _read_object(checkpoint / "agent.json") if checkpoint else {}
+    spec = read_object(checkpoint / "agent.json") if checkpoint else {}
     if (path / "config.json").is_file() and not config:
         wrong.append("config.json cannot be read" + ("; its checkpoint is read instead" if spec else ""))
     known = {**config, **{name: value for name, value in spec.items() if value is not None}}
@@ -129,7 +129,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         wrong.append("no checkpoint, so it cannot be evaluated; what it logged is used")
     elif damaged := _damaged_file(checkpoint):
         wrong.append(f"{damaged} of its newest checkpoint is damaged; what it logged is used")
-    versions = _read_object(path / "config.json").get("versions")
+    versions = read_object(path / "config.json").get("versions")
     run = Run(
         path=path,
         game=game,
@@ -234,7 +234,7 @@ def _newest_checkpoint(path: Path) -> Path | None:
 
 def _damaged_file(checkpoint: Path) -> str | None:
     """The first file that is not what its manifest says."""
-    digests = _read_object(checkpoint / "manifest.json").get("sha256")
+    digests = read_object(checkpoint / "manifest.json").get("sha256")
     if not isinstance(digests, dict):
         return "manifest.json"
     for name, digest in digests.items():
@@ -245,11 +245,3 @@ def _damaged_file(checkpoint: Path) -> str | None:
         if hashlib.sha256(content).hexdigest() != digest:
             return str(name)
     return None
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
