@@ -16,11 +16,13 @@ import pytest
 import torch
 from training_process import CARTPOLE, TINY, last_step, newest, rows
 
+from deltabeast.agents import Agent
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.machine import own_cores
-from deltabeast.launch.plan import share, worker_count
+from deltabeast.launch.plan import agent_spec, share, worker_count
 from deltabeast.launch.train import train
+from deltabeast.launch.workers import Worker, Workers, make_env
 
 CPU = torch.device("cpu")
 MATCH = ("--env", "training_envs:Match-v0", *TINY)
@@ -82,6 +84,24 @@ def test_each_takes_its_share_and_the_run_goes_on(tmp_path: Path) -> None:
     run(tmp_path, *MATCH, "--steps", "600")  # and alone
     assert len(newest(tmp_path)[2]["actors"]) == 1
     assert before is None or os.sched_getaffinity(0) == before, "the cores are given back"
+
+
+def test_the_gradients_of_a_worker_are_added(seed: int) -> None:
+    """What it leaves in shared memory is its batch's gradient, and the main process adds it to its own."""
+    config = parse(["train", *MATCH])
+    agent = Agent(agent_spec(config, make_env(config, 1)))
+    left = torch.full((sum(p.numel() for p in agent.parameters()),), torch.nan)
+    Worker(config, 1, agent, left, threads=1).update(version=7)
+    expected = torch.cat([p.grad.flatten() for p in agent.parameters()])
+    assert torch.equal(left, expected) and expected.abs().sum() > 0
+    workers = Workers(config, count=1, threads=1, cores=None)
+    workers._agent, workers._gradients = agent, [left]
+    own = [torch.randn_like(p) for p in agent.parameters()]
+    for parameter, gradient in zip(agent.parameters(), own, strict=True):
+        parameter.grad = gradient.clone()
+    workers.add_gradients()
+    added = torch.cat([p.grad.flatten() for p in agent.parameters()])
+    torch.testing.assert_close(added, expected + torch.cat([g.flatten() for g in own]))
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
