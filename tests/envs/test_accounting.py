@@ -176,16 +176,13 @@ def test_buttons_are_those_of_the_games_own_set():
     assert pressed == ["FIRE", "RIGHT", "LEFT"]
 
 
-def test_forced_actions_always_end():
-    rng = np.random.default_rng(SEED)
-    for table in (forced_actions._FIRE_GAME, forced_actions._OTHER_GAME):
-        for state in range(6):
-            at = state
-            for _ in range(4):
-                at = table[rng.integers(3) if at else 0, at]
-                if at == forced_actions.FREE:
-                    break
-            assert at == forced_actions.FREE, f"state {state}, seed {SEED}"
+@pytest.mark.parametrize("table", [forced_actions._FIRE_GAME, forced_actions._OTHER_GAME])
+def test_forced_actions_always_end(table):
+    """Whatever the steps bring, the agent is free after at most five: a life lost in each of two presses."""
+    reached = set(range(6))
+    for _ in range(5):
+        reached = {int(after) for at in reached - {forced_actions.FREE} for after in table[:, at]}
+    assert reached <= {forced_actions.FREE}
 
 
 def test_there_are_games():
