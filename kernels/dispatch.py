@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import chunked, reference, stepwise
+from . import chunked, fused, native, reference, stepwise
 from .precision import without_autocast
 
-BACKENDS = ("auto", "reference", "chunked", "triton")
+FUSED = ("native", "triton")
+BACKENDS = ("auto", "reference", "chunked", *FUSED)
 
 
 @without_autocast
@@ -170,13 +171,15 @@ _RULES: dict[str, dict[str, Callable[..., Any]]] = {
 }
 
 
-def backends(device: torch.device) -> dict[str, tuple[str, ...]]:
+def backends(device: torch.device, head_size: int) -> dict[str, tuple[str, ...]]:
     """The backends that compute a rule on a device in float32, without `auto`, which is one of them."""
-    more = ("triton",) if device.type == "cuda" and _triton() else ()
-    return {rule: (*(name for name in BACKENDS if name in rules), *more) for rule, rules in _RULES.items()}
-
-
-_NO_TRITON = "Triton is not installed; pip install triton (Linux only)"
+    x = torch.empty(1, 1, 1, head_size, device=device)
+    inputs = (x, x.new_zeros(1, 1, dtype=torch.bool))
+    names: dict[str, tuple[str, ...]] = {}
+    for rule, rules in _RULES.items():
+        more = (name for name in FUSED if _problem(name, rule, inputs) is None)
+        names[rule] = (*(name for name in BACKENDS if name in rules), *more)
+    return names
 
 
 def _run(rule: str, backend: str, *inputs: Tensor) -> Any:
@@ -186,12 +189,14 @@ def _run(rule: str, backend: str, *inputs: Tensor) -> Any:
         raise ValueError(f"{rule}: reset is {reset.dtype} {list(reset.shape)}; give bool {list(x.shape[:2])}")
     if backend not in BACKENDS:
         raise ValueError(f"{rule}: unknown backend {backend!r}; choose from {', '.join(BACKENDS)}")
-    if backend == "triton" or (backend == "auto" and x.is_cuda):
-        in_triton = _triton()
-        problem = in_triton.problem(rule, inputs) if in_triton else _NO_TRITON
+    fuse = backend if backend in FUSED else "triton" if x.is_cuda else "native"
+    if backend in ("auto", fuse):
+        problem = _problem(fuse, rule, inputs)
         if problem is None:
-            return in_triton.RULES[rule](*inputs)
-        if backend == "triton":
+            if rule == "lstm":  # an operator of its own, in Triton alone
+                return _triton().lstm(*inputs)
+            return getattr(fused, rule)(*inputs, fuse)
+        if backend == fuse:
             raise ValueError(f"{rule}: {problem}")
     rules = _RULES[rule]
     if backend != "auto":
@@ -199,6 +204,18 @@ def _run(rule: str, backend: str, *inputs: Tensor) -> Any:
     if x.shape[0] == 1 and "step" in rules:
         return rules["reference" if torch.is_grad_enabled() else "step"](*inputs)
     return rules["chunked"](*inputs)
+
+
+def _problem(backend: str, rule: str, inputs: tuple[Tensor, ...]) -> str | None:
+    """Why that fused backend cannot compute the rule for these inputs; None if it can."""
+    if backend == "native":
+        return native.problem(rule, inputs)
+    in_triton = _triton()
+    problem: str | None = in_triton.problem(rule, inputs) if in_triton else _NO_TRITON
+    return problem
+
+
+_NO_TRITON = "Triton is not installed; pip install triton (Linux only)"
 
 
 def _triton() -> Any:

@@ -113,6 +113,14 @@ def wants_gradient(*inputs: Tensor) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
 
 
+def sum_of_outer(g: Tensor, dx: Tensor) -> Tensor:
+    """`g dxᵀ` over all steps and rows: `[T, B, H, V]`, `[T, B, H, N]` -> `[H, V, N]`.
+
+    One product a head on views; `einsum` would copy its inputs first, for several times as long.
+    """
+    return torch.bmm(g.flatten(0, 1).permute(1, 2, 0), dx.flatten(0, 1).transpose(0, 1))
+
+
 def _flat(x: Tensor) -> Tensor:
     """`[T, B, H, ...]` -> `[T, N, ...]`."""
     return x.flatten(1, 2)
@@ -300,8 +308,7 @@ class _RecurrentDelta(torch.autograd.Function):
             dg = torch.bmm(da_heads_first[t], R.mT).transpose(0, 1)
             torch.mul(dg, dtanh[t], out=dy)
             ctx.resets.forget_(t, steps.dW, dy)
-        dR = torch.einsum("tbhv,tbhn->hvn", g, da)
-        return da, dR, steps.dW.view(dW.shape), dy, None, None
+        return da, sum_of_outer(g, da), steps.dW.view(dW.shape), dy, None, None
 
 
 def _parts(a: Tensor, key_size: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,16 +10,12 @@ the writes and adds it: `dk -= W_{t-1}ᵀ dv` and `dq = W_tᵀ dy`. No state but
 The sum rule is the case u = v, without `dv kᵀ` and `W_{t-1}ᵀ dv`.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .precision import without_autocast
-from .stepwise import wants_gradient
-from .triton_launch import blocks, contiguous_rows
+from .triton_launch import blocks, strides
 from .triton_steps import (
     delta_step,
     load_matrix,
@@ -166,17 +162,20 @@ def backward_kernel(
         store_row(dq + at * K, read_back(now, load_row(dy + at * V, V, BLOCK_V)), K, BLOCK_K)
 
 
-@torch.library.custom_op("deltabeast::delta_forward", mutates_args=())
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, keep: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y, W after the last step, and what backward needs: the error `[T, B, H, V]`, empty if not kept."""
-    q, k, v = (contiguous_rows(x) for x in (q, k, v))
-    W, reset = W.contiguous(), reset.contiguous()
+def delta_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    W: Tensor,
+    reset: Tensor,
+    y: Tensor,
+    W_T: Tensor,
+    error: Tensor,
+) -> None:
+    """Fills y, W_T and, unless it is empty, error. The sum rule has no beta and no error."""
     T, B, H, _ = v.shape
-    y, W_T, error = _forward_fake(q, k, v, beta, W, reset, keep)
     strength = v[..., 0] if beta is None else beta
-    strides = (s for x in (q, k, v, strength) for s in x.stride()[:3])
     with torch.cuda.device_of(v):
         forward_kernel[B, H](
             q,
@@ -188,25 +187,15 @@ def _forward(
             y,
             W_T,
             error,
-            *strides,
+            *strides(q, k, v, strength),
             T,
             DELTA=beta is not None,
-            KEEP=keep,
+            KEEP=error.numel() > 0,
             **blocks(W),
         )
-    return y, W_T, error
 
 
-@_forward.register_fake
-def _forward_fake(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, keep: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    error = v.new_empty(v.shape if keep and beta is not None else 0)
-    return v.new_empty(v.shape), W.new_empty(W.shape), error
-
-
-@torch.library.custom_op("deltabeast::delta_backward", mutates_args=())
-def _backward(
+def delta_backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -216,16 +205,11 @@ def _backward(
     error: Tensor,
     dy: Tensor | None,
     dW_T: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, beta (of the sum rule: empty) and W."""
-    q, k, v = (contiguous_rows(x) for x in (q, k, v))
-    W, reset = W.contiguous(), reset.contiguous()
+    *grads: Tensor,
+) -> None:
+    """Fills grads: of q, k, v, beta and W."""
     T, B, H, _ = v.shape
-    dy = v.new_zeros(v.shape) if dy is None else dy.contiguous()
-    dW_T = torch.zeros_like(W) if dW_T is None else dW_T.contiguous()
-    grads = _backward_fake(q, k, v, beta, W, reset, error, dy, dW_T)
     strength = v[..., 0] if beta is None else beta
-    strides = (s for x in (q, k, v, strength) for s in x.stride()[:3])
     with torch.cuda.device_of(v):
         backward_kernel[B, H](
             q,
@@ -235,59 +219,11 @@ def _backward(
             W,
             reset,
             error,
-            dy,
-            dW_T,
+            torch.zeros_like(v, memory_format=torch.contiguous_format) if dy is None else dy,
+            torch.zeros_like(W) if dW_T is None else dW_T,
             *grads,
-            *strides,
+            *strides(q, k, v, strength),
             T,
             DELTA=beta is not None,
             **blocks(W),
         )
-    return grads
-
-
-@_backward.register_fake
-def _backward_fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    W: Tensor,
-    reset: Tensor,
-    error: Tensor,
-    dy: Tensor | None,
-    dW_T: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dbeta = v.new_empty(0 if beta is None else beta.shape)
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbeta, W.new_empty(W.shape)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    q, k, v, beta, W, reset, _ = inputs
-    ctx.save_for_backward(q, k, v, beta, W, reset, output[-1])
-
-
-@without_autocast
-def _differentiate(
-    ctx: Any, dy: Tensor | None, dW_T: Tensor | None, _: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    dq, dk, dv, dbeta, dW = _backward(*ctx.saved_tensors, dy, dW_T)
-    return dq, dk, dv, dbeta if dbeta.numel() else None, dW, None, None
-
-
-_forward.register_autograd(_differentiate, setup_context=_save)
-
-
-def sum_rule(q: Tensor, k: Tensor, v: Tensor, W: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-    """Equals `reference.sum_rule` to rounding."""
-    y, W_T, _ = _forward(q, k, v, None, W, reset, wants_gradient(q, k, v, W))
-    return y, W_T
-
-
-def delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, W: Tensor, reset: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Equals `reference.delta_rule` to rounding."""
-    y, W_T, _ = _forward(q, k, v, beta, W, reset, wants_gradient(q, k, v, beta, W))
-    return y, W_T

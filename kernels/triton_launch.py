@@ -1,4 +1,4 @@
-"""How the Triton kernels are launched: block sizes, warps, and views they can walk."""
+"""How the Triton kernels are launched: block sizes, warps and strides."""
 
 import triton
 from torch import Tensor
@@ -13,6 +13,6 @@ def blocks(W: Tensor) -> dict[str, int]:
     return {"V": V, "K": K, "BLOCK_V": block_v, "BLOCK_K": block_k, "num_warps": num_warps}
 
 
-def contiguous_rows(x: Tensor) -> Tensor:
-    """x itself where its last dimension is contiguous: the parts of one projection need no copies."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+def strides(*xs: Tensor) -> tuple[int, ...]:
+    """Of the first three dimensions of each."""
+    return tuple(stride for x in xs for stride in x.stride()[:3])

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from .precision import without_autocast
 from .stepwise import wants_gradient
-from .triton_launch import contiguous_rows
 from .triton_steps import tanh
 
 BLOCK = 256
@@ -81,7 +80,8 @@ def _forward(
     gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """h, c after the last step; for backward c before and after all steps `[T+1, B, N]` and the gates."""
-    gates, reset = contiguous_rows(gates), reset.contiguous()
+    gates = gates if gates.stride(-1) == 1 else gates.contiguous()
+    reset = reset.contiguous()
     T, (B, N) = len(gates), h0.shape
     h, c_T, _, _ = _forward_fake(gates, weight, h0, c0, reset, keep)
     cs = c0.new_empty(T + 1, B, N)

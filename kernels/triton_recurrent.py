@@ -4,20 +4,16 @@ Here the gradient of the output needs the fast weights of every step, from last 
 `SPACING`-th; backward replays the writes between two of them into a buffer of `SPACING` matrices a program,
 small enough to stay in the GPU's cache, and walks back over it.
 
-The slow recurrent weights stay in registers. Their gradients are sums over steps and rows of `g dxᵀ`, with dx
-the gradients of the inputs they were added to, which backward writes anyhow: one product each, afterwards.
+The slow recurrent weights stay in registers.
 """
-
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .precision import without_autocast
-from .stepwise import SPACING, wants_gradient
-from .triton_launch import blocks, contiguous_rows
+from .stepwise import SPACING
+from .triton_launch import blocks, strides
 from .triton_steps import (
     delta_step,
     delta_step_backward,
@@ -353,52 +349,54 @@ def recurrent_delta_backward_kernel(
     store_row(dy0 + row(0, b, h) * V, dy_row, V, BLOCK_V)
 
 
-@torch.library.custom_op("deltabeast::delta_rnn_forward", mutates_args=())
-def _delta_rnn_forward(
-    z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """y and R after the last step; for backward error, softmax of y before and every `SPACING`-th R."""
-    z, k, v = (contiguous_rows(x) for x in (z, k, v))
-    R, y0, reset = R.contiguous(), y0.contiguous(), reset.contiguous()
+def delta_rnn_forward(
+    z: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    R: Tensor,
+    y0: Tensor,
+    reset: Tensor,
+    y: Tensor,
+    R_T: Tensor,
+    *kept: Tensor,
+) -> None:
+    """Fills y, R_T and, unless they are empty, error, p and every `SPACING`-th R."""
     T, B, H, _ = v.shape
-    outputs = _delta_rnn_forward_fake(z, k, v, beta, R, y0, reset, keep)
-    strides = (s for x in (z, k, v, beta) for s in x.stride()[:3])
     with torch.cuda.device_of(reset):
         delta_rnn_forward_kernel[B, H](
-            z, k, v, beta, R, y0, reset, *outputs, *strides, T, KEEP=keep, SPACING=SPACING, **blocks(R)
+            z,
+            k,
+            v,
+            beta,
+            R,
+            y0,
+            reset,
+            y,
+            R_T,
+            *kept,
+            *strides(z, k, v, beta),
+            T,
+            KEEP=kept[0].numel() > 0,
+            SPACING=SPACING,
+            **blocks(R),
         )
-    return outputs
 
 
-@_delta_rnn_forward.register_fake
-def _delta_rnn_forward_fake(
-    z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    y, R_T = v.new_empty(v.shape), R.new_empty(R.shape)
-    if not keep:
-        return y, R_T, v.new_empty(0), v.new_empty(0), v.new_empty(0)
-    return y, R_T, v.new_empty(v.shape), v.new_empty(v.shape), _new_kept(R, len(v))
-
-
-@torch.library.custom_op("deltabeast::delta_rnn_backward", mutates_args=())
-def _delta_rnn_backward(
+def delta_rnn_backward(
     k: Tensor,
     beta: Tensor,
+    R: Tensor,
     reset: Tensor,
     error: Tensor,
     p: Tensor,
     kept: Tensor,
     dy: Tensor | None,
     dR_T: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of z, k, v, beta, R and y0."""
-    k, reset = contiguous_rows(k), reset.contiguous()
-    T, B, H, _ = k.shape
-    dy = torch.zeros_like(p) if dy is None else dy.contiguous()
-    dR_T = torch.zeros_like(kept[0]) if dR_T is None else dR_T.contiguous()
-    grads = _delta_rnn_backward_fake(k, beta, reset, error, p, kept, dy, dR_T)
-    strides = (s for x in (k, beta) for s in x.stride()[:3])
-    buffer = _new_buffer(kept)
+    *grads: Tensor,
+) -> None:
+    """Fills grads: of z, k, v, beta, R and y0."""
+    T, B, H, _ = p.shape
     with torch.cuda.device_of(reset):
         delta_rnn_backward_kernel[B, H](
             k,
@@ -407,51 +405,18 @@ def _delta_rnn_backward(
             error,
             p,
             kept,
-            buffer,
-            dy,
-            dR_T,
+            _new_buffer(kept),
+            torch.zeros_like(p) if dy is None else dy,
+            torch.zeros_like(R) if dR_T is None else dR_T,
             *grads,
-            *strides,
+            *strides(k, beta),
             T,
             SPACING=SPACING,
-            **blocks(kept),
+            **blocks(R),
         )
-    return grads
 
 
-@_delta_rnn_backward.register_fake
-def _delta_rnn_backward_fake(
-    k: Tensor,
-    beta: Tensor,
-    reset: Tensor,
-    error: Tensor,
-    p: Tensor,
-    kept: Tensor,
-    dy: Tensor | None,
-    dR_T: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dz, dk, dv = (p.new_empty(p.shape) for _ in range(3))
-    return dz, dk, dv, beta.new_empty(beta.shape), kept.new_empty(kept.shape[1:]), p.new_empty(p.shape[1:])
-
-
-def _delta_rnn_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    _, k, _, beta, _, _, reset, _ = inputs
-    ctx.save_for_backward(k, beta, reset, *output[2:])
-
-
-@without_autocast
-def _delta_rnn_differentiate(
-    ctx: Any, dy: Tensor | None, dR_T: Tensor | None, *_: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    return *_delta_rnn_backward(*ctx.saved_tensors, dy, dR_T), None, None
-
-
-_delta_rnn_forward.register_autograd(_delta_rnn_differentiate, setup_context=_delta_rnn_save)
-
-
-@torch.library.custom_op("deltabeast::recurrent_delta_forward", mutates_args=())
-def _recurrent_delta_forward(
+def recurrent_delta_forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -463,14 +428,12 @@ def _recurrent_delta_forward(
     W: Tensor,
     y0: Tensor,
     reset: Tensor,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """y and W after the last step; for backward g, the q, k, beta used, error and every `SPACING`-th W."""
-    q, k, v = (contiguous_rows(x) for x in (q, k, v))
-    Rq, Rk, Rv, rb, W, y0, reset = (x.contiguous() for x in (Rq, Rk, Rv, rb, W, y0, reset))
+    y: Tensor,
+    W_T: Tensor,
+    *kept: Tensor,
+) -> None:
+    """Fills y, W_T and, unless they are empty, g, the q, k, beta used, error and every `SPACING`-th W."""
     T, B, H, _ = v.shape
-    outputs = _recurrent_delta_forward_fake(q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset, keep)
-    strides = (s for x in (q, k, v, beta) for s in x.stride()[:3])
     with torch.cuda.device_of(reset):
         recurrent_delta_forward_kernel[B, H](
             q,
@@ -484,43 +447,23 @@ def _recurrent_delta_forward(
             W,
             y0,
             reset,
-            *outputs,
-            *strides,
+            y,
+            W_T,
+            *kept,
+            *strides(q, k, v, beta),
             T,
-            KEEP=keep,
+            KEEP=kept[0].numel() > 0,
             SPACING=SPACING,
             **blocks(W),
         )
-    return outputs
 
 
-@_recurrent_delta_forward.register_fake
-def _recurrent_delta_forward_fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
+def recurrent_delta_backward(
     Rq: Tensor,
     Rk: Tensor,
     Rv: Tensor,
     rb: Tensor,
     W: Tensor,
-    y0: Tensor,
-    reset: Tensor,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    y, W_T = v.new_empty(v.shape), W.new_empty(W.shape)
-    g, q_used, k_used, beta_used, error = (x.new_empty(x.shape if keep else 0) for x in (v, q, k, beta, v))
-    kept = _new_kept(W, len(v)) if keep else W.new_empty(0)
-    return y, W_T, g, q_used, k_used, beta_used, error, kept
-
-
-@torch.library.custom_op("deltabeast::recurrent_delta_backward", mutates_args=())
-def _recurrent_delta_backward(
-    Rq: Tensor,
-    Rk: Tensor,
-    Rv: Tensor,
-    rb: Tensor,
     reset: Tensor,
     g: Tensor,
     q_used: Tensor,
@@ -530,96 +473,34 @@ def _recurrent_delta_backward(
     kept: Tensor,
     dy: Tensor | None,
     dW_T: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, beta, W and y0."""
-    Rq, Rk, Rv, rb, reset = (x.contiguous() for x in (Rq, Rk, Rv, rb, reset))
+    *grads: Tensor,
+) -> None:
+    """Fills grads: of q, k, v, beta, W and y0."""
     T, B, H, _ = g.shape
-    dy = torch.zeros_like(g) if dy is None else dy.contiguous()
-    dW_T = torch.zeros_like(kept[0]) if dW_T is None else dW_T.contiguous()
-    saved = (Rq, Rk, Rv, rb, reset, g, q_used, k_used, beta_used, error, kept)
-    grads = _recurrent_delta_backward_fake(*saved, dy, dW_T)
-    buffer = _new_buffer(kept)
     with torch.cuda.device_of(reset):
         recurrent_delta_backward_kernel[B, H](
-            *saved, buffer, dy, dW_T, *grads, T, SPACING=SPACING, **blocks(kept)
+            Rq,
+            Rk,
+            Rv,
+            rb,
+            reset,
+            g,
+            q_used,
+            k_used,
+            beta_used,
+            error,
+            kept,
+            _new_buffer(kept),
+            torch.zeros_like(g) if dy is None else dy,
+            torch.zeros_like(W) if dW_T is None else dW_T,
+            *grads,
+            T,
+            SPACING=SPACING,
+            **blocks(W),
         )
-    return grads
-
-
-@_recurrent_delta_backward.register_fake
-def _recurrent_delta_backward_fake(
-    Rq: Tensor,
-    Rk: Tensor,
-    Rv: Tensor,
-    rb: Tensor,
-    reset: Tensor,
-    g: Tensor,
-    q_used: Tensor,
-    k_used: Tensor,
-    beta_used: Tensor,
-    error: Tensor,
-    kept: Tensor,
-    dy: Tensor | None,
-    dW_T: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dq, dk, dv, dbeta = (x.new_empty(x.shape) for x in (q_used, k_used, g, beta_used))
-    return dq, dk, dv, dbeta, kept.new_empty(kept.shape[1:]), g.new_empty(g.shape[1:])
-
-
-def _recurrent_delta_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    Rq, Rk, Rv, rb, _, _, reset, _ = inputs[4:]
-    ctx.save_for_backward(Rq, Rk, Rv, rb, reset, *output[2:])
-
-
-@without_autocast
-def _recurrent_delta_differentiate(
-    ctx: Any, dy: Tensor | None, dW_T: Tensor | None, *_: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    dq, dk, dv, dbeta, dW, dy0 = _recurrent_delta_backward(*ctx.saved_tensors, dy, dW_T)
-    g = ctx.saved_tensors[5]
-    dRq, dRk, dRv = (torch.einsum("tbhv,tbhn->hvn", g, dx) for dx in (dq, dk, dv))
-    drb = torch.einsum("tbhv,tbh->hv", g, dbeta)
-    return dq, dk, dv, dbeta, dRq, dRk, dRv, drb, dW, dy0, None, None
-
-
-_recurrent_delta_forward.register_autograd(
-    _recurrent_delta_differentiate, setup_context=_recurrent_delta_save
-)
-
-
-def _new_kept(W: Tensor, steps: int) -> Tensor:
-    return W.new_empty((steps + SPACING - 1) // SPACING, *W.shape)
 
 
 def _new_buffer(kept: Tensor) -> Tensor:
     """Room for the fast weights of one span in every program."""
     _, B, H, V, K = kept.shape
     return kept.new_empty(B, H, SPACING, V, K)
-
-
-def delta_rnn(
-    z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Equals `reference.delta_rnn` to rounding."""
-    y, R_T, *_ = _delta_rnn_forward(z, k, v, beta, R, y0, reset, wants_gradient(z, k, v, beta, R, y0))
-    return y, R_T, y[-1]
-
-
-def recurrent_delta(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    Rq: Tensor,
-    Rk: Tensor,
-    Rv: Tensor,
-    rb: Tensor,
-    W: Tensor,
-    y0: Tensor,
-    reset: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Equals `reference.recurrent_delta` to rounding."""
-    inputs = (q, k, v, beta, Rq, Rk, Rv, rb, W, y0)
-    y, W_T, *_ = _recurrent_delta_forward(*inputs, reset, wants_gradient(*inputs))
-    return y, W_T, y[-1]

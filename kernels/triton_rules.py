@@ -6,18 +6,27 @@ import torch
 import triton
 from torch import Tensor
 
-from .triton_delta import delta_rule, sum_rule
+from .triton_delta import delta_backward, delta_forward
 from .triton_lstm import lstm
-from .triton_recurrent import delta_rnn, recurrent_delta
+from .triton_recurrent import (
+    delta_rnn_backward,
+    delta_rnn_forward,
+    recurrent_delta_backward,
+    recurrent_delta_forward,
+)
 from .triton_steps import tanh
 
-RULES = {
-    "sum_rule": sum_rule,
-    "delta_rule": delta_rule,
-    "delta_rnn": delta_rnn,
-    "recurrent_delta": recurrent_delta,
-    "lstm": lstm,
-}
+__all__ = [
+    "delta_backward",
+    "delta_forward",
+    "delta_rnn_backward",
+    "delta_rnn_forward",
+    "lstm",
+    "problem",
+    "recurrent_delta_backward",
+    "recurrent_delta_forward",
+]
+
 INTERPRETED = not isinstance(tanh, triton.JITFunction)
 """TRITON_INTERPRET=1 was set at import: the kernels run in Python, slowly, on any device."""
 MAX_SIZE = 64

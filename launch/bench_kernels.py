@@ -78,7 +78,7 @@ def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
     generator = torch.Generator().manual_seed(config.seed)
     sizes = config.steps, config.batch_size, config.heads, config.head_size
     reset = (torch.rand(sizes[:2], generator=generator) < config.reset_share).to(device)
-    for rule, backends in kernels.backends(device).items():
+    for rule, backends in kernels.backends(device, config.head_size).items():
         inputs = tuple(x.to(device) for x in _inputs(rule, *sizes, generator))
         want = _gradients(_ours(rule, reset, "reference"), [x.double() for x in inputs])
         jobs = [_check(rule, name, inputs, reset, want) for name in backends]

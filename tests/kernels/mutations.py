@@ -96,7 +96,44 @@ MUTANTS = [
     ("kernels/triton_delta.py", " - read_back(now, load_row(dv + at * V, V, BLOCK_V))", ""),
     ("kernels/triton_delta.py", "            gradient -= outer(dv_row, k_row)\n", ""),
     ("kernels/triton_delta.py", "t = steps - 1 - back", "t = back"),
-    ("kernels/triton_delta.py", "contiguous_rows(x) for x", "x for x"),
+    ("kernels/fused.py", "x if x.stride(-1) == 1 else x.contiguous()", "x"),
+    ("kernels/fused.py", "None if x is None else x.contiguous()", "x"),
+    ("kernels/fused.py", "for dx in (dq, dk, dv, dbeta", "for dx in (dk, dq, dv, dbeta"),
+    ("kernels/native.c", "if (fresh(s, t, b)) clear(now);", ""),
+    ("kernels/native.c", "if (fresh(s, t, b)) clear(G), clear(G_T);", ""),
+    ("kernels/native.c", "if (fresh(s, t, b)) clear(G), clear(G_T);", "if (fresh(s, t, b)) clear(G);"),
+    ("kernels/native.c", "clear(now), zero(p_row)", "clear(now)"),
+    ("kernels/native.c", "clear(now), zero(y_row)", "zero(y_row)"),
+    ("kernels/native.c", "if (fresh(s, t, b)) clear(G), clear(G_T), zero(dp_row)", ""),
+    (
+        "kernels/native.c",
+        "if (fresh(s, t, b)) clear(G), clear(G_T), zero(dg_row)",
+        "if (fresh(s, t, b)) clear(G), clear(G_T)",
+    ),
+    ("kernels/native.c", "        if (fresh(s, t, b)) clear(now);\n        if (t", "        if (t"),
+    ("kernels/native.c", "t = s->T - 1; t >= 0", "t = s->T - 1; t > 0"),
+    ("kernels/native.c", "if (j < rows) EACH(i) even[i] += s[j] * M[j * N + i];", ""),
+    ("kernels/native.c", "even[i] = add ? y[i] : (vec){0}", "even[i] = (vec){0}"),
+    ("kernels/native.c", "zero(even), zero(odd);", "zero(even);"),
+    ("kernels/native.c", "((float *)x)[j] = -INFINITY", "((float *)x)[j] = 0"),
+    ("kernels/native.c", "x[i] - m[0]", "x[i]"),
+    ("kernels/native.c", "choose(x < -87.0f, (vec){0}, p * (vec)power)", "p * (vec)power"),
+    ("kernels/native.c", "p * r + 8.3334519073e-3f", "p * r + 8.4e-3f"),
+    ("kernels/native.c", " | sign", ""),
+    ("kernels/native.c", "error[i] = v[i] - error[i]", "error[i] = v[i] + error[i]"),
+    ("kernels/native.c", "minus_dv[i] = -minus_dv[i]", "minus_dv[i] = minus_dv[i]"),
+    ("kernels/native.c", "EACH(i) dq[i] += match * k[i];", ""),
+    ("kernels/native.c", "contract(dk, minus_dv, W, s->V, true)", "contract(dk, minus_dv, W, s->V, false)"),
+    ("kernels/native.c", "contract(dg_row, dv_row, R_T.v, s->V, true);", ""),
+    ("kernels/native.c", " + dbeta[at] * R_T.beta[i]", ""),
+    ("kernels/native.c", " * (1.0f - strength)", ""),
+    ("kernels/native.c", "    transpose_in_place(R_T.k);\n", ""),
+    (
+        "kernels/native.c",
+        "if (b == 0 || head == s->first) load_recurrent",
+        "if (head == s->first) load_recurrent",
+    ),
+    ("kernels/native.c", "memset(to, 0, N * sizeof(vec));", ""),
     (
         "kernels/triton_recurrent.py",
         "W = tl.where(tl.load(reset + t * tl.num_programs(0) + b), 0.0, W)",
@@ -139,6 +176,7 @@ MUTANTS = [
 
 
 IN_TRITON = ("tests/kernels/test_triton.py", "-k", "not compile_for_gpus")
+IN_C = ("tests/kernels/test_backends.py", "tests/kernels/test_fused.py", "-k", "native")
 OTHERS = ("tests/kernels", "tests/cores", "--ignore=tests/kernels/test_triton.py")
 
 
@@ -153,7 +191,7 @@ def survives(file: str, old: str, new: str) -> bool:
         if old not in source:
             raise SystemExit(f"{file} no longer has {old!r}; update the mutant")
         (package / file).write_text(source.replace(old, new, 1))
-        tests = IN_TRITON if "triton" in file else OTHERS
+        tests = IN_TRITON if "triton" in file else IN_C if file.endswith(".c") else OTHERS
         path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests],

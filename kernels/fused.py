@@ -1,0 +1,376 @@
+"""The rules that one call computes whole, as custom operators: shapes on fake tensors, gradients, autograd.
+
+`backend` says who computes: "triton" (`triton_rules`) on GPUs, "native" (`native`) on CPUs. Each has the same
+functions, which fill outputs that are allocated here. Gradients that are None stand for zeros.
+
+The slow recurrent weights' gradients are sums over steps and rows of `g dxᵀ`, with dx the gradients of the
+inputs they were added to, which backward writes anyhow: one product each, afterwards.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .precision import without_autocast
+from .stepwise import SPACING, sum_of_outer, wants_gradient
+
+
+def _launch(backend: str) -> ModuleType:
+    if backend == "triton":
+        from . import triton_rules
+
+        return triton_rules
+    from . import native
+
+    return native
+
+
+def _rows(*xs: Tensor) -> tuple[Tensor, ...]:
+    """As they are where the last dimension is contiguous: the parts of one projection need no copies."""
+    return tuple(x if x.stride(-1) == 1 else x.contiguous() for x in xs)
+
+
+def _dense(*xs: Tensor) -> tuple[Tensor, ...]:
+    return tuple(x.contiguous() for x in xs)
+
+
+def _gradient(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.contiguous()
+
+
+def _new_kept(W: Tensor, steps: int, keep: bool, backend: str) -> Tensor:
+    """Every `SPACING`-th W, for backward in Triton; on a CPU it replays all of them into its cache."""
+    if not keep or backend != "triton":
+        return W.new_empty(0)
+    return W.new_empty((steps + SPACING - 1) // SPACING, *W.shape)
+
+
+@torch.library.custom_op("deltabeast::delta_forward", mutates_args=())
+def _delta_forward(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, keep: bool, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, W after the last step, and what backward needs: the error `[T, B, H, V]`, empty if not kept."""
+    q, k, v = _rows(q, k, v)
+    W, reset = _dense(W, reset)
+    outputs = _delta_forward_fake(q, k, v, beta, W, reset, keep, backend)
+    _launch(backend).delta_forward(q, k, v, beta, W, reset, *outputs)
+    return outputs
+
+
+@_delta_forward.register_fake
+def _delta_forward_fake(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, keep: bool, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    error = v.new_empty(v.shape if keep and beta is not None else 0)
+    return v.new_empty(v.shape), W.new_empty(W.shape), error
+
+
+@torch.library.custom_op("deltabeast::delta_backward", mutates_args=())
+def _delta_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    W: Tensor,
+    reset: Tensor,
+    error: Tensor,
+    dy: Tensor | None,
+    dW_T: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, beta (of the sum rule: empty) and W."""
+    q, k, v = _rows(q, k, v)
+    W, reset = _dense(W, reset)
+    dy, dW_T = _gradient(dy), _gradient(dW_T)
+    grads = _delta_backward_fake(q, k, v, beta, W, reset, error, dy, dW_T, backend)
+    _launch(backend).delta_backward(q, k, v, beta, W, reset, error, dy, dW_T, *grads)
+    return grads
+
+
+@_delta_backward.register_fake
+def _delta_backward_fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    W: Tensor,
+    reset: Tensor,
+    error: Tensor,
+    dy: Tensor | None,
+    dW_T: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dbeta = v.new_empty(0 if beta is None else beta.shape)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbeta, W.new_empty(W.shape)
+
+
+def _delta_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    *tensors, _, ctx.backend = inputs
+    ctx.save_for_backward(*tensors, output[-1])
+
+
+@without_autocast
+def _delta_differentiate(
+    ctx: Any, dy: Tensor | None, dW_T: Tensor | None, _: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    dq, dk, dv, dbeta, dW = _delta_backward(*ctx.saved_tensors, dy, dW_T, ctx.backend)
+    return dq, dk, dv, dbeta if dbeta.numel() else None, dW, None, None, None
+
+
+_delta_forward.register_autograd(_delta_differentiate, setup_context=_delta_save)
+
+
+@torch.library.custom_op("deltabeast::delta_rnn_forward", mutates_args=())
+def _delta_rnn_forward(
+    z: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    R: Tensor,
+    y0: Tensor,
+    reset: Tensor,
+    keep: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """y and R after the last step; for backward the error, the softmax of y before each step, `_new_kept`."""
+    z, k, v = _rows(z, k, v)
+    R, y0, reset = _dense(R, y0, reset)
+    outputs = _delta_rnn_forward_fake(z, k, v, beta, R, y0, reset, keep, backend)
+    _launch(backend).delta_rnn_forward(z, k, v, beta, R, y0, reset, *outputs)
+    return outputs
+
+
+@_delta_rnn_forward.register_fake
+def _delta_rnn_forward_fake(
+    z: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    R: Tensor,
+    y0: Tensor,
+    reset: Tensor,
+    keep: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    error, p = (v.new_empty(v.shape if keep else 0) for _ in range(2))
+    return v.new_empty(v.shape), R.new_empty(R.shape), error, p, _new_kept(R, len(v), keep, backend)
+
+
+@torch.library.custom_op("deltabeast::delta_rnn_backward", mutates_args=())
+def _delta_rnn_backward(
+    k: Tensor,
+    beta: Tensor,
+    R: Tensor,
+    reset: Tensor,
+    error: Tensor,
+    p: Tensor,
+    kept: Tensor,
+    dy: Tensor | None,
+    dR_T: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of z, k, v, beta, R and y0."""
+    (k,), (R, reset) = _rows(k), _dense(R, reset)
+    dy, dR_T = _gradient(dy), _gradient(dR_T)
+    grads = _delta_rnn_backward_fake(k, beta, R, reset, error, p, kept, dy, dR_T, backend)
+    _launch(backend).delta_rnn_backward(k, beta, R, reset, error, p, kept, dy, dR_T, *grads)
+    return grads
+
+
+@_delta_rnn_backward.register_fake
+def _delta_rnn_backward_fake(
+    k: Tensor,
+    beta: Tensor,
+    R: Tensor,
+    reset: Tensor,
+    error: Tensor,
+    p: Tensor,
+    kept: Tensor,
+    dy: Tensor | None,
+    dR_T: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dz, dk, dv = (p.new_empty(p.shape) for _ in range(3))
+    return dz, dk, dv, beta.new_empty(beta.shape), R.new_empty(R.shape), p.new_empty(p.shape[1:])
+
+
+def _delta_rnn_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    _, k, _, beta, R, _, reset, _, ctx.backend = inputs
+    ctx.save_for_backward(k, beta, R, reset, *output[2:])
+
+
+@without_autocast
+def _delta_rnn_differentiate(
+    ctx: Any, dy: Tensor | None, dR_T: Tensor | None, *_: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    return *_delta_rnn_backward(*ctx.saved_tensors, dy, dR_T, ctx.backend), None, None, None
+
+
+_delta_rnn_forward.register_autograd(_delta_rnn_differentiate, setup_context=_delta_rnn_save)
+
+
+@torch.library.custom_op("deltabeast::recurrent_delta_forward", mutates_args=())
+def _recurrent_delta_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    Rq: Tensor,
+    Rk: Tensor,
+    Rv: Tensor,
+    rb: Tensor,
+    W: Tensor,
+    y0: Tensor,
+    reset: Tensor,
+    keep: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """y and W after the last step; for backward g, the q, k, beta used, the error and `_new_kept`."""
+    q, k, v = _rows(q, k, v)
+    Rq, Rk, Rv, rb, W, y0, reset = _dense(Rq, Rk, Rv, rb, W, y0, reset)
+    outputs = _recurrent_delta_forward_fake(q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset, keep, backend)
+    _launch(backend).recurrent_delta_forward(q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset, *outputs)
+    return outputs
+
+
+@_recurrent_delta_forward.register_fake
+def _recurrent_delta_forward_fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    Rq: Tensor,
+    Rk: Tensor,
+    Rv: Tensor,
+    rb: Tensor,
+    W: Tensor,
+    y0: Tensor,
+    reset: Tensor,
+    keep: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    g, q_used, k_used, beta_used, error = (x.new_empty(x.shape if keep else 0) for x in (v, q, k, beta, v))
+    kept = _new_kept(W, len(v), keep, backend)
+    return v.new_empty(v.shape), W.new_empty(W.shape), g, q_used, k_used, beta_used, error, kept
+
+
+@torch.library.custom_op("deltabeast::recurrent_delta_backward", mutates_args=())
+def _recurrent_delta_backward(
+    Rq: Tensor,
+    Rk: Tensor,
+    Rv: Tensor,
+    rb: Tensor,
+    W: Tensor,
+    reset: Tensor,
+    g: Tensor,
+    q_used: Tensor,
+    k_used: Tensor,
+    beta_used: Tensor,
+    error: Tensor,
+    kept: Tensor,
+    dy: Tensor | None,
+    dW_T: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, beta, W and y0."""
+    Rq, Rk, Rv, rb, W, reset = _dense(Rq, Rk, Rv, rb, W, reset)
+    saved = (Rq, Rk, Rv, rb, W, reset, g, q_used, k_used, beta_used, error, kept)
+    inputs = (*saved, _gradient(dy), _gradient(dW_T))
+    grads = _recurrent_delta_backward_fake(*inputs, backend)
+    _launch(backend).recurrent_delta_backward(*inputs, *grads)
+    return grads
+
+
+@_recurrent_delta_backward.register_fake
+def _recurrent_delta_backward_fake(
+    Rq: Tensor,
+    Rk: Tensor,
+    Rv: Tensor,
+    rb: Tensor,
+    W: Tensor,
+    reset: Tensor,
+    g: Tensor,
+    q_used: Tensor,
+    k_used: Tensor,
+    beta_used: Tensor,
+    error: Tensor,
+    kept: Tensor,
+    dy: Tensor | None,
+    dW_T: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dq, dk, dv, dbeta = (x.new_empty(x.shape) for x in (q_used, k_used, g, beta_used))
+    return dq, dk, dv, dbeta, W.new_empty(W.shape), g.new_empty(g.shape[1:])
+
+
+def _recurrent_delta_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    Rq, Rk, Rv, rb, W, _, reset, _, ctx.backend = inputs[4:]
+    ctx.save_for_backward(Rq, Rk, Rv, rb, W, reset, *output[2:])
+
+
+@without_autocast
+def _recurrent_delta_differentiate(
+    ctx: Any, dy: Tensor | None, dW_T: Tensor | None, *_: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    grads = _recurrent_delta_backward(*ctx.saved_tensors, dy, dW_T, ctx.backend)
+    dq, dk, dv, dbeta, dW, dy0 = grads
+    g = ctx.saved_tensors[6]
+    dRq, dRk, dRv, drb = (sum_of_outer(g, dx) for dx in (dq, dk, dv, dbeta.unsqueeze(-1)))
+    return dq, dk, dv, dbeta, dRq, dRk, dRv, drb.squeeze(-1), dW, dy0, None, None, None
+
+
+_recurrent_delta_forward.register_autograd(
+    _recurrent_delta_differentiate, setup_context=_recurrent_delta_save
+)
+
+
+def sum_rule(
+    q: Tensor, k: Tensor, v: Tensor, W: Tensor, reset: Tensor, backend: str
+) -> tuple[Tensor, Tensor]:
+    """Equals `reference.sum_rule` to rounding."""
+    y, W_T, _ = _delta_forward(q, k, v, None, W, reset, wants_gradient(q, k, v, W), backend)
+    return y, W_T
+
+
+def delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, W: Tensor, reset: Tensor, backend: str
+) -> tuple[Tensor, Tensor]:
+    """Equals `reference.delta_rule` to rounding."""
+    y, W_T, _ = _delta_forward(q, k, v, beta, W, reset, wants_gradient(q, k, v, beta, W), backend)
+    return y, W_T
+
+
+def delta_rnn(
+    z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Equals `reference.delta_rnn` to rounding."""
+    inputs = (z, k, v, beta, R, y0)
+    y, R_T, *_ = _delta_rnn_forward(*inputs, reset, wants_gradient(*inputs), backend)
+    return y, R_T, y[-1]
+
+
+def recurrent_delta(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    Rq: Tensor,
+    Rk: Tensor,
+    Rv: Tensor,
+    rb: Tensor,
+    W: Tensor,
+    y0: Tensor,
+    reset: Tensor,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Equals `reference.recurrent_delta` to rounding."""
+    inputs = (q, k, v, beta, Rq, Rk, Rv, rb, W, y0)
+    y, W_T, *_ = _recurrent_delta_forward(*inputs, reset, wants_gradient(*inputs), backend)
+    return y, W_T, y[-1]

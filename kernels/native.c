@@ -1,0 +1,556 @@
+/* The rules of fast weights on CPUs, forward and backward: one head of one batch row at a time, its fast weights
+ * in the first-level cache from the first step to the last. kernels/README.md has the equations.
+ *
+ * A vector is a row of N blocks of LANES numbers; a matrix is an array of rows. Every product of a matrix and a
+ * vector adds up rows, each scaled by one entry of the vector, so that lanes never meet. Where both W x and
+ * Wᵀ x are wanted, the matrix is kept both ways round; _T marks the transposed one. What pads a row is zero or
+ * never looked at: sums run over true sizes.
+ *
+ * Compiled once for each N (-DN=2 for heads of 17 to 32 numbers): rows of known length live in registers. */
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+#define INLINE static inline __attribute__((always_inline))
+#define EACH(i) for (int i = 0; i < N; i++)
+
+typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
+typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(4 * LANES), may_alias));
+typedef float half __attribute__((vector_size(32), may_alias));
+typedef float quarter __attribute__((vector_size(16), may_alias));
+typedef vec row[N];
+typedef vec matrix[LANES * N * N];
+
+/* ---- rows ---- */
+
+INLINE const float *entries(const vec *x) { return (const float *)x; }
+
+INLINE void load(vec *to, const float *x, int64_t size) {
+    if (size == LANES * N) {
+        EACH(i) to[i] = ((const loose *)x)[i];
+    } else {
+        memset(to, 0, N * sizeof(vec));
+        memcpy(to, x, size * sizeof(float));
+    }
+}
+
+INLINE void store(float *x, const vec *from, int64_t size) {
+    if (size == LANES * N) {
+        EACH(i) ((loose *)x)[i] = from[i];
+    } else {
+        memcpy(x, from, size * sizeof(float));
+    }
+}
+
+INLINE void zero(vec *x) { EACH(i) x[i] = (vec){0}; }
+
+INLINE float sum_lanes(vec x) {
+    half a[2];
+    quarter b[2];
+    memcpy(a, &x, sizeof a);
+    a[0] += a[1];
+    memcpy(b, a, sizeof b);
+    b[0] += b[1];
+    return (b[0][0] + b[0][2]) + (b[0][1] + b[0][3]);
+}
+
+INLINE float dot(const vec *x, const vec *y) {
+    vec products = x[0] * y[0];
+    for (int i = 1; i < N; i++) products += x[i] * y[i];
+    return sum_lanes(products);
+}
+
+/* a where the mask is set, else b */
+INLINE vec choose(ints mask, vec a, vec b) { return (vec)((mask & (ints)a) | (~mask & (ints)b)); }
+
+/* e to the x for x <= 0; 0 below -87. A nan stays one. Cephes' polynomial: 2 units in the last place. */
+INLINE vec exponential(vec x) {
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to whole numbers */
+    vec whole = (x * 1.44269504f + shift) - shift;
+    whole = choose(whole < -126.0f, (vec){0} - 126.0f, whole);
+    vec r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    ints power = (__builtin_convertvector(whole, ints) + 127) << 23;
+    return choose(x < -87.0f, (vec){0}, p * (vec)power);
+}
+
+INLINE void tanh_of(vec *y, const vec *x) {
+    EACH(i) {
+        ints sign = (ints)x[i] & INT32_MIN;
+        vec e = exponential(-2.0f * (vec)((ints)x[i] & INT32_MAX)); /* at most 1: no overflow */
+        y[i] = (vec)((ints)((1.0f - e) / (1.0f + e)) | sign);
+    }
+}
+
+INLINE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+INLINE void softmax(vec *x, int64_t size) {
+    for (int64_t j = size; j < LANES * N; j++) ((float *)x)[j] = -INFINITY;
+    vec largest = x[0], sums = {0};
+    for (int i = 1; i < N; i++) largest = choose(x[i] > largest, x[i], largest);
+    float m[LANES];
+    memcpy(m, &largest, sizeof m);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; j++) m[j] = m[j + half] > m[j] ? m[j + half] : m[j];
+    EACH(i) sums += x[i] = exponential(x[i] - m[0]);
+    float total = sum_lanes(sums);
+    EACH(i) x[i] /= total;
+}
+
+/* dp becomes the gradient of what the softmax p was taken of */
+INLINE void softmax_backward(vec *dp, const vec *p) {
+    float mean = dot(dp, p);
+    EACH(i) dp[i] = p[i] * (dp[i] - mean);
+}
+
+/* ---- matrices ---- */
+
+/* y = sum of x_i M_i, or y + it */
+INLINE void contract(vec *y, const vec *x, const vec *M, int64_t rows, bool add) {
+    const float *s = entries(x);
+    row even, odd; /* two chains of additions, as each waits for itself */
+    EACH(i) even[i] = add ? y[i] : (vec){0};
+    zero(odd);
+    int64_t j = 0;
+    for (; j + 1 < rows; j += 2) {
+        EACH(i) even[i] += s[j] * M[j * N + i];
+        EACH(i) odd[i] += s[j + 1] * M[(j + 1) * N + i];
+    }
+    if (j < rows) EACH(i) even[i] += s[j] * M[j * N + i];
+    EACH(i) y[i] = even[i] + odd[i];
+}
+
+/* M_i += x_i a, and y = sum of s_i M_i */
+INLINE void write_and_contract(
+    vec *y, const vec *scales, vec *M, const vec *x, const vec *a, int64_t rows
+) {
+    const float *s = entries(scales), *f = entries(x);
+    row even, odd;
+    zero(even), zero(odd);
+    int64_t j = 0;
+    for (; j + 1 < rows; j += 2) {
+        EACH(i) even[i] += s[j] * (M[j * N + i] += f[j] * a[i]);
+        EACH(i) odd[i] += s[j + 1] * (M[(j + 1) * N + i] += f[j + 1] * a[i]);
+    }
+    if (j < rows) EACH(i) even[i] += s[j] * (M[j * N + i] += f[j] * a[i]);
+    EACH(i) y[i] = even[i] + odd[i];
+}
+
+/* M_i += x_i a */
+INLINE void write(vec *M, const vec *x, const vec *a, int64_t rows) {
+    for (int64_t j = 0; j < rows; j++) EACH(i) M[j * N + i] += entries(x)[j] * a[i];
+}
+
+INLINE void clear(vec *M) { memset(M, 0, LANES * N * N * sizeof(vec)); }
+
+/* the rows `[rows, size]` at x, padded */
+INLINE void load_matrix(vec *M, const float *x, int64_t rows, int64_t size) {
+    clear(M);
+    for (int64_t j = 0; j < rows; j++) load(M + j * N, x + j * size, size);
+}
+
+INLINE void store_matrix(float *x, const vec *M, int64_t rows, int64_t size) {
+    for (int64_t j = 0; j < rows; j++) store(x + j * size, M + j * N, size);
+}
+
+#define INDICES(i) i, 16 + i, 1 + i, 17 + i, 2 + i, 18 + i, 3 + i, 19 + i, \
+    4 + i, 20 + i, 5 + i, 21 + i, 6 + i, 22 + i, 7 + i, 23 + i
+#ifdef __clang__
+#define INTERLEAVE(a, b, from) __builtin_shufflevector(a, b, INDICES(from))
+#else
+#define INTERLEAVE(a, b, from) __builtin_shuffle(a, b, (ints){INDICES(from)})
+#endif
+
+/* The transpose of LANES rows, N blocks apart. Each round joins halves of pairs of rows twice as far apart. */
+INLINE void transpose_block(vec *to, const vec *from) {
+    vec a[LANES], b[LANES];
+    for (int j = 0; j < LANES; j++) a[j] = from[j * N];
+    for (int round = 0; round < 4; round++) {
+        for (int j = 0; j < LANES / 2; j++) {
+            b[2 * j] = INTERLEAVE(a[j], a[j + LANES / 2], 0);
+            b[2 * j + 1] = INTERLEAVE(a[j], a[j + LANES / 2], 8);
+        }
+        memcpy(a, b, sizeof a);
+    }
+    for (int j = 0; j < LANES; j++) to[j * N] = a[j];
+}
+
+INLINE void transpose(vec *to, const vec *from) {
+    EACH(i) for (int j = 0; j < N; j++) transpose_block(to + j * LANES * N + i, from + i * LANES * N + j);
+}
+
+/* ---- the rules ----
+ * q, k, v and the like are [T, B, H, size] with strides in numbers, the last dimension dense; all else is dense.
+ * Each function works on the heads first..last-1 of all H B, those of one head next to each other. */
+
+typedef struct {
+    const float *at;
+    int64_t t, b, h;
+} strided;
+
+typedef struct {
+    int64_t T, B, H, V, K, first, last;
+    const bool *reset;
+} span;
+
+INLINE const float *of(strided x, int64_t t, int64_t b, int64_t h) {
+    return x.at + t * x.t + b * x.b + h * x.h;
+}
+
+/* where [t, b, h] stands in a dense [T, B, H] */
+INLINE int64_t flat(const span *s, int64_t t, int64_t b, int64_t h) { return (t * s->B + b) * s->H + h; }
+
+INLINE bool fresh(const span *s, int64_t t, int64_t b) { return s->reset[t * s->B + b]; }
+
+INLINE void load_transposed(vec *to, const float *x, const span *s) {
+    matrix M;
+    load_matrix(M, x, s->V, s->K);
+    transpose(to, M);
+}
+
+INLINE void store_transposed(float *x, const vec *from, const span *s) {
+    matrix M;
+    transpose(M, from);
+    store_matrix(x, M, s->V, s->K);
+}
+
+/* One delta-rule step: W_T moves to after the write; u is what was written, beta (v - W k). */
+INLINE void delta_step(
+    vec *y, vec *error, vec *W_T, const vec *q, const vec *k, const vec *v, float beta, int64_t K
+) {
+    row u;
+    contract(error, k, W_T, K, false);
+    EACH(i) error[i] = v[i] - error[i];
+    EACH(i) u[i] = beta * error[i];
+    write_and_contract(y, q, W_T, k, u, K);
+}
+
+/* Sum rule where beta.at is NULL. error may be NULL: then it is not kept. */
+void delta_forward(
+    const span *s, strided q, strided k, strided v, strided beta, const float *W, float *y, float *W_last,
+    float *error
+) {
+    for (int64_t head = s->first; head < s->last; head++) {
+        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+        matrix now;
+        load_transposed(now, W + first * s->V * s->K, s);
+        for (int64_t t = 0; t < s->T; t++) {
+            const int64_t at = flat(s, t, b, h);
+            row q_row, k_row, v_row, y_row, error_row;
+            if (fresh(s, t, b)) clear(now);
+            load(q_row, of(q, t, b, h), s->K);
+            load(k_row, of(k, t, b, h), s->K);
+            load(v_row, of(v, t, b, h), s->V);
+            if (beta.at) {
+                delta_step(y_row, error_row, now, q_row, k_row, v_row, *of(beta, t, b, h), s->K);
+                if (error) store(error + at * s->V, error_row, s->V);
+            } else {
+                write_and_contract(y_row, q_row, now, k_row, v_row, s->K);
+            }
+            store(y + at * s->V, y_row, s->V);
+        }
+        store_transposed(W_last + first * s->V * s->K, now, s);
+    }
+}
+
+/* The gradients of y and of the last W may be NULL: zeros. */
+void delta_backward(
+    const span *s, strided q, strided k, strided v, strided beta, const float *W, const float *error,
+    const float *dy, const float *dW_last, float *dq, float *dk, float *dv, float *dbeta, float *dW
+) {
+    for (int64_t head = s->first; head < s->last; head++) {
+        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+        matrix G, G_T, now;
+        row q_row, k_row, u, dy_row, dk_row, dv_row;
+        zero(dy_row);
+        clear(G), clear(G_T);
+        if (dW_last) {
+            load_matrix(G, dW_last + first * s->V * s->K, s->V, s->K);
+            transpose(G_T, G);
+        }
+        for (int64_t t = s->T - 1; t >= 0; t--) {
+            const int64_t at = flat(s, t, b, h);
+            const float strength = beta.at ? *of(beta, t, b, h) : 1.0f;
+            load(q_row, of(q, t, b, h), s->K);
+            load(k_row, of(k, t, b, h), s->K);
+            load(u, beta.at ? error + at * s->V : of(v, t, b, h), s->V);
+            EACH(i) u[i] *= strength;
+            if (dy) load(dy_row, dy + at * s->V, s->V);
+            write_and_contract(dk_row, u, G, dy_row, q_row, s->V);
+            write_and_contract(dv_row, k_row, G_T, q_row, dy_row, s->K); /* the gradient of u */
+            store(dk + at * s->K, dk_row, s->K);
+            if (beta.at) {
+                row error_row, minus_dv;
+                load(error_row, error + at * s->V, s->V);
+                dbeta[at] = dot(dv_row, error_row);
+                EACH(i) dv_row[i] *= strength;
+                EACH(i) minus_dv[i] = -dv_row[i];
+                write(G, minus_dv, k_row, s->V);
+                write(G_T, k_row, minus_dv, s->K);
+            }
+            store(dv + at * s->V, dv_row, s->V);
+            if (fresh(s, t, b)) clear(G), clear(G_T);
+        }
+        store_matrix(dW + first * s->V * s->K, G, s->V, s->K);
+
+        load_matrix(now, W + first * s->V * s->K, s->V, s->K);
+        for (int64_t t = 0; t < s->T; t++) {
+            const int64_t at = flat(s, t, b, h);
+            row dq_row;
+            if (fresh(s, t, b)) clear(now);
+            load(k_row, of(k, t, b, h), s->K);
+            load(u, beta.at ? error + at * s->V : of(v, t, b, h), s->V);
+            if (beta.at) {
+                const float strength = *of(beta, t, b, h);
+                row minus_dv;
+                EACH(i) u[i] *= strength;
+                load(dk_row, dk + at * s->K, s->K);
+                load(minus_dv, dv + at * s->V, s->V);
+                EACH(i) minus_dv[i] = -minus_dv[i];
+                contract(dk_row, minus_dv, now, s->V, true);
+                store(dk + at * s->K, dk_row, s->K);
+            }
+            if (dy) load(dy_row, dy + at * s->V, s->V);
+            write_and_contract(dq_row, dy_row, now, u, k_row, s->V);
+            store(dq + at * s->K, dq_row, s->K);
+        }
+    }
+}
+
+/* error and p, which backward needs, may be NULL. */
+void delta_rnn_forward(
+    const span *s, strided z, strided k, strided v, strided beta, const float *R, const float *y0, float *y,
+    float *R_last, float *error, float *p
+) {
+    for (int64_t head = s->first; head < s->last; head++) {
+        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+        matrix now;
+        row p_row, k_row, v_row, z_row, y_row, error_row;
+        load_transposed(now, R + first * s->V * s->K, s);
+        load(p_row, y0 + first * s->V, s->V);
+        for (int64_t t = 0; t < s->T; t++) {
+            const int64_t at = flat(s, t, b, h);
+            if (fresh(s, t, b)) clear(now), zero(p_row);
+            softmax(p_row, s->V);
+            load(k_row, of(k, t, b, h), s->K);
+            load(v_row, of(v, t, b, h), s->V);
+            load(z_row, of(z, t, b, h), s->V);
+            delta_step(y_row, error_row, now, p_row, k_row, v_row, *of(beta, t, b, h), s->K);
+            EACH(i) y_row[i] += z_row[i];
+            store(y + at * s->V, y_row, s->V);
+            if (error) {
+                store(error + at * s->V, error_row, s->V);
+                store(p + at * s->V, p_row, s->V);
+            }
+            memcpy(p_row, y_row, sizeof p_row);
+        }
+        store_transposed(R_last + first * s->V * s->K, now, s);
+    }
+}
+
+/* W before every step, [T] matrices, by doing the writes again: the same numbers. */
+INLINE void replay(
+    vec *past, const span *s, strided k, strided beta, const float *W, const float *error, int64_t b, int64_t h
+) {
+    const int64_t size = LANES * N * N;
+    row k_row, u;
+    load_matrix(past, W + flat(s, 0, b, h) * s->V * s->K, s->V, s->K);
+    for (int64_t t = 0; t < s->T; t++) {
+        vec *now = past + t * size;
+        if (fresh(s, t, b)) clear(now);
+        if (t == s->T - 1) break;
+        const float strength = *of(beta, t, b, h);
+        load(k_row, of(k, t, b, h), s->K);
+        load(u, error + flat(s, t, b, h) * s->V, s->V);
+        EACH(i) u[i] *= strength;
+        memcpy(now + size, now, size * sizeof(vec));
+        write(now + size, u, k_row, s->V);
+    }
+}
+
+/* Gradients of one delta-rule step; W is the one before it, G and G_T move from after it to before it. */
+INLINE float delta_step_backward(
+    vec *dq, vec *dk, vec *dv, vec *G, vec *G_T, const vec *W, const vec *q, const vec *k, float beta,
+    const vec *error, const vec *dy, const span *s
+) {
+    row u, minus_dv;
+    EACH(i) u[i] = beta * error[i];
+    write_and_contract(dk, u, G, dy, q, s->V);
+    write_and_contract(dv, k, G_T, q, dy, s->K); /* the gradient of u */
+    const float dbeta = dot(dv, error), match = dot(u, dy);
+    EACH(i) dv[i] *= beta;
+    EACH(i) minus_dv[i] = -dv[i];
+    contract(dq, dy, W, s->V, false);
+    EACH(i) dq[i] += match * k[i];
+    contract(dk, minus_dv, W, s->V, true);
+    write(G, minus_dv, k, s->V);
+    write(G_T, k, minus_dv, s->K);
+    return dbeta;
+}
+
+/* `past` has room for T matrices. */
+void delta_rnn_backward(
+    const span *s, strided k, strided beta, const float *R, const float *error, const float *p, const float *dy,
+    const float *dR_last, float *dz, float *dk, float *dv, float *dbeta, float *dR, float *dy0, vec *past
+) {
+    for (int64_t head = s->first; head < s->last; head++) {
+        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+        matrix G, G_T;
+        row p_row, k_row, error_row, dy_row, dp_row, dk_row, dv_row;
+        clear(G), clear(G_T), zero(dp_row);
+        if (dR_last) {
+            load_matrix(G, dR_last + first * s->V * s->K, s->V, s->K);
+            transpose(G_T, G);
+        }
+        replay(past, s, k, beta, R, error, b, h);
+        for (int64_t t = s->T - 1; t >= 0; t--) {
+            const int64_t at = flat(s, t, b, h);
+            zero(dy_row);
+            if (dy) load(dy_row, dy + at * s->V, s->V);
+            EACH(i) dy_row[i] += dp_row[i];
+            store(dz + at * s->V, dy_row, s->V);
+            load(p_row, p + at * s->V, s->V);
+            load(k_row, of(k, t, b, h), s->K);
+            load(error_row, error + at * s->V, s->V);
+            dbeta[at] = delta_step_backward(
+                dp_row, dk_row, dv_row, G, G_T, past + t * LANES * N * N, p_row, k_row, *of(beta, t, b, h),
+                error_row, dy_row, s
+            );
+            store(dk + at * s->K, dk_row, s->K);
+            store(dv + at * s->V, dv_row, s->V);
+            softmax_backward(dp_row, p_row);
+            if (fresh(s, t, b)) clear(G), clear(G_T), zero(dp_row);
+        }
+        store_matrix(dR + first * s->V * s->K, G, s->V, s->K);
+        store(dy0 + first * s->V, dp_row, s->V);
+    }
+}
+
+/* The slow recurrent weights of one head, or their transposes. */
+typedef struct {
+    matrix q, k, v;
+    row beta;
+} recurrent;
+
+INLINE void load_recurrent(
+    recurrent *to, const float *Rq, const float *Rk, const float *Rv, const float *rb, int64_t h, const span *s
+) {
+    load_matrix(to->q, Rq + h * s->V * s->K, s->V, s->K);
+    load_matrix(to->k, Rk + h * s->V * s->K, s->V, s->K);
+    load_matrix(to->v, Rv + h * s->V * s->V, s->V, s->V);
+    load(to->beta, rb + h * s->V, s->V);
+}
+
+INLINE void transpose_in_place(vec *M) {
+    matrix copy;
+    memcpy(copy, M, LANES * N * N * sizeof(vec));
+    transpose(M, copy);
+}
+
+/* g and what follows, which backward needs, may all be NULL. */
+void recurrent_delta_forward(
+    const span *s, strided q, strided k, strided v, strided beta, const float *Rq, const float *Rk, const float *Rv,
+    const float *rb, const float *W, const float *y0, float *y, float *W_last, float *g, float *q_used,
+    float *k_used, float *beta_used, float *error
+) {
+    recurrent R;
+    for (int64_t head = s->first; head < s->last; head++) {
+        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+        matrix now;
+        row q_row, k_row, v_row, y_row, g_row, error_row;
+        if (b == 0 || head == s->first) load_recurrent(&R, Rq, Rk, Rv, rb, h, s);
+        load_transposed(now, W + first * s->V * s->K, s);
+        load(y_row, y0 + first * s->V, s->V);
+        for (int64_t t = 0; t < s->T; t++) {
+            const int64_t at = flat(s, t, b, h);
+            if (fresh(s, t, b)) clear(now), zero(y_row);
+            tanh_of(g_row, y_row);
+            load(q_row, of(q, t, b, h), s->K);
+            load(k_row, of(k, t, b, h), s->K);
+            load(v_row, of(v, t, b, h), s->V);
+            contract(q_row, g_row, R.q, s->V, true);
+            contract(k_row, g_row, R.k, s->V, true);
+            contract(v_row, g_row, R.v, s->V, true);
+            softmax(q_row, s->K);
+            softmax(k_row, s->K);
+            const float strength = sigmoid(*of(beta, t, b, h) + dot(g_row, R.beta));
+            delta_step(y_row, error_row, now, q_row, k_row, v_row, strength, s->K);
+            store(y + at * s->V, y_row, s->V);
+            if (g) {
+                store(g + at * s->V, g_row, s->V);
+                store(q_used + at * s->K, q_row, s->K);
+                store(k_used + at * s->K, k_row, s->K);
+                store(error + at * s->V, error_row, s->V);
+                beta_used[at] = strength;
+            }
+        }
+        store_transposed(W_last + first * s->V * s->K, now, s);
+    }
+}
+
+/* `past` has room for T matrices. */
+void recurrent_delta_backward(
+    const span *s, const float *Rq, const float *Rk, const float *Rv, const float *rb, const float *W,
+    const float *g, const float *q_used, const float *k_used, const float *beta_used, const float *error,
+    const float *dy, const float *dW_last, float *dq, float *dk, float *dv, float *dbeta, float *dW, float *dy0,
+    vec *past
+) {
+    const strided k = {k_used, s->B * s->H * s->K, s->H * s->K, s->K};
+    const strided beta = {beta_used, s->B * s->H, s->H, 1};
+    recurrent R_T;
+    for (int64_t head = s->first; head < s->last; head++) {
+        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+        matrix G, G_T;
+        row g_row, q_row, k_row, error_row, dy_row, dg_row, dq_row, dk_row, dv_row;
+        if (b == 0 || head == s->first) {
+            load_recurrent(&R_T, Rq, Rk, Rv, rb, h, s);
+            transpose_in_place(R_T.q);
+            transpose_in_place(R_T.k);
+            transpose_in_place(R_T.v);
+        }
+        clear(G), clear(G_T), zero(dg_row);
+        if (dW_last) {
+            load_matrix(G, dW_last + first * s->V * s->K, s->V, s->K);
+            transpose(G_T, G);
+        }
+        replay(past, s, k, beta, W, error, b, h);
+        for (int64_t t = s->T - 1; t >= 0; t--) {
+            const int64_t at = flat(s, t, b, h);
+            const float strength = beta_used[at];
+            zero(dy_row);
+            if (dy) load(dy_row, dy + at * s->V, s->V);
+            EACH(i) dy_row[i] += dg_row[i];
+            load(g_row, g + at * s->V, s->V);
+            load(q_row, q_used + at * s->K, s->K);
+            load(k_row, k_used + at * s->K, s->K);
+            load(error_row, error + at * s->V, s->V);
+            const float dstrength = delta_step_backward(
+                dq_row, dk_row, dv_row, G, G_T, past + t * LANES * N * N, q_row, k_row, strength, error_row,
+                dy_row, s
+            );
+            softmax_backward(dq_row, q_row);
+            softmax_backward(dk_row, k_row);
+            dbeta[at] = dstrength * strength * (1.0f - strength);
+            store(dq + at * s->K, dq_row, s->K);
+            store(dk + at * s->K, dk_row, s->K);
+            store(dv + at * s->V, dv_row, s->V);
+            contract(dg_row, dq_row, R_T.q, s->K, false);
+            contract(dg_row, dk_row, R_T.k, s->K, true);
+            contract(dg_row, dv_row, R_T.v, s->V, true);
+            EACH(i) dg_row[i] = (dg_row[i] + dbeta[at] * R_T.beta[i]) * (1.0f - g_row[i] * g_row[i]);
+            if (fresh(s, t, b)) clear(G), clear(G_T), zero(dg_row);
+        }
+        store_matrix(dW + first * s->V * s->K, G, s->V, s->K);
+        store(dy0 + first * s->V, dg_row, s->V);
+    }
+}
+

@@ -1,0 +1,156 @@
+"""What the fused kernels owe as operators, Triton's and those in C: strides, autocast, `torch.compile`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+from fastweight_helpers import assert_near, make_reset
+from fastweight_rules import RULES, Inputs, make_inputs, run
+from torch import Tensor
+
+pytestmark = [
+    # NumPy's, from the interpreter, of numbers that are broken on purpose.
+    pytest.mark.filterwarnings("ignore:(invalid value|overflow|All-NaN):RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning"),
+]
+
+DEVICE = {"native": "cpu"}
+if find_spec("triton"):
+    DEVICE["triton"] = "cuda" if torch.cuda.is_available() else "cpu"
+CASES = [(backend, rule) for backend in DEVICE for rule in RULES if (backend, rule) != ("native", "lstm")]
+TOLERANCE = 1e-5  # ten times that for one row
+
+
+def on_device(backend: str, inputs: Inputs) -> list[Tensor]:
+    return [x.to(DEVICE[backend], torch.float32) for x in inputs]
+
+
+@pytest.mark.parametrize(("backend", "rule"), [c for c in CASES if c[1] in ("recurrent_delta", "lstm")])
+def test_large_pre_activations(backend: str, rule: str, seed: int) -> None:
+    """Where exp would overflow or round to zero. Some gradients then have no digits left in float32."""
+    inputs = make_inputs(rule, 5, most=1)
+    first = len(inputs) - 6 if rule == "recurrent_delta" else 1
+    large = tuple(40 * x if i < first or i == len(inputs) - 1 else x for i, x in enumerate(inputs))
+    reset = make_reset("none", 5, inputs[0].shape[1])
+    got = run(rule, large, reset, backend, torch.float32, DEVICE[backend])
+    single = run(rule, large, reset, "reference", torch.float32)
+    double = run(rule, tuple(x.float() for x in large), reset, "reference", torch.float64)
+    scale = max(1.0, *(float(tensor.abs().max()) for tensor in single.values()))
+    for name in got:
+        torch.testing.assert_close(got[name], single[name], rtol=1e-4, atol=1e-5 * scale)
+        if name.startswith("output"):
+            assert_near(name, got[name], double[name], TOLERANCE)
+
+
+@pytest.mark.parametrize(("backend", "rule"), CASES)
+def test_takes_any_strides(backend: str, rule: str, seed: int) -> None:
+    """Inputs that are views of one projection, or transposed, or expanded."""
+    inputs = make_inputs(rule, 3, most=2)
+    reset = make_reset("random", 3, inputs[0].shape[1])
+    want = run(rule, inputs, reset, backend, torch.float32, DEVICE[backend])
+    leaves = [x.requires_grad_() for x in on_device(backend, inputs)]
+    views = []
+    for i, x in enumerate(leaves):
+        part = torch.cat((torch.full_like(x, torch.nan), x), -1)[..., x.shape[-1] :]
+        swapped = x.transpose(0, 1).contiguous().transpose(0, 1)
+        spread = torch.stack((x, torch.full_like(x, torch.nan)), -1)[..., 0]
+        views.append((part, swapped, spread)[(i + seed) % 3])
+    wide = torch.stack((~reset, reset), -1).to(DEVICE[backend])
+    outputs = RULES[rule](*views, wide[..., 1], backend=backend)
+    for i, out in enumerate(outputs):
+        assert_near(f"output {i}", out.detach().cpu(), want[f"output {i}"], 1e-6)
+    leaves = [x.detach().requires_grad_() for x in leaves]
+    y, *_ = RULES[rule](*leaves, reset.to(DEVICE[backend]), backend=backend)
+    one = torch.ones((), device=DEVICE[backend])
+    expanded = torch.autograd.grad(y, leaves, one.expand_as(y), retain_graph=True, allow_unused=True)
+    dense = torch.autograd.grad(y, leaves, torch.ones_like(y), allow_unused=True)
+    for a, b in zip(expanded, dense, strict=True):
+        assert (a is None and b is None) or torch.equal(a, b)
+
+
+@pytest.mark.parametrize(("backend", "rule"), CASES)
+def test_gradient_of_the_state_alone(backend: str, rule: str, seed: int) -> None:
+    """Outputs that no loss uses have no gradient, which is not a zero one."""
+    inputs = make_inputs(rule, 3, most=2)
+    reset = make_reset("none", 3, inputs[0].shape[1])
+    results = []
+    both = (backend, torch.float32, DEVICE[backend]), ("reference", torch.float64, "cpu")
+    for name, dtype, device in both:
+        leaves = [x.to(device, dtype, copy=True).requires_grad_() for x in inputs]
+        outputs = RULES[rule](*leaves, reset.to(device), backend=name)
+        for out in outputs:
+            grads = torch.autograd.grad(out.square().sum(), leaves, allow_unused=True, retain_graph=True)
+            results.append(
+                [torch.zeros(x.shape) if g is None else g for x, g in zip(inputs, grads, strict=True)]
+            )
+    half = len(results) // 2
+    for got, want in zip(results[:half], results[half:], strict=True):
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            assert_near(f"gradient {i}", a.cpu(), b, TOLERANCE)
+
+
+@pytest.mark.parametrize(("backend", "rule"), CASES)
+def test_without_gradients(backend: str, rule: str, seed: int) -> None:
+    inputs = make_inputs(rule, 4, most=2)
+    reset = make_reset("random", 4, inputs[0].shape[1])
+    want = RULES[rule](*inputs, reset, backend="reference")
+    given = on_device(backend, inputs)
+    before = [x.clone() for x in given]
+    with torch.inference_mode():
+        got = RULES[rule](*given, reset.to(DEVICE[backend]), backend=backend)
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        assert_near(f"output {i}", a.cpu(), b, TOLERANCE)
+    assert all(torch.equal(a, b) for a, b in zip(given, before, strict=True))
+
+
+@pytest.mark.parametrize(("backend", "rule"), CASES)
+def test_ignores_autocast(backend: str, rule: str, seed: int) -> None:
+    inputs = make_inputs(rule, 2, most=1)
+    reset = make_reset("random", 2, inputs[0].shape[1])
+    want = run(rule, inputs, reset, backend, torch.float32, DEVICE[backend])
+    with torch.autocast(DEVICE[backend], torch.bfloat16):
+        got = run(rule, inputs, reset, backend, torch.float32, DEVICE[backend])
+    assert all(torch.equal(got[name], want[name]) for name in want)
+
+
+@pytest.mark.parametrize(("backend", "rule"), CASES)
+def test_compiles_into_one_graph(backend: str, rule: str, seed: int) -> None:
+    """No graph break: `torch.compile` and CUDA graphs take the kernels as they are."""
+    inputs = make_inputs(rule, 3, most=1)
+    reset = make_reset("random", 3, inputs[0].shape[1]).to(DEVICE[backend])
+
+    def outputs_and_gradients(function: object) -> list[Tensor]:
+        leaves = [x.requires_grad_() for x in on_device(backend, inputs)]
+        outputs = function(*leaves)  # type: ignore[operator]
+        return [*outputs, *torch.autograd.grad(sum(out.square().sum() for out in outputs), leaves)]
+
+    def eager(*leaves: Tensor) -> tuple[Tensor, ...]:
+        return RULES[rule](*leaves, reset, backend=backend)
+
+    torch._dynamo.reset()  # the cases share their code, which may be compiled only so often
+    compiler = "inductor" if DEVICE[backend] == "cuda" else "aot_eager"
+    compiled = torch.compile(eager, fullgraph=True, backend=compiler)
+    for got, want in zip(outputs_and_gradients(compiled), outputs_and_gradients(eager), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(("backend", "rule"), [case for case in CASES if case[1] != "sum_rule"])
+def test_operators_are_well_formed(backend: str, rule: str, seed: int) -> None:
+    """Schema, shapes on fake tensors, autograd registration. The sum rule's is the delta rule's."""
+    inputs = [x.requires_grad_() for x in on_device(backend, make_inputs(rule, 2, most=1))]
+    reset = make_reset("random", 2, inputs[0].shape[1]).to(DEVICE[backend])
+    name = "delta" if rule == "delta_rule" else rule
+    operator = getattr(torch.ops.deltabeast, f"{name}_forward").default
+    more = () if rule == "lstm" else (backend,)
+    torch.library.opcheck(operator, (*inputs, reset, True, *more))
+    torch.library.opcheck(operator, (*(x.detach() for x in inputs), reset, False, *more))
+
+
+@pytest.mark.parametrize("backend", DEVICE)
+def test_keeps_nothing_for_actors(backend: str, seed: int) -> None:
+    inputs = on_device(backend, make_inputs("recurrent_delta", 2, most=1))
+    reset = make_reset("none", 2, inputs[0].shape[1]).to(DEVICE[backend])
+    _, _, *kept = torch.ops.deltabeast.recurrent_delta_forward(*inputs, reset, False, backend)
+    assert not any(x.numel() for x in kept)
