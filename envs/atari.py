@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from .available_cores import available_cores
-from .checks import check_actions, environment_seeds
+from .checks import Seeds, check_actions, environment_seeds
 from .episodes import EpisodeStatistics
 from .forced_actions import ForcedActions
 from .frame_stack import repeat_first_frame
@@ -88,7 +88,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         self._game_start = np.zeros(num_envs, np.int64)  # the emulator's frame count when the game began
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: Seeds | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Frames, dict[str, Any]]:
         if options:
             raise ValueError(f"Atari games take no reset options, got {sorted(options)}")

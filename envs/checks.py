@@ -1,5 +1,7 @@
 """What may be passed to an environment."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,9 +16,21 @@ def check_actions(actions: npt.ArrayLike, num_envs: int, num_actions: int) -> np
     return array.astype(np.int64, copy=False)
 
 
-def environment_seeds(seed: int, num_envs: int) -> npt.NDArray[np.int64]:
-    """One seed for each environment. Counting up from `seed` would give neighbouring seeds the same games."""
-    if seed < 0:
-        raise ValueError(f"a seed must not be negative, got {seed}")
-    state = np.random.SeedSequence(int(seed)).generate_state(num_envs)
-    return (state >> 1).astype(np.int64)  # ALE takes 31 bits
+Seeds = int | Sequence[int] | npt.NDArray[np.int64]
+"""One seed to draw each environment's from, or each environment's own."""
+
+
+def environment_seeds(seed: Seeds, num_envs: int) -> npt.NDArray[np.int64]:
+    """One seed for each environment. Counting up from one `seed` would give neighbouring ones the same games.
+
+    Raises ValueError for a negative seed, or too few or too many of them.
+    """
+    given = np.asarray(seed, np.int64)
+    if given.min() < 0:
+        raise ValueError(f"a seed must not be negative, got {given.min()}")
+    if given.ndim == 0:
+        state = np.random.SeedSequence(int(given)).generate_state(num_envs)
+        return (state >> 1).astype(np.int64)  # ALE takes 31 bits
+    if given.shape != (num_envs,):
+        raise ValueError(f"got {given.size} seeds for {num_envs} environments")
+    return given

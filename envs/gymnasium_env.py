@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from .checks import check_actions, environment_seeds
+from .checks import Seeds, check_actions, environment_seeds
 from .episodes import EpisodeStatistics
 
 Observations = npt.NDArray[Any]
@@ -49,7 +49,7 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self._statistics = EpisodeStatistics(self.num_envs)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: Seeds | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:
         seeds = None if seed is None else environment_seeds(seed, self.num_envs).tolist()
         obs, _ = self._env.reset(seed=seeds, options=options)

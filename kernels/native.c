@@ -190,7 +190,7 @@ INLINE void transpose(vec *to, const vec *from) {
 
 /* ---- the rules ----
  * q, k, v and the like are [T, B, H, size] with strides in numbers, the last dimension dense; all else is dense.
- * Each function works on the heads first..last-1 of all H B, those of one head next to each other. */
+ * Heads come in the order of h, so that those with the same slow weights follow each other. */
 
 typedef struct {
     const float *at;
@@ -198,7 +198,7 @@ typedef struct {
 } strided;
 
 typedef struct {
-    int64_t T, B, H, V, K, first, last;
+    int64_t T, B, H, V, K;
     const bool *reset;
 } span;
 
@@ -239,7 +239,7 @@ void delta_forward(
     const span *s, strided q, strided k, strided v, strided beta, const float *W, float *y, float *W_last,
     float *error
 ) {
-    for (int64_t head = s->first; head < s->last; head++) {
+    for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
         matrix now;
         load_transposed(now, W + first * s->V * s->K, s);
@@ -267,7 +267,7 @@ void delta_backward(
     const span *s, strided q, strided k, strided v, strided beta, const float *W, const float *error,
     const float *dy, const float *dW_last, float *dq, float *dk, float *dv, float *dbeta, float *dW
 ) {
-    for (int64_t head = s->first; head < s->last; head++) {
+    for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
         matrix G, G_T, now;
         row q_row, k_row, u, dy_row, dk_row, dv_row;
@@ -331,7 +331,7 @@ void delta_rnn_forward(
     const span *s, strided z, strided k, strided v, strided beta, const float *R, const float *y0, float *y,
     float *R_last, float *error, float *p
 ) {
-    for (int64_t head = s->first; head < s->last; head++) {
+    for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
         matrix now;
         row p_row, k_row, v_row, z_row, y_row, error_row;
@@ -402,7 +402,7 @@ void delta_rnn_backward(
     const span *s, strided k, strided beta, const float *R, const float *error, const float *p, const float *dy,
     const float *dR_last, float *dz, float *dk, float *dv, float *dbeta, float *dR, float *dy0, vec *past
 ) {
-    for (int64_t head = s->first; head < s->last; head++) {
+    for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
         matrix G, G_T;
         row p_row, k_row, error_row, dy_row, dp_row, dk_row, dv_row;
@@ -463,11 +463,11 @@ void recurrent_delta_forward(
     float *k_used, float *beta_used, float *error
 ) {
     recurrent R;
-    for (int64_t head = s->first; head < s->last; head++) {
+    for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
         matrix now;
         row q_row, k_row, v_row, y_row, g_row, error_row;
-        if (b == 0 || head == s->first) load_recurrent(&R, Rq, Rk, Rv, rb, h, s);
+        if (b == 0) load_recurrent(&R, Rq, Rk, Rv, rb, h, s);
         load_transposed(now, W + first * s->V * s->K, s);
         load(y_row, y0 + first * s->V, s->V);
         for (int64_t t = 0; t < s->T; t++) {
@@ -507,11 +507,11 @@ void recurrent_delta_backward(
     const strided k = {k_used, s->B * s->H * s->K, s->H * s->K, s->K};
     const strided beta = {beta_used, s->B * s->H, s->H, 1};
     recurrent R_T;
-    for (int64_t head = s->first; head < s->last; head++) {
+    for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
         matrix G, G_T;
         row g_row, q_row, k_row, error_row, dy_row, dg_row, dq_row, dk_row, dv_row;
-        if (b == 0 || head == s->first) {
+        if (b == 0) {
             load_recurrent(&R_T, Rq, Rk, Rv, rb, h, s);
             transpose_in_place(R_T.q);
             transpose_in_place(R_T.k);

@@ -53,7 +53,7 @@ class _Strided(ctypes.Structure):
 
 class _Span(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("T", "B", "H", "V", "K", "first", "last")),
+        *((name, ctypes.c_int64) for name in "TBHVK"),
         ("reset", ctypes.c_void_p),
     ]
 
@@ -161,7 +161,7 @@ def _pointers(*xs: Tensor | None) -> list[ctypes.c_void_p]:
 
 def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
     B, H, V, K = W.shape
-    span = _Span(len(reset), B, H, V, K, 0, B * H, reset.data_ptr())
+    span = _Span(len(reset), B, H, V, K, reset.data_ptr())
     getattr(_library(_blocks(max(V, K))), name)(ctypes.byref(span), *arguments)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..agents import (
     load_latest,
     resolve_checkpoint,
 )
-from ..envs import find_protocol, game_info, human_normalized, make_vector_env
+from ..envs import available_cores, find_protocol, game_info, human_normalized, make_vector_env
 from ..envs.atari import AtariGames
 from . import published
 from .errors import RunError, UsageError
@@ -81,7 +82,9 @@ def evaluate_run(
     try:
         place = resolve_device(device)
         rules = _protocol(spec, protocol)
-        make_env = _env_maker(spec, rules)
+        # On a CPU environments and networks take turns on the same cores, so threads overlap them.
+        threads = available_cores() if place.type == "cpu" else 1
+        make_env = _env_maker(spec, rules, num_threads=1 if threads > 1 else None)
         make_env(1).close()  # what is wrong with the environment is said before anything is written
     except (ValueError, FileNotFoundError) as error:
         raise UsageError(str(error)) from error
@@ -106,12 +109,13 @@ def evaluate_run(
                 make_env,
                 episodes,
                 repeats,
-                greedy=not sample,
+                greedy=not sample and name == "trained",
                 seed=seed,
                 max_episode_steps=max_episode_steps,
                 discard_negative=no_negative,
                 device=place,
                 progress=progress,
+                threads=threads,
             )
 
     comparable = rules == published.PROTOCOL and spec.game is not None and not sample
@@ -240,13 +244,19 @@ def _protocol(spec: AgentSpec, wanted: str | None) -> str | None:
     return wanted or spec.protocol or published.PROTOCOL
 
 
-def _env_maker(spec: AgentSpec, protocol: str | None) -> Callable[[int], VectorEnv]:
+def _env_maker(spec: AgentSpec, protocol: str | None, num_threads: int | None) -> Callable[[int], VectorEnv]:
     """Environments with the agent's own actions, whatever the protocol would offer."""
     if spec.game is None:
         return lambda count: make_vector_env(env_id=spec.env_id, num_envs=count)
-    full = _full_action_set(spec)
-    name = protocol or published.PROTOCOL
-    return lambda count: make_vector_env(spec.game, num_envs=count, protocol=name, full_action_set=full)
+    return partial(
+        _make_games, spec.game, protocol or published.PROTOCOL, num_threads, _full_action_set(spec)
+    )
+
+
+def _make_games(game: str, protocol: str, num_threads: int | None, full: bool, count: int) -> VectorEnv:
+    return make_vector_env(
+        game, num_envs=count, protocol=protocol, num_threads=num_threads, full_action_set=full
+    )
 
 
 def _full_action_set(spec: AgentSpec) -> bool:

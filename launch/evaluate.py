@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
+import threading
 from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..agents import AgentOutput
+from ..envs import available_cores
+from ..envs.checks import environment_seeds
 from .errors import RunError
 from .statistics import bootstrap_interval
 
@@ -26,18 +30,12 @@ class Player(Protocol):
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State: ...
 
     def act(
-        self,
-        frame: Tensor,
-        reward: Tensor,
-        done: Tensor,
-        state: State,
-        greedy: bool = False,
-        generator: torch.Generator | None = None,
+        self, frame: Tensor, reward: Tensor, done: Tensor, state: State, greedy: bool = False
     ) -> tuple[AgentOutput, State]: ...
 
 
 class RandomAgent:
-    """Plays every action with the same probability: the score that training starts from."""
+    """Gives every action the same probability: sampled, it plays for the score that training starts from."""
 
     def __init__(self, num_actions: int) -> None:
         self.num_actions = num_actions
@@ -52,12 +50,9 @@ class RandomAgent:
         done: Tensor,
         state: State,
         greedy: bool = False,
-        generator: torch.Generator | None = None,
     ) -> tuple[AgentOutput, State]:
-        batch = len(reward)
-        action = torch.randint(self.num_actions, (batch,), generator=generator, device=reward.device)
-        zeros = torch.zeros(batch, self.num_actions, device=reward.device)
-        return AgentOutput(action, zeros, zeros[:, 0]), state
+        logits = torch.zeros(len(reward), self.num_actions, device=reward.device)
+        return AgentOutput(logits.argmax(-1), logits, logits[:, 0]), state
 
 
 @dataclass(frozen=True)
@@ -126,6 +121,10 @@ class Evaluation:
 class _Row:
     """One repeat: its environment's episodes so far."""
 
+    index: int
+    seed: int
+    random: np.random.Generator
+    """what its actions are drawn with: the same whichever rows play beside it"""
     life_returns: list[float] = field(default_factory=list)
     life_lengths: list[int] = field(default_factory=list)
     game_returns: list[float] = field(default_factory=list)
@@ -145,6 +144,7 @@ def evaluate(
     discard_negative: bool = False,
     device: torch.device | str = "cpu",
     progress: Callable[[int, int, int], None] | None = None,
+    threads: int = 1,
 ) -> Evaluation:
     """Play `episodes` consecutive episodes in each of `repeats` environments.
 
@@ -155,73 +155,129 @@ def evaluate(
 
     discard_negative: leave out episodes with a negative return and play others for them.
     progress: called after every step with the episodes played and to play, and the steps played.
+    threads: share the environments among so many, of a core each: the same episodes, but for rounding.
 
     Raises RunError if an episode goes on for more than `max_episode_steps` agent steps.
     """
-    env = make_env(repeats)
-    rows = [_Row() for _ in range(repeats)]
-    result = Evaluation(episodes, repeats, _returns(rows, "life"), _returns(rows, "game"))
-    generator = torch.Generator(device).manual_seed(seed)
-    try:
-        observation, _ = env.reset(seed=seed)
-        reward = torch.zeros(repeats, device=device)
-        done = torch.ones(repeats, dtype=torch.bool, device=device)
-        state = agent.initial_state(repeats, device)
-        active = np.full(repeats, episodes > 0)
-        while active.any():
-            frame = torch.from_numpy(observation).to(device)
-            with torch.inference_mode():
-                output, state = agent.act(frame, reward, done, state, greedy, generator)
-            observation, rewards, terminated, truncated, infos = env.step(output.action.cpu().numpy())
-            over = terminated | truncated
-            reward = torch.from_numpy(np.asarray(rewards, np.float32)).to(device)
-            done = torch.from_numpy(over).to(device)
+    seeds = environment_seeds(seed, repeats).tolist()
+    rows = [_Row(i, row_seed, np.random.default_rng([seed, i])) for i, row_seed in enumerate(seeds)]
+    shares = [list(share) for share in np.array_split(np.arange(repeats), min(threads, repeats))]
+    parts = [_Part([rows[i] for i in share], episodes) for share in shares]
 
-            wraps = _array(infos, "score_wraps", repeats)
-            result.steps += int(active.sum())
-            result.score_wraps += int(wraps[active].sum())
-            for index in np.flatnonzero(active):
-                row = rows[index]
-                row.episode_steps += 1
-                row.wrapped |= bool(wraps[index])
-                if row.episode_steps > max_episode_steps:
-                    raise RunError(
-                        f"an episode of repeat {index + 1} went past {max_episode_steps:,} agent steps; "
-                        "the agent may wait for ever, evaluate under a protocol with a time limit or "
-                        "raise --max-episode-steps"
-                    )
-                if not over[index]:
-                    continue
-                _finish_episode(row, infos, int(index), discard_negative, result)
-                discarded = result.discarded_negative + result.discarded_wrapped
-                if discarded > 10 * episodes * repeats:
-                    raise RunError(f"{discarded} episodes had no valid return; the score is not measurable")
-                active[index] = len(row.life_returns) < episodes
-            if progress is not None:
-                progress(sum(len(row.life_returns) for row in rows), episodes * repeats, result.steps)
-    finally:
-        env.close()
-    return result
+    def tell() -> None:
+        if progress is not None:
+            done = sum(len(row.life_returns) for row in rows)
+            progress(done, episodes * repeats, sum(part.steps for part in parts))
+
+    def play(part: _Part) -> None:
+        torch.set_num_threads(max(1, available_cores() // len(parts)))
+        part.play(agent, make_env, greedy, max_episode_steps, discard_negative, device, tell, stop)
+
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(parts)) as pool:
+        try:
+            games = [pool.submit(play, part) for part in parts]
+            ended, _ = wait(games, return_when=FIRST_EXCEPTION)
+            for game in ended:
+                game.result()
+        finally:
+            stop.set()
+    return Evaluation(
+        episodes,
+        repeats,
+        _returns(rows, "life"),
+        _returns(rows, "game"),
+        *(sum(getattr(part, name) for part in parts) for name in _COUNTS),
+    )
 
 
-def _finish_episode(
-    row: _Row, infos: dict[str, Any], index: int, discard_negative: bool, result: Evaluation
-) -> None:
-    """Take down what ended in this step: an episode, and maybe the game."""
-    if infos["_game_return"][index]:
-        row.game_returns.append(float(infos["game_return"][index]))
-        row.game_lengths.append(int(infos["game_length"][index]))
-    if infos["_life_return"][index]:
-        value = float(infos["life_return"][index])
-        if discard_negative and value < 0:
-            result.discarded_negative += 1
-        else:
-            row.life_returns.append(value)
-            row.life_lengths.append(int(infos["life_length"][index]))
-    elif row.wrapped:
-        result.discarded_wrapped += 1
-    # Otherwise the agent never acted in it (the life was lost while buttons were pressed for it).
-    row.episode_steps, row.wrapped = 0, False
+_COUNTS = ("discarded_negative", "discarded_wrapped", "score_wraps", "steps")
+
+
+class _Part:
+    """The rows that one thread plays, and what it counts."""
+
+    def __init__(self, rows: list[_Row], episodes: int) -> None:
+        self.rows, self.episodes = rows, episodes
+        self.discarded_negative = self.discarded_wrapped = self.score_wraps = self.steps = 0
+
+    def play(
+        self,
+        agent: Player,
+        make_env: Callable[[int], VectorEnv],
+        greedy: bool,
+        max_episode_steps: int,
+        discard_negative: bool,
+        device: torch.device | str,
+        tell: Callable[[], None],
+        stop: threading.Event,
+    ) -> None:
+        count = len(self.rows)
+        env = make_env(count)
+        try:
+            observation, _ = env.reset(seed=[row.seed for row in self.rows])  # type: ignore[arg-type]
+            reward = torch.zeros(count, device=device)
+            done = torch.ones(count, dtype=torch.bool, device=device)
+            state = agent.initial_state(count, device)
+            active = np.full(count, self.episodes > 0)
+            while active.any() and not stop.is_set():
+                frame = torch.from_numpy(observation).to(device)
+                with torch.inference_mode():
+                    output, state = agent.act(frame, reward, done, state, greedy=True)
+                    actions = output.action.cpu().numpy() if greedy else self._draw(output.policy_logits)
+                observation, rewards, terminated, truncated, infos = env.step(actions)
+                over = terminated | truncated
+                reward = torch.from_numpy(np.asarray(rewards, np.float32)).to(device)
+                done = torch.from_numpy(over).to(device)
+
+                wraps = _array(infos, "score_wraps", count)
+                self.steps += int(active.sum())
+                self.score_wraps += int(wraps[active].sum())
+                for i in np.flatnonzero(active):
+                    row = self.rows[i]
+                    row.episode_steps += 1
+                    row.wrapped |= bool(wraps[i])
+                    if row.episode_steps > max_episode_steps:
+                        raise RunError(
+                            f"an episode of repeat {row.index + 1} went past {max_episode_steps:,} agent "
+                            "steps; the agent may wait for ever, evaluate under a protocol with a time limit "
+                            "or raise --max-episode-steps"
+                        )
+                    if not over[i]:
+                        continue
+                    self._finish_episode(row, infos, int(i), discard_negative)
+                    discarded = self.discarded_negative + self.discarded_wrapped
+                    if discarded > 10 * self.episodes * count:
+                        raise RunError(
+                            f"{discarded} episodes had no valid return; the score is not measurable"
+                        )
+                    active[i] = len(row.life_returns) < self.episodes
+                tell()
+        finally:
+            env.close()
+
+    def _draw(self, logits: Tensor) -> NDArray[np.int64]:
+        """Sampled actions, each row's with its own numbers: argmax of p_i / e_i with e_i ~ Exp(1)."""
+        shares = logits.softmax(-1).cpu().numpy()
+        race = np.stack([row.random.exponential(size=shares.shape[1]) for row in self.rows])
+        return (shares / race).argmax(1)
+
+    def _finish_episode(self, row: _Row, infos: dict[str, Any], i: int, discard_negative: bool) -> None:
+        """Take down what ended in this step: an episode, and maybe the game."""
+        if infos["_game_return"][i]:
+            row.game_returns.append(float(infos["game_return"][i]))
+            row.game_lengths.append(int(infos["game_length"][i]))
+        if infos["_life_return"][i]:
+            value = float(infos["life_return"][i])
+            if discard_negative and value < 0:
+                self.discarded_negative += 1
+            else:
+                row.life_returns.append(value)
+                row.life_lengths.append(int(infos["life_length"][i]))
+        elif row.wrapped:
+            self.discarded_wrapped += 1
+        # Otherwise the agent never acted in it (the life was lost while buttons were pressed for it).
+        row.episode_steps, row.wrapped = 0, False
 
 
 def _returns(rows: list[_Row], kind: str) -> Returns:

@@ -19,10 +19,15 @@ STRENGTHS = ("sigmoid", "zero", "one")
 
 
 def make_inputs(
-    rule: str, steps: int, keys: str = "softmax", strengths: str = "sigmoid", most: int = 3
+    rule: str,
+    steps: int,
+    keys: str = "softmax",
+    strengths: str = "sigmoid",
+    most: int = 3,
+    sizes: tuple[int, ...] = (16, 32, 60, 64),
 ) -> Inputs:
     """All of the rule's float arguments, float64, in its own order, of random sizes; B, H up to `most`."""
-    B, H, K, V = integer(1, most), integer(1, most), choice((16, 32, 60, 64)), choice((16, 32, 60, 64))
+    B, H, K, V = integer(1, most), integer(1, most), choice(sizes), choice(sizes)
     if rule == "delta_rnn":
         K = V
 

@@ -118,7 +118,7 @@ MUTANTS = [
     ("kernels/native.c", "((float *)x)[j] = -INFINITY", "((float *)x)[j] = 0"),
     ("kernels/native.c", "x[i] - m[0]", "x[i]"),
     ("kernels/native.c", "choose(x < -87.0f, (vec){0}, p * (vec)power)", "p * (vec)power"),
-    ("kernels/native.c", "p * r + 8.3334519073e-3f", "p * r + 8.4e-3f"),
+    ("kernels/native.c", "p * r + 1.6666665459e-1f", "p * r + 1.6e-1f"),
     ("kernels/native.c", " | sign", ""),
     ("kernels/native.c", "error[i] = v[i] - error[i]", "error[i] = v[i] + error[i]"),
     ("kernels/native.c", "minus_dv[i] = -minus_dv[i]", "minus_dv[i] = minus_dv[i]"),

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 from fastweight_helpers import assert_near, make_reset
-from fastweight_rules import RULES, Inputs, make_inputs, run
+from fastweight_rules import RULES, Inputs, assert_as_good_as_reference, make_inputs, run
 from torch import Tensor
 
 pytestmark = [
@@ -42,6 +42,17 @@ def test_large_pre_activations(backend: str, rule: str, seed: int) -> None:
         torch.testing.assert_close(got[name], single[name], rtol=1e-4, atol=1e-5 * scale)
         if name.startswith("output"):
             assert_near(name, got[name], double[name], TOLERANCE)
+
+
+@pytest.mark.parametrize(("backend", "rule"), CASES)
+def test_takes_any_size(backend: str, rule: str, seed: int) -> None:
+    """Odd ones, and ones below any block: what pads them never shows."""
+    for _ in range(3):
+        inputs = make_inputs(rule, 3, most=1, sizes=(1, 3, 15, 17, 33))
+        reset = make_reset("random", 3, inputs[0].shape[1])
+        want = run(rule, inputs, reset, "reference", torch.float64)
+        got = run(rule, inputs, reset, backend, torch.float32, DEVICE[backend])
+        assert_as_good_as_reference(rule, inputs, reset, got, want)
 
 
 @pytest.mark.parametrize(("backend", "rule"), CASES)

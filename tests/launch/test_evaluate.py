@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from deltabeast.agents import AgentOutput
+from deltabeast.envs.checks import environment_seeds
 from deltabeast.launch.errors import RunError
 from deltabeast.launch.evaluate import Evaluation, RandomAgent, Summary, evaluate
 from deltabeast.launch.statistics import bootstrap_interval
@@ -190,11 +193,63 @@ def test_the_state_is_carried_within_an_episode_and_reset_between() -> None:
     assert [a.tolist() for a in env.actions[:4]] == [[1, 1], [2, 2], [0, 0], [1, 1]]
 
 
-@pytest.mark.parametrize("greedy", [True, False])
-def test_greed_and_seed_are_passed_on(greedy: bool) -> None:
-    agent = CountingAgent()
-    _, env = play([[(1, 0.0)]], episodes=1, agent=agent, greedy=greedy, seed=17)
-    assert agent.greedy is greedy and env.seed == 17 and env.is_closed
+def test_each_environment_gets_its_own_seed_and_is_closed() -> None:
+    _, env = play([[(1, 0.0)]] * 3, episodes=1, seed=17)
+    assert env.seed == environment_seeds(17, 3).tolist() and env.is_closed
+
+
+def test_sampled_actions_follow_the_policy_and_greedy_ones_the_agent() -> None:
+    class Certain(CountingAgent):
+        def act(self, *arguments: Any, **options: Any) -> Any:
+            output, state = super().act(*arguments, **options)
+            logits = torch.tensor([0.0, 0.0, math.log(2.0)]).expand(len(output.action), 3)
+            return AgentOutput(output.action, logits, output.baseline), state
+
+    _, env = play([[(900, 0.0)]] * 4, episodes=1, agent=Certain())
+    assert np.array_equal(env.actions, [[t % 3] * 4 for t in range(1, 901)])
+    _, env = play([[(900, 0.0)]] * 4, episodes=1, agent=Certain(), greedy=False)
+    shares = np.bincount(np.ravel(env.actions), minlength=3) / 3600
+    assert np.abs(shares - [0.25, 0.25, 0.5]).max() < 0.04  # standard deviation below 0.009
+    assert len({tuple(row) for row in np.transpose(env.actions)}) == 4  # no two rows draw alike
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_threads_share_the_rows_and_change_nothing(threads: int) -> None:
+    script = [[(1, 1.0)], [(40, 100.0)], [(3, 1.0), (60, -100.0)], [(2, 5.0)], [(7, -1.0), (9, 2.0)]]
+    heard: list[tuple[int, int, int]] = []
+    options: dict[str, Any] = {"episodes": 4, "discard_negative": True, "seed": 5, "repeats": 5}
+    options |= {"greedy": False, "progress": lambda *said: heard.append(said)}
+    made: list[int] = []
+
+    class Part(ScriptedEnv):
+        """Knows its rows by their seeds."""
+
+        def __init__(self, count: int) -> None:
+            made.append(count)
+            super().__init__(script[:count])
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            self.script = [script[environment_seeds(5, 5).tolist().index(one)] for one in seed]
+            return super().reset(seed=seed)
+
+    alone, shared = (evaluate(RandomAgent(3), Part, threads=n, **options) for n in (1, threads))
+    assert alone == shared and alone.discarded_negative == 3 + 4
+    assert made[0] == 5 and len(made) == 1 + min(threads, 5) and sum(made[1:]) == 5
+    assert heard[-1] == (20, 20, alone.steps)
+
+
+def test_a_thread_that_fails_ends_the_others() -> None:
+    class Endless(ScriptedEnv):
+        def __init__(self, count: int) -> None:
+            super().__init__([[(10**9, 0.0)]] * count)
+
+        def step(self, actions: Any) -> Any:
+            if threading.current_thread().name.endswith("_1") and self.at[0] > 20:
+                raise RuntimeError("a broken emulator")
+            return super().step(actions)
+
+    with pytest.raises(RuntimeError, match="a broken emulator"):
+        evaluate(RandomAgent(3), Endless, repeats=4, threads=2, max_episode_steps=10**9)
 
 
 def test_an_endless_episode_ends_with_a_message() -> None:
@@ -218,7 +273,7 @@ def test_progress_counts_the_episodes_that_count() -> None:
 
 def test_the_random_agent_plays_every_action_alike_and_repeats_with_its_seed() -> None:
     def actions(seed: int) -> np.ndarray:
-        _, env = play([[(300, 1.0)]] * 10, episodes=1, agent=RandomAgent(3), seed=seed)
+        _, env = play([[(300, 1.0)]] * 10, episodes=1, agent=RandomAgent(3), greedy=False, seed=seed)
         return np.stack(env.actions)
 
     first = actions(5)
