@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from gymnasium.vector import VectorEnv
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -82,9 +83,8 @@ def evaluate_run(
     try:
         place = resolve_device(device)
         rules = _protocol(spec, protocol)
-        # On a CPU environments and networks take turns on the same cores, so threads overlap them.
-        threads = available_cores() if place.type == "cpu" else 1
-        make_env = _env_maker(spec, rules, num_threads=1 if threads > 1 else None)
+        processes = _processes(place, episodes * repeats)
+        make_env = _env_maker(spec, rules, num_threads=1 if processes > 1 else None)
         make_env(1).close()  # what is wrong with the environment is said before anything is written
     except (ValueError, FileNotFoundError) as error:
         raise UsageError(str(error)) from error
@@ -115,7 +115,7 @@ def evaluate_run(
                 discard_negative=no_negative,
                 device=place,
                 progress=progress,
-                threads=threads,
+                processes=processes,
             )
 
     comparable = rules == published.PROTOCOL and spec.game is not None and not sample
@@ -244,13 +244,22 @@ def _protocol(spec: AgentSpec, wanted: str | None) -> str | None:
     return wanted or spec.protocol or published.PROTOCOL
 
 
+def _processes(device: torch.device, episodes: int) -> int:
+    """A GPU is one for all; and a process takes seconds to start, which few episodes are not worth."""
+    return available_cores() if device.type == "cpu" and episodes >= 50 else 1
+
+
 def _env_maker(spec: AgentSpec, protocol: str | None, num_threads: int | None) -> Callable[[int], VectorEnv]:
     """Environments with the agent's own actions, whatever the protocol would offer."""
     if spec.game is None:
-        return lambda count: make_vector_env(env_id=spec.env_id, num_envs=count)
+        return partial(_make_envs, spec.env_id)
     return partial(
         _make_games, spec.game, protocol or published.PROTOCOL, num_threads, _full_action_set(spec)
     )
+
+
+def _make_envs(env_id: str | None, count: int) -> VectorEnv:
+    return make_vector_env(env_id=env_id, num_envs=count)
 
 
 def _make_games(game: str, protocol: str, num_threads: int | None, full: bool, count: int) -> VectorEnv:

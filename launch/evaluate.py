@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import statistics
-import threading
-from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..agents import AgentOutput
-from ..envs import available_cores
 from ..envs.checks import environment_seeds
 from .errors import RunError
+from .side_by_side import play_side_by_side
 from .statistics import bootstrap_interval
 
 State = tuple[Tensor, ...]
@@ -144,7 +142,7 @@ def evaluate(
     discard_negative: bool = False,
     device: torch.device | str = "cpu",
     progress: Callable[[int, int, int], None] | None = None,
-    threads: int = 1,
+    processes: int = 1,
 ) -> Evaluation:
     """Play `episodes` consecutive episodes in each of `repeats` environments.
 
@@ -154,34 +152,27 @@ def evaluate(
     under some protocols, a game under others.
 
     discard_negative: leave out episodes with a negative return and play others for them.
-    progress: called after every step with the episodes played and to play, and the steps played.
-    threads: share the environments among so many, of a core each: the same episodes, but for rounding.
+    progress: called now and then with the episodes played and to play, and the steps played.
+    processes: share the environments among so many, a core each: the same episodes, but for rounding. Agent
+    and make_env must then be fit for pickling.
 
-    Raises RunError if an episode goes on for more than `max_episode_steps` agent steps.
+    Raises RunError if an episode goes on for more than `max_episode_steps` agent steps, or a process dies.
     """
     seeds = environment_seeds(seed, repeats).tolist()
     rows = [_Row(i, row_seed, np.random.default_rng([seed, i])) for i, row_seed in enumerate(seeds)]
-    shares = [list(share) for share in np.array_split(np.arange(repeats), min(threads, repeats))]
-    parts = [_Part([rows[i] for i in share], episodes) for share in shares]
+    shares = np.array_split(np.arange(repeats), min(processes, repeats))
+    parts = [Part([rows[i] for i in share], episodes) for share in shares]
 
-    def tell() -> None:
+    def tell(done: Sequence[int], steps: Sequence[int]) -> None:
         if progress is not None:
-            done = sum(len(row.life_returns) for row in rows)
-            progress(done, episodes * repeats, sum(part.steps for part in parts))
+            progress(sum(done), episodes * repeats, sum(steps))
 
-    def play(part: _Part) -> None:
-        torch.set_num_threads(max(1, available_cores() // len(parts)))
-        part.play(agent, make_env, greedy, max_episode_steps, discard_negative, device, tell, stop)
-
-    stop = threading.Event()
-    with ThreadPoolExecutor(len(parts)) as pool:
-        try:
-            games = [pool.submit(play, part) for part in parts]
-            ended, _ = wait(games, return_when=FIRST_EXCEPTION)
-            for game in ended:
-                game.result()
-        finally:
-            stop.set()
+    game = Game(agent, make_env, greedy, max_episode_steps, discard_negative, device)
+    if len(parts) == 1:
+        parts[0].play(game, lambda done, steps: tell([done], [steps]))
+    else:
+        parts = play_side_by_side(game, parts, tell)
+        rows = [row for part in parts for row in part.rows]
     return Evaluation(
         episodes,
         repeats,
@@ -194,37 +185,40 @@ def evaluate(
 _COUNTS = ("discarded_negative", "discarded_wrapped", "score_wraps", "steps")
 
 
-class _Part:
-    """The rows that one thread plays, and what it counts."""
+@dataclass(frozen=True)
+class Game:
+    """Who plays what, and how."""
+
+    agent: Player
+    make_env: Callable[[int], VectorEnv]
+    greedy: bool
+    max_episode_steps: int
+    discard_negative: bool
+    device: torch.device | str
+
+
+class Part:
+    """The rows that one process plays, and what it counts."""
 
     def __init__(self, rows: list[_Row], episodes: int) -> None:
         self.rows, self.episodes = rows, episodes
         self.discarded_negative = self.discarded_wrapped = self.score_wraps = self.steps = 0
 
-    def play(
-        self,
-        agent: Player,
-        make_env: Callable[[int], VectorEnv],
-        greedy: bool,
-        max_episode_steps: int,
-        discard_negative: bool,
-        device: torch.device | str,
-        tell: Callable[[], None],
-        stop: threading.Event,
-    ) -> None:
-        count = len(self.rows)
-        env = make_env(count)
+    def play(self, game: Game, tell: Callable[[int, int], None]) -> None:
+        """Play all episodes; tells episodes and steps played so far after each step."""
+        count, agent, device = len(self.rows), game.agent, game.device
+        env = game.make_env(count)
         try:
             observation, _ = env.reset(seed=[row.seed for row in self.rows])  # type: ignore[arg-type]
             reward = torch.zeros(count, device=device)
             done = torch.ones(count, dtype=torch.bool, device=device)
             state = agent.initial_state(count, device)
             active = np.full(count, self.episodes > 0)
-            while active.any() and not stop.is_set():
+            while active.any():
                 frame = torch.from_numpy(observation).to(device)
                 with torch.inference_mode():
                     output, state = agent.act(frame, reward, done, state, greedy=True)
-                    actions = output.action.cpu().numpy() if greedy else self._draw(output.policy_logits)
+                    actions = output.action.cpu().numpy() if game.greedy else self._draw(output.policy_logits)
                 observation, rewards, terminated, truncated, infos = env.step(actions)
                 over = terminated | truncated
                 reward = torch.from_numpy(np.asarray(rewards, np.float32)).to(device)
@@ -237,22 +231,22 @@ class _Part:
                     row = self.rows[i]
                     row.episode_steps += 1
                     row.wrapped |= bool(wraps[i])
-                    if row.episode_steps > max_episode_steps:
+                    if row.episode_steps > game.max_episode_steps:
                         raise RunError(
-                            f"an episode of repeat {row.index + 1} went past {max_episode_steps:,} agent "
-                            "steps; the agent may wait for ever, evaluate under a protocol with a time limit "
-                            "or raise --max-episode-steps"
+                            f"an episode of repeat {row.index + 1} went past {game.max_episode_steps:,} "
+                            "agent steps; the agent may wait for ever, evaluate under a protocol with a time "
+                            "limit or raise --max-episode-steps"
                         )
                     if not over[i]:
                         continue
-                    self._finish_episode(row, infos, int(i), discard_negative)
+                    self._finish_episode(row, infos, int(i), game.discard_negative)
                     discarded = self.discarded_negative + self.discarded_wrapped
                     if discarded > 10 * self.episodes * count:
                         raise RunError(
                             f"{discarded} episodes had no valid return; the score is not measurable"
                         )
                     active[i] = len(row.life_returns) < self.episodes
-                tell()
+                tell(sum(len(row.life_returns) for row in self.rows), self.steps)
         finally:
             env.close()
 

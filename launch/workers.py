@@ -29,6 +29,7 @@ from .config import TrainConfig
 from .machine import keep_freed_memory, pin
 from .plan import learner_config
 from .sources import ActorError, Lockstep
+from .supervision import how_it_ended
 
 _PATIENCE = 10.0
 """Seconds that a process may take to end when it is no longer needed."""
@@ -178,11 +179,7 @@ class Workers:
                 process.join()
 
     def _died(self, index: int) -> ActorError:
-        process = self._processes[index]
-        process.join(1.0)
-        code = process.exitcode
-        how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        return ActorError(f"worker {index + 1} (process {process.pid}) died: {how}")
+        return ActorError(f"worker {index + 1} {how_it_ended(self._processes[index])}")
 
 
 class _Elsewhere(Exception):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
+import os
+import signal
 import statistics
-import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -213,43 +216,54 @@ def test_sampled_actions_follow_the_policy_and_greedy_ones_the_agent() -> None:
     assert len({tuple(row) for row in np.transpose(env.actions)}) == 4  # no two rows draw alike
 
 
-@pytest.mark.parametrize("threads", [2, 3, 8])
-def test_threads_share_the_rows_and_change_nothing(threads: int) -> None:
-    script = [[(1, 1.0)], [(40, 100.0)], [(3, 1.0), (60, -100.0)], [(2, 5.0)], [(7, -1.0), (9, 2.0)]]
+SCRIPT = [[(1, 1.0)], [(40, 100.0)], [(3, 1.0), (60, -100.0)], [(2, 5.0)], [(7, -1.0), (9, 2.0)]]
+
+
+class PartEnv(ScriptedEnv):
+    """Rows of SCRIPT, known by their seeds; `reset` at the last seed fails, or kills the process."""
+
+    def __init__(self, trouble: str, count: int) -> None:
+        super().__init__(SCRIPT[:count])
+        self.trouble = trouble
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        indices = [environment_seeds(5, 5).tolist().index(one) for one in seed]
+        self.script = [SCRIPT[i] for i in indices]
+        if 4 in indices and self.trouble == "fails":
+            raise ValueError("a broken emulator")
+        if 4 in indices and self.trouble == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if 0 in indices and self.trouble:
+            self.script = [[(10**9, 0.0)] for _ in indices]  # must not be waited for
+        return super().reset(seed=seed)
+
+
+def play_parts(processes: int, trouble: str = "", **options: Any) -> Evaluation:
+    options = {"greedy": False, "discard_negative": True, **options}
+    return evaluate(RandomAgent(3), partial(PartEnv, trouble), 4, 5, seed=5, processes=processes, **options)
+
+
+def test_processes_share_the_rows_and_change_nothing() -> None:
     heard: list[tuple[int, int, int]] = []
-    options: dict[str, Any] = {"episodes": 4, "discard_negative": True, "seed": 5, "repeats": 5}
-    options |= {"greedy": False, "progress": lambda *said: heard.append(said)}
-    made: list[int] = []
-
-    class Part(ScriptedEnv):
-        """Knows its rows by their seeds."""
-
-        def __init__(self, count: int) -> None:
-            made.append(count)
-            super().__init__(script[:count])
-
-        def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-            self.script = [script[environment_seeds(5, 5).tolist().index(one)] for one in seed]
-            return super().reset(seed=seed)
-
-    alone, shared = (evaluate(RandomAgent(3), Part, threads=n, **options) for n in (1, threads))
+    alone = play_parts(1)
+    shared = play_parts(3, progress=lambda *said: heard.append(said))
     assert alone == shared and alone.discarded_negative == 3 + 4
-    assert made[0] == 5 and len(made) == 1 + min(threads, 5) and sum(made[1:]) == 5
     assert heard[-1] == (20, 20, alone.steps)
 
 
-def test_a_thread_that_fails_ends_the_others() -> None:
-    class Endless(ScriptedEnv):
-        def __init__(self, count: int) -> None:
-            super().__init__([[(10**9, 0.0)]] * count)
+@pytest.mark.parametrize(
+    ("trouble", "message"),
+    [("fails", "a broken emulator"), ("dies", r"^evaluation 2 \(process \d+\) died: killed by signal 9$")],
+)
+def test_a_process_in_trouble_is_named_and_ends_the_others(trouble: str, message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        play_parts(2, trouble, max_episode_steps=10**10)
+    assert not multiprocessing.active_children()
 
-        def step(self, actions: Any) -> Any:
-            if threading.current_thread().name.endswith("_1") and self.at[0] > 20:
-                raise RuntimeError("a broken emulator")
-            return super().step(actions)
 
-    with pytest.raises(RuntimeError, match="a broken emulator"):
-        evaluate(RandomAgent(3), Endless, repeats=4, threads=2, max_episode_steps=10**9)
+def test_a_limit_that_a_process_meets_reads_as_ever() -> None:
+    with pytest.raises(RunError, match=r"^an episode of repeat 2 went past 30 agent steps;"):
+        play_parts(2, max_episode_steps=30)
 
 
 def test_an_endless_episode_ends_with_a_message() -> None:
