@@ -190,7 +190,7 @@ INLINE void transpose(vec *to, const vec *from) {
 
 /* ---- the rules ----
  * q, k, v and the like are [T, B, H, size] with strides in numbers, the last dimension dense; all else is dense.
- * Heads come in the order of h, so that those with the same slow weights follow each other. */
+ * Heads are shared among threads, in the order of h: those with the same slow weights follow each other. */
 
 typedef struct {
     const float *at;
@@ -198,9 +198,15 @@ typedef struct {
 } strided;
 
 typedef struct {
-    int64_t T, B, H, V, K;
+    int64_t T, B, H, V, K, threads;
     const bool *reset;
 } span;
+
+#ifdef _OPENMP
+extern int omp_get_thread_num(void);
+#else
+#define omp_get_thread_num() 0
+#endif
 
 INLINE const float *of(strided x, int64_t t, int64_t b, int64_t h) {
     return x.at + t * x.t + b * x.b + h * x.h;
@@ -239,6 +245,7 @@ void delta_forward(
     const span *s, strided q, strided k, strided v, strided beta, const float *W, float *y, float *W_last,
     float *error
 ) {
+#pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
     for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
         matrix now;
@@ -267,6 +274,7 @@ void delta_backward(
     const span *s, strided q, strided k, strided v, strided beta, const float *W, const float *error,
     const float *dy, const float *dW_last, float *dq, float *dk, float *dv, float *dbeta, float *dW
 ) {
+#pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
     for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
         matrix G, G_T, now;
@@ -331,6 +339,7 @@ void delta_rnn_forward(
     const span *s, strided z, strided k, strided v, strided beta, const float *R, const float *y0, float *y,
     float *R_last, float *error, float *p
 ) {
+#pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
     for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
         matrix now;
@@ -397,11 +406,12 @@ INLINE float delta_step_backward(
     return dbeta;
 }
 
-/* `past` has room for T matrices. */
+/* `past` has room for T matrices a thread. */
 void delta_rnn_backward(
     const span *s, strided k, strided beta, const float *R, const float *error, const float *p, const float *dy,
     const float *dR_last, float *dz, float *dk, float *dv, float *dbeta, float *dR, float *dy0, vec *past
 ) {
+#pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
     for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
         matrix G, G_T;
@@ -411,7 +421,8 @@ void delta_rnn_backward(
             load_matrix(G, dR_last + first * s->V * s->K, s->V, s->K);
             transpose(G_T, G);
         }
-        replay(past, s, k, beta, R, error, b, h);
+        vec *W_before = past + omp_get_thread_num() * s->T * LANES * N * N;
+        replay(W_before, s, k, beta, R, error, b, h);
         for (int64_t t = s->T - 1; t >= 0; t--) {
             const int64_t at = flat(s, t, b, h);
             zero(dy_row);
@@ -422,7 +433,7 @@ void delta_rnn_backward(
             load(k_row, of(k, t, b, h), s->K);
             load(error_row, error + at * s->V, s->V);
             dbeta[at] = delta_step_backward(
-                dp_row, dk_row, dv_row, G, G_T, past + t * LANES * N * N, p_row, k_row, *of(beta, t, b, h),
+                dp_row, dk_row, dv_row, G, G_T, W_before + t * LANES * N * N, p_row, k_row, *of(beta, t, b, h),
                 error_row, dy_row, s
             );
             store(dk + at * s->K, dk_row, s->K);
@@ -462,42 +473,47 @@ void recurrent_delta_forward(
     const float *rb, const float *W, const float *y0, float *y, float *W_last, float *g, float *q_used,
     float *k_used, float *beta_used, float *error
 ) {
-    recurrent R;
-    for (int64_t head = 0; head < s->B * s->H; head++) {
-        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
-        matrix now;
-        row q_row, k_row, v_row, y_row, g_row, error_row;
-        if (b == 0) load_recurrent(&R, Rq, Rk, Rv, rb, h, s);
-        load_transposed(now, W + first * s->V * s->K, s);
-        load(y_row, y0 + first * s->V, s->V);
-        for (int64_t t = 0; t < s->T; t++) {
-            const int64_t at = flat(s, t, b, h);
-            if (fresh(s, t, b)) clear(now), zero(y_row);
-            tanh_of(g_row, y_row);
-            load(q_row, of(q, t, b, h), s->K);
-            load(k_row, of(k, t, b, h), s->K);
-            load(v_row, of(v, t, b, h), s->V);
-            contract(q_row, g_row, R.q, s->V, true);
-            contract(k_row, g_row, R.k, s->V, true);
-            contract(v_row, g_row, R.v, s->V, true);
-            softmax(q_row, s->K);
-            softmax(k_row, s->K);
-            const float strength = sigmoid(*of(beta, t, b, h) + dot(g_row, R.beta));
-            delta_step(y_row, error_row, now, q_row, k_row, v_row, strength, s->K);
-            store(y + at * s->V, y_row, s->V);
-            if (g) {
-                store(g + at * s->V, g_row, s->V);
-                store(q_used + at * s->K, q_row, s->K);
-                store(k_used + at * s->K, k_row, s->K);
-                store(error + at * s->V, error_row, s->V);
-                beta_used[at] = strength;
+#pragma omp parallel num_threads(s->threads) if (s->threads > 1)
+    {
+        recurrent R;
+        int64_t loaded = -1; /* the head whose slow weights these are */
+#pragma omp for
+        for (int64_t head = 0; head < s->B * s->H; head++) {
+            const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+            matrix now;
+            row q_row, k_row, v_row, y_row, g_row, error_row;
+            if (loaded != h) load_recurrent(&R, Rq, Rk, Rv, rb, h, s), loaded = h;
+            load_transposed(now, W + first * s->V * s->K, s);
+            load(y_row, y0 + first * s->V, s->V);
+            for (int64_t t = 0; t < s->T; t++) {
+                const int64_t at = flat(s, t, b, h);
+                if (fresh(s, t, b)) clear(now), zero(y_row);
+                tanh_of(g_row, y_row);
+                load(q_row, of(q, t, b, h), s->K);
+                load(k_row, of(k, t, b, h), s->K);
+                load(v_row, of(v, t, b, h), s->V);
+                contract(q_row, g_row, R.q, s->V, true);
+                contract(k_row, g_row, R.k, s->V, true);
+                contract(v_row, g_row, R.v, s->V, true);
+                softmax(q_row, s->K);
+                softmax(k_row, s->K);
+                const float strength = sigmoid(*of(beta, t, b, h) + dot(g_row, R.beta));
+                delta_step(y_row, error_row, now, q_row, k_row, v_row, strength, s->K);
+                store(y + at * s->V, y_row, s->V);
+                if (g) {
+                    store(g + at * s->V, g_row, s->V);
+                    store(q_used + at * s->K, q_row, s->K);
+                    store(k_used + at * s->K, k_row, s->K);
+                    store(error + at * s->V, error_row, s->V);
+                    beta_used[at] = strength;
+                }
             }
+            store_transposed(W_last + first * s->V * s->K, now, s);
         }
-        store_transposed(W_last + first * s->V * s->K, now, s);
     }
 }
 
-/* `past` has room for T matrices. */
+/* `past` has room for T matrices a thread. */
 void recurrent_delta_backward(
     const span *s, const float *Rq, const float *Rk, const float *Rv, const float *rb, const float *W,
     const float *g, const float *q_used, const float *k_used, const float *beta_used, const float *error,
@@ -506,51 +522,58 @@ void recurrent_delta_backward(
 ) {
     const strided k = {k_used, s->B * s->H * s->K, s->H * s->K, s->K};
     const strided beta = {beta_used, s->B * s->H, s->H, 1};
-    recurrent R_T;
-    for (int64_t head = 0; head < s->B * s->H; head++) {
-        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
-        matrix G, G_T;
-        row g_row, q_row, k_row, error_row, dy_row, dg_row, dq_row, dk_row, dv_row;
-        if (b == 0) {
-            load_recurrent(&R_T, Rq, Rk, Rv, rb, h, s);
-            transpose_in_place(R_T.q);
-            transpose_in_place(R_T.k);
-            transpose_in_place(R_T.v);
+#pragma omp parallel num_threads(s->threads) if (s->threads > 1)
+    {
+        recurrent R_T;
+        int64_t loaded = -1; /* the head whose slow weights these are */
+#pragma omp for
+        for (int64_t head = 0; head < s->B * s->H; head++) {
+            const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+            matrix G, G_T;
+            row g_row, q_row, k_row, error_row, dy_row, dg_row, dq_row, dk_row, dv_row;
+            if (loaded != h) {
+                loaded = h;
+                load_recurrent(&R_T, Rq, Rk, Rv, rb, h, s);
+                transpose_in_place(R_T.q);
+                transpose_in_place(R_T.k);
+                transpose_in_place(R_T.v);
+            }
+            clear(G), clear(G_T), zero(dg_row);
+            if (dW_last) {
+                load_matrix(G, dW_last + first * s->V * s->K, s->V, s->K);
+                transpose(G_T, G);
+            }
+            vec *W_before = past + omp_get_thread_num() * s->T * LANES * N * N;
+            replay(W_before, s, k, beta, W, error, b, h);
+            for (int64_t t = s->T - 1; t >= 0; t--) {
+                const int64_t at = flat(s, t, b, h);
+                const float strength = beta_used[at];
+                zero(dy_row);
+                if (dy) load(dy_row, dy + at * s->V, s->V);
+                EACH(i) dy_row[i] += dg_row[i];
+                load(g_row, g + at * s->V, s->V);
+                load(q_row, q_used + at * s->K, s->K);
+                load(k_row, k_used + at * s->K, s->K);
+                load(error_row, error + at * s->V, s->V);
+                const float dstrength = delta_step_backward(
+                    dq_row, dk_row, dv_row, G, G_T, W_before + t * LANES * N * N, q_row, k_row, strength, error_row,
+                    dy_row, s
+                );
+                softmax_backward(dq_row, q_row);
+                softmax_backward(dk_row, k_row);
+                dbeta[at] = dstrength * strength * (1.0f - strength);
+                store(dq + at * s->K, dq_row, s->K);
+                store(dk + at * s->K, dk_row, s->K);
+                store(dv + at * s->V, dv_row, s->V);
+                contract(dg_row, dq_row, R_T.q, s->K, false);
+                contract(dg_row, dk_row, R_T.k, s->K, true);
+                contract(dg_row, dv_row, R_T.v, s->V, true);
+                EACH(i) dg_row[i] = (dg_row[i] + dbeta[at] * R_T.beta[i]) * (1.0f - g_row[i] * g_row[i]);
+                if (fresh(s, t, b)) clear(G), clear(G_T), zero(dg_row);
+            }
+            store_matrix(dW + first * s->V * s->K, G, s->V, s->K);
+            store(dy0 + first * s->V, dg_row, s->V);
         }
-        clear(G), clear(G_T), zero(dg_row);
-        if (dW_last) {
-            load_matrix(G, dW_last + first * s->V * s->K, s->V, s->K);
-            transpose(G_T, G);
-        }
-        replay(past, s, k, beta, W, error, b, h);
-        for (int64_t t = s->T - 1; t >= 0; t--) {
-            const int64_t at = flat(s, t, b, h);
-            const float strength = beta_used[at];
-            zero(dy_row);
-            if (dy) load(dy_row, dy + at * s->V, s->V);
-            EACH(i) dy_row[i] += dg_row[i];
-            load(g_row, g + at * s->V, s->V);
-            load(q_row, q_used + at * s->K, s->K);
-            load(k_row, k_used + at * s->K, s->K);
-            load(error_row, error + at * s->V, s->V);
-            const float dstrength = delta_step_backward(
-                dq_row, dk_row, dv_row, G, G_T, past + t * LANES * N * N, q_row, k_row, strength, error_row,
-                dy_row, s
-            );
-            softmax_backward(dq_row, q_row);
-            softmax_backward(dk_row, k_row);
-            dbeta[at] = dstrength * strength * (1.0f - strength);
-            store(dq + at * s->K, dq_row, s->K);
-            store(dk + at * s->K, dk_row, s->K);
-            store(dv + at * s->V, dv_row, s->V);
-            contract(dg_row, dq_row, R_T.q, s->K, false);
-            contract(dg_row, dk_row, R_T.k, s->K, true);
-            contract(dg_row, dv_row, R_T.v, s->V, true);
-            EACH(i) dg_row[i] = (dg_row[i] + dbeta[at] * R_T.beta[i]) * (1.0f - g_row[i] * g_row[i]);
-            if (fresh(s, t, b)) clear(G), clear(G_T), zero(dg_row);
-        }
-        store_matrix(dW + first * s->V * s->K, G, s->V, s->K);
-        store(dy0 + first * s->V, dg_row, s->V);
     }
 }
 

@@ -1,7 +1,7 @@
 """The rules in C for CPUs: `native.c`, which the machine's own compiler builds when it is first needed.
 
 Built for the very processor, once a head size, and kept in `~/.cache/deltabeast` (or `$XDG_CACHE_HOME`). Its
-functions run in the thread that calls them and let go of Python's lock.
+functions let go of Python's lock, and share their heads among PyTorch's own threads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import hashlib
 import os
 import platform
 import shlex
-import shutil
 import subprocess
 import tempfile
 import warnings
@@ -28,7 +27,7 @@ LANES = 16
 MAX_SIZE = 128
 """Rows and columns of fast weights: a few matrices of a head fit a processor's first two caches."""
 # Sums keep their order and nan stays nan, but errno and traps, which nobody reads, need not be served.
-FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 
 
 def problem(rule: str, inputs: tuple[Tensor, ...]) -> str | None:
@@ -53,7 +52,7 @@ class _Strided(ctypes.Structure):
 
 class _Span(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int64) for name in "TBHVK"),
+        *((name, ctypes.c_int64) for name in ("T", "B", "H", "V", "K", "threads")),
         ("reset", ctypes.c_void_p),
     ]
 
@@ -145,9 +144,14 @@ def _blocks(size: int) -> int:
 
 
 def _new_past(W: Tensor, steps: int) -> Tensor:
-    """Room for one head's fast weights before every step."""
+    """Room for one head's fast weights before every step, for each thread."""
     size = LANES * _blocks(max(W.shape[2:]))
-    return W.new_empty(steps, size, size)
+    return W.new_empty(_threads(W, steps), steps, size, size)
+
+
+def _threads(W: Tensor, steps: int) -> int:
+    """Waking another thread costs as much as a small span."""
+    return torch.get_num_threads() if steps * W.numel() > 1 << 19 else 1
 
 
 def _strided(x: Tensor | None) -> _Strided:
@@ -161,7 +165,7 @@ def _pointers(*xs: Tensor | None) -> list[ctypes.c_void_p]:
 
 def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
     B, H, V, K = W.shape
-    span = _Span(len(reset), B, H, V, K, reset.data_ptr())
+    span = _Span(len(reset), B, H, V, K, _threads(W, len(reset)), reset.data_ptr())
     getattr(_library(_blocks(max(V, K))), name)(ctypes.byref(span), *arguments)
 
 
@@ -184,18 +188,25 @@ def _tried() -> str | None:
 @functools.cache
 def _library(blocks: int) -> ctypes.CDLL:
     """The kernels for rows of that many blocks."""
-    return ctypes.CDLL(str(_build(blocks)))
+    try:
+        return ctypes.CDLL(str(_build(blocks, threads=True)))
+    except (OSError, CannotBuildError):
+        return ctypes.CDLL(str(_build(blocks, threads=False)))
 
 
 class CannotBuildError(Exception):
     """There is no C compiler, it does not take the source, or there is no room for what it makes."""
 
 
-def _build(blocks: int) -> Path:
-    """Compiles, unless that was done before, and gives the shared library."""
-    compiler = shlex.split(os.environ.get("CC", "")) or [shutil.which("cc") or "gcc"]
-    command = [*compiler, f"-DN={blocks}", *FLAGS, str(SOURCE), "-lm"]
-    known = [SOURCE.read_bytes(), " ".join(command).encode(), _processor().encode()]
+def _build(blocks: int, threads: bool) -> Path:
+    """Compiles, unless that was done before, and gives the shared library.
+
+    With threads it uses OpenMP but brings none along: it finds that of PyTorch, whose threads it shares, when
+    it is loaded (or fails to, where PyTorch's is another's than the compiler's). Two of them would fight.
+    """
+    compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    flags = [f"-DN={blocks}", *FLAGS, *(["-fopenmp"] if threads else [])]
+    known = [SOURCE.read_bytes(), " ".join([*compiler, *flags]).encode(), _processor().encode()]
     name = hashlib.sha256(b"\0".join(known)).hexdigest()[:32]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deltabeast"
     library = folder / f"native-{name}.so"
@@ -204,8 +215,11 @@ def _build(blocks: int) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as made:
-            part = Path(made) / library.name
-            subprocess.run([*command, "-o", str(part)], check=True, capture_output=True, text=True)
+            code, part = Path(made) / "native.o", Path(made) / library.name
+            compile_ = [*compiler, *flags, "-c", str(SOURCE), "-o", str(code)]
+            link = [*compiler, "-shared", str(code), "-lm", "-o", str(part)]
+            for command in (compile_, link):
+                subprocess.run(command, check=True, capture_output=True, text=True)
             part.replace(library)  # at once: other processes may be building the same
     except FileNotFoundError:
         raise CannotBuildError(f"no C compiler ({compiler[0]}); install one, e.g. gcc") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 from fastweight_helpers import make_reset
 from fastweight_rules import RULES, make_inputs
+from fastweight_rules import run as gradients
 
 from deltabeast.kernels import chunked, dispatch, fused, native
 
@@ -34,20 +36,20 @@ def run(rule: str, backend: str = "auto", dtype: torch.dtype = torch.float32) ->
 
 
 def test_built_once_a_size(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = native._build(1)
+    first = native._build(1, threads=True)
     assert first.parent == cache and [first] == list(cache.iterdir())  # no leftovers
     os.utime(first, (1, 1))
-    assert native._build(1) == first and first.stat().st_mtime == 1
-    other = native._build(2)
+    assert native._build(1, threads=True) == first and first.stat().st_mtime == 1
+    other = native._build(2, threads=True)
     assert other != first
     monkeypatch.setenv("CC", "cc -DOTHER")
-    assert native._build(1) not in (first, other)
+    assert native._build(1, threads=True) not in (first, other)
 
 
 def test_another_processor_gets_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = native._build(1)
+    first = native._build(1, threads=True)
     monkeypatch.setattr(native, "_processor", lambda: "another")
-    assert native._build(1) != first
+    assert native._build(1, threads=True) != first
 
 
 @pytest.mark.parametrize(
@@ -111,3 +113,29 @@ def test_what_c_cannot_take() -> None:
         RULES["sum_rule"](q, q, v, W, never, backend="native")
     y, _ = RULES["sum_rule"](q, q, v, W, never)  # another takes it
     assert y.shape == v.shape
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "lstm"])
+def test_threads_change_nothing(rule: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = make_inputs(rule, 9)
+    reset = make_reset("random", 9, inputs[0].shape[1])
+    results = []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(native, "_threads", lambda W, steps, threads=threads: threads)
+        results.append(gradients(rule, inputs, reset, "native", torch.float32))
+    for other in results[1:]:
+        assert all(torch.equal(other[name], value) for name, value in results[0].items())
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="not Linux")
+def test_threads_are_those_of_pytorch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second OpenMP beside PyTorch's would fight with it for the cores."""
+
+    def openmps() -> set[str]:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        return {line.split()[-1] for line in lines if re.search(r"lib(g|i)?omp", line)}
+
+    before = openmps()
+    monkeypatch.setattr(native, "_threads", lambda W, steps: 2)
+    run("delta_rule", "native")
+    assert openmps() == before
