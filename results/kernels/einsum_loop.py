@@ -1,8 +1,9 @@
-"""The chunk forms beside the loops that one writes first: einsums, W times 0 at resets, autograd.
+"""Chunk forms and C kernels beside the loops that one writes first: einsums, W times 0 at resets, autograd.
 
 Usage: einsum_loop.py [REPEATS]. Prints milliseconds of forward and backward, medians in turns, and ratios.
 """
 
+import functools
 import statistics
 import sys
 import time
@@ -58,13 +59,15 @@ def main(repeats=20):
         ("sum_rule", sum_loop, kernels.sum_rule, (q, k, v, W)),
         ("delta_rule", delta_loop, kernels.delta_rule, (q, k, v, beta, W)),
     ):
-        slow, fast = job(loop, inputs, reset), job(rule, inputs, reset)
-        for x, y in zip(slow()[1], fast()[1], strict=True):
-            torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
-        times = [(slow()[0], fast()[0]) for _ in range(repeats)]
-        ratio = statistics.median(a / b for a, b in times)
-        a, b = (1e3 * statistics.median(column) for column in zip(*times, strict=True))
-        print(f"{name}: loop {a:.1f} ms, chunk form {b:.1f} ms, {ratio:.1f} times")
+        slow = job(loop, inputs, reset)
+        for backend in ("chunked", "native"):
+            fast = job(functools.partial(rule, backend=backend), inputs, reset)
+            for x, y in zip(slow()[1], fast()[1], strict=True):
+                torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
+            times = [(slow()[0], fast()[0]) for _ in range(repeats)]
+            ratio = statistics.median(a / b for a, b in times)
+            a, b = (1e3 * statistics.median(column) for column in zip(*times, strict=True))
+            print(f"{name}: loop {a:.1f} ms, {backend} {b:.1f} ms, {ratio:.1f} times")
 
 
 if __name__ == "__main__":
