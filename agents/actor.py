@@ -82,7 +82,7 @@ class Actor:
         for t in range(T):
             frames[t], rewards[t], dones[t] = self._frame, self._reward, self._done
             with self.stopwatch("inference"), torch.no_grad():
-                output, self._state = self._act(frames[t], rewards[t], dones[t])
+                output, self._state = self.act(frames[t], rewards[t], dones[t], self._state)
                 actions[t], logits[t] = output.action, output.policy_logits
                 chosen = output.action.cpu().numpy()
             with self.stopwatch("emulation"):
@@ -109,12 +109,13 @@ class Actor:
             Episodes(episodes.life_returns, episodes.game_returns, episodes.game_lengths, score_wraps),
         )
 
-    def _act(self, frame: Tensor, reward: Tensor, done: Tensor) -> tuple[AgentOutput, State]:
+    def act(self, frame: Tensor, reward: Tensor, done: Tensor, state: State) -> tuple[AgentOutput, State]:
+        """`Agent.act`, sampling; on a GPU in one CUDA graph."""
         if self._device.type != "cuda" or self._deterministic:
-            return self.agent.act(frame, reward, done, self._state, generator=self._generator)
+            return self.agent.act(frame, reward, done, state, generator=self._generator)
         if self._captured is None:
-            self._captured = CapturedAct(self.agent, frame, reward, done, self._state, self._generator)
-        return self._captured(frame, reward, done, self._state)
+            self._captured = CapturedAct(self.agent, frame, reward, done, state, self._generator)
+        return self._captured(frame, reward, done, state)
 
     @property
     def bytes_to_device(self) -> int:

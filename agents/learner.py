@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .captured import Captured
+from .late import Late, send
 from .losses import baseline_loss, policy_entropy, policy_gradient_loss
 from .network import REWARD_LIMIT, Agent, Bptt
+from .rmsprop import RMSprop
 from .unroll import Episodes, Unroll
 from .vtrace import action_log_probs, vtrace_from_log_rhos
 
@@ -42,24 +46,49 @@ class LearnerConfig:
 class Part:
     """What came of some columns of a batch: all of it, or one process's share."""
 
-    metrics: dict[str, float]
+    metrics: Mapping[str, float]
     num_steps: int
     version: int
     episodes: Episodes
 
 
-class Learner:
-    """Owns the agent's weights, the optimizer and the count of agent steps learned from."""
+@dataclass(frozen=True)
+class _Enqueued:
+    """An update that the device has not been seen to finish, and how to undo what the host counted."""
 
-    def __init__(self, agent: Agent, config: LearnerConfig) -> None:
+    metrics: Late
+    batch: Unroll | None
+    steps: int
+    version: int
+
+
+class Learner:
+    """Owns the agent's weights, the optimizer and the count of agent steps learned from.
+
+    On a GPU an update is enqueued, and nobody waits for it: its metrics arrive when somebody looks at them,
+    and while it runs the next one may be enqueued. One that is not finite changes nothing there either, nor
+    does any after it, until the host sees it and raises NonFiniteError: at the next update or look. With
+    `capture` each half of an update, `backward` and `step`, runs as one CUDA graph there.
+    """
+
+    def __init__(self, agent: Agent, config: LearnerConfig, capture: bool = True) -> None:
         self.agent = agent
         self.config = config
-        self.optimizer = torch.optim.RMSprop(
+        self.optimizer = RMSprop(
             agent.parameters(), lr=config.learning_rate, alpha=config.rmsprop_alpha, eps=config.rmsprop_eps
         )
         self.steps = 0
         self.version = 0
-        """updates done"""
+        """updates done, or enqueued"""
+        device = agent.policy.weight.device
+        self._waits = not _enqueues(device)
+        self._captures = capture and not self._waits
+        self._graphs: dict[Callable[..., Any], Captured] = {}
+        self._sound = torch.ones((), dtype=torch.bool, device=device)
+        """whether all updates so far were finite"""
+        self._lr = torch.zeros((), device=device)
+        self._batch: Unroll | None = None
+        self._enqueued: _Enqueued | None = None
 
     def learning_rate(self) -> float:
         """Of the next update: annealed linearly to zero, and corrected for RMSProp's start from zero.
@@ -72,45 +101,113 @@ class Learner:
         correction = (1.0 - self.config.rmsprop_alpha ** (self.version + 1)) ** 0.5
         return self.config.learning_rate * remaining * correction
 
-    def update(self, batch: Unroll) -> dict[str, float]:
+    def update(self, batch: Unroll) -> Mapping[str, float]:
         """Learn from one batch and return the metrics (agents/README.md says what each means).
 
-        Raises NonFiniteError, before any weight changes, if a loss or gradient is not finite.
+        Raises NonFiniteError if a loss or gradient is not finite; then no weight has changed.
         """
         return self.step([self.backward(batch)])
 
     def backward(self, batch: Unroll) -> Part:
-        """Leave the gradients of one batch, or of some of its columns, in the parameters' `grad`."""
-        loss, metrics = self.loss(batch)
-        if not torch.isfinite(loss):
-            self._fail({**_named_inputs(batch), **dict(self.agent.named_parameters()), **metrics}, "loss")
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        values = {name: float(value) for name, value in metrics.items()}
+        """Leave the gradients of one batch, or of some of its columns, in the parameters' `grad`.
+
+        On a GPU the next call may write over them, and `grad` may be changed or replaced before `step`.
+        """
+        metrics, gradients = self._run(self._differentiate, batch.tensors())
+        for parameter, gradient in zip(self.agent.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+        values: Mapping[str, float]
+        if self._waits:
+            values = {name: float(value) for name, value in metrics.items()}
+        else:
+            values, self._batch = send(metrics), batch
         return Part(values, batch.num_steps, batch.version, batch.episodes)
 
-    def step(self, parts: Sequence[Part]) -> dict[str, float]:
+    def step(self, parts: Sequence[Part]) -> Mapping[str, float]:
         """Change the weights by the gradients in `grad`, the sum over all parts of one batch."""
-        parameters = list(self.agent.parameters())
-        grad_norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if not torch.isfinite(grad_norm):
-            gradients = {f"gradient of {n}": p.grad for n, p in self.agent.named_parameters()}
-            self._fail({n: g for n, g in gradients.items() if g is not None}, "gradient norm")
-        nn.utils.clip_grads_with_norm_(parameters, self.config.max_grad_norm, grad_norm)
         lr = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.optimizer.step()
+        self._lr.fill_(lr)
+        gradients = [p.grad for p in self.agent.parameters() if p.grad is not None]
+        grad_norm = self._run(self._change, gradients)
 
-        lag = self.version - min(part.version for part in parts)
+        steps, version = self.steps, self.version
+        lag = version - min(part.version for part in parts)
         self.steps += sum(part.num_steps for part in parts)
         self.version += 1
-        return {
-            **_together([part.metrics for part in parts]),
-            "grad_norm": float(grad_norm),
-            "learning_rate": lr,
-            "policy_lag": lag,
-        }
+        norm = {"grad_norm": float(grad_norm)} if self._waits else send({"grad_norm": grad_norm})
+
+        def metrics() -> dict[str, float]:
+            if self._enqueued is not None and self._enqueued.version == version:
+                self.settle()
+            together = _together([part.metrics for part in parts])
+            return {**together, **norm, "learning_rate": lr, "policy_lag": lag}
+
+        if self._waits:
+            return metrics()
+        update = _Enqueued(Late(metrics), self._batch, steps, version)
+        previous, self._enqueued = self._enqueued, update
+        self._check(previous)
+        return update.metrics
+
+    def settle(self) -> None:
+        """Wait for the update enqueued last, if any. Raises NonFiniteError if it was not finite."""
+        enqueued, self._enqueued = self._enqueued, None
+        self._check(enqueued)
+
+    def _check(self, update: _Enqueued | None) -> None:
+        """Wait for an update; if it was not finite, forget it and what came after it, and say why."""
+        if update is None or math.isfinite(update.metrics["grad_norm"]):
+            return
+        self.steps, self.version, self._enqueued = update.steps, update.version, None
+        self._waits = True  # once more, looking at every number; nothing changes while it is not sound
+        try:
+            if update.batch is not None:
+                _, gradients = self._differentiate(*update.batch.tensors())
+                self._change(*(gradient for gradient in gradients if gradient is not None))
+            raise NonFiniteError(f"update {self.version + 1} was not finite, but its repetition is")
+        finally:
+            self._waits = False
+            self._sound.fill_(True)
+
+    def _run(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> Any:
+        """`function(*inputs)`; as a CUDA graph, from the first call on, where that is wanted."""
+        if not self._captures:
+            return function(*inputs)
+        if function not in self._graphs:
+            self._sound.fill_(False)  # running it to warm up must not change a weight
+            self._graphs[function] = Captured(function, inputs)
+            self._sound.fill_(True)
+        return self._graphs[function](*inputs)
+
+    def _differentiate(self, *tensors: Tensor) -> tuple[dict[str, Tensor], list[Tensor | None]]:
+        """The metrics of a batch, given as `Unroll.tensors`, and the gradients of the parameters."""
+        batch = Unroll.of(tensors)
+        loss, metrics = self.loss(batch)
+        if self._waits and not torch.isfinite(loss):
+            self._fail({**_named_inputs(batch), **dict(self.agent.named_parameters()), **metrics}, "loss")
+        self.optimizer.zero_grad(set_to_none=True)
+        # The gradients of a loss that is not finite shall not be either: zero times infinity is NaN.
+        loss.backward(1 + 0 * loss.detach())
+        return metrics, [parameter.grad for parameter in self.agent.parameters()]
+
+    def _change(self, *gradients: Tensor) -> Tensor:
+        """Change the weights by their gradients, unless this or an earlier update was not finite.
+
+        Returns the global norm of the gradients, a scalar.
+        """
+        parameters = [p for p in self.agent.parameters() if p.grad is not None]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        grad_norm = nn.utils.get_total_norm(gradients)
+        if self._waits and not torch.isfinite(grad_norm):
+            named = {f"gradient of {n}": p.grad for n, p in self.agent.named_parameters()}
+            self._fail({n: g for n, g in named.items() if g is not None}, "gradient norm")
+        nn.utils.clip_grads_with_norm_(parameters, self.config.max_grad_norm, grad_norm)
+        self._sound.logical_and_(grad_norm.isfinite())
+        self.optimizer.step_if(self._sound, self._lr)
+        return grad_norm
 
     def loss(self, batch: Unroll) -> tuple[Tensor, dict[str, Tensor]]:
         """The V-trace actor-critic loss of a batch, a scalar, and its parts (detached).
@@ -153,7 +250,8 @@ class Learner:
         raise NonFiniteError(f"{what} of update {self.version + 1} overflowed")
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the weights, as plain types and tensors."""
+        """All but the weights, as plain types and tensors. Raises NonFiniteError as `settle` does."""
+        self.settle()
         return {
             "optimizer": self.optimizer.state_dict(),
             "steps": self.steps,
@@ -162,8 +260,15 @@ class Learner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
+        self._graphs.clear()  # they know where the old state was
+        self._enqueued = None
         self.steps = state["steps"]
         self.version = state["version"]
+
+
+def _enqueues(device: torch.device) -> bool:
+    """Whether work on this device goes on while the host does something else."""
+    return device.type == "cuda"
 
 
 _SUMS = ("total_loss", "policy_loss", "baseline_loss")

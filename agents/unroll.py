@@ -53,6 +53,24 @@ class Unroll:
         """Agent steps: T times B."""
         return self.action.numel()
 
+    def tensors(self) -> list[Tensor]:
+        """What an update reads, in the order of the fields above; the state's last."""
+        return [
+            self.frame,
+            self.reward,
+            self.done,
+            self.action,
+            self.behavior_logits,
+            self.forced,
+            *self.state,
+        ]
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> Unroll:
+        """The unroll of these `tensors`; nothing is known of its version and episodes."""
+        frame, reward, done, action, behavior_logits, forced, *state = tensors
+        return cls(frame, reward, done, action, behavior_logits, forced, tuple(state), version=0)
+
     def columns(self) -> int:
         return self.action.shape[1]
 

@@ -3,36 +3,61 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 
 class WeightStore:
-    """The newest published weights and their version; `pull` never sees a half-written set."""
+    """The newest published weights and their version; `pull` never sees a half-written set.
+
+    On a GPU nobody waits for the learner: weights that it has yet to write are pulled when they are there,
+    and until then those before. Only who publishes and pulls on one stream waits, and pulls the newest.
+    """
 
     def __init__(self, agent: nn.Module, version: int = 0) -> None:
         self._lock = threading.Lock()
         self._weights = [p.detach().clone() for p in agent.parameters()]
         self.version = version
+        self._coming = [weight.clone() for weight in self._weights]
+        self._coming_version = version
+        self._publisher: torch.cuda.Stream | None = None
+        self._arrived: Callable[[], bool] = lambda: False
 
     def publish(self, agent: nn.Module, version: int) -> None:
         with self._lock, torch.no_grad():
-            torch._foreach_copy_(self._weights, [p.detach() for p in agent.parameters()])
-            self._finish()
-            self.version = version
+            self._take_over()  # or they might be overwritten again and again before anybody pulls
+            torch._foreach_copy_(self._coming, [p.detach() for p in agent.parameters()])
+            self._coming_version = version
+            self._publisher = self._stream()
+            self._arrived = _mark(self._publisher)
 
     def pull(self, agent: nn.Module) -> int:
         """Copy the newest weights into `agent` and return their version."""
+        stream = self._stream()
         with self._lock, torch.no_grad():
+            if stream is not None and stream == self._publisher:
+                stream.synchronize()
+            self._take_over()
             torch._foreach_copy_([p.detach() for p in agent.parameters()], self._weights)
-            self._finish()
+            if stream is not None:
+                stream.synchronize()  # before the lock is given away, and they may be overwritten
             return self.version
 
-    def _finish(self) -> None:
-        """Learner and actors work on streams of their own: a copy ends before the lock is given away."""
-        if self._weights[0].is_cuda:
-            torch.cuda.current_stream(self._weights[0].device).synchronize()
+    def _take_over(self) -> None:
+        if self._arrived():
+            self._weights, self._coming = self._coming, self._weights
+            self.version, self._arrived = self._coming_version, lambda: False
+
+    def _stream(self) -> torch.cuda.Stream | None:
+        weight = self._weights[0]
+        return torch.cuda.current_stream(weight.device) if weight.is_cuda else None
+
+
+def _mark(stream: torch.cuda.Stream | None) -> Callable[[], bool]:
+    """What tells whether a stream, None being the CPU, is done with what it has to do so far."""
+    return (lambda: True) if stream is None else stream.record_event().query
 
 
 class SharedWeights:

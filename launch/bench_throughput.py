@@ -164,7 +164,7 @@ def _inference(one: Trainer | Worker, seconds: float) -> float:
         nonlocal state
         with torch.no_grad():
             for frame, reward, done in zip(unroll.frame, unroll.reward, unroll.done, strict=True):
-                output, state = actor.agent.act(frame, reward, done, state)
+                output, state = actor.act(frame, reward, done, state)
                 output.action.cpu()
         return unroll.done.numel()
 

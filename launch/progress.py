@@ -97,30 +97,30 @@ class Window:
     def _begin(self) -> None:
         self._start = time.monotonic()
         self._seconds = [dict(watch.seconds) for watch in self._watches]
-        self._sums: defaultdict[str, float] = defaultdict(float)
-        self._updates = 0
-        self._lag_max = 0.0
+        self._updates: list[Mapping[str, float]] = []
 
     def age(self) -> float:
         """Seconds since the last row."""
         return time.monotonic() - self._start
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Count one update."""
-        self._updates += 1
-        self._lag_max = max(self._lag_max, metrics["policy_lag"])
-        for name, value in metrics.items():
-            self._sums[name] += value
+        """Count one update; its metrics are looked at when the window closes."""
+        self._updates.append(metrics)
 
     def close(self) -> dict[str, float]:
         """The row of this window; the next one begins."""
-        means = {name: value / self._updates for name, value in self._sums.items()}
+        sums: defaultdict[str, float] = defaultdict(float)
+        for metrics in self._updates:
+            for name, value in metrics.items():
+                sums[name] += value
+        means = {name: value / len(self._updates) for name, value in sums.items()}
+        lag_max = max(metrics["policy_lag"] for metrics in self._updates)
         learner, *actors = (
             {stage: seconds - old.get(stage, 0.0) for stage, seconds in watch.seconds.items()}
             for watch, old in zip(self._watches, self._seconds, strict=True)
         )
         shares = time_shares(learner, actors, self.age(), self._in_turns)
-        row = {**means, "policy_lag_max": self._lag_max, **shares}
+        row = {**means, "policy_lag_max": lag_max, **shares}
         self._begin()
         return row
 

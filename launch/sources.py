@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
 
+import torch
+
 from ..agents import Actor, Unroll, join, split
 
 _PATIENCE = 30.0
@@ -63,10 +65,18 @@ class Lockstep(AbstractContextManager["Lockstep"]):
     newest weights.
     """
 
-    def __init__(self, actors: Sequence[Actor], batch_size: int, turn: int = 0) -> None:
+    def __init__(
+        self,
+        actors: Sequence[Actor],
+        batch_size: int,
+        turn: int = 0,
+        before_waiting: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before_waiting` is called whenever an actor has to act before there is another batch."""
         self.actors = actors
         self.batch_size = batch_size
         self.turn = turn % len(actors)
+        self._before_waiting = before_waiting
         self._collected = 0
         self._handed_over = 0
 
@@ -77,6 +87,7 @@ class Lockstep(AbstractContextManager["Lockstep"]):
 
     def _unrolls(self) -> Iterator[Unroll]:
         while True:
+            self._before_waiting()
             try:
                 unroll = self.actors[self.turn].collect()
             except Exception as error:
@@ -111,7 +122,9 @@ class Threads(AbstractContextManager["Threads"]):
         batch_size: int,
         stop: threading.Event,
         on_start: Callable[[], None] = lambda: None,
+        before_waiting: Callable[[], None] = lambda: None,
     ) -> None:
+        """Each thread calls `on_start` first; `before_waiting` is called where the queue is found empty."""
         self.actors = actors
         self.batch_size = batch_size
         columns = sum(actor.num_envs for actor in actors)
@@ -120,6 +133,7 @@ class Threads(AbstractContextManager["Threads"]):
         )
         self.turn = 0
         self._stop = stop
+        self._before_waiting = before_waiting
         self._left = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(index, on_start), name=f"actor-{index}", daemon=True)
@@ -136,6 +150,8 @@ class Threads(AbstractContextManager["Threads"]):
 
     def _unrolls(self) -> Iterator[Unroll]:
         while True:
+            if self._queue.empty():
+                self._before_waiting()
             try:
                 item = self._queue.get(timeout=0.5)
             except queue.Empty:
@@ -144,6 +160,7 @@ class Threads(AbstractContextManager["Threads"]):
                 continue
             if isinstance(item, ActorError):
                 raise item
+            _keep_until_read(item)
             yield item
 
     def _run(self, index: int, on_start: Callable[[], None]) -> None:
@@ -173,6 +190,13 @@ class Threads(AbstractContextManager["Threads"]):
                 with contextlib.suppress(queue.Empty):
                     self._queue.get_nowait()  # make room for what the thread may wait to put
                 thread.join(timeout=0.05)
+
+
+def _keep_until_read(unroll: Unroll) -> None:
+    """Let no actor's stream reuse the memory of an unroll before this thread's has done what it has to do."""
+    for tensor in unroll.tensors():
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 def _stages(actors: Sequence[Actor]) -> str:

@@ -119,7 +119,10 @@ class Trainer:
         self.workers.share(agent)
 
         self.agent = agent
-        self.learner = Learner(agent, learner_config(config, self.total_steps))
+        # Warming up draws random numbers, so that a resume would not repeat what a graph did.
+        self.learner = Learner(
+            agent, learner_config(config, self.total_steps), capture=not config.deterministic
+        )
         self.scores = Scores()
         if state is not None:
             self.learner.load_state_dict(state["learner"])
@@ -165,9 +168,14 @@ class Trainer:
 
     def _make_source(self, turn: int) -> Source:
         if not self.overlaps():
-            return Lockstep(self.actors, self.share.batch_size, turn)
+            return Lockstep(self.actors, self.share.batch_size, turn, self._settle)
         on_start = _own_resources(len(self.actors), self.device)
-        return Threads(self.actors, self.config.batch_size, self.stop, on_start)
+        return Threads(self.actors, self.config.batch_size, self.stop, on_start, self._settle)
+
+    def _settle(self) -> None:
+        """While there is no batch to go on with, the update that a GPU works on is what is waited for."""
+        with self.stopwatch("learning"):
+            self.learner.settle()
 
     def _resume_actors(self, state: Mapping[str, Any]) -> list[str]:
         """Bring the actors back to where they were, as far as that can be; returns what to say about it.
@@ -320,7 +328,7 @@ def _own_resources(actors: int, device: torch.device) -> Callable[[], None]:
     def take() -> None:
         torch.set_num_threads(share)
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # what the main thread prepared is there
+            torch.cuda.current_stream(device).synchronize()  # what the main thread prepared is there
             torch.cuda.set_stream(torch.cuda.Stream(device, priority=-1))
 
     return take

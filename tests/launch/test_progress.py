@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from deltabeast.agents import Episodes
-from deltabeast.launch.progress import WINDOW, Scores, Speed, time_shares
+from deltabeast.agents.late import Late
+from deltabeast.agents.stopwatch import Stopwatch
+from deltabeast.launch.progress import WINDOW, Scores, Speed, Window, time_shares
 
 
 def test_scores_before_any_episode() -> None:
@@ -59,6 +63,25 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_a_window_looks_at_metrics_when_it_closes() -> None:
+    """Until then they may be on their way from a GPU."""
+    there = False
+
+    def read(lag: int) -> dict[str, float]:
+        assert there
+        return {"entropy": lag / 2, "policy_lag": lag}
+
+    window = Window(Stopwatch(), [Stopwatch()], in_turns=True)
+    for lag in (4, 0, 5):
+        window.add(Late(functools.partial(read, lag)))
+    there = True
+    row = window.close()
+    assert (row["entropy"], row["policy_lag"], row["policy_lag_max"]) == (1.5, 3.0, 5)
+    window.add({"entropy": 7.0, "policy_lag": 1.0})
+    row = window.close()
+    assert (row["entropy"], row["policy_lag"], row["policy_lag_max"]) == (7.0, 1.0, 1.0)
 
 
 def test_speed_is_over_a_window_and_not_since_the_start() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -104,6 +105,24 @@ def test_lockstep_knows_when_an_unroll_is_half_learned() -> None:
     made = iter(source)
     boundaries = [next(made) and source.at_boundary() for _ in range(6)]
     assert boundaries == [False, False, True, False, False, True]
+
+
+def test_an_update_is_waited_for_only_where_there_is_no_other_batch() -> None:
+    """In turns, once for an unroll of three batches; with threads, not while unrolls lie in the queue."""
+    calls: list[int] = []
+    actors = [FakeActor(name, 6) for name in range(2)]
+    made = iter(Lockstep(actors, 2, 0, lambda: calls.append(0)))  # type: ignore[arg-type]
+    assert [next(made) and len(calls) for _ in range(7)] == [1, 1, 1, 2, 2, 2, 3]
+
+    calls.clear()
+    source = Threads([FakeActor(0, 2)], 2, threading.Event(), before_waiting=lambda: calls.append(0))  # type: ignore[list-item]
+    for number in range(4):
+        source._queue = queue.Queue()
+        source._queue.put(make_unroll(torch.arange(2.0) + number))
+        next(iter(source))
+    assert not calls
+    source._stop.set()
+    assert list(source) == [] and calls == [0]
 
 
 def test_lockstep_says_which_actor_failed() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tape
 import torch
 import training_envs
 from training_process import (
@@ -31,7 +32,7 @@ from training_process import (
     rows,
 )
 
-from deltabeast.agents import Learner, NonFiniteError, find_checkpoints, load_latest
+from deltabeast.agents import Learner, NonFiniteError, captured, find_checkpoints, learner, load_latest
 from deltabeast.launch import sources, supervision
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, StoppedBySignal, UsageError
@@ -68,6 +69,12 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def run(run_dir: Path, *arguments: str) -> None:
     train(parse(["train", *arguments, "--run-dir", str(run_dir)]))
+
+
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates are enqueued, and captured on a tape that stands in for a CUDA graph."""
+    monkeypatch.setattr(learner, "_enqueues", lambda device: True)
+    monkeypatch.setattr(captured, "record", tape.record)
 
 
 def on_update(monkeypatch: pytest.MonkeyPatch, act: Callable[[Learner], Any], before: bool = True) -> None:
@@ -388,9 +395,12 @@ def test_a_failure_does_not_replace_a_checkpoint_of_the_same_step(tmp_path: Path
     ("kind", "named"), [("NanReward", "rewards"), ("NanObservation", "observations|behaviour logits")]
 )
 @pytest.mark.parametrize("overlap", ["off", "on"])
+@pytest.mark.parametrize("gpu", [False, True])
 def test_what_is_not_finite_is_named_and_good_weights_are_saved(
-    kind: str, named: str, overlap: str, tmp_path: Path
+    kind: str, named: str, overlap: str, gpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if gpu:
+        as_on_a_gpu(monkeypatch)
     arguments = ("--env", f"training_envs:{kind}-v0", *FEEDFORWARD, "--overlap", overlap, "--steps", "1000")
     with pytest.raises(RunError, match=f"not finite: first in ({named}); step 360 is saved") as raised:
         run(tmp_path, *arguments)
@@ -400,6 +410,20 @@ def test_what_is_not_finite_is_named_and_good_weights_are_saved(
     assert all(tensor.isfinite().all() for tensor in weights.values())
     averages = [s["square_avg"] for s in state["learner"]["optimizer"]["state"].values()]
     assert averages and all(tensor.isfinite().all() for tensor in averages)
+
+
+def test_a_run_is_the_same_with_updates_that_are_enqueued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In turns, with checkpoints and rows of the log in between, and a resume."""
+    arguments = ("--env", "training_envs:Match-v0", *FEEDFORWARD, "--overlap", "off", "--log-seconds", "0",
+                 "--milestone-steps", "100")  # fmt: skip
+    for name in ("plain", "gpu"):
+        if name == "gpu":
+            as_on_a_gpu(monkeypatch)
+        for steps in ("400", "800"):
+            run(tmp_path / name, *arguments, "--steps", steps)
+    assert_same_run(tmp_path / "plain", tmp_path / "gpu")
 
 
 def test_a_gradient_that_is_not_finite_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
