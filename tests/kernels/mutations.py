@@ -128,11 +128,7 @@ MUTANTS = [
     ("kernels/native.c", " + dbeta[at] * R_T.beta[i]", ""),
     ("kernels/native.c", " * (1.0f - strength)", ""),
     ("kernels/native.c", "    transpose_in_place(R_T.k);\n", ""),
-    (
-        "kernels/native.c",
-        "if (b == 0) load_recurrent",
-        "if (head == 0) load_recurrent",
-    ),
+    ("kernels/native.c", "if (loaded != h) load_rec", "if (loaded < 0) load_rec"),
     ("kernels/native.c", "memset(to, 0, N * sizeof(vec));", ""),
     (
         "kernels/triton_recurrent.py",
