@@ -31,6 +31,8 @@ class TrainConfig:
     protocol: Literal["paper-code", "paper-text", "ale-standard"] | None = None
     """How a game of --game is played and what an episode is, paper-code unless told; envs/README.md compares
     them."""
+    engine: Literal["local", "ray"] = "local"
+    """local: this machine. ray: a cluster, or several processes here (launch/cluster/README.md)."""
     device: str = "auto"
     """auto, cpu or cuda."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -39,11 +41,22 @@ class TrainConfig:
     num_envs: int = 32
     """Environments stepped together by each actor."""
     num_actors: int = 1
-    """Actors, each with --num-envs environments. The publication ran 48 actors of one environment; one
-    actor of many chooses their actions in one batch."""
+    """Actors, each with --num-envs environments: threads, or under --engine ray processes. The publication
+    ran 48 actors of one environment; one actor of many chooses their actions in one batch."""
     num_workers: int | None = None
     """Processes that act and learn side by side on a CPU, each with its share of the environments and of
     every batch; default: one a core, as far as --num-envs and --batch-size can be shared out."""
+    ray_address: str | None = None
+    """The Ray cluster to train on: auto (the one this machine belongs to) or HOST:PORT; default: one that
+    starts here and ends with the run."""
+    actor_cpus: float = 1.0
+    """CPU cores that each actor reserves under --engine ray, and the threads it uses."""
+    actor_gpus: float = 0.0
+    """Share of a GPU that each actor reserves under --engine ray; without one it acts on the CPU."""
+    num_learners: int = 1
+    """Learners under --engine ray, each with its share of every batch and a GPU of its own if there are."""
+    learner_cpus: float = 1.0
+    """CPU cores that each learner reserves under --engine ray, and the threads it uses."""
     overlap: Literal["auto", "on", "off"] = "auto"
     """Whether actors act while the learner learns. auto: yes with a GPU, no on CPUs, where both would
     fight for the same cores."""

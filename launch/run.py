@@ -208,11 +208,20 @@ class Run(ABC):
                 return
         self._save()
 
+    def roll_back(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint, `steps` being its step: what came after it is lost."""
+        self.scores.load_state_dict(state["scores"])
+        self._close_log()
+        self._open_log(self.steps)
+        self.saved_step = self.steps
+        self.begin_measuring()
+
     def begin_measuring(self) -> None:
         """Speed, means and shares of the time from now on."""
         self._speed = Speed(self.steps)
         self._window = self.new_window()
         self._saved_at = time.monotonic()
+        self.panel.measure_from(self.steps)
 
     def checkpoint_is_due(self) -> bool:
         minutes = (time.monotonic() - self._saved_at) / 60

@@ -33,9 +33,17 @@ def train(config: TrainConfig) -> None:
     prepare_process()
     try:
         with ExitStack() as stack:
-            Trainer(config, stack).run()
+            make_run(config, stack).run()
     except CheckpointError as error:
         raise RunError(str(error)) from error
+
+
+def make_run(config: TrainConfig, stack: ExitStack) -> Run:
+    if config.engine == "ray":
+        from .cluster.engine import ClusterTrainer
+
+        return ClusterTrainer(config, stack)
+    return Trainer(config, stack)
 
 
 class Trainer(Run):
