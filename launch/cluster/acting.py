@@ -54,6 +54,16 @@ class ActorProcess:
         columns: int,
         state: Mapping[str, Any] | None,
     ) -> None:
+        self._config = config
+        self._spec = spec
+        self._seed = seed
+        self._columns = columns
+        self._state = state
+        self._sequence = 0
+
+    def begin(self) -> Where:
+        """Build everything: here, since Ray tells less of what goes wrong in a constructor."""
+        config, spec = self._config, self._spec
         keep_freed_memory()
         threads = max(1, int(config.actor_cpus))
         torch.set_num_threads(threads)
@@ -62,14 +72,11 @@ class ActorProcess:
         agent = Agent(spec).to(device).requires_grad_(False)
         agent.autocast_dtype = autocast_dtype(config.precision, device, spec.stem)
         self._weights = FlatWeights()
-        self._columns = columns
-        self._sequence = 0
         env = make_env(config, threads)
-        self._actor = Actor(env, agent, self._weights, config.unroll_length, seed, config.deterministic)
-        if state is not None:
-            self._actor.load_state_dict(state)
-
-    def where(self) -> Where:
+        length, exact = config.unroll_length, config.deterministic
+        self._actor = Actor(env, agent, self._weights, length, self._seed, exact)
+        if self._state is not None:
+            self._actor.load_state_dict(self._state)
         return ray_cluster.where()
 
     def collect(self, order: Order) -> tuple[Any, ...]:

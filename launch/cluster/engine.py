@@ -166,7 +166,8 @@ class ClusterTrainer(Run):
         while not (self.stop.is_set() and self.at_boundary()):
             self.fleet.start_due()
             self._give_orders()
-            self._learn()
+            self.learners.bring()
+            self.learners.begin_update()
             if time.monotonic() - looked > _LOOK_AROUND:
                 looked = time.monotonic()
                 self.fleet.speak()
@@ -178,15 +179,12 @@ class ClusterTrainer(Run):
             except LearnerDied as death:
                 self._go_back(death)
                 continue
-            if update is not None:
-                self._learn()  # before anything is written down: the learner need not wait for that
-                yield update
-
-    def _learn(self) -> None:
-        self.learners.bring()
-        wanted = self.stop.is_set() or self.checkpoint_is_due() or self._steps >= self.total_steps
-        if not (wanted and self.at_boundary()):
-            self.learners.begin_update()
+            if update is None:
+                continue
+            ends = self.stop.is_set() or self._steps >= self.total_steps
+            if not (ends or self.checkpoint_is_due()):
+                self.learners.begin_update()  # it need not wait until this one is written down
+            yield update
 
     def _give_orders(self) -> None:
         """Let actors act as long as the learners have not more before them than the next two updates."""
@@ -204,7 +202,7 @@ class ClusterTrainer(Run):
 
     def _take(self, reply: Reply) -> Update | None:
         """Heed what a process answered; gives the update if one is complete."""
-        if reply.tag[0] in ("where", "collect"):
+        if reply.tag[0] in ("begin", "collect"):
             nobody = not self.fleet.alive()
             handed_over = self.fleet.take(reply)
             if nobody and self.fleet.alive():
@@ -308,7 +306,7 @@ class ClusterTrainer(Run):
         while self.learners.busy:
             patience(time.monotonic() - start)
             reply = self.cluster.next_reply(_LOOK_AROUND)
-            if reply is None or reply.tag[0] in ("where", "collect"):
+            if reply is None or reply.tag[0] in ("begin", "collect"):
                 continue
             try:
                 update = self._take(reply)

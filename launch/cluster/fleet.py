@@ -84,8 +84,8 @@ class Fleet:
             slot.handle = self._start(slot.index, slot.incarnation)
             slot.where = None
             slot.enter("placing")
-            tag = ("where", slot.index, slot.incarnation)
-            self._cluster.call(slot.handle, "where", tag=tag)
+            tag = ("begin", slot.index, slot.incarnation)
+            self._cluster.call(slot.handle, "begin", tag=tag)
 
     def next_idle(self) -> int | None:
         """One that has nothing to do, the longest idle first; it must be given an order."""
@@ -117,7 +117,7 @@ class Fleet:
         if reply.error is not None:
             self._died(slot, reply.error)
             return None
-        if what == "where":
+        if what == "begin":
             slot.where = reply.value
             slot.restarts.began()
             if slot.incarnation:

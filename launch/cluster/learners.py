@@ -102,7 +102,7 @@ class Learners:
         self._handles = [self._start(rank) for rank in range(self._count)]
         self._desks = [Desk() for _ in self._handles]
         try:
-            self.places = self._cluster.ask(self._handles, "where", patience=patience)
+            self.places = self._cluster.ask(self._handles, "begin", patience=patience)
             if self._count > 1:
                 (place,) = self._cluster.ask(self._handles[:1], "host", patience=patience)
                 self._cluster.ask(self._handles, "meet", place, patience=patience)

@@ -46,19 +46,24 @@ class LearnerProcess:
     def __init__(
         self, config: TrainConfig, spec: AgentSpec, device: str, total_steps: int, rank: int, world: int
     ) -> None:
-        keep_freed_memory()
-        torch.set_num_threads(max(1, int(config.learner_cpus)))
-        seed_everything(config.seed + rank, config.deterministic)
-        torch.backends.cudnn.benchmark = not config.deterministic
+        self._config = config
+        self._spec = spec
         self._device = torch.device(device)
-        agent = Agent(spec).to(self._device)
-        agent.autocast_dtype = autocast_dtype(config.precision, self._device, spec.stem)
-        self._learner = Learner(agent, learner_config(config, total_steps))
+        self._total_steps = total_steps
         self._collective = Collective(rank, world, self._device)
         self._unrolls: dict[Identity, Unroll] = {}
-        self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
 
-    def where(self) -> Where:
+    def begin(self) -> Where:
+        """Build everything: here, since Ray tells less of what goes wrong in a constructor."""
+        config, spec = self._config, self._spec
+        keep_freed_memory()
+        torch.set_num_threads(max(1, int(config.learner_cpus)))
+        seed_everything(config.seed + self._collective.rank, config.deterministic)
+        torch.backends.cudnn.benchmark = not config.deterministic
+        agent = Agent(spec).to(self._device)
+        agent.autocast_dtype = autocast_dtype(config.precision, self._device, spec.stem)
+        self._learner = Learner(agent, learner_config(config, self._total_steps))
+        self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
         return ray_cluster.where()
 
     def host(self) -> tuple[str, int]:
