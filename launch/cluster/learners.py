@@ -199,6 +199,7 @@ class Learners:
         return None
 
     def _updated(self) -> Outcome:
+        learned, self._learning = self._learning, []
         errors = {rank: reply.error for rank, reply in self._results.items() if reply.error is not None}
         told = [error for error in errors.values() if str(error) != ELSEWHERE]
         for error in told:
@@ -207,9 +208,7 @@ class Learners:
         for rank, error in errors.items():
             raise self._failed(rank, error)
         reports = [self._results[rank].value for rank in range(self._count)]
-        outcome = Outcome(reports, [piece.identity for piece in self._learning], self._weights)
-        self._learning = []
-        return outcome
+        return Outcome(reports, [piece.identity for piece in learned], self._weights)
 
     def _failed(self, rank: int, error: Exception) -> ActorError:
         failure = ActorError(f"learner {rank} ({self.places[rank]}) failed: {error!r}")

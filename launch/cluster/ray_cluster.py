@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import re
 import shutil
 import socket
 import time
@@ -219,16 +220,16 @@ def fetch(ref: Ref, timeout: float) -> Any:
 
 def _reply(tag: Any, future: Any) -> Reply:
     error = future.exception()
-    if error is None:
-        return Reply(tag, future.result())
-    return Reply(tag, error=_translated(error))
+    return Reply(tag, future.result()) if error is None else Reply(tag, error=_translated(error))
 
 
 def _translated(error: BaseException) -> Exception:
     """What happened, without Ray's own classes."""
     if isinstance(error, ray.exceptions.RayTaskError):
-        cause = error.cause if isinstance(error.cause, Exception) else RunError(_first_line(error))
-        cause.__cause__ = _Elsewhere(error.traceback_str.strip())
+        cause = getattr(error, "cause", None)
+        if not isinstance(cause, Exception):
+            cause = RunError(_first_line(error))
+        cause.__cause__ = _Elsewhere(_plain(error))
         return cause
     return ProcessDied(_first_line(error))
 
@@ -239,9 +240,14 @@ class _Elsewhere(Exception):
 
 def _first_line(error: BaseException) -> str:
     """The part of Ray's long messages that says what happened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in _plain(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("class_name:", "actor_id:", "pid:", "namespace:"))]
     return " ".join(told[:2]) if told else type(error).__name__
+
+
+def _plain(error: BaseException) -> str:
+    """Without the colours of a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
 
 
 def _reach(address: str) -> None:

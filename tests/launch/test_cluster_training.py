@@ -6,6 +6,8 @@ import io
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -15,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import training_envs
-from rich.console import Console
-from training_process import TINY, last_step, newest, rows
-
-pytest.importorskip("ray")
-
 from ray.cluster_utils import Cluster
+from rich.console import Console
+from training_process import CARTPOLE, TINY, assert_same, last_step, metrics, newest, rows
 
 from deltabeast.agents import Episodes
 from deltabeast.launch.cli import parse
 from deltabeast.launch.cluster.engine import ClusterTrainer
+from deltabeast.launch.errors import RunError, UsageError
+from deltabeast.launch.train import train
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(90)
 
 STORE = 80 << 20
 SMALL = ("--actor-cpus", "0.1", "--learner-cpus", "0.1")
@@ -194,3 +196,177 @@ def test_processes_are_killed_at_random_moments(cluster: Cluster, tmp_path: Path
     steps = [int(row["step"]) for row in rows(tmp_path / "run")]
     assert steps == sorted(set(steps)) and steps[-1] == one.run.steps
     assert newest(tmp_path / "run")[2]["unrolls"] == one.run.ledger.counts
+
+
+LAYOUTS = {
+    "as many environments as columns": ("4", "4", "1"),
+    "unrolls cut up": ("8", "4", "1"),
+    "unrolls of two actors joined": ("4", "8", "2"),
+}
+
+
+@pytest.mark.parametrize("layout", [random.choice(list(LAYOUTS))])
+def test_all_engines_learn_the_same(cluster: Cluster, layout: str, tmp_path: Path, seed: int) -> None:
+    """In lock-step: the local engine and one learner on a cluster bit for bit, even if one goes on where the
+    other stopped; two learners but for the order of the sums."""
+    num_envs, batch_size, num_actors = LAYOUTS[layout]
+    updates, batch = 30, 5 * int(batch_size)
+    sizes = ("--num-envs", num_envs, "--batch-size", batch_size, "--num-actors", num_actors)
+    exact = ("--deterministic", "--log-seconds", "0", "--steps", str(updates * batch), "--seed", str(seed))
+    arguments = [*CARTPOLE[:-2], *sizes, *exact]
+    given = ["train", *arguments, "--run-dir"]
+    train(parse([*given, str(tmp_path / "local")]))
+    with ExitStack() as stack:
+        one = Watched(cluster, tmp_path / "one", stack, *arguments, *SMALL)
+        stop_at = random.randrange(2, updates) * batch
+        mark = one.run.log.write
+
+        def write(step: int, row: dict[str, float]) -> None:
+            mark(step, row)
+            if step == stop_at:
+                one.run.stop.set()
+
+        one.run.log.write = write  # type: ignore[method-assign]
+        one.run.run()
+    assert stop_at <= newest(tmp_path / "one")[0] < stop_at + 3 * batch, "stopped"
+    train(parse([*given, str(tmp_path / "one")]))
+    (_, expected, state), (_, weights, other) = newest(tmp_path / "local"), newest(tmp_path / "one")
+    assert_same(expected, weights, "weights")
+    for part in ("learner", "actors", "scores", "turn"):  # the global generators made other things before
+        assert_same(state[part], other[part], part)
+    told = metrics(tmp_path / "local")
+    assert told == [{name: row[name] for name in told[0]} for row in metrics(tmp_path / "one")]
+
+    with ExitStack() as stack:
+        two = Watched(cluster, tmp_path / "two", stack, *arguments, *SMALL, "--num-learners", "2")
+        two.run.run()
+        assert len(set(place.pid for place in two.run.learners.places)) == 2
+    step, weights, state = newest(tmp_path / "two")
+    assert step == updates * batch and state["learner"]["version"] == updates
+    for name, tensor in expected.items():
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-6)
+    for a, b in zip(metrics(tmp_path / "local"), metrics(tmp_path / "two"), strict=True):
+        assert a["step"] == b["step"] and a["episodes"] == b["episodes"]
+        for name in ("total_loss", "grad_norm", "entropy", "policy_lag"):
+            assert float(a[name]) == pytest.approx(float(b[name]), rel=1e-3, abs=1e-5), name
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_wherever_it_is(cluster: Cluster, tmp_path: Path) -> None:
+    arguments = ("--env", "training_envs:NanReward-v0", *TINY[:-2], *SMALL, "--num-learners", "2")
+    with ExitStack() as stack:
+        one = Watched(cluster, tmp_path, stack, *arguments, "--steps", "1000")
+        with pytest.raises(RunError, match=r"update 19 is not finite: first in rewards; step 360 is saved"):
+            one.run.run()
+    step, weights, _ = newest(tmp_path)
+    assert step == 360 and all(tensor.isfinite().all() for tensor in weights.values())
+
+
+def test_an_actor_that_fails_again_and_again_ends_the_run(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltabeast.launch.cluster.restarts.BUDGET", 1)
+    monkeypatch.setattr("deltabeast.launch.cluster.fleet.BUDGET", 1)
+    with ExitStack() as stack:
+        arguments = ("--env", "training_envs:Raises-v0", *TINY[:-2], *SMALL, "--steps", "100k")
+        one = Watched(cluster, tmp_path, stack, *arguments)
+        with pytest.raises(RunError, match=r"actor 0 failed 2 times in a row.*emulator broke.*; step \d+ is"):
+            one.run.run()
+    assert 'raise KeyError("the emulator broke")' in one.said(), "its traceback"
+    assert "it is restarted in 1 s" in one.said() and "actor 0 (node" in one.said()
+    assert newest(tmp_path)[0] >= 2 * 18 * UNROLL - 2 * UNROLL, "all that both lives had handed over"
+
+
+def test_a_silent_actor_is_named(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("--env", "training_envs:Stalls-v0", *TINY[:-2], *SMALL, "--steps", "100k")
+    with watched(cluster, tmp_path, *arguments) as one:
+        one.waits_for(lambda: one.run.steps == 18 * UNROLL)
+        monkeypatch.setattr("deltabeast.launch.supervision.SILENCE", 0.4)
+        one.waits_for(lambda: "has handed over nothing for" in one.said())
+        one.waits_for(lambda: "no update for" in one.said())
+    assert "actors: 1 acting, actor 0 (node" in one.said()
+    assert newest(tmp_path)[0] == 18 * UNROLL, "it could be stopped all the same"
+
+
+REFUSED = {
+    "no cluster": (("--ray-address", "127.0.0.1:1"), "127.0.0.1:1: no Ray cluster answers there .*refused"),
+    "no room": (("--num-actors", "99"), "99 x 1 for actors: there are [34], at most 1 on one node; give a"),
+    "no GPU": (("--device", "cuda"), "1 x 1 GPU for learners and 1 x 0 for actors: there are 0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_there_is_told_in_one_line(cluster: Cluster, case: str, tmp_path: Path) -> None:
+    given, message = REFUSED[case]
+    arguments = ["train", *CARTPOLE[:-2], "--engine", "ray", "--ray-address", cluster.address, *given]
+    began = time.monotonic()
+    with pytest.raises(UsageError, match=message) as raised:
+        train(parse([*arguments, "--run-dir", str(tmp_path / "run")]))
+    assert "\n" not in str(raised.value) and time.monotonic() - began < 20
+    assert not (tmp_path / "run").exists()
+
+
+def test_ray_that_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("deltabeast.launch.cluster")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"not installed: pip install 'deltabeast\[ray\]'"):
+        train(parse(["train", *CARTPOLE[:-2], "--engine", "ray", "--run-dir", str(tmp_path / "run")]))
+    assert not (tmp_path / "run").exists()
+
+
+PONG = ("--game", "pong", "--core", "lstm", "--stem", "nature", "--precision", "fp32", "--num-envs", "2",
+        "--batch-size", "2", "--unroll-length", "10", "--engine", "ray", "--device", "cpu",
+        "--log-seconds", "0.2")  # fmt: skip
+COMMAND = [sys.executable, "-c", "from deltabeast.launch.cli import main; main()", "train"]
+
+
+def family(pid: int) -> set[int]:
+    """All descendants of a process but Ray's own agents, which notice a sudden end a minute late."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found |= family(child)
+            if b"Agent" not in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.add(child)
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    states = {pid: Path(f"/proc/{pid}/stat") for pid in pids}
+    return {pid for pid, path in states.items() if path.exists() and " Z " not in path.read_text()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+def test_a_game_on_a_cluster_of_its_own(tmp_path: Path) -> None:
+    """Asked to stop as from a terminal, killed, run again: it goes on, and leaves no process behind."""
+    run_dir = tmp_path / "run"
+    for number in (signal.SIGINT, signal.SIGKILL):
+        process = subprocess.Popen([*COMMAND, *PONG, "--steps", "1M", "--run-dir", str(run_dir)],
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   start_new_session=True)  # fmt: skip
+        goal, end = last_step(run_dir) + 100, time.monotonic() + 90
+        while last_step(run_dir) < goal:
+            assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
+            time.sleep(0.05)
+        others = family(process.pid)
+        assert len(others) >= 4
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # a terminal tells all of them
+        else:
+            process.kill()
+        said = process.communicate(timeout=60)[0]
+        assert process.returncode == -number, said
+        end = time.monotonic() + 30
+        while alive(others):
+            assert time.monotonic() < end, alive(others)
+            time.sleep(0.1)
+        if number == signal.SIGINT:
+            assert "stopped at" in said and newest(run_dir)[0] == last_step(run_dir) >= goal
+            lines = said.strip().splitlines()
+            assert all(line.startswith(("step ", "stopping ", "stopped ", "resuming ")) for line in lines), (
+                said
+            )
+        else:
+            assert f"resuming {run_dir} at step" in said
+    last = rows(run_dir)[-1]
+    assert 0 < float(last["bytes_per_step"]) < 7500 and last["unrolls_lost"] == last["unrolls_doubled"] == "0"
