@@ -14,18 +14,23 @@ class TrainConfig:
     """Train an agent; a run that exists is resumed."""
 
     game: str | None = None
-    """ALE game, for example gopher (`deltabeast games` lists them)."""
+    """ALE game, for example gopher (`deltabeast games` lists them), or paper20: a sweep over the published
+    twenty."""
     env: str | None = None
     """Any Gymnasium environment with discrete actions instead of --game, for example CartPole-v1 or
     popgym:popgym-RepeatPreviousEasy-v0."""
     core: str = "rdn"
     """Recurrent core (`deltabeast cores` lists them), or package.module:Class of your own."""
+    cores: tuple[str, ...] = ()
+    """Several cores instead of --core: a sweep, whose runs queue up on a cluster (--engine ray)."""
     core_options: dict[str, int] = field(default_factory=dict)
     """Options of the core as name value pairs, for example: --core-options hidden_size 64 num_layers 1."""
     steps: str = "200M"
     """Agent steps to train for in all (one is 4 emulator frames): 200M, 30k, 1600."""
     seed: int = 1
     """Seed of weights, actions and environments."""
+    seeds: int | None = None
+    """Number of seeds, 1 and up, instead of --seed: a sweep."""
     stem: Literal["auto", "residual", "nature", "mlp"] = "auto"
     """Network before the core; auto: residual (15 layers, published) for images, mlp for the rest."""
     protocol: Literal["paper-code", "paper-text", "ale-standard"] | None = None

@@ -115,6 +115,8 @@ _MAY_CHANGE = {
         "deterministic",
         "run_dir",
         "resume",
+        "cores",
+        "seeds",
     ),
     *("checkpoint_minutes", "milestone_steps", "log_seconds"),
 }

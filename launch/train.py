@@ -22,6 +22,9 @@ from .run import Run, Update
 from .sources import Lockstep, Source, Threads
 from .workers import Workers, make_env, update
 
+PAPER_GAMES = "paper20"
+"""What --game calls the games of the publication."""
+
 
 def train(config: TrainConfig) -> None:
     """Train or resume the run that `config` describes.
@@ -32,10 +35,21 @@ def train(config: TrainConfig) -> None:
     """
     prepare_process()
     try:
+        if config.cores or config.seeds is not None or config.game == PAPER_GAMES:
+            _sweep(config)
+            return
         with ExitStack() as stack:
             make_run(config, stack).run()
     except CheckpointError as error:
         raise RunError(str(error)) from error
+
+
+def _sweep(config: TrainConfig) -> None:
+    if config.engine != "ray":
+        raise UsageError("--cores, --seeds and --game paper20 make a sweep, which needs --engine ray")
+    from .cluster.sweep import sweep
+
+    sweep(config)
 
 
 def make_run(config: TrainConfig, stack: ExitStack) -> Run:

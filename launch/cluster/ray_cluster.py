@@ -126,7 +126,7 @@ class Cluster:
         It dies with this one. Nothing restarts it or repeats a call to it by itself.
         """
         options: dict[str, Any] = {"concurrency_groups": dict(groups)} if groups else {}
-        remote = ray.remote(
+        remote: Any = ray.remote(
             num_cpus=cpus,
             num_gpus=gpus,
             max_restarts=0,
