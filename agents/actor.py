@@ -18,7 +18,7 @@ from .frame_feed import FrameFeed
 from .network import Agent, AgentOutput
 from .stopwatch import Stopwatch
 from .unroll import Episodes, Unroll
-from .weights import SharedWeights, WeightStore
+from .weights import Weights
 
 UNROLLS_PER_SEED = 200
 """In deterministic mode environments start afresh after this many unrolls, so that bringing them back
@@ -36,7 +36,7 @@ class Actor:
         self,
         env: VectorEnv,
         agent: Agent,
-        weights: WeightStore | SharedWeights,
+        weights: Weights,
         unroll_length: int,
         seed: int,
         deterministic: bool = False,

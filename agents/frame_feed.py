@@ -39,7 +39,7 @@ class FrameFeed:
         if before is None or before.shape != observation.shape:
             self._stack = self._send(self._host)
             return self._stack
-        begun = _begun(before, self._host)
+        begun = rows_begun(before, self._host)
         newest = self._send(self._host[:, -1:])
         stack = torch.cat((self._stack[:, 1:], newest), 1)
         if begun.any():
@@ -67,7 +67,7 @@ class FrameFeed:
         return arrived
 
 
-def _begun(before: NDArray[np.uint8], now: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def rows_begun(before: NDArray[np.uint8], now: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Rows `[B]` whose older frames are not the newer frames of the stack before."""
     old, new = before[:, 1:].reshape(len(before), -1), now[:, :-1].reshape(len(now), -1)
     if old.shape[1] % 8 == 0:  # eight pixels at a time

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import nn
+
+
+class Weights(Protocol):
+    """Where an actor's weights come from."""
+
+    def pull(self, agent: nn.Module) -> int:
+        """Let `agent` have the newest weights; returns their version."""
+        ...
 
 
 class WeightStore:

@@ -14,23 +14,30 @@ class TrainConfig:
     """Train an agent; a run that exists is resumed."""
 
     game: str | None = None
-    """ALE game, for example gopher (`deltabeast games` lists them)."""
+    """ALE game, for example gopher (`deltabeast games` lists them), or paper20: a sweep over the published
+    twenty."""
     env: str | None = None
     """Any Gymnasium environment with discrete actions instead of --game, for example CartPole-v1 or
     popgym:popgym-RepeatPreviousEasy-v0."""
     core: str = "rdn"
     """Recurrent core (`deltabeast cores` lists them), or package.module:Class of your own."""
+    cores: tuple[str, ...] = ()
+    """Several cores instead of --core: a sweep, whose runs queue up on a cluster (--engine ray)."""
     core_options: dict[str, int] = field(default_factory=dict)
     """Options of the core as name value pairs, for example: --core-options hidden_size 64 num_layers 1."""
     steps: str = "200M"
     """Agent steps to train for in all (one is 4 emulator frames): 200M, 30k, 1600."""
     seed: int = 1
     """Seed of weights, actions and environments."""
+    seeds: int | None = None
+    """Number of seeds, 1 and up, instead of --seed: a sweep."""
     stem: Literal["auto", "residual", "nature", "mlp"] = "auto"
     """Network before the core; auto: residual (15 layers, published) for images, mlp for the rest."""
     protocol: Literal["paper-code", "paper-text", "ale-standard"] | None = None
     """How a game of --game is played and what an episode is, paper-code unless told; envs/README.md compares
     them."""
+    engine: Literal["local", "ray"] = "local"
+    """local: this machine. ray: a cluster, or several processes here (launch/cluster/README.md)."""
     device: str = "auto"
     """auto, cpu or cuda."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -39,11 +46,22 @@ class TrainConfig:
     num_envs: int = 32
     """Environments stepped together by each actor."""
     num_actors: int = 1
-    """Actors, each with --num-envs environments. The publication ran 48 actors of one environment; one
-    actor of many chooses their actions in one batch."""
+    """Actors, each with --num-envs environments: threads, or under --engine ray processes. The publication
+    ran 48 actors of one environment; one actor of many chooses their actions in one batch."""
     num_workers: int | None = None
     """Processes that act and learn side by side on a CPU, each with its share of the environments and of
     every batch; default: one a core, as far as --num-envs and --batch-size can be shared out."""
+    ray_address: str | None = None
+    """The Ray cluster to train on: auto (the one this machine belongs to) or HOST:PORT; default: one that
+    starts here and ends with the run."""
+    actor_cpus: float = 1.0
+    """CPU cores that each actor reserves under --engine ray, and the threads it uses."""
+    actor_gpus: float = 0.0
+    """Share of a GPU that each actor reserves under --engine ray; without one it acts on the CPU."""
+    num_learners: int = 1
+    """Learners under --engine ray, each with its share of every batch and a GPU of its own if there are."""
+    learner_cpus: float = 1.0
+    """CPU cores that each learner reserves under --engine ray, and the threads it uses."""
     overlap: Literal["auto", "on", "off"] = "auto"
     """Whether actors act while the learner learns. auto: yes with a GPU, no on CPUs, where both would
     fight for the same cores."""

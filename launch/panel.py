@@ -89,6 +89,10 @@ class Panel:
         else:
             self._print(self._line(known))
 
+    def measure_from(self, step: int) -> None:
+        """Measure speed from now and here: the run begins only now, or again from an earlier step."""
+        self._history = deque([(self._clock(), step)])
+
     def message(self, text: str) -> None:
         """Say something above the panel, or on a line of its own."""
         self._print(text)

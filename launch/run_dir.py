@@ -67,7 +67,7 @@ def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
     words = ["deltabeast", "train"]
     for name, default in vars(TrainConfig()).items():
         value = saved.get(name, default)
-        if name in ("run_dir", "resume") or (value == default and name != "core"):
+        if name in ("run_dir", "resume", "cores", "seeds") or (value == default and name != "core"):
             continue
         words.append(f"--{name.replace('_', '-')}")
         if isinstance(value, dict):

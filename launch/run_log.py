@@ -41,13 +41,26 @@ TAGS = {
 }
 """Row key -> TensorBoard tag. The keys are the columns of logs.csv too, in this order after step and time."""
 
+CLUSTER_TAGS = {
+    "actors": "cluster/actors",
+    "actor_restarts": "cluster/actor_restarts",
+    "learner_restarts": "cluster/learner_restarts",
+    "bytes_per_step": "cluster/bytes_per_step",
+    "unrolls_learned": "cluster/unrolls_learned",
+    "unrolls_lost": "cluster/unrolls_lost",
+    "unrolls_doubled": "cluster/unrolls_doubled",
+    "unrolls_undone": "cluster/unrolls_undone",
+    "unrolls_died": "cluster/unrolls_died",
+}
+"""Columns that only runs with --engine ray have."""
+
 HEADLINE_TAGS = (TAGS["game_return"], TAGS["life_return"], TAGS["sps"])
 """The metrics TensorBoard's hyperparameter page lists beside the options of each run."""
 
 
 def tag_of(key: str) -> str:
     """The TensorBoard tag of a row key; keys no one has listed are grouped under `other/`."""
-    return TAGS.get(key) or (key if "/" in key else f"other/{key}")
+    return TAGS.get(key) or CLUSTER_TAGS.get(key) or (key if "/" in key else f"other/{key}")
 
 
 class RunLog:
@@ -91,7 +104,8 @@ class RunLog:
         if self._columns is None:
             # Every known column from the start: a metric that is absent from the first row (no game has
             # ended yet) must have its place in later ones.
-            extra = [key for key in row if key not in TAGS and key not in ("step", "time")]
+            # Speeds of single actors and nodes, with a slash in their names, are for TensorBoard alone.
+            extra = [key for key in row if key not in TAGS and key not in ("step", "time") and "/" not in key]
             self._columns = ["step", "time", *TAGS, *extra]
             self._file.write(_csv_line(self._columns))
         cells = {key: f"{value:.8g}" for key, value in metrics.items()}

@@ -6,7 +6,9 @@ And a core that draws from torch's global generator.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
+import time
 from typing import Any
 
 import gymnasium
@@ -105,6 +107,35 @@ class NoisyCore(Core):
         return y + 0.1 * torch.randn_like(y), ()
 
 
+class Numbered(Match):
+    """Episodes of five steps. The score of each of a process's first environment says which it is."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Numbered.made += 1
+        self.first, self.episode = Numbered.made == 1, 0
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        frame, _, _, *rest = super().step(action)
+        if self.count < 5:
+            return frame, 0.0, False, *rest  # type: ignore[return-value]
+        if not self.first:
+            return frame, 0.0, True, *rest  # type: ignore[return-value]
+        time.sleep(0.02)  # numbers must do for a test
+        self.episode += 1
+        half, process = divmod(os.getpid() % 8192, 4096)
+        score = process * 4096.0 + self.episode  # exact in float32
+        return frame, -score if half else score, True, *rest  # type: ignore[return-value]
+
+
+def which(score: float) -> tuple[int, int] | None:
+    """Process and number of a finished episode of Numbered-v0, if its score says."""
+    process, number = divmod(abs(int(score)), 4096)
+    return (process + 4096 * (score < 0), number) if score else None
+
+
 class WhichThird(gymnasium.Env[np.ndarray, int]):
     """Fifty steps, a point for each action that names the third of the image in which the square lies."""
 
@@ -152,6 +183,7 @@ class Recall(gymnasium.Env[np.ndarray, int]):
         return self._observe(), reward, self.count == 40, False, {}
 
 
-for kind in (Match, Raises, FailsBeside, NanReward, NanObservation, Stalls, Forgets, WhichThird, Recall):
+KINDS = (Match, Raises, FailsBeside, NanReward, NanObservation, Stalls, Forgets, Numbered, WhichThird, Recall)
+for kind in KINDS:
     if f"{kind.__name__}-v0" not in gymnasium.registry:
         gymnasium.register(f"{kind.__name__}-v0", entry_point=kind, disable_env_checker=True)

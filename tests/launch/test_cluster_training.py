@@ -1,0 +1,372 @@
+"""Training on a Ray cluster of three nodes on this machine: what it learns, and what may die meanwhile."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import training_envs
+from ray.cluster_utils import Cluster
+from rich.console import Console
+from training_process import CARTPOLE, TINY, assert_same, last_step, metrics, newest, rows
+
+from deltabeast.agents import Episodes
+from deltabeast.launch.cli import parse
+from deltabeast.launch.cluster.engine import ClusterTrainer
+from deltabeast.launch.errors import RunError, UsageError
+from deltabeast.launch.train import train
+
+pytestmark = pytest.mark.timeout(90)
+
+STORE = 80 << 20
+SMALL = ("--actor-cpus", "0.1", "--learner-cpus", "0.1")
+"""Reservations that leave room for all on any node."""
+UNROLL = 20
+"""Agent steps of TINY's unrolls."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A head with room for a learner, and two nodes with room for an actor each."""
+    path = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(training_envs.__file__).parent), path])
+    config = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500,
+              "health_check_failure_threshold": 4}  # fmt: skip
+    head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False, "_system_config": config}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(2):
+        made.add_node(num_cpus=1, object_store_memory=STORE)
+    made.wait_for_nodes()
+    yield made
+    made.shutdown()
+
+
+class Watched:
+    """A run on the cluster whose lines and finished episodes are kept."""
+
+    def __init__(self, cluster: Cluster, run_dir: Path, stack: ExitStack, *arguments: str) -> None:
+        given = ["train", "--engine", "ray", "--ray-address", cluster.address, *arguments]
+        self.text = io.StringIO()
+        console = Console(file=self.text, width=200)
+        self.run = ClusterTrainer(parse([*given, "--run-dir", str(run_dir)]), stack, console)
+        self.episodes: list[tuple[int, int]] = []
+        """process and number of those that have been learned from"""
+        add = self.run.scores.add
+
+        def keep(episodes: Episodes) -> None:
+            told = [training_envs.which(score) for score in episodes.game_returns]
+            self.episodes += [one for one in told if one is not None]
+            add(episodes)
+
+        self.run.scores.add = keep  # type: ignore[method-assign]
+
+    def said(self) -> str:
+        return self.text.getvalue()
+
+    def everyone(self) -> set[int]:
+        """The processes, if all are there."""
+        places = [*self.run.learners.places, *(slot.where for slot in self.run.fleet.slots)]
+        alive = self.run.learners.running and self.run.fleet.alive() == 2
+        return {place.pid for place in places if place is not None} if alive else set()
+
+    def learner(self) -> int:
+        return self.run.learners.places[0].pid
+
+    def actors(self) -> list[int]:
+        return [slot.where.pid for slot in self.run.fleet.slots if slot.where is not None]
+
+    def waits_for(self, condition: Callable[[], Any], seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, f"waited in vain: {self.run.stages()}; it said:\n{self.said()}"
+            time.sleep(0.02)
+
+    def learns(self, steps: int) -> None:
+        """Until so many more agent steps have been learned from."""
+        goal = self.run.steps + steps
+        self.waits_for(lambda: self.run.steps >= goal)
+
+
+@contextmanager
+def watched(cluster: Cluster, run_dir: Path, *arguments: str) -> Iterator[Watched]:
+    """The run goes on in the meantime; at the end it is asked to stop."""
+    with ExitStack() as stack:
+        one = Watched(cluster, run_dir, stack, *arguments)
+        failures: list[BaseException] = []
+
+        def go() -> None:
+            try:
+                one.run.run()
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=go)
+        thread.start()
+        try:
+            yield one
+        finally:
+            one.run.stop.set()
+            thread.join(60)
+        assert not thread.is_alive(), one.said()
+        assert not failures, f"{failures[0]!r}\n{one.said()}"
+
+
+def assert_accounts_balance(one: Watched) -> None:
+    """By the ledger, and by the episodes themselves, one an unroll: each process's are 1, 2, 3, ..."""
+    counts = one.run.ledger.counts
+    assert counts["lost"] == counts["doubled"] == 0, counts
+    assert one.run.steps == counts["learned"] * UNROLL
+    assert len(one.episodes) == counts["learned"] + counts["undone"]
+    numbers: defaultdict[int, list[int]] = defaultdict(list)
+    for process, number in one.episodes:
+        numbers[process].append(number)
+    for process, found in numbers.items():
+        assert sorted(found) == list(range(1, len(found) + 1)), process
+
+
+NUMBERED = ("--env", "training_envs:Numbered-v0", *TINY[:-2], "--num-actors", "2", "--steps", "100M",
+            "--log-seconds", "0.5")  # fmt: skip
+
+
+def speed(one: Watched, seconds: float = 2.0) -> float:
+    before = one.run.steps
+    time.sleep(seconds)
+    return (one.run.steps - before) / seconds
+
+
+def test_nodes_come_and_go(cluster: Cluster, tmp_path: Path, seed: int) -> None:
+    with watched(cluster, tmp_path / "run", *NUMBERED) as one:
+        one.waits_for(lambda: one.run.fleet.alive() == 2)
+        one.learns(10 * UNROLL)
+        at_first = speed(one)
+        slot = random.choice(one.run.fleet.slots)
+        before = slot.where
+        assert before is not None
+        (node,) = [n for n in cluster.worker_nodes if n.node_id[:6] == before.node[-6:]]
+        cluster.remove_node(node, allow_graceful=False)
+        one.waits_for(lambda: f"actor {slot.index} ({before}) died" in one.said())
+        one.learns(10 * UNROLL)
+        assert one.run.fleet.alive() == 1, "the other goes on"
+        cluster.add_node(num_cpus=1, object_store_memory=STORE)
+        one.waits_for(lambda: one.run.fleet.alive() == 2)
+        assert f"actor {slot.index} (node " in one.said() and ") is back" in one.said()
+        assert slot.where is not None and slot.where.node != before.node
+        one.waits_for(lambda: any(process == slot.where.pid % 8192 for process, _ in one.episodes))
+        one.waits_for(lambda: speed(one) > 0.5 * at_first)
+    assert_accounts_balance(one)
+    assert newest(tmp_path / "run")[0] == one.run.steps == last_step(tmp_path / "run")
+    logged = rows(tmp_path / "run")
+    assert logged[-1]["actor_restarts"] == "1" and logged[-1]["unrolls_lost"] == "0"
+    assert "1" in {row["actors"] for row in logged}
+
+
+def test_processes_are_killed_at_random_moments(cluster: Cluster, tmp_path: Path, seed: int) -> None:
+    """Actors and learners, once at the same time: nothing is lost that had been handed over, and nothing
+    learned from twice."""
+    often = ("--checkpoint-minutes", "0.02")
+    with watched(cluster, tmp_path / "run", *NUMBERED, *often) as one:
+        one.waits_for(lambda: one.run.fleet.alive() == 2)
+        at_first = speed(one)
+        for victims in random.sample(["actor", "learner", "both"], 3):
+            one.learns(random.randrange(UNROLL, 20 * UNROLL))
+            time.sleep(random.random() * 0.1)
+            killed = {one.learner()} if victims != "actor" else set()
+            killed |= {random.choice(one.actors())} if victims != "learner" else set()
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+            one.waits_for(lambda k=killed: one.everyone() and not one.everyone() & k)
+        one.learns(20 * UNROLL)
+        one.waits_for(lambda: speed(one) > 0.5 * at_first)
+    assert_accounts_balance(one)
+    assert one.run.learner_restarts.total == 2 and one.run.fleet.restarts == 2, one.said()
+    assert one.said().count("begins again from step") == 2
+    steps = [int(row["step"]) for row in rows(tmp_path / "run")]
+    assert steps == sorted(set(steps)) and steps[-1] == one.run.steps
+    assert newest(tmp_path / "run")[2]["unrolls"] == one.run.ledger.counts
+
+
+LAYOUTS = {
+    "as many environments as columns": ("4", "4", "1"),
+    "unrolls cut up": ("8", "4", "1"),
+    "unrolls of two actors joined": ("4", "8", "2"),
+}
+
+
+@pytest.mark.parametrize("layout", [random.choice(list(LAYOUTS))])
+def test_all_engines_learn_the_same(cluster: Cluster, layout: str, tmp_path: Path, seed: int) -> None:
+    """In lock-step: the local engine and one learner on a cluster bit for bit, even if one goes on where the
+    other stopped; two learners but for the order of the sums."""
+    num_envs, batch_size, num_actors = LAYOUTS[layout]
+    updates, batch = 30, 5 * int(batch_size)
+    sizes = ("--num-envs", num_envs, "--batch-size", batch_size, "--num-actors", num_actors)
+    exact = ("--deterministic", "--log-seconds", "0", "--steps", str(updates * batch), "--seed", str(seed))
+    arguments = [*CARTPOLE[:-2], *sizes, *exact]
+    given = ["train", *arguments, "--run-dir"]
+    train(parse([*given, str(tmp_path / "local")]))
+    with ExitStack() as stack:
+        one = Watched(cluster, tmp_path / "one", stack, *arguments, *SMALL)
+        stop_at = random.randrange(2, updates) * batch
+        mark = one.run.log.write
+
+        def write(step: int, row: dict[str, float]) -> None:
+            mark(step, row)
+            if step == stop_at:
+                one.run.stop.set()
+
+        one.run.log.write = write  # type: ignore[method-assign]
+        one.run.run()
+    assert stop_at <= newest(tmp_path / "one")[0] < stop_at + 3 * batch, "stopped"
+    train(parse([*given, str(tmp_path / "one")]))
+    (_, expected, state), (_, weights, other) = newest(tmp_path / "local"), newest(tmp_path / "one")
+    assert_same(expected, weights, "weights")
+    for part in ("learner", "actors", "scores", "turn"):  # the global generators made other things before
+        assert_same(state[part], other[part], part)
+    told = metrics(tmp_path / "local")
+    assert told == [{name: row[name] for name in told[0]} for row in metrics(tmp_path / "one")]
+
+    with ExitStack() as stack:
+        two = Watched(cluster, tmp_path / "two", stack, *arguments, *SMALL, "--num-learners", "2")
+        two.run.run()
+        assert len(set(place.pid for place in two.run.learners.places)) == 2
+    step, weights, state = newest(tmp_path / "two")
+    assert step == updates * batch and state["learner"]["version"] == updates
+    for name, tensor in expected.items():
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-6)
+    for a, b in zip(metrics(tmp_path / "local"), metrics(tmp_path / "two"), strict=True):
+        assert a["step"] == b["step"] and a["episodes"] == b["episodes"]
+        for name in ("total_loss", "grad_norm", "entropy", "policy_lag"):
+            assert float(a[name]) == pytest.approx(float(b[name]), rel=1e-3, abs=1e-5), name
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_wherever_it_is(cluster: Cluster, tmp_path: Path) -> None:
+    arguments = ("--env", "training_envs:NanReward-v0", *TINY[:-2], *SMALL, "--num-learners", "2")
+    with ExitStack() as stack:
+        one = Watched(cluster, tmp_path, stack, *arguments, "--steps", "1000")
+        with pytest.raises(RunError, match=r"update 19 is not finite: first in rewards; step 360 is saved"):
+            one.run.run()
+    step, weights, _ = newest(tmp_path)
+    assert step == 360 and all(tensor.isfinite().all() for tensor in weights.values())
+
+
+def test_an_actor_that_fails_again_and_again_ends_the_run(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltabeast.launch.cluster.restarts.BUDGET", 1)
+    monkeypatch.setattr("deltabeast.launch.cluster.fleet.BUDGET", 1)
+    with ExitStack() as stack:
+        arguments = ("--env", "training_envs:Raises-v0", *TINY[:-2], *SMALL, "--steps", "100k")
+        one = Watched(cluster, tmp_path, stack, *arguments)
+        with pytest.raises(RunError, match=r"actor 0 failed 2 times in a row.*emulator broke.*; step \d+ is"):
+            one.run.run()
+    assert 'raise KeyError("the emulator broke")' in one.said(), "its traceback"
+    assert "it is restarted in 1 s" in one.said() and "actor 0 (node" in one.said()
+    assert newest(tmp_path)[0] >= 2 * 18 * UNROLL - 2 * UNROLL, "all that both lives had handed over"
+
+
+def test_a_silent_actor_is_named(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("--env", "training_envs:Stalls-v0", *TINY[:-2], *SMALL, "--steps", "100k")
+    with watched(cluster, tmp_path, *arguments) as one:
+        one.waits_for(lambda: one.run.steps == 18 * UNROLL)
+        monkeypatch.setattr("deltabeast.launch.supervision.SILENCE", 0.4)
+        one.waits_for(lambda: "has handed over nothing for" in one.said())
+        one.waits_for(lambda: "no update for" in one.said())
+    assert "actors: 1 acting, actor 0 (node" in one.said()
+    assert newest(tmp_path)[0] == 18 * UNROLL, "it could be stopped all the same"
+
+
+REFUSED = {
+    "no cluster": (("--ray-address", "127.0.0.1:1"), "127.0.0.1:1: no Ray cluster answers there .*refused"),
+    "no room": (("--num-actors", "99"), "99 x 1 for actors: there are [34], at most 1 on one node; give a"),
+    "no GPU": (("--device", "cuda"), "1 x 1 GPU for learners and 1 x 0 for actors: there are 0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_there_is_told_in_one_line(cluster: Cluster, case: str, tmp_path: Path) -> None:
+    given, message = REFUSED[case]
+    arguments = ["train", *CARTPOLE[:-2], "--engine", "ray", "--ray-address", cluster.address, *given]
+    began = time.monotonic()
+    with pytest.raises(UsageError, match=message) as raised:
+        train(parse([*arguments, "--run-dir", str(tmp_path / "run")]))
+    assert "\n" not in str(raised.value) and time.monotonic() - began < 20
+    assert not (tmp_path / "run").exists()
+
+
+def test_ray_that_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("deltabeast.launch.cluster")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"not installed: pip install 'deltabeast\[ray\]'"):
+        train(parse(["train", *CARTPOLE[:-2], "--engine", "ray", "--run-dir", str(tmp_path / "run")]))
+    assert not (tmp_path / "run").exists()
+
+
+PONG = ("--game", "pong", "--core", "lstm", "--stem", "nature", "--precision", "fp32", "--num-envs", "2",
+        "--batch-size", "2", "--unroll-length", "10", "--engine", "ray", "--device", "cpu",
+        "--log-seconds", "0.2")  # fmt: skip
+COMMAND = [sys.executable, "-c", "from deltabeast.launch.cli import main; main()", "train"]
+
+
+def family(pid: int) -> set[int]:
+    """All descendants of a process but Ray's own agents, which notice a sudden end a minute late."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found |= family(child)
+            if b"Agent" not in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.add(child)
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    states = {pid: Path(f"/proc/{pid}/stat") for pid in pids}
+    return {pid for pid, path in states.items() if path.exists() and " Z " not in path.read_text()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+def test_a_game_on_a_cluster_of_its_own(tmp_path: Path) -> None:
+    """Asked to stop as from a terminal, killed, run again: it goes on, and leaves no process behind."""
+    run_dir = tmp_path / "run"
+    for number in (signal.SIGINT, signal.SIGKILL):
+        process = subprocess.Popen([*COMMAND, *PONG, "--steps", "1M", "--run-dir", str(run_dir)],
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   start_new_session=True)  # fmt: skip
+        goal, end = last_step(run_dir) + 100, time.monotonic() + 90
+        while last_step(run_dir) < goal:
+            assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
+            time.sleep(0.05)
+        others = family(process.pid)
+        assert len(others) >= 4
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # a terminal tells all of them
+        else:
+            process.kill()
+        said = process.communicate(timeout=60)[0]
+        assert process.returncode == -number, said
+        end = time.monotonic() + 30
+        while alive(others):
+            assert time.monotonic() < end, alive(others)
+            time.sleep(0.1)
+        if number == signal.SIGINT:
+            assert "stopped at" in said and newest(run_dir)[0] == last_step(run_dir) >= goal
+            lines = said.strip().splitlines()
+            assert all(line.startswith(("step ", "stopping ", "stopped ", "resuming ")) for line in lines), (
+                said
+            )
+        else:
+            assert f"resuming {run_dir} at step" in said
+    last = rows(run_dir)[-1]
+    assert 0 < float(last["bytes_per_step"]) < 7500 and last["unrolls_lost"] == last["unrolls_doubled"] == "0"
