@@ -57,7 +57,7 @@ def score_board(comparison: Comparison) -> ScoreBoard:
         scores = []
         for run in members:
             way = (protocol, greedy) if run.protocol else (None, greedy)
-            evaluation = _newest(run, *way)
+            evaluation = _best_known(run, *way)
             if evaluation is None:
                 left_out.append(_not_evaluated(run, *way))
             elif (score := _score(run, evaluation)) is not None:
@@ -77,13 +77,16 @@ def score_board(comparison: Comparison) -> ScoreBoard:
 
 
 def _runs_with(runs: Sequence[Run], way: tuple[str | None, bool]) -> int:
-    return sum(_newest(run, *way) is not None for run in runs)
+    return sum(_best_known(run, *way) is not None for run in runs)
 
 
-def _newest(run: Run, protocol: str | None, greedy: bool) -> Evaluation | None:
-    """Its evaluation in this way at the highest step, the newest of them."""
+def _best_known(run: Run, protocol: str | None, greedy: bool) -> Evaluation | None:
+    """Its evaluation in this way at the highest step: the one of most episodes, the newest of several.
+
+    A quick look of a few episodes, for a video say, does not displace a whole evaluation.
+    """
     fitting = [e for e in run.evaluations if (e.protocol, e.greedy) == (protocol, greedy)]
-    return max(fitting, key=lambda e: (e.step, e.time), default=None)
+    return max(fitting, key=lambda e: (e.step, e.episodes, e.time), default=None)
 
 
 def _not_evaluated(run: Run, protocol: str | None, greedy: bool) -> str:
@@ -168,7 +171,10 @@ def _kind(protocol: str | None) -> str:
 def _describe(comparison: Comparison, protocol: str | None, greedy: bool) -> str:
     how = "greedy" if greedy else "with sampled actions"
     under = f" under {protocol}" if protocol else ""
-    text = f"A score is a run's mean {_kind(protocol)} in its newest evaluation{under}, {how}."
+    text = (
+        f"A score is a run's mean {_kind(protocol)} in its evaluation{under}, {how}: at the highest step, the "
+        "one of most episodes, of several the newest."
+    )
     if protocol and find_protocol(protocol).life_ends_episode:
         text += " It is the return of one life; human-normalised scores are of whole games."
     if protocol != comparison.protocol:

@@ -152,9 +152,10 @@ def test_evaluations_of_another_protocol_or_sampled_are_no_scores(tmp_path: Path
     assert f"{none}: no evaluation" in board.left_out[1]
 
 
-def test_the_newest_evaluation_of_the_highest_step_counts(tmp_path: Path) -> None:
+def test_the_newest_whole_evaluation_of_the_highest_step_counts(tmp_path: Path) -> None:
     run = make_run(tmp_path, scores=[1, 2])
     add_evaluation(run, 50, step=100_000, time="2027-01-01")
+    add_evaluation(run, 70, time="2027-01-02", count=1)  # a quick look
     _, board = compared(tmp_path)
     assert values(board) == {("gopher", "rdn"): [2]}
 
