@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -77,6 +78,11 @@ def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
     return shlex.join([*words, "--run-dir", str(run_dir)])
 
 
+def eval_command(run_dir: Path, *options: str) -> str:
+    """The command that evaluates a run."""
+    return shlex.join(["deltabeast", "eval", str(run_dir), *options])
+
+
 def write_config(run_dir: Path, config: TrainConfig) -> None:
     """Write config.json: the configuration and the versions it ran with."""
     settings = {
@@ -103,6 +109,24 @@ def read_config(run_dir: Path) -> dict[str, Any]:
         return dict(json.loads((run_dir / "config.json").read_text())["config"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def damaged_file(checkpoint: Path) -> str | None:
+    """The first file of a checkpoint that is not what its manifest says; None if all are.
+
+    `agents.load_agent` checks the same, but importing it imports torch.
+    """
+    digests = read_object(checkpoint / "manifest.json").get("sha256")
+    if not isinstance(digests, dict):
+        return "manifest.json"
+    for name, digest in digests.items():
+        try:
+            content = (checkpoint / name).read_bytes()
+        except OSError:
+            return str(name)
+        if hashlib.sha256(content).hexdigest() != digest:
+            return str(name)
+    return None
 
 
 def versions() -> dict[str, Any]:

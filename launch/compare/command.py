@@ -146,4 +146,5 @@ def _write_layout(folder: Path, comparison: Comparison, board: ScoreBoard) -> No
     except OSError as error:
         print(f"no TensorBoard layout: cannot write to {target}: {os.strerror(error.errno or 0)}")
         return
-    print(f"TensorBoard: tensorboard --logdir {folder}, then http://localhost:6006/#custom_scalars")
+    logdir = shlex.quote(str(folder))
+    print(f"TensorBoard: tensorboard --logdir {logdir}, then http://localhost:6006/#custom_scalars")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from typing import Any
 
 from ...envs import canonical_game
 from ..config import TrainConfig
-from ..run_dir import read_config, read_object
+from ..run_dir import damaged_file, eval_command, read_config, read_object
 from ..run_log import read_rows
 from ..units import parse_steps
 
@@ -124,10 +123,11 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     rows = _rows(path, wrong)
     evaluations = _evaluations(path, wrong)
     if not rows and not evaluations:
-        return None, [_left_out(path, [*wrong, "it has neither a learning curve nor an evaluation"])]
+        wrong.append(f"it has no evaluation; make one with `{eval_command(path)}`")
+        return None, [_left_out(path, wrong)]
     if checkpoint is None:
         wrong.append("no checkpoint, so it cannot be evaluated; what it logged is used")
-    elif damaged := _damaged_file(checkpoint):
+    elif damaged := damaged_file(checkpoint):
         wrong.append(f"{damaged} of its newest checkpoint is damaged; what it logged is used")
     versions = read_object(path / "config.json").get("versions")
     run = Run(
@@ -206,7 +206,7 @@ def _evaluations(path: Path, wrong: list[str]) -> list[Evaluation]:
         try:
             found.append(_evaluation(file))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            wrong.append(f"eval/{file.name} cannot be read; evaluate again with `deltabeast eval {path}`")
+            wrong.append(f"eval/{file.name} cannot be read; evaluate again with `{eval_command(path)}`")
     return found
 
 
@@ -230,18 +230,3 @@ def _newest_checkpoint(path: Path) -> Path | None:
     """`agents.find_checkpoints` finds the same, but importing it imports torch."""
     found = [manifest.parent for manifest in (path / "checkpoints").glob("*/manifest.json")]
     return max((c for c in found if c.name.isdigit()), key=lambda c: int(c.name), default=None)
-
-
-def _damaged_file(checkpoint: Path) -> str | None:
-    """The first file that is not what its manifest says."""
-    digests = read_object(checkpoint / "manifest.json").get("sha256")
-    if not isinstance(digests, dict):
-        return "manifest.json"
-    for name, digest in digests.items():
-        try:
-            content = (checkpoint / name).read_bytes()
-        except OSError:
-            return str(name)
-        if hashlib.sha256(content).hexdigest() != digest:
-            return str(name)
-    return None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...envs import find_protocol, human_normalized
+from ..run_dir import eval_command
 from .curves import curve_of
 from .grouping import Cell, Comparison
 from .runs import TRAINED_UNDER, Evaluation, Run
@@ -90,8 +91,8 @@ def _best_known(run: Run, protocol: str | None, greedy: bool) -> Evaluation | No
 
 
 def _not_evaluated(run: Run, protocol: str | None, greedy: bool) -> str:
-    command = f"deltabeast eval {run.path}" + (f" --protocol {protocol}" if protocol else "")
-    command += "" if greedy else " --sample"
+    options = [*(["--protocol", protocol] if protocol else []), *([] if greedy else ["--sample"])]
+    command = eval_command(run.path, *options)
     if not run.evaluations:
         return f"{run.path}: no evaluation, so it has no score; make one with `{command}`"
     others = {
@@ -172,8 +173,8 @@ def _describe(comparison: Comparison, protocol: str | None, greedy: bool) -> str
     how = "greedy" if greedy else "with sampled actions"
     under = f" under {protocol}" if protocol else ""
     text = (
-        f"A score is a run's mean {_kind(protocol)} in its evaluation{under}, {how}: at the highest step, the "
-        "one of most episodes, of several the newest."
+        f"A score is a run's mean {_kind(protocol)} in its evaluation{under}, {how}: of several the one at the "
+        "highest step, of most episodes, and newest."
     )
     if protocol and find_protocol(protocol).life_ends_episode:
         text += " It is the return of one life; human-normalised scores are of whole games."

@@ -324,7 +324,7 @@ def test_info_says_how_far_a_run_came(saved: Path) -> None:
     evaluated(saved, episodes=2, repeats=1)
     lines = dict(describe_run(saved, now=1060 + 5 * 60))
     assert lines["trains"] == "gopher · feedforward · nature · paper-code · seed 4"
-    assert lines["progress"] == "step 3,200 of 200M, 55 steps/s, last row 5 minutes ago"
+    assert lines["progress"] == "step 3,200 of 200M, 55 steps/s, last row 5 m 0 s ago"
     assert lines["game return"] == "7.0 (last 100, step 1,600)"
     assert lines["life return"] == "2.5 (last 100, step 3,200)" and lines["best game return"] == "9.0"
     assert lines["checkpoints"] == "1,600 (kept), 3,200 (kept)"
@@ -341,6 +341,21 @@ def test_info_says_how_far_a_run_came(saved: Path) -> None:
     (saved / "config.json").write_text(json.dumps({"config": {"game": "gopher", "steps": "3200"}}))
     lines = dict(describe_run(saved))
     assert lines["next"] == f"finished; deltabeast eval {saved}" and "remaining" not in lines
+
+
+def test_info_names_what_is_damaged_and_says_the_rest(saved: Path) -> None:
+    run = saved.rename(saved.with_name("a run"))
+    (run / "config.json").write_text(json.dumps({"config": {"game": "gopher", "steps": "3200"}}))
+    assert dict(describe_run(run))["next"] == f"finished; deltabeast eval '{run}'"
+    assert "damaged" not in dict(describe_run(run))
+    (run / "config.json").write_text("{")
+    (run / "logs.csv").write_text("step,time,sps\n1600,1000.0,fast\n")
+    (run / "checkpoints" / f"{3200:012d}" / "weights.safetensors").write_bytes(b"half")
+    lines = describe_run(run)
+    damage = [text.split()[0] for label, text in lines if label == "damaged"]
+    assert damage == ["config.json", "logs.csv", "weights.safetensors"]
+    assert dict(lines)["trains"] == "gopher · feedforward · nature · paper-code"
+    assert dict(lines)["checkpoints"] == "1,600 (kept), 3,200 (kept)"
 
 
 @pytest.mark.parametrize(

@@ -174,13 +174,14 @@ def test_a_damaged_file_gets_one_line(tmp_path: Path, seed: int) -> None:
         ({"game": "pong"}, "its policy has 8 actions, pong has 6"),
         ({"game": "gophr"}, "unknown game"),
         ({"core": "lstm"}, "holds an agent with core rdn, not lstm; give --core rdn"),
+        ({"num_heads": 3}, "the tensors of .* show its heads; omit it"),
         ({"run_dir": "taken"}, "exists already; give another --run-dir"),
         ({"model": "list.pt"}, "holds a list"),
         ({"model": "dict.pt"}, "holds no model_state_dict"),
         ({"model": "."}, "cannot read"),
     ],
 )
-def test_wrong_input_writes_nothing(tmp_path: Path, arguments: dict[str, str], message: str) -> None:
+def test_wrong_input_writes_nothing(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     write_model(tmp_path / "model.tar")
     torch.save([1], tmp_path / "list.pt")
     torch.save({"a": 1}, tmp_path / "dict.pt")
