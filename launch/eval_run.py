@@ -34,7 +34,7 @@ from .machine import prepare_process, resolve_device
 from .run_dir import versions
 from .run_log import write_atomically
 from .tables import evaluation_notes, evaluation_table
-from .units import format_steps, parse_steps
+from .units import parse_steps
 from .video import need_libraries, play_game, write_video
 
 _LINE_SECONDS = 15.0
@@ -177,7 +177,7 @@ def _record(
     spec = agent.spec
     assert spec.game is not None
     full = _full_action_set(spec)
-    how = f"{spec.core}, step {format_steps(step)}, {protocol}, {'greedy' if greedy else 'sampled'}"
+    how = f"{spec.core}, step {step:,}, {protocol}, {'greedy' if greedy else 'sampled'}"
     title = spec.game.replace("_", " ").title()
     for number in range(1, games + 1):
         play, colour = (

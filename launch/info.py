@@ -98,8 +98,8 @@ def _scores(rows: list[dict[str, float]]) -> list[tuple[str, str]]:
     lines = []
     for key, label in (("game_return", "game return"), ("life_return", "life return")):
         row = next((row for row in reversed(rows) if key in row), None)
-        text = f"{format_score(row[key])} (last 100, step {int(row['step']):,})" if row else "none finished yet"
-        lines.append((label, text))
+        where = f" (last 100, step {int(row['step']):,})" if row else ""
+        lines.append((label, f"{format_score(row[key])}{where}" if row else "none finished yet"))
     return lines
 
 

@@ -136,7 +136,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         core=str(core),
         seed=_seed(path, config),
         protocol=known.get("protocol") or (TRAINED_UNDER if known.get("game") else None),
-        settings=_settings(config, spec),
+        settings=_settings(path, config, spec),
         steps=_steps(config),
         rows=rows,
         evaluations=evaluations,
@@ -153,8 +153,9 @@ TRAINED_UNDER = "paper-code"
 """What `train` takes where no protocol is given."""
 
 
-def _settings(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
     """Options that change what is learned; those an older run does not know have their defaults."""
+    origin = "elsewhere" if (path / "imported.json").is_file() else None
     defaults = {
         field.name: field.default
         for field in fields(TrainConfig)
@@ -162,9 +163,9 @@ def _settings(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, A
     }
     if config:
         given = {name: value for name, value in config.items() if name not in _DO_NOT_MATTER}
-        settings = {"origin": "deltabeast", **defaults, **given}
+        settings = {"origin": origin or "deltabeast", **defaults, **given}
     else:
-        settings = {"origin": "elsewhere"}  # nothing is known but the agent
+        settings = {"origin": origin or "unknown"}  # nothing is known but the agent
     settings |= {name: spec[name] for name in ("stem", "core_options") if name in spec}  # auto is resolved
     if isinstance(settings.get("core_options"), dict):
         options = sorted(settings["core_options"].items())

@@ -173,8 +173,8 @@ def _describe(comparison: Comparison, protocol: str | None, greedy: bool) -> str
     how = "greedy" if greedy else "with sampled actions"
     under = f" under {protocol}" if protocol else ""
     text = (
-        f"A score is a run's mean {_kind(protocol)} in its evaluation{under}, {how}: of several the one at the "
-        "highest step, of most episodes, and newest."
+        f"A score is a run's mean {_kind(protocol)} in its evaluation{under}, {how}: of several the one at "
+        "the highest step, of most episodes, and newest."
     )
     if protocol and find_protocol(protocol).life_ends_episode:
         text += " It is the return of one life; human-normalised scores are of whole games."

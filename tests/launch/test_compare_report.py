@@ -84,9 +84,11 @@ def test_a_report_of_runs(runs: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     scores = {(row["game"], row["series"]): row for row in rows(out / "tables" / "scores.csv")}
     assert float(scores["gopher", "lstm"]["mean"]) == 11.5 and float(scores["gopher", "rdn"]["mean"]) == 21.5
     assert scores["gopher", "rdn"]["published 200M"] == "86,008 ± 11,815"
-    assert scores["pong", "rdn"]["seeds"] == "1"
+    assert scores["pong", "rdn"]["seeds"] == "1" and scores["gopher", "rdn"]["steps"] == "300000"
+    assert (float(scores["gopher", "rdn"]["low"]), float(scores["gopher", "rdn"]["high"])) == (21.0, 22.0)
     changes = {row["game"]: row for row in rows(out / "tables" / "relative-improvement.csv")}
     assert float(changes["gopher"]["improvement, %"]) == pytest.approx(100 * (21.5 / 11.5 - 1))
+    assert float(changes["gopher"]["difference"]) == 10.0
     (chance,) = rows(out / "tables" / "probability-of-improvement.csv")
     assert (chance["series"], chance["over"], float(chance["probability"])) == ("rdn", "lstm", 1.0)
     assert {row["series"] for row in rows(out / "tables" / "memory.csv")} == {"lstm", "rdn"}
@@ -208,6 +210,40 @@ def test_a_place_that_cannot_be_written_is_one_line(
     (tmp_path / "file").write_text("")
     code, _, error = run(capsys, "compare", runs, "--out", tmp_path / "file" / "out")
     assert code == 1 and error.count("\n") == 1 and "give another --out" in error
+
+
+def test_pairs_are_compared_over_the_games_that_both_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in (1, 2):
+        make_run(tmp_path, "gopher", "lstm", seed, scores=[10 + seed])
+        make_run(tmp_path, "gopher", "rdn", seed, scores=[20 + seed])
+        make_run(tmp_path, "pong", "lstm", seed, scores=[10 + seed])
+        make_run(tmp_path, "pong", "rdn", seed, scores=[seed])
+        make_run(tmp_path, "pong", "delta_net", seed, scores=[-seed])
+    make_run(tmp_path, "breakout", "feedforward", scores=[1])  # no game that another series has
+    assert run(capsys, "compare", tmp_path)[0] == 0
+    chances = {
+        frozenset((row["series"], row["over"])): (row["games"], float(row["probability"]))
+        for row in rows(tmp_path / "comparison" / "tables" / "probability-of-improvement.csv")
+    }
+    assert chances == {
+        frozenset(("lstm", "rdn")): ("2", 0.5),
+        frozenset(("lstm", "delta_net")): ("1", 1.0),
+        frozenset(("rdn", "delta_net")): ("1", 1.0),
+    }
+
+
+def test_losses_have_no_percentage_but_a_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for core, score in (("lstm", -20), ("rdn", -5)):
+        make_run(tmp_path, "pong", core, scores=[score])
+    assert run(capsys, "compare", tmp_path)[0] == 0
+    (row,) = rows(tmp_path / "comparison" / "tables" / "relative-improvement.csv")
+    assert (row["improvement, %"], float(row["difference"])) == ("", 15.0)
+    plots = {path.stem for path in (tmp_path / "comparison" / "plots").glob("relative-*")}
+    assert plots == {"relative-pong-published-50M", "relative-pong-published-200M"}, "no chart without a bar"
 
 
 def test_one_run_alone_is_reported_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

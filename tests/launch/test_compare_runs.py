@@ -192,6 +192,17 @@ def test_options_that_change_nothing_learned_do_not_split(tmp_path: Path) -> Non
     assert comparison.series == ["rdn"] and len(comparison.cells["gopher", "rdn"]) == 2
 
 
+def test_an_imported_agent_is_no_seed_of_ours(tmp_path: Path) -> None:
+    make_run(tmp_path, seed=1, scores=[1])
+    theirs = make_run(tmp_path, seed=2, scores=[100])
+    (theirs / "imported.json").write_text("{}")
+    _, board = compared(tmp_path)
+    assert values(board) == {
+        ("gopher", "rdn · origin deltabeast"): [1],
+        ("gopher", "rdn · origin elsewhere"): [100],
+    }
+
+
 def test_settings_that_differ_between_games_alone_do_not_split(tmp_path: Path) -> None:
     make_run(tmp_path, "gopher", steps="300k")
     make_run(tmp_path, "pong", steps="600k")
