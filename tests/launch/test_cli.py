@@ -265,7 +265,7 @@ def test_sampled_play_is_not_set_beside_published_greedy_play(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"checkpoint": "50M"}, "no checkpoint '50000000'.*1600, 3200"),
+        ({"checkpoint": "50M"}, "no checkpoint at step 50000000 or later.*1600, 3200"),
         ({"checkpoint": "newest"}, "no checkpoint 'newest'.*latest"),
         ({"device": "cuda:99"}, "cuda"),
     ],
