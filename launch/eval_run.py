@@ -252,7 +252,7 @@ def _env_maker(spec: AgentSpec, protocol: str | None) -> Callable[[int], VectorE
 def _full_action_set(spec: AgentSpec) -> bool:
     """Whether the agent plays with all eighteen actions. Raises ValueError if it is not of this game."""
     assert spec.game is not None
-    minimal = len(game_info(spec.game).actions)
+    minimal = game_info(spec.game).actions
     fewer = spec.num_actions == published.DEFAULT_ACTIONS < minimal  # it acts with the first ones
     if not fewer and spec.num_actions not in (minimal, 18):
         raise ValueError(

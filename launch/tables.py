@@ -20,14 +20,14 @@ if TYPE_CHECKING:  # evaluate imports torch, which listing games needs not wait 
     from .published import PublishedScore
 
 
-def games_table(games: Sequence[GameInfo]) -> Table:
-    """Every game: how many actions and lives it has, and the scores that frame an agent's."""
+def games_table(games: Sequence[GameInfo], published: Mapping[str, str]) -> Table:
+    """Every game: its name in the publication, actions and lives, and the scores that frame an agent's."""
     table = _table("game", "published as", "actions", "lives", "FIRE", "random", "human")
     for game in games:
         table.add_row(
             game.name,
-            game.paper_name or "",
-            str(len(game.actions)),
+            published.get(game.name, ""),
+            str(game.actions),
             str(game.lives or "-"),
             "yes" if game.fire else "",
             _number(game.random),

@@ -3,7 +3,7 @@
 Written beside the runs, so that `tensorboard --logdir runs` shows them with the runs' own curves: "Custom
 Scalars" has the charts, "HParams" one row for each game and series.
 
-TensorBoard opens on "Time Series" (nothing in a log can change that; the address `#custom_scalars` can), whose
+TensorBoard opens on "Time Series" (nothing in a log changes that; the address `#custom_scalars` does), whose
 groups stand in the order of their names. So what to see first, scores and mean returns, is alone in the group
 `comparison`; spreads and memory have groups of their own behind it.
 """

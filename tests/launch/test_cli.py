@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
+from deltabeast.envs import GameInfo
 from deltabeast.launch import cli, eval_run
 from deltabeast.launch.config import (
     BenchEnvConfig,
@@ -378,16 +378,8 @@ def test_the_command_to_go_on_means_the_same_run(arguments: str, tmp_path: Path)
 def test_games_are_listed_with_what_is_known_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     from deltabeast.launch.tables import games_table
 
-    info = SimpleNamespace(
-        name="gopher",
-        actions=("NOOP",) * 8,
-        fire=True,
-        lives=3,
-        paper_name="Gopher",
-        random=257.6,
-        human=2412.5,
-    )
+    info = GameInfo("gopher", actions=8, fire=True, lives=3, random=257.6, human=2412.5)
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(games_table([info]))  # type: ignore[list-item]
+    console.print(games_table([info], {"gopher": "Gopher"}))
     row = console.export_text().splitlines()[1].split()
     assert row == ["gopher", "Gopher", "8", "3", "yes", "257.6", "2,412"]

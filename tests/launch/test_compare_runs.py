@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from comparison_runs import add_evaluation, make_run
 
-from deltabeast.envs import PAPER_GAMES
+from deltabeast.envs import game_info
 from deltabeast.launch.compare.aggregation import Aggregation
 from deltabeast.launch.compare.differences import differences
 from deltabeast.launch.compare.grouping import Comparison, compare
@@ -240,20 +240,21 @@ def test_human_normalised_scores_are_of_whole_games(tmp_path: Path) -> None:
     make_run(tmp_path, scores=[1000])
     _, board = compared(tmp_path)
     (score,) = board.cells["gopher", "rdn"]
-    game = PAPER_GAMES["gopher"]
+    game = game_info("gopher")
     assert score.value == 1000 and board.kind == "life return"
+    assert game.random is not None and game.human is not None
     assert score.normalized == pytest.approx((3000 - game.random) / (game.human - game.random))
 
 
 def test_aggregates_are_over_the_games_that_all_series_share(tmp_path: Path) -> None:
-    for game in ("gopher", "pong", "breakout"):  # no human score is known of Breakout here
+    for game in ("gopher", "pong", "adventure"):  # no human score is known of Adventure
         make_run(tmp_path, game, "rdn", scores=[1])
         if game != "pong":
             make_run(tmp_path, game, "lstm", scores=[2])
     over = Aggregation(*compared(tmp_path))
-    assert over.games == ["gopher"] and over.shared == ["breakout", "gopher"] and over.normalized
+    assert over.games == ["gopher"] and over.shared == ["adventure", "gopher"] and over.normalized
     assert any("Without pong: not every series" in note for note in over.notes)
-    assert any("Without breakout: no score of a human" in note for note in over.notes)
+    assert any("Without adventure: no score of a human" in note for note in over.notes)
 
 
 def test_environments_without_a_protocol_are_compared_in_their_own_unit(tmp_path: Path) -> None:
