@@ -9,6 +9,8 @@ from .names import join
 from .scores import ScoreBoard
 from .statistics import Scores, as_scores
 
+ONE_SEED = "A game with one seed varies not at all in the bootstrap: intervals are too narrow."
+
 
 class Aggregation:
     """Human-normalised scores where they are known; without them one game alone, in its own unit."""
@@ -64,7 +66,7 @@ class Aggregation:
             notes.append("These games have no human-normalised scores, so their returns have no common unit.")
         counts = {len(game) for label in self.series for game in self.of(label)}
         if 1 in counts:
-            notes.append("A game with one seed varies not at all in the bootstrap: intervals are too narrow.")
+            notes.append(ONE_SEED)
         if len(counts) > 1:
             notes.append("Numbers of seeds differ: in the IQM, games with more seeds weigh more.")
         return notes

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping
 
 from . import plots
-from .aggregation import Aggregation, pairs
+from .aggregation import ONE_SEED, Aggregation, pairs
 from .grouping import Comparison
 from .names import count, name_of, versus
 from .plots import Look
@@ -147,6 +147,9 @@ def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, L
         "mean over the games that both have scores of; a tie counts half. An interval that holds 0.5 leaves "
         "open which is better. It says nothing of by how much.",
     ]
+    both = [game for x, y, _ in found for label in (x, y) for game in over.raw(label, over.of_both(x, y))]
+    if any(len(game) == 1 for game in both):
+        text.append(ONE_SEED)
     figures = plots.intervals(
         [(versus(x, y), chance, style[x].color) for x, y, chance in found],
         title,

@@ -236,6 +236,12 @@ def test_pairs_are_compared_over_the_games_that_both_have(
         frozenset(("lstm", "delta_net")): ("1", 1.0),
         frozenset(("rdn", "delta_net")): ("1", 1.0),
     }
+    section = (tmp_path / "comparison" / "report.md").read_text().split("## Probability of improvement")[1]
+    assert "one seed varies not at all" not in section.split("## ")[0], "each pair has two seeds"
+    make_run(tmp_path, "breakout", "lstm", scores=[2])
+    assert run(capsys, "compare", tmp_path)[0] == 0
+    section = (tmp_path / "comparison" / "report.md").read_text().split("## Probability of improvement")[1]
+    assert "one seed varies not at all" in section.split("## ")[0]
 
 
 def test_losses_have_no_percentage_but_a_difference(
