@@ -11,10 +11,11 @@ from ...envs import find_protocol, human_normalized
 from ..run_dir import eval_command
 from .curves import curve_of
 from .grouping import Cell, Comparison
+from .names import name_of
 from .runs import TRAINED_UNDER, Evaluation, Run
 
 _STEP_TOLERANCE = 0.05
-"""Share by which the steps of a series' scores may differ: a run ends, or saves, a batch after its mark."""
+"""Share by which the steps of scores may differ: a run ends, or saves, a batch after its mark."""
 
 
 class Score(NamedTuple):
@@ -75,6 +76,17 @@ def score_board(comparison: Comparison) -> ScoreBoard:
         cells={cell: scores for cell, scores in cells.items() if scores},
         left_out=left_out,
     )
+
+
+def unequal_steps(board: ScoreBoard) -> list[str]:
+    """A line for each game in which some series have trained longer than others."""
+    lines = []
+    for game in dict.fromkeys(game for game, _ in board.cells):
+        steps = {label: scores[0].step for (g, label), scores in board.cells.items() if g == game}
+        if min(steps.values()) < (1 - _STEP_TOLERANCE) * max(steps.values()):
+            named = ", ".join(f"{label} {step:,}" for label, step in steps.items())
+            lines.append(f"Scores on {name_of(game)} are of different steps: {named}.")
+    return lines
 
 
 def _runs_with(runs: Sequence[Run], way: tuple[str | None, bool]) -> int:

@@ -15,7 +15,7 @@ from deltabeast.launch.compare.aggregation import Aggregation
 from deltabeast.launch.compare.differences import differences
 from deltabeast.launch.compare.grouping import Comparison, compare
 from deltabeast.launch.compare.runs import Run, find_runs, read_run
-from deltabeast.launch.compare.scores import ScoreBoard, score_board
+from deltabeast.launch.compare.scores import ScoreBoard, score_board, unequal_steps
 
 
 def read(*arguments: Path | str) -> tuple[list[Run], list[str]]:
@@ -170,6 +170,15 @@ def test_scores_of_other_steps_are_left_out(tmp_path: Path) -> None:
     assert (
         str(early) in board.left_out[0] and "200,000" in board.left_out[0] and "300,000" in board.left_out[0]
     )
+
+
+def test_series_that_trained_for_less_are_named(tmp_path: Path) -> None:
+    for core, step in (("lstm", 300_000), ("rdn", 290_000), ("delta_net", 100_000)):
+        add_evaluation(make_run(tmp_path, core=core), 1, step=step)
+        add_evaluation(make_run(tmp_path, "pong", core), 1, step=200_000 + step // 100)
+    _, board = compared(tmp_path)
+    (line,) = unequal_steps(board)
+    assert "gopher" in line and "delta_net 100,000" in line and "lstm 300,000" in line
 
 
 def test_runs_of_other_settings_are_series_of_their_own(tmp_path: Path) -> None:
