@@ -14,7 +14,13 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2 as hparams_plugin_data_pb2
 
 from deltabeast.launch import cli
-from deltabeast.launch.compare.plots import COLORS
+from deltabeast.launch.compare.aggregation import ONE_SEED
+from deltabeast.launch.compare.grouping import Comparison, compare
+from deltabeast.launch.compare.plots import COLORS, looks
+from deltabeast.launch.compare.relative_sections import relative
+from deltabeast.launch.compare.runs import find_runs, read_run
+from deltabeast.launch.compare.score_sections import improvement
+from deltabeast.launch.compare.scores import ScoreBoard, score_board
 from deltabeast.launch.compare.tables import Table
 
 
@@ -216,9 +222,12 @@ def test_a_place_that_cannot_be_written_is_one_line(
     assert code == 1 and error.count("\n") == 1 and "give another --out" in error
 
 
-def test_pairs_are_compared_over_the_games_that_both_have(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def compared(root: Path) -> tuple[Comparison, ScoreBoard]:
+    comparison = compare([found for path in find_runs([str(root)])[0] if (found := read_run(path)[0])])
+    return comparison, score_board(comparison)
+
+
+def test_pairs_are_compared_over_the_games_that_both_have(tmp_path: Path) -> None:
     for seed in (1, 2):
         make_run(tmp_path, "gopher", "lstm", seed, scores=[10 + seed])
         make_run(tmp_path, "gopher", "rdn", seed, scores=[20 + seed])
@@ -226,34 +235,28 @@ def test_pairs_are_compared_over_the_games_that_both_have(
         make_run(tmp_path, "pong", "rdn", seed, scores=[seed])
         make_run(tmp_path, "pong", "delta_net", seed, scores=[-seed])
     make_run(tmp_path, "breakout", "feedforward", scores=[1])  # no game that another series has
-    assert run(capsys, "compare", tmp_path)[0] == 0
-    chances = {
-        frozenset((row["series"], row["over"])): (row["games"], float(row["probability"]))
-        for row in rows(tmp_path / "comparison" / "tables" / "probability-of-improvement.csv")
-    }
+    comparison, board = compared(tmp_path)
+    section = improvement(comparison, board, looks(comparison.core_of))
+    chances = {frozenset((row[0], row[1])): tuple(row[2:4]) for row in section.tables[0].rows}
     assert chances == {
-        frozenset(("lstm", "rdn")): ("2", 0.5),
-        frozenset(("lstm", "delta_net")): ("1", 1.0),
-        frozenset(("rdn", "delta_net")): ("1", 1.0),
+        frozenset(("lstm", "rdn")): (2, 0.5),
+        frozenset(("lstm", "delta_net")): (1, 1.0),
+        frozenset(("rdn", "delta_net")): (1, 1.0),
     }
-    section = (tmp_path / "comparison" / "report.md").read_text().split("## Probability of improvement")[1]
-    assert "one seed varies not at all" not in section.split("## ")[0], "each pair has two seeds"
+    assert ONE_SEED not in section.text, "each pair has two seeds"
     make_run(tmp_path, "breakout", "lstm", scores=[2])
-    assert run(capsys, "compare", tmp_path)[0] == 0
-    section = (tmp_path / "comparison" / "report.md").read_text().split("## Probability of improvement")[1]
-    assert "one seed varies not at all" in section.split("## ")[0]
+    comparison, board = compared(tmp_path)
+    assert ONE_SEED in improvement(comparison, board, looks(comparison.core_of)).text
 
 
-def test_losses_have_no_percentage_but_a_difference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_losses_have_no_percentage_but_a_difference(tmp_path: Path) -> None:
     for core, score in (("lstm", -20), ("rdn", -5)):
         make_run(tmp_path, "pong", core, scores=[score])
-    assert run(capsys, "compare", tmp_path)[0] == 0
-    (row,) = rows(tmp_path / "comparison" / "tables" / "relative-improvement.csv")
-    assert (row["improvement, %"], float(row["difference"])) == ("", 15.0)
-    plots = {path.stem for path in (tmp_path / "comparison" / "plots").glob("relative-*")}
-    assert plots == {"relative-pong-published-50M", "relative-pong-published-200M"}, "no chart without a bar"
+    (section,) = relative(*compared(tmp_path))
+    (row,) = section.tables[0].rows
+    assert tuple(row[-2:]) == (15.0, None)
+    names = [plot.name for plot in section.plots]
+    assert names == ["relative-pong-published-50M", "relative-pong-published-200M"], "no chart without a bar"
 
 
 def test_one_run_alone_is_reported_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
