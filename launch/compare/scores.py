@@ -192,4 +192,7 @@ def _describe(comparison: Comparison, protocol: str | None, greedy: bool) -> str
         text += " It is the return of one life; human-normalised scores are of whole games."
     if protocol != comparison.protocol:
         text += f" The agents were trained under {comparison.protocol}."
+    others = {e.protocol for run in comparison.runs() for e in run.evaluations if e.protocol} - {protocol}
+    if others:
+        text += f" Evaluations under {', '.join(sorted(others))} are left out: they do not compare."
     return text

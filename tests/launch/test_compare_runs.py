@@ -150,6 +150,7 @@ def test_evaluations_of_another_protocol_or_sampled_are_no_scores(tmp_path: Path
     assert len(board.left_out) == 2
     assert f"deltabeast eval {wrong} --protocol paper-code" in board.left_out[0]
     assert f"{none}: no evaluation" in board.left_out[1]
+    assert "Evaluations under ale-standard are left out" in board.description
 
 
 def test_the_newest_whole_evaluation_of_the_highest_step_counts(tmp_path: Path) -> None:
