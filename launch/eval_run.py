@@ -31,7 +31,7 @@ from . import published
 from .errors import RunError, UsageError
 from .evaluate import Evaluation, Player, RandomAgent, evaluate
 from .machine import prepare_process, resolve_device
-from .run_dir import versions
+from .run_dir import no_run, versions
 from .run_log import write_atomically
 from .tables import evaluation_notes, evaluation_table
 from .units import parse_steps
@@ -194,8 +194,8 @@ def _record(
 def _load(run: Path, which: str, console: Console) -> tuple[Path, Agent, Path, int]:
     """The run's directory, the agent, its checkpoint and that checkpoint's step."""
     try:
-        if not run.is_dir():
-            raise FileNotFoundError(f"no run at {run}; give a run directory such as runs/gopher/rdn/seed-1")
+        if not any((run / name).exists() for name in ("config.json", "checkpoints", "manifest.json")):
+            raise FileNotFoundError(no_run(run))
         if (run / "manifest.json").is_file():
             if which != "latest":
                 raise ValueError(f"--checkpoint {which}: {run} is one checkpoint; give its run or omit it")

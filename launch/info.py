@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
-from .run_dir import damaged_file, eval_command, is_claimed, read_config, read_object, resume_command
+from .run_dir import damaged_file, eval_command, is_claimed, no_run, read_config, read_object, resume_command
 from .run_log import read_rows
 from .units import format_duration, format_score, parse_steps
 
@@ -20,7 +20,7 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     checkpoints = _checkpoints(run_dir)
     rows, damage = _read_log(run_dir)
     if not config and not checkpoints and not rows:
-        raise UsageError(f"no run at {run_dir}; give a run directory such as runs/gopher/rdn/seed-1")
+        raise UsageError(no_run(run_dir))
     lines = [("run", str(run_dir)), ("trains", _subject(config, checkpoints))]
     if source := read_object(run_dir / "imported.json"):
         lines.append(("imported from", f"{source.get('file')}, SHA-256 {str(source.get('sha256'))[:16]}..."))

@@ -63,6 +63,15 @@ def is_claimed(run_dir: Path) -> bool:
     return False
 
 
+def no_run(path: Path) -> str:
+    """What to say of a path that is no run: which runs are below it."""
+    depths = ("*", "*/*", "*/*/*")
+    below = [str(found.parent) for depth in depths for found in sorted(path.glob(f"{depth}/config.json"))]
+    more = f" and {len(below) - 3} more" if len(below) > 3 else ""
+    said = f"one below it: {', '.join(below[:3])}{more}" if below else "a directory such as runs/gopher/rdn/seed-1"
+    return f"no run at {path}; give {said}"
+
+
 def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
     """The command that goes on with a run, from the options in its config.json."""
     words = ["deltabeast", "train"]

@@ -343,6 +343,15 @@ def test_info_says_how_far_a_run_came(saved: Path) -> None:
     assert lines["next"] == f"finished; deltabeast eval {saved}" and "remaining" not in lines
 
 
+@pytest.mark.parametrize("command", ["info", "eval"])
+def test_a_folder_of_runs_names_them(command: str, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (saved / "config.json").write_text("{}")
+    code, _, error = run(capsys, command, str(saved.parent))
+    assert code == 2 and f"no run at {saved.parent}; give one below it: {saved}" in error
+    code, _, error = run(capsys, command, str(saved.parent / "nowhere"))
+    assert code == 2 and "give a directory such as runs/gopher/rdn/seed-1" in error
+
+
 def test_info_names_what_is_damaged_and_says_the_rest(saved: Path) -> None:
     run = saved.rename(saved.with_name("a run"))
     (run / "config.json").write_text(json.dumps({"config": {"game": "gopher", "steps": "3200"}}))
