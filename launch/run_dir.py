@@ -67,9 +67,10 @@ def no_run(path: Path) -> str:
     """What to say of a path that is no run: which runs are below it."""
     depths = ("*", "*/*", "*/*/*")
     below = [str(found.parent) for depth in depths for found in sorted(path.glob(f"{depth}/config.json"))]
+    if not below:
+        return f"no run at {path}; give a directory such as runs/gopher/rdn/seed-1"
     more = f" and {len(below) - 3} more" if len(below) > 3 else ""
-    said = f"one below it: {', '.join(below[:3])}{more}" if below else "a directory such as runs/gopher/rdn/seed-1"
-    return f"no run at {path}; give {said}"
+    return f"no run at {path}; give one below it: {', '.join(below[:3])}{more}"
 
 
 def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
