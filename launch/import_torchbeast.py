@@ -71,6 +71,8 @@ def import_model(
         raise UsageError(f"{model} holds an agent with core {spec.core}, not {core}; give --core {spec.core}")
     if num_heads is not None and spec.core != "linear_transformer":
         raise UsageError(f"--num-heads {num_heads}: the tensors of {model} show its heads; omit it")
+    if (trained := flags.get("env")) and not _is_game(str(trained), game):
+        notes.append(f"check --game: its flags name {trained}, which is not {game}")
     spec = replace(spec, game=game, protocol=published.PROTOCOL)
     can_train = spec.num_actions == len(action_meanings(game))
 
@@ -162,6 +164,13 @@ def _mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A part of the file; empty if there is none."""
     part = content.get(name)
     return part if isinstance(part, dict) else {}
+
+
+def _is_game(name: str, game: str) -> bool:
+    try:
+        return canonical_game(name) == game
+    except ValueError:
+        return False
 
 
 def _config(flags: Mapping[str, Any], agent: Agent, run_dir: Path) -> TrainConfig:

@@ -123,6 +123,13 @@ def test_what_training_would_do_otherwise_is_said(tmp_path: Path) -> None:
     assert any("dropout 0.0, not 0.1" in line for line in said)
 
 
+def test_another_game_in_the_flags_is_said(tmp_path: Path) -> None:
+    for env, said in (("PongNoFrameskip-v4", True), ("GopherNoFrameskip-v4", False)):
+        write_model(tmp_path / "model.tar", env=env)
+        lines = import_model(tmp_path / "model.tar", "gopher", tmp_path / env)
+        assert any("check --game: its flags name PongNoFrameskip-v4" in line for line in lines) == said
+
+
 def test_bare_weights_are_enough(tmp_path: Path) -> None:
     weights = reference.random_weights("linear_transformer", 8)
     torch.save(weights, tmp_path / "weights.pt")
