@@ -71,7 +71,8 @@ def resolve_checkpoint(run_dir: Path | str, which: str | int = "latest") -> Path
             if checkpoint.step >= which:
                 return checkpoint.path
     known = ", ".join(str(c.step) for c in checkpoints)
-    raise FileNotFoundError(f"no checkpoint '{which}' in {run_dir}; there are: latest, {known}")
+    wanted = f"at step {which} or later" if isinstance(which, int) else f"'{which}'"
+    raise FileNotFoundError(f"no checkpoint {wanted} in {run_dir}; there are: latest, {known}")
 
 
 def save_checkpoint(

@@ -4,7 +4,6 @@ from .available_cores import available_cores
 from .games import (
     PAPER_GAMES,
     GameInfo,
-    PaperGame,
     action_meanings,
     canonical_game,
     game_info,
@@ -18,7 +17,6 @@ __all__ = [
     "PAPER_GAMES",
     "PROTOCOLS",
     "GameInfo",
-    "PaperGame",
     "Protocol",
     "action_meanings",
     "available_cores",

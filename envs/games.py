@@ -1,59 +1,55 @@
 """Names of the Atari games, and what is known about each."""
 
+import csv
 import difflib
 import functools
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import ale_py
 from ale_py import roms
 
-
-@dataclass(frozen=True)
-class PaperGame:
-    """One of the twenty games of the published recurrent fast-weight results."""
-
-    paper_name: str
-    random: float  # score of uniform random play, whole games
-    human: float  # score of a human player, whole games
-
-
-# Scores of random and human play: the table shipped with DQN Zoo (whole games, no-op starts, 108k frames).
-PAPER_GAMES: dict[str, PaperGame] = {
-    "alien": PaperGame("Alien", 227.8, 7127.7),
-    "amidar": PaperGame("Amidar", 5.8, 1719.5),
-    "assault": PaperGame("Assault", 222.4, 742.0),
-    "battle_zone": PaperGame("Battlezone", 2360.0, 37187.5),
-    "berzerk": PaperGame("Berzerk", 123.7, 2630.4),
-    "bank_heist": PaperGame("B. Heist", 14.2, 753.1),
-    "beam_rider": PaperGame("B. Rider", 363.9, 16926.5),
-    "demon_attack": PaperGame("D. Attack", 152.1, 1971.0),
-    "gopher": PaperGame("Gopher", 257.6, 2412.5),
-    "jamesbond": PaperGame("James Bond", 29.0, 302.8),
-    "kung_fu_master": PaperGame("Kung-fu", 258.5, 22736.3),
-    "ms_pacman": PaperGame("MsPacman", 307.3, 6951.6),
-    "pong": PaperGame("Pong", -20.7, 14.6),
-    "qbert": PaperGame("Q*Bert", 163.9, 13455.0),
-    "robotank": PaperGame("Robotank", 2.2, 11.9),
-    "seaquest": PaperGame("Seaquest", 68.4, 42054.7),
-    "space_invaders": PaperGame("S. Invaders", 148.0, 1668.7),
-    "star_gunner": PaperGame("Stargunner", 664.0, 10250.0),
-    "up_n_down": PaperGame("Up'n down", 533.4, 11693.2),
-    "zaxxon": PaperGame("Zaxxon", 32.5, 9173.3),
+PAPER_GAMES: dict[str, str] = {
+    "alien": "Alien",
+    "amidar": "Amidar",
+    "assault": "Assault",
+    "battle_zone": "Battlezone",
+    "berzerk": "Berzerk",
+    "bank_heist": "B. Heist",
+    "beam_rider": "B. Rider",
+    "demon_attack": "D. Attack",
+    "gopher": "Gopher",
+    "jamesbond": "James Bond",
+    "kung_fu_master": "Kung-fu",
+    "ms_pacman": "MsPacman",
+    "pong": "Pong",
+    "qbert": "Q*Bert",
+    "robotank": "Robotank",
+    "seaquest": "Seaquest",
+    "space_invaders": "S. Invaders",
+    "star_gunner": "Stargunner",
+    "up_n_down": "Up'n down",
+    "zaxxon": "Zaxxon",
 }
+"""The twenty games of the published recurrent fast-weight results, with their names there."""
 
 
 @dataclass(frozen=True)
 class GameInfo:
-    """What a game offers. `fire`: its action 1 is FIRE, which may be what starts it."""
+    """What a game offers, and the scores that frame an agent's."""
 
     name: str
-    actions: tuple[str, ...]  # the minimal action set
+    actions: int
+    """in the minimal action set"""
     fire: bool
-    lives: int  # the counter right after a reset; 0 where the game has none or starts it later
-    paper_name: str | None
+    """whether action 1 is FIRE, which may be what starts the game"""
+    lives: int
+    """the counter right after a reset; 0 where the game has none or starts it later"""
     random: float | None
+    """score of uniform random play, whole games; known for 57 games"""
     human: float | None
+    """score of a human player"""
 
 
 _TWO_PLAYERS_ONLY = frozenset({"combat", "joust", "maze_craze", "warlords"})
@@ -78,29 +74,28 @@ def canonical_game(name: str) -> str:
     raise ValueError(f"unknown game {name!r}: {hint}")
 
 
-@functools.cache
 def game_info(name: str) -> GameInfo:
+    """From games.csv, since the emulator takes a tenth of a second to load a game; a game that is new in the
+    installed emulator is loaded."""
     game = canonical_game(name)
+    return _known_games().get(game) or ask_emulator(game)
+
+
+@functools.cache
+def ask_emulator(game: str) -> GameInfo:
+    """What games.csv has of a game, without its scores."""
     ale = _console(game)
-    actions = tuple(action.name for action in ale.getMinimalActionSet())
-    paper = PAPER_GAMES.get(game)
-    return GameInfo(
-        name=game,
-        actions=actions,
-        fire=len(actions) > 2 and actions[1] == "FIRE",
-        lives=ale.lives(),
-        paper_name=paper.paper_name if paper else None,
-        random=paper.random if paper else None,
-        human=paper.human if paper else None,
-    )
+    actions = [action.name for action in ale.getMinimalActionSet()]
+    fire = len(actions) > 2 and actions[1] == "FIRE"
+    return GameInfo(game, len(actions), fire, ale.lives(), random=None, human=None)
 
 
 @functools.cache
 def action_meanings(name: str, full: bool = False) -> tuple[str, ...]:
     """The names of a game's actions by index: its minimal set, or all eighteen."""
-    if not full:
-        return game_info(name).actions
-    return tuple(action.name for action in _console(canonical_game(name)).getLegalActionSet())
+    ale = _console(canonical_game(name))
+    actions = ale.getLegalActionSet() if full else ale.getMinimalActionSet()
+    return tuple(action.name for action in actions)
 
 
 @functools.cache
@@ -112,8 +107,10 @@ def screen_size(name: str) -> tuple[int, int]:
 
 def human_normalized(name: str, score: float) -> float | None:
     """0 for random play and 1 for a human player; None where no human score is known."""
-    paper = PAPER_GAMES.get(canonical_game(name))
-    return (score - paper.random) / (paper.human - paper.random) if paper else None
+    game = game_info(name)
+    if game.random is None or game.human is None:
+        return None
+    return (score - game.random) / (game.human - game.random)
 
 
 def _letters(name: str) -> str:
@@ -125,8 +122,25 @@ def _letters(name: str) -> str:
 
 @functools.cache
 def _names_by_letters() -> dict[str, str]:
-    names = {_letters(paper.paper_name): game for game, paper in PAPER_GAMES.items()}
+    names = {_letters(published): game for game, published in PAPER_GAMES.items()}
     return names | {_letters(game): game for game in game_names()}
+
+
+@functools.cache
+def _known_games() -> dict[str, GameInfo]:
+    """games.csv. Its scores are those of DQN Zoo's table: whole games, no-op starts, 108k frames at most."""
+    with Path(__file__).with_name("games.csv").open(newline="") as file:
+        return {
+            row["game"]: GameInfo(
+                name=row["game"],
+                actions=int(row["actions"]),
+                fire=row["fire"] == "yes",
+                lives=int(row["lives"]),
+                random=float(row["random"]) if row["random"] else None,
+                human=float(row["human"]) if row["human"] else None,
+            )
+            for row in csv.DictReader(file)
+        }
 
 
 def _console(game: str) -> ale_py.ALEInterface:

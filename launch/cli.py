@@ -60,10 +60,10 @@ def compare(config: CompareConfig) -> None:
 
 
 def games(config: GamesConfig) -> None:
-    from ..envs import game_info, game_names
+    from ..envs import PAPER_GAMES, game_info, game_names
     from .tables import games_table
 
-    _print(games_table([game_info(name) for name in game_names()]))
+    _print(games_table([game_info(name) for name in game_names()], PAPER_GAMES))
 
 
 def cores(config: CoresConfig) -> None:

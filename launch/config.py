@@ -166,7 +166,7 @@ class ImportConfig:
     model: Positional[Annotated[Path, arg(metavar="MODEL")]]
     """Their checkpoint: model.tar or model_extra.tar. Nothing in it is executed."""
     game: str
-    """The game it was trained on; the file does not say."""
+    """The game it was trained on; the file may not say."""
     run_dir: Path
     """Where to put the run."""
     core: str | None = None

@@ -33,10 +33,10 @@ from . import published
 from .errors import RunError, UsageError
 from .evaluate import Evaluation, Player, RandomAgent, evaluate
 from .machine import prepare_process, resolve_device
-from .run_dir import versions
+from .run_dir import no_run, versions
 from .run_log import write_atomically
 from .tables import evaluation_notes, evaluation_table
-from .units import format_steps, parse_steps
+from .units import parse_steps
 from .video import need_libraries, play_game, write_video
 
 _LINE_SECONDS = 15.0
@@ -181,7 +181,7 @@ def _record(
     spec = agent.spec
     assert spec.game is not None
     full = _full_action_set(spec)
-    how = f"{spec.core}, step {format_steps(step)}, {protocol}, {'greedy' if greedy else 'sampled'}"
+    how = f"{spec.core}, step {step:,}, {protocol}, {'greedy' if greedy else 'sampled'}"
     title = spec.game.replace("_", " ").title()
     for number in range(1, games + 1):
         play, colour = (
@@ -198,8 +198,8 @@ def _record(
 def _load(run: Path, which: str, console: Console) -> tuple[Path, Agent, Path, int]:
     """The run's directory, the agent, its checkpoint and that checkpoint's step."""
     try:
-        if not run.is_dir():
-            raise FileNotFoundError(f"no run at {run}; give a run directory such as runs/gopher/rdn/seed-1")
+        if not any((run / name).exists() for name in ("config.json", "checkpoints", "manifest.json")):
+            raise FileNotFoundError(no_run(run))
         if (run / "manifest.json").is_file():
             if which != "latest":
                 raise ValueError(f"--checkpoint {which}: {run} is one checkpoint; give its run or omit it")
@@ -271,7 +271,7 @@ def _make_games(game: str, protocol: str, num_threads: int | None, full: bool, c
 def _full_action_set(spec: AgentSpec) -> bool:
     """Whether the agent plays with all eighteen actions. Raises ValueError if it is not of this game."""
     assert spec.game is not None
-    minimal = len(game_info(spec.game).actions)
+    minimal = game_info(spec.game).actions
     fewer = spec.num_actions == published.DEFAULT_ACTIONS < minimal  # it acts with the first ones
     if not fewer and spec.num_actions not in (minimal, 18):
         raise ValueError(

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pickle
+import shlex
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ from .errors import RunError, UsageError
 from .plan import learner_config
 from .progress import Scores
 from .randomness import rng_states
-from .run_dir import claim, write_config
+from .run_dir import claim, eval_command, write_config
 from .run_log import write_atomically
 from .units import format_steps, parse_steps
 
@@ -68,6 +69,10 @@ def import_model(
         raise UsageError(f"cannot import {model}: {error}") from error
     if core is not None and core not in (spec.core, spec.core.removesuffix("-large")):
         raise UsageError(f"{model} holds an agent with core {spec.core}, not {core}; give --core {spec.core}")
+    if num_heads is not None and spec.core != "linear_transformer":
+        raise UsageError(f"--num-heads {num_heads}: the tensors of {model} show its heads; omit it")
+    if (trained := flags.get("env")) and not _is_game(str(trained), game):
+        notes.append(f"check --game: its flags name {trained}, which is not {game}")
     spec = replace(spec, game=game, protocol=published.PROTOCOL)
     can_train = spec.num_actions == len(action_meanings(game))
 
@@ -108,8 +113,8 @@ def import_model(
     return [
         f"{game} · {spec.core}{sizes} · {spec.num_actions} actions · step {learner.steps:,}: saved as {path}",
         *notes,
-        f"next: deltabeast eval {run_dir}"
-        + (f"; deltabeast info {run_dir} says how to train on" if can_train else ""),
+        f"next: {eval_command(run_dir)}"
+        + (f"; deltabeast info {shlex.quote(str(run_dir))} says how to train on" if can_train else ""),
     ]
 
 
@@ -159,6 +164,13 @@ def _mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A part of the file; empty if there is none."""
     part = content.get(name)
     return part if isinstance(part, dict) else {}
+
+
+def _is_game(name: str, game: str) -> bool:
+    try:
+        return canonical_game(name) == game
+    except ValueError:
+        return False
 
 
 def _config(flags: Mapping[str, Any], agent: Agent, run_dir: Path) -> TrainConfig:

@@ -9,26 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
-from .run_dir import is_claimed, read_object, resume_command
+from .run_dir import damaged_file, eval_command, is_claimed, no_run, read_config, read_object, resume_command
 from .run_log import read_rows
-from .units import format_duration, parse_steps
+from .units import format_duration, format_score, parse_steps
 
 
 def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str]]:
     """Labelled lines about a run. Reads only small files; no weights are loaded."""
-    config = read_object(run_dir / "config.json").get("config", {})
+    config = read_config(run_dir)
     checkpoints = _checkpoints(run_dir)
-    rows = read_rows(run_dir / "logs.csv") if (run_dir / "logs.csv").is_file() else []
+    rows, damage = _read_log(run_dir)
     if not config and not checkpoints and not rows:
-        raise UsageError(f"no run at {run_dir}; give a run directory such as runs/gopher/rdn/seed-1")
+        raise UsageError(no_run(run_dir))
     lines = [("run", str(run_dir)), ("trains", _subject(config, checkpoints))]
     if source := read_object(run_dir / "imported.json"):
         lines.append(("imported from", f"{source.get('file')}, SHA-256 {str(source.get('sha256'))[:16]}..."))
+    if not config and (run_dir / "config.json").is_file():
+        damage.insert(0, "config.json cannot be read, so its options are not known")
+    if checkpoints and (file := damaged_file(checkpoints[-1][0])):
+        damage.append(f"{file} of the newest checkpoint; eval and train go back to the one before")
+    lines += [("damaged", line) for line in damage]
     held = is_claimed(run_dir)
     if rows:
         lines += _progress(rows[-1], config, time.time() if now is None else now)
         best = [row["best_game_return"] for row in rows if "best_game_return" in row]
-        lines += _scores(rows) + ([("best game return", f"{best[-1]:,.1f}")] if best else [])
+        lines += _scores(rows) + ([("best game return", format_score(best[-1]))] if best else [])
     lines.append(("checkpoints", _list_checkpoints(checkpoints)))
     evaluations = sorted((run_dir / "eval").glob("*.json"), key=lambda path: path.stat().st_mtime)
     lines += [("evaluation", _evaluation(path)) for path in evaluations]
@@ -50,11 +55,21 @@ def _remaining(
     except (KeyError, ValueError):
         return []
     if left <= 0:
-        return [("next", f"finished; deltabeast eval {run_dir}")]
+        return [("next", f"finished; {eval_command(run_dir)}")]
     speed = next((row["sps"] for row in reversed(rows) if row.get("sps")), None)
     duration = f", {format_duration(left / speed)} at {speed:,.0f} steps/s" if speed else ""
     lines = [("remaining", f"{left:,} steps{duration}")]
     return lines if held else [*lines, ("to go on", resume_command(config, run_dir))]
+
+
+def _read_log(run_dir: Path) -> tuple[list[dict[str, float]], list[str]]:
+    """The rows of its log, and what is wrong with it."""
+    try:
+        return read_rows(run_dir / "logs.csv"), []
+    except FileNotFoundError:
+        return [], []
+    except (OSError, ValueError, TypeError):
+        return [], ["logs.csv cannot be read, so its progress is not known"]
 
 
 def _disk(run_dir: Path) -> str:
@@ -74,8 +89,7 @@ def _subject(config: Mapping[str, Any], checkpoints: list[tuple[Path, dict[str, 
 def _progress(row: Mapping[str, float], config: Mapping[str, Any], now: float) -> list[tuple[str, str]]:
     goal = f" of {config['steps']}" if "steps" in config else ""
     speed = f", {row['sps']:,.0f} steps/s" if "sps" in row else ""
-    minutes = max(0.0, now - row["time"]) / 60
-    ago = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+    ago = format_duration(max(0.0, now - row["time"]))
     return [("progress", f"step {int(row['step']):,}{goal}{speed}, last row {ago} ago")]
 
 
@@ -84,8 +98,8 @@ def _scores(rows: list[dict[str, float]]) -> list[tuple[str, str]]:
     lines = []
     for key, label in (("game_return", "game return"), ("life_return", "life return")):
         row = next((row for row in reversed(rows) if key in row), None)
-        score = f"{row[key]:,.1f} (last 100, step {int(row['step']):,})" if row else "none finished yet"
-        lines.append((label, score))
+        where = f" (last 100, step {int(row['step']):,})" if row else ""
+        lines.append((label, f"{format_score(row[key])}{where}" if row else "none finished yet"))
     return lines
 
 
@@ -112,9 +126,9 @@ def _evaluation(path: Path) -> str:
     try:
         summary = content["results"]["trained"]["summary"]
         parts = [
-            f"{kind} {summary[kind]['mean']:,.1f} ± {summary[kind]['std']:,.1f}"
+            f"{kind} {format_score(score['mean'])} ± {format_score(score['std'], score['mean'])}"
             for kind in ("life", "game")
-            if summary[kind]
+            if (score := summary[kind])
         ]
         protocol = f", {content['protocol']}" if content["protocol"] else ""
         how = "greedy" if content["greedy"] else "sampled"

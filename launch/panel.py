@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from .units import format_duration
+from .units import format_duration, format_score
 
 PARTS = {"emulation": "blue", "inference": "cyan", "learning": "green", "waiting": "yellow"}
 """The parts of a run's time, in the order of the bar, with their colours."""
@@ -228,7 +228,7 @@ def _count(value: float | None) -> str:
 
 
 def _score(value: float | None) -> str:
-    return "none" if value is None else f"{value:,.1f}"
+    return "none" if value is None else format_score(value)
 
 
 def _metric(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -62,6 +63,16 @@ def is_claimed(run_dir: Path) -> bool:
     return False
 
 
+def no_run(path: Path) -> str:
+    """What to say of a path that is no run: which runs are below it."""
+    depths = ("*", "*/*", "*/*/*")
+    below = [str(found.parent) for depth in depths for found in sorted(path.glob(f"{depth}/config.json"))]
+    if not below:
+        return f"no run at {path}; give a directory such as runs/gopher/rdn/seed-1"
+    more = f" and {len(below) - 3} more" if len(below) > 3 else ""
+    return f"no run at {path}; give one below it: {', '.join(below[:3])}{more}"
+
+
 def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
     """The command that goes on with a run, from the options in its config.json."""
     words = ["deltabeast", "train"]
@@ -75,6 +86,11 @@ def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
         elif value is not True:
             words.append(str(value))
     return shlex.join([*words, "--run-dir", str(run_dir)])
+
+
+def eval_command(run_dir: Path, *options: str) -> str:
+    """The command that evaluates a run."""
+    return shlex.join(["deltabeast", "eval", str(run_dir), *options])
 
 
 def write_config(run_dir: Path, config: TrainConfig) -> None:
@@ -103,6 +119,24 @@ def read_config(run_dir: Path) -> dict[str, Any]:
         return dict(json.loads((run_dir / "config.json").read_text())["config"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def damaged_file(checkpoint: Path) -> str | None:
+    """The first file of a checkpoint that is not what its manifest says; None if all are.
+
+    `agents.load_agent` checks the same, but importing it imports torch.
+    """
+    digests = read_object(checkpoint / "manifest.json").get("sha256")
+    if not isinstance(digests, dict):
+        return "manifest.json"
+    for name, digest in digests.items():
+        try:
+            content = (checkpoint / name).read_bytes()
+        except OSError:
+            return str(name)
+        if hashlib.sha256(content).hexdigest() != digest:
+            return str(name)
+    return None
 
 
 def versions() -> dict[str, Any]:

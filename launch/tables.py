@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from .units import format_score
+
 if TYPE_CHECKING:  # evaluate imports torch, which listing games needs not wait for
     from ..envs import GameInfo
     from .bench_env import EnvSpeed
@@ -18,14 +20,14 @@ if TYPE_CHECKING:  # evaluate imports torch, which listing games needs not wait 
     from .published import PublishedScore
 
 
-def games_table(games: Sequence[GameInfo]) -> Table:
-    """Every game: how many actions and lives it has, and the scores that frame an agent's."""
+def games_table(games: Sequence[GameInfo], published: Mapping[str, str]) -> Table:
+    """Every game: its name in the publication, actions and lives, and the scores that frame an agent's."""
     table = _table("game", "published as", "actions", "lives", "FIRE", "random", "human")
     for game in games:
         table.add_row(
             game.name,
-            game.paper_name or "",
-            str(len(game.actions)),
+            published.get(game.name, ""),
+            str(game.actions),
             str(game.lives or "-"),
             "yes" if game.fire else "",
             _number(game.random),
@@ -150,37 +152,34 @@ def _repeat_lines(players: Mapping[str, Evaluation], kinds: Sequence[tuple[str, 
         for kind, label in kinds:
             summary: Summary | None = getattr(player, kind).summary()
             if summary and len(summary.repeat_means) > 1:
-                means = "  ".join(_number(mean) for mean in summary.repeat_means)
+                means = "  ".join(_number(mean, summary.mean) for mean in summary.repeat_means)
                 lines.append(Text.assemble((f"{name}, {label} of each repeat: ", "dim"), means))
     return lines
 
 
-def _range(summary: Summary) -> str:
-    return f"{_number(summary.minimum)} to {_number(summary.maximum)}"
-
-
-def _interval(summary: Summary) -> str:
-    low, high = summary.interval
-    return f"{_number(round(low, 1))} to {_number(round(high, 1))}"
+def _span(low: float, high: float) -> str:
+    size = max(abs(low), abs(high))
+    return f"{_number(low, size)} to {_number(high, size)}"
 
 
 _DETAILS = {
-    "95% interval": _interval,
-    "range": _range,
+    "95% interval": lambda summary: _span(*summary.interval),
+    "range": lambda summary: _span(summary.minimum, summary.maximum),
     "mean length": lambda summary: f"{_number(summary.mean_length)} steps",
     "episodes": lambda summary: str(summary.count),
 }
 
 
 def _mean_std(score: Summary | PublishedScore) -> str:
-    return f"{_number(score.mean)} ± {_number(score.std)}"
+    return f"{_number(score.mean)} ± {_number(score.std, score.mean)}"
 
 
-def _number(value: float | None) -> str:
-    """At most one decimal, none where the number is large or whole."""
+def _number(value: float | None, beside: float | None = None) -> str:
+    """As a score, without decimals where the number is large or whole."""
     if value is None:
         return ""
-    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:,.1f}"
+    whole = abs(value) >= 1000 or value == int(value)
+    return f"{value:,.0f}" if whole else format_score(value, beside)
 
 
 def _table(first: str, *others: str) -> Table:

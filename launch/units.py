@@ -1,4 +1,4 @@
-"""Agent steps and durations as people write them."""
+"""Agent steps, durations and scores as people write them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def format_steps(steps: int) -> str:
         if steps >= scale and steps % (scale // 100) == 0:
             return f"{steps / scale:.15g}{letter}"
     return str(steps)
+
+
+def format_score(score: float, beside: float | None = None) -> str:
+    """One decimal, two below 1 (many tasks score between -1 and 1); or as many as the score beside it has."""
+    size = abs(score if beside is None else beside)
+    return f"{score:,.{2 if 0 < size < 1 else 1}f}"
 
 
 def format_duration(seconds: float | None) -> str:

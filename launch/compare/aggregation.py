@@ -9,12 +9,15 @@ from .names import join
 from .scores import ScoreBoard
 from .statistics import Scores, as_scores
 
+ONE_SEED = "A game with one seed varies not at all in the bootstrap: intervals are too narrow."
+
 
 class Aggregation:
     """Human-normalised scores where they are known; without them one game alone, in its own unit."""
 
     def __init__(self, comparison: Comparison, board: ScoreBoard) -> None:
         self._cells = board.cells
+        self._games = comparison.games
         self.series = [s for s in comparison.series if any(label == s for _, label in board.cells)]
         """those with any score"""
         self.shared = [
@@ -33,13 +36,17 @@ class Aggregation:
     def of(self, label: str) -> Scores:
         """The scores of a series in the common unit, by game."""
         if not self.normalized:
-            return self.raw(label)
+            return self.raw(label, self.games)
         cells = [self._cells[game, label] for game in self.games]
         return as_scores([[s.normalized for s in cell if s.normalized is not None] for cell in cells])
 
-    def raw(self, label: str) -> Scores:
-        """The scores of a series in every shared game, each in its own unit: for ranks."""
-        return as_scores([[score.value for score in self._cells[game, label]] for game in self.shared])
+    def raw(self, label: str, games: Sequence[str]) -> Scores:
+        """The scores of a series by game, each in its own unit: for ranks."""
+        return as_scores([[score.value for score in self._cells[game, label]] for game in games])
+
+    def of_both(self, x: str, y: str) -> list[str]:
+        """The games with a score of both series."""
+        return [game for game in self._games if (game, x) in self._cells and (game, y) in self._cells]
 
     def _has_normalized(self, game: str) -> bool:
         return all(s.normalized is not None for label in self.series for s in self._cells[game, label])
@@ -47,7 +54,10 @@ class Aggregation:
     def _notes(self, comparison: Comparison) -> list[str]:
         notes = []
         if unshared := [game for game in comparison.games if game not in self.shared]:
-            notes.append(f"Without {join(unshared)}: not every series has a score there.")
+            notes.append(
+                f"Without {join(unshared)}: not every series has a score there. Compare fewer series to "
+                "aggregate over more games."
+            )
         if self.normalized and (unknown := [game for game in self.shared if game not in self.games]):
             notes.append(f"Without {join(unknown)}: no score of a human, or none of whole games, is known.")
         if not self.normalized and len(self.shared) == 1:
@@ -56,7 +66,7 @@ class Aggregation:
             notes.append("These games have no human-normalised scores, so their returns have no common unit.")
         counts = {len(game) for label in self.series for game in self.of(label)}
         if 1 in counts:
-            notes.append("A game with one seed varies not at all in the bootstrap: intervals are too narrow.")
+            notes.append(ONE_SEED)
         if len(counts) > 1:
             notes.append("Numbers of seeds differ: in the IQM, games with more seeds weigh more.")
         return notes

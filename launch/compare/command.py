@@ -24,7 +24,7 @@ from .published_sections import published_sections
 from .relative_sections import relative
 from .report import Report, Section
 from .runs import Run, find_runs, read_run
-from .scores import ScoreBoard, score_board
+from .scores import ScoreBoard, score_board, unequal_steps
 
 
 def compare_runs(config: CompareConfig) -> Path:
@@ -48,9 +48,10 @@ def compare_runs(config: CompareConfig) -> Path:
     else:
         comparison = compare(runs)
         board = score_board(comparison)
-        for line in [*run_sections.left_out_lines(comparison, board, problems), *comparison.notes]:
+        notes = [*unequal_steps(board), *comparison.notes]
+        for line in [*run_sections.left_out_lines(comparison, board, problems), *notes]:
             print(line)
-        report = _report(comparison, board, problems)
+        report = _report(comparison, board, notes, problems)
         if config.published:
             report.sections += published_sections()
         _write_layout(_common_folder(config.runs, runs), comparison, board)
@@ -81,7 +82,9 @@ def _common_folder(arguments: Sequence[str], runs: Sequence[Run]) -> Path:
     return Path(os.path.commonpath([run.path.parent for run in runs]))
 
 
-def _report(comparison: Comparison, board: ScoreBoard, problems: Sequence[str]) -> Report:
+def _report(
+    comparison: Comparison, board: ScoreBoard, notes: Sequence[str], problems: Sequence[str]
+) -> Report:
     style = looks(comparison.core_of)
     few = len(comparison.series) <= 4 and len(comparison.games) <= 2
     seeds = sorted({len(members) for members in comparison.cells.values()})
@@ -93,7 +96,7 @@ def _report(comparison: Comparison, board: ScoreBoard, problems: Sequence[str]) 
         else f"{len(comparison.series)} series on {count(len(comparison.games), 'game')}",
         f"{count(len(comparison.runs()), 'run')}, {seed_text} of each series{under}.",
         [
-            Section("In short", points=[*score_sections.conclusions(comparison, board), *comparison.notes]),
+            Section("In short", points=[*score_sections.conclusions(comparison, board), *notes]),
             curve_sections.learning(comparison, style),
             score_sections.scores(comparison, board),
             score_sections.aggregates(comparison, board, style),
@@ -146,4 +149,5 @@ def _write_layout(folder: Path, comparison: Comparison, board: ScoreBoard) -> No
     except OSError as error:
         print(f"no TensorBoard layout: cannot write to {target}: {os.strerror(error.errno or 0)}")
         return
-    print(f"TensorBoard: tensorboard --logdir {folder}, then http://localhost:6006/#custom_scalars")
+    logdir = shlex.quote(str(folder))
+    print(f"TensorBoard: tensorboard --logdir {logdir}, then http://localhost:6006/#custom_scalars")

@@ -2,6 +2,10 @@
 
 Written beside the runs, so that `tensorboard --logdir runs` shows them with the runs' own curves: "Custom
 Scalars" has the charts, "HParams" one row for each game and series.
+
+TensorBoard opens on "Time Series" (nothing in a log changes that; the address `#custom_scalars` does), whose
+groups stand in the order of their names. So what to see first, scores and mean returns, is alone in the group
+`comparison`; spreads and memory have groups of their own behind it.
 """
 
 from __future__ import annotations
@@ -94,7 +98,10 @@ def _add_session(writer: Any, comparison: Comparison, board: ScoreBoard, game: s
 
 
 def _tags(game: str, metric: str) -> list[str]:
-    return [f"comparison/{name_of(game)}/{metric}/{name}" for name in ("mean", "low", "high")]
+    """The tags of a mean curve, of its lowest and of its highest seed."""
+    tag = f"{name_of(game)}/{metric}"
+    mean = f"comparison/{tag}" if metric == "game_return" else f"comparison_memory/{tag}"
+    return [mean, f"comparison_spread/{tag}/low", f"comparison_spread/{tag}/high"]
 
 
 def _path(label: str) -> str:

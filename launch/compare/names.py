@@ -23,7 +23,7 @@ def name_of(game: str) -> str:
 
 def paper_game(game: str) -> str:
     """A game as the publication writes it."""
-    return PAPER_GAMES[game].paper_name
+    return PAPER_GAMES[game]
 
 
 def paper_core(core: str) -> str:

@@ -92,7 +92,8 @@ def learning_curves(
             band = bands[label]
             if band.seeds > 1:
                 axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.14, linewidth=0)
-            axes.plot(band.x, band.mean, color=color, linestyle=dashes, linewidth=2.0)
+            point = "o" if len(band.x) == 1 else None  # a line through one point is none
+            axes.plot(band.x, band.mean, color=color, linestyle=dashes, linewidth=2.0, marker=point)
         axes.set(xlabel=x_label, ylabel=y_label)
         axes.set_xlim(left=0)
         axes.margins(x=0.01)

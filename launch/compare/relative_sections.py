@@ -31,10 +31,9 @@ def relative(comparison: Comparison, board: ScoreBoard) -> list[Section]:
     if any(row[-1] is None for row in rows):
         text.append(
             "A percentage of a baseline that is not positive has no meaning: there is no bar for it. The "
-            "table has both "
-            "means."
+            "difference, and the probability of improvement above, compare such series too."
         )
-    columns = ("game", "series", "over", "score", "score of the other", "improvement, %")
+    columns = ("game", "series", "over", "score", "score of the other", "difference", "improvement, %")
     table = Table("relative-improvement", columns, rows, 3)
     one = len(comparison.games) == 1
     first = Section(
@@ -48,23 +47,25 @@ def _rows(better: str, baseline: str, comparison: Comparison, board: ScoreBoard)
     for game in comparison.games:
         if (game, better) in board.cells and (game, baseline) in board.cells:
             new, old = (statistics.fmean(s.value for s in board.cells[game, s_]) for s_ in (better, baseline))
-            rows.append([name_of(game), better, baseline, new, old, relative_improvement(new, old)])
+            change = relative_improvement(new, old)
+            rows.append([name_of(game), better, baseline, new, old, new - old, change])
     return rows
 
 
 def _of_one_game(comparison: Comparison, rows: list[list[Cell]]) -> list[Plot]:
     (game,) = comparison.games
     name = name_of(game)
-    charts: dict[str, Changes] = {
-        "our runs": [(versus(str(row[1]), str(row[2])), _percent(row)) for row in rows]
+    labels = [versus(str(row[1]), str(row[2])) for row in rows]
+    cores = [(comparison.core_of[str(row[1])], comparison.core_of[str(row[2])]) for row in rows]
+    changes_of = {"our runs": [_percent(row) for row in rows]} | {
+        f"published, {millions}M": [published_improvement(game, *pair, millions) for pair in cores]
+        for millions in BUDGETS
     }
-    for millions in BUDGETS:
-        cores = [(comparison.core_of[str(row[1])], comparison.core_of[str(row[2])]) for row in rows]
-        changes = [published_improvement(game, *pair, millions) for pair in cores]
-        if any(change is not None for change in changes):
-            charts[f"published, {millions}M"] = [
-                (label, change) for (label, _), change in zip(charts["our runs"], changes, strict=True)
-            ]
+    charts: dict[str, Changes] = {
+        what: list(zip(labels, changes, strict=True))
+        for what, changes in changes_of.items()
+        if any(change is not None for change in changes)
+    }
     every = [change for chart in charts.values() for _, change in chart]
     return [
         Plot(

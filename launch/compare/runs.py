@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from typing import Any
 
 from ...envs import canonical_game
 from ..config import TrainConfig
-from ..run_dir import read_config, read_object
+from ..run_dir import damaged_file, eval_command, read_config, read_object
 from ..run_log import read_rows
 from ..units import parse_steps
 
@@ -124,10 +123,11 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     rows = _rows(path, wrong)
     evaluations = _evaluations(path, wrong)
     if not rows and not evaluations:
-        return None, [_left_out(path, [*wrong, "it has neither a learning curve nor an evaluation"])]
+        wrong.append(f"it has no evaluation; make one with `{eval_command(path)}`")
+        return None, [_left_out(path, wrong)]
     if checkpoint is None:
         wrong.append("no checkpoint, so it cannot be evaluated; what it logged is used")
-    elif damaged := _damaged_file(checkpoint):
+    elif damaged := damaged_file(checkpoint):
         wrong.append(f"{damaged} of its newest checkpoint is damaged; what it logged is used")
     versions = read_object(path / "config.json").get("versions")
     run = Run(
@@ -136,7 +136,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         core=str(core),
         seed=_seed(path, config),
         protocol=known.get("protocol") or (TRAINED_UNDER if known.get("game") else None),
-        settings=_settings(config, spec),
+        settings=_settings(path, config, spec),
         steps=_steps(config),
         rows=rows,
         evaluations=evaluations,
@@ -153,8 +153,9 @@ TRAINED_UNDER = "paper-code"
 """What `train` takes where no protocol is given."""
 
 
-def _settings(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
     """Options that change what is learned; those an older run does not know have their defaults."""
+    origin = "elsewhere" if (path / "imported.json").is_file() else None
     defaults = {
         field.name: field.default
         for field in fields(TrainConfig)
@@ -162,9 +163,9 @@ def _settings(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, A
     }
     if config:
         given = {name: value for name, value in config.items() if name not in _DO_NOT_MATTER}
-        settings = {"origin": "deltabeast", **defaults, **given}
+        settings = {"origin": origin or "deltabeast", **defaults, **given}
     else:
-        settings = {"origin": "elsewhere"}  # nothing is known but the agent
+        settings = {"origin": origin or "unknown"}  # nothing is known but the agent
     settings |= {name: spec[name] for name in ("stem", "core_options") if name in spec}  # auto is resolved
     if isinstance(settings.get("core_options"), dict):
         options = sorted(settings["core_options"].items())
@@ -206,7 +207,7 @@ def _evaluations(path: Path, wrong: list[str]) -> list[Evaluation]:
         try:
             found.append(_evaluation(file))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            wrong.append(f"eval/{file.name} cannot be read; evaluate again with `deltabeast eval {path}`")
+            wrong.append(f"eval/{file.name} cannot be read; evaluate again with `{eval_command(path)}`")
     return found
 
 
@@ -230,18 +231,3 @@ def _newest_checkpoint(path: Path) -> Path | None:
     """`agents.find_checkpoints` finds the same, but importing it imports torch."""
     found = [manifest.parent for manifest in (path / "checkpoints").glob("*/manifest.json")]
     return max((c for c in found if c.name.isdigit()), key=lambda c: int(c.name), default=None)
-
-
-def _damaged_file(checkpoint: Path) -> str | None:
-    """The first file that is not what its manifest says."""
-    digests = read_object(checkpoint / "manifest.json").get("sha256")
-    if not isinstance(digests, dict):
-        return "manifest.json"
-    for name, digest in digests.items():
-        try:
-            content = (checkpoint / name).read_bytes()
-        except OSError:
-            return str(name)
-        if hashlib.sha256(content).hexdigest() != digest:
-            return str(name)
-    return None

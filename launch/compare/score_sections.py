@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 
-from ..units import format_steps
 from . import plots
-from .aggregation import Aggregation, pairs
+from .aggregation import ONE_SEED, Aggregation, pairs
 from .grouping import Comparison
 from .names import count, name_of, versus
 from .plots import Look
@@ -41,7 +40,7 @@ def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
         lines.append("With one seed of a core nothing follows for others: train more before you conclude.")
     elif len(ranked) > 1:
         first, second = ranked[0][1], ranked[1][1]
-        chance = bootstrap(probability_of_improvement, over.raw(first), over.raw(second), reps=2_000)
+        chance = _chance(over, first, second)
         rest = " Which of the two is better stays open." if chance.low <= 0.5 <= chance.high else ""
         lines.append(
             f"A run of {first} scores higher than one of {second} with probability "
@@ -60,10 +59,12 @@ def scores(comparison: Comparison, board: ScoreBoard) -> Section:
         if len(means) > 1:
             bold |= {(len(rows) + i, 2) for i, value in enumerate(means) if value == max(means)}
         rows += [_score_row(game, label, comparison, board) for label in labels]
-    names = ("game", "series", "mean", "95% interval", "seeds' scores", "seeds", "steps", "human-normalised",
+    names = ("game", "series", "mean", "low", "high", "seeds' scores", "seeds", "steps", "human-normalised",
              *(f"published {millions}M" for millions in BUDGETS))  # fmt: skip
     used = [i for i in range(len(names)) if any(row[i] is not None for row in rows)]
-    note = "Bold: the highest mean of a game. Intervals: 95% bootstrap over seeds, rough where there are few."
+    note = "Bold: the highest mean of a game."
+    if any(row[names.index("low")] is not None for row in rows):
+        note += " Low, high: its 95% bootstrap interval over seeds, rough where there are few."
     if len(names) - 1 in used:
         note += " Published: mean ± standard deviation of five evaluations of one seed."
     table = Table("scores", [names[i] for i in used], [[row[i] for i in used] for row in rows], 2, note,
@@ -81,11 +82,11 @@ def _score_row(game: str, label: str, comparison: Comparison, board: ScoreBoard)
         name_of(game),
         label,
         statistics.fmean(values),
-        f"{plots.number(interval.low)} to {plots.number(interval.high)}" if len(values) > 1 else None,
+        *((interval.low, interval.high) if len(values) > 1 else (None, None)),
         ", ".join(map(plots.number, values)) if len(values) > 1 else None,
         len(values),
-        format_steps(_thousands(statistics.fmean(score.step for score in found))),
-        f"{statistics.fmean(normalized):,.1%}" if normalized else None,
+        round(statistics.fmean(score.step for score in found)),
+        statistics.fmean(normalized) if normalized else None,
         *(score_text(game, core, millions) for millions in BUDGETS),
     ]
 
@@ -130,22 +131,25 @@ def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, L
     """The chance that a run of one series beats one of another, for every pair, the likelier winner first."""
     title = "Probability of improvement"
     over = Aggregation(comparison, board)
-    if not over.shared or len(over.series) < 2:
-        return Section(title, ["It needs two series with scores of the same game."])
     found = []
     for x, y in pairs(over.series):
-        chance = bootstrap(probability_of_improvement, over.raw(x), over.raw(y), reps=2_000)
+        if not over.of_both(x, y):
+            continue
+        chance = _chance(over, x, y)
         if chance.value < 0.5:
             x, y, chance = y, x, Interval(1 - chance.value, 1 - chance.high, 1 - chance.low)
         found.append((x, y, chance))
+    if not found:
+        return Section(title, ["It needs two series with scores of the same game."])
     found.sort(key=lambda item: -item[2].value)
     text = [
         "The chance that a run of the first series scores higher than one of the second in the same game, "
-        "mean over "
-        f"{count(len(over.shared), 'game')}; a tie counts half. An interval that holds 0.5 leaves open which "
-        "is better. "
-        "It says nothing of by how much.",
+        "mean over the games that both have scores of; a tie counts half. An interval that holds 0.5 leaves "
+        "open which is better. It says nothing of by how much.",
     ]
+    both = [game for x, y, _ in found for label in (x, y) for game in over.raw(label, over.of_both(x, y))]
+    if any(len(game) == 1 for game in both):
+        text.append(ONE_SEED)
     figures = plots.intervals(
         [(versus(x, y), chance, style[x].color) for x, y, chance in found],
         title,
@@ -154,9 +158,14 @@ def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, L
         limits=(0.0, 1.0),
     )
     plot = Plot("probability-of-improvement", "With 95% stratified bootstrap intervals.", figures)
-    columns = ("series", "over", "probability", "low", "high")
-    rows: list[list[Cell]] = [[x, y, *chance] for x, y, chance in found]
+    columns = ("series", "over", "games", "probability", "low", "high")
+    rows: list[list[Cell]] = [[x, y, len(over.of_both(x, y)), *chance] for x, y, chance in found]
     return Section(title, text, plots=[plot], tables=[Table("probability-of-improvement", columns, rows, 2)])
+
+
+def _chance(over: Aggregation, x: str, y: str) -> Interval:
+    games = over.of_both(x, y)
+    return bootstrap(probability_of_improvement, over.raw(x, games), over.raw(y, games), reps=2_000)
 
 
 def _with_interval(estimate: Interval) -> str:
@@ -164,11 +173,6 @@ def _with_interval(estimate: Interval) -> str:
     if estimate.low == estimate.high:
         return plots.number(estimate.value)
     return f"{plots.number(estimate.value)} [{plots.number(estimate.low)}, {plots.number(estimate.high)}]"
-
-
-def _thousands(steps: float) -> int:
-    """Steps without those of the batch that a run ends in the middle of."""
-    return round(steps / 1000) * 1000 if steps >= 10_000 else round(steps)
 
 
 def _title(name: str) -> str:

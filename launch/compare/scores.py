@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...envs import find_protocol, human_normalized
+from ..run_dir import eval_command
 from .curves import curve_of
 from .grouping import Cell, Comparison
+from .names import name_of
 from .runs import TRAINED_UNDER, Evaluation, Run
 
 _STEP_TOLERANCE = 0.05
-"""Share by which the steps of a series' scores may differ: a run ends, or saves, a batch after its mark."""
+"""Share by which the steps of scores may differ: a run ends, or saves, a batch after its mark."""
 
 
 class Score(NamedTuple):
@@ -57,7 +59,7 @@ def score_board(comparison: Comparison) -> ScoreBoard:
         scores = []
         for run in members:
             way = (protocol, greedy) if run.protocol else (None, greedy)
-            evaluation = _newest(run, *way)
+            evaluation = _best_known(run, *way)
             if evaluation is None:
                 left_out.append(_not_evaluated(run, *way))
             elif (score := _score(run, evaluation)) is not None:
@@ -76,19 +78,33 @@ def score_board(comparison: Comparison) -> ScoreBoard:
     )
 
 
+def unequal_steps(board: ScoreBoard) -> list[str]:
+    """A line for each game in which some series have trained longer than others."""
+    lines = []
+    for game in dict.fromkeys(game for game, _ in board.cells):
+        steps = {label: scores[0].step for (g, label), scores in board.cells.items() if g == game}
+        if min(steps.values()) < (1 - _STEP_TOLERANCE) * max(steps.values()):
+            named = ", ".join(f"{label} {step:,}" for label, step in steps.items())
+            lines.append(f"Scores on {name_of(game)} are of different steps: {named}.")
+    return lines
+
+
 def _runs_with(runs: Sequence[Run], way: tuple[str | None, bool]) -> int:
-    return sum(_newest(run, *way) is not None for run in runs)
+    return sum(_best_known(run, *way) is not None for run in runs)
 
 
-def _newest(run: Run, protocol: str | None, greedy: bool) -> Evaluation | None:
-    """Its evaluation in this way at the highest step, the newest of them."""
+def _best_known(run: Run, protocol: str | None, greedy: bool) -> Evaluation | None:
+    """Its evaluation in this way at the highest step: the one of most episodes, the newest of several.
+
+    A quick look of a few episodes, for a video say, does not displace a whole evaluation.
+    """
     fitting = [e for e in run.evaluations if (e.protocol, e.greedy) == (protocol, greedy)]
-    return max(fitting, key=lambda e: (e.step, e.time), default=None)
+    return max(fitting, key=lambda e: (e.step, e.episodes, e.time), default=None)
 
 
 def _not_evaluated(run: Run, protocol: str | None, greedy: bool) -> str:
-    command = f"deltabeast eval {run.path}" + (f" --protocol {protocol}" if protocol else "")
-    command += "" if greedy else " --sample"
+    options = [*(["--protocol", protocol] if protocol else []), *([] if greedy else ["--sample"])]
+    command = eval_command(run.path, *options)
     if not run.evaluations:
         return f"{run.path}: no evaluation, so it has no score; make one with `{command}`"
     others = {
@@ -168,9 +184,15 @@ def _kind(protocol: str | None) -> str:
 def _describe(comparison: Comparison, protocol: str | None, greedy: bool) -> str:
     how = "greedy" if greedy else "with sampled actions"
     under = f" under {protocol}" if protocol else ""
-    text = f"A score is a run's mean {_kind(protocol)} in its newest evaluation{under}, {how}."
+    text = (
+        f"A score is a run's mean {_kind(protocol)} in its evaluation{under}, {how}: of several the one at "
+        "the highest step, of most episodes, and newest."
+    )
     if protocol and find_protocol(protocol).life_ends_episode:
         text += " It is the return of one life; human-normalised scores are of whole games."
     if protocol != comparison.protocol:
         text += f" The agents were trained under {comparison.protocol}."
+    others = {e.protocol for run in comparison.runs() for e in run.evaluations if e.protocol} - {protocol}
+    if others:
+        text += f" Evaluations under {', '.join(sorted(others))} are left out: they do not compare."
     return text

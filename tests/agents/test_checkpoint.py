@@ -104,8 +104,8 @@ def test_checkpoints_are_found_by_step(run_dir: Path) -> None:
     assert resolve_checkpoint(run_dir) == resolve_checkpoint(run_dir, 101) == directory / "000000000200"
     assert resolve_checkpoint(run_dir, 100) == resolve_checkpoint(run_dir, 1) == directory / "000000000100"
     assert resolve_checkpoint("nowhere", str(directory / "000000000100")) == directory / "000000000100"
-    for which in (201, "best"):
-        with pytest.raises(FileNotFoundError, match=f"no checkpoint '{which}'.*latest, 100, 200"):
+    for which, said in ((201, "at step 201 or later"), ("best", "'best'")):
+        with pytest.raises(FileNotFoundError, match=f"no checkpoint {said} in .*latest, 100, 200"):
             resolve_checkpoint(run_dir, which)
     assert value(load_agent(run_dir)) == 200 and value(load_agent(directory / "000000000100")) == 100
     for path in (run_dir / "nothing", directory):

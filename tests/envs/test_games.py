@@ -1,5 +1,7 @@
 """Names, tables and what a game needs to be played."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from deltabeast.envs import (
     make_vector_env,
 )
 from deltabeast.envs.available_cores import _cgroup_limit
+from deltabeast.envs.games import _known_games, ask_emulator
 
 from .seeds import SEED
 
@@ -52,19 +55,34 @@ def test_a_typo_lists_near_names(typo, near):
 
 
 def test_game_info():
-    assert game_info("Pong").actions == ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
+    assert action_meanings("Pong") == ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
     no_fire = {game for game in PAPER_GAMES if not game_info(game).fire}
     assert no_fire == {"ms_pacman", "kung_fu_master"}
     sizes = {"alien": 18, "amidar": 10, "gopher": 8, "jamesbond": 18, "kung_fu_master": 14, "up_n_down": 6}
-    assert {game: len(action_meanings(game)) for game in sizes} == sizes
+    assert {game: game_info(game).actions for game in sizes} == sizes
     assert len(action_meanings("pong", full=True)) == 18
     assert game_info("breakout").lives == 5
+
+
+def test_the_table_says_what_the_emulator_says():
+    assert set(_known_games()) == set(game_names())
+    rng = np.random.default_rng(SEED)
+    for game in rng.choice(game_names(), 10, replace=False):
+        known = replace(game_info(game), random=None, human=None)
+        assert known == ask_emulator(str(game)), f"seed {SEED}"
+
+
+def test_scores_are_of_the_57_games_that_papers_report():
+    scored = {game: game_info(game) for game in game_names() if game_info(game).human is not None}
+    assert len(scored) == 57 and set(PAPER_GAMES) <= set(scored)
+    assert all(info.random < info.human for info in scored.values())
 
 
 def test_human_normalized():
     assert human_normalized("pong", -20.7) == 0
     assert human_normalized("pong", 14.6) == 1
-    assert human_normalized("freeway", 30) is None
+    assert human_normalized("breakout", 30.5) == 1  # not of the published twenty
+    assert human_normalized("adventure", 30) is None
 
 
 def test_the_action_set_can_be_chosen():

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
+from deltabeast.envs import GameInfo
 from deltabeast.launch import cli, eval_run
 from deltabeast.launch.config import (
     BenchEnvConfig,
@@ -265,7 +265,7 @@ def test_sampled_play_is_not_set_beside_published_greedy_play(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"checkpoint": "50M"}, "no checkpoint '50000000'.*1600, 3200"),
+        ({"checkpoint": "50M"}, "no checkpoint at step 50000000 or later.*1600, 3200"),
         ({"checkpoint": "newest"}, "no checkpoint 'newest'.*latest"),
         ({"device": "cuda:99"}, "cuda"),
     ],
@@ -324,7 +324,7 @@ def test_info_says_how_far_a_run_came(saved: Path) -> None:
     evaluated(saved, episodes=2, repeats=1)
     lines = dict(describe_run(saved, now=1060 + 5 * 60))
     assert lines["trains"] == "gopher · feedforward · nature · paper-code · seed 4"
-    assert lines["progress"] == "step 3,200 of 200M, 55 steps/s, last row 5 minutes ago"
+    assert lines["progress"] == "step 3,200 of 200M, 55 steps/s, last row 5 m 0 s ago"
     assert lines["game return"] == "7.0 (last 100, step 1,600)"
     assert lines["life return"] == "2.5 (last 100, step 3,200)" and lines["best game return"] == "9.0"
     assert lines["checkpoints"] == "1,600 (kept), 3,200 (kept)"
@@ -341,6 +341,30 @@ def test_info_says_how_far_a_run_came(saved: Path) -> None:
     (saved / "config.json").write_text(json.dumps({"config": {"game": "gopher", "steps": "3200"}}))
     lines = dict(describe_run(saved))
     assert lines["next"] == f"finished; deltabeast eval {saved}" and "remaining" not in lines
+
+
+@pytest.mark.parametrize("command", ["info", "eval"])
+def test_a_folder_of_runs_names_them(command: str, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (saved / "config.json").write_text("{}")
+    code, _, error = run(capsys, command, str(saved.parent))
+    assert code == 2 and f"no run at {saved.parent}; give one below it: {saved}" in error
+    code, _, error = run(capsys, command, str(saved.parent / "nowhere"))
+    assert code == 2 and "give a directory such as runs/gopher/rdn/seed-1" in error
+
+
+def test_info_names_what_is_damaged_and_says_the_rest(saved: Path) -> None:
+    run = saved.rename(saved.with_name("a run"))
+    (run / "config.json").write_text(json.dumps({"config": {"game": "gopher", "steps": "3200"}}))
+    assert dict(describe_run(run))["next"] == f"finished; deltabeast eval '{run}'"
+    assert "damaged" not in dict(describe_run(run))
+    (run / "config.json").write_text("{")
+    (run / "logs.csv").write_text("step,time,sps\n1600,1000.0,fast\n")
+    (run / "checkpoints" / f"{3200:012d}" / "weights.safetensors").write_bytes(b"half")
+    lines = describe_run(run)
+    damage = [text.split()[0] for label, text in lines if label == "damaged"]
+    assert damage == ["config.json", "logs.csv", "weights.safetensors"]
+    assert dict(lines)["trains"] == "gopher · feedforward · nature · paper-code"
+    assert dict(lines)["checkpoints"] == "1,600 (kept), 3,200 (kept)"
 
 
 @pytest.mark.parametrize(
@@ -363,16 +387,8 @@ def test_the_command_to_go_on_means_the_same_run(arguments: str, tmp_path: Path)
 def test_games_are_listed_with_what_is_known_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     from deltabeast.launch.tables import games_table
 
-    info = SimpleNamespace(
-        name="gopher",
-        actions=("NOOP",) * 8,
-        fire=True,
-        lives=3,
-        paper_name="Gopher",
-        random=257.6,
-        human=2412.5,
-    )
+    info = GameInfo("gopher", actions=8, fire=True, lives=3, random=257.6, human=2412.5)
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(games_table([info]))  # type: ignore[list-item]
+    console.print(games_table([info], {"gopher": "Gopher"}))
     row = console.export_text().splitlines()[1].split()
     assert row == ["gopher", "Gopher", "8", "3", "yes", "257.6", "2,412"]

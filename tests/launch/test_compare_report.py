@@ -14,7 +14,13 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2 as hparams_plugin_data_pb2
 
 from deltabeast.launch import cli
-from deltabeast.launch.compare.plots import COLORS
+from deltabeast.launch.compare.aggregation import ONE_SEED
+from deltabeast.launch.compare.grouping import Comparison, compare
+from deltabeast.launch.compare.plots import COLORS, looks
+from deltabeast.launch.compare.relative_sections import relative
+from deltabeast.launch.compare.runs import find_runs, read_run
+from deltabeast.launch.compare.score_sections import improvement
+from deltabeast.launch.compare.scores import ScoreBoard, score_board
 from deltabeast.launch.compare.tables import Table
 
 
@@ -84,9 +90,11 @@ def test_a_report_of_runs(runs: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     scores = {(row["game"], row["series"]): row for row in rows(out / "tables" / "scores.csv")}
     assert float(scores["gopher", "lstm"]["mean"]) == 11.5 and float(scores["gopher", "rdn"]["mean"]) == 21.5
     assert scores["gopher", "rdn"]["published 200M"] == "86,008 ± 11,815"
-    assert scores["pong", "rdn"]["seeds"] == "1"
+    assert scores["pong", "rdn"]["seeds"] == "1" and scores["gopher", "rdn"]["steps"] == "300000"
+    assert (float(scores["gopher", "rdn"]["low"]), float(scores["gopher", "rdn"]["high"])) == (21.0, 22.0)
     changes = {row["game"]: row for row in rows(out / "tables" / "relative-improvement.csv")}
     assert float(changes["gopher"]["improvement, %"]) == pytest.approx(100 * (21.5 / 11.5 - 1))
+    assert float(changes["gopher"]["difference"]) == 10.0
     (chance,) = rows(out / "tables" / "probability-of-improvement.csv")
     assert (chance["series"], chance["over"], float(chance["probability"])) == ("rdn", "lstm", 1.0)
     assert {row["series"] for row in rows(out / "tables" / "memory.csv")} == {"lstm", "rdn"}
@@ -180,6 +188,10 @@ def test_tensorboard_shows_the_comparison(runs: Path, capsys: pytest.CaptureFixt
     last = series.Scalars(margin.value)[-1]
     assert (last.step, last.value) == (300_000, 9.0)
     assert series.Scalars("comparison/score")[0].value == 21.5
+    groups = {tag.split("/")[0] for tag in tags}
+    assert min(groups) == "comparison", "the group that TensorBoard opens on"
+    first = {tag.split("/", 1)[1] for tag in tags if tag.startswith("comparison/")}
+    assert first == {"score", "human_normalized", "gopher/game_return"}
     # The row of the "HParams" page.
     plugin = hparams_plugin_data_pb2.HParamsPluginData.FromString(
         series.PluginTagToContent("hparams")["_hparams_/session_start_info"]
@@ -208,6 +220,43 @@ def test_a_place_that_cannot_be_written_is_one_line(
     (tmp_path / "file").write_text("")
     code, _, error = run(capsys, "compare", runs, "--out", tmp_path / "file" / "out")
     assert code == 1 and error.count("\n") == 1 and "give another --out" in error
+
+
+def compared(root: Path) -> tuple[Comparison, ScoreBoard]:
+    comparison = compare([found for path in find_runs([str(root)])[0] if (found := read_run(path)[0])])
+    return comparison, score_board(comparison)
+
+
+def test_pairs_are_compared_over_the_games_that_both_have(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_run(tmp_path, "gopher", "lstm", seed, scores=[10 + seed])
+        make_run(tmp_path, "gopher", "rdn", seed, scores=[20 + seed])
+        make_run(tmp_path, "pong", "lstm", seed, scores=[10 + seed])
+        make_run(tmp_path, "pong", "rdn", seed, scores=[seed])
+        make_run(tmp_path, "pong", "delta_net", seed, scores=[-seed])
+    make_run(tmp_path, "breakout", "feedforward", scores=[1])  # no game that another series has
+    comparison, board = compared(tmp_path)
+    section = improvement(comparison, board, looks(comparison.core_of))
+    chances = {frozenset((row[0], row[1])): tuple(row[2:4]) for row in section.tables[0].rows}
+    assert chances == {
+        frozenset(("lstm", "rdn")): (2, 0.5),
+        frozenset(("lstm", "delta_net")): (1, 1.0),
+        frozenset(("rdn", "delta_net")): (1, 1.0),
+    }
+    assert ONE_SEED not in section.text, "each pair has two seeds"
+    make_run(tmp_path, "breakout", "lstm", scores=[2])
+    comparison, board = compared(tmp_path)
+    assert ONE_SEED in improvement(comparison, board, looks(comparison.core_of)).text
+
+
+def test_losses_have_no_percentage_but_a_difference(tmp_path: Path) -> None:
+    for core, score in (("lstm", -20), ("rdn", -5)):
+        make_run(tmp_path, "pong", core, scores=[score])
+    (section,) = relative(*compared(tmp_path))
+    (row,) = section.tables[0].rows
+    assert tuple(row[-2:]) == (15.0, None)
+    names = [plot.name for plot in section.plots]
+    assert names == ["relative-pong-published-50M", "relative-pong-published-200M"], "no chart without a bar"
 
 
 def test_one_run_alone_is_reported_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

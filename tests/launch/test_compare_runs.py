@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from comparison_runs import add_evaluation, make_run
 
-from deltabeast.envs import PAPER_GAMES
+from deltabeast.envs import game_info
 from deltabeast.launch.compare.aggregation import Aggregation
 from deltabeast.launch.compare.differences import differences
 from deltabeast.launch.compare.grouping import Comparison, compare
 from deltabeast.launch.compare.runs import Run, find_runs, read_run
-from deltabeast.launch.compare.scores import ScoreBoard, score_board
+from deltabeast.launch.compare.scores import ScoreBoard, score_board, unequal_steps
 
 
 def read(*arguments: Path | str) -> tuple[list[Run], list[str]]:
@@ -150,11 +150,13 @@ def test_evaluations_of_another_protocol_or_sampled_are_no_scores(tmp_path: Path
     assert len(board.left_out) == 2
     assert f"deltabeast eval {wrong} --protocol paper-code" in board.left_out[0]
     assert f"{none}: no evaluation" in board.left_out[1]
+    assert "Evaluations under ale-standard are left out" in board.description
 
 
-def test_the_newest_evaluation_of_the_highest_step_counts(tmp_path: Path) -> None:
+def test_the_newest_whole_evaluation_of_the_highest_step_counts(tmp_path: Path) -> None:
     run = make_run(tmp_path, scores=[1, 2])
     add_evaluation(run, 50, step=100_000, time="2027-01-01")
+    add_evaluation(run, 70, time="2027-01-02", count=1)  # a quick look
     _, board = compared(tmp_path)
     assert values(board) == {("gopher", "rdn"): [2]}
 
@@ -169,6 +171,15 @@ def test_scores_of_other_steps_are_left_out(tmp_path: Path) -> None:
     assert (
         str(early) in board.left_out[0] and "200,000" in board.left_out[0] and "300,000" in board.left_out[0]
     )
+
+
+def test_series_that_trained_for_less_are_named(tmp_path: Path) -> None:
+    for core, step in (("lstm", 300_000), ("rdn", 290_000), ("delta_net", 100_000)):
+        add_evaluation(make_run(tmp_path, core=core), 1, step=step)
+        add_evaluation(make_run(tmp_path, "pong", core), 1, step=200_000 + step // 100)
+    _, board = compared(tmp_path)
+    (line,) = unequal_steps(board)
+    assert "gopher" in line and "delta_net 100,000" in line and "lstm 300,000" in line
 
 
 def test_runs_of_other_settings_are_series_of_their_own(tmp_path: Path) -> None:
@@ -189,6 +200,17 @@ def test_options_that_change_nothing_learned_do_not_split(tmp_path: Path) -> Non
     make_run(tmp_path, seed=2, log_seconds=9.0, device="cuda", run_dir="b", stem="nature", steps="0.3M")
     comparison, _ = compared(tmp_path)
     assert comparison.series == ["rdn"] and len(comparison.cells["gopher", "rdn"]) == 2
+
+
+def test_an_imported_agent_is_no_seed_of_ours(tmp_path: Path) -> None:
+    make_run(tmp_path, seed=1, scores=[1])
+    theirs = make_run(tmp_path, seed=2, scores=[100])
+    (theirs / "imported.json").write_text("{}")
+    _, board = compared(tmp_path)
+    assert values(board) == {
+        ("gopher", "rdn · origin deltabeast"): [1],
+        ("gopher", "rdn · origin elsewhere"): [100],
+    }
 
 
 def test_settings_that_differ_between_games_alone_do_not_split(tmp_path: Path) -> None:
@@ -228,20 +250,21 @@ def test_human_normalised_scores_are_of_whole_games(tmp_path: Path) -> None:
     make_run(tmp_path, scores=[1000])
     _, board = compared(tmp_path)
     (score,) = board.cells["gopher", "rdn"]
-    game = PAPER_GAMES["gopher"]
+    game = game_info("gopher")
     assert score.value == 1000 and board.kind == "life return"
+    assert game.random is not None and game.human is not None
     assert score.normalized == pytest.approx((3000 - game.random) / (game.human - game.random))
 
 
 def test_aggregates_are_over_the_games_that_all_series_share(tmp_path: Path) -> None:
-    for game in ("gopher", "pong", "breakout"):  # no human score is known of Breakout here
+    for game in ("gopher", "pong", "adventure"):  # no human score is known of Adventure
         make_run(tmp_path, game, "rdn", scores=[1])
         if game != "pong":
             make_run(tmp_path, game, "lstm", scores=[2])
     over = Aggregation(*compared(tmp_path))
-    assert over.games == ["gopher"] and over.shared == ["breakout", "gopher"] and over.normalized
+    assert over.games == ["gopher"] and over.shared == ["adventure", "gopher"] and over.normalized
     assert any("Without pong: not every series" in note for note in over.notes)
-    assert any("Without breakout: no score of a human" in note for note in over.notes)
+    assert any("Without adventure: no score of a human" in note for note in over.notes)
 
 
 def test_environments_without_a_protocol_are_compared_in_their_own_unit(tmp_path: Path) -> None:

@@ -123,6 +123,13 @@ def test_what_training_would_do_otherwise_is_said(tmp_path: Path) -> None:
     assert any("dropout 0.0, not 0.1" in line for line in said)
 
 
+def test_another_game_in_the_flags_is_said(tmp_path: Path) -> None:
+    for env, said in (("PongNoFrameskip-v4", True), ("GopherNoFrameskip-v4", False)):
+        write_model(tmp_path / "model.tar", env=env)
+        lines = import_model(tmp_path / "model.tar", "gopher", tmp_path / env)
+        assert any("check --game: its flags name PongNoFrameskip-v4" in line for line in lines) == said
+
+
 def test_bare_weights_are_enough(tmp_path: Path) -> None:
     weights = reference.random_weights("linear_transformer", 8)
     torch.save(weights, tmp_path / "weights.pt")
@@ -174,13 +181,14 @@ def test_a_damaged_file_gets_one_line(tmp_path: Path, seed: int) -> None:
         ({"game": "pong"}, "its policy has 8 actions, pong has 6"),
         ({"game": "gophr"}, "unknown game"),
         ({"core": "lstm"}, "holds an agent with core rdn, not lstm; give --core rdn"),
+        ({"num_heads": 3}, "the tensors of .* show its heads; omit it"),
         ({"run_dir": "taken"}, "exists already; give another --run-dir"),
         ({"model": "list.pt"}, "holds a list"),
         ({"model": "dict.pt"}, "holds no model_state_dict"),
         ({"model": "."}, "cannot read"),
     ],
 )
-def test_wrong_input_writes_nothing(tmp_path: Path, arguments: dict[str, str], message: str) -> None:
+def test_wrong_input_writes_nothing(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     write_model(tmp_path / "model.tar")
     torch.save([1], tmp_path / "list.pt")
     torch.save({"a": 1}, tmp_path / "dict.pt")

@@ -1,4 +1,4 @@
-"""Agent steps as people write them."""
+"""Agent steps and scores as people write them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from deltabeast.launch.units import format_steps, parse_steps
+from deltabeast.launch.units import format_score, format_steps, parse_steps
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,19 @@ def test_round_trip(seed: int) -> None:
     numbers += [random.randrange(1, 10**6) * 10 ** random.randrange(8) for _ in range(3000)]
     for steps in numbers:
         assert parse_steps(format_steps(steps)) == steps
+
+
+@pytest.mark.parametrize(
+    ("score", "beside", "text"),
+    [
+        (12.34, None, "12.3"),
+        (-0.482, None, "-0.48"),
+        (0.0, None, "0.0"),
+        (12643.44, None, "12,643.4"),
+        (0.013, -0.482, "0.01"),
+        (0.013, 12.34, "0.0"),
+        (1.02, 0.98, "1.02"),
+    ],
+)
+def test_scores_below_one_have_a_second_decimal(score: float, beside: float | None, text: str) -> None:
+    assert format_score(score, beside) == text
