@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 import time
 import traceback
@@ -39,7 +40,7 @@ from .run_dir import claim, default_run_dir, read_config, write_config
 from .run_log import RunLog
 from .sources import ActorError
 from .supervision import stop_signals, watch
-from .units import format_steps, parse_steps
+from .units import parse_steps
 
 
 @dataclass(frozen=True)
@@ -257,8 +258,9 @@ class Run(ABC):
 
     def _farewell(self) -> str:
         verb = "stopped" if self.steps < self.total_steps else "finished"
-        step = f"{self.steps} of {format_steps(self.total_steps)} steps"
-        then = "run the same command to go on" if verb == "stopped" else f"deltabeast eval {self.run_dir}"
+        step = f"{self.steps:,} of {self.total_steps:,} steps"
+        evaluate = f"deltabeast eval {shlex.quote(str(self.run_dir))}"
+        then = "run the same command to go on" if verb == "stopped" else evaluate
         return f"{verb} at {step}, saved in {self.run_dir}; next: {then}"
 
 

@@ -218,7 +218,7 @@ def test_a_signal_between_the_update_and_its_row_is_not_lost(
         run(tmp_path, *CARTPOLE, "--steps", "100k", "--log-seconds", "0")
     assert stopped.value.number == signal.SIGTERM
     assert newest(tmp_path)[0] == last_step(tmp_path) == 120
-    assert "stopped at 120 of 100k steps" in capsys.readouterr().out
+    assert "stopped at 120 of 100,000 steps" in capsys.readouterr().out
 
 
 # What is refused
@@ -601,7 +601,7 @@ def test_a_hanging_actor_does_not_keep_a_stopped_run_from_being_saved(
         run(tmp_path, "--env", "training_envs:Stalls-v0", *FEEDFORWARD, "--overlap", "on")
     assert newest(tmp_path)[0] == 360
     assert any(message.startswith("stopping after this update") for message in said)
-    assert said[-1].startswith("stopped at 360 of 200M steps")
+    assert said[-1].startswith("stopped at 360 of 200,000,000 steps")
 
 
 def listen(monkeypatch: pytest.MonkeyPatch, start: str, then: Callable[[], None]) -> list[str]:
