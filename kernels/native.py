@@ -187,11 +187,15 @@ def _tried() -> str | None:
 
 @functools.cache
 def _library(blocks: int) -> ctypes.CDLL:
-    """The kernels for rows of that many blocks."""
+    """The kernels for rows of that many blocks. Raises CannotBuildError."""
     try:
         return ctypes.CDLL(str(_build(blocks, threads=True)))
     except (OSError, CannotBuildError):
-        return ctypes.CDLL(str(_build(blocks, threads=False)))
+        library = _build(blocks, threads=False)
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:  # a folder from which nothing may be executed, for one
+        raise CannotBuildError(f"cannot load C kernels: {error}") from error
 
 
 class CannotBuildError(Exception):
@@ -208,7 +212,7 @@ def _build(blocks: int, threads: bool) -> Path:
     flags = [f"-DN={blocks}", *FLAGS, *(["-fopenmp"] if threads else [])]
     known = [SOURCE.read_bytes(), " ".join([*compiler, *flags]).encode(), _processor().encode()]
     name = hashlib.sha256(b"\0".join(known)).hexdigest()[:32]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deltabeast"
+    folder = _cache()
     library = folder / f"native-{name}.so"
     if library.exists():
         return library
@@ -229,6 +233,13 @@ def _build(blocks: int, threads: bool) -> Path:
     except OSError as error:
         raise CannotBuildError(f"cannot write C kernels to {folder}: {error.strerror}") from error
     return library
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if base.startswith("~"):
+        raise CannotBuildError("no home directory to keep C kernels in; set XDG_CACHE_HOME")
+    return Path(base) / "deltabeast"
 
 
 def _processor() -> str:

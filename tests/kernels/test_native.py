@@ -88,6 +88,22 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path, monkeypatch
         run("sum_rule")
 
 
+def test_no_home(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.warns(UserWarning, match="^no home directory .* set XDG_CACHE_HOME; the PyTorch kernels"):
+        run("sum_rule")
+
+
+def test_what_cannot_be_loaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home from which nothing may be executed, for one."""
+    damaged = cache.parent / "damaged.so"
+    damaged.write_bytes(b"no library")
+    monkeypatch.setattr(native, "_build", lambda blocks, threads: damaged)
+    with pytest.warns(UserWarning, match="^cannot load C kernels: .*; the PyTorch kernels"):
+        run("sum_rule")
+
+
 def test_auto_takes_c_for_float32_on_cpus(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     taken = []
     right = fused.delta_rule
