@@ -192,7 +192,7 @@ def _record(
             trace = play_game(agent, play, seed + 1000 * number, greedy, max_steps)
             skip = find_protocol(protocol).frame_skip
             write_video(target, trace, colour, title, how, skip, progress)
-        _say(console, f"game {number}: score {trace.score[-1]:,.0f}, saved as {target}")
+        _say(console, f"a game of its own: score {trace.score[-1]:,.0f}, saved as {target}")
 
 
 def _load(run: Path, which: str, console: Console) -> tuple[Path, Agent, Path, int]:

@@ -127,7 +127,7 @@ def evaluation_notes(players: Mapping[str, Evaluation], lives: bool) -> list[str
         "mean ± population standard deviation of the repeats' means; 95% bootstrap interval over episodes, "
         "which says nothing of other training seeds"
     ]
-    if lives:
+    if lives and any(player.life.returns != player.game.returns for player in players.values()):
         notes.append(
             "an episode is one life here: life returns do not compare with scores of whole games, "
             "and a game that was under way at the end of a repeat is in no game return"

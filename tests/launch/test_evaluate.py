@@ -22,6 +22,7 @@ from deltabeast.envs.checks import environment_seeds
 from deltabeast.launch.errors import RunError
 from deltabeast.launch.evaluate import Evaluation, RandomAgent, Summary, evaluate
 from deltabeast.launch.statistics import bootstrap_interval
+from deltabeast.launch.tables import evaluation_notes
 
 Episode = tuple[int, float]
 """Length in steps, and the return, which is paid in the last of them."""
@@ -294,3 +295,10 @@ def test_the_random_agent_plays_every_action_alike_and_repeats_with_its_seed() -
     assert np.array_equal(first, actions(5)) and not np.array_equal(first, actions(6))
     shares = np.bincount(first.ravel(), minlength=3) / first.size
     assert np.abs(shares - 1 / 3).max() < 0.03  # 3,000 draws: standard deviation 0.009
+
+
+def test_lives_are_explained_where_they_are_not_whole_games() -> None:
+    for lives, explained in ((2, True), (1, False)):
+        result, _ = play([[(3, 1.0)]], lives, episodes=4)
+        notes = evaluation_notes({"trained": result}, lives=True)
+        assert any("one life here" in note for note in notes) is explained
