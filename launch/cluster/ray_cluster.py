@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -23,9 +24,13 @@ from ..errors import RunError, UsageError
 # Read when Ray is imported. Nothing is reported to anyone, and no advice about devices, which are explicit.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+if Path("~/.ray/auth_token").expanduser().exists():
+    # `ray start --head` asks for it then, but Ray's drivers show it only if told to.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 try:
     import ray
+    import ray._private.worker
     import ray.exceptions
 except ImportError:
     raise UsageError(
@@ -81,9 +86,13 @@ class Cluster:
 
     def __init__(self, address: str | None) -> None:
         self._replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        # Pages of Ray's own about every process and node that dies: the run says so itself, in a line.
+        vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
         address = address or os.environ.get("RAY_ADDRESS")
+        self.is_elsewhere = address not in (None, "local")
+        """whether it was there before, and more machines may join it"""
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-        if address in (None, "local"):
+        if not self.is_elsewhere:
             ray.init(
                 address="local",
                 num_cpus=max(available_cores(), 2),  # a learner and an actor fit on one core

@@ -295,7 +295,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_there_is_told_in_one_line(cluster: Cluster, case: str, tmp_path: Path) -> None:
+def test_what_is_not_there_is_told_in_one_line(
+    cluster: Cluster, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltabeast.launch.cluster.engine._JOINING", 0.6)
     given, message = REFUSED[case]
     arguments = ["train", *CARTPOLE[:-2], "--engine", "ray", "--ray-address", cluster.address, *given]
     began = time.monotonic()
