@@ -14,7 +14,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -24,9 +23,6 @@ from ..errors import RunError, UsageError
 # Read when Ray is imported. Nothing is reported to anyone, and no advice about devices, which are explicit.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-if Path("~/.ray/auth_token").expanduser().exists():
-    # `ray start --head` asks for it then, but Ray's drivers show it only if told to.
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 try:
     import ray
@@ -109,8 +105,8 @@ class Cluster:
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise UsageError(
-                f"--ray-address {address}: no Ray cluster answers there ({reason}); start one with "
-                "`ray start --head`, or omit it to train on this machine"
+                f"--ray-address {address}: no Ray cluster answers there ({reason}); start one with `ray start "
+                "--head`, set RAY_AUTH_MODE=token if it asks for a token, or omit it to train on this machine"
             ) from error
 
     def __enter__(self) -> Cluster:
