@@ -105,8 +105,8 @@ class Cluster:
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise UsageError(
-                f"--ray-address {address}: no Ray cluster answers there ({reason}); start one with `ray start "
-                "--head`, set RAY_AUTH_MODE=token if it asks for a token, or omit it to train on this machine"
+                f"--ray-address {address}: no Ray cluster answers there ({reason}); start one with "
+                "`ray start --head`, set RAY_AUTH_MODE=token if it asks for one, or omit it to train here"
             ) from error
 
     def __enter__(self) -> Cluster:
