@@ -28,7 +28,7 @@ from deltabeast.launch.errors import UsageError
 from deltabeast.launch.train import train
 
 COMMAND = [sys.executable, "-c", "from deltabeast.launch.cli import main; main()"]
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 
 def test_games_cores_and_seeds_are_multiplied() -> None:

@@ -29,7 +29,7 @@ from deltabeast.launch.cluster.engine import ClusterTrainer
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.train import train
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 STORE = 80 << 20
 SMALL = ("--actor-cpus", "0.1", "--learner-cpus", "0.1")
@@ -165,7 +165,7 @@ def test_nodes_come_and_go(cluster: Cluster, tmp_path: Path, seed: int) -> None:
         assert f"actor {slot.index} (node " in one.said() and ") is back" in one.said()
         assert slot.where is not None and slot.where.node != before.node
         one.waits_for(lambda: any(process == slot.where.pid % 8192 for process, _ in one.episodes))
-        one.waits_for(lambda: speed(one) > 0.5 * at_first)
+        one.waits_for(lambda: speed(one) > 0.3 * at_first)
     assert_accounts_balance(one)
     assert newest(tmp_path / "run")[0] == one.run.steps == last_step(tmp_path / "run")
     logged = rows(tmp_path / "run")
@@ -189,7 +189,7 @@ def test_processes_are_killed_at_random_moments(cluster: Cluster, tmp_path: Path
                 os.kill(pid, signal.SIGKILL)
             one.waits_for(lambda k=killed: one.everyone() and not one.everyone() & k)
         one.learns(20 * UNROLL)
-        one.waits_for(lambda: speed(one) > 0.5 * at_first)
+        one.waits_for(lambda: speed(one) > 0.3 * at_first)
     assert_accounts_balance(one)
     assert one.run.learner_restarts.total == 2 and one.run.fleet.restarts == 2, one.said()
     assert one.said().count("begins again from step") == 2
