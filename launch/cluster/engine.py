@@ -41,6 +41,8 @@ _LOOK_AROUND = 0.25
 """Seconds after which the loop looks around though no reply came."""
 _PLACING = 15.0
 """Seconds that starting may take before a line says what it waits for."""
+_JOINING = 60.0
+"""Seconds in which the machines of a cluster that is starting may join it."""
 _RESCUE = 60.0
 """Seconds that learner and actors have to answer when a checkpoint needs them."""
 
@@ -59,12 +61,7 @@ class ClusterTrainer(Run):
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
         self.cluster = stack.enter_context(Cluster(config.ray_address))
-        try:
-            total = self.cluster.total()
-            self.device = torch.device(learner_device(config, total))
-            check_resources(config, self.device.type, total, self.cluster.largest_node())
-        except ValueError as error:
-            raise UsageError(str(error)) from error
+        self.device = self._room(console or Console())
 
         state, notes = self.find(spec, stack)
         self.agent.autocast_dtype = autocast_dtype(config.precision, torch.device("cpu"), spec.stem)
@@ -89,6 +86,25 @@ class ClusterTrainer(Run):
         self._bytes = 0
         self._row_at = time.monotonic()
         self.begin(state is not None, notes, stack, console)
+
+    def _room(self, console: Console) -> torch.device:
+        """The learners' device, once there is room for all. Raises UsageError if there will be none."""
+        config, end = self.config, time.monotonic() + (_JOINING if self.cluster.is_elsewhere else 0.0)
+        told = ""
+        while True:
+            total = self.cluster.total()
+            try:
+                device = learner_device(config, total)
+                check_resources(config, device, total, self.cluster.largest_node())
+                return torch.device(device)
+            except ValueError as error:
+                if time.monotonic() >= end:
+                    raise UsageError(str(error)) from error
+                if not told:
+                    console.print(
+                        f"waiting for machines that may join: {error}", soft_wrap=True, markup=False
+                    )
+            time.sleep(0.5)
 
     def _load(self, state: Mapping[str, Any] | None) -> None:
         """Take over a checkpoint's numbers; `agent` has its weights."""

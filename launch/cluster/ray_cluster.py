@@ -26,6 +26,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 try:
     import ray
+    import ray._private.worker
     import ray.exceptions
 except ImportError:
     raise UsageError(
@@ -81,9 +82,13 @@ class Cluster:
 
     def __init__(self, address: str | None) -> None:
         self._replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        # Pages of Ray's own about every process and node that dies: the run says so itself, in a line.
+        vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
         address = address or os.environ.get("RAY_ADDRESS")
+        self.is_elsewhere = address not in (None, "local")
+        """whether it was there before, and more machines may join it"""
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-        if address in (None, "local"):
+        if not self.is_elsewhere:
             ray.init(
                 address="local",
                 num_cpus=max(available_cores(), 2),  # a learner and an actor fit on one core
@@ -101,7 +106,7 @@ class Cluster:
             reason = " ".join(str(error).split())
             raise UsageError(
                 f"--ray-address {address}: no Ray cluster answers there ({reason}); start one with "
-                "`ray start --head`, or omit it to train on this machine"
+                "`ray start --head`, set RAY_AUTH_MODE=token if it asks for one, or omit it to train here"
             ) from error
 
     def __enter__(self) -> Cluster:

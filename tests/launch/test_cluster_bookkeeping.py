@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from deltabeast.launch import cluster
 from deltabeast.launch.cli import parse
 from deltabeast.launch.cluster import restarts
 from deltabeast.launch.cluster.layout import (
@@ -186,3 +190,43 @@ def test_no_two_lives_of_any_actor_play_the_same_games() -> None:
     assert len(set(seeds)) == len(lives)
     assert actor_seed(7, 3, 0, 0) == 7003, "as with the local engine"
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+# Examples
+
+
+def test_ray_accepts_the_example_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    yaml = pytest.importorskip("yaml")
+    util = pytest.importorskip("ray.autoscaler._private.util")
+    text = (Path(cluster.__file__).parent / "ray_up.yaml").read_text()
+    config = util.prepare_config(yaml.safe_load(text))
+    util.validate_config(config)
+    assert config["provider"]["type"] == "local" and config["max_workers"] == 2
+    with pytest.raises(Exception, match="head_start_ray_command_s"):
+        util.validate_config({**config, "head_start_ray_command_s": []})
+
+
+def test_the_slurm_script_starts_a_cluster_and_trains_on_it(tmp_path: Path) -> None:
+    """With stand-ins for Slurm's commands and for ours, which write down what they were told."""
+    told = tmp_path / "told"
+    stands_in = {
+        "scontrol": "echo first; echo second",
+        "srun": f'[ "${{@: -2:1}}" = hostname ] && echo 192.0.2.7 2001:db8::7 && exit\necho "$@" >> {told}',
+        "ray": "",
+        "deltabeast": f'echo deltabeast "$@" >> {told}; exit 7',
+    }
+    for name, body in stands_in.items():
+        path = tmp_path / name
+        path.write_text(f"#!/bin/bash\n{body}\n")
+        path.chmod(0o755)
+    script = Path(cluster.__file__).parent / "slurm.sh"
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "x",
+                   "SLURM_CPUS_PER_TASK": "5", "SLURM_GPUS_ON_NODE": "2"}  # fmt: skip
+    done = subprocess.run(
+        ["bash", script, "--game", "gopher"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 7, done.stderr
+    lines = told.read_text()
+    assert "deltabeast train --engine ray --ray-address 192.0.2.7:6379 --game gopher\n" in lines
+    assert "-w first ray start --head --node-ip-address=192.0.2.7 --port=6379" in lines
+    assert "-w second ray start --address=192.0.2.7:6379 --num-cpus=5 --num-gpus=2 --block\n" in lines

@@ -28,7 +28,7 @@ from deltabeast.launch.errors import UsageError
 from deltabeast.launch.train import train
 
 COMMAND = [sys.executable, "-c", "from deltabeast.launch.cli import main; main()"]
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 
 def test_games_cores_and_seeds_are_multiplied() -> None:
@@ -105,7 +105,11 @@ def cluster() -> Iterator[Cluster]:
 
 
 def test_a_sweep_stops_goes_on_and_outlives_a_run_s_death(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    request: pytest.FixtureRequest,
 ) -> None:
     """Four runs: one finished before, others stopped by a signal; then one is killed. At last all are done,
     and nothing is left to do."""
@@ -123,6 +127,7 @@ def test_a_sweep_stops_goes_on_and_outlives_a_run_s_death(
     process = subprocess.Popen(
         [*COMMAND, *given], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
+    request.addfinalizer(process.kill)
     end = time.monotonic() + 60
     while not any(last_step(run.run_dir) for run in others):
         assert process.poll() is None and time.monotonic() < end, process.communicate()[0]

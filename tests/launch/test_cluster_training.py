@@ -29,7 +29,7 @@ from deltabeast.launch.cluster.engine import ClusterTrainer
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.train import train
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 STORE = 80 << 20
 SMALL = ("--actor-cpus", "0.1", "--learner-cpus", "0.1")
@@ -165,7 +165,7 @@ def test_nodes_come_and_go(cluster: Cluster, tmp_path: Path, seed: int) -> None:
         assert f"actor {slot.index} (node " in one.said() and ") is back" in one.said()
         assert slot.where is not None and slot.where.node != before.node
         one.waits_for(lambda: any(process == slot.where.pid % 8192 for process, _ in one.episodes))
-        one.waits_for(lambda: speed(one) > 0.5 * at_first)
+        one.waits_for(lambda: speed(one) > 0.3 * at_first)
     assert_accounts_balance(one)
     assert newest(tmp_path / "run")[0] == one.run.steps == last_step(tmp_path / "run")
     logged = rows(tmp_path / "run")
@@ -189,7 +189,7 @@ def test_processes_are_killed_at_random_moments(cluster: Cluster, tmp_path: Path
                 os.kill(pid, signal.SIGKILL)
             one.waits_for(lambda k=killed: one.everyone() and not one.everyone() & k)
         one.learns(20 * UNROLL)
-        one.waits_for(lambda: speed(one) > 0.5 * at_first)
+        one.waits_for(lambda: speed(one) > 0.3 * at_first)
     assert_accounts_balance(one)
     assert one.run.learner_restarts.total == 2 and one.run.fleet.restarts == 2, one.said()
     assert one.said().count("begins again from step") == 2
@@ -295,7 +295,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_there_is_told_in_one_line(cluster: Cluster, case: str, tmp_path: Path) -> None:
+def test_what_is_not_there_is_told_in_one_line(
+    cluster: Cluster, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltabeast.launch.cluster.engine._JOINING", 0.6)
     given, message = REFUSED[case]
     arguments = ["train", *CARTPOLE[:-2], "--engine", "ray", "--ray-address", cluster.address, *given]
     began = time.monotonic()
@@ -320,6 +323,19 @@ PONG = ("--game", "pong", "--core", "lstm", "--stem", "nature", "--precision", "
 COMMAND = [sys.executable, "-c", "from deltabeast.launch.cli import main; main()", "train"]
 
 
+@contextmanager
+def pong(run_dir: Path) -> Iterator[subprocess.Popen[str]]:
+    """Training in a process group of its own."""
+    given = [*COMMAND, *PONG, "--steps", "1M", "--run-dir", str(run_dir)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(given, **pipes, text=True, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 def family(pid: int) -> set[int]:
     """All descendants of a process but Ray's own agents, which notice a sudden end a minute late."""
     found: set[int] = set()
@@ -341,20 +357,19 @@ def test_a_game_on_a_cluster_of_its_own(tmp_path: Path) -> None:
     """Asked to stop as from a terminal, killed, run again: it goes on, and leaves no process behind."""
     run_dir = tmp_path / "run"
     for number in (signal.SIGINT, signal.SIGKILL):
-        process = subprocess.Popen([*COMMAND, *PONG, "--steps", "1M", "--run-dir", str(run_dir)],
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   start_new_session=True)  # fmt: skip
-        goal, end = last_step(run_dir) + 100, time.monotonic() + 90
-        while last_step(run_dir) < goal:
-            assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
-            time.sleep(0.05)
-        others = family(process.pid)
-        assert len(others) >= 4
-        if number == signal.SIGINT:
-            os.killpg(process.pid, number)  # a terminal tells all of them
-        else:
-            process.kill()
-        said = process.communicate(timeout=60)[0]
+        goal = last_step(run_dir) + 100
+        with pong(run_dir) as process:
+            end = time.monotonic() + 70
+            while last_step(run_dir) < goal:
+                assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
+                time.sleep(0.05)
+            others = family(process.pid)
+            assert len(others) >= 4
+            if number == signal.SIGINT:
+                os.killpg(process.pid, number)  # a terminal tells all of them
+            else:
+                process.kill()
+            said = process.communicate(timeout=60)[0]
         assert process.returncode == -number, said
         end = time.monotonic() + 30
         while alive(others):
@@ -362,10 +377,8 @@ def test_a_game_on_a_cluster_of_its_own(tmp_path: Path) -> None:
             time.sleep(0.1)
         if number == signal.SIGINT:
             assert "stopped at" in said and newest(run_dir)[0] == last_step(run_dir) >= goal
-            lines = said.strip().splitlines()
-            assert all(line.startswith(("step ", "stopping ", "stopped ", "resuming ")) for line in lines), (
-                said
-            )
+            words = {line.split()[0] for line in said.strip().splitlines()}
+            assert words <= {"step", "stopping", "stopped"}, said
         else:
             assert f"resuming {run_dir} at step" in said
     last = rows(run_dir)[-1]
