@@ -175,11 +175,16 @@ def backends(device: torch.device, head_size: int) -> dict[str, tuple[str, ...]]
     """The backends that compute a rule on a device in float32, without `auto`, which is one of them."""
     x = torch.empty(1, 1, 1, head_size, device=device)
     inputs = (x, x.new_zeros(1, 1, dtype=torch.bool))
+    fuse = _fused_on(device)  # Triton's interpreter computes on CPUs too, but is no backend to use there
     names: dict[str, tuple[str, ...]] = {}
     for rule, rules in _RULES.items():
-        more = (name for name in FUSED if _problem(name, rule, inputs) is None)
+        more = (fuse,) if _problem(fuse, rule, inputs) is None else ()
         names[rule] = (*(name for name in BACKENDS if name in rules), *more)
     return names
+
+
+def _fused_on(device: torch.device) -> str:
+    return "triton" if device.type == "cuda" else "native"
 
 
 def _run(rule: str, backend: str, *inputs: Tensor) -> Any:
@@ -189,7 +194,7 @@ def _run(rule: str, backend: str, *inputs: Tensor) -> Any:
         raise ValueError(f"{rule}: reset is {reset.dtype} {list(reset.shape)}; give bool {list(x.shape[:2])}")
     if backend not in BACKENDS:
         raise ValueError(f"{rule}: unknown backend {backend!r}; choose from {', '.join(BACKENDS)}")
-    fuse = backend if backend in FUSED else "triton" if x.is_cuda else "native"
+    fuse = backend if backend in FUSED else _fused_on(x.device)
     if backend in ("auto", fuse):
         problem = _problem(fuse, rule, inputs)
         if problem is None:

@@ -34,6 +34,7 @@ def test_every_kernel_is_checked_and_timed(tmp_path: Path, capsys: pytest.Captur
     assert content["settings"]["steps"] == 9 and content["versions"]["torch"] == torch.__version__
     measured = {(row["rule"], row["backend"]): row for row in content["results"]}
     expected = kernels.backends(torch.device("cpu"), 8)
+    assert expected["delta_rule"] == ("reference", "chunked", "native")
     assert set(measured) == {(rule, name) for rule, names in expected.items() for name in names}
     for (rule, _), row in measured.items():
         assert 0 < row["error"] < 1e-4 and 0 < row["forward"] < row["both"] and row["ratio"] > 0
