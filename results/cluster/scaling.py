@@ -31,11 +31,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--acting", type=float, default=1432.0, help="of an actor on one core")
-    parser.add_argument("--learning", type=float, default=1557.0, help="of a learner")
-    parser.add_argument("--bytes-per-step", type=float, default=850.0)
+    parser.add_argument("--acting", type=float, default=1236.0, help="of an actor on one core")
+    parser.add_argument("--learning", type=float, default=1485.0, help="of a learner")
+    parser.add_argument("--bytes-per-step", type=float, default=862.0)
     parser.add_argument("--weights-mb", type=float, default=5.3)
-    parser.add_argument("--engine-ms", type=float, default=3.7, help="CPU time of the engine, an unroll")
+    parser.add_argument("--engine-ms", type=float, default=10.0, help="CPU time of the engine, an unroll")
     parser.add_argument("--actors-per-node", type=int, default=30)
     parser.add_argument("--unroll-length", type=int, default=50)
     parser.add_argument("--num-envs", type=int, default=32)
