@@ -33,7 +33,7 @@ _FETCH_PATIENCE = 10.0
 class Report:
     """What came of an update, as every learner sees it; the episodes are those of its own columns."""
 
-    metrics: Mapping[str, float]
+    metrics: dict[str, float]
     steps: int
     version: int
     episodes: Episodes
@@ -62,7 +62,9 @@ class LearnerProcess:
         torch.backends.cudnn.benchmark = not config.deterministic
         agent = Agent(spec).to(self._device)
         agent.autocast_dtype = autocast_dtype(config.precision, self._device, spec.stem)
-        self._learner = Learner(agent, learner_config(config, self._total_steps))
+        # Warming up a graph draws random numbers, so that a resume would not repeat what it did.
+        capture = not config.deterministic
+        self._learner = Learner(agent, learner_config(config, self._total_steps), capture)
         self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
         return ray_cluster.where()
 
@@ -106,11 +108,10 @@ class LearnerProcess:
         # Weights of updates that a learner's death undid are no newer than these.
         batch = replace(batch, version=min(batch.version, learner.version))
         if self._stream is not None:
-            for tensor in (batch.frame, batch.reward, batch.done, batch.action, batch.behavior_logits,
-                           batch.forced, *batch.state):  # fmt: skip
+            for tensor in batch.tensors():
                 tensor.record_stream(torch.cuda.current_stream())
         parts = self._collective.together(lambda: learner.backward(batch), learner.agent)
-        metrics = learner.step(parts)
+        metrics = dict(learner.step(parts))  # read here, where what is not finite can still be told
         weights = flatten(learner.agent) if self._collective.rank == 0 else None
         seconds = time.perf_counter() - start
         return Report(metrics, learner.steps, learner.version, batch.episodes, seconds), weights
