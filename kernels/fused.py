@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import native
 from .precision import without_autocast
 from .stepwise import SPACING, sum_of_outer, wants_gradient
 
@@ -24,8 +25,6 @@ def _launch(backend: str) -> ModuleType:
         from . import triton_rules
 
         return triton_rules
-    from . import native
-
     return native
 
 

@@ -252,20 +252,13 @@ def _processes(device: torch.device, episodes: int) -> int:
 def _env_maker(spec: AgentSpec, protocol: str | None, num_threads: int | None) -> Callable[[int], VectorEnv]:
     """Environments with the agent's own actions, whatever the protocol would offer."""
     if spec.game is None:
-        return partial(_make_envs, spec.env_id)
-    return partial(
-        _make_games, spec.game, protocol or published.PROTOCOL, num_threads, _full_action_set(spec)
-    )
+        return partial(_make_envs, {"env_id": spec.env_id})
+    options = {"game": spec.game, "protocol": protocol or published.PROTOCOL, "num_threads": num_threads}
+    return partial(_make_envs, {**options, "full_action_set": _full_action_set(spec)})
 
 
-def _make_envs(env_id: str | None, count: int) -> VectorEnv:
-    return make_vector_env(env_id=env_id, num_envs=count)
-
-
-def _make_games(game: str, protocol: str, num_threads: int | None, full: bool, count: int) -> VectorEnv:
-    return make_vector_env(
-        game, num_envs=count, protocol=protocol, num_threads=num_threads, full_action_set=full
-    )
+def _make_envs(options: dict[str, Any], count: int) -> VectorEnv:
+    return make_vector_env(num_envs=count, **options)
 
 
 def _full_action_set(spec: AgentSpec) -> bool:
