@@ -238,6 +238,11 @@ class PartEnv(ScriptedEnv):
             self.script = [[(10**9, 0.0)] for _ in indices]  # must not be waited for
         return super().reset(seed=seed)
 
+    def step(self, actions: Any) -> Any:
+        *step, infos = super().step(actions)
+        infos["game_return"] = infos["game_return"] + actions  # so that what was drawn shows
+        return *step, infos
+
 
 def play_parts(processes: int, trouble: str = "", **options: Any) -> Evaluation:
     options = {"greedy": False, "discard_negative": True, **options}
