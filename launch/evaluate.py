@@ -204,6 +204,11 @@ class Part:
         self.rows, self.episodes = rows, episodes
         self.discarded_negative = self.discarded_wrapped = self.score_wraps = self.steps = 0
 
+    @property
+    def done(self) -> int:
+        """Episodes that count so far."""
+        return sum(len(row.life_returns) for row in self.rows)
+
     def play(self, game: Game, tell: Callable[[int, int], None]) -> None:
         """Play all episodes; tells episodes and steps played so far after each step."""
         count, agent, device = len(self.rows), game.agent, game.device
@@ -246,7 +251,7 @@ class Part:
                             f"{discarded} episodes had no valid return; the score is not measurable"
                         )
                     active[i] = len(row.life_returns) < self.episodes
-                tell(sum(len(row.life_returns) for row in self.rows), self.steps)
+                tell(self.done, self.steps)
         finally:
             env.close()
 

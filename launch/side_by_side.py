@@ -57,6 +57,8 @@ def play_side_by_side(
                     tell(done, steps)
                 elif what == "played":
                     played[index] = told
+                    done[index], steps[index] = told.done, told.steps
+                    tell(done, steps)
                     waiting.remove(connection)  # type: ignore[arg-type]
                 else:
                     raise told if isinstance(told, RunError) else RunError(f"{processes[index].name}: {told}")
@@ -83,7 +85,6 @@ def _play(connection: Connection, game: Game, part: Part) -> None:
 
     try:
         part.play(game, tell)
-        connection.send(("progress", (sum(len(row.life_returns) for row in part.rows), part.steps)))
         connection.send(("played", part))
     except RunError as error:
         connection.send(("failed", error))
