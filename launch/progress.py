@@ -107,6 +107,10 @@ class Window:
         """Count one update; its metrics are looked at when the window closes."""
         self._updates.append(metrics)
 
+    def is_empty(self) -> bool:
+        """Whether no update was made since the last row."""
+        return not self._updates
+
     def close(self) -> dict[str, float]:
         """The row of this window; the next one begins."""
         sums: defaultdict[str, float] = defaultdict(float)

@@ -199,15 +199,20 @@ class Run(ABC):
             whole = self.at_boundary()
             done = self.steps >= self.total_steps or (self.stop.is_set() and whole)
             if self._window.age() >= config.log_seconds or done:
-                row = self._window.close() | self.scores.row() | self.row()
-                row |= {"sps": self._speed.over(60.0), "sps_10s": self._speed.over(10.0)}
-                self.log.write(self.steps, row)
-                self.panel.update(self.steps, row)
+                self._write_row()
             if done or (self.checkpoint_is_due() and whole):
                 self._save(milestone=self._passed_milestone())
             if done:
                 return
+        if not self._window.is_empty():
+            self._write_row()
         self._save()
+
+    def _write_row(self) -> None:
+        row = self._window.close() | self.scores.row() | self.row()
+        row |= {"sps": self._speed.over(60.0), "sps_10s": self._speed.over(10.0)}
+        self.log.write(self.steps, row)
+        self.panel.update(self.steps, row)
 
     def roll_back(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint, `steps` being its step: what came after it is lost."""
