@@ -79,20 +79,21 @@ class Actor:
         episodes = Episodes()
         score_wraps = 0
 
-        for t in range(T):
-            frames[t], rewards[t], dones[t] = self._frame, self._reward, self._done
-            with self.stopwatch("inference"), torch.no_grad():
-                output, self._state = self.act(frames[t], rewards[t], dones[t], self._state)
-                actions[t], logits[t] = output.action, output.policy_logits
-                chosen = output.action.cpu().numpy()
-            with self.stopwatch("emulation"):
-                frame, reward, terminated, truncated, info = self.env.step(chosen)
-            self._frame = self._observe(frame)
-            self._reward = torch.from_numpy(np.asarray(reward, dtype=np.float32))
-            self._done = torch.from_numpy(terminated | truncated)
-            if "forced" in info:
-                forced[t] = torch.from_numpy(info["forced"])
-            score_wraps += _record(info, episodes)
+        with self.agent.at_rest():
+            for t in range(T):
+                frames[t], rewards[t], dones[t] = self._frame, self._reward, self._done
+                with self.stopwatch("inference"), torch.no_grad():
+                    output, self._state = self.act(frames[t], rewards[t], dones[t], self._state)
+                    actions[t], logits[t] = output.action, output.policy_logits
+                    chosen = output.action.cpu().numpy()
+                with self.stopwatch("emulation"):
+                    frame, reward, terminated, truncated, info = self.env.step(chosen)
+                self._frame = self._observe(frame)
+                self._reward = torch.from_numpy(np.asarray(reward, dtype=np.float32))
+                self._done = torch.from_numpy(terminated | truncated)
+                if "forced" in info:
+                    forced[t] = torch.from_numpy(info["forced"])
+                score_wraps += _record(info, episodes)
         frames[T], rewards[T], dones[T] = self._frame, self._reward, self._done
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()  # the learner reads on another stream
@@ -187,5 +188,4 @@ def make_actor_agent(agent: Agent) -> Agent:
     """An actor's own copy of the agent: same architecture and precision, weights to be pulled."""
     copy = Agent(agent.spec).to(agent.policy.weight.device)
     copy.autocast_dtype = agent.autocast_dtype
-    copy.requires_grad_(False)
     return copy

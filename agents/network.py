@@ -57,6 +57,14 @@ class Agent(nn.Module):
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
         return self.core.initial_state(batch_size, device or self.policy.weight.device)
 
+    def at_rest(self) -> contextlib.AbstractContextManager[object]:
+        """A context in which weights do not change, so that `act` on a CPU casts those that require gradients
+        once and not at every step: autocast keeps them until its outermost context ends. On a GPU its graph
+        has to cast them, since it is replayed with others.
+        """
+        on_cpu = self.policy.weight.device.type == "cpu"
+        return torch.autocast("cpu", enabled=False) if on_cpu else contextlib.nullcontext()
+
     def act(
         self,
         frame: Tensor,

@@ -1,33 +1,19 @@
-"""The rules in C for CPUs: `native.c`, which the machine's own compiler builds when it is first needed.
-
-Built for the very processor, once a head size, and kept in `~/.cache/deltabeast` (or `$XDG_CACHE_HOME`). Its
-functions let go of Python's lock, and share their heads among PyTorch's own threads.
-"""
+"""The rules in C for CPUs: `native.c`, built once a head size."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
-import hashlib
-import os
-import platform
-import shlex
-import subprocess
-import tempfile
-import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-SOURCE = Path(__file__).with_name("native.c")
+from . import compiling
+
 LANES = 16
 """Numbers in a block of a row, as in the source."""
 MAX_SIZE = 128
 """Rows and columns of fast weights: a few matrices of a head fit a processor's first two caches."""
-# Sums keep their order and nan stays nan, but errno and traps, which nobody reads, need not be served.
-FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 
 
 def problem(rule: str, inputs: tuple[Tensor, ...]) -> str | None:
@@ -166,85 +152,14 @@ def _pointers(*xs: Tensor | None) -> list[ctypes.c_void_p]:
 def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
     B, H, V, K = W.shape
     span = _Span(len(reset), B, H, V, K, _threads(W, len(reset)), reset.data_ptr())
-    getattr(_library(_blocks(max(V, K))), name)(ctypes.byref(span), *arguments)
+    getattr(compiling.library(*_sized(max(V, K))), name)(ctypes.byref(span), *arguments)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _cannot_build() -> str | None:
-    return _tried()
+    return compiling.problem(*_sized(32))  # tried with the published size
 
 
-@functools.cache
-def _tried() -> str | None:
-    """Why there are no C kernels on this machine, which is also told once; tried with the published size."""
-    try:
-        _library(_blocks(32))
-    except CannotBuildError as error:
-        warnings.warn(f"{error}; the PyTorch kernels, which are slower, take their place", stacklevel=2)
-        return str(error)
-    return None
-
-
-@functools.cache
-def _library(blocks: int) -> ctypes.CDLL:
-    """The kernels for rows of that many blocks. Raises CannotBuildError."""
-    try:
-        return ctypes.CDLL(str(_build(blocks, threads=True)))
-    except (OSError, CannotBuildError):
-        library = _build(blocks, threads=False)
-    try:
-        return ctypes.CDLL(str(library))
-    except OSError as error:  # a folder from which nothing may be executed, for one
-        raise CannotBuildError(f"cannot load C kernels: {error}") from error
-
-
-class CannotBuildError(Exception):
-    """There is no C compiler, it does not take the source, or there is no room for what it makes."""
-
-
-def _build(blocks: int, threads: bool) -> Path:
-    """Compiles, unless that was done before, and gives the shared library.
-
-    With threads it uses OpenMP but brings none along: it finds that of PyTorch, whose threads it shares, when
-    it is loaded (or fails to, where PyTorch's is another's than the compiler's). Two of them would fight.
-    """
-    compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
-    flags = [f"-DN={blocks}", *FLAGS, *(["-fopenmp"] if threads else [])]
-    known = [SOURCE.read_bytes(), " ".join([*compiler, *flags]).encode(), _processor().encode()]
-    name = hashlib.sha256(b"\0".join(known)).hexdigest()[:32]
-    folder = _cache()
-    library = folder / f"native-{name}.so"
-    if library.exists():
-        return library
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as made:
-            code, part = Path(made) / "native.o", Path(made) / library.name
-            compile_ = [*compiler, *flags, "-c", str(SOURCE), "-o", str(code)]
-            link = [*compiler, "-shared", str(code), "-lm", "-o", str(part)]
-            for command in (compile_, link):
-                subprocess.run(command, check=True, capture_output=True, text=True)
-            part.replace(library)  # at once: other processes may be building the same
-    except FileNotFoundError:
-        raise CannotBuildError(f"no C compiler ({compiler[0]}); install one, e.g. gcc") from None
-    except subprocess.CalledProcessError as error:
-        told = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
-        raise CannotBuildError(f"{compiler[0]} cannot compile {SOURCE.name}: {told[0]}") from error
-    except OSError as error:
-        raise CannotBuildError(f"cannot write C kernels to {folder}: {error.strerror}") from error
-    return library
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if base.startswith("~"):
-        raise CannotBuildError("no home directory to keep C kernels in; set XDG_CACHE_HOME")
-    return Path(base) / "deltabeast"
-
-
-def _processor() -> str:
-    """What tells processors apart for which a compiler makes different code."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    telling = ("model name", "flags", "Features", "CPU part")
-    return "\n".join([platform.machine(), *sorted({line for line in lines if line.startswith(telling)})])
+def _sized(size: int) -> tuple[str, str]:
+    """The source, and the definition that tells it how wide heads are."""
+    return "native.c", f"N={_blocks(size)}"

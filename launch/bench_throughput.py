@@ -162,7 +162,7 @@ def _inference(one: Trainer | Worker, seconds: float) -> float:
 
     def work() -> int:
         nonlocal state
-        with torch.no_grad():
+        with torch.no_grad(), actor.agent.at_rest():
             for frame, reward, done in zip(unroll.frame, unroll.reward, unroll.done, strict=True):
                 output, state = actor.act(frame, reward, done, state)
                 output.action.cpu()

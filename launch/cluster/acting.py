@@ -71,7 +71,7 @@ class ActorProcess:
         torch.set_num_threads(threads)
         # Ray lets a process without a GPU of its own see all of the node's.
         device = torch.device("cuda" if config.actor_gpus else "cpu")
-        agent = Agent(spec).to(device).requires_grad_(False)
+        agent = Agent(spec).to(device)
         agent.autocast_dtype = autocast_dtype(config.precision, device, spec.stem)
         self._weights = FlatWeights()
         env = make_env(config, threads)

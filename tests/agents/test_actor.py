@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from counting_env import CountingEnv
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from deltabeast.agents import Actor, Agent, AgentSpec, WeightStore, make_actor_agent
 
@@ -75,6 +78,37 @@ def test_same_seed_same_actions_other_seed_other_actions(seed: int) -> None:
         return actor.collect().action.tolist()
 
     assert actions(seed) == actions(seed) != actions(seed + 1)
+
+
+def test_weights_are_cast_once_an_unroll_and_new_ones_are_seen(seed: int) -> None:
+    """As autocast would cast them at each step; what it keeps must not outlive a pull."""
+    agent = Agent(AgentSpec((3,), 4, core="lstm", stem="mlp"))
+    agent.autocast_dtype = torch.bfloat16
+    store = WeightStore(agent)
+    actor = Actor(CountingEnv((3, 4)), make_actor_agent(agent), store, T, seed)
+    casts = Casts()
+    for version in range(3):
+        with casts:
+            unroll = actor.collect()
+        # Those of the stem: weight and bias of two layers.
+        assert casts.count == 4 * (version + 1)
+        with torch.no_grad():
+            output, _ = agent.unroll(unroll.frame[:T], unroll.reward[:T], unroll.done[:T], unroll.state)
+        torch.testing.assert_close(unroll.behavior_logits, output.policy_logits, rtol=1e-3, atol=1e-4)
+        for parameter in agent.parameters():
+            parameter.data.mul_(1.5)
+        store.publish(agent, version)
+
+
+class Casts(TorchDispatchMode):
+    """Counts the parameters that are cast to bfloat16."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten._to_copy.default and args[0].requires_grad and args[0].is_leaf:
+            self.count += 1
+        return function(*args, **(kwargs or {}))
 
 
 def test_published_weights_act_from_the_next_unroll(seed: int) -> None:

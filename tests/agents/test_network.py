@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from deltabeast.agents import Agent, AgentSpec, default_stem
-from deltabeast.agents.stems import Pool
 from deltabeast.cores import core_names
 
 ATARI = (4, 84, 84)
@@ -138,17 +137,3 @@ def test_a_stem_that_does_not_fit_is_refused_in_one_line() -> None:
         with pytest.raises(ValueError, match=str(shape[0])) as error:
             Agent(AgentSpec(shape, 6, core="lstm", stem=stem))
         assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("size", [(84, 84), (11, 21), (2, 5), (1, 1), (1, 4)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_pooling_without_gradients_is_max_pooling(
-    size: tuple[int, int], dtype: torch.dtype, seed: int
-) -> None:
-    x = torch.randn(3, 4, *size, dtype=dtype).to(memory_format=torch.channels_last)
-    before = x.clone()
-    with torch.no_grad():
-        y = Pool()(x)
-    expected = torch.nn.functional.max_pool2d(x, 3, stride=2, padding=1)
-    assert torch.equal(y, expected) and torch.equal(x, before)
-    assert torch.equal(Pool()(x.requires_grad_()), expected)

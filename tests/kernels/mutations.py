@@ -130,6 +130,33 @@ MUTANTS = [
     ("kernels/native.c", "    transpose_in_place(R_T.k);\n", ""),
     ("kernels/native.c", "if (loaded != h) load_rec", "if (loaded < 0) load_rec"),
     ("kernels/native.c", "memset(to, 0, N * sizeof(vec));", ""),
+    ("kernels/images.c", "x ^ ((x < 0) & LARGEST)", "x"),
+    (
+        "kernels/images.c",
+        "pick((value & LARGEST) > INFINITE, (wholes){0} + LARGEST, in_order(value))",
+        "in_order(value)",
+    ),
+    ("kernels/images.c", "0x7fff + (((bits)x >> 16) & 1)", "0x8000"),
+    ("kernels/images.c", "choose(x[i] <= 0.0f, (vec){0}, x[i])", "choose(x[i] > 0.0f, x[i], (vec){0})"),
+    ("kernels/images.c", "choose(value[i] <= 0.0f, (vec){0}, d[i])", "d[i]"),
+    ("kernels/images.c", "value > best;", "value >= best;"),
+    ("kernels/images.c", "row == 0 ? 0 : -1, bottom", "row == 0 ? 0 : 0, bottom"),
+    ("kernels/images.c", "2 * column + 1 < W ? 1 : 0", "1"),
+    ("kernels/images.c", "best += -LARGEST - 1;", ""),
+    ("kernels/images.c", "3 * place + k, dy[j][i]", "3 * place + 2 - k, dy[j][i]"),
+    ("kernels/images.c", "                memset(sums, 0, sizeof sums);\n", ""),
+    ("kernels/images.c", "if (y < 0 || y >= H) continue;", "if (y < 0 || y >= H - 1) continue;"),
+    ("kernels/images.c", "which + at - size, 2, W", "which + at - size, 0, W"),
+    ("kernels/images.c", "d[(row + 1) % 2];", "d[row % 2];"),
+    (
+        "kernels/images.py",
+        "torch.zeros_like(like) if gradient is None",
+        "torch.empty_like(like) if gradient is None",
+    ),
+    ("kernels/images.py", "dy, dr = _dense(dy, dr)\n    dx = _pool", "dx = _pool"),
+    ("kernels/images.py", "frame.contiguous()", "frame"),
+    ("kernels/images.py", " and a.dtype == b.dtype", ""),
+    ("kernels/images.py", "x.shape[1] % LANES == 0 and", ""),
     (
         "kernels/triton_recurrent.py",
         "W = tl.where(tl.load(reset + t * tl.num_programs(0) + b), 0.0, W)",
@@ -172,6 +199,7 @@ MUTANTS = [
 
 
 IN_TRITON = ("tests/kernels/test_triton.py", "-k", "not compile_for_gpus")
+OF_IMAGES = ("tests/kernels/test_images.py",)
 IN_C = ("tests/kernels/test_backends.py", "tests/kernels/test_fused.py", "-k", "native")
 OTHERS = ("tests/kernels", "tests/cores", "--ignore=tests/kernels/test_triton.py")
 
@@ -187,7 +215,13 @@ def survives(file: str, old: str, new: str) -> bool:
         if old not in source:
             raise SystemExit(f"{file} no longer has {old!r}; update the mutant")
         (package / file).write_text(source.replace(old, new, 1))
-        tests = IN_TRITON if "triton" in file else IN_C if file.endswith(".c") else OTHERS
+        tests = OTHERS
+        if "triton" in file:
+            tests = IN_TRITON
+        elif "images" in file:
+            tests = OF_IMAGES
+        elif file.endswith(".c"):
+            tests = IN_C
         path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests],

@@ -1,11 +1,8 @@
-"""How the C kernels come to be: built once, by the compiler at hand. Without one others take over, aloud."""
+"""What the C kernels take, and with which threads."""
 
 from __future__ import annotations
 
-import os
 import re
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,94 +11,13 @@ from fastweight_helpers import make_reset
 from fastweight_rules import RULES, make_inputs
 from fastweight_rules import run as gradients
 
-from deltabeast.kernels import chunked, dispatch, fused, native
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A machine on which nothing has been built yet."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-    native._tried.cache_clear()
-    native._library.cache_clear()
-    yield tmp_path / "deltabeast"
-    native._tried.cache_clear()
-    native._library.cache_clear()
+from deltabeast.kernels import fused, native
 
 
 def run(rule: str, backend: str = "auto", dtype: torch.dtype = torch.float32) -> torch.Tensor:
     inputs = [x.to(dtype) for x in make_inputs(rule, 3, most=1)]
     y: torch.Tensor = RULES[rule](*inputs, make_reset("none", 3, 1), backend=backend)[0]
     return y
-
-
-def test_built_once_a_size(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = native._build(1, threads=True)
-    assert first.parent == cache and [first] == list(cache.iterdir())  # no leftovers
-    os.utime(first, (1, 1))
-    assert native._build(1, threads=True) == first and first.stat().st_mtime == 1
-    other = native._build(2, threads=True)
-    assert other != first
-    monkeypatch.setenv("CC", "cc -DOTHER")
-    assert native._build(1, threads=True) not in (first, other)
-
-
-def test_another_processor_gets_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = native._build(1, threads=True)
-    monkeypatch.setattr(native, "_processor", lambda: "another")
-    assert native._build(1, threads=True) != first
-
-
-@pytest.mark.parametrize(
-    ("compiler", "message"),
-    [
-        ("no-such-compiler", r"no C compiler \(no-such-compiler\); install one"),
-        ("false", r"false cannot compile native.c: exit code 1;"),
-        ("cc -include no-such-header.h", r"cc cannot compile native.c: .*no-such-header"),
-    ],
-)
-def test_without_a_compiler_the_chunk_form_takes_over(
-    compiler: str, message: str, cache: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    monkeypatch.setenv("CC", compiler)
-    taken = []
-
-    def spy(*inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        taken.append(inputs)
-        return chunked.delta_rule(*inputs)
-
-    monkeypatch.setitem(dispatch._RULES["delta_rule"], "chunked", spy)
-    with pytest.warns(UserWarning, match=message):
-        run("delta_rule")
-    assert taken
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # said once
-        run("delta_rule")
-    with pytest.raises(ValueError, match=f"^delta_rule: {message.removesuffix(';')}"):
-        run("delta_rule", "native")
-
-
-def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match=r"^cannot write C kernels to .*: Not a directory; the PyTo"):
-        run("sum_rule")
-
-
-def test_no_home(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    with pytest.warns(UserWarning, match="^no home directory .* set XDG_CACHE_HOME; the PyTorch kernels"):
-        run("sum_rule")
-
-
-def test_what_cannot_be_loaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home from which nothing may be executed, for one."""
-    damaged = cache.parent / "damaged.so"
-    damaged.write_bytes(b"no library")
-    monkeypatch.setattr(native, "_build", lambda blocks, threads: damaged)
-    with pytest.warns(UserWarning, match="^cannot load C kernels: .*; the PyTorch kernels"):
-        run("sum_rule")
 
 
 def test_auto_takes_c_for_float32_on_cpus(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:

@@ -1,0 +1,210 @@
+/* What the residual network does between its convolutions on CPUs, each in one pass over memory, which is what it
+ * waits for: from bytes to numbers, max-pooling, sums and rectifiers, forward and backward. images.py says what.
+ *
+ * Images are channels-last: C numbers to a pixel, a multiple of LANES except where they come in as bytes.
+ * Compiled once for float32 (-DBF16=0) and once for bfloat16, which is widened, computed with and rounded back. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+#define PARTS (BF16 ? 2 : 1)
+#define EACH(i) for (int i = 0; i < PARTS; i++)
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vec __attribute__((vector_size(4 * LANES / PARTS), may_alias));
+typedef int32_t ints __attribute__((vector_size(4 * LANES / PARTS)));
+typedef uint32_t bits __attribute__((vector_size(4 * LANES / PARTS)));
+typedef vec group[PARTS]; /* LANES numbers */
+
+/* a where the mask is set, else b */
+INLINE vec choose(ints mask, vec a, vec b) { return (vec)((mask & (ints)a) | (~mask & (ints)b)); }
+
+#if BF16
+typedef uint16_t number;
+typedef bits loose __attribute__((aligned(2), may_alias));
+
+/* Pairs become a register of first and one of second ones: all that is done to a number is done to it alone, so
+ * that their order is of no matter as long as `store` undoes it. */
+INLINE void load(vec *to, const number *x) {
+    to[0] = (vec)(*(const loose *)x << 16);
+    to[1] = (vec)(*(const loose *)x & 0xffff0000);
+}
+
+/* to the nearest, of two the even one; a nan that comes of bfloat16 has nothing that could carry over */
+INLINE bits rounded(vec x) { return (bits)x + 0x7fff + (((bits)x >> 16) & 1); }
+
+INLINE void store(number *y, const vec *from) {
+    *(loose *)y = (rounded(from[0]) >> 16) | (rounded(from[1]) & 0xffff0000);
+}
+#else
+typedef float number;
+typedef vec loose __attribute__((aligned(4), may_alias));
+
+INLINE void load(vec *to, const number *x) { *to = *(const loose *)x; }
+INLINE void store(number *y, const vec *from) { *(loose *)y = *from; }
+#endif
+
+/* As torch's: a nan stays one, and takes the gradient. */
+INLINE void rectify(vec *x) { EACH(i) x[i] = choose(x[i] <= 0.0f, (vec){0}, x[i]); }
+
+/* the gradient of x, from that of x itself and that of r, the rectified x */
+INLINE void rectify_backward(vec *to, const number *dx, const number *dr, const number *r) {
+    group d, value;
+    load(to, dx), load(d, dr), load(value, r);
+    EACH(i) to[i] += choose(value[i] <= 0.0f, (vec){0}, d[i]);
+}
+
+/* [n, C, pixels] bytes -> [n, pixels, C] numbers, as a table has it */
+void look_up(
+    int64_t n, int64_t C, int64_t pixels, int64_t threads, const uint8_t *x, const number *table, number *y
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t c = 0; c < C; c++) {
+            const uint8_t *from = x + (i * C + c) * pixels;
+            number *to = y + i * C * pixels + c;
+            for (int64_t p = 0; p < pixels; p++) to[p * C] = table[from[p]];
+        }
+}
+
+/* y = a + b, r = rectified y */
+void add_relu(int64_t size, int64_t threads, const number *a, const number *b, number *y, number *r) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t j = 0; j < size; j += LANES) {
+        group sum, other;
+        load(sum, a + j), load(other, b + j);
+        EACH(i) sum[i] += other[i];
+        store(y + j, sum);
+        rectify(sum);
+        store(r + j, sum);
+    }
+}
+
+void add_relu_backward(
+    int64_t size, int64_t threads, const number *dy, const number *dr, const number *r, number *dx
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t j = 0; j < size; j += LANES) {
+        group d;
+        rectify_backward(d, dy + j, dr + j, r + j);
+        store(dx + j, d);
+    }
+}
+
+/* ---- pooling ----
+ * Numbers compare as their bits do, read as whole numbers, if the rest of a negative one is turned round; a nan
+ * becomes the largest of all. Twice is as not at all. */
+
+#if BF16
+typedef int16_t whole;
+#define INFINITE 0x7f80
+#else
+typedef int32_t whole;
+#define INFINITE 0x7f800000
+#endif
+#define LARGEST (INFINITE | (INFINITE - 1)) /* all bits but the sign */
+
+typedef whole wholes __attribute__((vector_size(LANES * sizeof(whole))));
+typedef wholes loose_wholes __attribute__((aligned(2), may_alias));
+typedef uint8_t places __attribute__((vector_size(LANES), aligned(1), may_alias));
+
+INLINE wholes pick(wholes mask, wholes a, wholes b) { return (mask & a) | (~mask & b); }
+
+INLINE wholes in_order(wholes x) { return x ^ ((x < 0) & LARGEST); }
+
+INLINE wholes load_in_order(const number *x) {
+    wholes value = *(const loose_wholes *)x;
+    return pick((value & LARGEST) > INFINITE, (wholes){0} + LARGEST, in_order(value));
+}
+
+/* Maxima y over windows of 3 x 3, every second one, and r, rectified. The first one is centred on the first pixel.
+ * which is the place of the maximum in the window, 0 to 8, the first of equal ones; NULL where nobody asks. */
+void pool_relu(
+    int64_t n, int64_t H, int64_t W, int64_t C, int64_t threads, const number *x, number *y, number *r,
+    uint8_t *which
+) {
+    const int64_t rows = (H + 1) / 2, columns = (W + 1) / 2;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t window = 0; window < n * rows; window++) {
+        const int64_t row = window % rows;
+        const number *centre = x + (window / rows * H + 2 * row) * W * C;
+        const int top = row == 0 ? 0 : -1, bottom = 2 * row + 1 < H ? 1 : 0;
+        for (int64_t column = 0; column < columns; column++) {
+            const int left = column == 0 ? 0 : -1, right = 2 * column + 1 < W ? 1 : 0;
+            for (int64_t c = 0; c < C; c += LANES) {
+                const int64_t to = (window * columns + column) * C + c;
+                wholes best = {0}, at = {0};
+                best += -LARGEST - 1;
+                for (int dy = top; dy <= bottom; dy++)
+                    for (int dx = left; dx <= right; dx++) {
+                        wholes value = load_in_order(centre + (dy * W + 2 * column + dx) * C + c);
+                        wholes better = value > best;
+                        best = pick(better, value, best);
+                        at = pick(better, (wholes){0} + (whole)(3 * dy + dx + 4), at);
+                    }
+                *(loose_wholes *)(y + to) = in_order(best);
+                *(loose_wholes *)(r + to) = pick(best > 0, best, (wholes){0});
+                if (which) *(places *)(which + to) = __builtin_convertvector(at, places);
+            }
+        }
+    }
+}
+
+/* in the order of `load` */
+INLINE void load_places(ints *to, const uint8_t *which) {
+#if BF16
+    typedef uint16_t two __attribute__((vector_size(LANES), aligned(1), may_alias));
+    to[0] = __builtin_convertvector(*(const two *)which & 0xff, ints);
+    to[1] = __builtin_convertvector(*(const two *)which >> 8, ints);
+#else
+    *to = __builtin_convertvector(*(const places *)which, ints);
+#endif
+}
+
+/* Adds to a row of x the gradients dy of a row of windows, in which it is the first, second or third. */
+INLINE void spread(
+    group *dx, group *dy, const uint8_t *which, int place, int64_t W, int64_t columns, int64_t C
+) {
+    const int64_t width = C / LANES; /* of a pixel */
+    for (int64_t column = 0; column < columns; column++)
+        for (int64_t j = column * width; j < (column + 1) * width; j++) {
+            ints at[PARTS];
+            load_places(at, which + j * LANES);
+            for (int k = 0; k < 3; k++) {
+                const int64_t to = 2 * column + k - 1;
+                if (to < 0 || to >= W) continue;
+                vec *sum = dx[j + (to - column) * width];
+                EACH(i) sum[i] += choose(at[i] == 3 * place + k, dy[j][i], (vec){0});
+            }
+        }
+}
+
+void pool_relu_backward(
+    int64_t n, int64_t H, int64_t W, int64_t C, int64_t threads, const number *dy, const number *dr,
+    const number *r, const uint8_t *which, number *dx
+) {
+    const int64_t rows = (H + 1) / 2, columns = (W + 1) / 2, size = columns * C;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t frame = 0; frame < n; frame++) {
+        group d[2][size / LANES], sums[W * C / LANES];
+        for (int64_t row = 0; row <= rows; row++) {
+            const int64_t at = (frame * rows + row) * size;
+            group *now = d[row % 2], *before = d[(row + 1) % 2];
+            if (row < rows)
+                for (int64_t j = 0; j < size; j += LANES)
+                    rectify_backward(now[j / LANES], dy + at + j, dr + at + j, r + at + j);
+            /* the row of x between the windows before and these, and the one in the middle of these */
+            for (int place = 0; place < 2; place++) {
+                const int64_t y = 2 * row - 1 + place;
+                if (y < 0 || y >= H) continue;
+                memset(sums, 0, sizeof sums);
+                if (place == 0) spread(sums, before, which + at - size, 2, W, columns, C);
+                if (row < rows) spread(sums, now, which + at, place, W, columns, C);
+                for (int64_t j = 0; j < W * C; j += LANES)
+                    store(dx + (frame * H + y) * W * C + j, sums[j / LANES]);
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+"""What the stems do around their convolutions: frames to numbers, pooling, sums and rectifiers.
+
+On CPUs each is one pass over memory in C (`images.c`), which is what it waits for, as custom operators with
+gradients; elsewhere, and without a compiler, PyTorch's functions do the same. Images are channels-last.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from . import compiling
+from .stepwise import wants_gradient
+
+LANES = 16
+"""Channels are a multiple of this, as in the source."""
+_DTYPES = {torch.float32: "BF16=0", torch.bfloat16: "BF16=1"}
+
+
+def scaled(frame: Tensor, dtype: torch.dtype) -> Tensor:
+    """uint8 `[N, C, H, W]` divided by 255."""
+    if frame.device.type == "cpu" and _in_c(dtype):
+        return _scaled(frame, dtype)
+    # bfloat16 holds 0 to 255 exactly.
+    return frame.to(dtype=dtype, memory_format=torch.channels_last).div_(255.0)
+
+
+def pool_relu(x: Tensor) -> tuple[Tensor, Tensor]:
+    """`y = max_pool2d(x, 3, stride=2, padding=1)` and `relu(y)`; x `[N, C, H, W]`."""
+    if _takes(x):
+        y, r, _ = _pool_relu(x, wants_gradient(x))
+        return y, r
+    y = F.max_pool2d(x, 3, stride=2, padding=1)
+    return y, F.relu(y)
+
+
+def add_relu(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """`y = a + b` and `relu(y)`, of one shape; a may be overwritten."""
+    if _takes(a) and a.dtype == b.dtype:
+        return _add_relu(a, b)
+    y = a.add_(b)
+    return y, F.relu(y)
+
+
+def _takes(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.shape[1] % LANES == 0 and _in_c(x.dtype)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _in_c(dtype: torch.dtype) -> bool:
+    return dtype in _DTYPES and compiling.problem("images.c", _DTYPES[dtype]) is None
+
+
+@torch.library.custom_op("deltabeast::scaled", mutates_args=())
+def _scaled(frame: Tensor, dtype: torch.dtype) -> Tensor:
+    y = _scaled_fake(frame, dtype)
+    N, C, H, W = frame.shape
+    _call(dtype, "look_up", (N, C, H * W), y, frame.contiguous(), _table(dtype), y)
+    return y
+
+
+@_scaled.register_fake
+def _scaled_fake(frame: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(frame, dtype=dtype, memory_format=torch.channels_last)
+
+
+@functools.cache
+def _table(dtype: torch.dtype) -> Tensor:
+    return torch.arange(256).to(dtype) / 255.0
+
+
+@torch.library.custom_op("deltabeast::pool_relu", mutates_args=())
+def _pool_relu(x: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """y, relu(y), and where in its window each maximum is, for backward: empty if not kept."""
+    (x,) = _dense(x)
+    y, r, which = outputs = _pool_relu_fake(x, keep)
+    _call(x.dtype, "pool_relu", _sizes(x), x, x, y, r, which)
+    return outputs
+
+
+@_pool_relu.register_fake
+def _pool_relu_fake(x: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    N, C, H, W = x.shape
+    y = _new(x, N, C, (H + 1) // 2, (W + 1) // 2)
+    which = torch.empty_like(y, dtype=torch.uint8) if keep else x.new_empty(0, dtype=torch.uint8)
+    return y, torch.empty_like(y), which
+
+
+@torch.library.custom_op("deltabeast::pool_relu_backward", mutates_args=())
+def _pool_relu_backward(dy: Tensor, dr: Tensor, r: Tensor, which: Tensor, H: int, W: int) -> Tensor:
+    dy, dr = _dense(dy, dr)
+    dx = _pool_relu_backward_fake(dy, dr, r, which, H, W)
+    _call(r.dtype, "pool_relu_backward", _sizes(dx), dx, dy, dr, r, which, dx)
+    return dx
+
+
+@_pool_relu_backward.register_fake
+def _pool_relu_backward_fake(dy: Tensor, dr: Tensor, r: Tensor, which: Tensor, H: int, W: int) -> Tensor:
+    return _new(r, *r.shape[:2], H, W)
+
+
+def _pool_relu_save(ctx: Any, inputs: tuple[Tensor, bool], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)
+    x, _ = inputs
+    _, r, which = output
+    ctx.size = x.shape[2:]
+    ctx.save_for_backward(r, which)
+
+
+def _pool_relu_differentiate(ctx: Any, dy: Tensor | None, dr: Tensor | None, _: None) -> tuple[Tensor, None]:
+    r, which = ctx.saved_tensors
+    return _pool_relu_backward(_or_zeros(dy, r), _or_zeros(dr, r), r, which, *ctx.size), None
+
+
+torch.library.register_autograd(_pool_relu, _pool_relu_differentiate, setup_context=_pool_relu_save)
+
+
+@torch.library.custom_op("deltabeast::add_relu", mutates_args=())
+def _add_relu(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = _dense(a, b)
+    y, r = _add_relu_fake(a, b)
+    _call(a.dtype, "add_relu", (a.numel(),), a, a, b, y, r)
+    return y, r
+
+
+@_add_relu.register_fake
+def _add_relu_fake(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    y = torch.empty_like(a, memory_format=torch.channels_last)
+    return y, torch.empty_like(y)
+
+
+@torch.library.custom_op("deltabeast::add_relu_backward", mutates_args=())
+def _add_relu_backward(dy: Tensor, dr: Tensor, r: Tensor) -> Tensor:
+    dy, dr = _dense(dy, dr)
+    dx = torch.empty_like(r)
+    _call(r.dtype, "add_relu_backward", (r.numel(),), r, dy, dr, r, dx)
+    return dx
+
+
+@_add_relu_backward.register_fake
+def _add_relu_backward_fake(dy: Tensor, dr: Tensor, r: Tensor) -> Tensor:
+    return torch.empty_like(r)
+
+
+def _add_relu_save(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[1])
+
+
+def _add_relu_differentiate(ctx: Any, dy: Tensor | None, dr: Tensor | None) -> tuple[Tensor, Tensor]:
+    (r,) = ctx.saved_tensors
+    d = _add_relu_backward(_or_zeros(dy, r), _or_zeros(dr, r), r)
+    return d, d
+
+
+torch.library.register_autograd(_add_relu, _add_relu_differentiate, setup_context=_add_relu_save)
+
+
+def _new(like: Tensor, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
+
+
+def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if gradient is None else gradient
+
+
+def _dense(*xs: Tensor) -> tuple[Tensor, ...]:
+    return tuple(x.contiguous(memory_format=torch.channels_last) for x in xs)
+
+
+def _sizes(x: Tensor) -> tuple[int, ...]:
+    """N, H, W, C"""
+    N, C, H, W = x.shape
+    return N, H, W, C
+
+
+def _call(dtype: torch.dtype, name: str, sizes: tuple[int, ...], largest: Tensor, *xs: Tensor) -> None:
+    integers = [ctypes.c_int64(size) for size in (*sizes, _threads(largest))]
+    pointers = [ctypes.c_void_p(x.data_ptr() if x.numel() else None) for x in xs]
+    getattr(compiling.library("images.c", _DTYPES[dtype]), name)(*integers, *pointers)
+
+
+def _threads(largest: Tensor) -> int:
+    """Waking another thread costs as much as a small image."""
+    return torch.get_num_threads() if largest.numel() > 1 << 18 else 1
