@@ -9,14 +9,13 @@
 #include <string.h>
 
 #define LANES 16
-#define PARTS (BF16 ? 2 : 1)
-#define EACH(i) for (int i = 0; i < PARTS; i++)
+#define EACH(i) for (int i = 0; i < 2; i++)
 #define INLINE static inline __attribute__((always_inline))
 
-typedef float vec __attribute__((vector_size(4 * LANES / PARTS), may_alias));
-typedef int32_t ints __attribute__((vector_size(4 * LANES / PARTS)));
-typedef uint32_t bits __attribute__((vector_size(4 * LANES / PARTS)));
-typedef vec group[PARTS]; /* LANES numbers */
+typedef float vec __attribute__((vector_size(2 * LANES), may_alias));
+typedef int32_t ints __attribute__((vector_size(2 * LANES)));
+typedef uint32_t bits __attribute__((vector_size(2 * LANES)));
+typedef vec group[2]; /* LANES numbers */
 
 /* a where the mask is set, else b */
 INLINE vec choose(ints mask, vec a, vec b) { return (vec)((mask & (ints)a) | (~mask & (ints)b)); }
@@ -42,8 +41,8 @@ INLINE void store(number *y, const vec *from) {
 typedef float number;
 typedef vec loose __attribute__((aligned(4), may_alias));
 
-INLINE void load(vec *to, const number *x) { *to = *(const loose *)x; }
-INLINE void store(number *y, const vec *from) { *(loose *)y = *from; }
+INLINE void load(vec *to, const number *x) { EACH(i) to[i] = ((const loose *)x)[i]; }
+INLINE void store(number *y, const vec *from) { EACH(i) ((loose *)y)[i] = from[i]; }
 #endif
 
 /* As torch's: a nan stays one, and takes the gradient. */
@@ -154,13 +153,17 @@ void pool_relu(
 
 /* in the order of `load` */
 INLINE void load_places(ints *to, const uint8_t *which) {
+    typedef uint16_t shorts __attribute__((vector_size(LANES), aligned(1), may_alias));
+    shorts two[2];
 #if BF16
-    typedef uint16_t two __attribute__((vector_size(LANES), aligned(1), may_alias));
-    to[0] = __builtin_convertvector(*(const two *)which & 0xff, ints);
-    to[1] = __builtin_convertvector(*(const two *)which >> 8, ints);
-#else
-    *to = __builtin_convertvector(*(const places *)which, ints);
+    two[0] = *(const shorts *)which & 0xff;
+    two[1] = *(const shorts *)which >> 8;
+#else /* by way of shorts, or gcc 12 takes them one by one */
+    typedef uint16_t wide __attribute__((vector_size(2 * LANES), may_alias));
+    wide all = __builtin_convertvector(*(const places *)which, wide);
+    memcpy(two, &all, sizeof two);
 #endif
+    EACH(i) to[i] = __builtin_convertvector(two[i], ints);
 }
 
 /* Adds to a row of x the gradients dy of a row of windows, in which it is the first, second or third. */
@@ -170,7 +173,7 @@ INLINE void spread(
     const int64_t width = C / LANES; /* of a pixel */
     for (int64_t column = 0; column < columns; column++)
         for (int64_t j = column * width; j < (column + 1) * width; j++) {
-            ints at[PARTS];
+            ints at[2];
             load_places(at, which + j * LANES);
             for (int k = 0; k < 3; k++) {
                 const int64_t to = 2 * column + k - 1;
