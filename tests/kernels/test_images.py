@@ -117,6 +117,14 @@ def test_torch_does_what_c_cannot(why: str, seed: int, monkeypatch: pytest.Monke
     assert all(same(a, b) for a, b in zip(got, pool_relu(x) + add_relu(x, x), strict=True))
 
 
+def test_halves_are_rounded_to_even() -> None:
+    a = (1 + torch.arange(32).view(1, 16, 2, 1) / 128).bfloat16()  # each next to the one before
+    half = torch.full_like(a, 1 / 256)
+    assert all(
+        torch.equal(x, y) for x, y in zip(images.add_relu(a.clone(), half), add_relu(a, half), strict=True)
+    )
+
+
 def test_sums_of_two_kinds_of_numbers(seed: int) -> None:
     a, b = image(2, 16, 3, 3), image(2, 16, 3, 3, dtype=torch.bfloat16)
     assert all(same(x, y) for x, y in zip(images.add_relu(a.clone(), b), add_relu(a, b), strict=True))
