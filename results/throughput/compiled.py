@@ -1,7 +1,7 @@
 """Does torch.compile pay on this CPU? python compiled.py: the residual stem as it is, and compiled, in turns.
 
-One process on one core, as each of those that train: 816 frames forward and backward (16 environments, 50 steps
-and one frame more), and 50 times 16 frames forward.
+One process on one core, as each of those that train: 816 frames forward and backward (16 environments, 50
+steps and one frame more), and 50 times 16 frames forward.
 """
 
 import statistics
