@@ -78,6 +78,8 @@ class Learners:
         self._in_order = in_order
         self._generation = 0
         self._handles: list[Handle] = []
+        self.running = False
+        """whether all have a checkpoint's weights and state: before, what they have is not the run's"""
         self.places: list[Where] = []
         self._desks: list[Desk] = []
         self._turn = 0
@@ -86,10 +88,6 @@ class Learners:
         self._began = 0.0
         self._results: dict[int, Reply] = {}
         self._weights: Ref = None
-
-    @property
-    def running(self) -> bool:
-        return bool(self._handles)
 
     @property
     def busy(self) -> bool:
@@ -111,6 +109,7 @@ class Learners:
             raise LearnerDied(f"a learner died when it began: {error}") from error
         except RuntimeError as error:
             raise ActorError(f"a learner cannot begin: {error}") from error
+        self.running = True
 
     def state(self, patience: Callable[[float], None]) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Of the first, all being the same. Raises ActorError if it is gone."""
@@ -123,7 +122,7 @@ class Learners:
         """Stop the processes; what they have not learned from waits again."""
         for handle in self._handles:
             self._cluster.kill(handle)
-        self._handles = []
+        self._handles, self.running = [], False
         taken = [piece for desk in self._desks for piece in (*desk.arrived.values(), *desk.fetching.values())]
         self._waiting.extendleft(reversed([*self._learning, *taken]))
         self._learning, self._desks, self._results = [], [], {}

@@ -199,6 +199,21 @@ def test_processes_are_killed_at_random_moments(cluster: Cluster, tmp_path: Path
     assert newest(tmp_path / "run")[2]["unrolls"] == one.run.ledger.counts
 
 
+def test_a_stop_before_the_learner_is_there_keeps_the_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
+    """Until it has been told what the run is, a learner has the weights of none."""
+    train(parse(["train", *CARTPOLE, "--steps", "40", "--run-dir", str(tmp_path)]))
+    _, weights, state = newest(tmp_path)
+    with ExitStack() as stack:
+        one = Watched(cluster, tmp_path, stack, *CARTPOLE[:-2], *SMALL, "--steps", "80")
+        one.run.stop.set()
+        one.run.run()
+    assert "stopped at 40 of 80 steps" in one.said()
+    step, kept, found = newest(tmp_path)
+    assert step == 40
+    assert_same(weights, kept, "weights")
+    assert_same(state["learner"], found["learner"], "learner")
+
+
 LAYOUTS = {
     "as many environments as columns": ("4", "4", "1"),
     "unrolls cut up": ("8", "4", "1"),
