@@ -202,7 +202,7 @@ class Run(ABC):
                 self._write_row()
             if done or (self.checkpoint_is_due() and whole):
                 self._save(milestone=self._passed_milestone())
-            if done:
+            if done and (self.steps >= self.total_steps or self.stop.is_set()):  # a save may have gone back
                 return
         if not self._window.is_empty():
             self._write_row()

@@ -301,6 +301,13 @@ class ClusterTrainer(Run):
             raise _Stopped
         self._begin_learning()
 
+    def _save(self, milestone: bool = False, actors: bool = True) -> None:
+        try:
+            super()._save(milestone, actors)
+        except LearnerDied as death:
+            with suppress(_Stopped):
+                self._go_back(death)
+
     def snapshot(self, actors: bool) -> dict[str, Any]:
         if self.learners.running:
             self._finish_update()
@@ -324,10 +331,7 @@ class ClusterTrainer(Run):
             reply = self.cluster.next_reply(_LOOK_AROUND)
             if reply is None or reply.tag[0] in ("begin", "collect"):
                 continue
-            try:
-                update = self._take(reply)
-            except LearnerDied as death:
-                raise ActorError(str(death)) from death
+            update = self._take(reply)
             for episodes in update.episodes if update is not None else ():
                 self.scores.add(episodes)
 

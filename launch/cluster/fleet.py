@@ -146,9 +146,12 @@ class Fleet:
         return "free: " + ", ".join(f"{amount:g} {name}" for name, amount in self._cluster.free().items())
 
     def states(self, patience: Callable[[float], None]) -> list[dict[str, Any]]:
-        """Of all actors, which must rest; none if they have not begun."""
+        """Of all actors, which must rest; none if they have not begun. Raises ActorError if one is gone."""
         handles = [slot.handle for slot in self.slots if slot.handle is not None]
-        return self._cluster.ask(handles, "state_dict", patience=patience)
+        try:
+            return self._cluster.ask(handles, "state_dict", patience=patience)
+        except ProcessDied as error:
+            raise ActorError(f"an actor cannot be asked for its state: {error}") from error
 
     def stage(self) -> str:
         counts = Counter(slot.stage for slot in self.slots)

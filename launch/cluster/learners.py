@@ -23,7 +23,7 @@ _AHEAD = 2
 """Updates whose unrolls may be at a learner or on their way, the one being learned from left out."""
 
 
-class LearnerDied(Exception):
+class LearnerDied(ActorError):
     """A learner's process is gone: all must begin again from a checkpoint."""
 
 
@@ -112,11 +112,11 @@ class Learners:
         self.running = True
 
     def state(self, patience: Callable[[float], None]) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Of the first, all being the same. Raises ActorError if it is gone."""
+        """Of the first, all being the same. Raises LearnerDied if it is gone."""
         try:
             return self._cluster.ask(self._handles[:1], "state", patience=patience)[0]
         except ProcessDied as error:
-            raise ActorError(f"learner 0 cannot be asked for its weights: {error}") from error
+            raise self._dead(0, error) from error
 
     def end(self) -> None:
         """Stop the processes; what they have not learned from waits again."""
@@ -179,7 +179,7 @@ class Learners:
         if generation != self._generation or not self._handles:
             return None
         if isinstance(reply.error, ProcessDied):
-            raise LearnerDied(f"learner {rank} ({self.places[rank]}) died: {reply.error}")
+            raise self._dead(rank, reply.error)
         if what == "fetch":
             return self._fetched(rank, rest[0], reply)
         self._results[rank] = reply
@@ -208,6 +208,9 @@ class Learners:
             raise self._failed(rank, error)
         reports = [self._results[rank].value for rank in range(self._count)]
         return Outcome(reports, [piece.identity for piece in learned], self._weights)
+
+    def _dead(self, rank: int, error: ProcessDied) -> LearnerDied:
+        return LearnerDied(f"learner {rank} ({self.places[rank]}) died: {error}")
 
     def _failed(self, rank: int, error: Exception) -> ActorError:
         failure = ActorError(f"learner {rank} ({self.places[rank]}) failed: {error!r}")

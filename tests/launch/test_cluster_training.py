@@ -199,6 +199,29 @@ def test_processes_are_killed_at_random_moments(cluster: Cluster, tmp_path: Path
     assert newest(tmp_path / "run")[2]["unrolls"] == one.run.ledger.counts
 
 
+def test_a_learner_that_dies_of_being_saved_begins_again(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the last checkpoint of all, when the steps are done."""
+    arguments = ("--env", "training_envs:Numbered-v0", *TINY[:-2], *SMALL, "--steps", "200")
+    with ExitStack() as stack:
+        one = Watched(cluster, tmp_path, stack, *arguments)
+        ask = one.run.learners.state
+        killed: list[int] = []
+
+        def kill_and_ask(patience: Callable[[float], None]) -> Any:
+            if not killed:
+                killed.append(one.learner())
+                os.kill(killed[0], signal.SIGKILL)
+            return ask(patience)
+
+        monkeypatch.setattr(one.run.learners, "state", kill_and_ask)
+        one.run.run()
+    assert f"process {killed[0]}) died: " in one.said() and "begins again from step 0 in 1 s" in one.said()
+    assert newest(tmp_path)[0] == 200 and one.run.ledger.counts["undone"] == 10
+    assert_accounts_balance(one)
+
+
 def test_a_stop_before_the_learner_is_there_keeps_the_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
     """Until it has been told what the run is, a learner has the weights of none."""
     train(parse(["train", *CARTPOLE, "--steps", "40", "--run-dir", str(tmp_path)]))
