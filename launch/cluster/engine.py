@@ -285,18 +285,21 @@ class ClusterTrainer(Run):
         return wait
 
     def _go_back(self, death: LearnerDied) -> None:
-        """Begin again from the last checkpoint; actors and what they have collected stay."""
+        """Begin again from the last checkpoint; actors and what they have collected stay.
+
+        Raises ActorError if the run must end instead: with what that checkpoint holds.
+        """
         delay = self.learner_restarts.died()
         self.learners.end()
-        if self.config.deterministic or delay is None:
-            raise ActorError(f"{death}; run the same command to go on") from death
         found = load_latest(self.run_dir)
         assert found is not None, "a run begins with a checkpoint"
         self.agent, state, checkpoint = found
-        self._say(f"{death}; it begins again from step {checkpoint.step} in {delay:g} s")
         self._load(state)
         self.ledger.roll_back(self._saved_counts)
         self.roll_back(state)
+        if self.config.deterministic or delay is None:
+            raise ActorError(f"{death}; run the same command to go on") from death
+        self._say(f"{death}; it begins again from step {checkpoint.step} in {delay:g} s")
         if self.stop.wait(delay):
             raise _Stopped
         self._begin_learning()

@@ -293,6 +293,33 @@ def test_all_engines_learn_the_same(
             assert float(a[name]) == pytest.approx(float(b[name]), rel=1e-3, abs=1e-5), name
 
 
+def test_a_learner_s_death_ends_a_deterministic_run_at_its_checkpoint(
+    cluster: Cluster, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the same command ends where an undisturbed run does."""
+    monkeypatch.setattr(local_engine, "available_cores", lambda: 1)  # as many threads as a learner
+    arguments = [*CARTPOLE[:-2], "--deterministic", "--seed", str(seed), "--milestone-steps", "40"]
+    arguments += ["--steps", "200", "--log-seconds", "0"]
+    train(parse(["train", *arguments, "--run-dir", str(tmp_path / "whole")]))
+    with ExitStack() as stack:
+        one = Watched(cluster, tmp_path / "run", stack, *arguments, *SMALL)
+        mark = one.run.log.write
+
+        def write(step: int, row: dict[str, float]) -> None:
+            mark(step, row)
+            if step == 100:
+                os.kill(one.learner(), signal.SIGKILL)
+
+        monkeypatch.setattr(one.run.log, "write", write)
+        with pytest.raises(RunError, match=r"died: .*; run the same command to go on; step 80 is saved"):
+            one.run.run()
+    step, _, state = newest(tmp_path / "run")
+    assert step == state["learner"]["steps"] == 80
+    train(parse(["train", *arguments, "--run-dir", str(tmp_path / "run")]))
+    (_, expected, _), (_, weights, _) = newest(tmp_path / "whole"), newest(tmp_path / "run")
+    assert_same(expected, weights, "weights")
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_wherever_it_is(cluster: Cluster, tmp_path: Path) -> None:
     arguments = ("--env", "training_envs:NanReward-v0", *TINY[:-2], *SMALL, "--num-learners", "2")
     with ExitStack() as stack:
