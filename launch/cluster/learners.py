@@ -82,7 +82,6 @@ class Learners:
         """whether all have a checkpoint's weights and state: before, what they have is not the run's"""
         self.places: list[Where] = []
         self._desks: list[Desk] = []
-        self._turn = 0
         self._waiting: deque[Piece] = deque()
         self._learning: list[Piece] = []
         self._began = 0.0
@@ -135,15 +134,14 @@ class Learners:
         return len(self._waiting) + sum(len(desk) for desk in self._desks)
 
     def bring(self) -> None:
-        """Let the learners fetch what they will need next, each in turn."""
-        if not self._handles:
-            return
-        room = _AHEAD * self._pieces
-        while self._waiting and len(self._desks[self._turn]) < room:
+        """Let the learners fetch what they will need next: in turn, but who lost some comes first."""
+        while self._waiting and self._handles:
+            rank = min(range(self._count), key=lambda rank: len(self._desks[rank]))
+            if len(self._desks[rank]) >= _AHEAD * self._pieces:
+                return
             piece = self._waiting.popleft()
-            self._desks[self._turn].fetching[piece.identity] = piece
-            self._fetch(self._turn, piece)
-            self._turn = (self._turn + 1) % self._count
+            self._desks[rank].fetching[piece.identity] = piece
+            self._fetch(rank, piece)
 
     def _fetch(self, rank: int, piece: Piece) -> None:
         tag = ("fetch", self._generation, rank, piece.identity)

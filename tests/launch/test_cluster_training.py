@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from deltabeast.agents import Episodes
 from deltabeast.launch import train as local_engine
 from deltabeast.launch.cli import parse
 from deltabeast.launch.cluster.engine import ClusterTrainer
+from deltabeast.launch.cluster.learners import Learners, Piece
+from deltabeast.launch.cluster.ledger import Identity
+from deltabeast.launch.cluster.ray_cluster import ObjectGone, Reply
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.train import train
 
@@ -220,6 +223,39 @@ def test_a_learner_that_dies_of_being_saved_begins_again(
     assert f"process {killed[0]}) died: " in one.said() and "begins again from step 0 in 1 s" in one.said()
     assert newest(tmp_path)[0] == 200 and one.run.ledger.counts["undone"] == 10
     assert_accounts_balance(one)
+
+
+class Told:
+    """Stands in for a cluster: calls are written down and never answered."""
+
+    def __init__(self) -> None:
+        self.tags: list[Any] = []
+
+    def ask(self, handles: Sequence[Any], *_: Any, **__: Any) -> list[Any]:
+        return [None for _ in handles]
+
+    def call(self, *_: Any, tag: Any, returns: int = 1, group: str = "") -> list[Any]:
+        self.tags.append(tag)
+        return [None] * (returns - 1)
+
+
+def test_a_learner_whose_unrolls_died_gets_others() -> None:
+    """Those of one machine may all have been for the same learner, while the other has all it may have."""
+    told = Told()
+    learners = Learners(told, 2, 1, lambda rank: rank, in_order=False)  # type: ignore[arg-type]
+    learners.begin(None, None, lambda _: None)
+    for n in range(8):
+        learners.add(Piece(Identity(0, 0, n), None, "one"))
+    learners.bring()
+    fetches = {rank: [tag for tag in told.tags if tag[2] == rank] for rank in (0, 1)}
+    assert [tag[3].sequence for tag in fetches[0]] == [0, 2], "in turn"
+    for tag in fetches[1]:
+        assert isinstance(learners.take(Reply(tag, error=ObjectGone())), Piece)
+    told.tags.clear()
+    learners.bring()
+    for tag in (*fetches[0], *told.tags):
+        learners.take(Reply(tag, True))
+    assert learners.begin_update()
 
 
 def test_a_stop_before_the_learner_is_there_keeps_the_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
