@@ -47,6 +47,17 @@ def check(config: TrainConfig) -> None:
         raise ValueError("--discount must lie between 0 and 1")
 
 
+_OF_RAY = ("ray_address", "actor_cpus", "actor_gpus", "num_learners", "learner_cpus")
+
+
+def check_local(config: TrainConfig) -> None:
+    """Raise UsageError for options that the local engine would pass over in silence."""
+    given = [name for name in _OF_RAY if getattr(config, name) != getattr(TrainConfig, name)]
+    if given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"{flags}: only with --engine ray; add that, or omit what it is for")
+
+
 def worker_count(config: TrainConfig, device: torch.device, cores: int) -> int:
     """How many processes act and learn side by side. Raises ValueError if it cannot be as many as asked.
 

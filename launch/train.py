@@ -15,7 +15,7 @@ from ..envs import available_cores
 from .config import TrainConfig
 from .errors import RunError, UsageError
 from .machine import autocast_dtype, own_cores, pin, prepare_process, resolve_device
-from .plan import agent_spec, learner_config, share, worker_count
+from .plan import agent_spec, check_local, learner_config, share, worker_count
 from .progress import Window
 from .randomness import rng_states, set_rng_states
 from .run import Run, Update
@@ -57,6 +57,7 @@ def make_run(config: TrainConfig, stack: ExitStack) -> Run:
         from .cluster.engine import ClusterTrainer
 
         return ClusterTrainer(config, stack)
+    check_local(config)
     return Trainer(config, stack)
 
 
