@@ -41,6 +41,8 @@ def runs_of(config: TrainConfig) -> list[TrainConfig]:
     """
     if config.seeds is not None and config.seeds < 1:
         raise ValueError("--seeds must be at least 1")
+    if config.num_learners != 1 or config.actor_gpus:
+        raise ValueError("--num-learners, --actor-gpus: each run of a sweep is whole on one node; omit them")
     if config.deterministic and config.num_workers not in (None, 1):
         raise ValueError("--deterministic leaves --num-workers at 1")
     games = list(PAPER_GAMES) if config.game == "paper20" else [config.game]
@@ -50,7 +52,8 @@ def runs_of(config: TrainConfig) -> list[TrainConfig]:
     for seed, game, core in itertools.product(seeds, games, cores):
         find_core(core)
         name = game if game is None else canonical_game(game)
-        run = replace(config, game=name, core=core, seed=seed, cores=(), seeds=None, engine="local")
+        run = replace(config, game=name, core=core, seed=seed, cores=(), seeds=None)
+        run.engine, run.ray_address = "local", None
         check(run)
         path = default_run_dir(run)
         root = config.run_dir or Path("runs")
@@ -109,7 +112,6 @@ class Job:
     run: TrainConfig
     handle: Handle = None
     where: Where | None = None
-    attempt: int = 0
     again_at: float | None = 0.0
     """when it may be started; None once it has been"""
     restarts: Restarts = field(default_factory=Restarts)
