@@ -206,27 +206,42 @@ def test_ray_accepts_the_example_of_a_cluster(tmp_path: Path, monkeypatch: pytes
         util.validate_config({**config, "head_start_ray_command_s": []})
 
 
-def test_the_slurm_script_starts_a_cluster_and_trains_on_it(tmp_path: Path) -> None:
-    """With stand-ins for Slurm's commands and for ours, which write down what they were told."""
-    told = tmp_path / "told"
-    stands_in = {
-        "scontrol": "echo first; echo second",
-        "srun": f'[ "${{@: -2:1}}" = hostname ] && echo 192.0.2.7 2001:db8::7 && exit\necho "$@" >> {told}',
-        "ray": "",
-        "deltabeast": f'echo deltabeast "$@" >> {told}; exit 7',
-    }
-    for name, body in stands_in.items():
-        path = tmp_path / name
+def slurm(folder: Path, **stands_in: str) -> subprocess.CompletedProcess[str]:
+    """Our script in a job of two nodes, with stand-ins for the commands it calls."""
+    for name, body in {"scontrol": "echo first; echo second", **stands_in}.items():
+        path = folder / name
         path.write_text(f"#!/bin/bash\n{body}\n")
         path.chmod(0o755)
     script = Path(cluster.__file__).parent / "slurm.sh"
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "x",
-                   "SLURM_CPUS_PER_TASK": "5", "SLURM_GPUS_ON_NODE": "2"}  # fmt: skip
-    done = subprocess.run(
-        ["bash", script, "--game", "gopher"], env=environment, capture_output=True, text=True
+    job = {"JOB_ID": "4012345", "JOB_NODELIST": "x", "CPUS_PER_TASK": "5", "GPUS_ON_NODE": "2"}
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", **{f"SLURM_{n}": v for n, v in job.items()}}
+    given = ["bash", script, "--game", "gopher"]
+    return subprocess.run(given, env=environment, capture_output=True, text=True, timeout=60)
+
+
+ADDRESS = '[ "${@: -2:1}" = hostname ] && echo 192.0.2.7 2001:db8::7 && exit'
+"""What srun answers first."""
+
+
+def test_the_slurm_script_starts_a_cluster_and_trains_on_it(tmp_path: Path) -> None:
+    """The stand-ins write down what they were told; where training ends, the nodes are stopped."""
+    told = tmp_path / "told"
+    until_all_told = f"until [ $(wc -l < {told}) = 3 ]; do sleep 0.01; done; exit 7"
+    done = slurm(
+        tmp_path,
+        srun=f'{ADDRESS}\necho "$@" >> {told}',
+        ray="",
+        deltabeast=f'echo deltabeast "$@" >> {told}; {until_all_told}',
     )
     assert done.returncode == 7, done.stderr
     lines = told.read_text()
-    assert "deltabeast train --engine ray --ray-address 192.0.2.7:6379 --game gopher\n" in lines
-    assert "-w first ray start --head --node-ip-address=192.0.2.7 --port=6379" in lines
-    assert "-w second ray start --address=192.0.2.7:6379 --num-cpus=5 --num-gpus=2 --block\n" in lines
+    assert "deltabeast train --engine ray --ray-address 192.0.2.7:22345 --game gopher\n" in lines
+    step = "--nodes=1 --ntasks=1 --cpus-per-task=5 --overlap -w"
+    assert f"{step} first ray start --head --node-ip-address=192.0.2.7 --port=22345" in lines
+    room = "--num-cpus=5 --num-gpus=2 --block\n"
+    assert f"{step} second ray start --address=192.0.2.7:22345 {room}" in lines
+
+
+def test_the_slurm_script_does_not_wait_for_a_head_that_failed(tmp_path: Path) -> None:
+    done = slurm(tmp_path, srun=f"{ADDRESS}\necho port in use >&2; exit 1", ray="exit 1", deltabeast="exit 7")
+    assert done.returncode == 1 and "port in use" in done.stderr
