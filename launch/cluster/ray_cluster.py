@@ -84,6 +84,7 @@ class Cluster:
         self._replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         # Pages of Ray's own about every process and node that dies: the run says so itself, in a line.
         vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
+        self._is_gone = False
         address = address or os.environ.get("RAY_ADDRESS")
         self.is_elsewhere = address not in (None, "local")
         """whether it was there before, and more machines may join it"""
@@ -97,8 +98,14 @@ class Cluster:
                 _node_ip_address="127.0.0.1",
                 **quiet,
             )
+            self._raylet = _raylet()
             return
         assert address is not None
+        if "://" in address:
+            raise UsageError(
+                f"--ray-address {address}: Ray Client carries no training; on a machine of the cluster say "
+                "auto, or HOST:PORT as in `ray start`"
+            )
         try:
             _reach(address)
             ray.init(address=address, **quiet)
@@ -108,6 +115,7 @@ class Cluster:
                 f"--ray-address {address}: no Ray cluster answers there ({reason}); start one with "
                 "`ray start --head`, set RAY_AUTH_MODE=token if it asks for one, or omit it to train here"
             ) from error
+        self._raylet = _raylet()
 
     def __enter__(self) -> Cluster:
         return self
@@ -115,7 +123,21 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        ray.shutdown()
+        if not self._is_gone:
+            ray.shutdown()
+
+    def _look(self) -> None:
+        """Raise RunError if Ray has ended here: its next call would end this process too, without a word."""
+        try:
+            socket.create_connection(self._raylet, timeout=_REACH_SECONDS).close()
+        except ConnectionRefusedError:
+            self._is_gone = True
+            raise RunError(
+                "Ray was stopped or killed on this machine; start it, and the same command goes on from the "
+                "last checkpoint"
+            ) from None
+        except OSError:  # busy
+            return
 
     def start(
         self,
@@ -130,6 +152,7 @@ class Cluster:
 
         It dies with this one. Nothing restarts it or repeats a call to it by itself.
         """
+        self._look()
         options: dict[str, Any] = {"concurrency_groups": dict(groups)} if groups else {}
         remote: Any = ray.remote(
             num_cpus=cpus,
@@ -157,10 +180,14 @@ class Cluster:
         return rest
 
     def next_reply(self, timeout: float) -> Reply | None:
+        """Raises RunError if Ray itself has ended on this machine."""
         try:
-            return self._replies.get(timeout=timeout)
+            reply = self._replies.get(timeout=timeout)
         except queue.Empty:
             return None
+        if isinstance(reply.error, ProcessDied):
+            self._look()
+        return reply
 
     def ask(
         self, handles: Sequence[Handle], method: str, *arguments: Any, patience: Callable[[float], None]
@@ -181,6 +208,7 @@ class Cluster:
                 raise _translated(error) from None
 
     def put(self, value: Any) -> Ref:
+        self._look()
         return ray.put(value)
 
     def kill(self, handle: Handle) -> None:
@@ -204,6 +232,13 @@ def where() -> Where:
     """The place of the process that asks."""
     context = ray.get_runtime_context()
     return Where(f"{ray.util.get_node_ip_address()}-{context.get_node_id()[:6]}", os.getpid())
+
+
+def _raylet() -> tuple[str, int]:
+    """Where Ray's own process on this machine listens."""
+    here = ray.get_runtime_context().get_node_id()
+    (node,) = (node for node in ray.nodes() if node["NodeID"] == here)
+    return node["NodeManagerAddress"], node["NodeManagerPort"]
 
 
 def node_address() -> str:

@@ -458,6 +458,26 @@ def alive(pids: set[int]) -> set[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+def test_the_end_of_ray_itself_is_told(tmp_path: Path) -> None:
+    """As after `ray stop`: left alone, Ray's library would end the process without a word."""
+    with pong(tmp_path / "run") as process:
+        end = time.monotonic() + 70
+        while not last_step(tmp_path / "run"):
+            assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
+            time.sleep(0.05)
+        others = family(process.pid)
+        (raylet,) = (p for p in others if Path(f"/proc/{p}/comm").read_text().strip() == "raylet")
+        os.kill(raylet, signal.SIGKILL)
+        said = process.communicate(timeout=60)[0]
+    assert process.returncode == 1 and "Traceback" not in said, said
+    assert "Ray was stopped or killed on this machine; start it, and the same command goes on" in said
+    end = time.monotonic() + 30
+    while alive(others):
+        assert time.monotonic() < end, alive(others)
+        time.sleep(0.1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
 def test_a_game_on_a_cluster_of_its_own(tmp_path: Path) -> None:
     """Asked to stop as from a terminal, killed, run again: it goes on, and leaves no process behind."""
     run_dir = tmp_path / "run"
