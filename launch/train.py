@@ -38,6 +38,8 @@ def train(config: TrainConfig) -> None:
         if config.cores or config.seeds is not None or config.game == PAPER_GAMES:
             _sweep(config)
             return
+        if config.engine == "local":
+            check_local(config)
         with ExitStack() as stack:
             make_run(config, stack).run()
     except CheckpointError as error:
@@ -57,7 +59,6 @@ def make_run(config: TrainConfig, stack: ExitStack) -> Run:
         from .cluster.engine import ClusterTrainer
 
         return ClusterTrainer(config, stack)
-    check_local(config)
     return Trainer(config, stack)
 
 
