@@ -17,6 +17,8 @@ import tempfile
 import warnings
 from pathlib import Path
 
+from torch import Tensor
+
 # Sums keep their order and nan stays nan, but errno and traps, which nobody reads, need not be served.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 
@@ -52,6 +54,11 @@ def library(source: str, define: str) -> ctypes.CDLL:
         return ctypes.CDLL(str(made))
     except OSError as error:  # a folder from which nothing may be executed, for one
         raise CannotBuildError(f"cannot load C kernels: {error}") from error
+
+
+def pointers(*xs: Tensor | None) -> list[ctypes.c_void_p]:
+    """Arguments of a function of a library: NULL where there is no tensor, or nothing in it."""
+    return [ctypes.c_void_p(x.data_ptr() if x is not None and x.numel() else None) for x in xs]
 
 
 def _build(source: str, define: str, threads: bool) -> Path:

@@ -181,8 +181,7 @@ def _sizes(x: Tensor) -> tuple[int, ...]:
 
 def _call(dtype: torch.dtype, name: str, sizes: tuple[int, ...], largest: Tensor, *xs: Tensor) -> None:
     integers = [ctypes.c_int64(size) for size in (*sizes, _threads(largest))]
-    pointers = [ctypes.c_void_p(x.data_ptr() if x.numel() else None) for x in xs]
-    getattr(compiling.library("images.c", _DTYPES[dtype]), name)(*integers, *pointers)
+    getattr(compiling.library("images.c", _DTYPES[dtype]), name)(*integers, *compiling.pointers(*xs))
 
 
 def _threads(largest: Tensor) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from . import compiling
+from .compiling import pointers
 
 LANES = 16
 """Numbers in a block of a row, as in the source."""
@@ -48,7 +49,7 @@ def delta_forward(
 ) -> None:
     """Fills outputs: y, W after the last step, and unless it is empty the error."""
     strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
-    _call("delta_forward", W, reset, *strided, *_pointers(W, *outputs))
+    _call("delta_forward", W, reset, *strided, *pointers(W, *outputs))
 
 
 def delta_backward(
@@ -65,7 +66,7 @@ def delta_backward(
 ) -> None:
     """Fills grads: of q, k, v, beta and W."""
     strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
-    _call("delta_backward", W, reset, *strided, *_pointers(W, error, dy, dW_T, *grads))
+    _call("delta_backward", W, reset, *strided, *pointers(W, error, dy, dW_T, *grads))
 
 
 def delta_rnn_forward(
@@ -73,7 +74,7 @@ def delta_rnn_forward(
 ) -> None:
     """Fills outputs: y, R after the last step, and unless they are empty error and p."""
     strided = (_strided(z), _strided(k), _strided(v), _strided(beta))
-    _call("delta_rnn_forward", R, reset, *strided, *_pointers(R, y0, *outputs[:-1]))
+    _call("delta_rnn_forward", R, reset, *strided, *pointers(R, y0, *outputs[:-1]))
 
 
 def delta_rnn_backward(
@@ -90,8 +91,8 @@ def delta_rnn_backward(
 ) -> None:
     """Fills grads: of z, k, v, beta, R and y0."""
     past = _new_past(R, len(reset))
-    pointers = _pointers(R, error, p, dy, dR_T, *grads, past)
-    _call("delta_rnn_backward", R, reset, _strided(k), _strided(beta), *pointers)
+    saved = pointers(R, error, p, dy, dR_T, *grads, past)
+    _call("delta_rnn_backward", R, reset, _strided(k), _strided(beta), *saved)
 
 
 def recurrent_delta_forward(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *others: Tensor) -> None:
@@ -99,7 +100,7 @@ def recurrent_delta_forward(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *othe
     they are empty g, the q, k, beta used, and error."""
     *slow, W, y0, reset = others[:7]
     strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
-    _call("recurrent_delta_forward", W, reset, *strided, *_pointers(*slow, W, y0, *others[7:-1]))
+    _call("recurrent_delta_forward", W, reset, *strided, *pointers(*slow, W, y0, *others[7:-1]))
 
 
 def recurrent_delta_backward(
@@ -122,7 +123,7 @@ def recurrent_delta_backward(
     """Fills grads: of q, k, v, beta, W and y0."""
     past = _new_past(W, len(reset))
     saved = (Rq, Rk, Rv, rb, W, g, q_used, k_used, beta_used, error)
-    _call("recurrent_delta_backward", W, reset, *_pointers(*saved, dy, dW_T, *grads, past))
+    _call("recurrent_delta_backward", W, reset, *pointers(*saved, dy, dW_T, *grads, past))
 
 
 def _blocks(size: int) -> int:
@@ -142,11 +143,6 @@ def _threads(W: Tensor, steps: int) -> int:
 
 def _strided(x: Tensor | None) -> _Strided:
     return _Strided() if x is None else _Strided(x.data_ptr(), *x.stride()[:3])
-
-
-def _pointers(*xs: Tensor | None) -> list[ctypes.c_void_p]:
-    """NULL where there is none, or nothing to keep."""
-    return [ctypes.c_void_p(x.data_ptr() if x is not None and x.numel() else None) for x in xs]
 
 
 def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
