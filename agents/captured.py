@@ -17,8 +17,9 @@ Results = TypeVar("Results")
 
 _WARM_UP = 3
 """Runs before the capture: kernels are compiled and chosen in them."""
-_ONE_AT_A_TIME = threading.Lock()
-"""Of the captures of a process; each waits for the whole device first, which none allows while it lasts."""
+ALONE = threading.Lock()
+"""Held by what waits for the whole device, which no capture of the process allows while it lasts: captures do
+so themselves, before they begin, and so does compiling."""
 
 
 def record(
@@ -29,7 +30,7 @@ def record(
     `run` is called some times before, for real. `generator` is what it draws from, if not the default one.
     Raises RuntimeError if a graph cannot hold what it does: it waits for the device, for instance.
     """
-    with _ONE_AT_A_TIME:
+    with ALONE:
         graph = torch.cuda.CUDAGraph()
         if generator is not None:
             graph.register_generator_state(generator)

@@ -40,7 +40,7 @@ def send(scalars: Mapping[str, Tensor]) -> Late:
     values = torch.stack([value.detach().to(torch.float32) for value in scalars.values()])
     if not values.is_cuda:
         return Late(lambda: dict(zip(names, values.tolist(), strict=True)))
-    arrived = torch.cuda.Event()
+    arrived = torch.cuda.Event(blocking=True)  # waiting leaves the core to the emulators
     there = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
     arrived.record(torch.cuda.current_stream(values.device))
 

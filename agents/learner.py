@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .captured import Captured
+from .captured import ALONE, Captured
 from .late import Late, send
 from .losses import baseline_loss, policy_entropy, policy_gradient_loss
 from .network import REWARD_LIMIT, Agent, Bptt
-from .rmsprop import RMSprop
+from .rmsprop import RMSprop, rmsprop_if
 from .unroll import Episodes, Unroll
 from .vtrace import action_log_probs, vtrace_from_log_rhos
 
@@ -69,9 +70,14 @@ class Learner:
     and while it runs the next one may be enqueued. One that is not finite changes nothing there either, nor
     does any after it, until the host sees it and raises NonFiniteError: at the next update or look. With
     `capture` each half of an update, `backward` and `step`, runs as one CUDA graph there.
+
+    With `compile`, on any device, loss, gradients and step are what `torch.compile` makes of them; where it
+    cannot, a warning says so and they are computed as they stand.
     """
 
-    def __init__(self, agent: Agent, config: LearnerConfig, capture: bool = True) -> None:
+    def __init__(
+        self, agent: Agent, config: LearnerConfig, capture: bool = True, compile: bool = False
+    ) -> None:
         self.agent = agent
         self.config = config
         self.optimizer = RMSprop(
@@ -83,7 +89,11 @@ class Learner:
         device = agent.policy.weight.device
         self._waits = not _enqueues(device)
         self._captures = capture and not self._waits
-        self._graphs: dict[Callable[..., Any], Captured] = {}
+        self._compiles = compile
+        self._evaluate = torch.compile(self.loss, dynamic=False) if compile else self.loss
+        self._step = torch.compile(rmsprop_if, dynamic=False) if compile else rmsprop_if
+        self._ready: dict[Callable[..., Any], Callable[..., Any]] = {}
+        """what runs in place of the halves of an update"""
         self._sound = torch.ones((), dtype=torch.bool, device=device)
         """whether all updates so far were finite"""
         self._lr = torch.zeros((), device=device)
@@ -172,19 +182,35 @@ class Learner:
             self._sound.fill_(True)
 
     def _run(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> Any:
-        """`function(*inputs)`; as a CUDA graph, from the first call on, where that is wanted."""
-        if not self._captures:
-            return function(*inputs)
-        if function not in self._graphs:
+        """`function(*inputs)`; from the first call on compiled and as a CUDA graph, where that is wanted."""
+        if function not in self._ready:
             self._sound.fill_(False)  # running it to warm up must not change a weight
-            self._graphs[function] = Captured(function, inputs)
-            self._sound.fill_(True)
-        return self._graphs[function](*inputs)
+            try:
+                self._ready[function] = self._prepare(function, inputs)
+            finally:
+                self._sound.fill_(True)
+        return self._ready[function](*inputs)
+
+    def _prepare(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> Callable[..., Any]:
+        if self._compiles:
+            copies = [x.clone() for x in inputs]  # a step that changes no weight zeroes gradients
+            try:
+                with ALONE, warnings.catch_warnings():
+                    # Core and heads are float32 for a reason: actor and learner agree.
+                    warnings.filterwarnings("ignore", "TensorFloat32")
+                    function(*copies)
+            except NonFiniteError:
+                raise
+            except RuntimeError as error:
+                reason = str(error).strip().split("\n")[0]
+                warnings.warn(f"torch.compile fails here; the learner runs without: {reason}", stacklevel=2)
+                self._evaluate, self._step, self._compiles = self.loss, rmsprop_if, False
+        return Captured(function, inputs) if self._captures else function
 
     def _differentiate(self, *tensors: Tensor) -> tuple[dict[str, Tensor], list[Tensor | None]]:
         """The metrics of a batch, given as `Unroll.tensors`, and the gradients of the parameters."""
         batch = Unroll.of(tensors)
-        loss, metrics = self.loss(batch)
+        loss, metrics = self._evaluate(batch)
         if self._waits and not torch.isfinite(loss):
             self._fail({**_named_inputs(batch), **dict(self.agent.named_parameters()), **metrics}, "loss")
         self.optimizer.zero_grad(set_to_none=True)
@@ -206,7 +232,7 @@ class Learner:
             self._fail({n: g for n, g in named.items() if g is not None}, "gradient norm")
         nn.utils.clip_grads_with_norm_(parameters, self.config.max_grad_norm, grad_norm)
         self._sound.logical_and_(grad_norm.isfinite())
-        self.optimizer.step_if(self._sound, self._lr)
+        self.optimizer.step_if(self._sound, self._lr, self._step)
         return grad_norm
 
     def loss(self, batch: Unroll) -> tuple[Tensor, dict[str, Tensor]]:
@@ -260,7 +286,7 @@ class Learner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
-        self._graphs.clear()  # they know where the old state was
+        self._ready.clear()  # graphs know where the old state was
         self._enqueued = None
         self.steps = state["steps"]
         self.version = state["version"]

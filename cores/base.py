@@ -45,6 +45,7 @@ class Core(nn.Module, ABC):
         y, state = self.unroll(x.unsqueeze(0), state, reset.unsqueeze(0))
         return y.squeeze(0), state
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # loops over steps take minutes to compile
     def unroll_per_step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         """`unroll` with the state held constant at every step: no gradient crosses a time step.
 

@@ -159,7 +159,8 @@ class FastWeightCore(Core):
     def _run(self, x: Tensor, state: State, reset: Tensor, measure: bool) -> tuple[Tensor, State]:
         stats: Stats | None = {} if measure else None
         x = self.input_proj(x)
-        if torch.is_grad_enabled():  # what actors hand over from inference_mode could not be differentiated
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            # what actors hand over from inference_mode could not be differentiated
             state = tuple(part.clone() if part.is_inference() else part for part in state)
         layer_states = zip(*(part.unbind(1) for part in state), strict=True)
         next_states = []

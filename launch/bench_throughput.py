@@ -41,7 +41,7 @@ class Throughput:
     learning: float
     bound: float
     """what training could reach: with turns 1 / (1/emulation + 1/inference + 1/learning); where actors
-    overlap with the learner, the slower of the two"""
+    overlap with the learner, the slowest of acting, all emulators busy, and learning"""
     trained: float
     share_of_bound: float
     share_of_emulation: float
@@ -94,7 +94,7 @@ def _measure(trainer: Trainer, seconds: float) -> Throughput:
     trained, rows, bus_bytes = _training(trainer, seconds)
     if trainer.overlaps():
         acting = len(trainer.actors) / (1 / emulation + 1 / inference)
-        bound = min(acting, learning)
+        bound = min(acting, emulation, learning)
     else:
         bound = 1 / (1 / emulation + 1 / inference + 1 / learning)
     names = ("emulation", "inference", "learning", "waiting")

@@ -65,6 +65,9 @@ class TrainConfig:
     overlap: Literal["auto", "on", "off"] = "auto"
     """Whether actors act while the learner learns. auto: yes with a GPU, no on CPUs, where both would
     fight for the same cores."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Whether torch.compile fuses the learner's loss, gradients and step; the first update waits for it.
+    auto: yes with a GPU, no on CPUs, where it brings nothing."""
     unroll_length: int = 50
     """Agent steps an actor takes before it hands over to the learner."""
     batch_size: int = 32
@@ -238,6 +241,8 @@ class BenchThroughputConfig:
     """Processes that act and learn side by side on a CPU; default: one a core."""
     overlap: Literal["auto", "on", "off"] = "auto"
     """Whether actors act while the learner learns."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Whether torch.compile fuses the learner's work."""
     unroll_length: int = 50
     """Agent steps of an unroll."""
     batch_size: int = 32

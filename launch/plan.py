@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from gymnasium.vector import VectorEnv
 
-from ..agents import Agent, AgentSpec, LearnerConfig, default_stem, find_checkpoints
+from ..agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem, find_checkpoints
 from .config import TrainConfig
 from .errors import UsageError
 
@@ -35,6 +35,8 @@ def check(config: TrainConfig) -> None:
         raise ValueError(f"--protocol {config.protocol}: protocols are for --game, not for --env; omit it")
     if config.deterministic and config.overlap == "on":
         raise ValueError("--deterministic takes turns, so it excludes --overlap on")
+    if config.deterministic and config.compile == "on":
+        raise ValueError("--deterministic excludes --compile on, which may choose other code at every start")
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"--seed {config.seed}: give a number from 0 to {2**31 - 1}")
     for name in ("learning_rate", "rmsprop_eps", "max_grad_norm"):
@@ -123,6 +125,7 @@ _MAY_CHANGE = {
         "num_learners",
         "learner_cpus",
         "overlap",
+        "compile",
         "deterministic",
         "run_dir",
         "resume",
@@ -156,6 +159,19 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
         game=config.game,
         env_id=config.env,
         protocol=config.protocol,
+    )
+
+
+def make_learner(agent: Agent, config: TrainConfig, total_steps: int) -> Learner:
+    """The learner of an agent that is where it learns."""
+    device = agent.policy.weight.device
+    return Learner(
+        agent,
+        learner_config(config, total_steps),
+        # Warming up draws random numbers, so that a resume would not repeat what a graph did.
+        capture=not config.deterministic,
+        compile=config.compile == "on"
+        or (config.compile == "auto" and device.type == "cuda" and not config.deterministic),
     )
 
 

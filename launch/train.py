@@ -10,12 +10,12 @@ import torch
 from gymnasium.vector import VectorEnv
 from rich.console import Console
 
-from ..agents import Actor, Agent, CheckpointError, Learner, WeightStore, make_actor_agent
+from ..agents import Actor, Agent, CheckpointError, WeightStore, make_actor_agent
 from ..envs import available_cores
 from .config import TrainConfig
 from .errors import RunError, UsageError
 from .machine import autocast_dtype, own_cores, pin, prepare_process, resolve_device
-from .plan import agent_spec, check_local, learner_config, share, worker_count
+from .plan import agent_spec, check_local, make_learner, share, worker_count
 from .progress import Window
 from .randomness import rng_states, set_rng_states
 from .run import Run, Update
@@ -92,10 +92,7 @@ class Trainer(Run):
         stack.callback(self.workers.close)
         self.workers.share(agent)
 
-        # Warming up draws random numbers, so that a resume would not repeat what a graph did.
-        self.learner = Learner(
-            agent, learner_config(config, self.total_steps), capture=not config.deterministic
-        )
+        self.learner = make_learner(agent, config, self.total_steps)
         if state is not None:
             self.learner.load_state_dict(state["learner"])
         self.weights = WeightStore(agent, self.learner.version)

@@ -21,13 +21,13 @@ import torch.multiprocessing  # teaches pickle to send tensors in shared memory 
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from ..agents import Actor, Agent, Learner, NonFiniteError, Part
+from ..agents import Actor, Agent, NonFiniteError, Part
 from ..agents.weights import SharedWeights
 from ..envs import make_vector_env
 from . import published
 from .config import TrainConfig
 from .machine import keep_freed_memory, pin
-from .plan import learner_config
+from .plan import make_learner
 from .sources import ActorError, Lockstep
 from .supervision import how_it_ended
 
@@ -44,7 +44,7 @@ class Worker:
         self.share = config
         self.agent = agent
         self.device = torch.device("cpu")
-        self.learner = Learner(agent, learner_config(config, total_steps=1))  # it takes no step
+        self.learner = make_learner(agent, config, total_steps=1)  # it takes no step
         self.weights = SharedWeights()
         env = make_env(config, threads)
         self.actors = [Actor(env, agent, self.weights, config.unroll_length, seed=config.seed * 1000 + index)]

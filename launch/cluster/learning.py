@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...agents import Agent, AgentSpec, Episodes, Learner, Unroll, join
+from ...agents import Agent, AgentSpec, Episodes, Unroll, join
 from ..config import TrainConfig
 from ..machine import autocast_dtype, keep_freed_memory
-from ..plan import learner_config
+from ..plan import make_learner
 from ..randomness import rng_states, seed_everything, set_rng_states
 from . import ray_cluster
 from .collective import Collective
@@ -62,9 +62,7 @@ class LearnerProcess:
         torch.backends.cudnn.benchmark = not config.deterministic
         agent = Agent(spec).to(self._device)
         agent.autocast_dtype = autocast_dtype(config.precision, self._device, spec.stem)
-        # Warming up a graph draws random numbers, so that a resume would not repeat what it did.
-        capture = not config.deterministic
-        self._learner = Learner(agent, learner_config(config, self._total_steps), capture)
+        self._learner = make_learner(agent, config, self._total_steps)
         self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
         return ray_cluster.where()
 
