@@ -70,20 +70,28 @@ def on_the_gpu(batch: Unroll) -> Unroll:
     return replace(Unroll.of([x.cuda() for x in batch.tensors()]), episodes=batch.episodes)
 
 
-def make_learners(core: str, autocast: torch.dtype | None = None, **config: float) -> list[Learner]:
-    """On the GPU: one whose updates are captured, and one whose updates are not."""
+def make_learners(
+    core: str, autocast: torch.dtype | None = None, compile: bool = False, **config: float
+) -> list[Learner]:
+    """On the GPU: one whose updates are captured, and compiled or not, and one whose updates are neither."""
     agent = Agent(AgentSpec((5,), 3, core, "mlp")).cuda()
     agent.autocast_dtype = autocast
     settings = LearnerConfig(total_steps=10_000, **config)  # type: ignore[arg-type]
-    return [Learner(copy.deepcopy(agent), settings, capture) for capture in (True, False)]
+    return [
+        Learner(copy.deepcopy(agent), settings, capture, compile and capture) for capture in (True, False)
+    ]
 
 
 @needs_gpu
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
-def test_a_captured_update_is_an_update(core: str, autocast: torch.dtype | None, seed: int) -> None:
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_captured_update_is_an_update(
+    core: str, autocast: torch.dtype | None, compile: bool, seed: int
+) -> None:
     """With a learning rate that falls, and a batch of another shape, and state that is loaded, in between."""
-    learner, expected = make_learners(core, autocast, learning_rate=0.01)
+    torch._dynamo.reset()
+    learner, expected = make_learners(core, autocast, compile, learning_rate=0.01)
     cpu = Agent(learner.agent.spec)
     for update in range(6):
         batch = on_the_gpu(make_batch(cpu, columns=7 if update == 3 else 4))
@@ -94,7 +102,8 @@ def test_a_captured_update_is_an_update(core: str, autocast: torch.dtype | None,
         for p, q in zip(learner.agent.parameters(), expected.agent.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-2, atol=1e-3)
         learner.agent.load_state_dict(expected.agent.state_dict())  # or rounding would add up
-    assert [graph._replay is not None for graph in learner._graphs.values()] == [True, True]
+    assert [graph._replay is not None for graph in learner._ready.values()] == [True, True]
+    assert learner._compiles == compile, "it could not"
 
 
 @needs_gpu
@@ -122,10 +131,11 @@ def test_a_gpu_skips_what_is_not_finite(capture: bool, seed: int) -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("capture", [True, False])
-def test_an_update_waits_for_nothing(capture: bool, seed: int) -> None:
+@pytest.mark.parametrize("how", ["as it is", "captured", "compiled and captured"])
+def test_an_update_waits_for_nothing(how: str, seed: int) -> None:
     """torch raises wherever the host would wait for the device."""
-    learner = make_learners("rdn")[0 if capture else 1]
+    torch._dynamo.reset()
+    learner = make_learners("rdn", compile="compiled" in how)[0 if "captured" in how else 1]
     cpu = Agent(learner.agent.spec)
     weights = WeightStore(learner.agent)
     batches = [on_the_gpu(make_batch(cpu)) for _ in range(5)]

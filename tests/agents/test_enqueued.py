@@ -48,7 +48,7 @@ def as_on_a_gpu(plain: Learner, capture: bool = True) -> Learner:
 
 
 def is_captured(twin: Learner) -> bool:
-    return [graph._replay is not None for graph in twin._graphs.values()] == [True, True]
+    return [graph._replay is not None for graph in twin._ready.values()] == [True, True]
 
 
 def memory(one: Learner) -> list[Tensor]:
@@ -195,7 +195,7 @@ def test_an_infinite_loss_with_finite_gradients_changes_nothing(
         value, metrics = loss(batch)
         return value + more, metrics
 
-    monkeypatch.setattr(twin, "loss", overflows)
+    monkeypatch.setattr(twin, "_evaluate", overflows)
     batch = make_batch(plain.agent)
     plain.update(batch)
     twin.update(batch)

@@ -245,6 +245,7 @@ WRONG = {
     "learning rate": ((*CARTPOLE, "--learning-rate", "nan"), "--learning-rate must be positive"),
     "discount": ((*CARTPOLE, "--discount", "1.5"), "--discount must lie between 0 and 1"),
     "turns and threads": ((*CARTPOLE, "--deterministic", "--overlap", "on"), "excludes --overlap on"),
+    "the same and other code": ((*CARTPOLE, "--deterministic", "--compile", "on"), "excludes --compile on"),
     "no engine": (
         (*CARTPOLE, "--ray-address", "auto", "--num-learners", "2"),
         "--ray-address, --num-learners: only with --engine ray; add that, or omit",

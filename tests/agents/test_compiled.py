@@ -1,0 +1,183 @@
+"""What `torch.compile` makes of an update is that update, compiled once; where it fails, nothing is lost.
+
+Most cases trace and differentiate as everywhere, but have PyTorch compute what was traced ("aot_eager"): that
+is exact, and quick. test_captured.py has what needs a GPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from random_batches import B, make_batch, make_learner
+
+from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll
+from deltabeast.cores import core_names
+from deltabeast.launch import plan
+from deltabeast.launch.config import TrainConfig
+
+CORES = sorted({*core_names()} - {"rdn-large"})  # which is rdn, and slow
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    name = getattr(request, "param", "aot_eager")
+    torch._dynamo.reset()  # the cases share their code, which may be compiled only so often
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=name))
+    yield name
+    torch.compiler.set_stance("default")
+
+
+def compiled(plain: Learner) -> Learner:
+    twin = Learner(copy.deepcopy(plain.agent), plain.config, compile=True)
+    twin.load_state_dict(copy.deepcopy(plain.state_dict()))
+    return twin
+
+
+def memory(one: Learner) -> list[torch.Tensor]:
+    """All that an update changes."""
+    states = (one.optimizer.state[p] for p in one.agent.parameters() if p in one.optimizer.state)
+    return [*one.agent.parameters(), *(x for state in states for x in state.values())]
+
+
+def assert_same(one: Learner, other: Learner) -> None:
+    assert (one.steps, one.version) == (other.steps, other.version)
+    for x, y in zip(memory(one), memory(other), strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_compiled_updates_are_the_plain_ones(core: str, backend: str, seed: int) -> None:
+    """Bit for bit, other inputs, weights and learning rates included, and compiled no more than once."""
+    plain = make_learner(core, learning_rate=0.1, max_grad_norm=5.0)
+    twin = compiled(plain)
+    for update in range(3):
+        batch = make_batch(plain.agent)
+        assert twin.update(batch) == plain.update(batch)
+        assert_same(twin, plain)
+        if update == 0:
+            torch.compiler.set_stance("fail_on_recompile")
+    assert twin._compiles
+
+
+def test_loops_over_steps_are_left_out(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """A graph of fifty steps takes minutes to compile; what stands around them is compiled."""
+    code = ""
+
+    def note(graph: torch.fx.GraphModule, inputs: object) -> Any:
+        nonlocal code
+        code += graph.code
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=note))
+    for bptt in ("full", "per_step"):
+        torch._dynamo.reset()
+        code = ""
+        plain = make_learner("rdn", bptt=bptt)
+        twin = compiled(plain)
+        for _ in range(2):
+            batch = make_batch(plain.agent)
+            assert twin.update(batch) == plain.update(batch)
+        assert_same(twin, plain)
+        assert "log_softmax" in code and "foreach" in code
+        assert ("recurrent_delta" in code) == (bptt == "full")
+
+
+@pytest.mark.parametrize("stem", ["residual", "nature"])
+def test_images_and_autocast(stem: str, backend: str, seed: int) -> None:
+    agent = Agent(AgentSpec((4, 84, 84), 3, "delta_net", stem))
+    agent.autocast_dtype = torch.bfloat16
+    plain = Learner(agent, LearnerConfig(total_steps=10_000))
+    twin = compiled(plain)
+    twin.agent.autocast_dtype = torch.bfloat16
+    for _ in range(2):
+        batch = make_batch(agent, columns=2)
+        frame = torch.randint(256, (*batch.done.shape, 4, 84, 84), dtype=torch.uint8)
+        batch = replace(batch, frame=frame)
+        assert twin.update(batch) == pytest.approx(plain.update(batch), rel=1e-2, abs=1e-3)
+    for p, q in zip(twin.agent.parameters(), agent.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["inductor"], indirect=True)
+def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
+    """Also where a batch is not finite: nothing changes, the culprit is named, and learning goes on."""
+    plain = make_learner("rdn", learning_rate=0.01)
+    twin = compiled(plain)
+    for update in range(4):
+        batch = make_batch(plain.agent)
+        if update == 2:
+            before = [x.clone() for x in memory(twin)]
+            with pytest.raises(NonFiniteError, match="update 3 is not finite: first in rewards"):
+                twin.update(poisoned(batch))
+            assert all(torch.equal(x, y) for x, y in zip(memory(twin), before, strict=True))
+        assert twin.update(batch) == pytest.approx(plain.update(batch), rel=1e-3, abs=1e-4)
+        for x, y in zip(memory(twin), memory(plain), strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-5)
+    assert twin._compiles
+
+
+def poisoned(batch: Unroll) -> Unroll:
+    reward = batch.reward.clone()
+    reward[2, 1] = math.nan
+    return replace(batch, reward=reward)
+
+
+def test_the_first_batch_may_be_the_one_that_is_not_finite(backend: str, seed: int) -> None:
+    plain = make_learner()
+    twin = compiled(plain)
+    for _ in range(2):
+        with pytest.raises(NonFiniteError, match="update 1 is not finite: first in rewards"):
+            twin.update(poisoned(make_batch(plain.agent)))
+    batch = make_batch(plain.agent)
+    assert twin.update(batch) == plain.update(batch)
+    assert_same(twin, plain)
+    assert twin._compiles
+
+
+@pytest.mark.parametrize("half", ["loss", "rmsprop_if"])
+def test_what_cannot_be_compiled_runs_as_it_is(half: str, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    def cannot(function: Any, **options: object) -> Any:
+        def fails(*inputs: object) -> None:
+            raise RuntimeError("backend='inductor' raised:\nno compiler")
+
+        return fails if function.__name__ == half else function
+
+    monkeypatch.setattr(torch, "compile", cannot)
+    plain = make_learner("rdn")
+    twin = compiled(plain)
+    batch = make_batch(plain.agent)
+    with pytest.warns(UserWarning, match=r"torch.compile fails here; the learner runs without: backend='ind"):
+        metrics = twin.update(batch)
+    assert metrics == plain.update(batch)
+    for columns in (B, B + 1):
+        batch = make_batch(plain.agent, columns=columns)
+        assert twin.update(batch) == plain.update(batch)
+    assert_same(twin, plain)
+
+
+@pytest.mark.parametrize(
+    ("compile", "deterministic", "device", "wanted"),
+    [
+        ("auto", False, "cpu", False),
+        ("auto", False, "cuda", True),
+        ("auto", True, "cuda", False),
+        ("off", False, "cuda", False),
+        ("on", False, "cpu", True),
+    ],
+)
+def test_who_compiles(
+    compile: Any, deterministic: bool, device: str, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, bool] = {}
+    monkeypatch.setattr(plan, "Learner", lambda agent, config, **options: asked.update(options))
+    agent = make_learner("feedforward").agent
+    monkeypatch.setattr(torch.Tensor, "device", torch.device(device))
+    plan.make_learner(agent, TrainConfig(compile=compile, deterministic=deterministic), 100)
+    assert asked == {"capture": not deterministic, "compile": wanted}
