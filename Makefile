@@ -29,7 +29,7 @@ gpu: $(READY) ## on a machine with a GPU: test what needs it, then time kernels 
 	$(BIN)/python -m pytest tests/kernels tests/cores tests/agents tests/launch/test_bench_fla.py
 	mkdir -p results/gpu
 	$(BIN)/deltabeast bench kernels --device cuda --json results/gpu/kernels.json | tee results/gpu/kernels.txt
-	$(BIN)/deltabeast bench throughput --device cuda --num-actors 2 --num-envs 128 \
+	$(BIN)/deltabeast bench throughput --device cuda --num-envs 256 \
 		--json results/gpu/throughput.json | tee results/gpu/throughput.txt
 
 # Editable installs hide the package mapping from mypy; a folder of links shows it the same layout.

@@ -23,6 +23,7 @@ from rich.console import Console
 from .config import BenchThroughputConfig, TrainConfig
 from .errors import StoppedBySignal, UsageError
 from .machine import prepare_process
+from .plan import overlaps
 from .run_log import read_rows
 from .sources import batches
 from .train import Trainer
@@ -92,7 +93,7 @@ def _measure(trainer: Trainer, seconds: float) -> Throughput:
     learning = _together(trainer, _learning, seconds)
     core = _together(trainer, _core, seconds / 3)
     trained, rows, bus_bytes = _training(trainer, seconds)
-    if trainer.overlaps():
+    if overlaps(trainer.config, trainer.device):
         acting = len(trainer.actors) / (1 / emulation + 1 / inference)
         bound = min(acting, emulation, learning)
     else:

@@ -44,7 +44,8 @@ class TrainConfig:
     """Arithmetic of the stem; memory, heads and losses are float32. auto: bf16 where the hardware has it.
     The publication used fp32."""
     num_envs: int = 32
-    """Environments stepped together by each actor."""
+    """Environments stepped together by each actor; with a GPU in two halves, so that the games of one go on
+    while actions are chosen for the other."""
     num_actors: int = 1
     """Actors, each with --num-envs environments: threads, or under --engine ray processes. The publication
     ran 48 actors of one environment; one actor of many chooses their actions in one batch."""

@@ -85,6 +85,20 @@ def worker_count(config: TrainConfig, device: torch.device, cores: int) -> int:
     return count
 
 
+def overlaps(config: TrainConfig, device: torch.device) -> bool:
+    """Whether actors act while the learner learns; on CPUs both would fight for the same cores."""
+    wanted = {"on": True, "off": False, "auto": device.type == "cuda"}[config.overlap]
+    return wanted and not config.deterministic
+
+
+def groups(config: TrainConfig, device: torch.device) -> int:
+    """How many take an actor's environments between them: on a GPU two, where that can be; the games of one
+    are emulated while actions are chosen for the other."""
+    half, batch = config.num_envs // 2, config.batch_size
+    fits = config.num_envs % 2 == 0 and max(half, batch) % min(half, batch) == 0
+    return 2 if device.type == "cuda" and overlaps(config, device) and fits else 1
+
+
 def share(config: TrainConfig, count: int) -> TrainConfig:
     """What one of `count` processes does of a run."""
     return replace(config, num_envs=config.num_envs // count, batch_size=config.batch_size // count)

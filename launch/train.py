@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ..envs import available_cores
 from .config import TrainConfig
 from .errors import RunError, UsageError
 from .machine import autocast_dtype, own_cores, pin, prepare_process, resolve_device
-from .plan import agent_spec, check_local, make_learner, share, worker_count
+from .plan import agent_spec, check_local, groups, make_learner, overlaps, share, worker_count
 from .progress import Window
 from .randomness import rng_states, set_rng_states
 from .run import Run, Update
@@ -79,7 +80,9 @@ class Trainer(Run):
             pinned = own_cores(count)
             if pinned is not None:
                 stack.callback(pin(pinned[0]))
-            envs = [self._make_env(stack, threads) for _ in range(config.num_actors)]
+            split = groups(config, self.device)
+            part = replace(self.share, num_envs=self.share.num_envs // split)
+            envs = [self._make_env(stack, part, threads) for _ in range(config.num_actors * split)]
             spec = agent_spec(config, envs[0])
             self.agent = Agent(spec)
         except (ValueError, TypeError) as error:
@@ -113,13 +116,13 @@ class Trainer(Run):
             set_rng_states(state, self.device)  # last: whatever is built before draws from them
         self.begin(state is not None, notes, stack, console)
 
-    def _make_env(self, stack: ExitStack, threads: int) -> VectorEnv:
-        env = make_env(self.share, threads)
+    def _make_env(self, stack: ExitStack, config: TrainConfig, threads: int) -> VectorEnv:
+        env = make_env(config, threads)
         stack.callback(env.close)
         return env
 
     def _make_source(self, turn: int) -> Source:
-        if not self.overlaps():
+        if not overlaps(self.config, self.device):
             return Lockstep(self.actors, self.share.batch_size, turn, self._settle)
         on_start = _own_resources(len(self.actors), self.device)
         return Threads(self.actors, self.config.batch_size, self.stop, on_start, self._settle)
@@ -160,11 +163,6 @@ class Trainer(Run):
     def steps(self) -> int:
         return self.learner.steps
 
-    def overlaps(self) -> bool:
-        """Whether actors act while the learner learns; on CPUs both would fight for the same cores."""
-        wanted = {"on": True, "off": False, "auto": self.device.type == "cuda"}[self.config.overlap]
-        return wanted and not self.config.deterministic
-
     def working(self) -> Source:
         return self.source
 
@@ -187,7 +185,7 @@ class Trainer(Run):
 
     def new_window(self) -> Window:
         actors = [actor.stopwatch for actor in self.actors]
-        return Window(self.stopwatch, actors, in_turns=not self.overlaps())
+        return Window(self.stopwatch, actors, in_turns=not overlaps(self.config, self.device))
 
     def snapshot(self, actors: bool) -> dict[str, Any]:
         return {

@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,14 @@ from training_process import (
 )
 
 from deltabeast.agents import Learner, NonFiniteError, captured, find_checkpoints, learner, load_latest
-from deltabeast.launch import sources, supervision
+from deltabeast.launch import plan, sources, supervision
 from deltabeast.launch.cli import parse
+from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import RunError, StoppedBySignal, UsageError
 from deltabeast.launch.panel import Panel
 from deltabeast.launch.run_dir import claim
 from deltabeast.launch.sources import ActorError
-from deltabeast.launch.train import train
+from deltabeast.launch.train import Trainer, make_run, train
 
 FEEDFORWARD = ("--core", "feedforward", "--num-envs", "4", "--batch-size", "4", "--unroll-length", "5",
                "--device", "cpu", "--precision", "fp32", "--num-workers", "1")  # fmt: skip
@@ -342,6 +343,43 @@ def test_an_environment_that_does_not_repeat_itself_is_told(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="the environment did not repeat itself") as raised:
         run(tmp_path, *arguments, "--steps", "320")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "batch_size", "device", "more", "wanted"),
+    [
+        (32, 32, "cuda", {}, 2),
+        (256, 32, "cuda", {}, 2),
+        (2, 32, "cuda", {}, 2),
+        (1, 32, "cuda", {}, 1),
+        (33, 33, "cuda", {}, 1),
+        (48, 16, "cuda", {}, 1),  # 24 and 16: no whole batches
+        (32, 32, "cuda", {"overlap": "off"}, 1),
+        (32, 32, "cuda", {"deterministic": True}, 1),
+        (32, 32, "cpu", {}, 1),
+        (32, 32, "cpu", {"overlap": "on"}, 1),
+    ],
+)
+def test_a_gpu_has_the_environments_in_two_groups(
+    num_envs: int, batch_size: int, device: str, more: dict[str, Any], wanted: int
+) -> None:
+    config = TrainConfig(num_envs=num_envs, batch_size=batch_size, **more)
+    assert plan.groups(config, torch.device(device)) == wanted
+
+
+def test_groups_train_as_one_actor_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves of each actor's environments, all of them different, put together in every batch."""
+    monkeypatch.setattr("deltabeast.launch.train.groups", lambda config, device: 2)
+    arguments = (*FEEDFORWARD, "--overlap", "on", "--num-actors", "2", "--steps", "400", "--log-seconds", "0")
+    with ExitStack() as stack:
+        config = parse(["train", "--env", "training_envs:Match-v0", *arguments, "--run-dir", str(tmp_path)])
+        trainer = make_run(config, stack)
+        assert isinstance(trainer, Trainer)
+        assert [actor.num_envs for actor in trainer.actors] == [2, 2, 2, 2]
+        frames = torch.cat([actor._frame for actor in trainer.actors])
+        assert len(frames) == 8 and not torch.equal(frames[:2], frames[2:4])
+        trainer.run()
+    assert [int(row["step"]) for row in rows(tmp_path)] == list(range(20, 401, 20))
 
 
 # Failures
