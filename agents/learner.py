@@ -196,8 +196,8 @@ class Learner:
             copies = [x.clone() for x in inputs]  # a step that changes no weight zeroes gradients
             try:
                 with ALONE, warnings.catch_warnings():
-                    # Core and heads are float32 for a reason: actor and learner agree.
-                    warnings.filterwarnings("ignore", "TensorFloat32")
+                    # Its advice is not for users: TF32, say, would part the learner from its actors.
+                    warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
                     function(*copies)
             except NonFiniteError:
                 raise
