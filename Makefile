@@ -1,4 +1,6 @@
 # Everything runs in .venv, made on first use. `make help` lists the targets.
+SHELL := bash
+.SHELLFLAGS := -eo pipefail -c
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
@@ -25,12 +27,16 @@ demo: $(READY) ## train an RDN agent on a real Atari game and score it beside ra
 test: $(READY) lint ## lint, check types and run the tests
 	$(BIN)/python -m pytest
 
+GPU := results/gpu
+THROUGHPUT := $(BIN)/deltabeast bench throughput --device cuda --num-envs 256
 gpu: $(READY) ## on a machine with a GPU: test what needs it, then time kernels and training into results/gpu
 	$(BIN)/python -m pytest tests/kernels tests/cores tests/agents tests/launch/test_bench_fla.py
-	mkdir -p results/gpu
-	$(BIN)/deltabeast bench kernels --device cuda --json results/gpu/kernels.json | tee results/gpu/kernels.txt
-	$(BIN)/deltabeast bench throughput --device cuda --num-envs 256 \
-		--json results/gpu/throughput.json | tee results/gpu/throughput.txt
+	mkdir -p $(GPU)
+	$(BIN)/deltabeast bench kernels --device cuda --json $(GPU)/kernels.json | tee $(GPU)/kernels.txt
+	$(THROUGHPUT) --json $(GPU)/throughput.json | tee $(GPU)/throughput.txt
+	$(THROUGHPUT) --compile off --json $(GPU)/not-compiled.json | tee $(GPU)/not-compiled.txt
+	for core in lstm linear_transformer delta_net delta_rnn feedforward; do \
+		$(THROUGHPUT) --core $$core --rounds 1 --json $(GPU)/$$core.json | tee $(GPU)/$$core.txt; done
 
 # Editable installs hide the package mapping from mypy; a folder of links shows it the same layout.
 lint: $(READY) ## ruff and mypy

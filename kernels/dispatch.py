@@ -220,12 +220,13 @@ def _problem(backend: str, rule: str, inputs: tuple[Tensor, ...]) -> str | None:
     return problem
 
 
+_HAS_TRITON = find_spec("triton") is not None
 _NO_TRITON = "Triton is not installed; pip install triton (Linux only)"
 
 
 def _triton() -> Any:
     """`triton_rules`, imported when first asked for; None on machines that have no Triton."""
-    if find_spec("triton") is None:
+    if not _HAS_TRITON:
         return None
     from . import triton_rules
 
