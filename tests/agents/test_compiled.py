@@ -9,6 +9,9 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import os
+import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -22,6 +25,7 @@ from deltabeast.cores import core_names
 from deltabeast.launch import plan
 from deltabeast.launch.config import TrainConfig
 
+CXX = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
 CORES = sorted({*core_names()} - {"rdn-large"})  # which is rdn, and slow
 
 
@@ -105,6 +109,7 @@ def test_images_and_autocast(stem: str, backend: str, seed: int) -> None:
         torch.testing.assert_close(p, q, rtol=1e-2, atol=1e-4)
 
 
+@pytest.mark.skipif(not shutil.which(CXX), reason=f"no C++ compiler ({CXX})")
 @pytest.mark.parametrize("backend", ["inductor"], indirect=True)
 def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
     """Also where a batch is not finite: nothing changes, the culprit is named, and learning goes on."""
