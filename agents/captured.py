@@ -30,7 +30,7 @@ def record(
     """Record what `run` has the GPU do: its results, and what computes them anew, in the same memory.
 
     `run` is called some times before, for real. `generator` is what it draws from, if not the default one.
-    `priority` is what its kernels keep, whichever stream they are launched into; the lowest number goes first.
+    `priority` is what its kernels keep, whichever stream they are launched into; the lowest goes first.
     Raises RuntimeError if a graph cannot hold what it does: it waits for the device, for instance.
     """
     with ALONE:

@@ -125,7 +125,7 @@ def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
 
 
 def test_compiling_leaves_no_nodes_of_the_gradients_behind(backend: str, seed: int) -> None:
-    """A node of autograd's belongs to the stream that it was made on, and captures have a stream of their own."""
+    """A node of autograd's belongs to the stream that it was made on; captures have streams of their own."""
     twin = compiled(make_learner("lstm"))
     parameters, evaluate = list(twin.agent.parameters()), twin._evaluate
 
