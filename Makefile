@@ -25,12 +25,14 @@ demo: $(READY) ## train an RDN agent on a real Atari game and score it beside ra
 test: $(READY) lint ## lint, check types and run the tests
 	$(BIN)/python -m pytest
 
+# A test that fails takes no measurement along, but make fails in the end.
 gpu: $(READY) ## on a machine with a GPU: test what needs it, then time kernels and training into results/gpu
-	$(BIN)/python -m pytest tests/kernels tests/cores tests/agents tests/launch/test_bench_fla.py
 	mkdir -p results/gpu
-	$(BIN)/deltabeast bench kernels --device cuda --json results/gpu/kernels.json | tee results/gpu/kernels.txt
+	$(BIN)/python -m pytest tests/kernels tests/cores tests/agents tests/launch/test_bench_fla.py; tested=$$?; \
+	$(BIN)/deltabeast bench kernels --device cuda --json results/gpu/kernels.json | tee results/gpu/kernels.txt; \
 	$(BIN)/deltabeast bench throughput --device cuda --num-envs 256 \
-		--json results/gpu/throughput.json | tee results/gpu/throughput.txt
+		--json results/gpu/throughput.json | tee results/gpu/throughput.txt; \
+	exit $$tested
 
 # Editable installs hide the package mapping from mypy; a folder of links shows it the same layout.
 lint: $(READY) ## ruff and mypy
