@@ -5,10 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help install demo test gpu lint clean
+.PHONY: help install demo test gpu gpu-test gpu-kernels gpu-throughput lint clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | column -t -s $$'\t'
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -29,10 +29,14 @@ test: $(READY) lint ## lint, check types and run the tests
 
 GPU := results/gpu
 THROUGHPUT := $(BIN)/deltabeast bench throughput --device cuda --num-envs 256
-gpu: $(READY) ## on a machine with a GPU: test what needs it, then time kernels and training into results/gpu
+gpu: gpu-test gpu-kernels gpu-throughput ## on a machine with a GPU: test and time what needs it, into results/gpu (make -k gpu: whatever fails)
+gpu-test: $(READY)
 	$(BIN)/python -m pytest tests/kernels tests/cores tests/agents tests/launch/test_bench_fla.py
+gpu-kernels: $(READY)
 	mkdir -p $(GPU)
 	$(BIN)/deltabeast bench kernels --device cuda --json $(GPU)/kernels.json | tee $(GPU)/kernels.txt
+gpu-throughput: $(READY)
+	mkdir -p $(GPU)
 	$(THROUGHPUT) --json $(GPU)/throughput.json | tee $(GPU)/throughput.txt
 	$(THROUGHPUT) --compile off --json $(GPU)/not-compiled.json | tee $(GPU)/not-compiled.txt
 	for core in lstm linear_transformer delta_net delta_rnn feedforward; do \

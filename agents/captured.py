@@ -20,21 +20,24 @@ _WARM_UP = 3
 ALONE = threading.Lock()
 """Held by what waits for the whole device, which no capture of the process allows while it lasts: captures do
 so themselves, before they begin, and so does compiling."""
+FIRST = -1
+"""Priority of the streams of actors, whose small kernels would queue up behind whole updates."""
 
 
 def record(
-    run: Callable[[], Results], generator: torch.Generator | None = None
+    run: Callable[[], Results], generator: torch.Generator | None = None, priority: int = 0
 ) -> tuple[Results, Callable[[], None]]:
     """Record what `run` has the GPU do: its results, and what computes them anew, in the same memory.
 
     `run` is called some times before, for real. `generator` is what it draws from, if not the default one.
+    `priority` is what its kernels keep, whichever stream they are launched into; the lowest goes first.
     Raises RuntimeError if a graph cannot hold what it does: it waits for the device, for instance.
     """
     with ALONE:
         graph = torch.cuda.CUDAGraph()
         if generator is not None:
             graph.register_generator_state(generator)
-        current, beside = torch.cuda.current_stream(), torch.cuda.Stream()
+        current, beside = torch.cuda.current_stream(), torch.cuda.Stream(priority=priority)
         beside.wait_stream(current)
         with torch.cuda.stream(beside):  # which a capture that fails does not leave by itself
             for _ in range(_WARM_UP):
@@ -59,12 +62,13 @@ class Captured:
         function: Callable[..., Any],
         inputs: Sequence[Tensor],
         generator: torch.Generator | None = None,
+        priority: int = 0,
     ) -> None:
         self._function = function
         self._inputs = [x.clone() for x in inputs]
         self._replay: Callable[[], None] | None = None
         try:
-            self._results, self._replay = record(lambda: function(*self._inputs), generator)
+            self._results, self._replay = record(lambda: function(*self._inputs), generator, priority)
         except RuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             warnings.warn(
@@ -98,7 +102,7 @@ class CapturedAct:
         def act(frame: Tensor, reward: Tensor, done: Tensor, *state: Tensor) -> tuple[AgentOutput, State]:
             return agent.act(frame, reward, done, state, generator=generator)
 
-        self._act = Captured(act, (frame, reward, done, *state), generator)
+        self._act = Captured(act, (frame, reward, done, *state), generator, FIRST)
 
     def __call__(
         self, frame: Tensor, reward: Tensor, done: Tensor, state: State

@@ -49,19 +49,16 @@ class FrameFeed:
         return stack
 
     def _send(self, frames: NDArray[np.uint8]) -> Tensor:
-        source = torch.from_numpy(np.ascontiguousarray(frames))
-        self.bytes += source.nbytes
+        self.bytes += frames.nbytes
         if self.device.type != "cuda":
-            return source
-        if not self._buffers or self._buffers[0].numel() < source.numel():
-            self._buffers = [
-                torch.empty(source.numel(), dtype=torch.uint8, pin_memory=True) for _ in range(2)
-            ]
+            return torch.from_numpy(np.ascontiguousarray(frames))
+        if not self._buffers or self._buffers[0].numel() < frames.size:
+            self._buffers = [torch.empty(frames.size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
             self._sent = [torch.cuda.Event() for _ in range(2)]
         self._turn = 1 - self._turn
-        buffer, sent = self._buffers[self._turn][: source.numel()].view(source.shape), self._sent[self._turn]
+        buffer, sent = self._buffers[self._turn][: frames.size].view(frames.shape), self._sent[self._turn]
         sent.synchronize()  # two steps ago: has long been done
-        buffer.copy_(source)
+        buffer.numpy()[...] = frames  # torch would wake threads for it, on cores that emulate
         arrived = buffer.to(self.device, non_blocking=True)
         sent.record()
         return arrived

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -199,6 +200,9 @@ class Learner:
                     # Its advice is not for users: TF32, say, would part the learner from its actors.
                     warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
                     function(*copies)
+                # The compiler leaves cycles that hold nodes of the gradients' graph, each bound to the stream
+                # that it was made on: a capture on another stream would fail.
+                gc.collect()
             except NonFiniteError:
                 raise
             except RuntimeError as error:

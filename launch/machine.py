@@ -56,7 +56,10 @@ def pin(core: int) -> Callable[[], None]:
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` is the first GPU if there is one. Raises ValueError for a device that is not there."""
+    """`auto` is the first GPU if there is one; one that is named by its number becomes torch's current one.
+
+    Raises ValueError for a device that is not there.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")
@@ -68,6 +71,8 @@ def resolve_device(name: str) -> torch.device:
         )
     if index and int(index) >= torch.cuda.device_count():
         raise ValueError(f"--device {name}: torch sees {torch.cuda.device_count()} GPUs, counted from 0")
+    if index:  # streams, events and graphs are made on the current one
+        torch.cuda.set_device(int(index))
     return torch.device(name)
 
 

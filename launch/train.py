@@ -12,6 +12,7 @@ from gymnasium.vector import VectorEnv
 from rich.console import Console
 
 from ..agents import Actor, Agent, CheckpointError, WeightStore, make_actor_agent
+from ..agents.captured import FIRST
 from ..envs import available_cores
 from .config import TrainConfig
 from .errors import RunError, UsageError
@@ -203,13 +204,13 @@ class Trainer(Run):
 
 def _own_resources(actors: int, device: torch.device) -> Callable[[], None]:
     """What an actor thread does first: take its share of the cores for its own OpenMP pool, and on a GPU a
-    stream of its own, or its small kernels would queue up behind whole updates."""
+    stream of its own."""
     share = max(1, available_cores() // (actors + 1))
 
     def take() -> None:
         torch.set_num_threads(share)
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # what the main thread prepared is there
-            torch.cuda.set_stream(torch.cuda.Stream(device, priority=-1))
+            torch.cuda.set_stream(torch.cuda.Stream(device, priority=FIRST))
 
     return take

@@ -57,7 +57,7 @@ class Tape(TorchDispatchMode):
 
 
 def record(
-    run: Callable[[], Results], generator: torch.Generator | None = None
+    run: Callable[[], Results], generator: torch.Generator | None = None, priority: int = 0
 ) -> tuple[Results, Callable[[], None]]:
     """In place of `captured.record`."""
     run()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import tape
@@ -21,6 +22,14 @@ from deltabeast.kernels import dispatch
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CORES = ["feedforward", "lstm", "delta_net", "delta_rnn", "rdn"]
+
+
+@pytest.fixture(autouse=True)
+def _algorithms_as_in_training() -> None:
+    """conftest.py's poison asks for deterministic ones; a GPU's scatter_add then copies from pageable memory,
+    which waits for the device, and which no graph can hold."""
+    if torch.cuda.is_available():
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize("core", CORES)
@@ -64,6 +73,23 @@ def test_a_captured_step_is_a_step(
     assert all(torch.equal(now, then) for now, then, *_ in kept)
     agreed = torch.stack([a == b for *_, a, b in kept]).float().mean()
     assert agreed > 0.9, "the same random numbers choose the same actions, but for rounding"
+
+
+@needs_gpu
+def test_a_step_is_captured_for_a_stream_that_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph's kernels keep the priority of the stream they were captured on, wherever it is launched."""
+    agent = Agent(AgentSpec((5,), 3, "rdn", "mlp")).cuda()
+    priorities, act = set(), agent.act
+
+    def noting(*inputs: Any, **options: Any) -> Any:
+        priorities.add(torch.cuda.current_stream().priority)
+        return act(*inputs, **options)
+
+    monkeypatch.setattr(agent, "act", noting)
+    frame, reward, done = torch.zeros(2, 5), torch.zeros(2), torch.ones(2, dtype=torch.bool)
+    state, generator = agent.initial_state(2), torch.Generator("cuda")
+    CapturedAct(agent, frame.cuda(), reward.cuda(), done.cuda(), state, generator)
+    assert priorities == {captured.FIRST}
 
 
 def on_the_gpu(batch: Unroll) -> Unroll:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import math
 import os
 import shutil
@@ -126,6 +127,29 @@ def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
         for x, y in zip(memory(twin), memory(plain), strict=True):
             torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-5)
     assert twin._compiles
+
+
+def test_compiling_leaves_no_nodes_of_the_gradients_behind(backend: str, seed: int) -> None:
+    """A node of autograd's belongs to the stream that it was made on; captures have streams of their own."""
+    twin = compiled(make_learner("lstm"))
+    parameters, evaluate = list(twin.agent.parameters()), twin._evaluate
+
+    def nodes() -> list[dict[Any, Any]]:
+        return [torch.autograd.graph.get_gradient_edge(p).node.metadata for p in parameters]
+
+    def marking(batch: Unroll) -> Any:
+        result = evaluate(batch)
+        for node in nodes():
+            node["made before"] = True
+        return result
+
+    twin._evaluate = marking
+    gc.disable()
+    try:
+        twin.backward(make_batch(twin.agent))
+        assert not any("made before" in node for node in nodes())
+    finally:
+        gc.enable()
 
 
 def poisoned(batch: Unroll) -> Unroll:

@@ -51,7 +51,10 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
             resolve_device(name)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    current: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
     assert resolve_device("cuda:1") == torch.device("cuda:1")
+    assert current == [1], "a graph is captured on the current device, whatever its tensors are on"
     with pytest.raises(ValueError, match="cuda:2: torch sees 2 GPUs"):
         resolve_device("cuda:2")
 
