@@ -39,13 +39,15 @@ def record(
             graph.register_generator_state(generator)
         current, beside = torch.cuda.current_stream(), torch.cuda.Stream(priority=priority)
         beside.wait_stream(current)
-        with torch.cuda.stream(beside):  # which a capture that fails does not leave by itself
-            for _ in range(_WARM_UP):
-                run()
-            # Other threads work on, and may do what this one must not.
-            with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
-                results = run()
-        current.wait_stream(beside)
+        try:
+            with torch.cuda.stream(beside):  # which a capture that fails does not leave by itself
+                for _ in range(_WARM_UP):
+                    run()
+                # Other threads work on, and may do what this one must not.
+                with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
+                    results = run()
+        finally:
+            current.wait_stream(beside)
     return results, graph.replay
 
 
