@@ -39,6 +39,8 @@ def bench_env(config: BenchEnvConfig) -> Iterator[EnvSpeed]:
         games = [canonical_game(name) for name in config.games]
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if not games or max(config.num_envs, default=0) < min(threads):
+        raise UsageError("nothing to measure: give --games, and --num-envs of at least as many as --threads")
     for game in games:
         for num_envs in config.num_envs:
             for count in threads:

@@ -215,7 +215,7 @@ class BenchEnvConfig:
     threads: tuple[int, ...] = ()
     """Numbers of emulator threads; default: 1 and as many as there are cores."""
     seconds: float = 2.0
-    """Seconds of each measurement; each is made three times and the median counts."""
+    """Seconds of each speed: a third of them for each of three measurements, of which the median counts."""
     json: Path | None = None
     """Write the result there as well, with hardware, versions and commit."""
 

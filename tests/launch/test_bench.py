@@ -134,6 +134,9 @@ def test_training_is_set_beside_its_stages(
         ("kernels --json nowhere/x.json", "cannot write nowhere/x.json"),
         ("env --games pnog", "pong"),
         ("env --num-envs 0", "must be positive"),
+        ("env --games", "nothing to measure"),
+        ("env --num-envs", "nothing to measure"),
+        ("env --num-envs 2 --threads 3", "--num-envs of at least as many as --threads"),
     ],
 )
 def test_wrong_input_is_told_in_one_line(
