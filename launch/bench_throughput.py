@@ -48,7 +48,8 @@ class Throughput:
     share_of_emulation: float
     policy_lag: float
     core_share: float
-    """of learning alone: forward and backward of the recurrent core, its layers included"""
+    """of learning alone: forward and backward of the recurrent core, its layers included,
+    not compiled"""
     time_shares: dict[str, float]
     """of the training: emulation, inference, learning, waiting"""
     bus_bytes: float

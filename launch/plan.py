@@ -91,6 +91,12 @@ def overlaps(config: TrainConfig, device: torch.device) -> bool:
     return wanted and not config.deterministic
 
 
+def compiles(config: TrainConfig, device: torch.device) -> bool:
+    """Whether the learner's work is compiled; on CPUs it brings nothing."""
+    wanted = {"on": True, "off": False, "auto": device.type == "cuda"}[config.compile]
+    return wanted and not config.deterministic
+
+
 def groups(config: TrainConfig, device: torch.device) -> int:
     """How many take an actor's environments between them: on a GPU two, where that can be; the games of one
     are emulated while actions are chosen for the other."""
@@ -178,14 +184,12 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
 
 def make_learner(agent: Agent, config: TrainConfig, total_steps: int) -> Learner:
     """The learner of an agent that is where it learns."""
-    device = agent.policy.weight.device
     return Learner(
         agent,
         learner_config(config, total_steps),
         # Warming up draws random numbers, so that a resume would not repeat what a graph did.
         capture=not config.deterministic,
-        compile=config.compile == "on"
-        or (config.compile == "auto" and device.type == "cuda" and not config.deterministic),
+        compile=compiles(config, agent.policy.weight.device),
     )
 
 

@@ -33,7 +33,15 @@ from . import published
 from .config import TrainConfig
 from .errors import RunError, StoppedBySignal
 from .panel import Panel
-from .plan import check, check_resume, check_same_agent, check_same_options, count_parameters, hyperparameters
+from .plan import (
+    check,
+    check_resume,
+    check_same_agent,
+    check_same_options,
+    compiles,
+    count_parameters,
+    hyperparameters,
+)
 from .progress import Scores, Speed, Window
 from .randomness import seed_everything
 from .run_dir import claim, default_run_dir, read_config, write_config
@@ -150,6 +158,8 @@ class Run(ABC):
             self.panel.message(note)
         if resumed:
             self.panel.message(f"resuming {self.run_dir} at step {self.start_step}")
+        if compiles(self.config, self.device) and self.steps < self.total_steps:
+            self.panel.message("compiling: the first update takes a minute or more, if no cache has it")
         self.updated_at = time.monotonic()
 
     def _open_log(self, resume_step: int | None) -> None:

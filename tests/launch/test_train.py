@@ -191,6 +191,17 @@ def test_without_deterministic_a_resumed_run_goes_on_with_steps_schedule_and_sco
     assert [int(row["step"]) for row in after] == list(range(20, 801, 20))
 
 
+def test_who_waits_for_the_compiler_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(torch, "compile", lambda run, **options: asked.append(run.__name__) or run)
+    for wanted, steps, told in (("auto", "20", 0), ("on", "40", 1), ("on", "40", 0)):
+        run(tmp_path, *CARTPOLE, "--steps", steps, "--compile", wanted)
+        assert capsys.readouterr().out.count("compiling: the first update takes a minute") == told
+    assert asked == ["loss", "rmsprop_if"] * 2
+
+
 def test_a_finished_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path, *CARTPOLE, "--steps", "40")
     before, checkpoint = rows(tmp_path), newest(tmp_path)[0]
