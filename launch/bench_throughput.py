@@ -48,8 +48,7 @@ class Throughput:
     share_of_emulation: float
     policy_lag: float
     core_share: float
-    """of learning alone: forward and backward of the recurrent core, its layers included,
-    not compiled"""
+    """of learning alone: forward and backward of the recurrent core and its layers, not compiled"""
     time_shares: dict[str, float]
     """of the training: emulation, inference, learning, waiting"""
     bus_bytes: float

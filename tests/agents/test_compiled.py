@@ -21,7 +21,7 @@ import pytest
 import torch
 from random_batches import B, make_batch, make_learner
 
-from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll
+from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll, learner
 from deltabeast.cores import core_names
 from deltabeast.launch import plan
 from deltabeast.launch.config import TrainConfig
@@ -39,8 +39,8 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     torch.compiler.set_stance("default")
 
 
-def compiled(plain: Learner) -> Learner:
-    twin = Learner(copy.deepcopy(plain.agent), plain.config, compile=True)
+def compiled(plain: Learner, capture: bool = True) -> Learner:
+    twin = Learner(copy.deepcopy(plain.agent), plain.config, capture, compile=True)
     twin.load_state_dict(copy.deepcopy(plain.state_dict()))
     return twin
 
@@ -166,6 +166,26 @@ def test_the_first_batch_may_be_the_one_that_is_not_finite(backend: str, seed: i
             twin.update(poisoned(make_batch(plain.agent)))
     batch = make_batch(plain.agent)
     assert twin.update(batch) == plain.update(batch)
+    assert_same(twin, plain)
+    assert twin._compiles
+
+
+def test_nobody_waits_for_compiled_updates_either(
+    backend: str, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """As on a GPU: the host sees a batch that is not finite late, and goes on where it left no trace."""
+    plain = make_learner("rdn")
+    monkeypatch.setattr(learner, "_enqueues", lambda device: True)
+    twin = compiled(plain, capture=False)
+    for update in range(3):
+        batch = make_batch(plain.agent)
+        if update != 1:
+            assert dict(twin.update(batch)) == plain.update(batch)
+            continue
+        twin.update(poisoned(batch))
+        with pytest.raises(NonFiniteError, match="update 2 is not finite: first in rewards"):
+            twin.update(batch)
+        assert_same(twin, plain)
     assert_same(twin, plain)
     assert twin._compiles
 
