@@ -66,8 +66,10 @@ def bench_throughput(config: BenchThroughputConfig) -> Iterator[Throughput]:
         raise UsageError("--rounds must be at least 1, --seconds positive")
     prepare_process()
     rounds = []
-    for _ in range(config.rounds):
+    for number in range(1, config.rounds + 1):
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            # On the terminal, whatever becomes of the table: with a GPU the learner compiles for a while.
+            stack.enter_context(Console(stderr=True).status(f"measuring, round {number} of {config.rounds}"))
             trainer = Trainer(_train_config(config, Path(folder, "run")), stack, Console(quiet=True))
             rounds.append(_measure(trainer, config.seconds))
     middle = {
