@@ -21,8 +21,7 @@ def check(config: TrainConfig) -> None:
     for name in ("num_envs", "num_actors", "num_workers", "batch_size", "unroll_length"):
         if (getattr(config, name) or 1) < 1 or getattr(config, name) == 0:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
-    big, small = max(config.num_envs, config.batch_size), min(config.num_envs, config.batch_size)
-    if big % small:
+    if not _fit(config.num_envs, config.batch_size):
         raise ValueError(
             f"--num-envs {config.num_envs} and --batch-size {config.batch_size}: "
             "one must be a multiple of the other"
@@ -85,23 +84,30 @@ def worker_count(config: TrainConfig, device: torch.device, cores: int) -> int:
     return count
 
 
+def _fit(num_envs: int, batch_size: int) -> bool:
+    """Whether unrolls of so many environments can be cut up or put together to batches."""
+    return max(num_envs, batch_size) % min(num_envs, batch_size) == 0
+
+
 def overlaps(config: TrainConfig, device: torch.device) -> bool:
     """Whether actors act while the learner learns; on CPUs both would fight for the same cores."""
-    wanted = {"on": True, "off": False, "auto": device.type == "cuda"}[config.overlap]
-    return wanted and not config.deterministic
+    return _pays(config.overlap, config, device)
 
 
 def compiles(config: TrainConfig, device: torch.device) -> bool:
     """Whether the learner's work is compiled; on CPUs it brings nothing."""
-    wanted = {"on": True, "off": False, "auto": device.type == "cuda"}[config.compile]
-    return wanted and not config.deterministic
+    return _pays(config.compile, config, device)
+
+
+def _pays(asked: str, config: TrainConfig, device: torch.device) -> bool:
+    """Whether an option is on that `auto` turns on with a GPU; `--deterministic` excludes it."""
+    return asked != "off" and not config.deterministic and (asked == "on" or device.type == "cuda")
 
 
 def groups(config: TrainConfig, device: torch.device) -> int:
     """How many take an actor's environments between them: on a GPU two, where that can be; the games of one
     are emulated while actions are chosen for the other."""
-    half, batch = config.num_envs // 2, config.batch_size
-    fits = config.num_envs % 2 == 0 and max(half, batch) % min(half, batch) == 0
+    fits = config.num_envs % 2 == 0 and _fit(config.num_envs // 2, config.batch_size)
     return 2 if device.type == "cuda" and overlaps(config, device) and fits else 1
 
 

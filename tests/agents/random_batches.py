@@ -1,12 +1,18 @@
-"""Small learners and random batches for them."""
+"""Small learners, random batches for them, and whether two learners are the same."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import torch
+from torch import Tensor
 
 from deltabeast.agents import Agent, AgentSpec, Episodes, Learner, LearnerConfig, Unroll
+from deltabeast.cores import core_names
 
 T, B, A = 6, 4, 3
+CORES = sorted({*core_names()} - {"rdn-large"})  # which is rdn, and slow
 
 
 def make_batch(agent: Agent, forced_share: float = 0.2, columns: int = B) -> Unroll:
@@ -27,3 +33,23 @@ def make_learner(core: str = "lstm", **config) -> Learner:
     return Learner(
         Agent(AgentSpec((5,), A, core=core, stem="mlp")), LearnerConfig(total_steps=10_000, **config)
     )
+
+
+def nan_reward(batch: Unroll) -> Unroll:
+    """The batch with a reward that is not a number."""
+    reward = batch.reward.clone()
+    reward[2, 1] = math.nan
+    return replace(batch, reward=reward)
+
+
+def memory(one: Learner) -> list[Tensor]:
+    """All that an update changes."""
+    states = (one.optimizer.state[p] for p in one.agent.parameters() if p in one.optimizer.state)
+    return [*one.agent.parameters(), *(x for state in states for x in state.values())]
+
+
+def assert_same(one: Learner, other: Learner) -> None:
+    """Bit for bit."""
+    assert (one.steps, one.version) == (other.steps, other.version)
+    for x, y in zip(memory(one), memory(other), strict=True):
+        assert torch.equal(x, y)

@@ -6,14 +6,13 @@ On a CPU a tape of operations stands in for the graph (tape.py); test_enqueued.p
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import tape
 import torch
-from random_batches import make_batch
+from random_batches import make_batch, nan_reward
 
 from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll, captured
 from deltabeast.agents.captured import CapturedAct
@@ -140,9 +139,7 @@ def test_a_gpu_skips_what_is_not_finite(capture: bool, seed: int) -> None:
     good = [on_the_gpu(make_batch(cpu)) for _ in range(3)]
     learner.update(good[0])
     before = copy.deepcopy(learner.agent.state_dict()), copy.deepcopy(learner.state_dict())
-    reward = good[1].reward.clone()
-    reward[2, 1] = math.nan
-    learner.update(replace(good[1], reward=reward))
+    learner.update(nan_reward(good[1]))
     with pytest.raises(NonFiniteError, match="loss of update 2 is not finite: first in rewards"):
         learner.update(good[2])
     now = learner.agent.state_dict()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import functools
 import gc
-import math
 import os
 import shutil
 import sys
@@ -19,15 +18,13 @@ from typing import Any
 
 import pytest
 import torch
-from random_batches import B, make_batch, make_learner
+from random_batches import CORES, B, assert_same, make_batch, make_learner, memory, nan_reward
 
 from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll, learner
-from deltabeast.cores import core_names
 from deltabeast.launch import plan
 from deltabeast.launch.config import TrainConfig
 
 CXX = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-CORES = sorted({*core_names()} - {"rdn-large"})  # which is rdn, and slow
 
 
 @pytest.fixture
@@ -43,18 +40,6 @@ def compiled(plain: Learner, capture: bool = True) -> Learner:
     twin = Learner(copy.deepcopy(plain.agent), plain.config, capture, compile=True)
     twin.load_state_dict(copy.deepcopy(plain.state_dict()))
     return twin
-
-
-def memory(one: Learner) -> list[torch.Tensor]:
-    """All that an update changes."""
-    states = (one.optimizer.state[p] for p in one.agent.parameters() if p in one.optimizer.state)
-    return [*one.agent.parameters(), *(x for state in states for x in state.values())]
-
-
-def assert_same(one: Learner, other: Learner) -> None:
-    assert (one.steps, one.version) == (other.steps, other.version)
-    for x, y in zip(memory(one), memory(other), strict=True):
-        assert torch.equal(x, y)
 
 
 @pytest.mark.parametrize("core", CORES)
@@ -121,7 +106,7 @@ def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
         if update == 2:
             before = [x.clone() for x in memory(twin)]
             with pytest.raises(NonFiniteError, match="update 3 is not finite: first in rewards"):
-                twin.update(poisoned(batch))
+                twin.update(nan_reward(batch))
             assert all(torch.equal(x, y) for x, y in zip(memory(twin), before, strict=True))
         assert twin.update(batch) == pytest.approx(plain.update(batch), rel=1e-3, abs=1e-4)
         for x, y in zip(memory(twin), memory(plain), strict=True):
@@ -152,18 +137,12 @@ def test_compiling_leaves_no_nodes_of_the_gradients_behind(backend: str, seed: i
         gc.enable()
 
 
-def poisoned(batch: Unroll) -> Unroll:
-    reward = batch.reward.clone()
-    reward[2, 1] = math.nan
-    return replace(batch, reward=reward)
-
-
 def test_the_first_batch_may_be_the_one_that_is_not_finite(backend: str, seed: int) -> None:
     plain = make_learner()
     twin = compiled(plain)
     for _ in range(2):
         with pytest.raises(NonFiniteError, match="update 1 is not finite: first in rewards"):
-            twin.update(poisoned(make_batch(plain.agent)))
+            twin.update(nan_reward(make_batch(plain.agent)))
     batch = make_batch(plain.agent)
     assert twin.update(batch) == plain.update(batch)
     assert_same(twin, plain)
@@ -182,7 +161,7 @@ def test_nobody_waits_for_compiled_updates_either(
         if update != 1:
             assert dict(twin.update(batch)) == plain.update(batch)
             continue
-        twin.update(poisoned(batch))
+        twin.update(nan_reward(batch))
         with pytest.raises(NonFiniteError, match="update 2 is not finite: first in rewards"):
             twin.update(batch)
         assert_same(twin, plain)

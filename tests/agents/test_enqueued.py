@@ -17,15 +17,12 @@ from typing import Any
 import pytest
 import tape
 import torch
-from random_batches import B, T, make_batch, make_learner
+from random_batches import CORES, B, T, assert_same, make_batch, make_learner, memory, nan_reward
 from torch import Tensor
 
 from deltabeast.agents import Learner, NonFiniteError, Part, captured, learner
 from deltabeast.agents.late import Late
-from deltabeast.cores import core_names
 from deltabeast.kernels import dispatch
-
-CORES = sorted({*core_names()} - {"rdn-large"})  # which is rdn, and slow
 
 
 @pytest.fixture(autouse=True)
@@ -49,18 +46,6 @@ def as_on_a_gpu(plain: Learner, capture: bool = True) -> Learner:
 
 def is_captured(twin: Learner) -> bool:
     return [graph._replay is not None for graph in twin._ready.values()] == [True, True]
-
-
-def memory(one: Learner) -> list[Tensor]:
-    """All that an update changes."""
-    states = (one.optimizer.state[p] for p in one.agent.parameters() if p in one.optimizer.state)
-    return [*one.agent.parameters(), *(x for state in states for x in state.values())]
-
-
-def assert_same(one: Learner, other: Learner) -> None:
-    assert (one.steps, one.version) == (other.steps, other.version)
-    for x, y in zip(memory(one), memory(other), strict=True):
-        assert torch.equal(x, y)
 
 
 @pytest.mark.parametrize("core", CORES)
@@ -112,19 +97,13 @@ def test_a_batch_of_another_shape_is_one_too(capture: bool, seed: int) -> None:
         assert_same(twin, plain)
 
 
-def nan_reward(one: Learner, batch: Any) -> Any:
-    reward = batch.reward.clone()
-    reward[2, 1] = math.nan
-    return replace(batch, reward=reward)
-
-
-def infinite_logit(one: Learner, batch: Any) -> Any:
+def infinite_logit(batch: Any) -> Any:
     logits = batch.behavior_logits.clone()
     logits[1, 1] = math.inf
     return replace(batch, behavior_logits=logits, forced=torch.zeros_like(batch.forced))
 
 
-def nan_state(one: Learner, batch: Any) -> Any:
+def nan_state(batch: Any) -> Any:
     return replace(
         batch, state=(batch.state[0], torch.full_like(batch.state[1], math.nan)), done=batch.done & False
     )
@@ -145,7 +124,7 @@ NOTICED: dict[str, Callable[[Learner, Mapping[str, float], Any], object]] = {
     [(nan_reward, "rewards"), (infinite_logit, "behaviour logits"), (nan_state, "initial state 1")],
 )
 def test_what_is_not_finite_changes_nothing_and_is_named(
-    poison: Callable[[Learner, Any], Any], name: str, noticed: str, capture: bool, seed: int
+    poison: Callable[[Any], Any], name: str, noticed: str, capture: bool, seed: int
 ) -> None:
     """Nor does the update after it; and those after the failure are as if neither had been."""
     plain = make_learner()
@@ -154,7 +133,7 @@ def test_what_is_not_finite_changes_nothing_and_is_named(
     for batch in good[:2]:
         plain.update(batch)
         twin.update(batch)
-    metrics = twin.update(poison(twin, good[2]))
+    metrics = twin.update(poison(good[2]))
     for x, y in zip(memory(twin), memory(plain), strict=True):
         assert torch.equal(x, y)
     with pytest.raises(NonFiniteError, match=f"update 3 is not finite: first in {name}"):
