@@ -203,12 +203,16 @@ def _run(rule: str, backend: str, *inputs: Tensor) -> Any:
             return getattr(fused, rule)(*inputs, fuse)
         if backend == fuse:
             raise ValueError(f"{rule}: {problem}")
-    rules = _RULES[rule]
-    if backend != "auto":
-        return rules[backend](*inputs)
-    if x.shape[0] == 1 and "step" in rules:
-        return rules["reference" if torch.is_grad_enabled() else "step"](*inputs)
-    return rules["chunked"](*inputs)
+    if backend == "auto":
+        one_step = x.shape[0] == 1 and "step" in _RULES[rule]
+        backend = ("reference" if torch.is_grad_enabled() else "step") if one_step else "chunked"
+    return _loop(_RULES[rule][backend], *inputs)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _loop(function: Callable[..., Any], *inputs: Tensor) -> Any:
+    """Left out by `torch.compile`, which would compile every step, and again for other resets."""
+    return function(*inputs)
 
 
 def _problem(backend: str, rule: str, inputs: tuple[Tensor, ...]) -> str | None:

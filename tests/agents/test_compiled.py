@@ -21,6 +21,7 @@ import torch
 from random_batches import CORES, B, assert_same, make_batch, make_learner, memory, nan_reward
 
 from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll, learner
+from deltabeast.kernels import native
 from deltabeast.launch import plan
 from deltabeast.launch.config import TrainConfig
 
@@ -53,6 +54,24 @@ def test_compiled_updates_are_the_plain_ones(core: str, backend: str, seed: int)
         assert_same(twin, plain)
         if update == 0:
             torch.compiler.set_stance("fail_on_recompile")
+    assert twin._compiles
+
+
+@pytest.mark.parametrize("core", ["lstm", "delta_rnn", "rdn"])
+def test_loops_in_pytorch_are_left_out(
+    core: str, backend: str, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Where no kernel in one piece serves, loops look at the resets: other ones must compile nothing anew."""
+    monkeypatch.setattr(native, "problem", lambda rule, inputs: "not here")
+    plain = make_learner(core)
+    twin = compiled(plain)
+    for update in range(4):
+        batch = make_batch(plain.agent)
+        batch.done[:] = torch.arange(B) < 1  # one episode begins at each step, and then more at one
+        batch.done[1, : update + 1] = True
+        assert twin.update(batch) == plain.update(batch)
+        assert_same(twin, plain)
+        torch.compiler.set_stance("fail_on_recompile")
     assert twin._compiles
 
 
