@@ -29,7 +29,10 @@ def on_device(backend: str, inputs: Inputs) -> list[Tensor]:
 
 @pytest.mark.parametrize(("backend", "rule"), [c for c in CASES if c[1] in ("recurrent_delta", "lstm")])
 def test_large_pre_activations(backend: str, rule: str, seed: int) -> None:
-    """Where exp would overflow or round to zero. Some gradients then have no digits left in float32."""
+    """Where exp would overflow or round to zero.
+
+    Rounding sums of 160 alone costs two digits, a gate that is about to tip more, and some gradients all.
+    """
     inputs = make_inputs(rule, 5, most=1)
     first = len(inputs) - 6 if rule == "recurrent_delta" else 1
     large = tuple(40 * x if i < first or i == len(inputs) - 1 else x for i, x in enumerate(inputs))
@@ -39,9 +42,9 @@ def test_large_pre_activations(backend: str, rule: str, seed: int) -> None:
     double = run(rule, tuple(x.float() for x in large), reset, "reference", torch.float64)
     scale = max(1.0, *(float(tensor.abs().max()) for tensor in single.values()))
     for name in got:
-        torch.testing.assert_close(got[name], single[name], rtol=1e-4, atol=1e-5 * scale)
+        torch.testing.assert_close(got[name], single[name], rtol=1e-3, atol=1e-4 * scale)
         if name.startswith("output"):
-            assert_near(name, got[name], double[name], TOLERANCE)
+            assert_near(name, got[name], double[name], 100 * TOLERANCE)
 
 
 @pytest.mark.parametrize(("backend", "rule"), CASES)
