@@ -43,18 +43,21 @@ def compiled(plain: Learner, capture: bool = True) -> Learner:
     return twin
 
 
+def assert_compiled_once(plain: Learner, batches: list[Unroll]) -> None:
+    """Compiled updates are the plain ones, bit for bit, and the first compiled all that the others run."""
+    twin = compiled(plain)
+    for batch in batches:
+        assert twin.update(batch) == plain.update(batch)
+        assert_same(twin, plain)
+        torch.compiler.set_stance("fail_on_recompile")
+    assert twin._compiles
+
+
 @pytest.mark.parametrize("core", CORES)
 def test_compiled_updates_are_the_plain_ones(core: str, backend: str, seed: int) -> None:
     """Bit for bit, other inputs, weights and learning rates included, and compiled no more than once."""
     plain = make_learner(core, learning_rate=0.1, max_grad_norm=5.0)
-    twin = compiled(plain)
-    for update in range(3):
-        batch = make_batch(plain.agent)
-        assert twin.update(batch) == plain.update(batch)
-        assert_same(twin, plain)
-        if update == 0:
-            torch.compiler.set_stance("fail_on_recompile")
-    assert twin._compiles
+    assert_compiled_once(plain, [make_batch(plain.agent) for _ in range(3)])
 
 
 @pytest.mark.parametrize("core", ["lstm", "delta_rnn", "rdn"])
@@ -64,15 +67,11 @@ def test_loops_in_pytorch_are_left_out(
     """Where no kernel in one piece serves, loops look at the resets: other ones must compile nothing anew."""
     monkeypatch.setattr(native, "problem", lambda rule, inputs: "not here")
     plain = make_learner(core)
-    twin = compiled(plain)
-    for update in range(4):
-        batch = make_batch(plain.agent)
+    batches = [make_batch(plain.agent) for _ in range(4)]
+    for more, batch in enumerate(batches, 1):
         batch.done[:] = torch.arange(B) < 1  # one episode begins at each step, and then more at one
-        batch.done[1, : update + 1] = True
-        assert twin.update(batch) == plain.update(batch)
-        assert_same(twin, plain)
-        torch.compiler.set_stance("fail_on_recompile")
-    assert twin._compiles
+        batch.done[1, :more] = True
+    assert_compiled_once(plain, batches)
 
 
 def test_loops_over_steps_are_left_out(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
