@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..cores import Core, State, core_feature_size, make_core
+from ..cores import Core, State, core_feature_size, core_name, make_core
 from .stems import make_stem
 
 Bptt = Literal["full", "per_step"]
@@ -29,6 +29,9 @@ class AgentSpec:
     game: str | None = None
     env_id: str | None = None
     protocol: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "core", core_name(self.core))  # older checkpoints write rdn-large
 
 
 class AgentOutput(NamedTuple):
@@ -87,7 +90,8 @@ class Agent(nn.Module):
     ) -> tuple[AgentOutput, State]:
         """T steps at once: frame `[T, B, ...]`, reward and done `[T, B]`; `action` is the greedy one.
 
-        `bptt="per_step"` lets no gradient cross a time step of the core, as in the published RL code.
+        `bptt="per_step"` lets no gradient cross a time step of a fast-weight core, as in the published RL
+        code; other cores have the whole unroll either way.
         """
         T, B = done.shape
         x = self._core_input(frame.flatten(0, 1), reward.flatten()).unflatten(0, (T, B))

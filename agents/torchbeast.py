@@ -145,9 +145,9 @@ def _core(weights: Mapping[str, Tensor], num_heads: int | None) -> tuple[str, di
             f"no released core has a slow net of {emitted} outputs at width {d} with {heads} heads"
         )
     sizes = {"hidden_size": d, "num_layers": len(layers), "num_heads": heads, "ff_size": ff_size}
-    large = inspect.signature(find_core("rdn-large")).parameters
+    large = inspect.signature(find_core("rdn_large")).parameters
     if core == "rdn" and all(large[name].default == size for name, size in sizes.items()):
-        core = "rdn-large"
+        core = "rdn_large"
     return core, sizes
 
 

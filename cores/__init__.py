@@ -2,7 +2,7 @@
 
 from . import delta_net, delta_rnn, feedforward, gated_feedforward, linear_transformer, lstm, rdn
 from .base import Core, State
-from .registry import core_feature_size, core_names, make_core, register
+from .registry import core_feature_size, core_name, core_names, make_core, register
 from .shell import FastWeightCore, FastWeights
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "FastWeights",
     "State",
     "core_feature_size",
+    "core_name",
     "core_names",
     "delta_net",
     "delta_rnn",

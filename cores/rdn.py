@@ -43,7 +43,7 @@ class RecurrentDeltaMemory(FastWeights):
 
 @register("rdn")
 class RecurrentDeltaNet(FastWeightCore):
-    """A Delta Net whose writes and reads also see its last output. Irie et al. 2021, equations 15-17.
+    """A Delta Net whose writes and reads also see its last output. Irie et al. 2021, equations 15-18.
 
     State: (W `[B, L, H, h, h]`, y `[B, L, H, h]`), y before the output projection.
     """
@@ -51,9 +51,16 @@ class RecurrentDeltaNet(FastWeightCore):
     memory = RecurrentDeltaMemory
 
 
-@register("rdn-large")
-def rdn_large(
-    input_size: int, hidden_size: int = 256, num_layers: int = 4, num_heads: int = 8, ff_size: int = 512
-) -> RecurrentDeltaNet:
+@register("rdn_large")
+class LargeRecurrentDeltaNet(RecurrentDeltaNet):
     """RDN with width and depth doubled, ff_size not. The 3.4 M agent of Irie et al. 2021, table 3."""
-    return RecurrentDeltaNet(input_size, hidden_size, num_layers, num_heads, ff_size)
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 256,
+        num_layers: int = 4,
+        num_heads: int = 8,
+        ff_size: int = 512,
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, num_heads, ff_size)

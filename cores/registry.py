@@ -29,12 +29,17 @@ def register(name: str) -> Callable[[F], F]:
     """
 
     def add(factory: F) -> F:
-        if _FACTORIES.get(name, factory) is not factory:
+        if _FACTORIES.get(core_name(name), factory) is not factory:
             raise ValueError(f"core {name!r} is registered already; choose another name")
-        _FACTORIES[name] = factory
+        _FACTORIES[core_name(name)] = factory
         return factory
 
     return add
+
+
+def core_name(name: str) -> str:
+    """The one spelling of a registered name, with underscores; `rdn_large` was `rdn-large` once."""
+    return name if ":" in name else name.replace("-", "_")
 
 
 def core_names() -> tuple[str, ...]:
@@ -78,10 +83,11 @@ def find_core(name: str) -> Factory:
     """What is registered under `name`, or the class at `package.module:Class`. Raises ValueError."""
     if ":" in name:
         return _load(name)
-    if name not in _FACTORIES:
-        near = difflib.get_close_matches(name, _FACTORIES, n=3) or core_names()
+    spelled = core_name(name)
+    if spelled not in _FACTORIES:
+        near = difflib.get_close_matches(spelled, _FACTORIES, n=3) or core_names()
         raise ValueError(f"unknown core {name!r}; did you mean {', '.join(near)}?")
-    return _FACTORIES[name]
+    return _FACTORIES[spelled]
 
 
 def _load(path: str) -> Factory:

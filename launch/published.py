@@ -2,9 +2,11 @@
 
 Source: Irie, Schlag, Csordás and Schmidhuber (2021), "Going Beyond Linear Transformers with Recurrent Fast
 Weight Programmers", tables 9 (50M) and 10 (200M), with two misprints mended (Seaquest's name, a comma in
-Zaxxon's delta_net). Each is the mean and population standard deviation of the means of five evaluations of
-thirty episodes by a greedy agent, where an episode is one life; steps are agent steps. One training seed
-each. Only scores under the protocol "paper-code" compare with them.
+Zaxxon's delta_net), and of four games each the larger RDN of table 3 and the gated feedforward agent of
+table 8 (whose 200M follow from its other columns, which are those of table 10). Each is the mean and
+population standard deviation of the means of five evaluations of thirty episodes by a greedy agent, where an
+episode is one life; steps are agent steps. One training seed each, it seems: the paper names no number. Only
+scores under the protocol "paper-code" compare with them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from .scores import ScoreBoard
 ABOUT_THE_PUBLISHED = (
     "Each published score is the mean, and the population standard deviation, of the means of 5 evaluations "
     "of 30 "
-    "episodes by a greedy agent. There is one training seed for each game, core and budget.",
+    "episodes by a greedy agent. It seems that there is one training seed for each game, core and budget: no "
+    "number is stated, and no spread over seeds.",
     "An episode there is one life, so it is no score of a whole game: it is not human-normalised here, and "
     "must not "
     "stand beside scores of other papers.",
@@ -105,7 +106,7 @@ def differences(comparison: Comparison, board: ScoreBoard) -> list[str]:
     seeds = {len(runs) for (game, _), runs in comparison.cells.items() if game in games}
     lines.append(
         f"Ours are means over {_range(seeds)} training seed{'s' if seeds != {1} else ''} for each core; "
-        "published is one, and its ± is over evaluations, not seeds."
+        "published is one, it seems, and its ± is over evaluations, not seeds."
     )
     return [*lines, *_REMAINING]
 

@@ -13,7 +13,7 @@ from .runs import TRAINED_UNDER, Run
 
 CORE_ORDER = (
     *("feedforward", "gated_feedforward", "lstm"),
-    *("linear_transformer", "delta_net", "delta_rnn", "rdn"),
+    *("linear_transformer", "delta_net", "delta_rnn", "rdn", "rdn_large"),
 )
 """Cores in the order of the publication; others follow by name."""
 

@@ -8,11 +8,13 @@ from ...envs import PAPER_GAMES
 
 _PAPER_CORES = {
     "feedforward": "Feedforward",
+    "gated_feedforward": "Gated feedforward",
     "lstm": "LSTM",
     "linear_transformer": "Linear Transformer",
     "delta_net": "Delta Net",
     "delta_rnn": "Delta RNN",
     "rdn": "RDN",
+    "rdn_large": "Larger RDN",
 }
 
 

@@ -66,7 +66,7 @@ def scores(comparison: Comparison, board: ScoreBoard) -> Section:
     if any(row[names.index("low")] is not None for row in rows):
         note += " Low, high: its 95% bootstrap interval over seeds, rough where there are few."
     if len(names) - 1 in used:
-        note += " Published: mean ± standard deviation of five evaluations of one seed."
+        note += " Published: mean ± standard deviation of five evaluations of one seed, it seems."
     table = Table("scores", [names[i] for i in used], [[row[i] for i in used] for row in rows], 2, note,
                   bold=frozenset(bold))  # fmt: skip
     return Section("Scores", [board.description], tables=[table] if rows else [])

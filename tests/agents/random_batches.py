@@ -12,7 +12,7 @@ from deltabeast.agents import Agent, AgentSpec, Episodes, Learner, LearnerConfig
 from deltabeast.cores import core_names
 
 T, B, A = 6, 4, 3
-CORES = sorted({*core_names()} - {"rdn-large"})  # which is rdn, and slow
+CORES = sorted({*core_names()} - {"rdn_large"})  # which is rdn, and slow
 
 
 def make_batch(agent: Agent, forced_share: float = 0.2, columns: int = B) -> Unroll:

@@ -24,7 +24,7 @@ def small_agent(core: str, **options: int) -> Agent:
         ("delta_net", 1_521_251),
         ("rdn", 1_546_083),
         ("delta_rnn", 1_587_811),
-        ("rdn-large", 3_372_003),
+        ("rdn_large", 3_372_003),
         ("gated_feedforward", 1_589_283),
     ],
 )

@@ -66,7 +66,7 @@ def test_logits_over_an_unroll_with_resets(core: str, _: int, seed: int) -> None
     ("core", "name", "sizes", "options"),
     [
         ("rdn", "rdn", {"d": 128, "heads": 4, "ff": 512}, {}),
-        ("rdn", "rdn-large", {"d": 256, "heads": 8, "ff": 512, "layers": 4}, {}),
+        ("rdn", "rdn_large", {"d": 256, "heads": 8, "ff": 512, "layers": 4}, {}),
         ("rdn", "rdn", {"d": 64, "heads": 8, "ff": 512, "layers": 1},
          {"hidden_size": 64, "num_layers": 1, "num_heads": 8}),
         ("delta_net", "delta_net", {"d": 64, "heads": 16, "ff": 512},

@@ -20,7 +20,7 @@ CORE_PARAMETERS = {
     "delta_net": 429_568,
     "rdn": 454_400,
     "delta_rnn": 496_128,
-    "rdn-large": 2_277_888,
+    "rdn_large": 2_277_888,
 }
 # Agents with the residual stem and 18 actions.
 AGENT_PARAMETERS = {
@@ -31,7 +31,7 @@ AGENT_PARAMETERS = {
     "delta_net": 1_521_251,
     "rdn": 1_546_083,
     "delta_rnn": 1_587_811,
-    "rdn-large": 3_372_003,
+    "rdn_large": 3_372_003,
 }
 
 
@@ -77,7 +77,7 @@ def test_gated_feedforward_sizes() -> None:
         ("delta_net", 8_192),
         ("rdn", 8_448),
         ("delta_rnn", 16_640),
-        ("rdn-large", 33_792),
+        ("rdn_large", 33_792),
     ],
 )
 def test_state_sizes(name: str, floats: int) -> None:

@@ -15,8 +15,9 @@ import pytest
 from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
-from deltabeast.envs import GameInfo
+from deltabeast.envs import PAPER_GAMES, GameInfo
 from deltabeast.launch import cli, eval_run
+from deltabeast.launch.compare.relative import LATER_CORES
 from deltabeast.launch.config import (
     BenchEnvConfig,
     BenchKernelsConfig,
@@ -170,6 +171,12 @@ def test_published_scores_are_found_by_the_games_name() -> None:
     assert published_scores("battle_zone", "lstm")[200] == (24873.0, 1240.0)
     assert published_scores("qbert", "rdn")[200] == (987275.0, 0.0)
     assert published_scores("breakout", "rdn") == {} == published_scores("gopher", "mine")
+    later = {core: {game: published_scores(game, core) for game in PAPER_GAMES} for core in LATER_CORES}
+    assert {core: sum(map(bool, games.values())) for core, games in later.items()} == {
+        "gated_feedforward": 4, "rdn_large": 4
+    }  # fmt: skip
+    assert later["rdn_large"]["battle_zone"] == {200: (28273.0, 5333.0)}
+    assert later["gated_feedforward"]["space_invaders"] == {200: (95629.0, 11991.0)}
 
 
 # --- deltabeast eval, on a saved agent and a small environment -------------------------------------------
