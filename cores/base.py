@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ class Core(nn.Module, ABC):
     begins a new episode: the state of row b is zeroed *before* step t reads it.
     """
 
+    has_fast_weights: ClassVar[bool] = False
+    """Whether the state is a fast-weight memory, between whose steps `unroll_per_step` cuts gradients."""
     input_size: int
     output_size: int
     stats: dict[str, Tensor]
@@ -45,12 +48,15 @@ class Core(nn.Module, ABC):
         y, state = self.unroll(x.unsqueeze(0), state, reset.unsqueeze(0))
         return y.squeeze(0), state
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # loops over steps take minutes to compile
     def unroll_per_step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        """`unroll` with the state held constant at every step: no gradient crosses a time step.
+        """`unroll`, but no gradient crosses a step of a fast-weight memory: its states are constants.
 
-        This is what the published RL code computes for its fast-weight cores.
+        This is what the published RL code computes, where other cores get the whole unroll too.
         """
+        return (self._unroll_cut if self.has_fast_weights else self.unroll)(x, state, reset)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # loops over steps take minutes to compile
+    def _unroll_cut(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         outputs = []
         for x_t, reset_t in zip(x, reset, strict=True):
             y, state = self.step(x_t, tuple(part.detach() for part in state), reset_t)

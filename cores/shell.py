@@ -11,6 +11,7 @@ A core adds one `FastWeights` subclass: how the slow net's output becomes writes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +106,7 @@ class FastWeightCore(Core):
         ValueError: for a size below 1, or a hidden_size that the heads do not divide.
     """
 
+    has_fast_weights: ClassVar[bool] = True
     memory: type[FastWeights]
 
     def __init__(

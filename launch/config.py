@@ -74,8 +74,8 @@ class TrainConfig:
     batch_size: int = 32
     """Unrolls in one update; a multiple of --num-envs or a divisor of it."""
     bptt: Literal["full", "per_step"] = "full"
-    """full: gradients flow through the whole unroll. per_step: no gradient crosses a time step of the
-    core, as in the published code."""
+    """full: gradients flow through the whole unroll. per_step: no gradient crosses a time step of a
+    fast-weight core, as in the published code; for other cores both are the same."""
     learning_rate: float = 6e-4
     """RMSProp's learning rate, annealed linearly to zero over --steps. The published value is for batches of
     50 x 32 steps; small batches, as short runs need them, want less (2e-4 for 20 x 8)."""

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from ..agents import Agent, CheckpointError, Learner, find_checkpoints, save_checkpoint
 from ..agents.torchbeast import agent_spec, convert, mean_squares
-from ..cores import FastWeightCore
+from ..cores import core_name
 from ..envs import action_meanings, canonical_game
 from . import published
 from .config import TrainConfig
 from .errors import RunError, UsageError
-from .plan import learner_config
+from .plan import learner_config, record_bptt
 from .progress import Scores
 from .randomness import rng_states
 from .run_dir import claim, eval_command, write_config
@@ -67,7 +67,7 @@ def import_model(
         notes = _check_actions(spec.num_actions, game)
     except ValueError as error:
         raise UsageError(f"cannot import {model}: {error}") from error
-    if core is not None and core not in (spec.core, spec.core.removesuffix("-large")):
+    if core is not None and core_name(core) not in (spec.core, spec.core.removesuffix("_large")):
         raise UsageError(f"{model} holds an agent with core {spec.core}, not {core}; give --core {spec.core}")
     if num_heads is not None and spec.core != "linear_transformer":
         raise UsageError(f"--num-heads {num_heads}: the tensors of {model} show its heads; omit it")
@@ -183,11 +183,12 @@ def _config(flags: Mapping[str, Any], agent: Agent, run_dir: Path) -> TrainConfi
         core_options=agent.spec.core_options,
         stem=agent.spec.stem,  # type: ignore[arg-type]
         protocol=published.PROTOCOL,
-        bptt="per_step" if isinstance(agent.core, FastWeightCore) else "full",
+        bptt="per_step",
         precision="fp32",
         run_dir=run_dir,
         **same,
     )
+    record_bptt(config, agent.core)
     config.num_envs = config.batch_size
     if "total_steps" in numbers:
         config.steps = format_steps(int(numbers["total_steps"]))

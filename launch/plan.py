@@ -12,6 +12,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ..agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem, find_checkpoints
+from ..cores import Core
 from .config import TrainConfig
 from .errors import UsageError
 
@@ -162,8 +163,24 @@ _MAY_CHANGE = {
 }
 
 
-def check_same_options(saved: Mapping[str, Any], config: TrainConfig, run_dir: Path) -> None:
-    """Raise UsageError if the run would go on learning otherwise than it did: two experiments in one log."""
+def record_bptt(config: TrainConfig, core: Core) -> None:
+    """Say `full` where both ways are the same, so that what is recorded is what was computed."""
+    if not core.has_fast_weights:
+        config.bptt = "full"
+
+
+def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core, run_dir: Path) -> None:
+    """Raise UsageError if the run would go on learning otherwise than it did: two experiments in one log.
+
+    `saved` are the options it was trained with, `config` those that `record_bptt` has seen.
+    """
+    if saved.get("bptt") == "per_step" and not core.has_fast_weights:
+        if core.initial_state(1):
+            raise UsageError(
+                f"{run_dir} holds a {config.core} whose gradients an earlier version cut at every step; "
+                "--bptt per_step no longer does that without fast weights: give another --run-dir"
+            )
+        saved = {**saved, "bptt": "full"}  # without any memory nothing was cut
     for name, new in vars(config).items():
         if name not in _MAY_CHANGE and name in saved and saved[name] != new:
             flag = f"--{name.replace('_', '-')}"

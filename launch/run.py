@@ -41,6 +41,7 @@ from .plan import (
     compiles,
     count_parameters,
     hyperparameters,
+    record_bptt,
 )
 from .progress import Scores, Speed, Window
 from .randomness import seed_everything
@@ -130,6 +131,7 @@ class Run(ABC):
         another run than the one asked for.
         """
         check_resume(self.config, self.run_dir)
+        record_bptt(self.config, self.agent.core)
         stack.enter_context(claim(self.run_dir))
         with warnings.catch_warnings(record=True) as damage:
             warnings.simplefilter("always")
@@ -139,7 +141,7 @@ class Run(ABC):
             return None, notes
         self.agent, state, _ = found
         check_same_agent(self.agent.spec, spec, self.run_dir)
-        check_same_options(read_config(self.run_dir), self.config, self.run_dir)
+        check_same_options(read_config(self.run_dir), self.config, self.agent.core, self.run_dir)
         self.scores.load_state_dict(state["scores"])
         return state, notes
 

@@ -25,6 +25,12 @@ _DO_NOT_MATTER = {
 """Options that change nothing about what is learned, or that have a place of their own."""
 
 
+WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "lstm"})
+"""Cores that have the whole unroll under either `--bptt`, so that it is no setting of theirs."""
+TRUNCATED = "lstm, truncated"
+"""What an LSTM is called whose gradients an earlier version cut at every step: no run says so any more."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """One file of a run's eval/. Returns are means of the repeats' means."""
@@ -50,6 +56,7 @@ class Run:
     game: str
     """ROM name, or the environment's id"""
     core: str
+    """its name; of an LSTM whose gradients were cut at every step `TRUNCATED`, which is another baseline"""
     seed: int | None
     protocol: str | None
     """the one it was trained under; None for environments that are no Atari games"""
@@ -113,7 +120,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     if (path / "config.json").is_file() and not config:
         wrong.append("config.json cannot be read" + ("; its checkpoint is read instead" if spec else ""))
     known = {**config, **{name: value for name, value in spec.items() if value is not None}}
-    game, core = known.get("game") or known.get("env_id") or known.get("env"), known.get("core")
+    game, core = known.get("game") or known.get("env_id") or known.get("env"), _core_name(known.get("core"))
     if not game or not core:
         return None, [_left_out(path, [*wrong, "neither config.json nor a checkpoint says what it trained"])]
     try:
@@ -129,20 +136,29 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         wrong.append("no checkpoint, so it cannot be evaluated; what it logged is used")
     elif damaged := damaged_file(checkpoint):
         wrong.append(f"{damaged} of its newest checkpoint is damaged; what it logged is used")
+    settings = _settings(path, config, spec)
+    if core in WITHOUT_FAST_WEIGHTS and settings.pop("bptt", None) == "per_step" and core == "lstm":
+        core = TRUNCATED
     versions = read_object(path / "config.json").get("versions")
     run = Run(
         path=path,
         game=game,
-        core=str(core),
+        core=core,
         seed=_seed(path, config),
         protocol=known.get("protocol") or (TRAINED_UNDER if known.get("game") else None),
-        settings=_settings(path, config, spec),
+        settings=settings,
         steps=_steps(config),
         rows=rows,
         evaluations=evaluations,
         versions=versions if isinstance(versions, dict) else {},
     )
     return run, [f"{path}: {reason}" for reason in wrong]
+
+
+def _core_name(name: object) -> str:
+    """`cores.core_name`, whose import would import torch; empty if there is none."""
+    text = str(name or "")
+    return text if ":" in text else text.replace("-", "_")
 
 
 def _left_out(path: Path, reasons: Sequence[str]) -> str:

@@ -10,8 +10,8 @@ train() { # core bptt seed
 		--entropy-cost 0.001 --learning-rate 2e-3 --log-seconds 5 --run-dir "$runs/$1/$2/seed-$3"
 }
 for seed in 1 2 3; do
-	for core in feedforward gated_feedforward; do train $core full $seed; done
-	for core in lstm linear_transformer delta_net delta_rnn rdn; do
+	for core in feedforward gated_feedforward lstm; do train $core full $seed; done
+	for core in linear_transformer delta_net delta_rnn rdn; do
 		train $core full $seed
 		train $core per_step $seed
 	done

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
 from fastweight_helpers import RESET_PATTERNS, assert_near, integer, make_reset
 from torch import Tensor
 
-from deltabeast.cores import Core, core_names, make_core
+from deltabeast.cores import Core, State, core_names, make_core
 
 SMALL = {"hidden_size": 16, "num_heads": 2, "ff_size": 24}
 OPTIONS: dict[str, dict[str, int]] = {
@@ -124,16 +125,49 @@ def test_a_reset_is_a_fresh_start(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-def test_per_step_cuts_the_gradient_and_unroll_does_not(name: str, seed: int) -> None:
+def test_per_step_cuts_the_gradient_of_fast_weights_and_unroll_does_not(name: str, seed: int) -> None:
+    """The published LSTM had the whole unroll: only fast-weight memories were cut, all of their states."""
     core = small(name)
     x, state, reset = random_input(core, 5, 2), core.initial_state(2), make_reset("none", 5, 2)
     (full,) = torch.autograd.grad(core.unroll(x, state, reset)[0][-1].sum(), x)
-    y, _ = core.unroll_per_step(x, state, reset)
-    (cut,) = torch.autograd.grad(y[-1].sum(), x)
+    state = tuple(part.requires_grad_() for part in core.initial_state(2))
+    y, end = core.unroll_per_step(x, state, reset)
+    (cut,) = torch.autograd.grad(y[-1].sum(), x, retain_graph=True)
     assert_near("y", y, core.unroll(x, state, reset)[0], 1e-11)
     assert all(full[t].any() for t in range(5))
-    assert not cut[:-1].any()
-    assert cut[-1].any()
+    if name == "lstm":
+        assert torch.equal(cut, full)
+        return
+    assert not cut[:-1].any() and cut[-1].any()
+    for part in end:  # W, R and y alike
+        into, *before = torch.autograd.grad(
+            part.sum(), (x, *state), retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        assert not into[:-1].any() and into[-1].any() and not any(old.any() for old in before)
+
+
+def test_per_step_leaves_a_core_of_ones_own_whole_unless_it_declares_fast_weights(seed: int) -> None:
+    class Own(Core):
+        def initial_state(self, batch_size: int, device: Any = None) -> State:
+            return (torch.zeros(batch_size, self.output_size),)
+
+        def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+            (h,) = state
+            outputs = []
+            for x_t in x:
+                h = x_t + 0.5 * h
+                outputs.append(h)
+            return torch.stack(outputs), (h,)
+
+    class OwnFastWeights(Own):
+        has_fast_weights = True
+
+    for kind, first in ((Own, 0.5**3), (OwnFastWeights, 0.0)):
+        x = torch.randn(4, 2, 3, requires_grad=True)
+        core = kind(3, 3)
+        y, _ = core.unroll_per_step(x, core.initial_state(2), make_reset("none", 4, 2))
+        (grad,) = torch.autograd.grad(y[-1].sum(), x)
+        assert (grad[0] == first).all() and (grad[-1] == 1).all()
 
 
 @pytest.mark.parametrize("name", core_names())

@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from comparison_runs import add_evaluation, make_run
 
+from deltabeast.cores import core_names
+from deltabeast.cores.registry import find_core
 from deltabeast.envs import game_info
 from deltabeast.launch.compare.aggregation import Aggregation
 from deltabeast.launch.compare.differences import differences
 from deltabeast.launch.compare.grouping import Comparison, compare
-from deltabeast.launch.compare.runs import Run, find_runs, read_run
+from deltabeast.launch.compare.published_sections import score_text
+from deltabeast.launch.compare.relative import CLEAR, wins
+from deltabeast.launch.compare.runs import WITHOUT_FAST_WEIGHTS, Run, find_runs, read_run
 from deltabeast.launch.compare.scores import ScoreBoard, score_board, unequal_steps
 
 
@@ -190,9 +194,51 @@ def test_runs_of_other_settings_are_series_of_their_own(tmp_path: Path) -> None:
     assert values(board) == {
         ("gopher", "rdn · steps 300k · bptt full"): [1, 2],
         ("gopher", "rdn · steps 300k · bptt per_step"): [3],
-        ("gopher", "lstm · steps 600k · bptt full"): [9],
+        ("gopher", "lstm · steps 600k"): [9],
     }
     assert comparison.notes[0].startswith("Runs of the same game differ in steps, bptt.")
+
+
+def test_bptt_is_no_setting_of_a_core_without_fast_weights(tmp_path: Path) -> None:
+    """What `--cores rdn lstm --bptt per_step` makes is the published pair: nothing about it differs."""
+    make_run(tmp_path, core="rdn", bptt="per_step")
+    make_run(tmp_path, core="lstm", bptt="full")
+    make_run(tmp_path, core="feedforward", seed=1, bptt="full", scores=[1])
+    make_run(tmp_path, core="feedforward", seed=2, bptt="per_step", scores=[2])  # of an earlier version
+    comparison, board = compared(tmp_path)
+    assert comparison.series == ["feedforward", "lstm", "rdn"]
+    assert len(comparison.cells["gopher", "feedforward"]) == 2
+    assert "bptt" not in "\n".join([*comparison.notes, *differences(comparison, board)])
+    for name in core_names():
+        assert find_core(name).has_fast_weights == (name not in WITHOUT_FAST_WEIGHTS), name  # type: ignore[attr-defined]
+
+
+def test_clear_wins_are_the_papers_own_counts() -> None:
+    """Seven of the eight that Irie et al. (2021) give in words."""
+
+    def clear(core: str, baseline: str, millions: int) -> tuple[int, int, int]:
+        return wins(core, baseline, millions, CLEAR)
+
+    assert clear("rdn", "lstm", 50) == (12, 5, 3) and clear("rdn", "lstm", 200) == (9, 5, 6)
+    assert clear("feedforward", "lstm", 50) == (8, 4, 8) and clear("delta_rnn", "lstm", 200) == (5, 7, 8)
+    assert clear("rdn", "delta_net", 200)[2] == 7
+    assert [clear("rdn", "linear_transformer", millions)[2] for millions in (50, 200)] == [2, 2]
+    assert wins("rdn", "lstm", 50) == (12, 1, 7)  # without a margin only Pong is even
+
+
+def test_a_core_under_its_older_spelling_is_the_same(tmp_path: Path) -> None:
+    for seed, core in enumerate(("rdn-large", "rdn_large"), 1):
+        make_run(tmp_path, core=core, seed=seed)
+    comparison, _ = compared(tmp_path)
+    assert comparison.series == ["rdn_large"] and len(comparison.cells["gopher", "rdn_large"]) == 2
+    assert score_text("gopher", "rdn_large", 200) == "118,273 ± 14,872"
+
+
+def test_an_lstm_that_an_earlier_version_truncated_says_so(tmp_path: Path) -> None:
+    make_run(tmp_path, core="lstm", seed=1, bptt="per_step", scores=[1])
+    make_run(tmp_path, core="lstm", seed=2, bptt="full", scores=[2])
+    _, board = compared(tmp_path)
+    assert values(board) == {("gopher", "lstm"): [2], ("gopher", "lstm, truncated"): [1]}
 
 
 def test_options_that_change_nothing_learned_do_not_split(tmp_path: Path) -> None:

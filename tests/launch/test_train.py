@@ -681,10 +681,39 @@ def test_another_protocol_is_named_as_what_differs(tmp_path: Path) -> None:
         run(tmp_path / "run", *arguments, "--steps", "40", "--protocol", "ale-standard")
 
 
+def test_per_step_is_recorded_where_it_cuts_something(tmp_path: Path) -> None:
+    """And the runs of an earlier version, whose LSTM it cut too, do not go on as what they were not."""
+    sizes = ("--core-options", "hidden_size", "8", "num_heads", "2", "ff_size", "8")
+    for core, options, recorded in (("delta_net", sizes, "per_step"), ("lstm", (), "full")):
+        arguments = ("--env", "training_envs:Match-v0", *FEEDFORWARD, "--core", core, *options)
+        arguments += ("--bptt", "per_step", "--steps")
+        run(tmp_path / core, *arguments, "20")
+        run(tmp_path / core, *arguments, "40")
+        path = tmp_path / core / "config.json"
+        content = json.loads(path.read_text())
+        assert content["config"]["bptt"] == recorded
+        if core == "lstm":
+            content["config"]["bptt"] = "per_step"
+            path.write_text(json.dumps(content))
+            with pytest.raises(UsageError, match=r"lstm whose gradients .* at every step.*another --run-dir"):
+                run(tmp_path / core, *arguments, "60")
+            assert find_checkpoints(tmp_path / core)[-1].step == 40
+
+
+def test_a_core_keeps_its_run_under_its_older_spelling(tmp_path: Path) -> None:
+    sizes = ("--core-options", "hidden_size", "8", "num_heads", "2", "ff_size", "8", "num_layers", "1")
+    arguments = ("--env", "training_envs:Match-v0", *FEEDFORWARD, *sizes, "--core")
+    run(tmp_path / "run", *arguments, "rdn-large", "--steps", "20")
+    spec = find_checkpoints(tmp_path / "run")[-1].path / "agent.json"
+    assert json.loads(spec.read_text())["core"] == "rdn_large"
+    run(tmp_path / "run", *arguments, "rdn_large", "--steps", "40")
+    assert find_checkpoints(tmp_path / "run")[-1].step == 40
+
+
 def test_a_run_does_not_go_on_as_another_experiment(tmp_path: Path) -> None:
     arguments = ("--env", "training_envs:Match-v0", *FEEDFORWARD)
     run(tmp_path / "run", *arguments, "--steps", "200")
-    for change in (("--bptt", "per_step"), ("--learning-rate", "0.1"), ("--seed", "9")):
+    for change in (("--discount", "0.5"), ("--learning-rate", "0.1"), ("--seed", "9")):
         with pytest.raises(UsageError, match=rf"{change[0]} .*, not {change[1]}; .*another --run-dir"):
             run(tmp_path / "run", *arguments, "--steps", "400", *change)
     run(tmp_path / "run", *arguments, "--steps", "400", "--log-seconds", "1", "--num-envs", "2")
