@@ -1,7 +1,8 @@
-"""Bring any deterministic environment back to where it was: by its seed and its actions."""
+"""Bring any deterministic environment back to where it was: by its seeds and its actions."""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -13,37 +14,81 @@ Step = tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]
 
 
 class ActionLog(VectorWrapper):
-    """Records the actions since the last seeded reset, so that the state can be saved and restored.
+    """Records what is needed to repeat the games under way, so that they can be saved and restored.
 
-    Emulators and third-party environments cannot be cloned, but they repeat themselves. The log holds
-    two bytes per agent step; reset with a new seed now and then to keep it, and the replay, short.
+    Emulators and third-party environments cannot be cloned, but they repeat themselves. Each game after an
+    environment's first begins from a seed of its own, so that repeating takes the actions since then: two
+    bytes a step and environment. Where single environments cannot be reset (`metadata["reset_mask"]`), it
+    takes all actions since the last reset.
     """
 
     def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)
-        self._seed: int | None = None
-        self._actions: list[NDArray[np.int16]] = []
+        self._restarts = bool(env.metadata.get("reset_mask"))
+        self._begin(0)
+
+    def _begin(self, seed: int) -> None:
+        self._seed = seed
+        self._games = np.zeros(self.num_envs, np.int64)
+        """of each environment since the last reset of all; the one under way has this number"""
+        self._ages = np.zeros(self.num_envs, np.int64)
+        """steps since that game began"""
+        self._actions: deque[NDArray[np.int16]] = deque()
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         if not isinstance(seed, int):
             raise ValueError(
                 "an ActionLog must be reset with an integer seed: without it nothing can be repeated"
             )
-        self._seed = seed
-        self._actions = []
-        return self.env.reset(seed=seed, options=options)
+        self._begin(seed)
+        return self.env.reset(seed=seed)
 
     def step(self, actions: NDArray[Any]) -> Step:
+        frame, reward, terminated, truncated, info = self._step(actions)
+        over = info.get("_game_return")
+        if self._restarts and over is not None and over.any():
+            self._games += over
+            frame = self._restart(over)
+        while len(self._actions) > self._ages.max():
+            self._actions.popleft()
+        return frame, reward, terminated, truncated, info
+
+    def _step(self, actions: NDArray[Any]) -> Step:
         self._actions.append(np.array(actions, dtype=np.int16))
+        self._ages += 1
         return self.env.step(actions)
+
+    def _restart(self, rows: NDArray[np.bool_]) -> Any:
+        """Begin the game of the present number in some environments; gives the observations of all."""
+        seeds: Any = [  # which the base class does not know, but all its kinds take
+            int(np.random.SeedSequence([self._seed, row, int(game)]).generate_state(1)[0] >> 1)
+            for row, game in enumerate(self._games)
+        ]
+        self._ages[rows] = 0
+        frame, _ = self.env.reset(seed=seeds, options={"reset_mask": rows})
+        return frame
 
     def state_dict(self) -> dict[str, Any]:
         actions = np.stack(self._actions) if self._actions else np.zeros((0, self.num_envs), np.int16)
-        return {"seed": self._seed, "actions": torch.from_numpy(actions)}
+        return {
+            "seed": self._seed,
+            "games": torch.from_numpy(self._games.copy()),
+            "ages": torch.from_numpy(self._ages.copy()),
+            "actions": torch.from_numpy(actions),
+        }
 
     def replay(self, state: dict[str, Any]) -> Any:
-        """Reset, repeat the recorded actions and return the observation they lead to."""
+        """Begin the recorded games, repeat their actions and return the observation they lead to."""
+        actions = state["actions"].numpy()
         frame, _ = self.reset(seed=state["seed"])
-        for actions in state["actions"].numpy():
-            frame, *_ = self.step(actions.astype(np.int64))
+        if "games" not in state:  # an earlier version had one seed for all games since the reset
+            state = {**state, "games": torch.from_numpy(self._games), "ages": torch.tensor(len(actions))}
+        self._games = state["games"].numpy().copy()
+        starts = len(actions) - state["ages"].numpy()
+        for step in range(len(actions) + 1):
+            begins = (starts == step) & (self._games > 0)
+            if begins.any():
+                frame = self._restart(begins)
+            if step < len(actions):
+                frame, *_ = self._step(actions[step].astype(np.int64))
         return frame

@@ -20,10 +20,6 @@ from .stopwatch import Stopwatch
 from .unroll import Episodes, Unroll
 from .weights import Weights
 
-UNROLLS_PER_SEED = 200
-"""In deterministic mode environments start afresh after this many unrolls, so that bringing them back
-at a resume takes seconds, whatever the length of the run."""
-
 
 class Actor:
     """One vector environment, one copy of the agent, and the recurrent state between unrolls.
@@ -65,8 +61,6 @@ class Actor:
 
     def collect(self) -> Unroll:
         """The next unroll, acted with the newest weights."""
-        if self._deterministic and self._unrolls and self._unrolls % UNROLLS_PER_SEED == 0:
-            self._reset()
         version = self.weights.pull(self.agent)
         T, B = self.unroll_length, self.num_envs
         frames = torch.empty((T + 1, B, *self._frame.shape[1:]), dtype=self._frame.dtype, device=self._device)

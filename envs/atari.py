@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from .available_cores import available_cores
-from .checks import Seeds, check_actions, environment_seeds
+from .checks import Seeds, check_actions, environment_seeds, rows_to_reset
 from .episodes import EpisodeStatistics
 from .forced_actions import ForcedActions
 from .frame_stack import repeat_first_frame
@@ -71,7 +71,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
             reward_clipping=False,
         )
         self.num_envs = num_envs
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "reset_mask": True}
         self.single_observation_space = Box(0, 255, (stack, height, width, 3)[: 4 if colour else 3], np.uint8)
         self.single_action_space = Discrete(len(self.action_meanings))
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -90,20 +90,23 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
     def reset(
         self, *, seed: Seeds | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Frames, dict[str, Any]]:
-        if options:
-            raise ValueError(f"Atari games take no reset options, got {sorted(options)}")
+        unknown = sorted(set(options or {}) - {"reset_mask"})
+        if unknown:
+            raise ValueError(f"Atari games take no reset options but reset_mask, got {unknown}")
+        rows = rows_to_reset(options, self.num_envs)
         if seed is None and not self._seeded:
             # ALE's own default seeds the sticky actions of every game with the same clock.
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         ale = self._open()
-        obs, ale_info = ale.reset(seed=None if seed is None else environment_seeds(seed, self.num_envs))
+        seeds = None if seed is None else environment_seeds(seed, self.num_envs)[rows]
+        obs, ale_info = ale.reset(seed=seeds, options=None if rows.all() else {"reset_mask": rows})
         self._seeded = True
-        self._start_games(obs, ale_info, np.ones(self.num_envs, bool))
-        self._age[:] = 0
+        self._start_games(obs, ale_info, rows)
+        self._age[rows] = 0
         self._fill_stack(obs)
         if self._forced is not None:
-            self._forced.reset()
-        infos = self._statistics.reset()
+            self._forced.reset(rows)
+        infos = self._statistics.reset(rows)
         infos["forced"] = np.zeros(self.num_envs, bool)
         return obs, {**infos, **_emulator_infos(ale_info)}
 
@@ -153,7 +156,8 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
             new_obs, new_info = self._open().reset(options={"reset_mask": again})
             obs[again] = new_obs[again]
             ale_info.update(new_info)
-        self._game_start = (ale_info["frame_number"] - ale_info["episode_frame_number"]).astype(np.int64)
+        starts = ale_info["frame_number"] - ale_info["episode_frame_number"]
+        self._game_start = np.where(rows, starts, self._game_start)
 
     def _fill_stack(self, obs: Frames) -> None:
         if self.rules.repeat_first_frame:

@@ -1,6 +1,7 @@
 """What may be passed to an environment."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,3 +35,13 @@ def environment_seeds(seed: Seeds, num_envs: int) -> npt.NDArray[np.int64]:
     if given.shape != (num_envs,):
         raise ValueError(f"got {given.size} seeds for {num_envs} environments")
     return given
+
+
+def rows_to_reset(options: dict[str, Any] | None, num_envs: int) -> npt.NDArray[np.bool_]:
+    """The environments that `options={"reset_mask": [N] bool}` names; all without it. Raises ValueError."""
+    if options is None or "reset_mask" not in options:
+        return np.ones(num_envs, bool)
+    rows = np.asarray(options["reset_mask"])
+    if rows.shape != (num_envs,) or rows.dtype != np.bool_ or not rows.any():
+        raise ValueError(f"reset_mask must be {num_envs} booleans, at least one of them true, got {rows}")
+    return rows

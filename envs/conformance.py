@@ -20,6 +20,8 @@ def check_vector_env(env: Env, steps: int = 300, seed: int = 0) -> None:
     other = _play(env, steps, seed + 1, action_seed=seed)
     assert _same(first, again), "the same seed must play the same episodes"
     assert not _same(first, other), "another seed must play other episodes"
+    if env.metadata["reset_mask"] and env.num_envs > 1:
+        _check_single_resets(env, steps // 4, seed)
 
 
 def _check_spaces(env: Env) -> None:
@@ -69,6 +71,30 @@ def _play(env: Env, steps: int, seed: int, action_seed: int | None = None) -> li
             book.enter(step, row, rewards, terminated | truncated, infos)
         seen += [obs, rewards, terminated, truncated]
     return seen
+
+
+def _check_single_resets(env: Env, steps: int, seed: int) -> None:
+    """One environment begins a game from a seed, whatever it did before, and the others notice nothing."""
+    assert isinstance(env.single_action_space, spaces.Discrete)
+    rng = np.random.default_rng(seed)
+    actions = rng.integers(0, env.single_action_space.n, (3 * steps, env.num_envs))
+    first = np.arange(env.num_envs) == 0
+    plays = []
+    for before, alone in ((steps, True), (2 * steps, True), (2 * steps, False)):
+        env.reset(seed=seed)
+        for chosen in actions[2 * steps - before : 2 * steps]:
+            env.step(chosen)
+        if alone:
+            seeds: Any = [seed] * env.num_envs
+            obs, infos = env.reset(seed=seeds, options={"reset_mask": first})
+            assert not any(infos[f"_{name}"].any() for name in MASKED), "nothing ends with a reset"
+            plays.append([obs])
+        else:
+            plays.append([])
+        plays[-1] += [x for chosen in actions[2 * steps :] for x in env.step(chosen)[:2]]
+    short, long, plain = plays
+    assert _same([x[:1] for x in short], [x[:1] for x in long]), "a seed must begin the same game at any time"
+    assert _same([x[1:] for x in long[1:]], [x[1:] for x in plain]), "the other environments must go on"
 
 
 def _check_observation(env: Env, obs: npt.NDArray[Any]) -> None:

@@ -30,10 +30,13 @@ class _Totals:
             f"_{name}_length": valid.copy(),
         }
         if over.any():
-            self._return[over] = 0.0
-            self._length[over] = 0
-            self._wrapped[over] = False
+            self.forget(over)
         return infos
+
+    def forget(self, rows: Flags) -> None:
+        self._return[rows] = 0.0
+        self._length[rows] = 0
+        self._wrapped[rows] = False
 
 
 class EpisodeStatistics:
@@ -45,11 +48,12 @@ class EpisodeStatistics:
 
     def __init__(self, num_envs: int) -> None:
         self._num_envs = num_envs
-        self.reset()
+        self._life, self._game = _Totals(num_envs), _Totals(num_envs)
 
-    def reset(self) -> dict[str, Any]:
-        """Forgets what was under way, and returns the infos of a reset: nothing has ended."""
-        self._life, self._game = _Totals(self._num_envs), _Totals(self._num_envs)
+    def reset(self, rows: Flags) -> dict[str, Any]:
+        """Forgets what was under way in these, and returns the infos of a reset: nothing has ended."""
+        for totals in (self._life, self._game):
+            totals.forget(rows)
         nothing = np.zeros(self._num_envs, bool)
         return self.update(np.zeros(self._num_envs), nothing, nothing, nothing, nothing)
 

@@ -43,18 +43,17 @@ class ForcedActions:
     """
 
     def __init__(self, num_envs: int, minimal: Sequence[str], actions: Sequence[str]) -> None:
-        self._num_envs = num_envs
         fire_game = len(minimal) > 2 and minimal[1] == "FIRE"
         self._next_state = _FIRE_GAME if fire_game else _OTHER_GAME
         self._button = np.zeros(6, np.int64)
         if fire_game:
             self._button[FIRE] = actions.index("FIRE")
             self._button[SECOND] = actions.index(minimal[2])
-        self.reset()
+        self._state = np.full(num_envs, self._next_state[GAME_OVER, FREE])
 
-    def reset(self) -> None:
-        """Every environment begins a game."""
-        self._state = np.full(self._num_envs, self._next_state[GAME_OVER, FREE])
+    def reset(self, rows: npt.NDArray[np.bool_]) -> None:
+        """These environments begin a game."""
+        self._state[rows] = self._next_state[GAME_OVER, FREE]
 
     def override(self, actions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """The actions to send, and where they are not the agent's."""

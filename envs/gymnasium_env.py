@@ -8,10 +8,10 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from .checks import Seeds, check_actions, environment_seeds
+from .checks import Seeds, check_actions, environment_seeds, rows_to_reset
 from .episodes import EpisodeStatistics
 
 Observations = npt.NDArray[Any]
@@ -31,7 +31,11 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self._env = env
         self.protocol = None
         self.num_envs = env.num_envs
-        self.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.metadata = {
+            **env.metadata,
+            "autoreset_mode": AutoresetMode.SAME_STEP,
+            "reset_mask": isinstance(env, SyncVectorEnv),
+        }
         if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
             raise ValueError("the environment must reset in the step in which an episode ends (SAME_STEP)")
         choices = env.single_action_space
@@ -51,9 +55,10 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     def reset(
         self, *, seed: Seeds | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:
+        rows = rows_to_reset(options, self.num_envs)
         seeds = None if seed is None else environment_seeds(seed, self.num_envs).tolist()
-        obs, _ = self._env.reset(seed=seeds, options=options)
-        infos = self._statistics.reset()
+        obs, _ = self._env.reset(seed=seeds, options=None if options is None else dict(options))
+        infos = self._statistics.reset(rows)
         return self._plain(obs), {**infos, "forced": np.zeros(self.num_envs, bool)}
 
     def step(self, actions: npt.ArrayLike) -> Step:

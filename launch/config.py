@@ -91,7 +91,7 @@ class TrainConfig:
     """Gradients are scaled down to this global norm."""
     deterministic: bool = False
     """Actor and learner in lock-step: the same seed gives the same weights bit for bit, also across a
-    kill and a resume."""
+    kill and a resume, which repeats the games under way."""
     run_dir: Path | None = None
     """Where the run is kept; default runs/<game>/<core>/seed-<n>."""
     resume: Literal["auto", "never", "must"] = "auto"

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import importlib
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +33,10 @@ _context.set_forkserver_preload(
 )
 
 
-def _train(arguments: list[str], output: Path, patches: Mapping[str, Any]) -> None:
+def _train(arguments: list[str], output: Path) -> None:
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    for target, value in patches.items():
-        module, name = target.rsplit(".", 1)
-        setattr(importlib.import_module(module), name, value)
     from deltabeast.launch.cli import main
 
     main(["train", *arguments])
@@ -49,12 +45,12 @@ def _train(arguments: list[str], output: Path, patches: Mapping[str, Any]) -> No
 class Training:
     """`deltabeast train` in another process."""
 
-    def __init__(self, run_dir: Path, *arguments: str, patches: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, run_dir: Path, *arguments: str) -> None:
         self.run_dir = run_dir
         self.path = run_dir.with_name(f"{run_dir.name}.{time.monotonic_ns()}.out")
         self.path.touch()
         given = [*arguments, "--run-dir", str(run_dir)]
-        self.process = _context.Process(target=_train, args=(given, self.path, patches or {}), daemon=True)
+        self.process = _context.Process(target=_train, args=(given, self.path), daemon=True)
         self.process.start()
 
     def send(self, number: int) -> None:

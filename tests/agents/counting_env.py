@@ -13,13 +13,14 @@ from gymnasium.vector.utils import batch_space
 class CountingEnv(VectorEnv):
     """Environment i shows (i, episode, step) and ends its episodes after `lengths[i]` steps.
 
+    A reset of single environments makes their seed, modulo 100, the number of the episode.
     The reward of a step is 100 i + 10 episode + step + action / 10. Step 0 of an episode is forced in
     environment 0.
     """
 
     def __init__(self, lengths: tuple[int, ...]) -> None:
         self.num_envs = len(lengths)
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "reset_mask": True}
         self.single_observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
         self.single_action_space = spaces.Discrete(4)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -31,6 +32,12 @@ class CountingEnv(VectorEnv):
         return np.stack([np.arange(self.num_envs), self.episode, self.count], 1).astype(np.float32)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        if options is not None:
+            rows = options["reset_mask"]
+            self.episode[rows] = np.array(seed)[rows] % 100
+            self.count[rows] = 0
+            self.total[rows] = 0
+            return self._observe(), {}
         self.seed = seed
         self.episode = np.zeros(self.num_envs, int)
         self.count = np.zeros(self.num_envs, int)

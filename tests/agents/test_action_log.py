@@ -39,11 +39,62 @@ def test_a_replayed_environment_goes_on_alike(kind: str, steps: int, tmp_path: P
     for actions in choices[steps:]:
         for left, right in zip(one.step(actions)[:4], two.step(actions)[:4], strict=True):
             np.testing.assert_array_equal(left, right)
-    again = two.state_dict()
-    assert again["seed"] == seed
-    np.testing.assert_array_equal(again["actions"].numpy(), choices)
+    for left, right in zip(one.state_dict().values(), two.state_dict().values(), strict=True):
+        np.testing.assert_array_equal(left, right)
     one.close()
     two.close()
+
+
+def test_every_game_has_a_seed_of_its_own(seed: int) -> None:
+    """So that none repeats another, of its own environment or of others."""
+    log = make("CartPole-v1")
+    log.reset(seed=seed)
+    firsts = []
+    for _ in range(150):
+        frame, _, terminated, truncated, _ = log.step(np.zeros(NUM_ENVS, int))
+        firsts += [tuple(row) for row in frame[terminated | truncated]]
+    assert len(set(firsts)) == len(firsts) > 3 * NUM_ENVS
+    log.close()
+
+
+def test_the_log_is_as_long_as_the_longest_game_under_way() -> None:
+    log = ActionLog(CountingEnv((3, 4)))
+    log.reset(seed=1)
+    for step in range(1, 25):
+        log.step(np.array([step % 4, 0]))
+        state = log.state_dict()
+        assert state["ages"].tolist() == [step % 3, step % 4]
+        assert len(state["actions"]) == max(step % 3, step % 4)
+
+
+def test_where_single_environments_cannot_be_reset_all_actions_are_kept(seed: int) -> None:
+    env = CountingEnv((3, 4))
+    env.metadata = {**env.metadata, "reset_mask": False}
+    log, other = ActionLog(env), ActionLog(CountingEnv((3, 4)))
+    log.reset(seed=1)
+    actions = np.random.default_rng(seed).integers(4, size=(9, 2))
+    for chosen in actions:
+        frame, *_ = log.step(chosen)
+    state = log.state_dict()
+    np.testing.assert_array_equal(state["actions"], actions)
+    np.testing.assert_array_equal(other.replay(state), frame)
+
+
+def test_the_state_of_an_earlier_version_is_repeated(seed: int) -> None:
+    """It had one seed for all games since the last reset, and no others."""
+    plain = make_vector_env(env_id="CartPole-v1", num_envs=NUM_ENVS)
+    plain.reset(seed=seed)
+    actions = np.random.default_rng(seed).integers(2, size=(60, NUM_ENVS))
+    for chosen in actions:
+        frame, *_ = plain.step(chosen)
+    log = make("CartPole-v1")
+    np.testing.assert_array_equal(log.replay({"seed": seed, "actions": torch.from_numpy(actions)}), frame)
+    for _ in range(80):
+        frame, *_ = log.step(np.ones(NUM_ENVS, int))
+    twin = make("CartPole-v1")
+    np.testing.assert_array_equal(twin.replay(log.state_dict()), frame)
+    for env in (plain, log, twin):
+        env.close()
 
 
 def test_right_after_a_reset_there_is_nothing_to_repeat(seed: int) -> None:
@@ -55,7 +106,7 @@ def test_right_after_a_reset_there_is_nothing_to_repeat(seed: int) -> None:
 
 
 def test_a_reset_begins_a_new_log_of_two_bytes_a_step() -> None:
-    log = ActionLog(CountingEnv((3, 4)))
+    log = ActionLog(CountingEnv((30, 40)))
     log.reset(seed=1)
     for _ in range(5):
         log.step(np.array([1, 3]))

@@ -124,15 +124,25 @@ def test_published_weights_act_from_the_next_unroll(seed: int) -> None:
     assert unroll.version == 1 and (unroll.action == 2).all()
 
 
-def test_deterministic_state_brings_an_actor_back(seed: int, monkeypatch) -> None:
-    """Also across the reset that keeps the action log short, and with a recurrent state."""
-    monkeypatch.setattr("deltabeast.agents.actor.UNROLLS_PER_SEED", 3)
+def test_no_game_is_cut_for_determinism(seed: int) -> None:
+    """A game of 1,700 steps, in unrolls of 5, ends as it does without; short ones beside it too."""
+    ended = []
+    for deterministic in (False, True):
+        actor = make_actor((7, 1700), core="feedforward", seed=seed, deterministic=deterministic)
+        episodes = [actor.collect().episodes for _ in range(1700 // T)]
+        ended.append(sorted(length for one in episodes for length in one.game_lengths))
+    assert ended[0] == ended[1] == [7] * (1700 // 7) + [1700]
+
+
+def test_deterministic_state_brings_an_actor_back(seed: int) -> None:
+    """Across games that began since, and with a recurrent state."""
     torch.manual_seed(seed)
     one = make_actor(seed=seed, deterministic=True)
-    for _ in range(4):
+    for _ in range(11):
         one.collect()
     saved = one.state_dict()
-    assert len(saved["env"]["actions"]) == T, "the log must start afresh with the seed"
+    assert saved["env"]["ages"].tolist() == [1, 3, 5], "steps of the games under way, of 3, 4 and 50"
+    assert len(saved["env"]["actions"]) == 5, "nothing older is needed"
     expected = [one.collect() for _ in range(3)]
     torch.manual_seed(seed)
     two = make_actor(seed=seed, deterministic=True)

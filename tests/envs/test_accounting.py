@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deltabeast.envs import atari, forced_actions, game_names
+from deltabeast.envs import atari, forced_actions, game_names, make_vector_env
 from deltabeast.envs.episodes import EpisodeStatistics
 from deltabeast.envs.forced_actions import ForcedActions
 from deltabeast.envs.frame_stack import repeat_first_frame
@@ -155,6 +155,37 @@ def test_statistics_match_a_plain_sum():
                     )
                 if over[i]:
                     book[i].clear()
+
+
+def test_a_reset_of_single_environments_forgets_what_they_did_alone():
+    one, both = np.array([True, False]), np.ones(2, bool)
+    nothing = np.zeros(2, bool)
+    statistics = EpisodeStatistics(2)
+    statistics.update(np.array([3.0, 4.0]), both, nothing, nothing, nothing)
+    assert not statistics.reset(one)["_game_return"].any()
+    infos = statistics.update(np.array([1.0, 1.0]), both, nothing, both, both)
+    assert infos["game_return"].tolist() == infos["life_return"].tolist() == [1.0, 5.0]
+    assert infos["game_length"].tolist() == [1, 2]
+
+
+def test_buttons_are_pressed_again_where_a_game_was_begun_anew():
+    forced = ForcedActions(2, ["NOOP", "FIRE", "RIGHT"], ["NOOP", "FIRE", "RIGHT"])
+    for _ in range(2):
+        forced.advance(np.zeros(2, bool), np.zeros(2, bool))
+    assert not forced.override(np.zeros(2, int))[1].any()
+    forced.reset(np.array([False, True]))
+    actions, pressed = forced.override(np.zeros(2, int))
+    assert pressed.tolist() == [False, True] and actions.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("mask", [[True], [1, 0], [False, False]])
+def test_a_mask_that_names_no_environments_is_refused(mask):
+    for options in ({"game": "pong"}, {"env_id": "CartPole-v1"}):
+        env = make_vector_env(**options, num_envs=2)
+        env.reset(seed=SEED)
+        with pytest.raises(ValueError, match="reset_mask must be 2 booleans"):
+            env.reset(options={"reset_mask": np.array(mask)})
+        env.close()
 
 
 def test_the_stack_begins_with_copies_of_the_first_frame():

@@ -26,13 +26,12 @@ from deltabeast.agents import find_checkpoints, load_latest
 STEPS = 1600
 EXACT = ("--deterministic", "--log-seconds", "0", "--milestone-steps", "500")
 OFTEN = ("--checkpoint-minutes", "0.005")
-PATCHES = {"deltabeast.agents.actor.UNROLLS_PER_SEED": 17}
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    training = Training(run_dir, *CARTPOLE, *EXACT, "--steps", str(STEPS), patches=PATCHES)
+    training = Training(run_dir, *CARTPOLE, *EXACT, "--steps", str(STEPS))
     assert training.wait() == 0, training.output()
     return run_dir
 
@@ -43,7 +42,7 @@ def test_a_signal_saves_and_ends_the_process_and_the_run_goes_on(
     run_dir = tmp_path / "run"
     arguments = (*CARTPOLE, *EXACT, "--steps", str(STEPS))
     for number in (signal.SIGTERM, signal.SIGINT):
-        training = Training(run_dir, *arguments, patches=PATCHES)
+        training = Training(run_dir, *arguments)
         goal = last_step(run_dir) + random.randrange(100, 600)
         assert training.wait_for(lambda goal=goal: last_step(run_dir) >= goal)
         training.send(number)
@@ -51,7 +50,7 @@ def test_a_signal_saves_and_ends_the_process_and_the_run_goes_on(
         assert "stopped at" in training.output() and "run the same command" in training.output()
         step = newest(run_dir)[0]
         assert step == last_step(run_dir) < STEPS, "the last update must be in the log and in the checkpoint"
-    training = Training(run_dir, *arguments, patches=PATCHES)
+    training = Training(run_dir, *arguments)
     assert training.wait() == 0, training.output()
     assert f"resuming {run_dir} at step {step}" in training.output()
     assert_same_run(uninterrupted, run_dir)
@@ -82,7 +81,7 @@ def test_ten_kills_lose_at_most_one_interval_each(uninterrupted: Path, tmp_path:
         # Checkpoints after every update make the kill fall into one; the others fall between two.
         minutes = random.choice(["0", "0.002", "0.005"])
         arguments = (*CARTPOLE, *EXACT, "--steps", str(STEPS), "--checkpoint-minutes", minutes)
-        training = Training(run_dir, *arguments, patches=PATCHES)
+        training = Training(run_dir, *arguments)
         if kill == 10:
             assert training.wait() == 0, training.output()
             break
@@ -149,16 +148,15 @@ def test_pong_killed_and_resumed_is_the_same_run(tmp_path: Path, seed: int) -> N
         "--unroll-length",
         "10",
     )
-    patches = {"deltabeast.agents.actor.UNROLLS_PER_SEED": 4}
     one, other = tmp_path / "uninterrupted", tmp_path / "killed"
-    whole = Training(one, *arguments, patches=patches)
+    whole = Training(one, *arguments)
     assert whole.wait() == 0, whole.output()
-    killed = Training(other, *arguments, *OFTEN, patches=patches)
+    killed = Training(other, *arguments, *OFTEN)
     goal = random.randrange(80, 400)
     assert killed.wait_for(lambda: last_step(other) >= goal)
     killed.send(signal.SIGKILL)
     killed.wait()
-    training = Training(other, *arguments, patches=patches)
+    training = Training(other, *arguments)
     assert training.wait() == 0, training.output()
     assert_same_run(one, other)
 

@@ -119,9 +119,8 @@ LAYOUTS = {
 def test_a_killed_and_a_stopped_run_end_like_an_uninterrupted_one(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Bit for bit, whatever the number of actors and environments, across reseeded environments."""
+    """Bit for bit, whatever the number of actors and environments, across games with seeds of their own."""
     num_envs, batch_size, num_actors = LAYOUTS[layout]
-    monkeypatch.setattr("deltabeast.agents.actor.UNROLLS_PER_SEED", 3)
     updates = 24
     sizes = ("--num-envs", num_envs, "--batch-size", batch_size, "--num-actors", num_actors)
     steps = ("--steps", updates * batch_size * 5, "--seed", random.randrange(2**31))
