@@ -269,6 +269,7 @@ class Learner:
             "entropy": entropy.mean(),
             "clipped_rho_share": (targets.log_rhos > _ROUNDING).float().mean(),
             "log_rho_abs_max": targets.log_rhos.abs().max(),
+            "forced_share": batch.forced.float().mean(),
             **self.agent.core.stats,
         }
         return loss, {name: value.detach() for name, value in metrics.items()}

@@ -41,8 +41,8 @@ class TrainConfig:
     device: str = "auto"
     """auto, cpu or cuda."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of the stem; memory, heads and losses are float32. auto: bf16 where the hardware has it.
-    The publication used fp32."""
+    """Arithmetic of the stem; memory, heads and losses are float32, without TF32 on a GPU. auto: bf16 where
+    the hardware has it. The publication used fp32."""
     num_envs: int = 32
     """Environments stepped together by each actor; with a GPU in two halves, so that the games of one go on
     while actions are chosen for the other."""

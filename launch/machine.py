@@ -17,10 +17,14 @@ from ..envs import available_cores
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
 
-def prepare_process() -> None:
-    """Use the cores that the process may really use, and keep memory; before anything large is made."""
+def prepare_process(threads: int | None = None) -> None:
+    """Keep memory, compute float32 in float32, and use so many threads, by default one for each core that the
+    process may really use. What every process does first.
+    """
     keep_freed_memory()
-    torch.set_num_threads(available_cores())
+    # cuDNN would compute convolutions of float32 in TF32, which has 10 bits of its 23.
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    torch.set_num_threads(threads or available_cores())
 
 
 def keep_freed_memory() -> bool:

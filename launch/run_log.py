@@ -30,6 +30,7 @@ TAGS = {
     "policy_lag_max": "lag/policy_lag_max",
     "clipped_rho_share": "lag/clipped_rho_share",
     "log_rho_abs_max": "lag/log_rho_abs_max",
+    "forced_share": "learner/forced_share",
     "write_strength": "memory/write_strength",
     "recurrent_write_strength": "memory/recurrent_write_strength",
     "fast_weight_norm": "memory/fast_weight_norm",

@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING
 
-import torch
-
 from .errors import RunError
-from .machine import keep_freed_memory
+from .machine import prepare_process
 from .supervision import how_it_ended
 
 if TYPE_CHECKING:
@@ -73,8 +71,7 @@ def play_side_by_side(
 
 def _play(connection: Connection, game: Game, part: Part) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the main process's, whose end ends this one
-    keep_freed_memory()
-    torch.set_num_threads(1)
+    prepare_process(1)
     spoke = 0.0
 
     def tell(done: int, steps: int) -> None:

@@ -26,7 +26,7 @@ from ..agents.weights import SharedWeights
 from ..envs import make_vector_env
 from . import published
 from .config import TrainConfig
-from .machine import keep_freed_memory, pin
+from .machine import pin, prepare_process
 from .plan import make_learner
 from .sources import ActorError, Lockstep
 from .supervision import how_it_ended
@@ -208,8 +208,7 @@ def _serve(connection: Connection, config: TrainConfig, index: int, threads: int
     """The life of a worker: do what is asked until nobody asks any more."""
     for number in (signal.SIGINT, signal.SIGTERM):  # they are the main process's; its end ends this one
         signal.signal(number, signal.SIG_IGN)
-    keep_freed_memory()
-    torch.set_num_threads(threads)
+    prepare_process(threads)
     torch.manual_seed(config.seed + index)
     if core is not None:
         pin(core)

@@ -11,7 +11,7 @@ import torch
 
 from ...agents import Actor, Agent, AgentSpec, split
 from ..config import TrainConfig
-from ..machine import autocast_dtype, keep_freed_memory
+from ..machine import autocast_dtype, prepare_process
 from ..workers import make_env
 from . import ray_cluster
 from .flat_weights import FlatWeights
@@ -66,9 +66,8 @@ class ActorProcess:
     def begin(self) -> Where:
         """Build everything: here, since Ray tells less of what goes wrong in a constructor."""
         config, spec = self._config, self._spec
-        keep_freed_memory()
         threads = max(1, int(config.actor_cpus))
-        torch.set_num_threads(threads)
+        prepare_process(threads)
         # Ray lets a process without a GPU of its own see all of the node's.
         device = torch.device("cuda" if config.actor_gpus else "cpu")
         agent = Agent(spec).to(device)

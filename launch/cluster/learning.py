@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...agents import Agent, AgentSpec, Episodes, Unroll, join
 from ..config import TrainConfig
-from ..machine import autocast_dtype, keep_freed_memory
+from ..machine import autocast_dtype, prepare_process
 from ..plan import make_learner
 from ..randomness import rng_states, seed_everything, set_rng_states
 from . import ray_cluster
@@ -56,8 +56,7 @@ class LearnerProcess:
     def begin(self) -> Where:
         """Build everything: here, since Ray tells less of what goes wrong in a constructor."""
         config, spec = self._config, self._spec
-        keep_freed_memory()
-        torch.set_num_threads(max(1, int(config.learner_cpus)))
+        prepare_process(max(1, int(config.learner_cpus)))
         seed_everything(config.seed + self._collective.rank, config.deterministic)
         torch.backends.cudnn.benchmark = not config.deterministic
         agent = Agent(spec).to(self._device)

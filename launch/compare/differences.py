@@ -42,10 +42,9 @@ ABOUT_THE_PUBLISHED = (
 _REMAINING = (
     "The environment: the agent sees the 2 or 3 steps in which FIRE is pressed for it, though it does not "
     "choose in "
-    "them, and they are masked from the policy loss; frames turn gray before they are pooled; the first "
-    "observation of a life comes with reward 0; the frame limit can come up to 30 frames later; emulator "
-    "version and "
-    "random numbers are others.",
+    "them; they are masked from the policy loss, but count as agent steps; frames turn gray before they are "
+    "pooled; the first observation of a life comes with reward 0; the frame limit can come up to 30 frames "
+    "later; emulator version and random numbers are others.",
     "Training: RMSProp's start is corrected as Adam's is, so the first updates are smaller.",
 )
 """What differs even under paper-code with the published settings."""

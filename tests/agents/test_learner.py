@@ -117,6 +117,14 @@ def test_policy_lag_counts_updates(seed: int) -> None:
     assert lags == [0, 1, 2]
 
 
+def test_the_share_of_forced_steps_is_a_metric(seed: int) -> None:
+    learner = make_learner()
+    batch = make_batch(learner.agent)
+    batch.forced.zero_()
+    batch.forced[0] = True
+    assert learner.update(batch)["forced_share"] == pytest.approx(1 / len(batch.forced))
+
+
 def test_fresh_data_is_on_policy(seed: int) -> None:
     learner = make_learner("rdn", bptt="full")
     batch = make_batch(learner.agent, forced_share=0.0)

@@ -37,6 +37,24 @@ def test_freed_memory_is_not_faulted_in_again() -> None:
     assert kept < 0.3 * default, (default, kept)
 
 
+def test_float32_is_no_tf32() -> None:
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    threads = torch.get_num_threads()
+    machine.prepare_process(threads)
+    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    assert torch.backends.cudnn.conv.fp32_precision != "tf32"
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_convolutions_on_a_gpu_have_the_digits_of_float32(seed: int) -> None:
+    machine.prepare_process()
+    x, weight = torch.randn(8, 32, 21, 21), torch.randn(32, 32, 3, 3)
+    expected = torch.conv2d(x.double(), weight.double(), padding=1)
+    y = torch.conv2d(x.cuda(), weight.cuda(), padding=1).cpu().double()
+    assert (y - expected).abs().max() < 1e-4  # TF32 is off by 1e-2
+
+
 def test_auto_device(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, kind in ((False, "cpu"), (True, "cuda")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
