@@ -3,7 +3,8 @@
 A checkpoint is a directory `checkpoints/<agent steps, 12 digits>/`:
 `agent.json` (the AgentSpec), `weights.safetensors`, `state.pt` (plain types and tensors only) and
 `manifest.json` (SHA-256 of the others, written last). It is prepared under a temporary name, synced and
-renamed, so a checkpoint that has its name is complete.
+renamed, so a checkpoint that has its name is complete. One that is about to be replaced is first renamed to
+13 digits, which name the same step: at every moment one of the two is there.
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ def find_checkpoints(run_dir: Path | str) -> list[Checkpoint]:
     directory = Path(run_dir) / _DIRECTORY
     if not directory.is_dir():
         return []
-    paths = (path for path in directory.iterdir() if path.name.isdecimal() and path.is_dir())
-    return sorted((Checkpoint(int(path.name), path) for path in paths), key=lambda c: c.step)
+    paths = [path for path in directory.iterdir() if path.name.isdecimal() and path.is_dir()]
+    paths.sort(key=lambda path: -len(path.name))  # one with a digit more is replaced by its namesake
+    newest = {int(path.name): path for path in paths}
+    return [Checkpoint(step, newest[step]) for step in sorted(newest)]
 
 
 def resolve_checkpoint(run_dir: Path | str, which: str | int = "latest") -> Path:
@@ -80,11 +83,28 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint and remove those older than the previous one, milestones excepted.
 
-    Raises CheckpointError if the disk is full or not writable; older checkpoints are then untouched.
+    One of the same step is replaced, and if it was a milestone, so is the new one. Raises CheckpointError if
+    the disk is full or not writable; older checkpoints are then untouched.
     """
     directory = run_dir / _DIRECTORY
     final = directory / f"{step:0{_DIGITS}d}"
-    temporary = directory / f".{final.name}.{os.getpid()}"
+    try:
+        _settle(directory)
+        _put(final, _contents(step, agent, state, milestone or _is_milestone(final)))
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise CheckpointError(
+            f"cannot save {final}: {reason}; free space or fix its permissions and resume, "
+            "the last good checkpoint is untouched"
+        ) from error
+    with contextlib.suppress(OSError):
+        _settle(directory)
+    _prune(directory, step)
+    return final
+
+
+def _contents(step: int, agent: Agent, state: Mapping[str, Any], milestone: bool) -> dict[str, bytes]:
+    """The files of a checkpoint, the manifest last."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in agent.state_dict().items()}
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
@@ -95,28 +115,38 @@ def save_checkpoint(
     }
     digests = {name: _sha256(content) for name, content in files.items()}
     manifest = {"step": step, "milestone": milestone, "sha256": digests}
-    files["manifest.json"] = (json.dumps(manifest, indent=2) + "\n").encode()
+    return {**files, "manifest.json": (json.dumps(manifest, indent=2) + "\n").encode()}
+
+
+def _put(final: Path, files: Mapping[str, bytes]) -> None:
+    """Write a checkpoint; one that is there already is set aside, where readers find it too."""
+    directory = final.parent
+    temporary = directory / f".{final.name}.{os.getpid()}"
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         for name, content in files.items():
             _write(temporary / name, content)
         _sync(temporary)
-        if final.exists():  # the same step again, after a resume: the new one replaces it
-            old = directory / f".{final.name}.old"
-            shutil.rmtree(old, ignore_errors=True)
-            final.rename(old)
+        if final.exists():  # the same step again, after a resume
+            final.rename(directory / f"0{final.name}")
         temporary.rename(final)
         _sync(directory)
-    except OSError as error:
+    except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise CheckpointError(
-            f"cannot save {final}: {reason}; free space or fix its permissions and resume, "
-            "the last good checkpoint is untouched"
-        ) from error
-    _prune(directory, step)
-    return final
+        with contextlib.suppress(OSError):
+            _settle(directory)
+        raise
+
+
+def _settle(directory: Path) -> None:
+    """Remove checkpoints set aside whose step was saved again, and give the others their names back."""
+    for aside in list(directory.glob("0" + "[0-9]" * _DIGITS)):
+        final = directory / aside.name[1:]
+        if final.exists():
+            _remove(aside)
+        else:
+            aside.rename(final)
 
 
 def _prune(directory: Path, step: int) -> None:
@@ -129,10 +159,15 @@ def _prune(directory: Path, step: int) -> None:
     behind = [c for c in find_checkpoints(directory.parent) if c.step <= step]
     ordinary = [c for c in behind if not _is_milestone(c.path)]
     for checkpoint in ordinary[:-_KEEP]:
-        leftover = directory / f".{checkpoint.path.name}.old"
         with contextlib.suppress(OSError):
-            checkpoint.path.rename(leftover)  # a kill must not leave half of it under its name
-            shutil.rmtree(leftover)
+            _remove(checkpoint.path)
+
+
+def _remove(checkpoint: Path) -> None:
+    leftover = checkpoint.with_name(f".{checkpoint.name}.old")
+    shutil.rmtree(leftover, ignore_errors=True)
+    checkpoint.rename(leftover)  # a kill must not leave half of it under its name
+    shutil.rmtree(leftover)
 
 
 def load_checkpoint(path: Path) -> tuple[Agent, dict[str, Any]]:
