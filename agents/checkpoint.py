@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, checked when read, loaded without executing anything.
+"""Checkpoints: written whole or not at all, checked when read, loaded without executing anything unasked.
 
 A checkpoint is a directory `checkpoints/<agent steps, 12 digits>/`:
 `agent.json` (the AgentSpec), `weights.safetensors`, `state.pt` (plain types and tensors only) and
@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -35,6 +36,17 @@ _FILES = ("agent.json", "weights.safetensors", "state.pt")
 
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be written or read; the message names the file and the remedy."""
+
+
+class UntrustedCore(ValueError):
+    """A checkpoint names a core that is imported from elsewhere, and nobody has said that it may run."""
+
+    def __init__(self, path: Path, core: str) -> None:
+        super().__init__(
+            f"{path} has a core that would be imported, {core}, and importing runs code; if you trust it, "
+            f"give --trust-core {shlex.quote(core)}, or trust_core={core!r} in Python"
+        )
+        self.core = core
 
 
 @dataclass(frozen=True)
@@ -170,10 +182,11 @@ def _remove(checkpoint: Path) -> None:
     shutil.rmtree(leftover)
 
 
-def load_checkpoint(path: Path) -> tuple[Agent, dict[str, Any]]:
+def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, dict[str, Any]]:
     """The agent and the training state of one checkpoint.
 
-    Raises CheckpointError if it is damaged, and ValueError if its core cannot be imported.
+    Raises CheckpointError if it is damaged, UntrustedCore if its core is imported by a name other than
+    `trust_core`, and ValueError if it cannot be imported.
     """
     digests = _manifest(path).get("sha256")
     if not isinstance(digests, dict):
@@ -187,8 +200,11 @@ def load_checkpoint(path: Path) -> tuple[Agent, dict[str, Any]]:
         fields = json.loads(files["agent.json"])
         fields["observation_shape"] = tuple(fields["observation_shape"])
         spec = AgentSpec(**fields)
+        is_trusted = ":" not in spec.core or spec.core == trust_core
     except Exception as error:
         raise CheckpointError(f"{path / 'agent.json'} is damaged: {error}") from error
+    if not is_trusted:
+        raise UntrustedCore(path, spec.core)
     find_core(spec.core)  # a core of the user's own that cannot be imported is no damage
     try:
         agent = Agent(spec)
@@ -200,15 +216,18 @@ def load_checkpoint(path: Path) -> tuple[Agent, dict[str, Any]]:
     return agent, state
 
 
-def load_latest(run_dir: Path) -> tuple[Agent, dict[str, Any], Checkpoint] | None:
+def load_latest(
+    run_dir: Path, trust_core: str | None = None
+) -> tuple[Agent, dict[str, Any], Checkpoint] | None:
     """The newest readable checkpoint of a run, or None if it has none at all.
 
-    A damaged one is skipped with a warning that names it. Raises CheckpointError if all are damaged.
+    A damaged one is skipped with a warning that names it. Raises CheckpointError if all are damaged, and
+    ValueError as `load_checkpoint` does.
     """
     checkpoints = find_checkpoints(run_dir)
     for checkpoint in reversed(checkpoints):
         try:
-            return (*load_checkpoint(checkpoint.path), checkpoint)
+            return (*load_checkpoint(checkpoint.path, trust_core), checkpoint)
         except CheckpointError as error:
             warnings.warn(f"{error}; trying the previous checkpoint", stacklevel=2)
     if checkpoints:
@@ -218,18 +237,18 @@ def load_latest(run_dir: Path) -> tuple[Agent, dict[str, Any], Checkpoint] | Non
     return None
 
 
-def load_agent(path: Path | str, device: torch.device | str = "cpu") -> Agent:
+def load_agent(path: Path | str, device: torch.device | str = "cpu", trust_core: str | None = None) -> Agent:
     """The agent saved in a run directory (its newest checkpoint) or in one checkpoint directory.
 
-    Never executes code from the files; a core of your own (`package.module:Class`) is imported by its name.
-    Raises FileNotFoundError or CheckpointError in one line.
+    Never executes code from the files. A core of your own is imported only if you name it too:
+    `trust_core="package.module:Class"`. Raises FileNotFoundError, CheckpointError or ValueError in one line.
     """
     path = Path(path)
     if not path.is_dir():
         raise FileNotFoundError(f"no run or checkpoint at {path}")
     if (path / "manifest.json").is_file():
-        return load_checkpoint(path)[0].to(device)
-    found = load_latest(path)
+        return load_checkpoint(path, trust_core)[0].to(device)
+    found = load_latest(path, trust_core)
     if found is None:
         raise FileNotFoundError(f"no checkpoint in {path}; a run saves its first one when training starts")
     return found[0].to(device)
