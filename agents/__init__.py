@@ -4,6 +4,7 @@ from .actor import Actor, make_actor_agent
 from .checkpoint import (
     Checkpoint,
     CheckpointError,
+    UntrustedCore,
     find_checkpoints,
     load_agent,
     load_checkpoint,
@@ -33,6 +34,7 @@ __all__ = [
     "NonFiniteError",
     "Part",
     "Unroll",
+    "UntrustedCore",
     "VTrace",
     "WeightStore",
     "default_stem",

@@ -1,9 +1,10 @@
-"""Checkpoints: written whole or not at all, checked when read, loaded without executing anything.
+"""Checkpoints: written whole or not at all, checked when read, loaded without executing anything unasked.
 
 A checkpoint is a directory `checkpoints/<agent steps, 12 digits>/`:
 `agent.json` (the AgentSpec), `weights.safetensors`, `state.pt` (plain types and tensors only) and
 `manifest.json` (SHA-256 of the others, written last). It is prepared under a temporary name, synced and
-renamed, so a checkpoint that has its name is complete.
+renamed, so a checkpoint that has its name is complete. One that is about to be replaced is first renamed to
+13 digits, which name the same step: at every moment one of the two is there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -36,6 +38,17 @@ class CheckpointError(RuntimeError):
     """A checkpoint cannot be written or read; the message names the file and the remedy."""
 
 
+class UntrustedCore(ValueError):
+    """A checkpoint names a core that is imported from elsewhere, and nobody has said that it may run."""
+
+    def __init__(self, path: Path, core: str) -> None:
+        super().__init__(
+            f"{path} has a core that would be imported, {core}, and importing runs code; if you trust it, "
+            f"give --trust-core {shlex.quote(core)}, or trust_core={core!r} in Python"
+        )
+        self.core = core
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """One checkpoint on disk."""
@@ -50,8 +63,10 @@ def find_checkpoints(run_dir: Path | str) -> list[Checkpoint]:
     directory = Path(run_dir) / _DIRECTORY
     if not directory.is_dir():
         return []
-    paths = (path for path in directory.iterdir() if path.name.isdecimal() and path.is_dir())
-    return sorted((Checkpoint(int(path.name), path) for path in paths), key=lambda c: c.step)
+    paths = [path for path in directory.iterdir() if path.name.isdecimal() and path.is_dir()]
+    paths.sort(key=lambda path: -len(path.name))  # one with a digit more is replaced by its namesake
+    newest = {int(path.name): path for path in paths}
+    return [Checkpoint(step, newest[step]) for step in sorted(newest)]
 
 
 def resolve_checkpoint(run_dir: Path | str, which: str | int = "latest") -> Path:
@@ -80,11 +95,28 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint and remove those older than the previous one, milestones excepted.
 
-    Raises CheckpointError if the disk is full or not writable; older checkpoints are then untouched.
+    One of the same step is replaced, and if it was a milestone, so is the new one. Raises CheckpointError if
+    the disk is full or not writable; older checkpoints are then untouched.
     """
     directory = run_dir / _DIRECTORY
     final = directory / f"{step:0{_DIGITS}d}"
-    temporary = directory / f".{final.name}.{os.getpid()}"
+    try:
+        _settle(directory)
+        _put(final, _contents(step, agent, state, milestone or _is_milestone(final)))
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise CheckpointError(
+            f"cannot save {final}: {reason}; free space or fix its permissions and resume, "
+            "the last good checkpoint is untouched"
+        ) from error
+    with contextlib.suppress(OSError):
+        _settle(directory)
+    _prune(directory, step)
+    return final
+
+
+def _contents(step: int, agent: Agent, state: Mapping[str, Any], milestone: bool) -> dict[str, bytes]:
+    """The files of a checkpoint, the manifest last."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in agent.state_dict().items()}
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
@@ -95,28 +127,38 @@ def save_checkpoint(
     }
     digests = {name: _sha256(content) for name, content in files.items()}
     manifest = {"step": step, "milestone": milestone, "sha256": digests}
-    files["manifest.json"] = (json.dumps(manifest, indent=2) + "\n").encode()
+    return {**files, "manifest.json": (json.dumps(manifest, indent=2) + "\n").encode()}
+
+
+def _put(final: Path, files: Mapping[str, bytes]) -> None:
+    """Write a checkpoint; one that is there already is set aside, where readers find it too."""
+    directory = final.parent
+    temporary = directory / f".{final.name}.{os.getpid()}"
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         for name, content in files.items():
             _write(temporary / name, content)
         _sync(temporary)
-        if final.exists():  # the same step again, after a resume: the new one replaces it
-            old = directory / f".{final.name}.old"
-            shutil.rmtree(old, ignore_errors=True)
-            final.rename(old)
+        if final.exists():  # the same step again, after a resume
+            final.rename(directory / f"0{final.name}")
         temporary.rename(final)
         _sync(directory)
-    except OSError as error:
+    except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise CheckpointError(
-            f"cannot save {final}: {reason}; free space or fix its permissions and resume, "
-            "the last good checkpoint is untouched"
-        ) from error
-    _prune(directory, step)
-    return final
+        with contextlib.suppress(OSError):
+            _settle(directory)
+        raise
+
+
+def _settle(directory: Path) -> None:
+    """Remove checkpoints set aside whose step was saved again, and give the others their names back."""
+    for aside in list(directory.glob("0" + "[0-9]" * _DIGITS)):
+        final = directory / aside.name[1:]
+        if final.exists():
+            _remove(aside)
+        else:
+            aside.rename(final)
 
 
 def _prune(directory: Path, step: int) -> None:
@@ -129,16 +171,22 @@ def _prune(directory: Path, step: int) -> None:
     behind = [c for c in find_checkpoints(directory.parent) if c.step <= step]
     ordinary = [c for c in behind if not _is_milestone(c.path)]
     for checkpoint in ordinary[:-_KEEP]:
-        leftover = directory / f".{checkpoint.path.name}.old"
         with contextlib.suppress(OSError):
-            checkpoint.path.rename(leftover)  # a kill must not leave half of it under its name
-            shutil.rmtree(leftover)
+            _remove(checkpoint.path)
 
 
-def load_checkpoint(path: Path) -> tuple[Agent, dict[str, Any]]:
+def _remove(checkpoint: Path) -> None:
+    leftover = checkpoint.with_name(f".{checkpoint.name}.old")
+    shutil.rmtree(leftover, ignore_errors=True)
+    checkpoint.rename(leftover)  # a kill must not leave half of it under its name
+    shutil.rmtree(leftover)
+
+
+def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, dict[str, Any]]:
     """The agent and the training state of one checkpoint.
 
-    Raises CheckpointError if it is damaged, and ValueError if its core cannot be imported.
+    Raises CheckpointError if it is damaged, UntrustedCore if its core is imported by a name other than
+    `trust_core`, and ValueError if it cannot be imported.
     """
     digests = _manifest(path).get("sha256")
     if not isinstance(digests, dict):
@@ -152,8 +200,11 @@ def load_checkpoint(path: Path) -> tuple[Agent, dict[str, Any]]:
         fields = json.loads(files["agent.json"])
         fields["observation_shape"] = tuple(fields["observation_shape"])
         spec = AgentSpec(**fields)
+        is_trusted = ":" not in spec.core or spec.core == trust_core
     except Exception as error:
         raise CheckpointError(f"{path / 'agent.json'} is damaged: {error}") from error
+    if not is_trusted:
+        raise UntrustedCore(path, spec.core)
     find_core(spec.core)  # a core of the user's own that cannot be imported is no damage
     try:
         agent = Agent(spec)
@@ -165,15 +216,18 @@ def load_checkpoint(path: Path) -> tuple[Agent, dict[str, Any]]:
     return agent, state
 
 
-def load_latest(run_dir: Path) -> tuple[Agent, dict[str, Any], Checkpoint] | None:
+def load_latest(
+    run_dir: Path, trust_core: str | None = None
+) -> tuple[Agent, dict[str, Any], Checkpoint] | None:
     """The newest readable checkpoint of a run, or None if it has none at all.
 
-    A damaged one is skipped with a warning that names it. Raises CheckpointError if all are damaged.
+    A damaged one is skipped with a warning that names it. Raises CheckpointError if all are damaged, and
+    ValueError as `load_checkpoint` does.
     """
     checkpoints = find_checkpoints(run_dir)
     for checkpoint in reversed(checkpoints):
         try:
-            return (*load_checkpoint(checkpoint.path), checkpoint)
+            return (*load_checkpoint(checkpoint.path, trust_core), checkpoint)
         except CheckpointError as error:
             warnings.warn(f"{error}; trying the previous checkpoint", stacklevel=2)
     if checkpoints:
@@ -183,18 +237,18 @@ def load_latest(run_dir: Path) -> tuple[Agent, dict[str, Any], Checkpoint] | Non
     return None
 
 
-def load_agent(path: Path | str, device: torch.device | str = "cpu") -> Agent:
+def load_agent(path: Path | str, device: torch.device | str = "cpu", trust_core: str | None = None) -> Agent:
     """The agent saved in a run directory (its newest checkpoint) or in one checkpoint directory.
 
-    Never executes code from the files; a core of your own (`package.module:Class`) is imported by its name.
-    Raises FileNotFoundError or CheckpointError in one line.
+    Never executes code from the files. A core of your own is imported only if you name it too:
+    `trust_core="package.module:Class"`. Raises FileNotFoundError, CheckpointError or ValueError in one line.
     """
     path = Path(path)
     if not path.is_dir():
         raise FileNotFoundError(f"no run or checkpoint at {path}")
     if (path / "manifest.json").is_file():
-        return load_checkpoint(path)[0].to(device)
-    found = load_latest(path)
+        return load_checkpoint(path, trust_core)[0].to(device)
+    found = load_latest(path, trust_core)
     if found is None:
         raise FileNotFoundError(f"no checkpoint in {path}; a run saves its first one when training starts")
     return found[0].to(device)

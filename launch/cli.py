@@ -24,6 +24,7 @@ from .config import (
     InfoConfig,
     TrainConfig,
 )
+from .consent import look_here_for
 from .errors import RunError, StoppedBySignal, UsageError
 
 DESCRIPTION = """Train, evaluate and compare Atari agents whose memory is a fast weight programmer.
@@ -122,9 +123,9 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with 2 after wrong input and with 1 if a run had to stop;
     one that was asked to stop ends by the signal."""
-    sys.path.append(os.getcwd())  # cores and environments of the user's own, beside where they work
     try:
         config = parse(sys.argv[1:] if arguments is None else arguments)
+        look_here_for(_named(config))
         run = next(run for kind, run in COMMANDS.values() if type(config) is kind)
         run(config)
     except UsageError as error:
@@ -139,6 +140,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # `deltabeast games | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+
+
+def _named(config: Any) -> list[str]:
+    """The cores and environments that the command line names."""
+    given = vars(getattr(config, "what", config))
+    names = [given.get(option) for option in ("core", "env", "trust_core", "trust_env")]
+    return [*(name for name in names if name), *given.get("cores", ())]
 
 
 def parse(arguments: Sequence[str]) -> Any:

@@ -127,6 +127,10 @@ class EvalConfig:
     """Seed of environments and sampling."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    trust_core: str | None = None
+    """A core of your own that the checkpoint may import: package.module:Class, as it was trained with."""
+    trust_env: str | None = None
+    """The same for an environment that is no installed package's: module:Id-v0."""
     video: int = 0
     """Afterwards, record so many whole games as MP4 in RUN/videos, with what the memory does beside them."""
     max_episode_steps: int = 1_000_000

@@ -30,6 +30,7 @@ from ..agents import (
 from ..envs import available_cores, find_protocol, game_info, human_normalized, make_vector_env
 from ..envs.atari import AtariGames
 from . import published
+from .consent import check_env
 from .errors import RunError, UsageError
 from .evaluate import Evaluation, Player, RandomAgent, evaluate
 from .machine import prepare_process, resolve_device
@@ -53,6 +54,8 @@ def evaluate_run(
     random: bool = False,
     seed: int = 1,
     device: str = "auto",
+    trust_core: str | None = None,
+    trust_env: str | None = None,
     video: int = 0,
     max_episode_steps: int = 1_000_000,
     console: Console | None = None,
@@ -74,8 +77,10 @@ def evaluate_run(
         raise UsageError(f"--video {video}; it must not be negative")
     if seed < 0:
         raise UsageError(f"--seed {seed}; it must not be negative")
-    run_dir, agent, path, step = _load(run, checkpoint, console)
+    run_dir, agent, path, step = _load(run, checkpoint, trust_core, console)
     spec = agent.spec
+    if spec.game is None:
+        check_env(spec.env_id or "", trust_env, path)
     if video and spec.game is None:
         raise UsageError(f"--video {video}: videos are of Atari games, not of {spec.env_id}; omit it")
     if video:
@@ -195,7 +200,7 @@ def _record(
         _say(console, f"a game of its own: score {trace.score[-1]:,.0f}, saved as {target}")
 
 
-def _load(run: Path, which: str, console: Console) -> tuple[Path, Agent, Path, int]:
+def _load(run: Path, which: str, trust_core: str | None, console: Console) -> tuple[Path, Agent, Path, int]:
     """The run's directory, the agent, its checkpoint and that checkpoint's step."""
     try:
         if not any((run / name).exists() for name in ("config.json", "checkpoints", "manifest.json")):
@@ -204,17 +209,17 @@ def _load(run: Path, which: str, console: Console) -> tuple[Path, Agent, Path, i
             if which != "latest":
                 raise ValueError(f"--checkpoint {which}: {run} is one checkpoint; give its run or omit it")
             run_dir = run.parent.parent if run.parent.name == "checkpoints" else run
-            return run_dir, load_agent(run), run, _step(run)
+            return run_dir, load_agent(run, trust_core=trust_core), run, _step(run)
         if which == "latest":
             with warnings.catch_warnings(record=True) as damage:
                 warnings.simplefilter("always")
-                found = load_latest(run)
+                found = load_latest(run, trust_core)
             for warning in damage:
                 _say(console, f"warning: {warning.message}")
             if found is not None:
                 return run, found[0], found[2].path, found[2].step
         path = resolve_checkpoint(run, _wanted(which))
-        return run, load_agent(path), path, _step(path)
+        return run, load_agent(path, trust_core=trust_core), path, _step(path)
     except (FileNotFoundError, ValueError) as error:
         raise UsageError(str(error)) from error
     except CheckpointError as error:

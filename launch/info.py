@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
-from .run_dir import damaged_file, eval_command, is_claimed, no_run, read_config, read_object, resume_command
+from .run_dir import (
+    checkpoint_paths,
+    damaged_file,
+    eval_command,
+    is_claimed,
+    no_run,
+    read_config,
+    read_object,
+    resume_command,
+)
 from .run_log import read_rows
 from .units import format_duration, format_score, parse_steps
 
@@ -17,7 +26,7 @@ from .units import format_duration, format_score, parse_steps
 def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str]]:
     """Labelled lines about a run. Reads only small files; no weights are loaded."""
     config = read_config(run_dir)
-    checkpoints = _checkpoints(run_dir)
+    checkpoints = [(path, read_object(path / "manifest.json")) for path in checkpoint_paths(run_dir)]
     rows, damage = _read_log(run_dir)
     if not config and not checkpoints and not rows:
         raise UsageError(no_run(run_dir))
@@ -101,16 +110,6 @@ def _scores(rows: list[dict[str, float]]) -> list[tuple[str, str]]:
         where = f" (last 100, step {int(row['step']):,})" if row else ""
         lines.append((label, f"{format_score(row[key])}{where}" if row else "none finished yet"))
     return lines
-
-
-def _checkpoints(run_dir: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Complete checkpoints and their manifests, oldest first.
-
-    `agents.find_checkpoints` finds the same ones, but importing it imports torch.
-    """
-    manifests = (run_dir / "checkpoints").glob("*/manifest.json")
-    found = [(path.parent, read_object(path)) for path in manifests if path.parent.name.isdigit()]
-    return sorted(found, key=lambda item: int(item[0].name))
 
 
 def _list_checkpoints(checkpoints: list[tuple[Path, dict[str, Any]]]) -> str:

@@ -24,6 +24,7 @@ from ..agents import (
     CheckpointError,
     Episodes,
     NonFiniteError,
+    UntrustedCore,
     load_latest,
     save_checkpoint,
 )
@@ -31,7 +32,8 @@ from ..agents.stopwatch import Stopwatch
 from ..envs import canonical_game
 from . import published
 from .config import TrainConfig
-from .errors import RunError, StoppedBySignal
+from .consent import consent
+from .errors import RunError, StoppedBySignal, UsageError
 from .panel import Panel
 from .plan import (
     check,
@@ -45,7 +47,7 @@ from .plan import (
 )
 from .progress import Scores, Speed, Window
 from .randomness import seed_everything
-from .run_dir import claim, default_run_dir, read_config, write_config
+from .run_dir import claim, default_run_dir, eval_command, read_config, write_config
 from .run_log import RunLog
 from .sources import ActorError
 from .supervision import stop_signals, watch
@@ -135,7 +137,13 @@ class Run(ABC):
         stack.enter_context(claim(self.run_dir))
         with warnings.catch_warnings(record=True) as damage:
             warnings.simplefilter("always")
-            found = load_latest(self.run_dir)
+            try:
+                found = load_latest(self.run_dir, trust_core=spec.core)
+            except UntrustedCore as error:
+                raise UsageError(
+                    f"{self.run_dir} holds a run with core {error.core}, not {spec.core}; give another "
+                    f"--run-dir, or --core {shlex.quote(error.core)} if you trust its code"
+                ) from error
         notes = [f"warning: {warning.message}" for warning in damage]
         if found is None:
             return None, notes
@@ -276,7 +284,7 @@ class Run(ABC):
     def _farewell(self) -> str:
         verb = "stopped" if self.steps < self.total_steps else "finished"
         step = f"{self.steps:,} of {self.total_steps:,} steps"
-        evaluate = f"deltabeast eval {shlex.quote(str(self.run_dir))}"
+        evaluate = eval_command(self.run_dir, *consent(self.config.core, self.config.env))
         then = "run the same command to go on" if verb == "stopped" else evaluate
         return f"{verb} at {step}, saved in {self.run_dir}; next: {then}"
 

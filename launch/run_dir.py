@@ -121,6 +121,17 @@ def read_config(run_dir: Path) -> dict[str, Any]:
         return {}
 
 
+def checkpoint_paths(run_dir: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first.
+
+    `agents.find_checkpoints` finds the same ones, but importing it imports torch.
+    """
+    paths = [path.parent for path in (run_dir / "checkpoints").glob("*/manifest.json")]
+    paths = sorted((path for path in paths if path.name.isdecimal()), key=lambda path: -len(path.name))
+    newest = {int(path.name): path for path in paths}
+    return [newest[step] for step in sorted(newest)]
+
+
 def damaged_file(checkpoint: Path) -> str | None:
     """The first file of a checkpoint that is not what its manifest says; None if all are.
 

@@ -53,7 +53,7 @@ class Worker:
 
     def update(self, version: int) -> Part:
         """Act with the weights of `version`, and leave the gradients of this share in shared memory."""
-        self.weights.version = version
+        self.weights.version = self.learner.version = version  # which a NonFiniteError names
         part = self.learner.backward(next(self._batches))
         for view, parameter in zip(_views(self._gradients, self.agent), self.agent.parameters(), strict=True):
             if parameter.grad is None:

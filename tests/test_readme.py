@@ -39,7 +39,7 @@ def test_a_core_of_ones_own_is_trained(tmp_path: Path, monkeypatch: pytest.Monke
     assert command.count("100k") == 1
     words = shlex.split(command.replace("100k", "3200"))
     main([*words[1:], "--num-envs", "8", "--device", "cpu"])
-    agent = load_agent(tmp_path / "runs/CartPole-v1/my_cores.Leaky/seed-1")
+    agent = load_agent(tmp_path / "runs/CartPole-v1/my_cores.Leaky/seed-1", trust_core="my_cores:Leaky")
     assert agent.spec.core == "my_cores:Leaky" and agent.core.output_size == 32
     core = make_core("my_cores:Leaky", 5)
     x, reset, state = torch.randn(7, 3, 5), torch.rand(7, 3) < 0.3, core.initial_state(3)

@@ -72,6 +72,14 @@ class NanReward(Match):
         return frame, float("nan") if self.total == FAILS_AT else reward, *rest  # type: ignore[return-value]
 
 
+class NanBeside(NanReward):
+    """Only where another process started this one."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        alone = multiprocessing.parent_process() is None
+        return Match.step(self, action) if alone else super().step(action)
+
+
 class NanObservation(Match):
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         frame, *rest = super().step(action)
@@ -183,7 +191,7 @@ class Recall(gymnasium.Env[np.ndarray, int]):
         return self._observe(), reward, self.count == 40, False, {}
 
 
-KINDS = (Match, Raises, FailsBeside, NanReward, NanObservation, Stalls, Forgets, Numbered, WhichThird, Recall)
-for kind in KINDS:
+KINDS = (Match, Raises, FailsBeside, NanReward, NanBeside, NanObservation, Stalls, Forgets, Numbered)
+for kind in (*KINDS, WhichThird, Recall):
     if f"{kind.__name__}-v0" not in gymnasium.registry:
         gymnasium.register(f"{kind.__name__}-v0", entry_point=kind, disable_env_checker=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import multiprocessing
 import os
 import time
@@ -100,7 +101,8 @@ def metrics(run_dir: Path) -> list[dict[str, str]]:
 def newest(run_dir: Path) -> tuple[int, dict[str, torch.Tensor], dict[str, Any]]:
     """Step, weights and training state of the newest checkpoint, which must be whole."""
     path = find_checkpoints(run_dir)[-1].path
-    agent, state = load_checkpoint(path)
+    core = json.loads((path / "agent.json").read_text())["core"]
+    agent, state = load_checkpoint(path, trust_core=core)
     return int(path.name), agent.state_dict(), state
 
 

@@ -291,7 +291,7 @@ class ClusterTrainer(Run):
         """
         delay = self.learner_restarts.died()
         self.learners.end()
-        found = load_latest(self.run_dir)
+        found = load_latest(self.run_dir, trust_core=self.config.core)
         assert found is not None, "a run begins with a checkpoint"
         self.agent, state, checkpoint = found
         self._load(state)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...envs import canonical_game
 from ..config import TrainConfig
-from ..run_dir import damaged_file, eval_command, read_config, read_object
+from ..run_dir import checkpoint_paths, damaged_file, eval_command, read_config, read_object
 from ..run_log import read_rows
 from ..units import parse_steps
 
@@ -115,7 +115,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     """A run, or None if too little of it is left; and a line for each thing that is wrong with it."""
     wrong: list[str] = []
     config = read_config(path)
-    checkpoint = _newest_checkpoint(path)
+    checkpoint = next(reversed(checkpoint_paths(path)), None)
     spec = read_object(checkpoint / "agent.json") if checkpoint else {}
     if (path / "config.json").is_file() and not config:
         wrong.append("config.json cannot be read" + ("; its checkpoint is read instead" if spec else ""))
@@ -241,9 +241,3 @@ def _evaluation(file: Path) -> Evaluation:
         game=float(game["mean"]) if game else None,
         time=str(content["time"]),
     )
-
-
-def _newest_checkpoint(path: Path) -> Path | None:
-    """`agents.find_checkpoints` finds the same, but importing it imports torch."""
-    found = [manifest.parent for manifest in (path / "checkpoints").glob("*/manifest.json")]
-    return max((c for c in found if c.name.isdigit()), key=lambda c: int(c.name), default=None)

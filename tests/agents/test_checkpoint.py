@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from deltabeast.agents import (
     resolve_checkpoint,
     save_checkpoint,
 )
+from deltabeast.launch.info import describe_run
+from deltabeast.launch.run_dir import checkpoint_paths
 
 OPTIONS = {"hidden_size": 8, "num_heads": 2, "ff_size": 8, "num_layers": 1}
 SPEC = AgentSpec((3,), 4, core="rdn", stem="mlp", core_options=OPTIONS, env_id="X-v0")
@@ -47,11 +50,11 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def save(run_dir: Path, step: int, milestone: bool = False, **state: Any) -> Path:
+def save(run_dir: Path, step: int, milestone: bool = False, fill: int | None = None, **state: Any) -> Path:
     agent = make_agent()
     with torch.no_grad():
         for parameter in agent.parameters():
-            parameter.fill_(step)
+            parameter.fill_(step if fill is None else fill)
     return save_checkpoint(run_dir, step, agent, {"step": step, **state}, milestone)
 
 
@@ -97,6 +100,15 @@ def test_latest_two_and_milestones_are_kept(tmp_path: Path) -> None:
     for step in range(100, 1000, 100):
         save(tmp_path, step, milestone=step in (200, 500))
     assert steps(tmp_path) == [200, 500, 800, 900]
+
+
+def test_a_milestone_that_is_saved_again_stays_one(tmp_path: Path) -> None:
+    """As when a run is resumed at a milestone with nothing left to learn: the next saves must keep it."""
+    save(tmp_path, 100, milestone=True)
+    save(tmp_path, 100)
+    for step in (200, 300, 400):
+        save(tmp_path, step)
+    assert steps(tmp_path) == [100, 300, 400]
 
 
 def test_checkpoints_are_found_by_step(run_dir: Path) -> None:
@@ -219,43 +231,41 @@ def _zipped(value: Any, tmp_path: Path) -> bytes:
     return (tmp_path / "evil.pt").read_bytes()
 
 
-def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_latest(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Killed(BaseException):
+    pass
+
+
+@contextmanager
+def ending_at(moment: int, end: BaseException) -> Iterator[None]:
+    """Raise `end` instead of the call to the system of that number, and of all after it."""
+    calls: list[tuple[Any, str]] = [(os, name) for name in ("fsync", "open", "rename", "mkdir", "sendfile")]
+    calls += [(os, "unlink"), (os, "rmdir"), (Path, "open")]
+    left = moment
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in calls:
+            real = getattr(module, name)
+
+            def ending(*args: Any, _real: Any = real, **kwargs: Any) -> Any:
+                nonlocal left
+                if left == 0:
+                    raise end
+                left -= 1
+                return _real(*args, **kwargs)
+
+            patch.setattr(module, name, ending)
+        yield
+
+
+def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_latest(run_dir: Path) -> None:
     """Stops the save before each of its calls to the system in turn."""
-
-    class Killed(BaseException):
-        pass
-
-    calls: list[tuple[Any, str]] = [
-        (os, "fsync"),
-        (os, "open"),
-        (os, "rename"),
-        (os, "mkdir"),
-        (os, "unlink"),
-        (os, "rmdir"),
-    ]
-    calls += [(Path, "open"), (os, "sendfile")]
     moments = 0
     while True:
-        left = moments
-        with monkeypatch.context() as patch:
-            for module, name in calls:
-                real = getattr(module, name)
-
-                def killing(*args: Any, _real: Any = real, **kwargs: Any) -> Any:
-                    nonlocal left
-                    if left == 0:
-                        raise Killed
-                    left -= 1
-                    return _real(*args, **kwargs)
-
-                patch.setattr(module, name, killing)
-            try:
+        try:
+            with ending_at(moments, Killed()):
                 save(run_dir, 300)
-                break
-            except Killed:
-                pass
+            break
+        except Killed:
+            pass
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             found = load_latest(run_dir)
@@ -264,6 +274,52 @@ def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_latest(
     assert moments > 8
     assert steps(run_dir) == [200, 300]
     assert not list((run_dir / "checkpoints").glob(".*")), "leftovers of killed saves"
+
+
+def is_milestone(path: Path) -> bool:
+    return bool(json.loads((path / "manifest.json").read_text())["milestone"])
+
+
+@pytest.mark.parametrize("end", [Killed(), OSError(errno.EIO, "broken")], ids=["kill", "error"])
+def test_a_save_of_the_same_step_leaves_one_of_that_step_at_every_moment(
+    tmp_path: Path, end: BaseException
+) -> None:
+    """The old one or the new one, whole and with its mark, for all who read; and the next save tidies up."""
+    before = tmp_path / "before"
+    for step in (100, 200):
+        save(before, step, milestone=step == 200)
+    (before / "logs.csv").write_text("step,time\n200,1\n")
+    values, moments, ended = [], 0, True
+    while ended:
+        run_dir = tmp_path / str(moments)
+        shutil.copytree(before, run_dir)
+        ended = False
+        try:
+            with ending_at(moments, end):
+                save(run_dir, 200, fill=201)
+        except (Killed, CheckpointError):
+            ended = True
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = load_latest(run_dir)
+        assert found is not None and found[2].step == 200 and steps(run_dir) == [100, 200]
+        assert is_milestone(found[2].path)
+        values.append(value(found[0]))
+        assert resolve_checkpoint(run_dir) == resolve_checkpoint(run_dir, 200) == found[2].path
+        assert ("checkpoints", "100, 200 (kept)") in describe_run(run_dir)
+        assert checkpoint_paths(run_dir)[-1] == found[2].path
+        for following in (200, 300):
+            again = tmp_path / f"{moments}-{following}"
+            shutil.copytree(run_dir, again)
+            save(again, following, fill=202)
+            names = {path.name for path in (again / "checkpoints").iterdir()}
+            assert names == {f"{step:012d}" for step in {100, 200, following}}
+            assert is_milestone(again / "checkpoints" / f"{200:012d}")
+            assert value(load_agent(again / "checkpoints" / f"{following:012d}")) == 202
+            assert value(load_agent(again / "checkpoints" / f"{200:012d}")) in (values[-1], 202)
+        moments += 1
+    assert moments > 12
+    assert values == sorted(values) and set(values) == {200, 201}, "from one moment on it is the new one"
 
 
 @pytest.fixture

@@ -205,8 +205,10 @@ def test_processes_are_killed_at_random_moments(cluster: Cluster, tmp_path: Path
 def test_a_learner_that_dies_of_being_saved_begins_again(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the last checkpoint of all, when the steps are done."""
-    arguments = ("--env", "training_envs:Numbered-v0", *TINY[:-2], *SMALL, "--steps", "200")
+    """In the last checkpoint of all, when the steps are done; with a core of one's own."""
+    sizes = TINY[TINY.index("--num-envs") : -2]
+    arguments = ("--env", "training_envs:Numbered-v0", "--core", "training_envs:NoisyCore", *sizes, *SMALL)
+    arguments += ("--steps", "200")
     with ExitStack() as stack:
         one = Watched(cluster, tmp_path, stack, *arguments)
         ask = one.run.learners.state

@@ -143,6 +143,14 @@ def test_a_worker_that_fails_tells_why(tmp_path: Path, capsys: pytest.CaptureFix
     assert "in step\n" in capsys.readouterr().out, "its traceback"
 
 
+def test_what_is_not_finite_in_a_worker_is_named_with_its_update(tmp_path: Path) -> None:
+    """After a resume too, when the worker itself has seen only the last 19 of all updates."""
+    arguments = ("--env", "training_envs:NanBeside-v0", *TINY, *TWO)
+    run(tmp_path, *arguments, "--steps", "100")
+    with pytest.raises(RunError, match="of update 24 is not finite: first in rewards; step 460 is saved"):
+        run(tmp_path, *arguments, "--steps", "1000")
+
+
 @pytest.mark.parametrize(
     ("given", "count"),
     [
