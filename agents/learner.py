@@ -41,6 +41,8 @@ class LearnerConfig:
     max_grad_norm: float = 40.0
     rmsprop_alpha: float = 0.99
     rmsprop_eps: float = 0.01
+    rmsprop_corrected: bool = True
+    """whether the first steps are as long as later ones: the published code's are up to ten times as long"""
     bptt: Bptt = "full"
 
 
@@ -106,11 +108,12 @@ class Learner:
 
         A mean square that starts from zero makes the first steps up to ten times too long, and the policy may
         be nearly deterministic before it has learned anything. The factor is Adam's; it is 0.93 after 200
-        updates. The published code has none.
+        updates. The published code has none, nor has `rmsprop_corrected=False`.
         """
-        remaining = 1.0 - min(self.steps, self.config.total_steps) / self.config.total_steps
-        correction = (1.0 - self.config.rmsprop_alpha ** (self.version + 1)) ** 0.5
-        return self.config.learning_rate * remaining * correction
+        config = self.config
+        remaining = 1.0 - min(self.steps, config.total_steps) / config.total_steps
+        correction = (1.0 - config.rmsprop_alpha ** (self.version + 1)) ** 0.5
+        return config.learning_rate * remaining * (correction if config.rmsprop_corrected else 1.0)
 
     def update(self, batch: Unroll) -> Mapping[str, float]:
         """Learn from one batch and return the metrics (agents/README.md says what each means).

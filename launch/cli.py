@@ -26,6 +26,7 @@ from .config import (
 )
 from .consent import look_here_for
 from .errors import RunError, StoppedBySignal, UsageError
+from .presets import preset_config
 
 DESCRIPTION = """Train, evaluate and compare Atari agents whose memory is a fast weight programmer.
 
@@ -152,15 +153,23 @@ def _named(config: Any) -> list[str]:
 def parse(arguments: Sequence[str]) -> Any:
     """The configuration of the command that the arguments name. Raises UsageError in one line."""
     try:
-        return _tyro(arguments)
+        config = _tyro(arguments)
+        preset = config.preset if isinstance(config, TrainConfig) else None
+        return _tyro(arguments, train=preset_config(preset)) if preset else config
     except SystemExit as exit_:
         if exit_.code in (0, None):  # --help
             raise
         raise UsageError(_parse_error(arguments)) from None
 
 
-def _tyro(arguments: Sequence[str], stderr: io.StringIO | None = None) -> Any:
-    kinds = tuple(Annotated[kind, subcommand(name)] for name, (kind, _) in COMMANDS.items())
+def _tyro(
+    arguments: Sequence[str], stderr: io.StringIO | None = None, train: TrainConfig | None = None
+) -> Any:
+    """`train` has the defaults of that command, if not TrainConfig's own."""
+    given: dict[type, dict[str, Any]] = {TrainConfig: {"default": train}} if train else {}
+    kinds = tuple(
+        Annotated[kind, subcommand(name, **given.get(kind, {}))] for name, (kind, _) in COMMANDS.items()
+    )
     command: Any = Union[kinds]  # noqa: UP007
     with contextlib.redirect_stderr(stderr or io.StringIO()):
         return tyro.cli(

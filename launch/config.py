@@ -25,6 +25,9 @@ class TrainConfig:
     """Several cores instead of --core: a sweep, whose runs queue up on a cluster (--engine ray)."""
     core_options: dict[str, int] = field(default_factory=dict)
     """Options of the core as name value pairs, for example: --core-options hidden_size 64 num_layers 1."""
+    preset: Literal["published"] | None = None
+    """Settings to begin from, which single options override. published: those of Irie et al. 2021 and its
+    code; launch/presets.py lists them, and what still differs."""
     steps: str = "200M"
     """Agent steps to train for in all (one is 4 emulator frames): 200M, 30k, 1600."""
     seed: int = 1
@@ -87,6 +90,9 @@ class TrainConfig:
     """Weight of the value loss."""
     rmsprop_eps: float = 0.01
     """Added to the root of RMSProp's mean square."""
+    rmsprop_corrected: bool = True
+    """Whether RMSProp's first steps are corrected for the mean square's start from zero, as Adam's are. The
+    publication's are not: they are up to ten times as long."""
     max_grad_norm: float = 40.0
     """Gradients are scaled down to this global norm."""
     deterministic: bool = False

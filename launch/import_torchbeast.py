@@ -26,6 +26,7 @@ from . import published
 from .config import TrainConfig
 from .errors import RunError, UsageError
 from .plan import learner_config, record_bptt
+from .presets import preset_config
 from .progress import Scores
 from .randomness import rng_states
 from .run_dir import claim, eval_command, write_config
@@ -177,14 +178,13 @@ def _config(flags: Mapping[str, Any], agent: Agent, run_dir: Path) -> TrainConfi
     """The options of a training run that goes on as theirs did."""
     numbers = {name: value for name, value in flags.items() if isinstance(value, int | float) and value > 0}
     same: dict[str, Any] = {ours: numbers[theirs] for theirs, ours in _FLAGS.items() if theirs in numbers}
-    config = TrainConfig(
+    config = replace(
+        preset_config("published"),
         game=agent.spec.game,
         core=agent.spec.core,
         core_options=agent.spec.core_options,
         stem=agent.spec.stem,  # type: ignore[arg-type]
         protocol=published.PROTOCOL,
-        bptt="per_step",
-        precision="fp32",
         run_dir=run_dir,
         **same,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
+from .presets import overridden
 from .run_dir import (
     checkpoint_paths,
     damaged_file,
@@ -31,6 +32,9 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     if not config and not checkpoints and not rows:
         raise UsageError(no_run(run_dir))
     lines = [("run", str(run_dir)), ("trains", _subject(config, checkpoints))]
+    if preset := config.get("preset"):
+        changes = overridden(config)
+        lines.append(("preset", f"{preset}, but {', '.join(changes)}" if changes else str(preset)))
     if source := read_object(run_dir / "imported.json"):
         lines.append(("imported from", f"{source.get('file')}, SHA-256 {str(source.get('sha256'))[:16]}..."))
     if not config and (run_dir / "config.json").is_file():

@@ -15,6 +15,7 @@ from ..agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem, fin
 from ..cores import Core
 from .config import TrainConfig
 from .errors import UsageError
+from .run_dir import option_words
 
 
 def check(config: TrainConfig) -> None:
@@ -158,6 +159,7 @@ _MAY_CHANGE = {
         "resume",
         "cores",
         "seeds",
+        "preset",  # its options are compared one by one
     ),
     *("checkpoint_minutes", "milestone_steps", "log_seconds"),
 }
@@ -183,9 +185,9 @@ def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core
         saved = {**saved, "bptt": "full"}  # without any memory nothing was cut
     for name, new in vars(config).items():
         if name not in _MAY_CHANGE and name in saved and saved[name] != new:
-            flag = f"--{name.replace('_', '-')}"
+            old, new = (option_words(name, value) for value in (saved[name], new))
             raise UsageError(
-                f"{run_dir} holds a run with {flag} {saved[name]}, not {new}; "
+                f"{run_dir} holds a run with {old}, not {new}; "
                 f"give that to go on with it, or another --run-dir for a run of its own"
             )
 
@@ -224,6 +226,7 @@ def learner_config(config: TrainConfig, total_steps: int) -> LearnerConfig:
         baseline_cost=config.baseline_cost,
         entropy_cost=config.entropy_cost,
         rmsprop_eps=config.rmsprop_eps,
+        rmsprop_corrected=config.rmsprop_corrected,
         max_grad_norm=config.max_grad_norm,
         bptt=config.bptt,
     )

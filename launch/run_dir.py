@@ -18,6 +18,7 @@ from typing import Any
 
 from .config import TrainConfig
 from .errors import UsageError
+from .presets import preset_config
 
 
 def default_run_dir(config: TrainConfig) -> Path:
@@ -75,17 +76,23 @@ def no_run(path: Path) -> str:
 
 def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
     """The command that goes on with a run, from the options in its config.json."""
-    words = ["deltabeast", "train"]
-    for name, default in vars(TrainConfig()).items():
-        value = saved.get(name, default)
-        if name in ("run_dir", "resume", "cores", "seeds") or (value == default and name != "core"):
+    words = ["deltabeast train"]
+    for name, default in vars(preset_config(saved.get("preset"))).items():
+        value = saved.get(name, getattr(TrainConfig, name, default))
+        named = name in ("core", "preset") and value is not None
+        if name in ("run_dir", "resume", "cores", "seeds") or (value == default and not named):
             continue
-        words.append(f"--{name.replace('_', '-')}")
-        if isinstance(value, dict):
-            words += [str(word) for pair in value.items() for word in pair]
-        elif value is not True:
-            words.append(str(value))
-    return shlex.join([*words, "--run-dir", str(run_dir)])
+        words.append(option_words(name, value))
+    return " ".join([*words, option_words("run_dir", run_dir)])
+
+
+def option_words(name: str, value: object) -> str:
+    """An option as it is typed: `--learning-rate 0.001`, `--deterministic`, `--no-rmsprop-corrected`."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    values = [word for pair in value.items() for word in pair] if isinstance(value, dict) else [value]
+    return shlex.join([f"--{flag}", *map(str, values)])
 
 
 def eval_command(run_dir: Path, *options: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from ...envs import find_protocol
+from ..presets import NOT_PUBLISHED, PRESETS
 from ..published import NO_NEGATIVE, PROTOCOL
 from .grouping import Comparison
 from .names import join
@@ -39,16 +40,6 @@ ABOUT_THE_PUBLISHED = (
     "Robotank's LSTM, Up'n Down's feedforward.",
 )
 
-_REMAINING = (
-    "The environment: the agent sees the 2 or 3 steps in which FIRE is pressed for it, though it does not "
-    "choose in "
-    "them; they are masked from the policy loss, but count as agent steps; frames turn gray before they are "
-    "pooled; the first observation of a life comes with reward 0; the frame limit can come up to 30 frames "
-    "later; emulator version and random numbers are others.",
-    "Training: RMSProp's start is corrected as Adam's is, so the first updates are smaller.",
-)
-"""What differs even under paper-code with the published settings."""
-
 _RULES = {
     "frame_skip": "an action is held for {} frames",
     "max_pool": "observations are the maximum of two frames: {}",
@@ -62,19 +53,9 @@ _RULES = {
 }
 
 _PUBLISHED_SETTINGS = {
-    "stem": "residual",
-    "bptt": "per_step",
-    "precision": "fp32",
+    **PRESETS["published"],
     "num_actors": 48,
     "num_envs": 1,
-    "unroll_length": 50,
-    "batch_size": 32,
-    "learning_rate": 6e-4,
-    "discount": 0.99,
-    "entropy_cost": 0.01,
-    "baseline_cost": 0.5,
-    "rmsprop_eps": 0.01,
-    "max_grad_norm": 40.0,
     "core_options": "default",
     "steps": 200_000_000,
 }
@@ -107,7 +88,9 @@ def differences(comparison: Comparison, board: ScoreBoard) -> list[str]:
         f"Ours are means over {_range(seeds)} training seed{'s' if seeds != {1} else ''} for each core; "
         "published is one, it seems, and its ± is over evaluations, not seeds."
     )
-    return [*lines, *_REMAINING]
+    if any(run.core == "linear_transformer" for run in atari):
+        lines.append(f"Linear Transformer: {NOT_PUBLISHED['linear_transformer']}.")
+    return [*lines, f"The environment: {NOT_PUBLISHED['environment']}."]
 
 
 def _evaluation(board: ScoreBoard) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...envs import canonical_game
 from ..config import TrainConfig
+from ..presets import WITHOUT_FAST_WEIGHTS
 from ..run_dir import checkpoint_paths, damaged_file, eval_command, read_config, read_object
 from ..run_log import read_rows
 from ..units import parse_steps
@@ -20,13 +21,11 @@ from ..units import parse_steps
 _DO_NOT_MATTER = {
     *("game", "env", "core", "seed", "protocol"),  # what runs are grouped by
     *("run_dir", "resume", "checkpoint_minutes", "milestone_steps", "log_seconds"),
-    *("device", "deterministic", "num_workers"),
+    *("device", "deterministic", "num_workers", "preset"),
 }
 """Options that change nothing about what is learned, or that have a place of their own."""
 
 
-WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "lstm"})
-"""Cores that have the whole unroll under either `--bptt`, so that it is no setting of theirs."""
 TRUNCATED = "lstm, truncated"
 """What an LSTM is called whose gradients an earlier version cut at every step: no run says so any more."""
 

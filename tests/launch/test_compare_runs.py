@@ -18,8 +18,9 @@ from deltabeast.launch.compare.differences import differences
 from deltabeast.launch.compare.grouping import Comparison, compare
 from deltabeast.launch.compare.published_sections import score_text
 from deltabeast.launch.compare.relative import CLEAR, wins
-from deltabeast.launch.compare.runs import WITHOUT_FAST_WEIGHTS, Run, find_runs, read_run
+from deltabeast.launch.compare.runs import Run, find_runs, read_run
 from deltabeast.launch.compare.scores import ScoreBoard, score_board, unequal_steps
+from deltabeast.launch.presets import WITHOUT_FAST_WEIGHTS
 
 
 def read(*arguments: Path | str) -> tuple[list[Run], list[str]]:
@@ -339,14 +340,15 @@ def test_every_difference_from_the_published_numbers_is_named(tmp_path: Path) ->
         "bptt full (published: per_step)", "batch size 8 (published: 32)",
         "steps 300,000 (published: 200,000,000)",
         "20 episodes; the published ones 150", "amidar: our agents have all", "1 training seed",
-        "RMSProp's start",
+        "rmsprop corrected True (published: False)", "but count as agent steps",
     ):  # fmt: skip
         assert part in text, part
     assert "unroll length" not in text  # it is the published one
 
 
 def test_what_is_as_published_is_not_named_as_a_difference(tmp_path: Path) -> None:
-    published = {"bptt": "per_step", "precision": "fp32", "num_actors": 48, "num_envs": 1, "steps": "200M"}
+    published = {"bptt": "per_step", "precision": "fp32", "num_actors": 48, "num_envs": 1, "steps": "200M",
+                 "rmsprop_corrected": False}  # fmt: skip
     run = make_run(tmp_path, **published)  # type: ignore[arg-type]
     config = json.loads((run / "checkpoints" / f"{300_000:012d}" / "agent.json").read_text())
     add_evaluation(run, 5, step=200_000_000)

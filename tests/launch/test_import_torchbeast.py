@@ -97,7 +97,7 @@ def test_training_goes_on_with_their_optimizer_steps_and_options(tmp_path: Path)
     config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
     assert config["discount"] == 0.98 and config["steps"] == "1k" and config["bptt"] == "per_step"
     assert json.loads((tmp_path / "run" / "imported.json").read_text())["flags"]["env"] == FLAGS["env"]
-    options = "--unroll-length 5 --batch-size 4 --num-envs 4 --discount 0.98 --bptt per_step --steps 80"
+    options = "--unroll-length 5 --batch-size 4 --num-envs 4 --discount 0.98 --preset published --steps 80"
     sizes = "--core-options hidden_size 8 num_heads 2 ff_size 12"
     train(
         parse(

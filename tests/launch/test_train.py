@@ -713,7 +713,7 @@ def test_a_run_does_not_go_on_as_another_experiment(tmp_path: Path) -> None:
     arguments = ("--env", "training_envs:Match-v0", *FEEDFORWARD)
     run(tmp_path / "run", *arguments, "--steps", "200")
     for change in (("--discount", "0.5"), ("--learning-rate", "0.1"), ("--seed", "9")):
-        with pytest.raises(UsageError, match=rf"{change[0]} .*, not {change[1]}; .*another --run-dir"):
+        with pytest.raises(UsageError, match=rf"{change[0]} .*, not {' '.join(change)}; .*another --run-dir"):
             run(tmp_path / "run", *arguments, "--steps", "400", *change)
     run(tmp_path / "run", *arguments, "--steps", "400", "--log-seconds", "1", "--num-envs", "2")
     assert find_checkpoints(tmp_path / "run")[-1].step >= 400
