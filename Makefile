@@ -5,10 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help install demo test gpu gpu-test gpu-kernels gpu-throughput lint clean
+.PHONY: help install demo test test-all gpu gpu-test gpu-kernels gpu-throughput lint clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | column -t -s $$'\t'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | column -t -s $$'\t'
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -24,8 +24,12 @@ demo: $(READY) ## train an RDN agent on a real Atari game and score it beside ra
 	$(BIN)/deltabeast eval $(DEMO) --sample --episodes 12 --repeats 3 --random
 	@echo "curves: $(BIN)/tensorboard --logdir runs"
 
-test: $(READY) lint ## lint, check types and run the tests
+test: $(READY) lint ## lint, check types and run the tests, with the same random numbers each time
 	$(BIN)/python -m pytest
+
+TESTS := tests
+test-all: $(READY) ## the tests again with new random numbers: what fails says how to repeat it
+	DELTABEAST_TEST_SEED=new $(BIN)/python -m pytest $(TESTS)
 
 GPU := results/gpu
 THROUGHPUT := $(BIN)/deltabeast bench throughput --device cuda --num-envs 256

@@ -1,4 +1,4 @@
-"""Fixtures of every test: seeds that vary, and uninitialised memory that cannot pass for zeros."""
+"""Fixtures of every test: seeded numbers, and uninitialised memory that cannot pass for zeros."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from session_seed import SEED
 
 # Triton reads this when it is imported: without a GPU its kernels run in its interpreter, on CPU tensors.
 if not torch.cuda.is_available():
@@ -35,16 +36,18 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     _let_the_interpreter_loop()
 
 
-@pytest.fixture
-def seed(record_property: object) -> int:
-    """A seed that differs from run to run; DELTABEAST_TEST_SEED repeats one. Failures show it."""
-    given = os.environ.get("DELTABEAST_TEST_SEED")
-    value = int(given) if given else random.SystemRandom().randrange(2**31)
-    print(f"seed {value} (repeat with DELTABEAST_TEST_SEED={value})")  # pytest shows output of failures only
-    random.seed(value)
-    np.random.seed(value % 2**32)  # noqa: NPY002 - third-party environments may draw from it
-    torch.manual_seed(value)
-    return value
+def pytest_report_header() -> str:
+    return f"seed: {SEED} (DELTABEAST_TEST_SEED={SEED} repeats it, DELTABEAST_TEST_SEED=new draws one)"
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    """The run's seed, from which every test draws its numbers. Failures show it."""
+    print(f"seed {SEED} (repeat with DELTABEAST_TEST_SEED={SEED})")  # pytest shows output of failures only
+    random.seed(SEED)
+    np.random.seed(SEED % 2**32)  # noqa: NPY002 - third-party environments may draw from it
+    torch.manual_seed(SEED)
+    return SEED
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 
@@ -33,6 +34,14 @@ def make_learner(core: str = "lstm", **config) -> Learner:
     return Learner(
         Agent(AgentSpec((5,), A, core=core, stem="mlp")), LearnerConfig(total_steps=10_000, **config)
     )
+
+
+def make_clipping_learner(core: str = "lstm", **config) -> tuple[Learner, Unroll]:
+    """A learner, and a batch whose gradient it clips to half of its norm."""
+    learner = make_learner(core, **config)
+    batch = make_batch(learner.agent)
+    norm = Learner(copy.deepcopy(learner.agent), learner.config).update(batch)["grad_norm"]
+    return Learner(learner.agent, replace(learner.config, max_grad_norm=norm / 2)), batch
 
 
 def nan_reward(batch: Unroll) -> Unroll:

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
+from session_seed import SEED
 
 from deltabeast.envs import atari, forced_actions, game_names, make_vector_env
 from deltabeast.envs.episodes import EpisodeStatistics
 from deltabeast.envs.forced_actions import ForcedActions
 from deltabeast.envs.frame_stack import repeat_first_frame
 from deltabeast.envs.score_wraps import unwrap_scores
-
-from .seeds import SEED
 
 
 class FakeALE:

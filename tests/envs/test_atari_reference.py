@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from session_seed import SEED
 
 from deltabeast.envs import make_vector_env
 from deltabeast.envs.checks import environment_seeds
 
 from .reference_atari import ReferenceGame
-from .seeds import SEED
 
 # Without lives (pong), without FIRE (ms_pacman, kung_fu_master), with a counter of lives that starts late
 # (amidar), with lives left at zero (qbert), with few actions (breakout) and with all eighteen (alien).

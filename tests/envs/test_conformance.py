@@ -8,11 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from session_seed import SEED
 
 from deltabeast.envs import make_vector_env
 from deltabeast.envs.conformance import check_vector_env
-
-from .seeds import SEED
 
 
 class Clock(gymnasium.Env):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from session_seed import SEED
 
 from deltabeast.envs import (
     PAPER_GAMES,
@@ -18,8 +19,6 @@ from deltabeast.envs import (
 )
 from deltabeast.envs.available_cores import _cgroup_limit
 from deltabeast.envs.games import _known_games, ask_emulator
-
-from .seeds import SEED
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ import torch
 import training_envs
 from ray.cluster_utils import Cluster
 from rich.console import Console
+from session_seed import SEED
 from training_process import CARTPOLE, TINY, assert_same, last_step, metrics, newest, rows
 
 from deltabeast.agents import Episodes
@@ -282,7 +283,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", [random.choice(list(LAYOUTS))])
+@pytest.mark.parametrize("layout", [random.Random(SEED).choice(list(LAYOUTS))])
 def test_all_engines_learn_the_same(
     cluster: Cluster, layout: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
