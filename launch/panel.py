@@ -29,6 +29,8 @@ REMEDIES = {
 
 MAX_WIDTH = 100
 SPEED_WINDOW = 60.0
+FIRST_LOOK = 5.0
+"""Seconds after the first update in which the speed shows how long a run will take."""
 
 
 def verdict(shares: Mapping[str, float]) -> str:
@@ -63,6 +65,9 @@ class Panel:
         self._began = clock()
         self._history = deque([(self._began, start_step)])
         self._live: Live | None = None
+        self._first: tuple[float, int] | None = None
+        """time and step of the first update, before which there may be much to prepare"""
+        self._foretold = False
 
     def __enter__(self) -> Panel:
         if self.console.is_terminal:
@@ -88,6 +93,18 @@ class Panel:
             self._live.update(self._render(known), refresh=True)
         else:
             self._print(self._line(known))
+
+    def foretell(self, step: int) -> None:
+        """After an update: say once, soon after the first one, how long the run will take."""
+        now = self._clock()
+        since, first = self._first = self._first or (now, step)
+        if self._foretold or now < since + FIRST_LOOK or step <= first:
+            return
+        self._foretold = True
+        speed = (step - first) / (now - since)
+        minutes = math.ceil((self.total_steps - step) / speed / 60)
+        text = format_duration(60 * minutes) if minutes > 90 else f"{minutes} minute{'s' * (minutes != 1)}"
+        self.message(f"about {text} to go at {speed:,.0f} steps/s")
 
     def measure_from(self, step: int) -> None:
         """Measure speed from now and here: the run begins only now, or again from an earlier step."""

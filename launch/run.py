@@ -215,6 +215,7 @@ class Run(ABC):
             for episodes in update.episodes:
                 self.scores.add(episodes)
             self._speed.mark(self.steps)
+            self.panel.foretell(self.steps)
             self._window.add(update.metrics)
             whole = self.at_boundary()
             done = self.steps >= self.total_steps or (self.stop.is_set() and whole)

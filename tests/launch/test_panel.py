@@ -54,6 +54,22 @@ def test_the_verdict_names_the_largest_part(part: str) -> None:
     assert not any(f"{other} bound" in sentence.lower() for other in others)
 
 
+@pytest.mark.parametrize(
+    ("total", "said"),
+    [(121_000, "about 5 minutes"), (13_000, "about 1 minute "), (200_000_000, "about 5 d 19 h")],
+)
+def test_it_says_once_and_early_how_long_a_run_takes(total: int, said: str) -> None:
+    clock, console = Clock(), plain(200)
+    panel = Panel("pong", total, 0, console, clock)
+    clock.now += 100  # the first update compiles
+    for step in (1_000, 1_400, 1_800, 3_000, 3_400, 20_000):
+        panel.foretell(step)
+        assert bool(text_of(console)) == (step >= 3_000)
+        clock.now += 1.67
+    (line,) = text_of(console).splitlines()
+    assert said in line and line.endswith("to go at 399 steps/s")
+
+
 def test_the_verdict_does_not_overstate() -> None:
     assert verdict({"emulation": 0.4, "learning": 0.38, "inference": 0.2}).endswith("bound this run alike.")
     assert verdict({}) == verdict({"emulation": float("nan")}) == "Not measured yet."
