@@ -113,6 +113,11 @@ def groups(config: TrainConfig, device: torch.device) -> int:
     return 2 if device.type == "cuda" and overlaps(config, device) and fits else 1
 
 
+def emulator_threads(config: TrainConfig, device: torch.device, threads: int) -> int:
+    """How many of a process's threads step one actor's games: actors that act at the same time share them."""
+    return max(1, threads // config.num_actors) if overlaps(config, device) else threads
+
+
 def share(config: TrainConfig, count: int) -> TrainConfig:
     """What one of `count` processes does of a run."""
     return replace(config, num_envs=config.num_envs // count, batch_size=config.batch_size // count)

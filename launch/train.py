@@ -17,7 +17,16 @@ from ..envs import available_cores
 from .config import TrainConfig
 from .errors import RunError, UsageError
 from .machine import autocast_dtype, own_cores, pin, prepare_process, resolve_device
-from .plan import agent_spec, check_local, groups, make_learner, overlaps, share, worker_count
+from .plan import (
+    agent_spec,
+    check_local,
+    emulator_threads,
+    groups,
+    make_learner,
+    overlaps,
+    share,
+    worker_count,
+)
 from .progress import Window
 from .randomness import rng_states, set_rng_states
 from .run import Run, Update
@@ -67,23 +76,27 @@ def make_run(config: TrainConfig, stack: ExitStack) -> Run:
 class Trainer(Run):
     """A run on this machine alone: the local engine."""
 
-    def __init__(self, config: TrainConfig, stack: ExitStack, console: Console | None = None) -> None:
+    def __init__(
+        self, config: TrainConfig, stack: ExitStack, console: Console | None = None, cores: int | None = None
+    ) -> None:
+        """`cores` is how many of the machine's are the run's: all, if it is None."""
         try:
             super().__init__(config)
             self.device = resolve_device(config.device)
             # The shapes of a run are always the same, so that trying algorithms pays.
             torch.backends.cudnn.benchmark = not config.deterministic
-            cores = available_cores()
-            count = worker_count(config, self.device, cores)
+            self.cores = cores or available_cores()
+            count = worker_count(config, self.device, self.cores)
             self.share = share(config, count)
-            threads = max(1, cores // count)
+            threads = max(1, self.cores // count)
             torch.set_num_threads(threads)
             pinned = own_cores(count)
             if pinned is not None:
                 stack.callback(pin(pinned[0]))
             split = groups(config, self.device)
             part = replace(self.share, num_envs=self.share.num_envs // split)
-            envs = [self._make_env(stack, part, threads) for _ in range(config.num_actors * split)]
+            each = emulator_threads(config, self.device, threads)
+            envs = [self._make_env(stack, part, each) for _ in range(config.num_actors * split)]
             spec = agent_spec(config, envs[0])
             self.agent = Agent(spec)
         except (ValueError, TypeError) as error:
@@ -125,7 +138,7 @@ class Trainer(Run):
     def _make_source(self, turn: int) -> Source:
         if not overlaps(self.config, self.device):
             return Lockstep(self.actors, self.share.batch_size, turn, self._settle)
-        on_start = _own_resources(len(self.actors), self.device)
+        on_start = _own_resources(self.cores // (len(self.actors) + 1), self.device)
         return Threads(self.actors, self.config.batch_size, self.stop, on_start, self._settle)
 
     def _settle(self) -> None:
@@ -202,13 +215,12 @@ class Trainer(Run):
         return f"learner: {self.stopwatch.stage}; {self.source.stage()}{self.workers.stage()}"
 
 
-def _own_resources(actors: int, device: torch.device) -> Callable[[], None]:
+def _own_resources(cores: int, device: torch.device) -> Callable[[], None]:
     """What an actor thread does first: take its share of the cores for its own OpenMP pool, and on a GPU a
     stream of its own."""
-    share = max(1, available_cores() // (actors + 1))
 
     def take() -> None:
-        torch.set_num_threads(share)
+        torch.set_num_threads(max(1, cores))
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # what the main thread prepared is there
             torch.cuda.set_stream(torch.cuda.Stream(device, priority=FIRST))

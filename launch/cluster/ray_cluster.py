@@ -1,6 +1,7 @@
 """All that is Ray's: a cluster, processes on it, calls to them, and objects that travel between them.
 
-Nothing else imports Ray. Replies come through one queue, so that the engine is a plain loop.
+Nothing else imports Ray, but `local_ray.py`, which closes a local cluster to others. Replies come through one
+queue, so that the engine is a plain loop.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from ...envs import available_cores
 from ..errors import RunError, UsageError
+from .local_ray import closed_to_others, private_folder, read_authentication
 
 # Read when Ray is imported. Nothing is reported to anyone, and no advice about devices, which are explicit.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -89,15 +91,18 @@ class Cluster:
         self.is_elsewhere = address not in (None, "local")
         """whether it was there before, and more machines may join it"""
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-        if not self.is_elsewhere:
-            ray.init(
-                address="local",
-                num_cpus=max(available_cores(), 2),  # a learner and an actor fit on one core
-                object_store_memory=_store_bytes(),
-                include_dashboard=False,
-                _node_ip_address="127.0.0.1",
-                **quiet,
-            )
+        self._folder = None if self.is_elsewhere else private_folder()
+        if self._folder is not None:
+            with closed_to_others():
+                ray.init(
+                    address="local",
+                    num_cpus=max(available_cores(), 2),  # a learner and an actor fit on one core
+                    object_store_memory=_store_bytes(),
+                    include_dashboard=False,
+                    _node_ip_address="127.0.0.1",
+                    _temp_dir=os.path.join(self._folder.name, "r"),  # which Ray opens to everyone
+                    **quiet,
+                )
             self._raylet = _raylet()
             return
         assert address is not None
@@ -106,14 +111,16 @@ class Cluster:
                 f"--ray-address {address}: Ray Client carries no training; on a machine of the cluster say "
                 "auto, or HOST:PORT as in `ray start`"
             )
+        read_authentication()
         try:
             _reach(address)
             ray.init(address=address, **quiet)
-        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        except (ray.exceptions.AuthenticationError, OSError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise UsageError(
                 f"--ray-address {address}: no Ray cluster answers there ({reason}); start one with "
-                "`ray start --head`, set RAY_AUTH_MODE=token if it asks for one, or omit it to train here"
+                "`ray start --head`, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN if it asks, or omit it "
+                "to train here"
             ) from error
         self._raylet = _raylet()
 
@@ -125,6 +132,9 @@ class Cluster:
     ) -> None:
         if not self._is_gone:
             ray.shutdown()
+            read_authentication()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _look(self) -> None:
         """Raise RunError if Ray has ended here: its next call would end this process too, without a word."""

@@ -19,7 +19,7 @@ from ...envs import canonical_game
 from ...envs.games import PAPER_GAMES
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError
-from ..machine import prepare_process
+from ..machine import keep_freed_memory
 from ..plan import check
 from ..run_dir import default_run_dir
 from ..supervision import stop_signals
@@ -69,9 +69,10 @@ def is_finished(run: TrainConfig) -> bool:
 
 
 class RunProcess:
-    """One run in a process of the cluster."""
+    """One run in a process of the cluster, with as many threads as it has reserved cores."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpus: float) -> None:
+        self._cores = max(1, int(cpus))
         self._stop: threading.Event | None = None
         self._stopped = False
 
@@ -89,9 +90,9 @@ class RunProcess:
         """Train, or go on; gives the agent steps reached and the mean game return."""
         from ..train import Trainer
 
-        prepare_process()
+        keep_freed_memory()
         with ExitStack() as stack:
-            trainer = Trainer(run, stack, Console(quiet=True))
+            trainer = Trainer(run, stack, Console(quiet=True), self._cores)
             self._stop = trainer.stop
             if self._stopped:
                 trainer.stop.set()
@@ -152,7 +153,7 @@ class Sweep:
         for job in [job for job in self.waiting if job.again_at is not None and job.again_at <= now]:
             self.waiting.remove(job)
             cpus, gpus = needs(job.run, self._cluster.total())
-            job.handle = self._cluster.start(RunProcess, cpus=cpus, gpus=gpus, groups={"stop": 1})
+            job.handle = self._cluster.start(RunProcess, cpus, cpus=cpus, gpus=gpus, groups={"stop": 1})
             number = next(self._numbers)
             self.open[number] = job
             self._cluster.call(job.handle, "begin", self._marker, tag=("begin", number))

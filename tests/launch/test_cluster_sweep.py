@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import training_envs
 from training_process import last_step, newest
 
@@ -21,13 +23,16 @@ pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 from rich.console import Console
 
+from deltabeast.launch import train as local_engine
 from deltabeast.launch.cli import parse
 from deltabeast.launch.cluster import sweep as sweeps
 from deltabeast.launch.cluster.sweep import is_finished, needs, runs_of, sweep
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.train import train
+from deltabeast.launch.workers import Workers, make_env
 
 COMMAND = [sys.executable, "-c", "from deltabeast.launch.cli import main; main()"]
+SMALL = ("--num-envs", "2", "--batch-size", "2", "--unroll-length", "5", "--core", "lstm", "--steps", "100")
 pytestmark = pytest.mark.timeout(180)
 
 
@@ -91,6 +96,68 @@ def test_what_a_run_reserves() -> None:
     assert needs(run, one) == (4.0, 1.0) and needs(run, none) == (1.0, 0.0)
     assert needs(parse(["train", "--game", "pong", "--num-workers", "4"]), none) == (4.0, 0.0)
     assert needs(parse(["train", "--game", "pong", "--device", "cpu"]), one) == (1.0, 0.0)
+
+
+class Here:
+    """Stands in for a cluster: what it starts is an object of this process."""
+
+    def __init__(self, gpus: float) -> None:
+        self.total = lambda: {"CPU": 64.0, "GPU": gpus}
+        self.reserved: list[tuple[float, float]] = []
+
+    def start(self, kind: Callable[..., Any], *arguments: Any, cpus: float, gpus: float, **_: Any) -> Any:
+        self.reserved.append((cpus, gpus))
+        return kind(*arguments)
+
+    def call(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+RESERVED = {
+    "a core": (("--num-workers", "1"), 0.0, 1, 1, [1]),
+    "one for each worker": (("--num-workers", "2"), 0.0, 2, 1, [1, 1]),
+    "beside a GPU": (("--overlap", "on", "--learner-cpus", "2", "--actor-cpus", "2"), 1.0, 4, 4, [4]),
+    "beside a GPU, for two actors": (("--overlap", "on", "--num-actors", "2"), 1.0, 3, 3, [1, 1]),
+}
+"""Options, GPUs of the cluster, cores; threads of torch, and of the emulators of each actor."""
+
+
+@pytest.mark.parametrize("case", RESERVED)
+def test_a_run_takes_the_cores_that_it_reserved(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with many more, which may have other runs."""
+    given, gpus, cores, threads, emulators = RESERVED[case]
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)), raising=False)
+    for name in ("train", "machine"):
+        monkeypatch.setattr(f"deltabeast.launch.{name}.available_cores", lambda: 64)
+    monkeypatch.setattr("os.sched_setaffinity", lambda *_: pytest.fail("it takes a core of its own"))
+    used: dict[str, list[int]] = {"torch": [], "emulators": []}
+    set_threads = torch.set_num_threads
+
+    def workers_take(share: Any, count: int, threads: int, pinned: Any) -> Workers:
+        used["emulators"] += [threads] * (count - 1)
+        return Workers(share, count, threads, pinned)
+
+    def env_takes(config: Any, threads: int) -> Any:
+        used["emulators"].append(threads)
+        return make_env(config, threads)
+
+    monkeypatch.setattr(local_engine, "Workers", workers_take)
+    monkeypatch.setattr(local_engine, "make_env", env_takes)
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: (used["torch"].append(n), set_threads(n)))
+    run = parse(["train", "--env", "CartPole-v1", *SMALL, *given, "--run-dir", str(tmp_path / "run")])
+    (one,) = runs_of(run)
+    here = Here(gpus)
+    queue = sweeps.Sweep(here, [one], tmp_path, lambda text: None)  # type: ignore[arg-type]
+    before = torch.get_num_threads()
+    try:
+        queue.start_due()
+        queue.open[0].handle.train(one)
+    finally:
+        set_threads(before)
+    assert here.reserved == [(cores, gpus)]
+    assert used["torch"][0] == max(used["torch"]) == threads and sorted(used["emulators"]) == emulators
 
 
 @pytest.fixture

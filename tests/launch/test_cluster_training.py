@@ -6,6 +6,7 @@ import io
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import torch
 import training_envs
+from gymnasium.vector import VectorEnv
+from processes import alive, command, descendants, family, listening
 from ray.cluster_utils import Cluster
 from rich.console import Console
 from session_seed import SEED
@@ -27,12 +31,18 @@ from training_process import CARTPOLE, TINY, assert_same, last_step, metrics, ne
 from deltabeast.agents import Episodes
 from deltabeast.launch import train as local_engine
 from deltabeast.launch.cli import parse
+from deltabeast.launch.cluster import ray_cluster
+from deltabeast.launch.cluster.acting import ActorProcess
 from deltabeast.launch.cluster.engine import ClusterTrainer
 from deltabeast.launch.cluster.learners import Learners, Piece
+from deltabeast.launch.cluster.learning import LearnerProcess
 from deltabeast.launch.cluster.ledger import Identity
 from deltabeast.launch.cluster.ray_cluster import ObjectGone, Reply
+from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import RunError, UsageError
+from deltabeast.launch.plan import agent_spec
 from deltabeast.launch.train import train
+from deltabeast.launch.workers import make_env
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -395,6 +405,98 @@ def test_a_silent_actor_is_named(cluster: Cluster, tmp_path: Path, monkeypatch: 
     assert newest(tmp_path)[0] == 18 * UNROLL, "it could be stopped all the same"
 
 
+STRANGER = """
+import sys, ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False)
+    print("ran", ray.get(ray.remote(num_cpus=0)(lambda: 6 * 7).remote(), timeout=60))
+except (ConnectionError, ray.exceptions.RayError) as error:
+    print("refused", type(error).__name__)
+"""
+
+
+class Probe:
+    """What a process of the cluster sees."""
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+
+def of_a_process(one: ray_cluster.Cluster) -> dict[str, str]:
+    """The environment of a process that the cluster starts."""
+    probe = one.start(Probe, cpus=0.1, gpus=0.0)
+    return one.ask([probe], "environment", patience=lambda waited: None)[0]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+def test_a_cluster_of_this_machine_alone_is_closed_to_others(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the environment says: it listens on 127.0.0.1, and who has not its token can run nothing.
+
+    And the next cluster in the same process, one that was there before or another, is none the wiser.
+    """
+    junk = {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "ab" * 32, "RAY_AUTH_TOKEN_PATH": "/nowhere",
+            "RAY_ADDRESS": "local", "HOME": str(tmp_path)}  # fmt: skip
+    for name, value in junk.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RAY_ENABLE_K8S_TOKEN_AUTH", "1")
+    others = descendants(os.getpid())
+    with ray_cluster.Cluster(None) as one:
+        assert os.environ.items() >= junk.items()
+        token = of_a_process(one)["RAY_AUTH_TOKEN"]
+        assert len(token) == 64 and token != junk["RAY_AUTH_TOKEN"]
+        processes = descendants(os.getpid()) - others
+        assert len(processes) >= 4 and listening(processes | {os.getpid()}) == {"127.0.0.1"}
+        address = ray.get_runtime_context().gcs_address
+        strangers = [stranger(address, tmp_path, given) for given in (None, token)]
+        assert [one.communicate(timeout=60)[0].split()[0] for one in strangers] == ["refused", "ran"]
+        session = Path(ray._private.worker._global_node.get_session_dir_path())
+        assert session.parents[1].stat().st_mode & 0o777 == 0o700
+        logs = [path.read_text(errors="replace") for path in session.rglob("*") if path.is_file()]
+        commands = [command(pid) for pid in descendants(os.getpid())]
+        assert logs and not any(token in text for text in (*logs, *commands))
+    assert os.environ.items() >= junk.items() and not session.exists() and not (tmp_path / ".ray").exists()
+
+    monkeypatch.delenv("RAY_ENABLE_K8S_TOKEN_AUTH")  # no Kubernetes could tell who uses the other
+    with ray_cluster.Cluster(cluster.address) as there:
+        assert of_a_process(there).get("RAY_AUTH_TOKEN") != token
+    with ray_cluster.Cluster(None) as another:
+        assert of_a_process(another)["RAY_AUTH_TOKEN"] not in (token, junk["RAY_AUTH_TOKEN"])
+    assert os.environ.items() >= junk.items()
+
+
+def stranger(address: str, home: Path, token: str | None) -> subprocess.Popen[str]:
+    """Another user's process: it has the address, and this token or none."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "RAY_NUM_REDIS_GET_RETRIES": "2"}
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # or Ray would look elsewhere than at 127.0.0.1
+    if token is not None:
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    given = [sys.executable, "-c", STRANGER, address]
+    return subprocess.Popen(given, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_use_the_cores_that_they_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["--engine", "ray", "--actor-cpus", "3", "--learner-cpus", "2"]
+    config = parse(["train", *CARTPOLE[:-2], *given])
+    emulators: list[int | None] = []
+
+    def env_takes(config: TrainConfig, threads: int | None) -> VectorEnv:
+        emulators.append(threads)
+        return make_env(config, threads)
+
+    monkeypatch.setattr(ray_cluster, "where", lambda: None)
+    monkeypatch.setattr("deltabeast.launch.cluster.acting.make_env", env_takes)
+    spec, before = agent_spec(config, make_env(config, 1)), torch.get_num_threads()
+    try:
+        ActorProcess(config, spec, 1, 4, None).begin()
+        assert torch.get_num_threads() == 3 and emulators == [3]
+        LearnerProcess(config, spec, "cpu", 100, 0, 1).begin()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 REFUSED = {
     "no cluster": (("--ray-address", "127.0.0.1:1"), "127.0.0.1:1: no Ray cluster answers there .*refused"),
     "no room": (("--num-actors", "99"), "99 x 1 for actors: there are [34], at most 1 on one node; give a"),
@@ -425,6 +527,34 @@ def test_ray_that_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "run").exists()
 
 
+def test_ray_without_tokens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("ray._raylet.AuthenticationTokenLoader")
+    with pytest.raises(UsageError, match=r"knows no tokens, .* it takes 2\.52 or later: pip install"):
+        train(parse(["train", *CARTPOLE[:-2], "--engine", "ray", "--run-dir", str(tmp_path / "run")]))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "address", "message"),
+    [
+        ("RAY_AUTH_MODE", "token", "127.0.0.1:PORT", "no Ray cluster answers .*no authentication token"),
+        ("RAY_TMPDIR", "/nowhere", "local", "no folder for Ray in /nowhere: No such file.*; set RAY_TMPDIR"),
+    ],
+)
+def test_an_environment_that_does_not_fit_is_told_in_one_line(
+    variable: str, value: str, address: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(variable, value)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = address.replace("PORT", str(server.getsockname()[1]))
+        with pytest.raises(UsageError, match=message) as raised:
+            ray_cluster.Cluster(address)
+    assert "\n" not in str(raised.value)
+
+
 PONG = ("--game", "pong", "--core", "lstm", "--stem", "nature", "--precision", "fp32", "--num-envs", "2",
         "--batch-size", "2", "--unroll-length", "10", "--engine", "ray", "--device", "cpu",
         "--log-seconds", "0.2")  # fmt: skip
@@ -442,22 +572,6 @@ def pong(run_dir: Path) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.wait()
-
-
-def family(pid: int) -> set[int]:
-    """All descendants of a process but Ray's own agents, which notice a sudden end a minute late."""
-    found: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            found |= family(child)
-            if b"Agent" not in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.add(child)
-    return found
-
-
-def alive(pids: set[int]) -> set[int]:
-    states = {pid: Path(f"/proc/{pid}/stat") for pid in pids}
-    return {pid for pid, path in states.items() if path.exists() and " Z " not in path.read_text()}
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
