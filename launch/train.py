@@ -17,7 +17,7 @@ from ..envs import available_cores
 from .config import TrainConfig
 from .errors import RunError, UsageError
 from .machine import autocast_dtype, own_cores, pin, prepare_process, resolve_device
-from .plan import agent_spec, check_local, groups, make_learner, overlaps, share, worker_count
+from .plan import agent_spec, check_local, groups, left_out_notes, make_learner, overlaps, share, worker_count
 from .progress import Window
 from .randomness import rng_states, set_rng_states
 from .run import Run, Update
@@ -90,6 +90,7 @@ class Trainer(Run):
             raise UsageError(str(error)) from error
 
         state, notes = self.find(spec, stack)
+        notes = left_out_notes(envs[0]) + notes
         agent = self.agent
         agent.to(self.device).autocast_dtype = autocast_dtype(config.precision, self.device, spec.stem)
         self.workers = Workers(self.share, count, threads, pinned)
