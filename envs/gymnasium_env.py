@@ -77,7 +77,11 @@ def make_gymnasium_env(env_id: str, num_envs: int) -> GymnasiumEnvs:
         if env is None:
             env = _side_by_side(spec, num_envs)
             left_out = env.get_attr("left_out")[0]
-        return GymnasiumEnvs(env, left_out)
+        try:
+            return GymnasiumEnvs(env, left_out)
+        except ValueError:
+            env.close()
+            raise
     except ValueError as problem:
         raise ValueError(_line(f"{env_id}: {problem}")) from problem
     except (ImportError, gymnasium.error.DependencyNotInstalled) as missing:
