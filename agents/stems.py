@@ -72,7 +72,7 @@ def _nature_trunk(in_channels: int) -> nn.Sequential:
 
 
 _TRUNKS: dict[str, Callable[[int], nn.Sequential]] = {"residual": ResidualTrunk, "nature": _nature_trunk}
-IMAGE_STEMS = tuple(_TRUNKS)
+IMAGE_STEMS = (*_TRUNKS, "small")
 STEMS = (*IMAGE_STEMS, "mlp")
 
 
@@ -100,6 +100,29 @@ class ImageStem(nn.Module):
         return F.relu(self.norm(self.fc(x.flatten(1)))).float()
 
 
+class SmallImageStem(nn.Module):
+    """uint8 images of a few pixels `[N, C, H, W]` -> float32 features `[N, feature_size]`.
+
+    Such images hold codes: a 5 may be a key and a 6 a ball, and divided by 255 they look the same. So each
+    value of each channel has an embedding, and a pixel is the sum of its channels' (Hui et al. 2020, BabyAI
+    1.1). The one convolution, 3x3 with 16 channels, is that of MinAtar's agents (Young and Tian 2019).
+    """
+
+    def __init__(self, shape: tuple[int, ...], feature_size: int) -> None:
+        super().__init__()
+        channels, height, width = shape
+        self.embedding = nn.Embedding(256 * channels, 16)
+        nn.init.normal_(self.embedding.weight, std=channels**-0.5)  # so that a pixel has unit variance
+        self.first = nn.Buffer(256 * torch.arange(channels).view(-1, 1, 1), persistent=False)
+        self.conv = nn.Conv2d(16, 16, 3, padding=1)
+        self.fc = nn.Linear(16 * height * width, feature_size)
+
+    def forward(self, frame: Tensor) -> Tensor:
+        pixels = self.embedding(frame + self.first).sum(1)  # [N, H, W, 16]
+        x = F.relu(self.conv(pixels.permute(0, 3, 1, 2)))
+        return F.relu(self.fc(x.flatten(1))).float()
+
+
 class VectorStem(nn.Module):
     """Float vectors `[N, D]` -> features `[N, feature_size]`, two layers.
 
@@ -116,8 +139,10 @@ class VectorStem(nn.Module):
 
 
 def default_stem(observation_shape: tuple[int, ...]) -> str:
-    """The stem that follows from the observation space: images get the published residual network."""
-    return "residual" if len(observation_shape) == 3 else "mlp"
+    """The stem that follows from the observation space: large images get the published residual network."""
+    if len(observation_shape) != 3:
+        return "mlp"
+    return "small" if max(observation_shape[1:]) < 32 else "residual"
 
 
 def make_stem(name: str, observation_shape: tuple[int, ...], feature_size: int) -> nn.Module:
@@ -131,7 +156,12 @@ def make_stem(name: str, observation_shape: tuple[int, ...], feature_size: int) 
         raise ValueError(f"{known}; observations of shape {observation_shape} take {' or '.join(fitting)}")
     if name == "mlp":
         return VectorStem(math.prod(observation_shape), feature_size)
+    if name == "small":
+        return SmallImageStem(observation_shape, feature_size)
     try:
         return ImageStem(name, observation_shape, feature_size)
     except RuntimeError as error:  # an image smaller than the stem's receptive field
-        raise ValueError(f"images of shape {observation_shape} are too small for stem '{name}'") from error
+        raise ValueError(
+            f"images of shape {observation_shape} are too small for stem '{name}'; take 'small', or 'auto', "
+            "which chooses by their size"
+        ) from error

@@ -1,7 +1,9 @@
-"""Any Gymnasium environment with a discrete action space, in the form the agents expect."""
+"""Any Gymnasium environment with discrete actions, in the form the agents expect."""
 
 import difflib
 import importlib
+import importlib.metadata
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -11,8 +13,10 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from .action_table import action_table
 from .checks import Seeds, check_actions, environment_seeds, rows_to_reset
 from .episodes import EpisodeStatistics
+from .observations import NumberParts, PlainObservations
 
 Observations = npt.NDArray[Any]
 Actions = npt.NDArray[np.int64]
@@ -22,14 +26,15 @@ Step = tuple[
 
 
 class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
-    """Gives a same-step vector environment plain observations, and returns and lengths in its infos.
-
-    Images (uint8, three axes) become [C, H, W]; every other observation becomes a float32 vector.
+    """Gives a same-step vector environment plain observations and numbered actions, and returns and lengths
+    in its infos.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+    def __init__(self, env: VectorEnv[Any, Any, Any], left_out: Sequence[str] = ()) -> None:
+        """`left_out`: parts of the environment's observations that `env` does not show."""
         self._env = env
         self.protocol = None
+        self.left_out = tuple(left_out)
         self.num_envs = env.num_envs
         self.metadata = {
             **env.metadata,
@@ -38,18 +43,12 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         }
         if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
             raise ValueError("the environment must reset in the step in which an episode ends (SAME_STEP)")
-        choices = env.single_action_space
-        if not isinstance(choices, spaces.Discrete):
-            raise ValueError(_action_space_message(choices))
-        self._num_actions = int(choices.n)
-        self._first_action = int(choices.start)
-        self.single_action_space = spaces.Discrete(self._num_actions)
-        self.single_observation_space = _plain_space(env.single_observation_space)
+        self._actions = action_table(env.single_action_space)
+        self._plain = PlainObservations(env.single_observation_space)
+        self.single_action_space = spaces.Discrete(len(self._actions))
+        self.single_observation_space = self._plain.space
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self._channels_last = _is_image(env.single_observation_space) and not _channels_first(
-            env.single_observation_space
-        )
         self._statistics = EpisodeStatistics(self.num_envs)
 
     def reset(
@@ -62,8 +61,8 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         return self._plain(obs), {**infos, "forced": np.zeros(self.num_envs, bool)}
 
     def step(self, actions: npt.ArrayLike) -> Step:
-        checked = check_actions(actions, self.num_envs, self._num_actions)
-        obs, raw_rewards, terminated, truncated, _ = self._env.step(checked + self._first_action)
+        checked = check_actions(actions, self.num_envs, len(self._actions))
+        obs, raw_rewards, terminated, truncated, _ = self._env.step(self._actions[checked])
         rewards = np.asarray(raw_rewards, np.float64)
         nothing, done = np.zeros(self.num_envs, bool), terminated | truncated
         infos = self._statistics.update(rewards, ~nothing, nothing, done, done)
@@ -73,44 +72,51 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     def close_extras(self, **kwargs: Any) -> None:
         self._env.close()
 
-    def _plain(self, obs: Observations) -> Observations:
-        if self._channels_last:
-            return np.ascontiguousarray(np.moveaxis(obs, -1, 1))
-        shape = (self.num_envs, *(self.single_observation_space.shape or ()))
-        return np.array(obs, self.single_observation_space.dtype).reshape(shape)
-
 
 def make_gymnasium_env(env_id: str, num_envs: int) -> GymnasiumEnvs:
     """Many copies of the environment registered as `env_id`; "module:Id-v0" imports the module first."""
     spec = _find_spec(env_id)
-    env = _vector_entry_point(spec, num_envs)
-    if env is None:
-        try:
-            env = gymnasium.make_vec(
-                spec,
-                num_envs,
-                vectorization_mode="sync",
-                vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
-                wrappers=[_flat],  # type: ignore[list-item]  # returning the environment itself is fine
-            )
-        except (ImportError, gymnasium.error.DependencyNotInstalled) as missing:
-            raise ValueError(f"{env_id} needs a package that is not installed: {missing}") from missing
+    left_out: Sequence[str] = ()
     try:
-        return GymnasiumEnvs(env)
+        env = _vector_entry_point(spec, num_envs)
+        if env is None:
+            env = _side_by_side(spec, num_envs)
+            left_out = env.get_attr("left_out")[0]
+        try:
+            return GymnasiumEnvs(env, left_out)
+        except ValueError:
+            env.close()
+            raise
     except ValueError as problem:
-        env.close()
-        raise ValueError(f"{env_id}: {problem}") from None
+        raise ValueError(_line(f"{env_id}: {problem}")) from problem
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as missing:
+        raise ValueError(_line(f"{env_id} needs a package that is not installed: {missing}")) from missing
+    except Exception as problem:  # whatever else the code of others raises
+        raise ValueError(_line(f"{env_id} does not start: {type(problem).__name__}: {problem}")) from problem
+
+
+def _side_by_side(spec: gymnasium.envs.registration.EnvSpec, num_envs: int) -> SyncVectorEnv:
+    env = gymnasium.make_vec(
+        spec,
+        num_envs,
+        vectorization_mode="sync",
+        # PlainObservations makes new arrays anyway.
+        vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False},
+        wrappers=[NumberParts],
+    )
+    assert isinstance(env, SyncVectorEnv)
+    env.envs[0].reset(seed=0)  # what files or packages it lacks may show only now
+    return env
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _find_spec(env_id: str) -> gymnasium.envs.registration.EnvSpec:
     module, _, bare_id = env_id.rpartition(":")
     if module:
-        try:
-            importlib.import_module(module)
-        except ImportError as missing:
-            raise ValueError(
-                f"cannot import {module!r} for {env_id}: {missing}; install the package that registers it"
-            ) from missing
+        _register(module, bare_id, env_id)
     try:
         spec = gymnasium.spec(bare_id)
     except gymnasium.error.Error as unknown:
@@ -125,6 +131,26 @@ def _find_spec(env_id: str) -> gymnasium.envs.registration.EnvSpec:
     if str(spec.entry_point).startswith("ale_py"):
         raise ValueError(f"{env_id} is an Atari game: give it as the game, so that a protocol applies")
     return spec
+
+
+def _register(module: str, bare_id: str, env_id: str) -> None:
+    """Import `module`. Should that not register the environment, run what its package declares for it."""
+    try:
+        importlib.import_module(module)
+        package = module.partition(".")[0]
+        if bare_id in gymnasium.registry:
+            return
+        for declared in importlib.metadata.entry_points(group="gymnasium.envs"):
+            if declared.module.partition(".")[0] == package and callable(register := declared.load()):
+                register()
+    except ImportError as missing:
+        raise ValueError(
+            f"cannot import {module!r} for {env_id}: {missing}; install the package that registers it"
+        ) from missing
+    except Exception as problem:  # whatever the code of others raises
+        raise ValueError(
+            _line(f"importing {module!r} for {env_id} failed: {type(problem).__name__}: {problem}")
+        ) from problem
 
 
 def _third_party_ids() -> list[str]:
@@ -148,47 +174,3 @@ def _vector_entry_point(
         return env
     env.close()
     return None
-
-
-def _flat(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Flattens what is not an image: one-hot for discrete values, side by side for tuples."""
-    if _is_image(env.observation_space):
-        return env
-    if not env.observation_space.is_np_flattenable:
-        raise ValueError(
-            f"observations of {env.observation_space} have no fixed size and cannot be flattened"
-        )
-    return gymnasium.wrappers.FlattenObservation(env)
-
-
-def _is_image(space: spaces.Space[Any]) -> bool:
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3
-
-
-def _channels_first(space: spaces.Space[Any]) -> bool:
-    """An image has fewer channels than columns; where that does not tell, it is taken as [H, W, C]."""
-    assert space.shape is not None
-    return space.shape[0] < space.shape[2]
-
-
-def _plain_space(space: spaces.Space[Any]) -> spaces.Box:
-    if _is_image(space):
-        assert space.shape is not None
-        shape = space.shape if _channels_first(space) else (space.shape[2], *space.shape[:2])
-        return spaces.Box(0, 255, shape, np.uint8)
-    if not isinstance(space, spaces.Box):
-        raise ValueError(f"observations of {space} have no fixed size and cannot be flattened")
-    flat = spaces.flatten_space(space)
-    assert isinstance(flat, spaces.Box)
-    with np.errstate(over="ignore"):
-        return spaces.Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
-
-
-def _action_space_message(space: spaces.Space[Any]) -> str:
-    if isinstance(space, spaces.MultiDiscrete):
-        remedy = (
-            "MultiDiscrete is several choices at once: wrap the environment so that one number names them all"
-        )
-    else:
-        remedy = "choose an environment with a Discrete action space, or wrap this one to have one"
-    return f"actions of {space} are not supported; {remedy}"

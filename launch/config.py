@@ -34,8 +34,9 @@ class TrainConfig:
     """Seed of weights, actions and environments."""
     seeds: int | None = None
     """Number of seeds, 1 and up, instead of --seed: a sweep."""
-    stem: Literal["auto", "residual", "nature", "mlp"] = "auto"
-    """Network before the core; auto: residual (15 layers, published) for images, mlp for the rest."""
+    stem: Literal["auto", "residual", "nature", "small", "mlp"] = "auto"
+    """Network before the core; auto: residual (15 layers, published) for images, small for those of less than
+    32 pixels a side, mlp for the rest."""
     protocol: Literal["paper-code", "paper-text", "ale-standard"] | None = None
     """How a game of --game is played and what an episode is, paper-code unless told; envs/README.md compares
     them."""

@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -34,6 +34,7 @@ from .consent import check_env
 from .errors import RunError, UsageError
 from .evaluate import Evaluation, Player, RandomAgent, evaluate
 from .machine import prepare_process, resolve_device
+from .plan import left_out_notes
 from .run_dir import no_run, versions
 from .run_log import write_atomically
 from .tables import evaluation_notes, evaluation_table
@@ -90,7 +91,9 @@ def evaluate_run(
         rules = _protocol(spec, protocol)
         processes = _processes(place, episodes * repeats)
         make_env = _env_maker(spec, rules, num_threads=1 if processes > 1 else None)
-        make_env(1).close()  # what is wrong with the environment is said before anything is written
+        with closing(make_env(1)) as env:  # what is wrong with it is said before anything is written
+            _check_fit(spec, env)
+            left_out = left_out_notes(env)
     except (ValueError, FileNotFoundError) as error:
         raise UsageError(str(error)) from error
     folder = run_dir / "eval"
@@ -102,6 +105,8 @@ def evaluate_run(
     console.print(_title(spec, step, rules, episodes, repeats, sample), soft_wrap=True, highlight=False)
     if rules != spec.protocol:
         _say(console, f"this agent was trained under {spec.protocol}, not {rules}")
+    for note in left_out:
+        _say(console, note)
 
     players: dict[str, Player] = {"trained": agent.to(place).eval()}
     if random:
@@ -264,6 +269,19 @@ def _env_maker(spec: AgentSpec, protocol: str | None, num_threads: int | None) -
 
 def _make_envs(options: dict[str, Any], count: int) -> VectorEnv:
     return make_vector_env(num_envs=count, **options)
+
+
+def _check_fit(spec: AgentSpec, env: VectorEnv) -> None:
+    """Raise ValueError if an environment other than a game is not what the agent was trained in."""
+    if spec.game is not None:  # _full_action_set looks at those
+        return
+    shape, actions = env.single_observation_space.shape, int(env.single_action_space.n)  # type: ignore[attr-defined]
+    if (shape, actions) != (spec.observation_shape, spec.num_actions):
+        raise ValueError(
+            f"the agent was trained with observations of shape {spec.observation_shape} and "
+            f"{spec.num_actions} actions, {spec.env_id} has {shape} and {actions}; evaluate it with the "
+            "versions it was trained with"
+        )
 
 
 def _full_action_set(spec: AgentSpec) -> bool:

@@ -212,6 +212,12 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
     )
 
 
+def left_out_notes(env: VectorEnv) -> list[str]:
+    """What to say about parts of the environment's observations that are kept from the agent."""
+    parts = getattr(env, "left_out", ())
+    return [f"warning: left out of the observations, not being numbers: {', '.join(parts)}"] if parts else []
+
+
 def make_learner(agent: Agent, config: TrainConfig, total_steps: int) -> Learner:
     """The learner of an agent that is where it learns."""
     return Learner(

@@ -22,6 +22,7 @@ from .plan import (
     check_local,
     emulator_threads,
     groups,
+    left_out_notes,
     make_learner,
     overlaps,
     share,
@@ -103,6 +104,7 @@ class Trainer(Run):
             raise UsageError(str(error)) from error
 
         state, notes = self.find(spec, stack)
+        notes = left_out_notes(envs[0]) + notes
         agent = self.agent
         agent.to(self.device).autocast_dtype = autocast_dtype(config.precision, self.device, spec.stem)
         self.workers = Workers(self.share, count, threads, pinned)

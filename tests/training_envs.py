@@ -168,6 +168,29 @@ class WhichThird(gymnasium.Env[np.ndarray, int]):
         return self._observe(), reward, self.count == 50, False, {}
 
 
+class WhichCode(gymnasium.Env[np.ndarray, int]):
+    """Fifty steps, a point for each action that says whether a grid of 0 to 2 holds a 5 or a 6."""
+
+    observation_space = spaces.Box(0, 255, (5, 5, 1), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def _observe(self) -> np.ndarray:
+        grid = self.np_random.integers(0, 3, (5, 5, 1), np.uint8)
+        self.code = int(self.np_random.integers(5, 7))
+        grid[tuple(self.np_random.integers(0, 5, 2))] = self.code
+        return grid
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward = float(action == self.code - 5)
+        self.count += 1
+        return self._observe(), reward, self.count == 50, False, {}
+
+
 class Recall(gymnasium.Env[np.ndarray, int]):
     """A bit is shown once; three blank steps later the action must name it. A new bit every four steps."""
 
@@ -191,7 +214,10 @@ class Recall(gymnasium.Env[np.ndarray, int]):
         return self._observe(), reward, self.count == 40, False, {}
 
 
-KINDS = (Match, Raises, FailsBeside, NanReward, NanBeside, NanObservation, Stalls, Forgets, Numbered)
-for kind in (*KINDS, WhichThird, Recall):
+KINDS = (
+    *(Match, Raises, FailsBeside, NanReward, NanBeside, NanObservation, Stalls, Forgets, Numbered),
+    *(WhichThird, WhichCode, Recall),
+)
+for kind in KINDS:
     if f"{kind.__name__}-v0" not in gymnasium.registry:
         gymnasium.register(f"{kind.__name__}-v0", entry_point=kind, disable_env_checker=True)

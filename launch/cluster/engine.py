@@ -20,7 +20,7 @@ from ...agents.stopwatch import Stopwatch
 from ..config import TrainConfig
 from ..errors import UsageError
 from ..machine import autocast_dtype
-from ..plan import agent_spec, learner_config
+from ..plan import agent_spec, learner_config, left_out_notes
 from ..progress import Window
 from ..randomness import rng_states
 from ..run import Run, Update
@@ -56,7 +56,7 @@ class ClusterTrainer(Run):
             check_cluster(config)
             self.layout = layout(config)
             with closing(make_env(config, 1)) as env:
-                spec = agent_spec(config, env)
+                spec, left_out = agent_spec(config, env), left_out_notes(env)
             self.agent = Agent(spec)
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
@@ -85,7 +85,7 @@ class ClusterTrainer(Run):
         """agent steps of each actor since the last row"""
         self._bytes = 0
         self._row_at = time.monotonic()
-        self.begin(state is not None, notes, stack, console)
+        self.begin(state is not None, left_out + notes, stack, console)
 
     def _room(self, console: Console) -> torch.device:
         """The learners' device, once there is room for all. Raises UsageError if there will be none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -70,6 +72,27 @@ def test_the_stems_read_uint8_frames(stem: str, seed: int) -> None:
     assert features.shape == (5, 256) and (features.std(0) > 0).any()
 
 
+def test_the_small_stem_embeds_each_value_of_each_channel(seed: int) -> None:
+    agent = Agent(AgentSpec((3, 2, 5), 6, core="feedforward", stem="small"))
+    frame = torch.randint(0, 256, (4, 3, 2, 5), dtype=torch.uint8)
+    table = agent.stem.embedding.weight.view(3, 256, 16)
+    with torch.no_grad():
+        pixels = torch.zeros(4, 16, 2, 5)
+        for n, channel, y, x in itertools.product(range(4), range(3), range(2), range(5)):
+            pixels[n, :, y, x] += table[channel, frame[n, channel, y, x].long()]
+        features = torch.relu(agent.stem.fc(torch.relu(agent.stem.conv(pixels)).flatten(1)))
+        torch.testing.assert_close(agent.stem(frame), features, rtol=1e-4, atol=1e-5)
+    assert features.shape == (4, 256)
+
+
+def test_the_size_of_an_image_chooses_its_stem() -> None:
+    sizes = {(7, 7): "small", (31, 31): "small", (32, 20): "residual", (84, 84): "residual"}
+    assert {size: default_stem((4, *size)) for size in sizes} == sizes
+    for size in ((1, 1), (7, 7), (36, 36)):  # runs of old may have the residual stem on images of any size
+        for stem in ("small", "residual"):
+            Agent(AgentSpec((3, *size), 6, core="feedforward", stem=stem))
+
+
 def test_the_last_reward_is_an_input_and_is_clamped(seed: int) -> None:
     agent = small_agent("feedforward")
     frame, done = torch.randn(1, 7), torch.zeros(1, dtype=torch.bool)
@@ -133,7 +156,13 @@ def test_bfloat16_is_the_stems_alone(seed: int) -> None:
 
 def test_a_stem_that_does_not_fit_is_refused_in_one_line() -> None:
     assert default_stem(ATARI) == "residual" and default_stem((3,)) == "mlp"
-    for shape, stem in ((ATARI, "mlp"), ((3,), "nature"), (ATARI, "resnet"), ((4, 20, 20), "nature")):
-        with pytest.raises(ValueError, match=str(shape[0])) as error:
+    for shape, stem, remedy in (
+        (ATARI, "mlp", "take residual or nature or small"),
+        ((3,), "nature", "take mlp"),
+        ((3,), "small", "take mlp"),
+        (ATARI, "resnet", "take residual or nature or small"),
+        ((4, 20, 20), "nature", "too small for stem 'nature'; take 'small', or 'auto'"),
+    ):
+        with pytest.raises(ValueError, match=remedy) as error:
             Agent(AgentSpec(shape, 6, core="lstm", stem=stem))
         assert "\n" not in str(error.value)

@@ -1,6 +1,5 @@
 """Every kind of environment keeps the contract."""
 
-import importlib.util
 import subprocess
 import sys
 
@@ -57,9 +56,33 @@ for view in ("vector", "number", "picture", "pair", "sequence"):
 gymnasium.register(
     "deltabeast-test/Levers-v0",
     Clock,
-    kwargs={"actions": spaces.MultiDiscrete([2, 3])},
+    kwargs={"actions": spaces.MultiDiscrete([38, 27])},
     disable_env_checker=True,
 )
+gymnasium.register(
+    "deltabeast-test/Chords-v0",
+    Clock,
+    kwargs={"actions": spaces.MultiDiscrete([2, 3], start=[1, 0])},
+    disable_env_checker=True,
+)
+
+
+class Broken(Clock):
+    """Shows only in its first episode what it lacks."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def reset(self, *, seed=None, options=None):
+        raise self.error
+
+
+for name, error in (
+    ("Broken", FileNotFoundError("no pattern.png\nhere")),
+    ("Lacking", ImportError("pip install it")),
+):
+    gymnasium.register(f"deltabeast-test/{name}-v0", Broken, kwargs={"error": error})
 
 
 def clock(view, num_envs=3):
@@ -75,10 +98,21 @@ def test_atari(protocol):
     env.close()
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "popgym:popgym-RepeatPreviousEasy-v0"])
+OTHERS = [
+    "CartPole-v1",
+    "FrozenLake-v1",
+    "deltabeast-test/Chords-v0",
+    "popgym:popgym-RepeatPreviousEasy-v0",
+    "minigrid:MiniGrid-DoorKey-8x8-v0",
+    "popgym:popgym-BattleshipEasy-v0",
+]
+
+
+@pytest.mark.parametrize("env_id", OTHERS)
 def test_other_environments(env_id):
-    if env_id.startswith("popgym") and importlib.util.find_spec("popgym") is None:
-        pytest.skip("popgym is not installed")
+    module, _, _ = env_id.rpartition(":")
+    if module:
+        pytest.importorskip(module)
     env = make_vector_env(env_id=env_id, num_envs=3)
     assert env.protocol is None
     check_vector_env(env, seed=SEED)
@@ -149,18 +183,23 @@ def test_neighbouring_seeds_share_no_game():
         ({"game": "pong", "num_threads": 0}, "num_threads"),
         ({"game": "pong", "num_envs": 0}, "num_envs"),
         ({"env_id": "Pendulum-v1"}, "Discrete"),
-        ({"env_id": "deltabeast-test/Levers-v0"}, "MultiDiscrete is several choices"),
-        ({"env_id": "deltabeast-test/Clock-sequence-v0"}, "cannot be flattened"),
+        ({"env_id": "deltabeast-test/Levers-v0"}, "1,026 joint actions, more than 1,024; wrap"),
+        ({"env_id": "deltabeast-test/Clock-sequence-v0"}, "no numbers of a fixed size; wrap"),
+        ({"env_id": "deltabeast-test/Broken-v0"}, "does not start: FileNotFoundError: no pattern.png here"),
+        ({"env_id": "deltabeast-test/Lacking-v0"}, "needs a package that is not installed: pip install it"),
+        ({"env_id": "broken_module:Thing-v0"}, "importing 'broken_module' .* failed: KeyError: 'key'"),
         ({"env_id": "CartPol-v1"}, "did you mean CartPole-v1"),
         ({"env_id": "nowhere:Thing-v0"}, "install the package"),
-        ({"env_id": "Thing-v0"}, "name the module"),
+        ({"env_id": "Xyzzy-v0"}, "name the module"),
         ({"env_id": "ALE/Pong-v5"}, "give it as the game"),
         ({"env_id": "Pong-v0"}, "give it as the game"),
         ({"env_id": "popgym:popgym-Nothing-v0"}, "unknown environment|install the package"),
         ({"env_id": "gymnasium:CartPol-v1"}, "did you mean gymnasium:CartPole-v1"),
     ],
 )
-def test_bad_input_gets_one_line_with_the_remedy(arguments, message):
+def test_bad_input_gets_one_line_with_the_remedy(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "broken_module.py").write_text("{}['key']")
     with pytest.raises(ValueError, match=message) as error:
         make_vector_env(**{"num_envs": 1, **arguments})
     assert "\n" not in str(error.value)

@@ -315,6 +315,17 @@ def test_an_agent_of_another_game_is_refused(tmp_path: Path) -> None:
         evaluate_run(tmp_path, console=Console(quiet=True))
 
 
+@pytest.mark.parametrize(("size", "actions"), [(5, 2), (4, 3)])
+def test_an_agent_of_another_environment_is_refused(size: int, actions: int, tmp_path: Path) -> None:
+    """As when another version of a package shows more than the agent was trained with."""
+    save_checkpoint(tmp_path, 1, Agent(AgentSpec((size,), actions, "lstm", "mlp", env_id="CartPole-v1")), {})
+    with pytest.raises(
+        UsageError, match=rf"shape \({size},\) and {actions} actions, CartPole-v1 has \(4,\) and 2;"
+    ):
+        evaluate_run(tmp_path, console=Console(quiet=True))
+    assert not (tmp_path / "eval").exists()
+
+
 def test_damaged_checkpoints_fall_back_or_say_so(saved: Path, envs: list[dict[str, Any]]) -> None:
     (saved / "checkpoints" / f"{3200:012d}" / "weights.safetensors").write_bytes(b"no")
     text, content = evaluated(saved, episodes=1, repeats=1)

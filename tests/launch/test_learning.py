@@ -27,6 +27,17 @@ def test_an_agent_learns_what_it_sees(precision: str, tmp_path: Path, seed: int)
     assert score > 25
 
 
+def test_codes_in_small_images_are_told_apart(tmp_path: Path, seed: int) -> None:
+    """Guessing scores 25 of 50, and so does what sees 5 and 6 as nearly the same brightness."""
+    score = last_score(
+        tmp_path / "run",
+        *("--env", "training_envs:WhichCode-v0", "--core", "feedforward", "--steps", "12k"),
+        *("--num-envs", "8", "--batch-size", "8", "--unroll-length", "20", "--learning-rate", "2e-3"),
+        *("--discount", "0", "--seed", str(seed)),
+    )
+    assert score > 32
+
+
 @pytest.mark.parametrize(("core", "learns"), [("lstm", True), ("rdn", True), ("feedforward", False)])
 def test_only_a_memory_recalls(core: str, learns: bool, tmp_path: Path, seed: int) -> None:
     """Guessing scores 5 of 10."""

@@ -1,0 +1,153 @@
+"""From what an environment shows to what agents read: its numbers, as one image or as one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.vector.utils import create_empty_array
+
+Array = npt.NDArray[Any]
+Space = spaces.Space[Any]
+Path = tuple[Any, ...]
+"""Keys that lead from an observation to one part of it."""
+
+_NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class NumberParts(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Shows the parts of an environment's observations that are numbers, as one flat tuple."""
+
+    left_out: tuple[str, ...]
+    """what else there is: text and whatever has no fixed size, each part as its name and its kind"""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        parts = _leaves(env.observation_space)
+        numbers = [(path, part) for path, part in parts if isinstance(part, _NUMBERS)]
+        if not numbers:
+            raise ValueError(
+                f"observations of {env.observation_space} are no numbers of a fixed size; "
+                "wrap the environment so that they are"
+            )
+        self._paths = [path for path, _ in numbers]
+        self.observation_space = spaces.Tuple([part for _, part in numbers])
+        self.left_out = tuple(
+            f"{'.'.join(map(str, path))} ({type(part).__name__})"
+            for path, part in parts
+            if not isinstance(part, _NUMBERS)
+        )
+
+    def observation(self, observation: Any) -> tuple[Any, ...]:
+        return tuple(_at(path, observation) for path in self._paths)
+
+
+class PlainObservations:
+    """Joins the parts of observations: uint8 images `[N, C, H, W]` or float32 vectors `[N, D]`.
+
+    One image: where there are images, all of one size, and beside them nothing but discrete parts, which add
+    a plane for each of their values, white for the one they have. Else a vector: everything side by side,
+    discrete parts one-hot, images from 0 to 1.
+    """
+
+    def __init__(self, space: Space) -> None:
+        """`space`: numbers, or a flat tuple of them."""
+        self._parts = list(space.spaces) if isinstance(space, spaces.Tuple) else [space]
+        sizes = {_image_shape(part)[1:] for part in self._parts if _is_image(part)}
+        planes = all(_is_image(part) or not isinstance(part, spaces.Box) for part in self._parts)
+        self._size = sizes.pop() if len(sizes) == 1 and planes else None
+        shape = self(create_empty_array(space, n=1, fn=np.zeros)).shape[1:]
+        self.space = (
+            spaces.Box(-np.inf, np.inf, shape, np.float32)
+            if self._size is None
+            else spaces.Box(0, 255, shape, np.uint8)
+        )
+
+    def __call__(self, observations: Any) -> Array:
+        values = observations if isinstance(observations, tuple) else (observations,)
+        joined = [
+            _vector(part, value) if self._size is None else _planes(part, value, self._size)
+            for part, value in zip(self._parts, values, strict=True)
+        ]
+        return np.concatenate(joined, axis=1)
+
+
+def _leaves(space: Space, path: Path = ()) -> list[tuple[Path, Space]]:
+    """The parts of nested Dict and Tuple spaces, in Gymnasium's order, each with its path."""
+    children: Iterable[tuple[Any, Space]]
+    if isinstance(space, spaces.Dict):
+        children = space.spaces.items()
+    elif isinstance(space, spaces.Tuple):
+        children = enumerate(space.spaces)
+    else:
+        return [(path, space)]
+    return [leaf for key, child in children for leaf in _leaves(child, (*path, key))]
+
+
+def _at(path: Path, observation: Any) -> Any:
+    for key in path:
+        observation = observation[key]
+    return observation
+
+
+def _is_image(part: Space) -> bool:
+    """Whether it has three axes and whole numbers from 0 to 255, or truth values."""
+    if not isinstance(part, spaces.Box) or len(part.shape) != 3 or part.dtype.kind not in "bui":
+        return False
+    return bool(part.low.min() >= 0 and part.high.max() <= 255)
+
+
+def _image_shape(part: Space) -> tuple[int, ...]:
+    """(C, H, W)"""
+    assert part.shape is not None
+    return part.shape if _channels_first(part.shape) else (part.shape[2], *part.shape[:2])
+
+
+def _channels_first(shape: tuple[int, ...]) -> bool:
+    """Two equal axes are height and width. Where that does not tell, an image has fewer channels than
+    columns, or else is taken as [H, W, C].
+    """
+    first, middle, last = shape
+    if (first == middle) != (middle == last):
+        return middle == last
+    return first < last
+
+
+def _planes(part: Space, values: Array, size: tuple[int, ...]) -> Array:
+    """`[N, planes, H, W]` of an image or of a discrete part; the highest value there may be becomes 255, or
+    as near to it as a whole factor brings it."""
+    if isinstance(part, spaces.Box):
+        image = values if _channels_first(part.shape) else np.moveaxis(values, -1, 1)
+        return image.astype(np.uint8) * np.uint8(255 // _highest(part))
+    chosen = _one_hot(part, values)[:, :, None, None].astype(np.uint8) * np.uint8(255)
+    return np.broadcast_to(chosen, (*chosen.shape[:2], *size))
+
+
+def _vector(part: Space, values: Array) -> Array:
+    """`[N, numbers]`, float32"""
+    if not isinstance(part, spaces.Box):
+        return _one_hot(part, values).astype(np.float32)
+    flat = values.reshape(len(values), -1).astype(np.float32)
+    return flat / np.float32(_highest(part)) if _is_image(part) else flat
+
+
+def _highest(image: spaces.Box) -> int:
+    return max(1, int(image.high.max()))
+
+
+def _one_hot(part: Space, values: Array) -> npt.NDArray[np.bool_]:
+    """`[N, all values of all choices]`; of MultiBinary the bits themselves."""
+    columns = values.reshape(len(values), -1)
+    if isinstance(part, spaces.MultiBinary):
+        return columns.astype(bool)
+    assert isinstance(part, spaces.Discrete | spaces.MultiDiscrete)
+    counts = np.ravel(part.nvec if isinstance(part, spaces.MultiDiscrete) else part.n)
+    hot = [
+        column[:, None] == np.arange(start, start + count)
+        for column, start, count in zip(columns.T, np.ravel(part.start), counts, strict=True)
+    ]
+    return np.concatenate(hot, axis=1)
