@@ -43,7 +43,7 @@ class RecurrentDeltaMemory(FastWeights):
 
 @register("rdn")
 class RecurrentDeltaNet(FastWeightCore):
-    """A Delta Net whose writes and reads also see its last output. Irie et al. 2021, equations 15-17.
+    """A Delta Net whose writes and reads also see its last output. Irie et al. 2021, equations 15-18.
 
     State: (W `[B, L, H, h, h]`, y `[B, L, H, h]`), y before the output projection.
     """

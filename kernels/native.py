@@ -10,6 +10,7 @@ from torch import Tensor
 
 from . import compiling
 from .compiling import pointers
+from .shapes import widest
 
 LANES = 16
 """Numbers in a block of a row, as in the source."""
@@ -18,18 +19,17 @@ MAX_SIZE = 128
 
 
 def problem(rule: str, inputs: tuple[Tensor, ...]) -> str | None:
-    """Why the C kernels cannot take these inputs, reset last; None if they can."""
-    *floats, reset = inputs
+    """Why the C kernels cannot take these inputs, which agree (`shapes.check`); None if they can."""
+    x = inputs[0]
     if rule == "lstm":
         return "the C kernels have no LSTM: its matrix products are torch's"
-    if reset.device.type != "cpu":
-        return f"the C kernels need CPU tensors, not {reset.device.type} ones"
-    dtypes = {x.dtype for x in floats} - {torch.float32}
-    if dtypes:
-        return f"the C kernels compute in float32, not {dtypes.pop()}"
-    widest = max(size for x in floats if x.dim() == 4 for size in x.shape[3:])
-    if widest > MAX_SIZE:
-        return f"the C kernels take heads up to {MAX_SIZE} wide, not {widest}"
+    if x.device.type != "cpu":
+        return f"the C kernels need CPU tensors, not {x.device.type} ones"
+    if x.dtype is not torch.float32:
+        return f"the C kernels compute in float32, not {x.dtype}"
+    size = widest(inputs)
+    if size > MAX_SIZE:
+        return f"the C kernels take heads up to {MAX_SIZE} wide, not {size}"
     return _cannot_build()
 
 
