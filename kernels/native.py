@@ -28,9 +28,10 @@ def problem(rule: str, inputs: tuple[Tensor, ...]) -> str | None:
     if x.dtype is not torch.float32:
         return f"the C kernels compute in float32, not {x.dtype}"
     size = widest(inputs)
-    if size > MAX_SIZE:
-        return f"the C kernels take heads up to {MAX_SIZE} wide, not {size}"
-    return _cannot_build()
+    for blocks in range(1, MAX_SIZE // LANES + 1):
+        if size <= LANES * blocks:  # and no division, whose result `torch.compile` need not know as a number
+            return _cannot_build(blocks)
+    return f"the C kernels take heads up to {MAX_SIZE} wide, not {size}"
 
 
 class _Strided(ctypes.Structure):
@@ -148,14 +149,10 @@ def _strided(x: Tensor | None) -> _Strided:
 def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
     B, H, V, K = W.shape
     span = _Span(len(reset), B, H, V, K, _threads(W, len(reset)), reset.data_ptr())
-    getattr(compiling.library(*_sized(max(V, K))), name)(ctypes.byref(span), *arguments)
+    library = compiling.library("native.c", f"N={_blocks(max(V, K))}")
+    getattr(library, name)(ctypes.byref(span), *arguments)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _cannot_build() -> str | None:
-    return compiling.problem(*_sized(32))  # tried with the published size
-
-
-def _sized(size: int) -> tuple[str, str]:
-    """The source, and the definition that tells it how wide heads are."""
-    return "native.c", f"N={_blocks(size)}"
+def _cannot_build(blocks: int) -> str | None:
+    return compiling.problem("native.c", f"N={blocks}")

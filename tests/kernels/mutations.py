@@ -196,6 +196,8 @@ MUTANTS = [
         "for one in (names[0], names[number]) if one != name",
         "for one in (names[0], names[number])",
     ),
+    ("kernels/native.py", 'return compiling.problem("native.c", f"N={blocks}")', "return None"),
+    ("kernels/native.py", "_cannot_build(blocks)", "_cannot_build(2)"),
     ("kernels/dispatch.py", "    shapes.check(rule, inputs)\n", ""),
     ("cores/shell.py", "self.unroll(parts, state,", "self.unroll(parts, tuple(s.detach() for s in state),"),
     ("cores/shell.py", ".transpose(0, 1) for parts in", ".transpose(0, 1).flip(1) for parts in"),

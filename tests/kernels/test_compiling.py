@@ -20,11 +20,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A machine on which nothing has been built yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    kept = (compiling.problem, compiling.library, compiling._warn)
-    for function in kept:
-        function.cache_clear()
+    forget()
     yield tmp_path / "deltabeast"
-    for function in kept:
+    forget()
+
+
+def forget() -> None:
+    """As another process begins."""
+    for function in (compiling.problem, compiling.library, compiling._warn):
         function.cache_clear()
 
 
@@ -82,6 +85,26 @@ def test_without_a_compiler_the_chunk_form_takes_over(
         run("delta_rule")
     with pytest.raises(ValueError, match=f"^delta_rule: {message.removesuffix(';')}"):
         run("delta_rule", "native")
+
+
+def test_each_head_size_is_tried(cache: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """What was built before the compiler went is kept; a size that was not goes to PyTorch."""
+
+    def run(size: int, backend: str = "auto") -> None:
+        inputs = [x.float() for x in make_inputs("delta_rule", 3, most=1, sizes=(size,))]
+        RULES["delta_rule"](*inputs, make_reset("none", 3, 1), backend=backend)
+
+    run(32)
+    assert len(list(cache.iterdir())) == 1  # and no other size
+    forget()
+    monkeypatch.setenv("PATH", str(cache))
+    run(32, "native")
+    with pytest.warns(UserWarning, match="^no C compiler .*; the PyTorch kernels"):
+        run(40)
+    with pytest.raises(ValueError, match=r"^delta_rule: no C compiler \(cc\)"):
+        run(40, "native")
+    assert "native" in dispatch.backends(torch.device("cpu"), 32)["delta_rule"]
+    assert "native" not in dispatch.backends(torch.device("cpu"), 40)["delta_rule"]
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
