@@ -156,6 +156,9 @@ MUTANTS = [
     ("kernels/images.py", "dy, dr = _dense(dy, dr)\n    dx = _pool", "dx = _pool"),
     ("kernels/images.py", "frame.contiguous()", "frame"),
     ("kernels/images.py", " and a.dtype == b.dtype", ""),
+    ("kernels/images.py", "a.shape != b.shape", "a.shape[1:] != b.shape[1:]"),
+    ("kernels/images.py", " or a.device != b.device", ""),
+    ("kernels/images.py", "frame.dtype is not torch.uint8", "frame.dtype.is_complex"),
     ("kernels/images.py", "x.shape[1] % LANES == 0 and", ""),
     (
         "kernels/triton_recurrent.py",
