@@ -235,9 +235,14 @@ MUTANTS = [
 ]
 
 
-IN_TRITON = ("tests/kernels/test_triton.py", "-k", "not compile_for_gpus")
-OF_IMAGES = ("tests/kernels/test_images.py",)
-IN_C = ("tests/kernels/test_backends.py", "tests/kernels/test_fused.py", "-k", "native")
+# The tests of a file, by a part of its name.
+TESTS = {
+    "triton": ("tests/kernels/test_triton.py", "-k", "not compile_for_gpus"),
+    "images": ("tests/kernels/test_images.py",),
+    "compiling": ("tests/kernels/test_compiling.py",),
+    "shapes": ("tests/kernels/test_shapes.py",),
+    ".c": ("tests/kernels/test_backends.py", "tests/kernels/test_fused.py", "-k", "native"),
+}
 OTHERS = ("tests/kernels", "tests/cores", "--ignore=tests/kernels/test_triton.py")
 
 
@@ -252,13 +257,7 @@ def survives(file: str, old: str, new: str) -> bool:
         if old not in source:
             raise SystemExit(f"{file} no longer has {old!r}; update the mutant")
         (package / file).write_text(source.replace(old, new, 1))
-        tests = OTHERS
-        if "triton" in file:
-            tests = IN_TRITON
-        elif "images" in file:
-            tests = OF_IMAGES
-        elif file.endswith(".c"):
-            tests = IN_C
+        tests = next((tests for part, tests in TESTS.items() if part in file), OTHERS)
         path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests],

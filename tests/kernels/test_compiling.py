@@ -116,14 +116,17 @@ def test_each_head_size_is_tried(cache: Path, monkeypatch: pytest.MonkeyPatch, s
     assert "native" not in dispatch.backends(torch.device("cpu"), 40)["delta_rule"]
 
 
-@pytest.mark.parametrize("damage", ["half", "one bit", "no library"])
+@pytest.mark.parametrize("damage", ["half", "one bit", "no library", "another name"])
 def test_what_was_damaged_is_built_anew(damage: str, cache: Path) -> None:
     """Threads and all, and aloud. Loading half a library would end the process."""
     made = build()
     whole = made.read_bytes()
     half = len(whole) // 2
     flipped = whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :]
-    made.write_bytes({"half": whole[:half], "one bit": flipped, "no library": b"?"}[damage])
+    contents = {"half": whole[:half], "one bit": flipped, "no library": b"?", "another name": whole}
+    made.write_bytes(contents[damage])
+    if damage == "another name":
+        made = made.rename(cache / f"{made.name.rpartition('-')[0]}-0.so")
     with pytest.warns(UserWarning, match=f"^{made} was damaged, [^\n]*; it is built anew$") as told:
         add()
     assert len(told) == 1
@@ -135,9 +138,10 @@ def test_what_was_damaged_is_built_anew(damage: str, cache: Path) -> None:
         add()
 
 
-def test_the_cache_is_the_users_alone(cache: Path) -> None:
+@pytest.mark.parametrize("mask", [0, 0o022])
+def test_the_cache_is_the_users_alone(mask: int, cache: Path) -> None:
     """Also where everybody may write to what a user makes."""
-    before = os.umask(0)
+    before = os.umask(mask)
     try:
         add()
         (made,) = cache.iterdir()
