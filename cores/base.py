@@ -12,6 +12,12 @@ State = tuple[Tensor, ...]
 """A core's memory: tensors whose first dimension is the batch. Feedforward cores use the empty tuple."""
 
 
+def check_not_empty(x: Tensor) -> None:
+    """Raises ValueError where an unroll's input `[T, B, input_size]` has no step or no row."""
+    if 0 in x.shape[:2]:
+        raise ValueError(f"the core's input is {list(x.shape)}; give at least one step and one row")
+
+
 class Core(nn.Module, ABC):
     """A recurrent core: `step` for actors, `unroll` for the learner, the same arithmetic in both.
 
@@ -40,7 +46,8 @@ class Core(nn.Module, ABC):
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         """x `[T, B, input_size]`, reset `[T, B]` bool -> y `[T, B, output_size]`, state after step T.
 
-        Gradients flow through the whole span and reach the initial state.
+        Gradients flow through the whole span and reach the initial state. Where T or B is 0 there is
+        nothing to compute: a ValueError, which the rules of `kernels` raise for cores that use one.
         """
 
     def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
@@ -57,6 +64,7 @@ class Core(nn.Module, ABC):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # loops over steps take minutes to compile
     def _unroll_cut(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        check_not_empty(x)
         outputs = []
         for x_t, reset_t in zip(x, reset, strict=True):
             y, state = self.step(x_t, tuple(part.detach() for part in state), reset_t)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .base import Core, State
+from .base import Core, State, check_not_empty
 from .registry import register
 
 
@@ -20,4 +20,5 @@ class Feedforward(Core):
         return ()
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        check_not_empty(x)
         return x, ()

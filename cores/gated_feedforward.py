@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from .base import Core, State
+from .base import Core, State, check_not_empty
 from .registry import register
 
 
@@ -37,6 +37,7 @@ class GatedFeedforward(Core):
         return ()
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        check_not_empty(x)
         y = torch.lerp(self.carry(x), self.candidate(x).relu(), self.gate(x).sigmoid())
         if self.output_gate is not None:
             y = y * self.output_gate(x).sigmoid()

@@ -1,7 +1,7 @@
 """C for CPUs: the machine's own compiler builds a source of this folder when it is first needed.
 
-Built for the very processor and kept in `~/.cache/deltabeast` (or `$XDG_CACHE_HOME`). What is built lets go
-of Python's lock while it runs, and shares its loops among PyTorch's own threads.
+Built for the very processor and kept in `~/.cache/deltabeast` (or `$XDG_CACHE_HOME`), where nobody else may
+write. What is built lets go of Python's lock while it runs, and shares its loops among PyTorch's own threads.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import os
 import platform
 import shlex
+import stat
 import subprocess
 import tempfile
 import warnings
@@ -24,7 +25,7 @@ FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC
 
 
 class CannotBuildError(Exception):
-    """There is no C compiler, it does not take the source, or there is no room for what it makes."""
+    """There is no C compiler, it does not take the source, or there is no safe place for what it makes."""
 
 
 @functools.cache
@@ -70,21 +71,23 @@ def _build(source: str, define: str, threads: bool) -> Path:
     path = Path(__file__).with_name(source)
     compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
     flags = [f"-D{define}", *FLAGS, *(["-fopenmp"] if threads else [])]
-    known = [path.read_bytes(), " ".join([*compiler, *flags]).encode(), _processor().encode()]
-    name = hashlib.sha256(b"\0".join(known)).hexdigest()[:32]
+    command = " ".join([*compiler, *flags])
+    name = f"{path.stem}-{_digest(path.read_bytes(), command.encode(), _processor().encode())}"
     folder = _cache()
-    made = folder / f"{path.stem}-{name}.so"
-    if made.exists():
-        return made
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_private(folder)
+        made = _find(folder, name)
+        if made:
+            return made
         with tempfile.TemporaryDirectory(dir=folder) as workshop:
-            code, part = Path(workshop) / "code.o", Path(workshop) / made.name
+            code, part = Path(workshop) / "code.o", Path(workshop) / name
             compile_ = [*compiler, *flags, "-c", str(path), "-o", str(code)]
             link = [*compiler, "-shared", str(code), "-lm", "-o", str(part)]
-            for command in (compile_, link):
-                subprocess.run(command, check=True, capture_output=True, text=True)
-            part.replace(made)  # at once: other processes may be building the same
+            for step in (compile_, link):
+                subprocess.run(step, check=True, capture_output=True, text=True)
+            part.chmod(0o700)
+            # at once: other processes may be building the same
+            return part.replace(folder / f"{name}-{_digest(part.read_bytes())}.so")
     except FileNotFoundError:
         raise CannotBuildError(f"no C compiler ({compiler[0]}); install one, e.g. gcc") from None
     except subprocess.CalledProcessError as error:
@@ -92,14 +95,47 @@ def _build(source: str, define: str, threads: bool) -> Path:
         raise CannotBuildError(f"{compiler[0]} cannot compile {path.name}: {told[0]}") from error
     except OSError as error:
         raise CannotBuildError(f"cannot write C kernels to {folder}: {error.strerror}") from error
-    return made
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    """What was built before. Its name ends in its digest: what is damaged could crash whoever loads it."""
+    for made in folder.glob(f"{name}-*.so"):
+        try:
+            if _only_mine(made) and made.stem == f"{name}-{_digest(made.read_bytes())}":
+                return made
+        except FileNotFoundError:  # another process found the same, and was faster
+            continue
+        _warn(f"{made} was damaged, or others could write to it; it is built anew")
+        made.unlink(missing_ok=True)
+    return None
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
 def _cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if base.startswith("~"):
         raise CannotBuildError("no home directory to keep C kernels in; set XDG_CACHE_HOME")
-    return Path(base) / "deltabeast"
+    return (Path(base) / "deltabeast").resolve()  # nobody turns a link elsewhere after it was looked at
+
+
+def _make_private(folder: Path) -> None:
+    """Makes the folder, for the user alone: who can put code there has it run. Raises CannotBuildError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _only_mine(folder) and folder.stat().st_uid == os.geteuid():
+        folder.chmod(0o700)
+    if not _only_mine(folder):
+        raise CannotBuildError(
+            f"others can put code into {folder}; remove it, or set XDG_CACHE_HOME to a folder of your own"
+        )
+
+
+def _only_mine(path: Path) -> bool:
+    """The user owns it, and nobody else may write to it."""
+    status = path.stat()
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _processor() -> str:

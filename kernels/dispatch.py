@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import chunked, fused, native, reference, stepwise
+from . import chunked, fused, native, reference, shapes, stepwise
 from .precision import without_autocast
 
 FUSED = ("native", "triton")
@@ -35,7 +35,7 @@ def sum_rule(
         y `[T, B, H, V]` and W after step T. Gradients reach every float argument.
 
     Raises:
-        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
+        ValueError: for an unknown backend or one that cannot take the inputs, or inputs that disagree.
     """
     return _run("sum_rule", backend, q, k, v, W, reset)
 
@@ -53,7 +53,7 @@ def delta_rule(
         y `[T, B, H, V]` and W after step T.
 
     Raises:
-        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
+        ValueError: for an unknown backend or one that cannot take the inputs, or inputs that disagree.
     """
     return _run("delta_rule", backend, q, k, v, beta, W, reset)
 
@@ -85,7 +85,7 @@ def delta_rnn(
         y `[T, B, H, V]`, R after step T and y_T, which is the last row of y.
 
     Raises:
-        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
+        ValueError: for an unknown backend or one that cannot take the inputs, or inputs that disagree.
     """
     return _run("delta_rnn", backend, z, k, v, beta, R, y0, reset)
 
@@ -108,7 +108,7 @@ def recurrent_delta(
     """The delta rule whose queries, keys, values and write strengths also depend on its last output.
 
     Irie et al. 2021, "Going Beyond Linear Transformers with Recurrent Fast Weight Programmers", equations
-    15-17, with the softmax on q and k and the recurrent matrices per head of the released code:
+    15-18, with the softmax on q and k and the recurrent matrices per head of the released code:
     `g = tanh(y_{t-1})`, `q = softmax(q_t + g Rq)`, `k = softmax(k_t + g Rk)`, `v = v_t + g Rv`,
     `β = sigmoid(beta_t + g·rb)`, then the delta rule with q, k, v, β.
 
@@ -124,7 +124,7 @@ def recurrent_delta(
         y `[T, B, H, V]`, W after step T and y_T, which is the last row of y.
 
     Raises:
-        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
+        ValueError: for an unknown backend or one that cannot take the inputs, or inputs that disagree.
     """
     return _run("recurrent_delta", backend, q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset)
 
@@ -149,7 +149,7 @@ def lstm(
         h `[T, B, N]`, h_T, which is the last row of h, and c_T. Gradients reach every float argument.
 
     Raises:
-        ValueError: for an unknown backend or one that cannot take the inputs, or a reset not bool `[T, B]`.
+        ValueError: for an unknown backend or one that cannot take the inputs, or inputs that disagree.
     """
     return _run("lstm", backend, gates, weight, h0, c0, reset)
 
@@ -174,7 +174,7 @@ _RULES: dict[str, dict[str, Callable[..., Any]]] = {
 def backends(device: torch.device, head_size: int) -> dict[str, tuple[str, ...]]:
     """The backends that compute a rule on a device in float32, without `auto`, which is one of them."""
     x = torch.empty(1, 1, 1, head_size, device=device)
-    inputs = (x, x.new_zeros(1, 1, dtype=torch.bool))
+    inputs = (x, x, x, x.new_zeros(1, 1, dtype=torch.bool))
     fuse = _fused_on(device)  # Triton's interpreter computes on CPUs too, but is no backend to use there
     names: dict[str, tuple[str, ...]] = {}
     for rule, rules in _RULES.items():
@@ -189,11 +189,10 @@ def _fused_on(device: torch.device) -> str:
 
 def _run(rule: str, backend: str, *inputs: Tensor) -> Any:
     """The rule by that backend; inputs in the rule's order, reset last."""
-    x, reset = inputs[0], inputs[-1]
-    if reset.dtype is not torch.bool or reset.shape != x.shape[:2]:
-        raise ValueError(f"{rule}: reset is {reset.dtype} {list(reset.shape)}; give bool {list(x.shape[:2])}")
     if backend not in BACKENDS:
         raise ValueError(f"{rule}: unknown backend {backend!r}; choose from {', '.join(BACKENDS)}")
+    shapes.check(rule, inputs)
+    x = inputs[0]
     fuse = backend if backend in FUSED else _fused_on(x.device)
     if backend in ("auto", fuse):
         problem = _problem(fuse, rule, inputs)

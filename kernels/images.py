@@ -24,6 +24,8 @@ _DTYPES = {torch.float32: "BF16=0", torch.bfloat16: "BF16=1"}
 
 def scaled(frame: Tensor, dtype: torch.dtype) -> Tensor:
     """uint8 `[N, C, H, W]` divided by 255."""
+    if frame.dtype is not torch.uint8:
+        raise ValueError(f"scaled: frame is {frame.dtype}; give torch.uint8")
     if frame.device.type == "cpu" and _in_c(dtype):
         return _scaled(frame, dtype)
     # bfloat16 holds 0 to 255 exactly.
@@ -41,6 +43,9 @@ def pool_relu(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def add_relu(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """`y = a + b` and `relu(y)`, of one shape; a may be overwritten."""
+    if a.shape != b.shape or a.device != b.device:
+        wanted = f"{list(a.shape)} on {a.device}, as a is"
+        raise ValueError(f"add_relu: b is {list(b.shape)} on {b.device}; give {wanted}")
     if _takes(a) and a.dtype == b.dtype:
         return _add_relu(a, b)
     y = a.add_(b)

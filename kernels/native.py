@@ -10,6 +10,7 @@ from torch import Tensor
 
 from . import compiling
 from .compiling import pointers
+from .shapes import widest
 
 LANES = 16
 """Numbers in a block of a row, as in the source."""
@@ -18,19 +19,19 @@ MAX_SIZE = 128
 
 
 def problem(rule: str, inputs: tuple[Tensor, ...]) -> str | None:
-    """Why the C kernels cannot take these inputs, reset last; None if they can."""
-    *floats, reset = inputs
+    """Why the C kernels cannot take these inputs, which agree (`shapes.check`); None if they can."""
+    x = inputs[0]
     if rule == "lstm":
         return "the C kernels have no LSTM: its matrix products are torch's"
-    if reset.device.type != "cpu":
-        return f"the C kernels need CPU tensors, not {reset.device.type} ones"
-    dtypes = {x.dtype for x in floats} - {torch.float32}
-    if dtypes:
-        return f"the C kernels compute in float32, not {dtypes.pop()}"
-    widest = max(size for x in floats if x.dim() == 4 for size in x.shape[3:])
-    if widest > MAX_SIZE:
-        return f"the C kernels take heads up to {MAX_SIZE} wide, not {widest}"
-    return _cannot_build()
+    if x.device.type != "cpu":
+        return f"the C kernels need CPU tensors, not {x.device.type} ones"
+    if x.dtype is not torch.float32:
+        return f"the C kernels compute in float32, not {x.dtype}"
+    size = widest(inputs)
+    for blocks in range(1, MAX_SIZE // LANES + 1):
+        if size <= LANES * blocks:  # and no division, whose result `torch.compile` need not know as a number
+            return _cannot_build(blocks)
+    return f"the C kernels take heads up to {MAX_SIZE} wide, not {size}"
 
 
 class _Strided(ctypes.Structure):
@@ -148,14 +149,10 @@ def _strided(x: Tensor | None) -> _Strided:
 def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
     B, H, V, K = W.shape
     span = _Span(len(reset), B, H, V, K, _threads(W, len(reset)), reset.data_ptr())
-    getattr(compiling.library(*_sized(max(V, K))), name)(ctypes.byref(span), *arguments)
+    library = compiling.library("native.c", f"N={_blocks(max(V, K))}")
+    getattr(library, name)(ctypes.byref(span), *arguments)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _cannot_build() -> str | None:
-    return compiling.problem(*_sized(32))  # tried with the published size
-
-
-def _sized(size: int) -> tuple[str, str]:
-    """The source, and the definition that tells it how wide heads are."""
-    return "native.c", f"N={_blocks(size)}"
+def _cannot_build(blocks: int) -> str | None:
+    return compiling.problem("native.c", f"N={blocks}")

@@ -79,7 +79,7 @@ def recurrent_delta(
     y: Tensor,
     reset: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Irie et al. 2021, equations 15-17: the delta rule whose q, k, v and β also see tanh of its last output.
+    """Irie et al. 2021, equations 15-18: the delta rule whose q, k, v and β also see tanh of its last output.
 
     The softmax of q and k is the released code's; the equations leave the feature map open.
     """

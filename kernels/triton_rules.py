@@ -6,6 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
+from .shapes import widest
 from .triton_delta import delta_backward, delta_forward
 from .triton_lstm import lstm
 from .triton_recurrent import (
@@ -34,15 +35,14 @@ MAX_SIZE = 64
 
 
 def problem(rule: str, inputs: tuple[Tensor, ...]) -> str | None:
-    """Why the kernels cannot take these inputs, reset last; None if they can."""
-    *floats, _ = inputs
-    dtypes = {x.dtype for x in floats} - {torch.float32}
-    if dtypes:
-        return f"the Triton kernels compute in float32, not {dtypes.pop()}"
-    widest = 0 if rule == "lstm" else max(size for x in floats if x.dim() == 4 for size in x.shape[3:])
-    if widest > MAX_SIZE:
-        return f"the Triton kernels take heads up to {MAX_SIZE} wide, not {widest}"
-    device = floats[0].device.type
+    """Why the kernels cannot take these inputs, which agree (`shapes.check`); None if they can."""
+    x = inputs[0]
+    if x.dtype is not torch.float32:
+        return f"the Triton kernels compute in float32, not {x.dtype}"
+    size = 0 if rule == "lstm" else widest(inputs)
+    if size > MAX_SIZE:
+        return f"the Triton kernels take heads up to {MAX_SIZE} wide, not {size}"
+    device = x.device.type
     if device != "cuda" and not INTERPRETED:
         return f"the Triton kernels need CUDA tensors, not {device} ones; for a trial set TRITON_INTERPRET=1"
     return None

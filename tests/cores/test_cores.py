@@ -196,6 +196,37 @@ def test_rows_are_independent(name: str, seed: int) -> None:
         assert_near(f"row {b}", y[:, b : b + 1], alone, 1e-11)
 
 
+@pytest.mark.parametrize("name", core_names())
+def test_no_steps_and_no_rows_are_refused(name: str) -> None:
+    core = small(name)
+    for steps, batch in ((0, 2), (2, 0)):
+        inputs = (
+            torch.zeros(steps, batch, 7).double(),
+            core.initial_state(batch),
+            make_reset("none", steps, batch),
+        )
+        for unroll in (core.unroll, core.unroll_per_step):
+            with pytest.raises(
+                ValueError, match=rf"^[^\n]* is \[{steps}, {batch}, [^\n]*; [^\n]* at least (1|one)"
+            ):
+                unroll(*inputs)
+    with pytest.raises(ValueError, match="at least"):
+        core.step(torch.zeros(0, 7).double(), core.initial_state(0), make_reset("none", 1, 0)[0])
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_states_and_resets_of_other_batches_are_refused(name: str) -> None:
+    core = small(name)
+    x, state, reset = torch.zeros(4, 3, 7).double(), core.initial_state(3), make_reset("none", 4, 3)
+    for other in (core.initial_state(1), core.initial_state(2), core.initial_state(4)):
+        for i in range(len(state)):
+            with pytest.raises(ValueError, match=r"^\w+: [^\n]* give [^\n]*\[3, "):
+                core.unroll(x, (*state[:i], other[i], *state[i + 1 :]), reset)
+    for wrong in (reset[:1], reset[:, :1], reset[:, 0], reset.double()):
+        with pytest.raises(ValueError, match=r"^\w+: reset is [^\n]*; [^\n]*give [^\n]*$"):
+            core.unroll(x, state, wrong)
+
+
 @pytest.mark.parametrize("name", RECURRENT)
 def test_memory_stays_float32_under_autocast(name: str, seed: int) -> None:
     core = small(name, torch.float32)

@@ -156,6 +156,9 @@ MUTANTS = [
     ("kernels/images.py", "dy, dr = _dense(dy, dr)\n    dx = _pool", "dx = _pool"),
     ("kernels/images.py", "frame.contiguous()", "frame"),
     ("kernels/images.py", " and a.dtype == b.dtype", ""),
+    ("kernels/images.py", "a.shape != b.shape", "a.shape[1:] != b.shape[1:]"),
+    ("kernels/images.py", " or a.device != b.device", ""),
+    ("kernels/images.py", "frame.dtype is not torch.uint8", "frame.dtype.is_complex"),
     ("kernels/images.py", "x.shape[1] % LANES == 0 and", ""),
     (
         "kernels/triton_recurrent.py",
@@ -184,6 +187,36 @@ MUTANTS = [
     ("kernels/triton_lstm.py", "cs[0] = c0", "cs[0] = 0"),
     ("kernels/triton_lstm.py", ".masked_fill(reset.unsqueeze(-1), 0)", ""),
     ("kernels/precision.py", "enabled=False", "enabled=True"),
+    ("kernels/shapes.py", '"W": (B, H, V, K), "y0"', '"W": (B, H, K, V), "y0"'),
+    ("kernels/shapes.py", "0 in sizes or ", ""),
+    ("kernels/shapes.py", "for x in inputs] != list", "for x in inputs[:-1]] != list"),
+    ("kernels/shapes.py", "other.shape[-1] if other.dim() else 1", "other.shape[-1]"),
+    ("kernels/shapes.py", "reset.dtype is not torch.bool or ", ""),
+    ("kernels/shapes.py", "len(dtypes) > 1 or ", ""),
+    ("kernels/shapes.py", " or len(devices) > 1", ""),
+    (
+        "kernels/shapes.py",
+        "for one in (names[0], names[number]) if one != name",
+        "for one in (names[0], names[number])",
+    ),
+    ("kernels/compiling.py", "if _only_mine(made) and made.stem", "if made.stem"),
+    ("kernels/compiling.py", 'made.stem == f"{name}-{_digest(made.read_bytes())}"', "True"),
+    ("kernels/compiling.py", "        made.unlink(missing_ok=True)\n", ""),
+    ("kernels/compiling.py", "            part.chmod(0o700)\n", ""),
+    ("kernels/compiling.py", "folder.mkdir(mode=0o700, ", "folder.mkdir("),
+    ("kernels/compiling.py", " and folder.stat().st_uid == os.geteuid()", ""),
+    ("kernels/compiling.py", "        folder.chmod(0o700)\n", "        pass\n"),
+    (
+        "kernels/compiling.py",
+        "        _make_private(folder)\n",
+        "        folder.mkdir(parents=True, exist_ok=True)\n",
+    ),
+    ("kernels/compiling.py", "status.st_uid == os.geteuid() and ", ""),
+    ("kernels/compiling.py", " and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)", ""),
+    ("kernels/compiling.py", "stat.S_IWGRP | ", ""),
+    ("kernels/native.py", 'return compiling.problem("native.c", f"N={blocks}")', "return None"),
+    ("kernels/native.py", "_cannot_build(blocks)", "_cannot_build(2)"),
+    ("kernels/dispatch.py", "    shapes.check(rule, inputs)\n", ""),
     ("cores/shell.py", "self.unroll(parts, state,", "self.unroll(parts, tuple(s.detach() for s in state),"),
     ("cores/shell.py", ".transpose(0, 1) for parts in", ".transpose(0, 1).flip(1) for parts in"),
     ("cores/shell.py", "self.layers, layer_states", "self.layers, reversed(list(layer_states))"),
@@ -194,13 +227,22 @@ MUTANTS = [
     ("cores/rdn.py", "parts[-1].squeeze(-1) + (before", "parts[-1].squeeze(-1) - (before"),
     ("cores/rdn.py", "* h**-0.5", ""),
     ("cores/lstm.py", "y, h, c = lstm(", "y, c, h = lstm("),
+    ("cores/base.py", "        check_not_empty(x)\n", ""),
+    ("cores/base.py", "0 in x.shape[:2]", "0 in x.shape[:1]"),
+    ("cores/feedforward.py", "        check_not_empty(x)\n", ""),
+    ("cores/gated_feedforward.py", "        check_not_empty(x)\n", ""),
     ("cores/gated_feedforward.py", "feature_size: ClassVar[int] = 320", "feature_size: ClassVar[int] = 256"),
 ]
 
 
-IN_TRITON = ("tests/kernels/test_triton.py", "-k", "not compile_for_gpus")
-OF_IMAGES = ("tests/kernels/test_images.py",)
-IN_C = ("tests/kernels/test_backends.py", "tests/kernels/test_fused.py", "-k", "native")
+# The tests of a file, by a part of its name.
+TESTS = {
+    "triton": ("tests/kernels/test_triton.py", "-k", "not compile_for_gpus"),
+    "images": ("tests/kernels/test_images.py",),
+    "compiling": ("tests/kernels/test_compiling.py",),
+    "shapes": ("tests/kernels/test_shapes.py",),
+    ".c": ("tests/kernels/test_backends.py", "tests/kernels/test_fused.py", "-k", "native"),
+}
 OTHERS = ("tests/kernels", "tests/cores", "--ignore=tests/kernels/test_triton.py")
 
 
@@ -215,13 +257,7 @@ def survives(file: str, old: str, new: str) -> bool:
         if old not in source:
             raise SystemExit(f"{file} no longer has {old!r}; update the mutant")
         (package / file).write_text(source.replace(old, new, 1))
-        tests = OTHERS
-        if "triton" in file:
-            tests = IN_TRITON
-        elif "images" in file:
-            tests = OF_IMAGES
-        elif file.endswith(".c"):
-            tests = IN_C
+        tests = next((tests for part, tests in TESTS.items() if part in file), OTHERS)
         path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import warnings
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ import torch
 from fastweight_helpers import make_reset
 from fastweight_rules import RULES, make_inputs
 
-from deltabeast.kernels import chunked, compiling, dispatch
+from deltabeast.kernels import chunked, compiling, dispatch, images
+
+IMAGE = torch.arange(-8.0, 8.0).view(1, 16, 1, 1)
 
 
 @pytest.fixture
@@ -20,16 +23,25 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A machine on which nothing has been built yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    kept = (compiling.problem, compiling.library, compiling._warn)
-    for function in kept:
-        function.cache_clear()
+    forget()
     yield tmp_path / "deltabeast"
-    for function in kept:
+    forget()
+
+
+def forget() -> None:
+    """As another process begins."""
+    for function in (compiling.problem, compiling.library, compiling._warn):
         function.cache_clear()
 
 
-def build(define: str) -> Path:
-    return compiling._build("native.c", define, threads=True)
+def build(define: str = "BF16=0") -> Path:
+    return compiling._build("images.c", define, threads=True)  # takes a quarter of the time of the other
+
+
+def add() -> None:
+    """What needs that library."""
+    _, r = images.add_relu(IMAGE.clone(), IMAGE)
+    assert torch.equal(r, torch.relu(IMAGE + IMAGE))
 
 
 def run(rule: str, backend: str = "auto") -> torch.Tensor:
@@ -39,20 +51,20 @@ def run(rule: str, backend: str = "auto") -> torch.Tensor:
 
 
 def test_built_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = build("N=1")
+    first = build()
     assert first.parent == cache and [first] == list(cache.iterdir())  # no leftovers
     os.utime(first, (1, 1))
-    assert build("N=1") == first and first.stat().st_mtime == 1
-    other = build("N=2")
+    assert build() == first and first.stat().st_mtime == 1
+    other = build("BF16=1")
     assert other != first
     monkeypatch.setenv("CC", "cc -DOTHER")
-    assert build("N=1") not in (first, other)
+    assert build() not in (first, other)
 
 
 def test_another_processor_gets_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = build("N=1")
+    first = build()
     monkeypatch.setattr(compiling, "_processor", lambda: "another")
-    assert build("N=1") != first
+    assert build() != first
 
 
 @pytest.mark.parametrize(
@@ -82,6 +94,97 @@ def test_without_a_compiler_the_chunk_form_takes_over(
         run("delta_rule")
     with pytest.raises(ValueError, match=f"^delta_rule: {message.removesuffix(';')}"):
         run("delta_rule", "native")
+
+
+def test_each_head_size_is_tried(cache: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """What was built before the compiler went is kept; a size that was not goes to PyTorch."""
+
+    def run(size: int, backend: str = "auto") -> None:
+        inputs = [x.float() for x in make_inputs("delta_rule", 3, most=1, sizes=(size,))]
+        RULES["delta_rule"](*inputs, make_reset("none", 3, 1), backend=backend)
+
+    run(32)
+    assert len(list(cache.iterdir())) == 1  # and no other size
+    forget()
+    monkeypatch.setenv("PATH", str(cache))
+    run(32, "native")
+    with pytest.warns(UserWarning, match="^no C compiler .*; the PyTorch kernels"):
+        run(40)
+    with pytest.raises(ValueError, match=r"^delta_rule: no C compiler \(cc\)"):
+        run(40, "native")
+    assert "native" in dispatch.backends(torch.device("cpu"), 32)["delta_rule"]
+    assert "native" not in dispatch.backends(torch.device("cpu"), 40)["delta_rule"]
+
+
+@pytest.mark.parametrize("damage", ["half", "one bit", "no library", "another name"])
+def test_what_was_damaged_is_built_anew(damage: str, cache: Path) -> None:
+    """Threads and all, and aloud. Loading half a library would end the process."""
+    made = build()
+    whole = made.read_bytes()
+    half = len(whole) // 2
+    flipped = whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :]
+    contents = {"half": whole[:half], "one bit": flipped, "no library": b"?", "another name": whole}
+    made.write_bytes(contents[damage])
+    if damage == "another name":
+        made = made.rename(cache / f"{made.name.rpartition('-')[0]}-0.so")
+    with pytest.warns(UserWarning, match=f"^{made} was damaged, [^\n]*; it is built anew$") as told:
+        add()
+    assert len(told) == 1
+    (again,) = cache.iterdir()  # nothing was built without threads
+    assert again.name.split("-")[:2] == made.name.split("-")[:2]
+    forget()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        add()
+
+
+@pytest.mark.parametrize("mask", [0, 0o022])
+def test_the_cache_is_the_users_alone(mask: int, cache: Path) -> None:
+    """Also where everybody may write to what a user makes."""
+    before = os.umask(mask)
+    try:
+        add()
+        (made,) = cache.iterdir()
+        assert cache.stat().st_mode & 0o777 == made.stat().st_mode & 0o777 == 0o700
+        cache.chmod(0o775)  # as distributions have it that give each user a group
+        made.chmod(0o775)
+        forget()
+        with pytest.warns(UserWarning, match="others could write to it; it is built anew$"):
+            add()
+    finally:
+        os.umask(before)
+    (made,) = cache.iterdir()
+    assert cache.stat().st_mode & 0o777 == made.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o777])
+def test_nothing_in_a_folder_of_another_user_is_run(
+    mode: int, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = build()
+    cache.chmod(mode)
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: pytest.fail("loaded it"))
+    remedy = f"^others can put code into {cache}; remove it, or set XDG_CACHE_HOME to a folder of your own;"
+    with pytest.warns(UserWarning, match=remedy):
+        add()
+    with pytest.raises(ValueError, match=r"^delta_rule: others can put code into [^\n]*$"):
+        run("delta_rule", "native")
+    assert list(cache.iterdir()) == [made] and cache.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_libraries_of_another_user_are_built_anew(cache: Path) -> None:
+    made = build()
+    os.chown(made, 12345, 12345)
+    with pytest.warns(UserWarning, match="others could write to it; it is built anew$"):
+        add()
+    assert made.stat().st_uid == 0
+    forget()
+    os.chown(cache, 12345, 12345)
+    with pytest.warns(UserWarning, match="^others can put code into .*; the PyTorch kernels"):
+        add()
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,17 @@ def test_sums_of_two_kinds_of_numbers(seed: int) -> None:
     assert all(same(x, y) for x, y in zip(images.add_relu(a.clone(), b), add_relu(a, b), strict=True))
 
 
+def test_what_c_would_read_past() -> None:
+    """Images that are smaller than those beside them, or stretch to them; bytes that are none."""
+    a = torch.zeros(3, 16, 4, 4)
+    for b in (a[:1], a[..., :1], a[0], a[:2], a.to("meta")):
+        remedy = r"^add_relu: b is [^\n]*; give \[3, 16, 4, 4\] on cpu, as a is$"
+        with pytest.raises(ValueError, match=remedy):
+            images.add_relu(a.clone(), b)
+    with pytest.raises(ValueError, match=r"^scaled: frame is torch.float32; give torch.uint8$"):
+        images.scaled(a, torch.float32)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_threads_change_nothing(dtype: torch.dtype, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x, frame = image(5, 32, 13, 6, dtype=dtype), torch.randint(0, 256, (5, 4, 13, 6), dtype=torch.uint8)

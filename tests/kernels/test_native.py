@@ -47,6 +47,21 @@ def test_what_c_cannot_take() -> None:
     assert y.shape == v.shape
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
+def test_compiles_for_heads_of_any_size(seed: int) -> None:
+    """Where the compiler keeps sizes open, too: each size needs a library of its own."""
+
+    def rule(*inputs: torch.Tensor) -> torch.Tensor:
+        return RULES["delta_rule"](*inputs, backend="native")[0]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(rule, fullgraph=True, dynamic=True, backend="eager")
+    for size in (16, 60):
+        inputs = [x.float() for x in make_inputs("delta_rule", 3, sizes=(size,))]
+        reset = make_reset("random", 3, inputs[0].shape[1])
+        assert torch.equal(compiled(*inputs, reset), rule(*inputs, reset))
+
+
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "lstm"])
 def test_threads_change_nothing(rule: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = make_inputs(rule, 9)
