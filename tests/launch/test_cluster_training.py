@@ -458,6 +458,7 @@ def test_a_cluster_of_this_machine_alone_is_closed_to_others(
         assert logs and not any(token in text for text in (*logs, *commands))
     assert os.environ.items() >= junk.items() and not session.exists() and not (tmp_path / ".ray").exists()
 
+    assert ray._raylet.get_authentication_mode() == ray._raylet.AuthenticationMode.DISABLED
     monkeypatch.delenv("RAY_ENABLE_K8S_TOKEN_AUTH")  # no Kubernetes could tell who uses the other
     with ray_cluster.Cluster(cluster.address) as there:
         assert of_a_process(there).get("RAY_AUTH_TOKEN") != token
