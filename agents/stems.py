@@ -153,7 +153,10 @@ def make_stem(name: str, observation_shape: tuple[int, ...], feature_size: int) 
     fitting = IMAGE_STEMS if len(observation_shape) == 3 else ("mlp",)
     if name not in fitting:
         known = f"unknown stem '{name}'" if name not in STEMS else f"stem '{name}' does not fit"
-        raise ValueError(f"{known}; observations of shape {observation_shape} take {' or '.join(fitting)}")
+        raise ValueError(
+            f"{known}; observations of shape {observation_shape} take {' or '.join(fitting)}: give one of "
+            "these as --stem, or auto, beside a preset too"
+        )
     if name == "mlp":
         return VectorStem(math.prod(observation_shape), feature_size)
     if name == "small":

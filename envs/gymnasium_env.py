@@ -145,7 +145,8 @@ def _register(module: str, bare_id: str, env_id: str) -> None:
                 register()
     except ImportError as missing:
         raise ValueError(
-            f"cannot import {module!r} for {env_id}: {missing}; install the package that registers it"
+            f"cannot import {module!r} for {env_id}: {missing}; install the package that registers it, or "
+            "work in the folder that holds it"
         ) from missing
     except Exception as problem:  # whatever the code of others raises
         raise ValueError(

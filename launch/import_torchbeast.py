@@ -25,7 +25,7 @@ from ..envs import action_meanings, canonical_game
 from . import published
 from .config import TrainConfig
 from .errors import RunError, UsageError
-from .plan import learner_config, record_bptt
+from .plan import learner_config
 from .presets import preset_config
 from .progress import Scores
 from .randomness import rng_states
@@ -188,7 +188,6 @@ def _config(flags: Mapping[str, Any], agent: Agent, run_dir: Path) -> TrainConfi
         run_dir=run_dir,
         **same,
     )
-    record_bptt(config, agent.core)
     config.num_envs = config.batch_size
     if "total_steps" in numbers:
         config.steps = format_steps(int(numbers["total_steps"]))

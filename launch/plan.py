@@ -15,7 +15,7 @@ from ..agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem, fin
 from ..cores import Core
 from .config import TrainConfig
 from .errors import UsageError
-from .run_dir import option_words
+from .run_dir import option_words, was_truncated
 
 
 def check(config: TrainConfig) -> None:
@@ -32,6 +32,8 @@ def check(config: TrainConfig) -> None:
         raise ValueError(
             "no environment given; say --game gopher, or --env CartPole-v1 for any Gymnasium one"
         )
+    if config.game is not None and config.env is not None:
+        raise ValueError(f"--game {config.game} and --env {config.env}: give one of them")
     if config.game is None and config.protocol is not None:
         raise ValueError(f"--protocol {config.protocol}: protocols are for --game, not for --env; omit it")
     if config.deterministic and config.overlap == "on":
@@ -170,31 +172,36 @@ _MAY_CHANGE = {
 }
 
 
-def record_bptt(config: TrainConfig, core: Core) -> None:
-    """Say `full` where both ways are the same, so that what is recorded is what was computed."""
-    if not core.has_fast_weights:
-        config.bptt = "full"
+def check_not_truncated(config: TrainConfig, core: Core, run_dir: Path) -> None:
+    """Raise UsageError for an LSTM, or another memory without fast weights, that was cut at every step."""
+    if was_truncated(run_dir) and not core.has_fast_weights and core.initial_state(1):
+        raise UsageError(
+            f"{run_dir} holds a {config.core} whose gradients an earlier version cut at every step; "
+            "--bptt per_step no longer does that without fast weights: give another --run-dir"
+        )
 
 
 def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core, run_dir: Path) -> None:
-    """Raise UsageError if the run would go on learning otherwise than it did: two experiments in one log.
-
-    `saved` are the options it was trained with, `config` those that `record_bptt` has seen.
-    """
-    if saved.get("bptt") == "per_step" and not core.has_fast_weights:
-        if core.initial_state(1):
-            raise UsageError(
-                f"{run_dir} holds a {config.core} whose gradients an earlier version cut at every step; "
-                "--bptt per_step no longer does that without fast weights: give another --run-dir"
-            )
-        saved = {**saved, "bptt": "full"}  # without any memory nothing was cut
-    for name, new in vars(config).items():
-        if name not in _MAY_CHANGE and name in saved and saved[name] != new:
-            old, new = (option_words(name, value) for value in (saved[name], new))
-            raise UsageError(
-                f"{run_dir} holds a run with {old}, not {new}; "
-                f"give that to go on with it, or another --run-dir for a run of its own"
-            )
+    """Raise UsageError if the run would go on learning otherwise than it did: two experiments in one log."""
+    defaults = vars(TrainConfig())  # of a run that is older than an option
+    differing = [
+        name
+        for name, new in vars(config).items()
+        if name not in _MAY_CHANGE
+        and saved.get(name, defaults[name]) != new
+        and not (name == "bptt" and not core.has_fast_weights)  # where both are the same
+    ]
+    if saved and differing:
+        old, new = (
+            " ".join(option_words(name, options.get(name, defaults[name])) for name in differing)
+            for options in (saved, vars(config))
+        )
+        preset = f"with --preset {saved['preset']}" if saved.get("preset") else "without a preset"
+        begun = f", begun {preset}" if saved.get("preset") != config.preset else ""
+        raise UsageError(
+            f"{run_dir} holds a run with {old}, not {new}{begun}; "
+            f"give that to go on with it, or another --run-dir for a run of its own"
+        )
 
 
 def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:

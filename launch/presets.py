@@ -42,10 +42,6 @@ NOT_PUBLISHED: Final[Mapping[str, str]] = {
 """Everything in which a run of `--preset published` is still not trained as the publication's were."""
 
 
-WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "lstm"})
-"""Cores that have the whole unroll under either `--bptt`, so that it is no setting of theirs."""
-
-
 def preset_config(name: str | None) -> TrainConfig:
     """What `deltabeast train` begins from: the defaults, or those of a preset."""
     return TrainConfig(preset=name, **PRESETS[name]) if name in PRESETS else TrainConfig()  # type: ignore[arg-type, index]
@@ -53,7 +49,5 @@ def preset_config(name: str | None) -> TrainConfig:
 
 def overridden(config: Mapping[str, Any]) -> list[str]:
     """The options in which a run differs from its preset, as `name value`; empty without a preset."""
-    values = dict(PRESETS.get(str(config.get("preset")), {}))
-    if config.get("core") in WITHOUT_FAST_WEIGHTS:
-        values.pop("bptt", None)
+    values = PRESETS.get(str(config.get("preset")), {})
     return [f"{name} {config[name]}" for name, value in values.items() if config.get(name, value) != value]

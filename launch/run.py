@@ -37,13 +37,13 @@ from .errors import RunError, StoppedBySignal, UsageError
 from .panel import Panel
 from .plan import (
     check,
+    check_not_truncated,
     check_resume,
     check_same_agent,
     check_same_options,
     compiles,
     count_parameters,
     hyperparameters,
-    record_bptt,
 )
 from .progress import Scores, Speed, Window
 from .randomness import seed_everything
@@ -133,7 +133,6 @@ class Run(ABC):
         another run than the one asked for.
         """
         check_resume(self.config, self.run_dir)
-        record_bptt(self.config, self.agent.core)
         stack.enter_context(claim(self.run_dir))
         with warnings.catch_warnings(record=True) as damage:
             warnings.simplefilter("always")
@@ -149,7 +148,10 @@ class Run(ABC):
             return None, notes
         self.agent, state, _ = found
         check_same_agent(self.agent.spec, spec, self.run_dir)
-        check_same_options(read_config(self.run_dir), self.config, self.agent.core, self.run_dir)
+        check_not_truncated(self.config, self.agent.core, self.run_dir)
+        saved = read_config(self.run_dir)
+        check_same_options(saved, self.config, self.agent.core, self.run_dir)
+        self.config.preset = saved.get("preset", self.config.preset)
         self.scores.load_state_dict(state["scores"])
         return state, notes
 

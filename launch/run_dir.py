@@ -24,7 +24,15 @@ from .presets import preset_config
 def default_run_dir(config: TrainConfig) -> Path:
     """runs/<game or environment>/<core>/seed-<n>: TensorBoard compares games, cores and seeds by path."""
     game = config.game or (config.env or "").split(":")[-1].replace("/", "-")
-    return Path("runs") / game / config.core.replace(":", ".") / f"seed-{config.seed}"
+    core = core_name(config.core)
+    names = [name.replace(":", ".") for name in (core, core if ":" in core else core.replace("_", "-"))]
+    paths = [Path("runs") / game / name / f"seed-{config.seed}" for name in names]
+    return next((path for path in paths if path.exists()), paths[0])  # earlier versions wrote rdn-large
+
+
+def core_name(name: str) -> str:
+    """The same as `cores.core_name`, whose import would import torch."""
+    return name if ":" in name else name.replace("-", "_")
 
 
 @contextmanager
@@ -100,12 +108,23 @@ def eval_command(run_dir: Path, *options: str) -> str:
     return shlex.join(["deltabeast", "eval", str(run_dir), *options])
 
 
+_FORMAT = 2
+"""Of config.json. Before it had a number, `--bptt per_step` cut the gradients of every core, with or without
+fast weights."""
+
+
+def was_truncated(run_dir: Path) -> bool:
+    """Whether the run is so old that `per_step` cut its gradients whatever its core."""
+    old = read_object(run_dir / "config.json").get("format", 1) < _FORMAT
+    return old and read_config(run_dir).get("bptt") == "per_step"
+
+
 def write_config(run_dir: Path, config: TrainConfig) -> None:
     """Write config.json: the configuration and the versions it ran with."""
     settings = {
         key: str(value) if isinstance(value, Path) else value for key, value in asdict(config).items()
     }
-    content = {"config": settings, "versions": versions()}
+    content = {"format": _FORMAT, "config": settings, "versions": versions()}
     temporary = run_dir / ".config.json"
     temporary.write_text(json.dumps(content, indent=2) + "\n")
     temporary.rename(run_dir / "config.json")

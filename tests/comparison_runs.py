@@ -26,6 +26,7 @@ def make_run(
     ),
     env: bool = False,
     checkpoint: bool = True,
+    format: int = 2,
     **settings: Any,
 ) -> Path:
     """A run whose log has `curve` (step, unix seconds, return) and whose evaluations have `scores`.
@@ -37,7 +38,7 @@ def make_run(
     subject = {"env": game, "game": None} if env else {"game": game, "env": None}
     config = {**subject, "core": core, "seed": seed, "protocol": protocol, "steps": steps, **settings}
     (run / "config.json").write_text(
-        json.dumps({"config": config, "versions": {"commit": "abc", "torch": "2"}})
+        json.dumps({"format": format, "config": config, "versions": {"commit": "abc", "torch": "2"}})
     )
     rows = [",".join(("step", "time", *METRICS))]
     rows += [f"{step},{time},{value * 3},{value},1000,0.5,2.0" for step, time, value in curve]

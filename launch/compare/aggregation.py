@@ -9,7 +9,7 @@ from .names import join
 from .scores import ScoreBoard
 from .statistics import Scores, as_scores
 
-ONE_SEED = "A game with one seed varies not at all in the bootstrap: intervals are too narrow."
+ONE_SEED = "A game with one seed does not vary at all in the bootstrap: intervals are too narrow."
 
 
 class Aggregation:

@@ -18,25 +18,20 @@ from .runs import Run
 from .scores import ScoreBoard
 
 ABOUT_THE_PUBLISHED = (
-    "Each published score is the mean, and the population standard deviation, of the means of 5 evaluations "
-    "of 30 "
-    "episodes by a greedy agent. It seems that there is one training seed for each game, core and budget: no "
-    "number is stated, and no spread over seeds.",
+    "Each published score is given as mean ± population standard deviation of the means of 5 evaluations of "
+    "30 episodes by a greedy agent. It seems that there is one training seed for each game, core and "
+    "budget: no number is stated, and no spread over seeds.",
     "An episode there is one life, so it is no score of a whole game: it is not human-normalised here, and "
-    "must not "
-    "stand beside scores of other papers.",
+    "must not stand beside scores of other papers.",
     "Steps are agent steps. 50M and 200M of them are 200M and 800M emulator frames, four times the usual "
-    "budget at "
-    "200M.",
-    "The scores at 50M are of the 200M run on its way, with a learning rate annealed over 200M.",
+    "budget at 200M.",
+    "The scores at 50M were taken during the 200M run, with a learning rate annealed over 200M.",
     "The paper's text says that actions are not repeated, that they are sticky, and that episodes have no "
-    "time limit. "
-    "Its code holds an action for 4 frames, has no sticky actions, and stops a game after 400,000 frames "
-    "(Space "
-    "Invaders: 300,000). The scores come from the code.",
+    "time limit. Its code holds an action for 4 frames, has no sticky actions, and stops a game after "
+    "400,000 frames (Space Invaders: 300,000). The scores come from the code.",
     "In Battlezone and Up'n Down episodes with a negative return are left out: their score counters wrap.",
     "Amidar's and James Bond's agents chose among the first 6 actions only.",
-    "Beside Pong's, four scores at 200M repeat those at 50M to the digit: Bank Heist's LSTM and Delta Net, "
+    "Besides Pong's, four scores at 200M repeat those at 50M to the digit: Bank Heist's LSTM and Delta Net, "
     "Robotank's LSTM, Up'n Down's feedforward.",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from ...envs import PAPER_GAMES
@@ -34,8 +35,9 @@ def paper_core(core: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """A game or series as part of a file's name."""
-    return "".join(c if c.isalnum() or c in "_-" else "-" for c in name_of(name)).strip("-")
+    """A game or series as part of a file's name; of a long one the beginning, and a digest of all."""
+    plain = "".join(c if c.isalnum() or c in "_-" else "-" for c in name_of(name)).strip("-")
+    return plain if len(plain) <= 80 else f"{plain[:70]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def versus(series: str, baseline: str) -> str:

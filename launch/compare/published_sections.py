@@ -31,17 +31,20 @@ def published_sections() -> list[Section]:
             "Published scores",
             [
                 "Tables 9 and 10 of Irie et al. (2021). Bold: the highest mean of a game at a budget. "
-                "Then the two agents of Tables 3 and 8, after 200M steps."
+                "Below, the two agents of Tables 3 and 8, which have scores of four games each after 200M "
+                "steps."
             ],
             tables=[_scores(), _later_scores()],
         ),
         Section(
             "Wins",
             [
-                "Games of 20 in which the first core's published mean is higher, the same, or lower.",
-                "The paper's own counts take small differences for none, by a margin that it does not state. "
-                f"A margin of {CLEAR:g}% of the other's mean is inferred here: it gives seven of its eight "
-                "counts. The eighth, feedforward over LSTM after 200M steps, has 4 even and 10 lower there.",
+                "The number of games, out of 20, in which the first core's published mean is higher, the "
+                "same, or lower.",
+                "The paper's own counts treat small differences as ties, by a margin that it does not "
+                f"state. A margin of {CLEAR:g}% of the other's mean is inferred here: it gives seven of its "
+                "eight counts. The eighth is feedforward against LSTM after 200M steps: the paper says 4 "
+                "even and 10 lower.",
             ],
             tables=[_wins("published-wins"), _wins("published-clear-wins", CLEAR)],
         ),

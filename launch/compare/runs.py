@@ -13,8 +13,15 @@ from typing import Any
 
 from ...envs import canonical_game
 from ..config import TrainConfig
-from ..presets import WITHOUT_FAST_WEIGHTS
-from ..run_dir import checkpoint_paths, damaged_file, eval_command, read_config, read_object
+from ..run_dir import (
+    checkpoint_paths,
+    core_name,
+    damaged_file,
+    eval_command,
+    read_config,
+    read_object,
+    was_truncated,
+)
 from ..run_log import read_rows
 from ..units import parse_steps
 
@@ -26,6 +33,8 @@ _DO_NOT_MATTER = {
 """Options that change nothing about what is learned, or that have a place of their own."""
 
 
+WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "lstm"})
+"""Cores that have the whole unroll under either `--bptt`, so that it is no setting of theirs."""
 TRUNCATED = "lstm, truncated"
 """What an LSTM is called whose gradients an earlier version cut at every step: no run says so any more."""
 
@@ -119,7 +128,8 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     if (path / "config.json").is_file() and not config:
         wrong.append("config.json cannot be read" + ("; its checkpoint is read instead" if spec else ""))
     known = {**config, **{name: value for name, value in spec.items() if value is not None}}
-    game, core = known.get("game") or known.get("env_id") or known.get("env"), _core_name(known.get("core"))
+    game = known.get("game") or known.get("env_id") or known.get("env")
+    core = core_name(str(known.get("core") or ""))
     if not game or not core:
         return None, [_left_out(path, [*wrong, "neither config.json nor a checkpoint says what it trained"])]
     try:
@@ -136,7 +146,9 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     elif damaged := damaged_file(checkpoint):
         wrong.append(f"{damaged} of its newest checkpoint is damaged; what it logged is used")
     settings = _settings(path, config, spec)
-    if core in WITHOUT_FAST_WEIGHTS and settings.pop("bptt", None) == "per_step" and core == "lstm":
+    if core in WITHOUT_FAST_WEIGHTS:
+        settings.pop("bptt", None)
+    if core == "lstm" and was_truncated(path):
         core = TRUNCATED
     versions = read_object(path / "config.json").get("versions")
     run = Run(
@@ -152,12 +164,6 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         versions=versions if isinstance(versions, dict) else {},
     )
     return run, [f"{path}: {reason}" for reason in wrong]
-
-
-def _core_name(name: object) -> str:
-    """`cores.core_name`, whose import would import torch; empty if there is none."""
-    text = str(name or "")
-    return text if ":" in text else text.replace("-", "_")
 
 
 def _left_out(path: Path, reasons: Sequence[str]) -> str:

@@ -145,7 +145,7 @@ def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, L
     text = [
         "The chance that a run of the first series scores higher than one of the second in the same game, "
         "mean over the games that both have scores of; a tie counts half. An interval that holds 0.5 leaves "
-        "open which is better. It says nothing of by how much.",
+        "open which is better. It does not say by how much.",
     ]
     both = [game for x, y, _ in found for label in (x, y) for game in over.raw(label, over.of_both(x, y))]
     if any(len(game) == 1 for game in both):

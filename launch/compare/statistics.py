@@ -62,7 +62,7 @@ def bootstrap(
     """The statistic with its 95% percentile interval: seeds are drawn anew, with replacement, game by game.
 
     Games stay as they are (a stratified bootstrap): the interval says what other seeds would change, not what
-    other games would. A game with one seed varies not at all.
+    other games would. A game with one seed does not vary at all.
     """
     rng = np.random.default_rng(seed)
     drawn = [

@@ -117,7 +117,7 @@ def test_a_report_of_runs(runs: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     assert page.count("<figure>") == len(plots)
     for words in (
         "no evaluation",
-        "one seed varies not at all",
+        "one seed does not vary at all",
         "bptt full (published: per_step)",
         f"deltabeast compare {runs}",
     ):

@@ -18,9 +18,8 @@ from deltabeast.launch.compare.differences import differences
 from deltabeast.launch.compare.grouping import Comparison, compare
 from deltabeast.launch.compare.published_sections import score_text
 from deltabeast.launch.compare.relative import CLEAR, wins
-from deltabeast.launch.compare.runs import Run, find_runs, read_run
+from deltabeast.launch.compare.runs import WITHOUT_FAST_WEIGHTS, Run, find_runs, read_run
 from deltabeast.launch.compare.scores import ScoreBoard, score_board, unequal_steps
-from deltabeast.launch.presets import WITHOUT_FAST_WEIGHTS
 
 
 def read(*arguments: Path | str) -> tuple[list[Run], list[str]]:
@@ -203,12 +202,13 @@ def test_runs_of_other_settings_are_series_of_their_own(tmp_path: Path) -> None:
 def test_bptt_is_no_setting_of_a_core_without_fast_weights(tmp_path: Path) -> None:
     """What `--cores rdn lstm --bptt per_step` makes is the published pair: nothing about it differs."""
     make_run(tmp_path, core="rdn", bptt="per_step")
-    make_run(tmp_path, core="lstm", bptt="full")
+    make_run(tmp_path, core="lstm", seed=1, bptt="full", scores=[1])
+    make_run(tmp_path, core="lstm", seed=2, bptt="per_step", scores=[2])
     make_run(tmp_path, core="feedforward", seed=1, bptt="full", scores=[1])
-    make_run(tmp_path, core="feedforward", seed=2, bptt="per_step", scores=[2])  # of an earlier version
+    make_run(tmp_path, core="feedforward", seed=2, bptt="per_step", format=1, scores=[2])
     comparison, board = compared(tmp_path)
     assert comparison.series == ["feedforward", "lstm", "rdn"]
-    assert len(comparison.cells["gopher", "feedforward"]) == 2
+    assert len(comparison.cells["gopher", "feedforward"]) == 2 == len(comparison.cells["gopher", "lstm"])
     assert "bptt" not in "\n".join([*comparison.notes, *differences(comparison, board)])
     for name in core_names():
         assert find_core(name).has_fast_weights == (name not in WITHOUT_FAST_WEIGHTS), name  # type: ignore[attr-defined]
@@ -236,8 +236,8 @@ def test_a_core_under_its_older_spelling_is_the_same(tmp_path: Path) -> None:
 
 
 def test_an_lstm_that_an_earlier_version_truncated_says_so(tmp_path: Path) -> None:
-    make_run(tmp_path, core="lstm", seed=1, bptt="per_step", scores=[1])
-    make_run(tmp_path, core="lstm", seed=2, bptt="full", scores=[2])
+    make_run(tmp_path, core="lstm", seed=1, bptt="per_step", format=1, scores=[1])
+    make_run(tmp_path, core="lstm", seed=2, bptt="full", format=1, scores=[2])
     _, board = compared(tmp_path)
     assert values(board) == {("gopher", "lstm"): [2], ("gopher", "lstm, truncated"): [1]}
 

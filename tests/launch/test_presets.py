@@ -117,10 +117,10 @@ def test_info_shows_the_preset_and_the_command_that_goes_on_with_it(tmp_path: Pa
     train(parse(words))
     config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
     assert config["preset"] == "published" and config["rmsprop_corrected"] is False
-    assert config["core"] == "lstm" and config["bptt"] == "full"
+    assert config["core"] == "lstm" and config["bptt"] == "per_step"
     lines = dict(describe_run(tmp_path / "run"))
     assert lines["preset"].startswith("published, but ") and "batch_size 2" in lines["preset"]
-    assert "bptt" not in lines["preset"], "an LSTM has the whole unroll under either"
+    assert "bptt" not in lines["preset"]
     config["steps"] = "80"
     command = resume_command(config, tmp_path / "run").split()[1:]
     again = parse(command)

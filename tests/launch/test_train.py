@@ -33,12 +33,13 @@ from training_process import (
 )
 
 from deltabeast.agents import Learner, NonFiniteError, captured, find_checkpoints, learner, load_latest
-from deltabeast.launch import plan, sources, supervision
+from deltabeast.cores import core_name
+from deltabeast.launch import plan, run_dir, sources, supervision
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import RunError, StoppedBySignal, UsageError
 from deltabeast.launch.panel import Panel
-from deltabeast.launch.run_dir import claim
+from deltabeast.launch.run_dir import claim, default_run_dir, read_config
 from deltabeast.launch.sources import ActorError
 from deltabeast.launch.train import Trainer, make_run, train
 
@@ -239,7 +240,7 @@ WRONG = {
     "mistyped game": (("--game", "gofer"), "gopher"),
     "mistyped environment": (("--env", "CartPol-v1"), "CartPole"),
     "no environment": ((), "no environment given"),
-    "game and environment": (("--game", "pong", "--env", "CartPole-v1"), "either"),
+    "game and environment": (("--game", "pong", "--env", "CartPole-v1"), "give one of them"),
     "steps": ((*CARTPOLE, "--steps", "many"), "'many' is not a number of agent steps"),
     "no steps": ((*CARTPOLE, "--steps", "0"), "less than one agent step"),
     "milestones": ((*CARTPOLE, "--milestone-steps", "x"), "'x' is not a number"),
@@ -680,23 +681,23 @@ def test_another_protocol_is_named_as_what_differs(tmp_path: Path) -> None:
         run(tmp_path / "run", *arguments, "--steps", "40", "--protocol", "ale-standard")
 
 
-def test_per_step_is_recorded_where_it_cuts_something(tmp_path: Path) -> None:
-    """And the runs of an earlier version, whose LSTM it cut too, do not go on as what they were not."""
-    sizes = ("--core-options", "hidden_size", "8", "num_heads", "2", "ff_size", "8")
-    for core, options, recorded in (("delta_net", sizes, "per_step"), ("lstm", (), "full")):
-        arguments = ("--env", "training_envs:Match-v0", *FEEDFORWARD, "--core", core, *options)
-        arguments += ("--bptt", "per_step", "--steps")
-        run(tmp_path / core, *arguments, "20")
-        run(tmp_path / core, *arguments, "40")
-        path = tmp_path / core / "config.json"
-        content = json.loads(path.read_text())
-        assert content["config"]["bptt"] == recorded
-        if core == "lstm":
-            content["config"]["bptt"] = "per_step"
-            path.write_text(json.dumps(content))
-            with pytest.raises(UsageError, match=r"lstm whose gradients .* at every step.*another --run-dir"):
-                run(tmp_path / core, *arguments, "60")
-            assert find_checkpoints(tmp_path / core)[-1].step == 40
+@pytest.mark.parametrize(("core", "remembers"), [("lstm", True), ("feedforward", False)])
+def test_a_truncated_lstm_does_not_go_on_as_a_whole_one(core: str, remembers: bool, tmp_path: Path) -> None:
+    """An earlier version cut gradients under per_step whatever the core; only a memory makes a difference."""
+    arguments = ("--env", "training_envs:Match-v0", *FEEDFORWARD, "--core", core)
+    run(tmp_path / "run", *arguments, "--bptt", "per_step", "--steps", "20")
+    path = tmp_path / "run" / "config.json"
+    content = json.loads(path.read_text())
+    assert content["config"]["bptt"] == "per_step"
+    run(tmp_path / "run", *arguments, "--steps", "40")  # full is the same without fast weights
+    del content["format"]
+    path.write_text(json.dumps(content))
+    if remembers:
+        with pytest.raises(UsageError, match=r"lstm whose gradients .* at every step.*another --run-dir"):
+            run(tmp_path / "run", *arguments, "--bptt", "per_step", "--steps", "60")
+    else:
+        run(tmp_path / "run", *arguments, "--bptt", "per_step", "--steps", "60")
+    assert find_checkpoints(tmp_path / "run")[-1].step == (40 if remembers else 60)
 
 
 def test_a_core_keeps_its_run_under_its_older_spelling(tmp_path: Path) -> None:
@@ -707,6 +708,33 @@ def test_a_core_keeps_its_run_under_its_older_spelling(tmp_path: Path) -> None:
     assert json.loads(spec.read_text())["core"] == "rdn_large"
     run(tmp_path / "run", *arguments, "rdn_large", "--steps", "40")
     assert find_checkpoints(tmp_path / "run")[-1].step == 40
+
+
+def test_a_run_is_found_under_either_spelling_of_its_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    new, old = Path("runs/pong/rdn_large/seed-1"), Path("runs/pong/rdn-large/seed-1")
+    configs = [TrainConfig(game="pong", core=core) for core in ("rdn-large", "rdn_large")]
+    assert [default_run_dir(config) for config in configs] == [new, new]
+    old.mkdir(parents=True)
+    assert [default_run_dir(config) for config in configs] == [old, old]
+    names = ["rdn-large", "delta_net", "my-cores:My_Core", "my_cores:My-Core"]
+    assert [run_dir.core_name(name) for name in names] == [core_name(name) for name in names]
+
+
+def test_all_options_that_differ_are_named_and_the_preset_that_they_began_with(tmp_path: Path) -> None:
+    arguments = ("--env", "CartPole-v1", *FEEDFORWARD, "--core", "delta_net", "--stem", "mlp", "--steps")
+    run(tmp_path / "run", *arguments, "20", "--preset", "published", "--discount", "0.5")
+    expected = (
+        r"with --bptt per_step --discount 0.5 --no-rmsprop-corrected, not --bptt full --discount 0.99 "
+        r"--rmsprop-corrected, begun with --preset published; give that"
+    )
+    with pytest.raises(UsageError, match=expected):
+        run(tmp_path / "run", *arguments, "40")
+    same = ("--bptt", "per_step", "--discount", "0.5", "--no-rmsprop-corrected")
+    run(tmp_path / "run", *arguments, "40", *same)
+    assert read_config(tmp_path / "run")["preset"] == "published"
 
 
 def test_a_run_does_not_go_on_as_another_experiment(tmp_path: Path) -> None:
