@@ -16,6 +16,7 @@ from deltabeast.envs import game_info
 from deltabeast.launch.compare.aggregation import Aggregation
 from deltabeast.launch.compare.differences import differences
 from deltabeast.launch.compare.grouping import Comparison, compare
+from deltabeast.launch.compare.names import file_name
 from deltabeast.launch.compare.published_sections import score_text
 from deltabeast.launch.compare.relative import CLEAR, wins
 from deltabeast.launch.compare.runs import WITHOUT_FAST_WEIGHTS, Run, find_runs, read_run
@@ -225,6 +226,14 @@ def test_clear_wins_are_the_papers_own_counts() -> None:
     assert clear("rdn", "delta_net", 200)[2] == 7
     assert [clear("rdn", "linear_transformer", millions)[2] for millions in (50, 200)] == [2, 2]
     assert wins("rdn", "lstm", 50) == (12, 1, 7)  # without a margin only Pong is even
+
+
+def test_names_of_files_have_an_end() -> None:
+    """A series that differs in many options has a label longer than a file's name may be."""
+    labels = [f"rdn · {' · '.join(f'option {i} {i}' for i in range(40))} · seed {n}" for n in (1, 2)]
+    names = [file_name(label) for label in labels]
+    assert names[0] != names[1] and all(len(name) <= 80 and name.startswith("rdn") for name in names)
+    assert file_name("ALE/Pong-v5") == "Pong-v5"
 
 
 def test_a_core_under_its_older_spelling_is_the_same(tmp_path: Path) -> None:
