@@ -18,7 +18,7 @@ $(READY): pyproject.toml
 install: $(READY) ## set up .venv with everything that development needs
 
 DEMO := runs/demo
-demo: $(READY) ## train an RDN agent on a real Atari game and score it beside random play, about 6 minutes
+demo: $(READY) ## train an RDN agent on a real Atari game and score it beside random play, about 5 minutes
 	$(BIN)/deltabeast train --game kung_fu_master --core rdn --stem nature --steps 110k \
 		--learning-rate 2e-4 --num-envs 8 --batch-size 8 --unroll-length 20 --run-dir $(DEMO)
 	$(BIN)/deltabeast eval $(DEMO) --sample --episodes 12 --repeats 3 --random
