@@ -22,9 +22,13 @@ def prepare_process(threads: int | None = None) -> None:
     process may really use. What every process does first.
     """
     keep_freed_memory()
-    # cuDNN would compute convolutions of float32 in TF32, which has 10 bits of its 23.
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    keep_all_digits()
     torch.set_num_threads(threads or available_cores())
+
+
+def keep_all_digits() -> None:
+    """Compute float32 in float32: cuDNN's convolutions would use TF32, which has 10 bits of its 23."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def keep_freed_memory() -> bool:

@@ -19,7 +19,7 @@ from ...envs import canonical_game
 from ...envs.games import PAPER_GAMES
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError
-from ..machine import prepare_process
+from ..machine import keep_all_digits, keep_freed_memory
 from ..plan import check
 from ..run_dir import default_run_dir
 from ..supervision import stop_signals
@@ -90,7 +90,8 @@ class RunProcess:
         """Train, or go on; gives the agent steps reached and the mean game return."""
         from ..train import Trainer
 
-        prepare_process(self._cores)
+        keep_freed_memory()
+        keep_all_digits()
         with ExitStack() as stack:
             trainer = Trainer(run, stack, Console(quiet=True), self._cores)
             self._stop = trainer.stop
