@@ -17,9 +17,10 @@ def check_vector_env(env: Env, steps: int = 300, seed: int = 0) -> None:
     _check_actions_are_checked(env, seed)
     first = _play(env, steps, seed)
     again = _play(env, steps, seed)
-    other = _play(env, steps, seed + 1, action_seed=seed)
     assert _same(first, again), "the same seed must play the same episodes"
-    assert not _same(first, other), "another seed must play other episodes"
+    # Two seeds may play alike by chance: a few no-ops more before a game make no difference in some.
+    others = (_play(env, steps, seed + more, action_seed=seed) for more in range(1, 9))
+    assert any(not _same(first, other) for other in others), "other seeds must play other episodes"
     if env.metadata["reset_mask"] and env.num_envs > 1:
         _check_single_resets(env, steps // 4, seed)
 
