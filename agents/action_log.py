@@ -60,10 +60,10 @@ class ActionLog(VectorWrapper):
 
     def _restart(self, rows: NDArray[np.bool_]) -> Any:
         """Begin the game of the present number in some environments; gives the observations of all."""
-        seeds: Any = [  # which the base class does not know, but all its kinds take
-            int(np.random.SeedSequence([self._seed, row, int(game)]).generate_state(1)[0] >> 1)
-            for row, game in enumerate(self._games)
-        ]
+        seeds: Any = [0] * self.num_envs  # which the base class does not know, but all its kinds take
+        for row in np.flatnonzero(rows).tolist():
+            sequence = np.random.SeedSequence([self._seed, row, int(self._games[row])])
+            seeds[row] = int(sequence.generate_state(1)[0] >> 1)
         self._ages[rows] = 0
         frame, _ = self.env.reset(seed=seeds, options={"reset_mask": rows})
         return frame
