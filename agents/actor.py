@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..cores import State
 from .action_log import ActionLog
-from .captured import CapturedAct
-from .frame_feed import FrameFeed
+from .cuda.frame_feed import FrameFeed
+from .cuda.graphs import CapturedAct
 from .network import Agent, AgentOutput
 from .stopwatch import Stopwatch
 from .unroll import Episodes, Unroll

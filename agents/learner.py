@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .captured import ALONE, Captured
-from .late import Late, send
+from .cuda.graphs import ALONE, Captured
+from .cuda.late import Late, send
 from .losses import baseline_loss, policy_entropy, policy_gradient_loss
 from .network import REWARD_LIMIT, Agent, Bptt
 from .rmsprop import RMSprop, rmsprop_if

@@ -24,9 +24,9 @@ from .config import (
     InfoConfig,
     TrainConfig,
 )
-from .consent import look_here_for
 from .errors import RunError, StoppedBySignal, UsageError
-from .presets import preset_config
+from .runs.consent import look_here_for
+from .runs.presets import preset_config
 
 DESCRIPTION = """Train, evaluate and compare Atari agents whose memory is a fast weight programmer.
 
@@ -41,7 +41,7 @@ Steps are agent steps: one action chosen, 4 emulator frames with the usual frame
 
 def train(config: TrainConfig) -> None:
     from ..agents import CheckpointError
-    from .train import train
+    from .training.command import train
 
     try:
         train(config)
@@ -50,13 +50,13 @@ def train(config: TrainConfig) -> None:
 
 
 def evaluate(config: EvalConfig) -> None:
-    from .eval_run import evaluate_run
+    from .evaluation.command import evaluate_run
 
     evaluate_run(**vars(config))
 
 
 def compare(config: CompareConfig) -> None:
-    from .compare.command import compare_runs
+    from .comparison.command import compare_runs
 
     compare_runs(config)
 
@@ -87,7 +87,7 @@ def cores(config: CoresConfig) -> None:
 
 
 def info(config: InfoConfig) -> None:
-    from .info import describe_run
+    from .runs.describe import describe_run
 
     lines = describe_run(config.run)
     width = max(len(label) for label, _ in lines)
@@ -96,14 +96,14 @@ def info(config: InfoConfig) -> None:
 
 
 def import_torchbeast(config: ImportConfig) -> None:
-    from .import_torchbeast import import_model
+    from .training.import_torchbeast import import_model
 
     for line in import_model(**vars(config)):
         print(line)
 
 
 def bench(config: BenchConfig) -> None:
-    from .bench import run_benchmark
+    from .bench.command import run_benchmark
 
     run_benchmark(config)
 

@@ -27,7 +27,7 @@ class TrainConfig:
     """Options of the core as name value pairs, for example: --core-options hidden_size 64 num_layers 1."""
     preset: Literal["published"] | None = None
     """Settings to begin from, which single options override. published: those of Irie et al. 2021 and its
-    code; launch/presets.py lists them, and what still differs."""
+    code; launch/runs/presets.py lists them, and what still differs."""
     steps: str = "200M"
     """Agent steps to train for in all (one is 4 emulator frames): 200M, 30k, 1600."""
     seed: int = 1
@@ -41,7 +41,7 @@ class TrainConfig:
     """How a game of --game is played and what an episode is, paper-code unless told; envs/README.md compares
     them."""
     engine: Literal["local", "ray"] = "local"
-    """local: this machine. ray: a cluster, or several processes here (launch/cluster/README.md)."""
+    """local: this machine. ray: a cluster, or several processes here (launch/training/ray/README.md)."""
     device: str = "auto"
     """auto, cpu or cuda."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"

@@ -13,11 +13,11 @@ from .units import format_score
 
 if TYPE_CHECKING:  # evaluate imports torch, which listing games needs not wait for
     from ..envs import GameInfo
-    from .bench_env import EnvSpeed
-    from .bench_kernels import Measured
-    from .bench_throughput import Throughput
-    from .evaluate import Evaluation, Summary
-    from .published import PublishedScore
+    from .bench.env import EnvSpeed
+    from .bench.kernels import Measured
+    from .bench.throughput import Throughput
+    from .evaluation.evaluate import Evaluation, Summary
+    from .runs.published import PublishedScore
 
 
 def games_table(games: Sequence[GameInfo], published: Mapping[str, str]) -> Table:

@@ -30,7 +30,12 @@ CARTPOLE = ("--env", "CartPole-v1", *TINY)
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["deltabeast.launch.train", "deltabeast.launch.cli", "torch.utils.tensorboard", "torch._dynamo"]
+    [
+        "deltabeast.launch.training.command",
+        "deltabeast.launch.cli",
+        "torch.utils.tensorboard",
+        "torch._dynamo",
+    ]
 )
 
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deltabeast.launch.run_dir import versions
+from deltabeast.launch.runs.directory import versions
 
 SAME = ["--game", "pong", "--core", "rdn", "--stem", "nature", "--precision", "fp32", "--device", "cpu",
         "--steps", "100M", "--log-seconds", "0", "--checkpoint-minutes", "60"]  # fmt: skip

@@ -11,7 +11,7 @@ import time
 import torch
 
 from deltabeast import kernels
-from deltabeast.launch.machine import prepare_process
+from deltabeast.launch.processes.machine import prepare_process
 
 T, B, H, D = 50, 32, 4, 32
 

@@ -4,7 +4,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from deltabeast.launch.run_log import read_rows
+from deltabeast.launch.runs.log import read_rows
 
 STEPS = (50_000, 100_000, 150_000, 200_000)
 TITLES = (

@@ -10,7 +10,7 @@ import time
 import torch
 
 from deltabeast.agents.stems import make_stem
-from deltabeast.launch.machine import prepare_process
+from deltabeast.launch.processes.machine import prepare_process
 
 ROUNDS = 5
 

@@ -1,7 +1,7 @@
 """What `torch.compile` makes of an update is that update, compiled once; where it fails, nothing is lost.
 
 Most cases trace and differentiate as everywhere, but have PyTorch compute what was traced ("aot_eager"): that
-is exact, and quick. test_captured.py has what needs a GPU.
+is exact, and quick. cuda/test_graphs.py has what needs a GPU.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from random_batches import CORES, B, assert_same, make_batch, make_learner, memo
 
 from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll, learner
 from deltabeast.kernels import native
-from deltabeast.launch import plan
 from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.training import plan
 
 CXX = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
 

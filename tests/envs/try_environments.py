@@ -17,7 +17,7 @@ import torch
 from deltabeast.agents import Agent, find_checkpoints
 from deltabeast.envs import make_vector_env
 from deltabeast.launch.config import TrainConfig
-from deltabeast.launch.plan import agent_spec
+from deltabeast.launch.training.plan import agent_spec
 
 TABLE = Path(__file__).with_name("environments.csv")
 TINY = ("--core", "lstm", "--core-options", "hidden_size", "8", "--num-envs", "2", "--batch-size", "2",

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
 from deltabeast.envs import PAPER_GAMES, GameInfo
-from deltabeast.launch import cli, eval_run
-from deltabeast.launch.compare.relative import LATER_CORES
+from deltabeast.launch import cli
+from deltabeast.launch.comparison.relative import LATER_CORES
 from deltabeast.launch.config import (
     BenchEnvConfig,
     BenchKernelsConfig,
@@ -26,10 +26,11 @@ from deltabeast.launch.config import (
     GamesConfig,
 )
 from deltabeast.launch.errors import RunError, UsageError
-from deltabeast.launch.eval_run import evaluate_run
-from deltabeast.launch.info import describe_run
-from deltabeast.launch.published import published_scores
-from deltabeast.launch.run_dir import claim, read_config, resume_command, write_config
+from deltabeast.launch.evaluation import command as eval_run
+from deltabeast.launch.evaluation.command import evaluate_run
+from deltabeast.launch.runs.describe import describe_run
+from deltabeast.launch.runs.directory import claim, read_config, resume_command, write_config
+from deltabeast.launch.runs.published import published_scores
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -1,0 +1,64 @@
+"""`deltabeast bench env`: how fast are the games alone?"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...envs import available_cores, canonical_game, make_vector_env
+from ..config import BenchEnvConfig
+from ..errors import UsageError
+
+_MEASUREMENTS = 3
+
+
+@dataclass
+class EnvSpeed:
+    """Agent steps a second of all environments together, each 4 emulator frames."""
+
+    game: str
+    num_envs: int
+    threads: int
+    steps_per_second: float
+
+
+def bench_env(config: BenchEnvConfig) -> Iterator[EnvSpeed]:
+    """Time every game with every number of environments and threads, under the protocol paper-code.
+
+    Raises UsageError for a game or a number that cannot be.
+    """
+    threads = config.threads or tuple(sorted({1, available_cores()}))
+    if min((*config.num_envs, *threads, config.seconds), default=0) <= 0:
+        raise UsageError("--num-envs, --threads and --seconds must be positive")
+    try:
+        games = [canonical_game(name) for name in config.games]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if not games or max(config.num_envs, default=0) < min(threads):
+        raise UsageError("nothing to measure: give --games, and --num-envs of at least as many as --threads")
+    for game in games:
+        for num_envs in config.num_envs:
+            for count in threads:
+                if count <= num_envs:
+                    yield EnvSpeed(game, num_envs, count, _speed(game, num_envs, count, config.seconds))
+
+
+def _speed(game: str, num_envs: int, threads: int, seconds: float) -> float:
+    generator = np.random.default_rng(0)
+    with closing(make_vector_env(game, num_envs=num_envs, num_threads=threads)) as env:
+        env.reset(seed=0)
+        # Chosen beforehand: drawing actions is not what is measured.
+        actions = generator.integers(env.single_action_space.n, size=(64, num_envs))  # type: ignore[attr-defined]
+        speeds = []
+        for _ in range(_MEASUREMENTS):
+            steps, start = 0, time.perf_counter()
+            while (passed := time.perf_counter() - start) < seconds / _MEASUREMENTS:
+                env.step(actions[steps % len(actions)])
+                steps += 1
+            speeds.append(steps * num_envs / passed)
+    return statistics.median(speeds)

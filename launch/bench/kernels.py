@@ -1,0 +1,229 @@
+"""`deltabeast bench kernels`: is every kernel right on this machine, and how fast is it?"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ... import kernels
+from ..config import BenchKernelsConfig
+from ..errors import UsageError
+from ..processes.machine import prepare_process, resolve_device
+from . import fla
+
+TOLERANCE = 1e-4
+"""Relative error against the float64 reference, of a whole tensor and of each of its rows."""
+
+BFLOAT16_TOLERANCE = 5e-2
+"""The same for peers that compute in bfloat16: their routes are fast, not exact."""
+
+Inputs = Sequence[Tensor]
+
+
+@dataclass
+class Measured:
+    """One backend of one rule, or a peer. Times are medians in seconds of a span of T steps."""
+
+    rule: str
+    backend: str
+    error: float
+    """largest relative error of any output or gradient, whole tensors and rows"""
+    tolerance: float = TOLERANCE
+    ours: bool = True
+    forward: float | None = None
+    both: float | None = None
+    """forward and backward"""
+    ratio: float | None = None
+    """how many times faster than the reference, forward and backward: the median over pairs"""
+    peak_bytes: int | None = None
+    """memory at the highest point of forward and backward, beyond the inputs"""
+
+    @property
+    def right(self) -> bool:
+        return self.error <= self.tolerance
+
+    @property
+    def failed(self) -> bool:
+        return self.ours and not self.right
+
+
+class Job(NamedTuple):
+    """What is timed: outputs of leaves, and their gradients."""
+
+    measured: Measured
+    function: Callable[..., Sequence[Tensor]]
+    leaves: Inputs
+
+
+def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
+    """Check and time every backend of every rule; one that is wrong gets no time.
+
+    Raises UsageError for sizes or a device that cannot be.
+    """
+    for name in ("steps", "batch_size", "heads", "head_size", "repeats"):
+        if getattr(config, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+    try:
+        device = resolve_device(config.device)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    prepare_process()
+    generator = torch.Generator().manual_seed(config.seed)
+    sizes = config.steps, config.batch_size, config.heads, config.head_size
+    reset = (torch.rand(sizes[:2], generator=generator) < config.reset_share).to(device)
+    for rule, backends in kernels.backends(device, config.head_size).items():
+        inputs = tuple(x.to(device) for x in _inputs(rule, *sizes, generator))
+        want = _gradients(_ours(rule, reset, "reference"), [x.double() for x in inputs])
+        jobs = [_check(rule, name, inputs, reset, want) for name in backends]
+        jobs += [_check_fla(rule, route, inputs, reset, want) for route in fla.routes(rule, device)]
+        _time(jobs, config.repeats)
+        yield from (job.measured for job in jobs)
+
+
+def _ours(rule: str, reset: Tensor, backend: str) -> Callable[..., Sequence[Tensor]]:
+    return lambda *leaves: getattr(kernels, rule)(*leaves, reset, backend=backend)
+
+
+def _check(rule: str, backend: str, inputs: Inputs, reset: Tensor, want: Sequence[Tensor]) -> Job:
+    function = _ours(rule, reset, backend)
+    measured = Measured(rule, backend, _error(_gradients(function, inputs), want))
+    return Job(measured, function, _leaves(inputs))
+
+
+def _check_fla(rule: str, route: fla.Route, inputs: Inputs, reset: Tensor, want: Sequence[Tensor]) -> Job:
+    pieces = fla.cut(reset)
+    leaves = _leaves(fla.pack(inputs, pieces, route.dtype))
+
+    def function(*leaves: Tensor) -> Sequence[Tensor]:
+        return route.function(*leaves, pieces.bounds)
+
+    y, states = function(*leaves)
+    outputs = fla.unpack(y, states, pieces)
+    gradients = torch.autograd.grad(outputs, leaves, _weights(outputs))
+    got = [*(out.detach() for out in outputs), *fla.unpack_gradients(gradients, pieces)]
+    tolerance = BFLOAT16_TOLERANCE if route.dtype is torch.bfloat16 else TOLERANCE
+    name = f"{route.name} ({str(route.dtype).removeprefix('torch.')})"
+    return Job(Measured(rule, name, _error(got, want), tolerance, ours=False), function, leaves)
+
+
+def _inputs(rule: str, T: int, B: int, H: int, d: int, generator: torch.Generator) -> Inputs:
+    """All of a rule's float arguments in its own order, as the cores make them."""
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    if rule == "lstm":  # its published width is twice that of all heads
+        N = 2 * H * d
+        return randn(T, B, 4 * N), N**-0.5 * randn(4 * N, N), randn(B, N), randn(B, N)
+    q, k, v, beta = randn(T, B, H, d), randn(T, B, H, d), randn(T, B, H, d), randn(T, B, H)
+    W, y0 = 0.1 * randn(B, H, d, d), randn(B, H, d)
+    if rule == "recurrent_delta":
+        slow = (randn(H, d, d), randn(H, d, d), randn(H, d, d), randn(H, d))
+        return q, k, v, beta, *(R * d**-0.5 for R in slow), W, y0
+    q, k, beta = q.softmax(-1), k.softmax(-1), beta.sigmoid()
+    arguments: dict[str, Inputs] = {
+        "sum_rule": (q, k, v, W),
+        "delta_rule": (q, k, v, beta, W),
+        "delta_rnn": (v, k, randn(T, B, H, d), beta, W, y0),
+    }
+    return arguments[rule]
+
+
+def _gradients(function: Callable[..., Sequence[Tensor]], inputs: Inputs) -> list[Tensor]:
+    """Outputs, and the gradients of a fixed random sum of them."""
+    leaves = _leaves(inputs)
+    outputs = function(*leaves)
+    return [*(out.detach() for out in outputs), *torch.autograd.grad(outputs, leaves, _weights(outputs))]
+
+
+def _leaves(inputs: Inputs) -> list[Tensor]:
+    return [x.detach().requires_grad_() for x in inputs]
+
+
+def _weights(outputs: Sequence[Tensor]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(out.shape, generator=generator).to(out) for out in outputs]
+
+
+def _error(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
+    """The largest relative error of a tensor or of one of its rows; inf if a number is not finite."""
+    worst = 0.0
+    for x, y in zip(got, want, strict=True):
+        x, y = x.double().reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
+        if not x.isfinite().all():
+            return float("inf")
+        error, size = (x - y).norm(dim=-1), y.norm(dim=-1)
+        # Rows that are nearly zero beside the others are measured by the others.
+        typical = 0.1 * size.square().mean().sqrt() + 1e-30
+        whole, rows = error.norm() / (size.norm() + 1e-30), (error / (size + typical)).max()
+        worst = max(worst, float(whole), float(rows))
+    return worst
+
+
+def _time(jobs: Sequence[Job], repeats: int) -> None:
+    """In turns, so that whatever else the machine does falls on all of them alike."""
+    right = [job for job in jobs if job.measured.right]
+    work = {job.measured.backend: _work(job) for job in right}
+    forward: dict[str, list[float]] = {name: [] for name in work}
+    both: dict[str, list[float]] = {name: [] for name in work}
+    for index in range(repeats + 3):
+        for name, once in work.items():
+            first, second = once()
+            if index >= 3:  # the first ones warm up
+                forward[name].append(first)
+                both[name].append(first + second)
+    for measured in (job.measured for job in right):
+        name = measured.backend
+        measured.forward, measured.both = statistics.median(forward[name]), statistics.median(both[name])
+        if "reference" in both:
+            pairs = zip(both["reference"], both[name], strict=True)
+            measured.ratio = statistics.median(slow / fast for slow, fast in pairs)
+        measured.peak_bytes = _peak_bytes(work[name])
+
+
+def _work(job: Job) -> Callable[[], tuple[float, float]]:
+    """One forward and backward; gives the seconds of each."""
+    ones = [torch.ones_like(out) for out in job.function(*job.leaves)]
+    clock = _cuda_clock if ones[0].is_cuda else time.perf_counter
+
+    def once() -> tuple[float, float]:
+        start = clock()
+        outputs = job.function(*job.leaves)
+        middle = clock()
+        torch.autograd.grad(outputs, job.leaves, ones)
+        return middle - start, clock() - middle
+
+    return once
+
+
+def _cuda_clock() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _peak_bytes(work: Callable[[], Any]) -> int:
+    """Memory at the highest point, beyond what was there before."""
+    if torch.cuda.is_available() and torch.cuda.memory_allocated():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        return torch.cuda.max_memory_allocated() - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it would announce each profile
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        work()
+    assert profile.profiler is not None and profile.profiler.kineto_results is not None
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    now = highest = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        highest = max(highest, now)
+    return highest

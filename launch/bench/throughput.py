@@ -1,0 +1,251 @@
+"""`deltabeast bench throughput`: how much of what this machine can do does training get?"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import resource
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from ..config import BenchThroughputConfig, TrainConfig
+from ..errors import StoppedBySignal, UsageError
+from ..processes.machine import prepare_process
+from ..runs.log import read_rows
+from ..training.command import Trainer
+from ..training.local.sources import batches
+from ..training.local.workers import Worker
+from ..training.plan import overlaps
+
+_WARM_UP = 3
+"""Updates before anything is timed."""
+
+
+@dataclass
+class Throughput:
+    """Agent steps a second of each stage alone and of training, all in one run, and what became of them."""
+
+    emulation: float
+    inference: float
+    learning: float
+    bound: float
+    """what training could reach: with turns 1 / (1/emulation + 1/inference + 1/learning); where actors
+    overlap with the learner, the slowest of acting, all emulators busy, and learning"""
+    trained: float
+    share_of_bound: float
+    share_of_emulation: float
+    policy_lag: float
+    core_share: float
+    """of learning alone: forward and backward of the recurrent core and its layers, not compiled"""
+    time_shares: dict[str, float]
+    """of the training: emulation, inference, learning, waiting"""
+    bus_bytes: float
+    """observations that crossed the bus, bytes per agent step; 0 on a CPU"""
+    peak_memory_bytes: int
+    """of the process, or of the GPU"""
+
+
+def bench_throughput(config: BenchThroughputConfig) -> Iterator[Throughput]:
+    """Measure the stages and the training in turns, `rounds` times; one result, the medians.
+
+    Raises UsageError for a configuration that `train` would refuse.
+    """
+    if config.rounds < 1 or not config.seconds > 0:
+        raise UsageError("--rounds must be at least 1, --seconds positive")
+    prepare_process()
+    rounds = []
+    for number in range(1, config.rounds + 1):
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            # On the terminal, whatever becomes of the table: with a GPU the learner compiles for a while.
+            stack.enter_context(Console(stderr=True).status(f"measuring, round {number} of {config.rounds}"))
+            trainer = Trainer(_train_config(config, Path(folder, "run")), stack, Console(quiet=True))
+            rounds.append(_measure(trainer, config.seconds))
+    middle = {
+        field.name: statistics.median(getattr(one, field.name) for one in rounds)
+        for field in dataclasses.fields(Throughput)
+        if field.name != "time_shares"
+    }
+    shares = {
+        name: statistics.median(one.time_shares[name] for one in rounds) for name in rounds[0].time_shares
+    }
+    yield Throughput(**middle, time_shares=shares)
+
+
+def _train_config(config: BenchThroughputConfig, run_dir: Path) -> TrainConfig:
+    shared = {field.name for field in dataclasses.fields(TrainConfig)}
+    given = {name: value for name, value in vars(config).items() if name in shared}
+    return TrainConfig(**given, run_dir=run_dir, log_seconds=config.seconds / 2)
+
+
+def _measure(trainer: Trainer, seconds: float) -> Throughput:
+    emulation = _together(trainer, _emulation, seconds)
+    inference = _together(trainer, _inference, seconds)
+    learning = _together(trainer, _learning, seconds)
+    core = _together(trainer, _core, seconds / 3)
+    trained, rows, bus_bytes = _training(trainer, seconds)
+    if overlaps(trainer.config, trainer.device):
+        acting = len(trainer.actors) / (1 / emulation + 1 / inference)
+        bound = min(acting, emulation, learning)
+    else:
+        bound = 1 / (1 / emulation + 1 / inference + 1 / learning)
+    names = ("emulation", "inference", "learning", "waiting")
+    shares = {name: statistics.fmean(row[f"share_{name}"] for row in rows) for name in names}
+    lag = statistics.fmean(row["policy_lag"] for row in rows)
+    peak = _peak_memory(trainer.device)
+    return Throughput(
+        emulation,
+        inference,
+        learning,
+        bound,
+        trained,
+        trained / bound,
+        trained / emulation,
+        policy_lag=lag,
+        core_share=learning / core,
+        time_shares=shares,
+        bus_bytes=bus_bytes,
+        peak_memory_bytes=peak,
+    )
+
+
+def _together(trainer: Trainer, stage: Callable[[Trainer | Worker, float], float], seconds: float) -> float:
+    """Of all processes that share the work, at the same time."""
+    trainer.workers.start(stage, seconds)
+    return stage(trainer, seconds) + sum(trainer.workers.results())
+
+
+def _rate(work: Callable[[], int], seconds: float, device: torch.device) -> float:
+    """Agent steps a second of `work`, which gives the steps it did."""
+    work()
+    _wait_for(device)
+    steps, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        steps += work()
+        _wait_for(device)
+    return steps / (time.perf_counter() - start)
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _emulation(one: Trainer | Worker, seconds: float) -> float:
+    """The environments of one actor alone, with random actions."""
+    env = one.actors[0].env
+    generator = np.random.default_rng(0)
+    choices = env.single_action_space.n  # type: ignore[attr-defined]
+    actions = generator.integers(choices, size=(100, env.num_envs))
+
+    def work() -> int:
+        for action in actions:
+            env.step(action)
+        return int(actions.size)
+
+    return _rate(work, seconds, torch.device("cpu"))
+
+
+def _inference(one: Trainer | Worker, seconds: float) -> float:
+    """One actor's choices alone, on frames that lie ready."""
+    actor = one.actors[0]
+    unroll = actor.collect()
+    state = unroll.state
+
+    def work() -> int:
+        nonlocal state
+        with torch.no_grad(), actor.agent.at_rest():
+            for frame, reward, done in zip(unroll.frame, unroll.reward, unroll.done, strict=True):
+                output, state = actor.act(frame, reward, done, state)
+                output.action.cpu()
+        return unroll.done.numel()
+
+    return _rate(work, seconds, one.device)
+
+
+def _learning(one: Trainer | Worker, seconds: float) -> float:
+    """The learner alone, on batches that lie ready."""
+    unrolls = (actor.collect() for actor in cycle(one.actors))
+    batch = next(batches(unrolls, one.share.batch_size))
+    learner, agent = one.learner, one.agent
+    before = copy.deepcopy((learner.state_dict(), agent.state_dict()))
+
+    def work() -> int:
+        part = learner.backward(batch)
+        if isinstance(one, Trainer):  # one of them changes the weights
+            learner.step([part])
+        return batch.num_steps
+
+    rate = _rate(work, seconds, one.device)
+    if isinstance(one, Trainer):
+        # The same batch again and again teaches nothing that training should begin with.
+        learner.load_state_dict(before[0])
+        agent.load_state_dict(before[1])
+    return rate
+
+
+def _core(one: Trainer | Worker, seconds: float) -> float:
+    """The core's part of the learner's work alone."""
+    core, config = one.agent.core, one.share
+    T, B = config.unroll_length + 1, config.batch_size
+    x = torch.randn(T, B, core.input_size, device=one.device, requires_grad=True)
+    state = core.initial_state(B, one.device)
+    reset = torch.zeros(T, B, dtype=torch.bool, device=one.device)
+    ones = torch.ones(T, B, core.output_size, device=one.device)
+
+    def work() -> int:
+        y, _ = core.unroll(x, state, reset)
+        torch.autograd.grad(y, [x, *core.parameters()], ones, allow_unused=True)
+        return (T - 1) * B
+
+    return _rate(work, seconds, one.device)
+
+
+def _training(trainer: Trainer, seconds: float) -> tuple[float, list[dict[str, float]], float]:
+    """What `train` reaches after warming up, with all it does besides; its log; bytes over the bus a step."""
+    marks: list[tuple[float, int]] = []
+    first, steps = trainer.learner.version, trainer.learner.steps
+    sent = sum(actor.bytes_to_device for actor in trainer.actors)
+
+    def watch() -> None:
+        while trainer.learner.version < first + _WARM_UP:
+            time.sleep(0.05)
+        marks.append((time.perf_counter(), trainer.learner.steps))
+        time.sleep(seconds)
+        # At an update's end: a batch half learned would count for nothing.
+        version = trainer.learner.version
+        while trainer.learner.version == version:
+            time.sleep(0.001)
+        marks.append((time.perf_counter(), trainer.learner.steps))
+        trainer.stop.set()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        trainer.run()
+    except StoppedBySignal:
+        if trainer.learner.steps == 0 or len(marks) < 2:
+            raise
+    thread.join()
+    (start, before), (end, after) = marks
+    sent = sum(actor.bytes_to_device for actor in trainer.actors) - sent
+    speed = (after - before) / (end - start)
+    return speed, read_rows(trainer.run_dir / "logs.csv"), sent / (trainer.learner.steps - steps)
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

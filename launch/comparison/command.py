@@ -1,0 +1,155 @@
+"""`deltabeast compare`: read runs, compare them, write the report."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from ..config import CompareConfig
+from ..errors import RunError, UsageError
+from ..runs.directory import versions
+from ..runs.log import write_atomically
+from .grouping import Comparison, compare
+from .html import to_html
+from .layout import write_layout
+from .markdown import to_markdown
+from .names import count, join
+from .plots import looks
+from .report import Report, Section
+from .runs import Run, find_runs, read_run
+from .scores import ScoreBoard, score_board, unequal_steps
+from .sections import curves as curve_sections
+from .sections import runs as run_sections
+from .sections import scores as score_sections
+from .sections.published import published_sections
+from .sections.relative import relative
+
+
+def compare_runs(config: CompareConfig) -> Path:
+    """Write the report of the runs, of the published table, or of both; the path of its page.
+
+    Raises UsageError, with nothing written, if there is nothing to compare.
+    """
+    if not config.runs and not config.published:
+        raise UsageError("no run given; say deltabeast compare runs, or --published for the published scores")
+    runs, problems = _read(config.runs)
+    if config.runs and not runs:
+        raise UsageError("; ".join(problems))
+    out = config.out or _common_folder(config.runs, runs) / ("comparison" if runs else "published-comparison")
+    if not runs:
+        report = Report(
+            "Six cores on twenty games, as published",
+            "Scores of Irie, Schlag, Csordás and Schmidhuber (2021), Tables 9 and 10, after 50M and 200M "
+            "agent steps.",
+            published_sections(),
+        )
+    else:
+        comparison = compare(runs)
+        board = score_board(comparison)
+        notes = [*unequal_steps(board), *comparison.notes]
+        for line in [*run_sections.left_out_lines(comparison, board, problems), *notes]:
+            print(line)
+        report = _report(comparison, board, notes, problems)
+        if config.published:
+            report.sections += published_sections()
+        _write_layout(_common_folder(config.runs, runs), comparison, board)
+    report.provenance = _provenance(config, runs)
+    _write(out, report)
+    page = out / "report.html"
+    print(f"report: {page}; the same as report.md, its plots in plots/, its numbers in tables/")
+    return page
+
+
+def _read(arguments: Sequence[str]) -> tuple[list[Run], list[str]]:
+    paths, problems = find_runs(arguments)
+    runs = []
+    for path in paths:
+        run, wrong = read_run(path)
+        problems += wrong
+        if run is not None:
+            runs.append(run)
+    return runs, problems
+
+
+def _common_folder(arguments: Sequence[str], runs: Sequence[Run]) -> Path:
+    """The folder that was given, or the innermost one that holds all runs."""
+    if not runs:
+        return Path()
+    if len(arguments) == 1 and Path(arguments[0]).is_dir() and runs[0].path != Path(arguments[0]):
+        return Path(arguments[0])
+    return Path(os.path.commonpath([run.path.parent for run in runs]))
+
+
+def _report(
+    comparison: Comparison, board: ScoreBoard, notes: Sequence[str], problems: Sequence[str]
+) -> Report:
+    style = looks(comparison.core_of)
+    few = len(comparison.series) <= 4 and len(comparison.games) <= 2
+    seeds = sorted({len(members) for members in comparison.cells.values()})
+    seed_text = count(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    under = f", trained under {comparison.protocol}" if comparison.protocol else ""
+    return Report(
+        f"{', '.join(comparison.series)} on {join(comparison.games)}"
+        if few
+        else f"{len(comparison.series)} series on {count(len(comparison.games), 'game')}",
+        f"{count(len(comparison.runs()), 'run')}, {seed_text} of each series{under}.",
+        [
+            Section("In short", points=[*score_sections.conclusions(comparison, board), *notes]),
+            curve_sections.learning(comparison, style),
+            score_sections.scores(comparison, board),
+            score_sections.aggregates(comparison, board, style),
+            score_sections.improvement(comparison, board, style),
+            *relative(comparison, board),
+            curve_sections.memory(comparison, style),
+            run_sections.published_differences(comparison, board),
+            run_sections.left_out(comparison, board, problems),
+            run_sections.runs(comparison, board),
+        ],
+    )
+
+
+def _provenance(config: CompareConfig, runs: Sequence[Run]) -> list[tuple[str, str]]:
+    words = ["deltabeast", "compare", *config.runs, *(["--published"] if config.published else [])]
+    words += ["--out", str(config.out)] if config.out else []
+    ours = versions()
+    made = [
+        ("command", shlex.join(words)),
+        ("deltabeast", f"{ours['deltabeast']}, commit {ours['commit'] or 'unknown'}"),
+        ("with", f"Python {ours['python']}, NumPy {ours['numpy']}, matplotlib {version('matplotlib')}"),
+        ("at", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
+    ]
+    for name, key in (("runs trained at commit", "commit"), ("runs trained with torch", "torch"),
+                      ("runs trained on", "platform")):  # fmt: skip
+        values = sorted({str(run.versions[key]) for run in runs if run.versions.get(key)})
+        made += [(name, ", ".join(values))] if values else []
+    return made
+
+
+def _write(out: Path, report: Report) -> None:
+    try:
+        for plot in report.plots():
+            path = out / "plots" / f"{plot.name}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(plot.figures.png)
+        for table in report.tables():
+            write_atomically(out / "tables" / f"{table.name}.csv", table.to_csv())
+        write_atomically(out / "report.md", to_markdown(report))
+        write_atomically(out / "report.html", to_html(report))
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise RunError(f"cannot write to {out}: {reason}; give another --out") from error
+
+
+def _write_layout(folder: Path, comparison: Comparison, board: ScoreBoard) -> None:
+    target = folder / "comparison" / "tensorboard"
+    try:
+        write_layout(target, comparison, board)
+    except OSError as error:
+        print(f"no TensorBoard layout: cannot write to {target}: {os.strerror(error.errno or 0)}")
+        return
+    logdir = shlex.quote(str(folder))
+    print(f"TensorBoard: tensorboard --logdir {logdir}, then http://localhost:6006/#custom_scalars")

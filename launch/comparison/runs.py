@@ -1,0 +1,248 @@
+"""Finding runs on disk, and reading what a comparison needs of them: small files, no weights."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ...envs import canonical_game
+from ..config import TrainConfig
+from ..runs.directory import (
+    checkpoint_paths,
+    core_name,
+    damaged_file,
+    eval_command,
+    read_config,
+    read_object,
+    was_truncated,
+)
+from ..runs.log import read_rows
+from ..units import parse_steps
+
+_DO_NOT_MATTER = {
+    *("game", "env", "core", "seed", "protocol"),  # what runs are grouped by
+    *("run_dir", "resume", "checkpoint_minutes", "milestone_steps", "log_seconds"),
+    *("device", "deterministic", "num_workers", "preset"),
+}
+"""Options that change nothing about what is learned, or that have a place of their own."""
+
+
+WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "lstm"})
+"""Cores that have the whole unroll under either `--bptt`, so that it is no setting of theirs."""
+TRUNCATED = "lstm, truncated"
+"""What an LSTM is called whose gradients an earlier version cut at every step: no run says so any more."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One file of a run's eval/. Returns are means of the repeats' means."""
+
+    path: Path
+    protocol: str | None
+    greedy: bool
+    step: int
+    episodes: int
+    """agent's episodes, over all repeats"""
+    life: float | None
+    """mean return of an agent's episode; a life under paper-code"""
+    game: float | None
+    """mean return of a whole game; None if none ended"""
+    time: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: who, how, and what it wrote down."""
+
+    path: Path
+    game: str
+    """ROM name, or the environment's id"""
+    core: str
+    """its name; of an LSTM whose gradients were cut at every step `TRUNCATED`, which is another baseline"""
+    seed: int | None
+    protocol: str | None
+    """the one it was trained under; None for environments that are no Atari games"""
+    settings: Mapping[str, Any]
+    """every option that changes what is learned"""
+    steps: int | None
+    """the budget; None where nothing says it"""
+    rows: Sequence[Mapping[str, float]]
+    evaluations: Sequence[Evaluation]
+    versions: Mapping[str, Any]
+
+    @property
+    def last_step(self) -> int:
+        """Agent steps learned from so far."""
+        return int(self.rows[-1]["step"]) if self.rows else 0
+
+
+def find_runs(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The runs that paths, globs and whole trees name, each once; and one line for each that names none."""
+    found: dict[Path, Path] = {}
+    problems = []
+    for argument in arguments:
+        paths = [Path(argument)]
+        if not paths[0].exists() and glob.has_magic(argument):
+            paths = [Path(path) for path in sorted(glob.glob(argument, recursive=True))]
+        runs = [run for path in paths for run in _runs_below(path)]
+        if not runs:
+            problems.append(f"no run at {argument}; give run directories, their folder, or a glob of them")
+        for run in runs:
+            found.setdefault(run.resolve(), run)
+    return list(found.values()), problems
+
+
+def _runs_below(path: Path) -> list[Path]:
+    """The directory itself if it is a run, or else every run below it."""
+    if not path.is_dir():
+        return []
+    if _is_run(path):
+        return [path]
+    below = []
+    for folder, names, _ in os.walk(path):
+        names.sort()
+        if _is_run(Path(folder)):
+            below.append(Path(folder))
+            names.clear()  # a run holds no other
+    return below
+
+
+def _is_run(path: Path) -> bool:
+    return (
+        (path / "config.json").is_file() or (path / "logs.csv").is_file() or (path / "checkpoints").is_dir()
+    )
+
+
+def read_run(path: Path) -> tuple[Run | None, list[str]]:
+    """A run, or None if too little of it is left; and a line for each thing that is wrong with it."""
+    wrong: list[str] = []
+    config = read_config(path)
+    checkpoint = next(reversed(checkpoint_paths(path)), None)
+    spec = read_object(checkpoint / "agent.json") if checkpoint else {}
+    if (path / "config.json").is_file() and not config:
+        wrong.append("config.json cannot be read" + ("; its checkpoint is read instead" if spec else ""))
+    known = {**config, **{name: value for name, value in spec.items() if value is not None}}
+    game = known.get("game") or known.get("env_id") or known.get("env")
+    core = core_name(str(known.get("core") or ""))
+    if not game or not core:
+        return None, [_left_out(path, [*wrong, "neither config.json nor a checkpoint says what it trained"])]
+    try:
+        game = canonical_game(game) if known.get("game") else str(game)
+    except ValueError as error:
+        return None, [_left_out(path, [*wrong, str(error)])]
+    rows = _rows(path, wrong)
+    evaluations = _evaluations(path, wrong)
+    if not rows and not evaluations:
+        wrong.append(f"it has no evaluation; make one with `{eval_command(path)}`")
+        return None, [_left_out(path, wrong)]
+    if checkpoint is None:
+        wrong.append("no checkpoint, so it cannot be evaluated; what it logged is used")
+    elif damaged := damaged_file(checkpoint):
+        wrong.append(f"{damaged} of its newest checkpoint is damaged; what it logged is used")
+    settings = _settings(path, config, spec)
+    if core in WITHOUT_FAST_WEIGHTS:
+        settings.pop("bptt", None)
+    if core == "lstm" and was_truncated(path):
+        core = TRUNCATED
+    versions = read_object(path / "config.json").get("versions")
+    run = Run(
+        path=path,
+        game=game,
+        core=core,
+        seed=_seed(path, config),
+        protocol=known.get("protocol") or (TRAINED_UNDER if known.get("game") else None),
+        settings=settings,
+        steps=_steps(config),
+        rows=rows,
+        evaluations=evaluations,
+        versions=versions if isinstance(versions, dict) else {},
+    )
+    return run, [f"{path}: {reason}" for reason in wrong]
+
+
+def _left_out(path: Path, reasons: Sequence[str]) -> str:
+    return f"{path}: left out; {'; '.join(reasons)}"
+
+
+TRAINED_UNDER = "paper-code"
+"""What `train` takes where no protocol is given."""
+
+
+def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that change what is learned; those an older run does not know have their defaults."""
+    origin = "elsewhere" if (path / "imported.json").is_file() else None
+    defaults = {
+        field.name: field.default
+        for field in fields(TrainConfig)
+        if field.name not in _DO_NOT_MATTER and isinstance(field.default, str | int | float | bool)
+    }
+    if config:
+        given = {name: value for name, value in config.items() if name not in _DO_NOT_MATTER}
+        settings = {"origin": origin or "deltabeast", **defaults, **given}
+    else:
+        settings = {"origin": origin or "unknown"}  # nothing is known but the agent
+    settings |= {name: spec[name] for name in ("stem", "core_options") if name in spec}  # auto is resolved
+    if isinstance(settings.get("core_options"), dict):
+        options = sorted(settings["core_options"].items())
+        settings["core_options"] = " ".join(f"{name} {value}" for name, value in options) or "default"
+    steps = _steps(config)
+    return settings | ({"steps": steps} if steps is not None else {})
+
+
+def _steps(config: Mapping[str, Any]) -> int | None:
+    try:
+        return parse_steps(str(config["steps"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def _seed(path: Path, config: Mapping[str, Any]) -> int | None:
+    if isinstance(config.get("seed"), int):
+        return int(config["seed"])
+    named = re.search(r"seed-?(\d+)$", path.name)
+    return int(named[1]) if named else None
+
+
+def _rows(path: Path, wrong: list[str]) -> list[dict[str, float]]:
+    log = path / "logs.csv"
+    if not log.is_file():
+        wrong.append("no logs.csv, so it has no learning curve")
+        return []
+    try:
+        rows = read_rows(log)
+    except (OSError, ValueError, TypeError) as error:
+        wrong.append(f"logs.csv is damaged ({error}), so it has no learning curve")
+        return []
+    return [row for row in rows if "step" in row and "time" in row]
+
+
+def _evaluations(path: Path, wrong: list[str]) -> list[Evaluation]:
+    found = []
+    for file in sorted((path / "eval").glob("*.json")):
+        try:
+            found.append(_evaluation(file))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            wrong.append(f"eval/{file.name} cannot be read; evaluate again with `{eval_command(path)}`")
+    return found
+
+
+def _evaluation(file: Path) -> Evaluation:
+    content = json.loads(file.read_text())
+    result = content["results"]["trained"]
+    life, game = result["summary"]["life"], result["summary"]["game"]
+    return Evaluation(
+        path=file,
+        protocol=content["protocol"],
+        greedy=bool(content["greedy"]),
+        step=int(content["step"]),
+        episodes=int(life["count"]) if life else 0,
+        life=float(life["mean"]) if life else None,
+        game=float(game["mean"]) if game else None,
+        time=str(content["time"]),
+    )

@@ -1,0 +1,198 @@
+"""One score a run: from its evaluation, or, where no run has one, from the end of its training."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...envs import find_protocol, human_normalized
+from ..runs.directory import eval_command
+from .curves import curve_of
+from .grouping import Cell, Comparison
+from .names import name_of
+from .runs import TRAINED_UNDER, Evaluation, Run
+
+_STEP_TOLERANCE = 0.05
+"""Share by which the steps of scores may differ: a run ends, or saves, a batch after its mark."""
+
+
+class Score(NamedTuple):
+    """What a run reached."""
+
+    run: Run
+    value: float
+    """mean return of the agent's episode: a life under paper-code, a game elsewhere"""
+    normalized: float | None
+    """its return over whole games, 0 for random play and 1 for a human; None where that is not known"""
+    step: int
+
+
+class ScoreBoard(NamedTuple):
+    """The scores of a comparison, by game and series."""
+
+    description: str
+    """what a score is, in a sentence"""
+    kind: str
+    """life return, game return or return"""
+    protocol: str | None
+    """that of the evaluation; None if there is none, or no Atari game"""
+    evaluated: bool
+    greedy: bool
+    cells: dict[Cell, list[Score]]
+    left_out: list[str]
+
+
+def score_board(comparison: Comparison) -> ScoreBoard:
+    """Score every run in the same way; those that cannot be are left out, with a line that says why."""
+    runs = comparison.runs()
+    ways = Counter((e.protocol, e.greedy) for run in runs for e in run.evaluations)
+    if not ways:
+        return _from_training(comparison)
+    atari = [way for way in ways if way[0] is not None]
+    wanted = min(atari or ways, key=lambda way: (-_runs_with(runs, way), way[0] != TRAINED_UNDER, not way[1]))
+    protocol, greedy = wanted
+    left_out: list[str] = []
+    cells: dict[Cell, list[Score]] = {}
+    for cell, members in comparison.cells.items():
+        scores = []
+        for run in members:
+            way = (protocol, greedy) if run.protocol else (None, greedy)
+            evaluation = _best_known(run, *way)
+            if evaluation is None:
+                left_out.append(_not_evaluated(run, *way))
+            elif (score := _score(run, evaluation)) is not None:
+                scores.append(score)
+            else:
+                left_out.append(f"{evaluation.path}: no episode in it; evaluate again with more episodes")
+        cells[cell] = _same_step(scores, left_out)
+    return ScoreBoard(
+        description=_describe(comparison, protocol, greedy),
+        kind=_kind(protocol),
+        protocol=protocol,
+        evaluated=True,
+        greedy=greedy,
+        cells={cell: scores for cell, scores in cells.items() if scores},
+        left_out=left_out,
+    )
+
+
+def unequal_steps(board: ScoreBoard) -> list[str]:
+    """A line for each game in which some series have trained longer than others."""
+    lines = []
+    for game in dict.fromkeys(game for game, _ in board.cells):
+        steps = {label: scores[0].step for (g, label), scores in board.cells.items() if g == game}
+        if min(steps.values()) < (1 - _STEP_TOLERANCE) * max(steps.values()):
+            named = ", ".join(f"{label} {step:,}" for label, step in steps.items())
+            lines.append(f"Scores on {name_of(game)} are of different steps: {named}.")
+    return lines
+
+
+def _runs_with(runs: Sequence[Run], way: tuple[str | None, bool]) -> int:
+    return sum(_best_known(run, *way) is not None for run in runs)
+
+
+def _best_known(run: Run, protocol: str | None, greedy: bool) -> Evaluation | None:
+    """Its evaluation in this way at the highest step: the one of most episodes, the newest of several.
+
+    A quick look of a few episodes, for a video say, does not displace a whole evaluation.
+    """
+    fitting = [e for e in run.evaluations if (e.protocol, e.greedy) == (protocol, greedy)]
+    return max(fitting, key=lambda e: (e.step, e.episodes, e.time), default=None)
+
+
+def _not_evaluated(run: Run, protocol: str | None, greedy: bool) -> str:
+    options = [*(["--protocol", protocol] if protocol else []), *([] if greedy else ["--sample"])]
+    command = eval_command(run.path, *options)
+    if not run.evaluations:
+        return f"{run.path}: no evaluation, so it has no score; make one with `{command}`"
+    others = {
+        f"{e.protocol or 'its environment'}, {'greedy' if e.greedy else 'sampled'}" for e in run.evaluations
+    }
+    return f"{run.path}: evaluated otherwise ({'; '.join(sorted(others))}), so it has no score; `{command}`"
+
+
+def _score(run: Run, evaluation: Evaluation) -> Score | None:
+    value = evaluation.life if evaluation.life is not None else evaluation.game
+    if value is None:
+        return None
+    whole = evaluation.game
+    normalized = human_normalized(run.game, whole) if run.protocol and whole is not None else None
+    return Score(run, value, normalized, evaluation.step)
+
+
+def _same_step(scores: list[Score], left_out: list[str]) -> list[Score]:
+    """Scores of a series at about the same step: what its median one is not is left out."""
+    if not scores:
+        return []
+    usual = statistics.median_low(score.step for score in scores)
+    kept = []
+    for score in scores:
+        if abs(score.step - usual) <= _STEP_TOLERANCE * usual:
+            kept.append(score)
+        else:
+            left_out.append(
+                f"{score.run.path}: evaluated at step {score.step:,}, others of its series at {usual:,}; "
+                "its score is left out"
+            )
+    return kept
+
+
+def _from_training(comparison: Comparison) -> ScoreBoard:
+    """Mean return of the last 100 training games, for runs that reached their budget."""
+    left_out: list[str] = []
+    cells: dict[Cell, list[Score]] = {}
+    lives = comparison.protocol is not None and find_protocol(comparison.protocol).life_ends_episode
+    for cell, members in comparison.cells.items():
+        scores = []
+        for run in members:
+            game = curve_of(run.rows, "game_return").y
+            returns = curve_of(run.rows, "life_return").y if lives and run.protocol else game
+            if not len(returns):
+                left_out.append(f"{run.path}: no game finished yet, so it has no score")
+                continue
+            if run.steps is not None and run.last_step < run.steps:
+                left_out.append(
+                    f"{run.path}: at step {run.last_step:,} of {run.steps:,}, so it has no score yet; "
+                    "its learning curve is drawn"
+                )
+                continue
+            normalized = human_normalized(run.game, float(game[-1])) if run.protocol and len(game) else None
+            scores.append(Score(run, float(returns[-1]), normalized, run.last_step))
+        cells[cell] = _same_step(scores, left_out)
+    kind = _kind(comparison.protocol)
+    return ScoreBoard(
+        description=f"No run has an evaluation, so a score is the mean {kind} of the last 100 training games "
+        "(lives, where an episode is one), with sampled actions. `deltabeast eval RUN` makes scores to "
+        "publish.",
+        kind=kind,
+        protocol=comparison.protocol,
+        evaluated=False,
+        greedy=False,
+        cells={cell: scores for cell, scores in cells.items() if scores},
+        left_out=left_out,
+    )
+
+
+def _kind(protocol: str | None) -> str:
+    if protocol is None:
+        return "return"
+    return "life return" if find_protocol(protocol).life_ends_episode else "game return"
+
+
+def _describe(comparison: Comparison, protocol: str | None, greedy: bool) -> str:
+    how = "greedy" if greedy else "with sampled actions"
+    under = f" under {protocol}" if protocol else ""
+    text = (
+        f"A score is a run's mean {_kind(protocol)} in its evaluation{under}, {how}: of several the one at "
+        "the highest step, of most episodes, and newest."
+    )
+    if protocol and find_protocol(protocol).life_ends_episode:
+        text += " It is the return of one life; human-normalised scores are of whole games."
+    if protocol != comparison.protocol:
+        text += f" The agents were trained under {comparison.protocol}."
+    others = {e.protocol for run in comparison.runs() for e in run.evaluations if e.protocol} - {protocol}
+    if others:
+        text += f" Evaluations under {', '.join(sorted(others))} are left out: they do not compare."
+    return text

@@ -1,0 +1,70 @@
+"""Sections on the runs: which are in, which are not, and how they differ from the published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..curves import training_seconds
+from ..differences import ABOUT_THE_PUBLISHED, differences
+from ..grouping import Comparison
+from ..names import name_of
+from ..relative import is_published
+from ..report import Section
+from ..scores import ScoreBoard
+from ..tables import Cell, Table
+
+
+def left_out(comparison: Comparison, board: ScoreBoard, problems: Sequence[str]) -> Section:
+    """Every run, score or file that is not in the report, and why."""
+    lines = left_out_lines(comparison, board, problems)
+    return Section("Left out", [] if lines else ["Nothing."], points=lines)
+
+
+def left_out_lines(comparison: Comparison, board: ScoreBoard, problems: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys([*problems, *comparison.left_out, *board.left_out]))
+
+
+def published_differences(comparison: Comparison, board: ScoreBoard) -> Section:
+    """Every difference to the published numbers, and what those numbers are."""
+    title = "Differences from the published numbers"
+    lines = differences(comparison, board)
+    if not any(is_published(game) for game in comparison.games):
+        return Section(title, lines)
+    text = ["How our scores are made otherwise than those of Irie et al. (2021), Tables 9 and 10:"]
+    return Section(title, text, points=[*lines, *(f"Published: {line}" for line in ABOUT_THE_PUBLISHED)])
+
+
+def runs(comparison: Comparison, board: ScoreBoard) -> Section:
+    """Every run that is in, and the settings they share."""
+    scored = {score.run.path: score.value for found in board.cells.values() for score in found}
+    rows: list[list[Cell]] = []
+    for (game, label), members in sorted(comparison.cells.items()):
+        for run in members:
+            minutes = float(training_seconds(run.rows)[-1]) / 60 if run.rows else None
+            seed = "" if run.seed is None else str(run.seed)
+            made = run.versions.get("commit"), run.versions.get("torch")
+            rows.append(
+                [
+                    name_of(game),
+                    label,
+                    str(run.path),
+                    seed,
+                    run.last_step or None,
+                    minutes,
+                    scored.get(run.path),
+                    *made,
+                ]
+            )
+    columns = ("game", "series", "run", "seed", "steps", "minutes", "score", "commit", "torch")
+    return Section("Runs", _shared_settings(comparison), tables=[Table("runs", columns, rows, 4)])
+
+
+def _shared_settings(comparison: Comparison) -> list[str]:
+    every = [run.settings for run in comparison.runs()]
+    shared = {
+        name: value
+        for name, value in every[0].items()
+        if name != "origin" and all(str(other.get(name)) == str(value) for other in every)
+    }
+    named = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shared.items())
+    return [f"Settings that all runs share: {named}."] if named else []

@@ -1,0 +1,100 @@
+"""Arrange the process for the machine it runs on: memory, threads, precision."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from collections.abc import Callable
+
+import torch
+
+from ...agents.stems import IMAGE_STEMS
+from ...envs import available_cores
+
+# Parameters of glibc's mallopt(3).
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+
+
+def prepare_process(threads: int | None = None) -> None:
+    """Keep memory, compute float32 in float32, and use so many threads, by default one for each core that the
+    process may really use. What every process does first.
+    """
+    keep_freed_memory()
+    keep_all_digits()
+    torch.set_num_threads(threads or available_cores())
+
+
+def keep_all_digits() -> None:
+    """Compute float32 in float32: cuDNN's convolutions would use TF32, which has 10 bits of its 23."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep freed memory instead of returning it to the kernel; True where it could.
+
+    Every layer of a learner's batch allocates up to some hundred megabytes. By default each is a fresh
+    mapping whose pages fault one by one: that costs half of the training speed on a CPU.
+    """
+    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 64 << 20), (_M_ARENA_MAX, 1))
+    return all([mallopt(parameter, value) == 1 for parameter, value in settings])
+
+
+def own_cores(count: int) -> list[int] | None:
+    """A core for each of `count` processes, or None where the cores are not all theirs, or cannot be told.
+
+    Where one process works on each core, waking a thread on another core costs more than it gains: emulation
+    and inference hand over to each other at every step.
+    """
+    if not hasattr(os, "sched_getaffinity"):  # macOS
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    return cores if 1 < count == len(cores) == available_cores() else None
+
+
+def pin(core: int) -> Callable[[], None]:
+    """Keep this thread, and those it starts from now on, on one core; gives what undoes it."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    return lambda: os.sched_setaffinity(0, before)
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto` is the first GPU if there is one; one that is named by its number becomes torch's current one.
+
+    Raises ValueError for a device that is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())):
+        raise ValueError(f"--device {name}: choose auto, cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            f"--device {name}: torch sees no GPU here; use --device cpu, or install torch with CUDA"
+        )
+    if index and int(index) >= torch.cuda.device_count():
+        raise ValueError(f"--device {name}: torch sees {torch.cuda.device_count()} GPUs, counted from 0")
+    if index:  # streams, events and graphs are made on the current one
+        torch.cuda.set_device(int(index))
+    return torch.device(name)
+
+
+def autocast_dtype(precision: str, device: torch.device, stem: str) -> torch.dtype | None:
+    """The dtype of the stem's arithmetic, None being float32.
+
+    `auto` takes bfloat16 for convolutions where the hardware has it: nothing else is slow enough to gain.
+    """
+    if precision == "auto":
+        precision = "bf16" if stem in IMAGE_STEMS and _has_bf16(device) else "fp32"
+    return torch.bfloat16 if precision == "bf16" else None
+
+
+def _has_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return bool(torch.cpu._is_avx512_bf16_supported())

@@ -1,0 +1,141 @@
+"""`deltabeast info RUN`: what a run is, how far it came, what it scored, and what it needs to go on."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..units import format_duration, format_score, parse_steps
+from .directory import (
+    checkpoint_paths,
+    damaged_file,
+    eval_command,
+    is_claimed,
+    no_run,
+    read_config,
+    read_object,
+    resume_command,
+)
+from .log import read_rows
+from .presets import overridden
+
+
+def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str]]:
+    """Labelled lines about a run. Reads only small files; no weights are loaded."""
+    config = read_config(run_dir)
+    checkpoints = [(path, read_object(path / "manifest.json")) for path in checkpoint_paths(run_dir)]
+    rows, damage = _read_log(run_dir)
+    if not config and not checkpoints and not rows:
+        raise UsageError(no_run(run_dir))
+    lines = [("run", str(run_dir)), ("trains", _subject(config, checkpoints))]
+    if preset := config.get("preset"):
+        changes = overridden(config)
+        lines.append(("preset", f"{preset}, but {', '.join(changes)}" if changes else str(preset)))
+    if source := read_object(run_dir / "imported.json"):
+        lines.append(("imported from", f"{source.get('file')}, SHA-256 {str(source.get('sha256'))[:16]}..."))
+    if not config and (run_dir / "config.json").is_file():
+        damage.insert(0, "config.json cannot be read, so its options are not known")
+    if checkpoints and (file := damaged_file(checkpoints[-1][0])):
+        damage.append(f"{file} of the newest checkpoint; eval and train go back to the one before")
+    lines += [("damaged", line) for line in damage]
+    held = is_claimed(run_dir)
+    if rows:
+        lines += _progress(rows[-1], config, time.time() if now is None else now)
+        best = [row["best_game_return"] for row in rows if "best_game_return" in row]
+        lines += _scores(rows) + ([("best game return", format_score(best[-1]))] if best else [])
+    lines.append(("checkpoints", _list_checkpoints(checkpoints)))
+    evaluations = sorted((run_dir / "eval").glob("*.json"), key=lambda path: path.stat().st_mtime)
+    lines += [("evaluation", _evaluation(path)) for path in evaluations]
+    videos = sorted((run_dir / "videos").glob("[!.]*.mp4"))
+    lines += [("video", str(path)) for path in videos]
+    lines.append(("disk", _disk(run_dir)))
+    if held:
+        lines.append(("held by", "another process, which trains here now"))
+    step = int(rows[-1]["step"]) if held and rows else int(checkpoints[-1][0].name) if checkpoints else 0
+    return lines + _remaining(step, config, rows, run_dir, held)
+
+
+def _remaining(
+    step: int, config: Mapping[str, Any], rows: list[dict[str, float]], run_dir: Path, held: bool
+) -> list[tuple[str, str]]:
+    """What is left to do from a step on, and the command that does it."""
+    try:
+        left = parse_steps(str(config["steps"])) - step
+    except (KeyError, ValueError):
+        return []
+    if left <= 0:
+        return [("next", f"finished; {eval_command(run_dir)}")]
+    speed = next((row["sps"] for row in reversed(rows) if row.get("sps")), None)
+    duration = f", {format_duration(left / speed)} at {speed:,.0f} steps/s" if speed else ""
+    lines = [("remaining", f"{left:,} steps{duration}")]
+    return lines if held else [*lines, ("to go on", resume_command(config, run_dir))]
+
+
+def _read_log(run_dir: Path) -> tuple[list[dict[str, float]], list[str]]:
+    """The rows of its log, and what is wrong with it."""
+    try:
+        return read_rows(run_dir / "logs.csv"), []
+    except FileNotFoundError:
+        return [], []
+    except (OSError, ValueError, TypeError):
+        return [], ["logs.csv cannot be read, so its progress is not known"]
+
+
+def _disk(run_dir: Path) -> str:
+    used = sum(path.stat().st_size for path in run_dir.rglob("*") if path.is_file())
+    return f"{used / 1e6:,.1f} MB here, {shutil.disk_usage(run_dir).free / 1e9:,.1f} GB free"
+
+
+def _subject(config: Mapping[str, Any], checkpoints: list[tuple[Path, dict[str, Any]]]) -> str:
+    spec = read_object(checkpoints[-1][0] / "agent.json") if checkpoints else {}
+    known = {**config, **{key: value for key, value in spec.items() if value is not None}}
+    name = known.get("game") or known.get("env_id") or known.get("env") or "unknown environment"
+    parts = [name, known.get("core"), known.get("stem"), known.get("protocol")]
+    seed = known.get("seed")
+    return " · ".join(str(part) for part in [*parts, f"seed {seed}" if seed is not None else None] if part)
+
+
+def _progress(row: Mapping[str, float], config: Mapping[str, Any], now: float) -> list[tuple[str, str]]:
+    goal = f" of {config['steps']}" if "steps" in config else ""
+    speed = f", {row['sps']:,.0f} steps/s" if "sps" in row else ""
+    ago = format_duration(max(0.0, now - row["time"]))
+    return [("progress", f"step {int(row['step']):,}{goal}{speed}, last row {ago} ago")]
+
+
+def _scores(rows: list[dict[str, float]]) -> list[tuple[str, str]]:
+    """The newest score of each kind, with the step of its row."""
+    lines = []
+    for key, label in (("game_return", "game return"), ("life_return", "life return")):
+        row = next((row for row in reversed(rows) if key in row), None)
+        where = f" (last 100, step {int(row['step']):,})" if row else ""
+        lines.append((label, f"{format_score(row[key])}{where}" if row else "none finished yet"))
+    return lines
+
+
+def _list_checkpoints(checkpoints: list[tuple[Path, dict[str, Any]]]) -> str:
+    names = [
+        f"{int(path.name):,}{' (kept)' if manifest.get('milestone') else ''}"
+        for path, manifest in checkpoints
+    ]
+    return ", ".join(names) or "none"
+
+
+def _evaluation(path: Path) -> str:
+    content = read_object(path)
+    try:
+        summary = content["results"]["trained"]["summary"]
+        parts = [
+            f"{kind} {format_score(score['mean'])} ± {format_score(score['std'], score['mean'])}"
+            for kind in ("life", "game")
+            if (score := summary[kind])
+        ]
+        protocol = f", {content['protocol']}" if content["protocol"] else ""
+        how = "greedy" if content["greedy"] else "sampled"
+        size = f"{content['repeats']} x {content['episodes']} episodes"
+        return f"step {content['step']:,}{protocol}, {how}, {size}: {', '.join(parts)}"
+    except (KeyError, TypeError, ValueError):
+        return f"{path.name} cannot be read"

@@ -1,0 +1,195 @@
+"""The run directory: where it is, whose it is, how it was configured."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ..config import TrainConfig
+from ..errors import UsageError
+from .presets import preset_config
+
+
+def default_run_dir(config: TrainConfig) -> Path:
+    """runs/<game or environment>/<core>/seed-<n>: TensorBoard compares games, cores and seeds by path."""
+    game = config.game or (config.env or "").split(":")[-1].replace("/", "-")
+    core = core_name(config.core)
+    names = [name.replace(":", ".") for name in (core, core if ":" in core else core.replace("_", "-"))]
+    paths = [Path("runs") / game / name / f"seed-{config.seed}" for name in names]
+    return next((path for path in paths if path.exists()), paths[0])  # earlier versions wrote rdn-large
+
+
+def core_name(name: str) -> str:
+    """The same as `cores.core_name`, whose import would import torch."""
+    return name if ":" in name else name.replace("-", "_")
+
+
+@contextmanager
+def claim(run_dir: Path) -> Iterator[None]:
+    """Hold the run directory for this process alone; a claim ends with its process, however it ends.
+
+    Raises UsageError if the directory cannot be written or another process trains in it.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = (run_dir / ".lock").open("w")
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise UsageError(f"cannot write to {run_dir}: {reason}; give another --run-dir") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another process trains in {run_dir}; stop it or give another --run-dir"
+            ) from None
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise UsageError(f"cannot lock {run_dir}: {reason}; give another --run-dir") from error
+        yield
+
+
+def is_claimed(run_dir: Path) -> bool:
+    """Whether a process trains in the run directory now."""
+    try:
+        with (run_dir / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # never trained in here, or not to be asked
+        return False
+    return False
+
+
+def no_run(path: Path) -> str:
+    """What to say of a path that is no run: which runs are below it."""
+    depths = ("*", "*/*", "*/*/*")
+    below = [str(found.parent) for depth in depths for found in sorted(path.glob(f"{depth}/config.json"))]
+    if not below:
+        return f"no run at {path}; give a directory such as runs/gopher/rdn/seed-1"
+    more = f" and {len(below) - 3} more" if len(below) > 3 else ""
+    return f"no run at {path}; give one below it: {', '.join(below[:3])}{more}"
+
+
+def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
+    """The command that goes on with a run, from the options in its config.json."""
+    words = ["deltabeast train"]
+    for name, default in vars(preset_config(saved.get("preset"))).items():
+        value = saved.get(name, getattr(TrainConfig, name, default))
+        named = name in ("core", "preset") and value is not None
+        if name in ("run_dir", "resume", "cores", "seeds") or (value == default and not named):
+            continue
+        words.append(option_words(name, value))
+    return " ".join([*words, option_words("run_dir", run_dir)])
+
+
+def option_words(name: str, value: object) -> str:
+    """An option as it is typed: `--learning-rate 0.001`, `--deterministic`, `--no-rmsprop-corrected`."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    values = [word for pair in value.items() for word in pair] if isinstance(value, dict) else [value]
+    return shlex.join([f"--{flag}", *map(str, values)])
+
+
+def eval_command(run_dir: Path, *options: str) -> str:
+    """The command that evaluates a run."""
+    return shlex.join(["deltabeast", "eval", str(run_dir), *options])
+
+
+_FORMAT = 2
+"""Of config.json. Before it had a number, `--bptt per_step` cut the gradients of every core, with or without
+fast weights."""
+
+
+def was_truncated(run_dir: Path) -> bool:
+    """Whether the run is so old that `per_step` cut its gradients whatever its core."""
+    old = read_object(run_dir / "config.json").get("format", 1) < _FORMAT
+    return old and read_config(run_dir).get("bptt") == "per_step"
+
+
+def write_config(run_dir: Path, config: TrainConfig) -> None:
+    """Write config.json: the configuration and the versions it ran with."""
+    settings = {
+        key: str(value) if isinstance(value, Path) else value for key, value in asdict(config).items()
+    }
+    content = {"format": _FORMAT, "config": settings, "versions": versions()}
+    temporary = run_dir / ".config.json"
+    temporary.write_text(json.dumps(content, indent=2) + "\n")
+    temporary.rename(run_dir / "config.json")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty if there is none that can be read."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """The options in config.json; empty if there is none that can be read."""
+    try:
+        return dict(json.loads((run_dir / "config.json").read_text())["config"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def checkpoint_paths(run_dir: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first.
+
+    `agents.find_checkpoints` finds the same ones, but importing it imports torch.
+    """
+    paths = [path.parent for path in (run_dir / "checkpoints").glob("*/manifest.json")]
+    paths = sorted((path for path in paths if path.name.isdecimal()), key=lambda path: -len(path.name))
+    newest = {int(path.name): path for path in paths}
+    return [newest[step] for step in sorted(newest)]
+
+
+def damaged_file(checkpoint: Path) -> str | None:
+    """The first file of a checkpoint that is not what its manifest says; None if all are.
+
+    `agents.load_agent` checks the same, but importing it imports torch.
+    """
+    digests = read_object(checkpoint / "manifest.json").get("sha256")
+    if not isinstance(digests, dict):
+        return "manifest.json"
+    for name, digest in digests.items():
+        try:
+            content = (checkpoint / name).read_bytes()
+        except OSError:
+            return str(name)
+        if hashlib.sha256(content).hexdigest() != digest:
+            return str(name)
+    return None
+
+
+def versions() -> dict[str, Any]:
+    """What a result depends on: packages, Python, platform, and the commit if this is a checkout."""
+    packages = ("deltabeast", "torch", "numpy", "gymnasium", "ale-py")
+    return {
+        **{name: version(name) for name in packages},
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,53 @@
+"""Named sets of options to begin from: `--preset NAME`. Single options override them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ..config import TrainConfig
+
+PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
+    # Irie et al. (2021), section 4.2 and appendix C, and the released code where they leave something open.
+    "published": {
+        "stem": "residual",
+        "precision": "fp32",
+        "bptt": "per_step",
+        "steps": "200M",
+        "milestone_steps": "50M",
+        "checkpoint_minutes": 10.0,
+        "unroll_length": 50,
+        "batch_size": 32,
+        "learning_rate": 6e-4,
+        "discount": 0.99,
+        "entropy_cost": 0.01,
+        "baseline_cost": 0.5,
+        "rmsprop_eps": 0.01,
+        "rmsprop_corrected": False,
+        "max_grad_norm": 40.0,
+    },
+}
+
+NOT_PUBLISHED: Final[Mapping[str, str]] = {
+    "actors": "one actor of 32 environments, in turns with the learner on a CPU, instead of 48 asynchronous "
+    "ones of a single environment",
+    "linear_transformer": "its query's gradient sees what is in memory, as it should; the published kernel "
+    "computed it from the current step alone",
+    "six_actions": "agents of Amidar and James Bond choose among all of the game's actions, not the first 6",
+    "environment": "the agent sees the 2 or 3 steps in which FIRE is pressed for it, though it does not "
+    "choose in them; they are masked from the policy loss, but count as agent steps; frames turn gray before "
+    "they are pooled; the first observation of a life comes with reward 0; the frame limit can come up to 30 "
+    "frames later; emulator version and random numbers are others (envs/README.md)",
+}
+"""Everything in which a run of `--preset published` is still not trained as the publication's were."""
+
+
+def preset_config(name: str | None) -> TrainConfig:
+    """What `deltabeast train` begins from: the defaults, or those of a preset."""
+    return TrainConfig(preset=name, **PRESETS[name]) if name in PRESETS else TrainConfig()  # type: ignore[arg-type, index]
+
+
+def overridden(config: Mapping[str, Any]) -> list[str]:
+    """The options in which a run differs from its preset, as `name value`; empty without a preset."""
+    values = PRESETS.get(str(config.get("preset")), {})
+    return [f"{name} {config[name]}" for name, value in values.items() if config.get(name, value) != value]

@@ -1,0 +1,203 @@
+"""`deltabeast import-torchbeast`: a run made of a checkpoint of TorchBeast or of the recurrent-fwp code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import shlex
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...agents import Agent, CheckpointError, Learner, find_checkpoints, save_checkpoint
+from ...agents.torchbeast import agent_spec, convert, mean_squares
+from ...cores import core_name
+from ...envs import action_meanings, canonical_game
+from ..config import TrainConfig
+from ..errors import RunError, UsageError
+from ..runs import published
+from ..runs.directory import claim, eval_command, write_config
+from ..runs.log import write_atomically
+from ..runs.presets import preset_config
+from ..units import format_steps, parse_steps
+from .plan import learner_config
+from .progress import Scores
+from .randomness import rng_states
+
+_FLAGS = {
+    "unroll_length": "unroll_length",
+    "batch_size": "batch_size",
+    "learning_rate": "learning_rate",
+    "discounting": "discount",
+    "entropy_cost": "entropy_cost",
+    "baseline_cost": "baseline_cost",
+    "epsilon": "rmsprop_eps",
+    "grad_norm_clipping": "max_grad_norm",
+}
+"""Their flag -> our option."""
+_WITHOUT = {"alpha": 0.99, "momentum": 0, "reward_clipping": "abs_one", "dropout": 0.0}
+"""Flags that have no option here, and the value that training takes."""
+
+
+def import_model(
+    model: Path, game: str, run_dir: Path, core: str | None = None, num_heads: int | None = None
+) -> list[str]:
+    """Write the run, and return what to say about it.
+
+    Raises UsageError, with nothing written, if the file or something else in this is wrong.
+    """
+    content, digest = _load(model)
+    flags = _mapping(content, "flags")
+    weights = content.get("model_state_dict", content)
+    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise UsageError(f"{model} holds no model_state_dict; give a model.tar of PolyBeast or recurrent-fwp")
+    if run_dir.exists() and (find_checkpoints(run_dir) or not run_dir.is_dir()):
+        raise UsageError(f"{run_dir} exists already; give another --run-dir")
+    try:
+        game = canonical_game(game)
+        spec = agent_spec(weights, num_heads or flags.get("num_head"))
+        notes = _check_actions(spec.num_actions, game)
+    except ValueError as error:
+        raise UsageError(f"cannot import {model}: {error}") from error
+    if core is not None and core_name(core) not in (spec.core, spec.core.removesuffix("_large")):
+        raise UsageError(f"{model} holds an agent with core {spec.core}, not {core}; give --core {spec.core}")
+    if num_heads is not None and spec.core != "linear_transformer":
+        raise UsageError(f"--num-heads {num_heads}: the tensors of {model} show its heads; omit it")
+    if (trained := flags.get("env")) and not _is_game(str(trained), game):
+        notes.append(f"check --game: its flags name {trained}, which is not {game}")
+    spec = replace(spec, game=game, protocol=published.PROTOCOL)
+    can_train = spec.num_actions == len(action_meanings(game))
+
+    agent = Agent(spec)
+    agent.load_state_dict(convert(weights))
+    config = _config(flags, agent, run_dir)
+    learner = Learner(agent, learner_config(config, parse_steps(config.steps)))
+    learner.steps = int(_mapping(content, "stats").get("step", 0))
+    learner.version = learner.steps // (config.unroll_length * config.batch_size)
+    try:
+        _restore_optimizer(learner, mean_squares(_mapping(content, "optimizer_state_dict"), weights))
+    except ValueError as error:
+        notes.append(f"training goes on with a new optimizer: {error}")
+    notes += [
+        f"training goes on with {name} {ours}, not {flags[name]}"
+        for name, ours in _WITHOUT.items()
+        if flags.get(name, ours) != ours
+    ]
+    state = {
+        "learner": learner.state_dict(),
+        "scores": Scores().state_dict(),
+        "actors": None,
+        "device": "cpu",
+        **rng_states(torch.device("cpu")),
+    }
+    source = {"file": model.name, "sha256": digest, "flags": {key: str(flags[key]) for key in sorted(flags)}}
+    with claim(run_dir):
+        try:
+            path = save_checkpoint(run_dir, learner.steps, agent, state, milestone=True)
+            if can_train:
+                write_config(run_dir, config)
+            write_atomically(run_dir / "imported.json", json.dumps(source, indent=2) + "\n")
+        except CheckpointError as error:
+            raise RunError(str(error)) from error
+        except OSError as error:
+            raise RunError(f"cannot write to {run_dir}: {os.strerror(error.errno or 0)}") from error
+    sizes = "".join(f", {name} {size}" for name, size in spec.core_options.items())
+    return [
+        f"{game} · {spec.core}{sizes} · {spec.num_actions} actions · step {learner.steps:,}: saved as {path}",
+        *notes,
+        f"next: {eval_command(run_dir)}"
+        + (f"; deltabeast info {shlex.quote(str(run_dir))} says how to train on" if can_train else ""),
+    ]
+
+
+def _load(model: Path) -> tuple[dict[str, Any], str]:
+    """What a file holds, and its SHA-256. Only tensors and plain values are ever built from it."""
+    try:
+        raw = model.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {model}: {os.strerror(error.errno or 0)}; give a model.tar") from error
+    damaged = f"{model} is damaged or no checkpoint of PyTorch; copy it again"
+    # The statistics beside the weights hold NumPy numbers, which old files look for in numpy.core.
+    scalar = np.float32(0).__reduce__()[0]
+    allowed: list[Any] = [np.dtype, *(type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8", "bool"))]
+    allowed += [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
+    try:
+        if zipfile.is_zipfile(model) and zipfile.ZipFile(model).testzip() is not None:
+            raise UsageError(damaged)  # torch reads on where a checksum is wrong
+        with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of protocols that it may not read: it says so when it cannot
+            content = torch.load(model, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UsageError(
+            f"{model} is damaged, or holds more than tensors and plain values, which is never loaded; "
+            "give a model.tar of PolyBeast or recurrent-fwp"
+        ) from error
+    except Exception as error:  # whatever bytes there are, torch may stumble over them in any way
+        raise UsageError(damaged) from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{model} holds a {type(content).__name__}; give a model.tar of PolyBeast")
+    return content, hashlib.sha256(raw).hexdigest()
+
+
+def _check_actions(num_actions: int, game: str) -> list[str]:
+    """Raises ValueError if the agent cannot have been trained on the game; what to say of its actions."""
+    available = len(action_meanings(game))
+    if num_actions == available:
+        return []
+    if num_actions != published.DEFAULT_ACTIONS or num_actions > available:
+        raise ValueError(f"its policy has {num_actions} actions, {game} has {available}; give its own --game")
+    return [
+        f"it chooses among the first {num_actions} of {available} actions: evaluation keeps to them, and "
+        "training cannot go on"
+    ]
+
+
+def _mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of the file; empty if there is none."""
+    part = content.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _is_game(name: str, game: str) -> bool:
+    try:
+        return canonical_game(name) == game
+    except ValueError:
+        return False
+
+
+def _config(flags: Mapping[str, Any], agent: Agent, run_dir: Path) -> TrainConfig:
+    """The options of a training run that goes on as theirs did."""
+    numbers = {name: value for name, value in flags.items() if isinstance(value, int | float) and value > 0}
+    same: dict[str, Any] = {ours: numbers[theirs] for theirs, ours in _FLAGS.items() if theirs in numbers}
+    config = replace(
+        preset_config("published"),
+        game=agent.spec.game,
+        core=agent.spec.core,
+        core_options=agent.spec.core_options,
+        stem=agent.spec.stem,  # type: ignore[arg-type]
+        protocol=published.PROTOCOL,
+        run_dir=run_dir,
+        **same,
+    )
+    config.num_envs = config.batch_size
+    if "total_steps" in numbers:
+        config.steps = format_steps(int(numbers["total_steps"]))
+    return config
+
+
+def _restore_optimizer(learner: Learner, squares: Mapping[str, Tensor]) -> None:
+    state = learner.optimizer.state_dict()
+    state["state"] = {
+        number: {"step": torch.tensor(float(learner.version)), "square_avg": squares[name]}
+        for number, (name, _) in enumerate(learner.agent.named_parameters())
+    }
+    learner.optimizer.load_state_dict(state)

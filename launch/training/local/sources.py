@@ -1,0 +1,203 @@
+"""Where the learner's batches come from: actors in turns, or in threads of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Protocol
+
+import torch
+
+from ....agents import Actor, Unroll, join, split
+
+_PATIENCE = 30.0
+"""Seconds that actor threads may take to finish their unroll when the run ends."""
+
+
+class ActorError(RuntimeError):
+    """An actor raised; its exception is the cause."""
+
+
+class Source(Protocol):
+    """Yields batches of exactly `batch_size` unrolls; leaving its context stops the actors."""
+
+    turn: int
+    """the actor that collects next, where they take turns"""
+
+    def __enter__(self) -> object: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def __iter__(self) -> Iterator[Unroll]: ...
+    def at_boundary(self) -> bool:
+        """Whether a checkpoint now would lose no part of an unroll that was handed over already."""
+        ...
+
+    def stage(self) -> str:
+        """What the actors are doing, for messages about what hangs."""
+        ...
+
+
+def batches(unrolls: Iterator[Unroll], batch_size: int) -> Iterator[Unroll]:
+    """Put unrolls together, or cut them, into batches of `batch_size` columns.
+
+    Each unroll's columns must be a divisor or a multiple of `batch_size`.
+    """
+    waiting: list[Unroll] = []
+    for unroll in unrolls:
+        if unroll.columns() >= batch_size:
+            yield from split(unroll, batch_size)
+            continue
+        waiting.append(unroll)
+        if sum(part.columns() for part in waiting) == batch_size:
+            batch = join(waiting)
+            waiting = []
+            yield batch
+
+
+class Lockstep(AbstractContextManager["Lockstep"]):
+    """Actors and learner take turns in one thread: nothing competes, and every unroll is acted with the
+    newest weights.
+    """
+
+    def __init__(
+        self,
+        actors: Sequence[Actor],
+        batch_size: int,
+        turn: int = 0,
+        before_waiting: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before_waiting` is called whenever an actor has to act before there is another batch."""
+        self.actors = actors
+        self.batch_size = batch_size
+        self.turn = turn % len(actors)
+        self._before_waiting = before_waiting
+        self._collected = 0
+        self._handed_over = 0
+
+    def __iter__(self) -> Iterator[Unroll]:
+        for batch in batches(self._unrolls(), self.batch_size):
+            self._handed_over += batch.num_steps
+            yield batch
+
+    def _unrolls(self) -> Iterator[Unroll]:
+        while True:
+            self._before_waiting()
+            try:
+                unroll = self.actors[self.turn].collect()
+            except Exception as error:
+                raise ActorError(f"actor {self.turn} failed: {error!r}") from error
+            self._collected += unroll.num_steps
+            self.turn = (self.turn + 1) % len(self.actors)
+            yield unroll
+
+    def at_boundary(self) -> bool:
+        return self._handed_over == self._collected
+
+    def stage(self) -> str:
+        return _stages(self.actors)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+class Threads(AbstractContextManager["Threads"]):
+    """Each actor in a thread of its own, ahead of the learner by at most a bounded queue.
+
+    The queue holds one batch, so an actor is at most a queue, an unroll and an update behind: a slow
+    learner stalls the actors, and neither memory nor policy lag grows. The batches end when `stop` is
+    set and the queue is empty.
+    """
+
+    def __init__(
+        self,
+        actors: Sequence[Actor],
+        batch_size: int,
+        stop: threading.Event,
+        on_start: Callable[[], None] = lambda: None,
+        before_waiting: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Each thread calls `on_start` first; `before_waiting` is called where the queue is found empty."""
+        self.actors = actors
+        self.batch_size = batch_size
+        columns = sum(actor.num_envs for actor in actors)
+        self._queue: queue.Queue[Unroll | ActorError] = queue.Queue(
+            max(1, len(actors) * batch_size // columns)
+        )
+        self.turn = 0
+        self._stop = stop
+        self._before_waiting = before_waiting
+        self._left = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(index, on_start), name=f"actor-{index}", daemon=True)
+            for index in range(len(actors))
+        ]
+
+    def __enter__(self) -> Threads:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __iter__(self) -> Iterator[Unroll]:
+        return batches(self._unrolls(), self.batch_size)
+
+    def _unrolls(self) -> Iterator[Unroll]:
+        while True:
+            if self._queue.empty():
+                self._before_waiting()
+            try:
+                item = self._queue.get(timeout=0.5)
+            except queue.Empty:
+                if self._stop.is_set():  # an actor that hangs must not keep the run from being saved
+                    return
+                continue
+            if isinstance(item, ActorError):
+                raise item
+            _keep_until_read(item)
+            yield item
+
+    def _run(self, index: int, on_start: Callable[[], None]) -> None:
+        try:
+            on_start()
+            while not self._left.is_set():
+                self._queue.put(self.actors[index].collect())
+        except BaseException as error:  # whatever it is: the learner must not wait for this thread for ever
+            failure = ActorError(f"actor {index} failed: {error!r}")
+            failure.__cause__ = error
+            self._queue.put(failure)
+
+    def at_boundary(self) -> bool:
+        """Always: what waits in the queue is lost at any time, and is no part of the run yet."""
+        return True
+
+    def stage(self) -> str:
+        return _stages(self.actors)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left.set()
+        deadline = time.monotonic() + _PATIENCE
+        for thread in self._threads:
+            while thread.is_alive() and time.monotonic() < deadline:
+                with contextlib.suppress(queue.Empty):
+                    self._queue.get_nowait()  # make room for what the thread may wait to put
+                thread.join(timeout=0.05)
+
+
+def _keep_until_read(unroll: Unroll) -> None:
+    """Let no actor's stream reuse the memory of an unroll before this thread's has done what it has to do."""
+    for tensor in unroll.tensors():
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+def _stages(actors: Sequence[Actor]) -> str:
+    return ", ".join(f"actor {index}: {actor.stopwatch.stage}" for index, actor in enumerate(actors))

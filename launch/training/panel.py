@@ -1,0 +1,252 @@
+"""What a person watching a run sees: a live panel on a terminal, one line per update anywhere else."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel as Frame
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ..units import format_duration, format_score
+
+PARTS = {"emulation": "blue", "inference": "cyan", "learning": "green", "waiting": "yellow"}
+"""The parts of a run's time, in the order of the bar, with their colours."""
+
+REMEDIES = {
+    "emulation": "more CPU cores would help",
+    "inference": "a GPU or more environments per batch would help",
+    "learning": "a GPU, or a faster one, or a smaller core would help",
+    "waiting": "more actors or a longer queue may help",
+}
+
+MAX_WIDTH = 100
+SPEED_WINDOW = 60.0
+FIRST_LOOK = 5.0
+"""Seconds after the first update in which the speed shows how long a run will take."""
+
+
+def verdict(shares: Mapping[str, float]) -> str:
+    """One sentence: which part of its time bounds a run, and what would help.
+
+    `shares` maps emulation, inference, learning and waiting to shares of the time, 0 to 1.
+    """
+    known = {part: shares[part] for part in PARTS if math.isfinite(shares.get(part, math.nan))}
+    if not known or max(known.values()) <= 0:
+        return "Not measured yet."
+    first, *others = sorted(known, key=lambda part: -known[part])
+    if others and known[first] - known[others[0]] < 0.05:
+        return f"{first.capitalize()} and {others[0]} bound this run alike."
+    return f"{first.capitalize()} bounds this run: {REMEDIES[first]}."
+
+
+class Panel:
+    """Shows how a run goes. Use as a context manager; `update` at every log interval."""
+
+    def __init__(
+        self,
+        title: str,
+        total_steps: int,
+        start_step: int = 0,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.title = title
+        self.total_steps = total_steps
+        self.console = console or Console()
+        self._clock = clock
+        self._began = clock()
+        self._history = deque([(self._began, start_step)])
+        self._live: Live | None = None
+        self._first: tuple[float, int] | None = None
+        """time and step of the first update, before which there may be much to prepare"""
+        self._foretold = False
+
+    def __enter__(self) -> Panel:
+        if self.console.is_terminal:
+            self._live = Live(self._render({}), console=self.console, auto_refresh=False)
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def update(self, step: int, row: Mapping[str, float]) -> None:
+        """Show a row of metrics (the keys of logs.csv) at an agent step."""
+        now = self._clock()
+        self._history.append((now, step))
+        while len(self._history) > 2 and now - self._history[1][0] >= SPEED_WINDOW:
+            self._history.popleft()
+        known = {key: float(value) for key, value in row.items() if math.isfinite(value)}
+        if self._live is not None:
+            self._live.update(self._render(known), refresh=True)
+        else:
+            self._print(self._line(known))
+
+    def foretell(self, step: int) -> None:
+        """After an update: say once, soon after the first one, how long the run will take."""
+        now = self._clock()
+        since, first = self._first = self._first or (now, step)
+        if self._foretold or now < since + FIRST_LOOK or step <= first:
+            return
+        self._foretold = True
+        speed = (step - first) / (now - since)
+        minutes = math.ceil((self.total_steps - step) / speed / 60)
+        text = format_duration(60 * minutes) if minutes > 90 else f"{minutes} minute{'s' * (minutes != 1)}"
+        self.message(f"about {text} to go at {speed:,.0f} steps/s")
+
+    def measure_from(self, step: int) -> None:
+        """Measure speed from now and here: the run begins only now, or again from an earlier step."""
+        self._history = deque([(self._clock(), step)])
+
+    def message(self, text: str) -> None:
+        """Say something above the panel, or on a line of its own."""
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        # soft_wrap: a line of a log file is one line however narrow the console believes it to be.
+        self.console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+    def _speed(self) -> float | None:
+        """Agent steps per second over the last minute."""
+        (then, first), (now, last) = self._history[0], self._history[-1]
+        return (last - first) / (now - then) if now > then else None
+
+    def _eta(self) -> float | None:
+        speed = self._speed()
+        return max(0.0, (self.total_steps - self._history[-1][1]) / speed) if speed else None
+
+    def _share_done(self) -> str:
+        return f"{min(self._history[-1][1] / max(self.total_steps, 1), 1.0):.1%}"
+
+    def _line(self, row: Mapping[str, float]) -> str:
+        step = self._history[-1][1]
+        parts = [
+            f"step {step:,} of {self.total_steps:,} ({self._share_done()})",
+            f"{_count(row.get('sps_10s', row.get('sps')))} SPS (60 s: {_count(self._speed())})",
+            f"ETA {format_duration(self._eta())}",
+            f"game {_score(row.get('game_return'))}",
+            f"life {_score(row.get('life_return'))}",
+            f"best {_score(row.get('best_game_return'))}",
+            f"loss {_metric(row.get('total_loss'))}",
+            f"entropy {_metric(row.get('entropy'))}",
+            f"lag {_metric(row.get('policy_lag'))}",
+        ]
+        shares = _shares(row)
+        if shares:
+            parts.append(", ".join(f"{part} {share:.0%}" for part, share in shares.items()))
+        return " | ".join(parts)
+
+    def _render(self, row: Mapping[str, float]) -> Frame:
+        width = min(self.console.width, MAX_WIDTH)
+        inner = width - 4
+        elapsed = format_duration(self._clock() - self._began)
+        return Frame(
+            Group(
+                self._progress(row, inner), Text(), _figures(row), Text(),
+                *_time_use(_shares(row), inner, self.console.options.ascii_only),
+            ),
+            title=Text(self.title, style="bold"),
+            title_align="left",
+            subtitle=Text(f"running for {elapsed}", style="dim"),
+            subtitle_align="right",
+            border_style="bright_black",
+            width=width,
+        )  # fmt: skip
+
+    def _progress(self, row: Mapping[str, float], width: int) -> Group:
+        step = self._history[-1][1]
+        head = Table.grid(expand=True)
+        head.add_column()
+        head.add_column(justify="right")
+        head.add_row(
+            Text.assemble((f"{step:,}", "bold"), f" of {self.total_steps:,} agent steps"),
+            Text.assemble((self._share_done(), "bold"), f"   ETA {format_duration(self._eta())}"),
+        )  # fmt: skip
+        bar = Table.grid()  # the bar alone would not end its line
+        bar.add_row(ProgressBar(total=max(self.total_steps, 1), completed=step, width=width))
+        speed = Text.assemble(
+            (_count(row.get("sps_10s", row.get("sps"))), "bold"), " steps/s over 10 s   ",
+            (_count(self._speed()), "bold"), " over 60 s",
+        )  # fmt: skip
+        return Group(head, bar, speed)
+
+
+def _figures(row: Mapping[str, float]) -> Table:
+    """The scores on the left, what the learner says of itself on the right."""
+    lag = _metric(row.get("policy_lag"))
+    if "policy_lag_max" in row:
+        lag += f" (max {_count(row['policy_lag_max'])})"
+    left = [
+        ("game return", _score(row.get("game_return")), "bold"),
+        ("life return", _score(row.get("life_return")), ""),
+        ("best game", _score(row.get("best_game_return")), ""),
+        ("episodes", _count(row.get("episodes")), ""),
+    ]
+    right = [
+        ("total loss", _metric(row.get("total_loss"))),
+        ("policy, value", f"{_metric(row.get('policy_loss'))}, {_metric(row.get('baseline_loss'))}"),
+        ("entropy", _metric(row.get("entropy"))),
+        ("policy lag", lag),
+    ]
+    table = Table.grid(expand=True, padding=(0, 1, 0, 0))
+    table.add_column(style="bright_black", no_wrap=True)
+    table.add_column(justify="right", ratio=1, no_wrap=True)
+    table.add_column(width=1)
+    table.add_column(style="bright_black", no_wrap=True)
+    table.add_column(justify="right", ratio=1, no_wrap=True)
+    table.add_row(Text("last 100 episodes", style="bold"), "", "", Text("learner", style="bold"), "")
+    for (name, value, style), (other, figure) in zip(left, right, strict=True):
+        table.add_row(name, Text(value, style=style), "", other, figure)
+    return table
+
+
+def _time_use(shares: Mapping[str, float], width: int, ascii_only: bool) -> list[Text]:
+    """The bar of where the time goes, its legend, and the verdict."""
+    # The parts differ in glyph as well as in colour, for terminals and eyes without colour.
+    glyphs = dict(zip(PARTS, "#=-." if ascii_only else "█▓▒░", strict=True))
+    bar, legend = Text(), Text()
+    for part, cells in _cells(shares, width).items():
+        bar.append(glyphs[part] * cells, style=PARTS[part])
+    for part, share in shares.items():
+        legend.append(glyphs[part], style=PARTS[part])
+        legend.append(f" {part} {share:.0%}   ")
+    lines = [Text("where the time goes", style="bold")]
+    return [*lines, *([bar, legend] if shares else []), Text(verdict(shares))]
+
+
+def _cells(shares: Mapping[str, float], width: int) -> dict[str, int]:
+    """Divide `width` cells by the shares; the cells always add up to it."""
+    total, ends, before = sum(shares.values()), {}, 0.0
+    for part, share in shares.items():
+        before += share
+        ends[part] = round(width * before / total) if total else 0
+    starts = [0, *ends.values()]
+    return {part: end - start for (part, end), start in zip(ends.items(), starts, strict=False)}
+
+
+def _shares(row: Mapping[str, float]) -> dict[str, float]:
+    return {part: row[f"share_{part}"] for part in PARTS if f"share_{part}" in row}
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _score(value: float | None) -> str:
+    return "none" if value is None else format_score(value)
+
+
+def _metric(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.3g}"

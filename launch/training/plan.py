@@ -1,0 +1,260 @@
+"""From the options of `train` to what a run is built of; wrong options are refused here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from gymnasium.vector import VectorEnv
+
+from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem, find_checkpoints
+from ...cores import Core
+from ..config import TrainConfig
+from ..errors import UsageError
+from ..runs.directory import option_words, was_truncated
+
+
+def check(config: TrainConfig) -> None:
+    """Raise ValueError for what no part of the system would notice by itself."""
+    for name in ("num_envs", "num_actors", "num_workers", "batch_size", "unroll_length"):
+        if (getattr(config, name) or 1) < 1 or getattr(config, name) == 0:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
+    if not _fit(config.num_envs, config.batch_size):
+        raise ValueError(
+            f"--num-envs {config.num_envs} and --batch-size {config.batch_size}: "
+            "one must be a multiple of the other"
+        )
+    if config.game is None and config.env is None:
+        raise ValueError(
+            "no environment given; say --game gopher, or --env CartPole-v1 for any Gymnasium one"
+        )
+    if config.game is not None and config.env is not None:
+        raise ValueError(f"--game {config.game} and --env {config.env}: give one of them")
+    if config.game is None and config.protocol is not None:
+        raise ValueError(f"--protocol {config.protocol}: protocols are for --game, not for --env; omit it")
+    if config.deterministic and config.overlap == "on":
+        raise ValueError("--deterministic takes turns, so it excludes --overlap on")
+    if config.deterministic and config.compile == "on":
+        raise ValueError("--deterministic excludes --compile on, which may choose other code at every start")
+    if not 0 <= config.seed < 2**31:
+        raise ValueError(f"--seed {config.seed}: give a number from 0 to {2**31 - 1}")
+    for name in ("learning_rate", "rmsprop_eps", "max_grad_norm"):
+        if not 0 < getattr(config, name) < math.inf:
+            raise ValueError(f"--{name.replace('_', '-')} must be positive")
+    for name in ("entropy_cost", "baseline_cost", "checkpoint_minutes", "log_seconds"):
+        if not 0 <= getattr(config, name) < math.inf:
+            raise ValueError(f"--{name.replace('_', '-')} must not be negative")
+    if not 0 <= config.discount <= 1:
+        raise ValueError("--discount must lie between 0 and 1")
+
+
+_OF_RAY = ("ray_address", "actor_cpus", "actor_gpus", "num_learners", "learner_cpus")
+
+
+def check_local(config: TrainConfig) -> None:
+    """Raise UsageError for options that the local engine would pass over in silence."""
+    given = [name for name in _OF_RAY if getattr(config, name) != getattr(TrainConfig, name)]
+    if given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"{flags}: only with --engine ray; add that, or omit what it is for")
+
+
+def worker_count(config: TrainConfig, device: torch.device, cores: int) -> int:
+    """How many processes act and learn side by side. Raises ValueError if it cannot be as many as asked.
+
+    More than one only where a CPU does all the work in turns: a GPU is one for all, and one order of
+    summation is what `--deterministic` promises.
+    """
+    alone = None
+    if device.type != "cpu":
+        alone = f"--device {device.type}"
+    elif config.deterministic or config.overlap == "on" or config.num_actors > 1:
+        alone = "--deterministic, --overlap on and --num-actors"
+    if config.num_workers is None:
+        shared = math.gcd(config.num_envs, config.batch_size)
+        return 1 if alone else max(n for n in range(1, min(cores, shared) + 1) if shared % n == 0)
+    count = config.num_workers
+    if count > 1 and alone:
+        raise ValueError(f"--num-workers {count}: {alone} leave it at 1")
+    if config.num_envs % count or config.batch_size % count:
+        raise ValueError(
+            f"--num-workers {count}: it must divide --num-envs {config.num_envs} and "
+            f"--batch-size {config.batch_size}"
+        )
+    return count
+
+
+def _fit(num_envs: int, batch_size: int) -> bool:
+    """Whether unrolls of so many environments can be cut up or put together to batches."""
+    return max(num_envs, batch_size) % min(num_envs, batch_size) == 0
+
+
+def overlaps(config: TrainConfig, device: torch.device) -> bool:
+    """Whether actors act while the learner learns; on CPUs both would fight for the same cores."""
+    return _pays(config.overlap, config, device)
+
+
+def compiles(config: TrainConfig, device: torch.device) -> bool:
+    """Whether the learner's work is compiled; on CPUs it brings nothing."""
+    return _pays(config.compile, config, device)
+
+
+def _pays(asked: str, config: TrainConfig, device: torch.device) -> bool:
+    """Whether an option is on that `auto` turns on with a GPU; `--deterministic` excludes it."""
+    return asked != "off" and not config.deterministic and (asked == "on" or device.type == "cuda")
+
+
+def groups(config: TrainConfig, device: torch.device) -> int:
+    """How many take an actor's environments between them: on a GPU two, where that can be; the games of one
+    are emulated while actions are chosen for the other."""
+    fits = config.num_envs % 2 == 0 and _fit(config.num_envs // 2, config.batch_size)
+    return 2 if device.type == "cuda" and overlaps(config, device) and fits else 1
+
+
+def emulator_threads(config: TrainConfig, device: torch.device, threads: int) -> int:
+    """How many of a process's threads step one actor's games: actors that act at the same time share them."""
+    return max(1, threads // config.num_actors) if overlaps(config, device) else threads
+
+
+def share(config: TrainConfig, count: int) -> TrainConfig:
+    """What one of `count` processes does of a run."""
+    return replace(config, num_envs=config.num_envs // count, batch_size=config.batch_size // count)
+
+
+def check_resume(config: TrainConfig, run_dir: Path) -> None:
+    """Raise UsageError if what the run directory holds is not what `--resume` asks for."""
+    exists = bool(find_checkpoints(run_dir))
+    if config.resume == "must" and not exists:
+        raise UsageError(f"--resume must: no checkpoint in {run_dir}; start the run without it")
+    if config.resume == "never" and exists:
+        raise UsageError(f"--resume never: {run_dir} already holds a run; give another --run-dir or --seed")
+
+
+def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None:
+    """Raise UsageError if the run to go on with is another agent's."""
+    # The protocol may set the number of actions, and the environment the shape: causes come first.
+    causes = ("game", "env_id", "protocol", "core", "stem")
+    for name in dict.fromkeys((*causes, *AgentSpec.__dataclass_fields__)):
+        old, new = getattr(saved, name), getattr(wanted, name)
+        if old != new:
+            raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
+
+
+_MAY_CHANGE = {
+    *("game", "env", "core", "core_options", "stem", "protocol"),  # the agent's: check_same_agent
+    *(
+        "steps",
+        "device",
+        "precision",
+        "num_envs",
+        "num_actors",
+        "num_workers",
+        "engine",
+        "ray_address",
+        "actor_cpus",
+        "actor_gpus",
+        "num_learners",
+        "learner_cpus",
+        "overlap",
+        "compile",
+        "deterministic",
+        "run_dir",
+        "resume",
+        "cores",
+        "seeds",
+        "preset",  # its options are compared one by one
+    ),
+    *("checkpoint_minutes", "milestone_steps", "log_seconds"),
+}
+
+
+def check_not_truncated(config: TrainConfig, core: Core, run_dir: Path) -> None:
+    """Raise UsageError for an LSTM, or another memory without fast weights, that was cut at every step."""
+    if was_truncated(run_dir) and not core.has_fast_weights and core.initial_state(1):
+        raise UsageError(
+            f"{run_dir} holds a {config.core} whose gradients an earlier version cut at every step; "
+            "--bptt per_step no longer does that without fast weights: give another --run-dir"
+        )
+
+
+def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core, run_dir: Path) -> None:
+    """Raise UsageError if the run would go on learning otherwise than it did: two experiments in one log."""
+    defaults = vars(TrainConfig())  # of a run that is older than an option
+    differing = [
+        name
+        for name, new in vars(config).items()
+        if name not in _MAY_CHANGE
+        and saved.get(name, defaults[name]) != new
+        and not (name == "bptt" and not core.has_fast_weights)  # where both are the same
+    ]
+    if saved and differing:
+        old, new = (
+            " ".join(option_words(name, options.get(name, defaults[name])) for name in differing)
+            for options in (saved, vars(config))
+        )
+        preset = f"with --preset {saved['preset']}" if saved.get("preset") else "without a preset"
+        begun = f", begun {preset}" if saved.get("preset") != config.preset else ""
+        raise UsageError(
+            f"{run_dir} holds a run with {old}, not {new}{begun}; "
+            f"give that to go on with it, or another --run-dir for a run of its own"
+        )
+
+
+def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
+    """The agent that fits the environment."""
+    shape = tuple(env.single_observation_space.shape or ())
+    return AgentSpec(
+        observation_shape=shape,
+        num_actions=int(env.single_action_space.n),  # type: ignore[attr-defined]
+        core=config.core,
+        stem=default_stem(shape) if config.stem == "auto" else config.stem,
+        core_options=dict(config.core_options),
+        game=config.game,
+        env_id=config.env,
+        protocol=config.protocol,
+    )
+
+
+def left_out_notes(env: VectorEnv) -> list[str]:
+    """What to say about parts of the environment's observations that are kept from the agent."""
+    parts = getattr(env, "left_out", ())
+    return [f"warning: left out of the observations, not being numbers: {', '.join(parts)}"] if parts else []
+
+
+def make_learner(agent: Agent, config: TrainConfig, total_steps: int) -> Learner:
+    """The learner of an agent that is where it learns."""
+    return Learner(
+        agent,
+        learner_config(config, total_steps),
+        # Warming up draws random numbers, so that a resume would not repeat what a graph did.
+        capture=not config.deterministic,
+        compile=compiles(config, agent.policy.weight.device),
+    )
+
+
+def learner_config(config: TrainConfig, total_steps: int) -> LearnerConfig:
+    return LearnerConfig(
+        total_steps=total_steps,
+        learning_rate=config.learning_rate,
+        discount=config.discount,
+        baseline_cost=config.baseline_cost,
+        entropy_cost=config.entropy_cost,
+        rmsprop_eps=config.rmsprop_eps,
+        rmsprop_corrected=config.rmsprop_corrected,
+        max_grad_norm=config.max_grad_norm,
+        bptt=config.bptt,
+    )
+
+
+def hyperparameters(config: TrainConfig, agent: Agent) -> dict[str, Any]:
+    """What TensorBoard shows beside a run."""
+    kept = {name: value for name, value in vars(config).items() if value is not None and name != "run_dir"}
+    return {**kept, "stem": agent.spec.stem, "parameters": count_parameters(agent)}
+
+
+def count_parameters(agent: Agent) -> int:
+    return sum(parameter.numel() for parameter in agent.parameters())

@@ -1,0 +1,112 @@
+"""What runs in an actor's process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ....agents import Actor, Agent, AgentSpec, split
+from ...config import TrainConfig
+from ...processes.machine import autocast_dtype, prepare_process
+from ..local.workers import make_env
+from . import cluster
+from .cluster import Ref, Where
+from .flat_weights import FlatWeights
+from .packing import pack
+
+_WEIGHTS_PATIENCE = 30.0
+"""Seconds that weights may take to come; then the actor goes on with those it has."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What an actor is told for its next unroll."""
+
+    version: int
+    weights: list[Ref]
+    """one reference, in a list: Ray would replace a bare one by what it refers to"""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What is known of an unroll without its data, which may have been cut into several."""
+
+    sequence: int
+    """of the first of them"""
+    num_steps: int
+    """of all of them"""
+    nbytes: int
+    seconds: Mapping[str, float]
+    """that this unroll took, by stage"""
+
+
+class ActorProcess:
+    """An `Actor` that hands its unrolls to the object store, cut into `columns` columns each."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        spec: AgentSpec,
+        seed: int,
+        columns: int,
+        state: Mapping[str, Any] | None,
+    ) -> None:
+        self._config = config
+        self._spec = spec
+        self._seed = seed
+        self._columns = columns
+        self._state = state
+        self._sequence = 0
+        self._rest_until = 0.0
+
+    def begin(self) -> Where:
+        """Build everything: here, since Ray tells less of what goes wrong in a constructor."""
+        config, spec = self._config, self._spec
+        threads = max(1, int(config.actor_cpus))
+        prepare_process(threads)
+        # Ray lets a process without a GPU of its own see all of the node's.
+        device = torch.device("cuda" if config.actor_gpus else "cpu")
+        agent = Agent(spec).to(device)
+        agent.autocast_dtype = autocast_dtype(config.precision, device, spec.stem)
+        self._weights = FlatWeights()
+        env = make_env(config, threads)
+        length, exact = config.unroll_length, config.deterministic
+        self._actor = Actor(env, agent, self._weights, length, self._seed, exact)
+        if self._state is not None:
+            self._actor.load_state_dict(self._state)
+        return cluster.where()
+
+    def collect(self, order: Order) -> tuple[Any, ...]:
+        """A Header, and the next unroll, packed."""
+        self._take_weights(order)
+        stopwatch = self._actor.stopwatch
+        before = dict(stopwatch.seconds)
+        unroll = self._actor.collect()
+        with stopwatch("packing"):
+            packed = [pack(part) for part in split(unroll, self._columns)]
+        seconds = {stage: now - before.get(stage, 0.0) for stage, now in stopwatch.seconds.items()}
+        header = Header(self._sequence, unroll.num_steps, sum(part.nbytes for part in packed), seconds)
+        self._sequence += len(packed)
+        return header, *packed
+
+    def _take_weights(self, order: Order) -> None:
+        """On a slow way they take at most half of the time, or it would carry nothing else."""
+        start = time.monotonic()
+        # Another version, not only a newer one: a learner that died goes back to its last checkpoint.
+        if order.version == self._weights.version or start < self._rest_until:
+            return
+        try:
+            self._weights.take(order.version, cluster.fetch(order.weights[0], _WEIGHTS_PATIENCE))
+        except (TimeoutError, cluster.ObjectGone):
+            if self._weights.version < 0:
+                raise
+        if not self._config.deterministic:
+            end = time.monotonic()
+            self._rest_until = end + (end - start)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._actor.state_dict()

@@ -1,0 +1,126 @@
+"""Several learners, one update: each has some columns of the batch, and all add up their gradients."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from ....agents import Agent, Episodes, NonFiniteError, Part
+
+PATIENCE = timedelta(seconds=120)
+"""For another learner, before it is given up."""
+ELSEWHERE = "a loss is not finite in another learner"
+
+
+class Collective:
+    """One learner's place among `world`; alone it has nothing to do.
+
+    Losses are sums over columns, so gradients are added, not averaged: what all learners then do is the
+    update of one learner with the whole batch, but for the order of the sums.
+    """
+
+    def __init__(self, rank: int, world: int, device: torch.device) -> None:
+        self.rank, self.world = rank, world
+        self._device = device
+        self._store: TCPStore | None = None
+
+    def host(self, address: str) -> tuple[str, int]:
+        """Open the place where the learners meet, at an address of this machine; gives address and port."""
+        server = socket.create_server((address, 0))
+        port: int = server.getsockname()[1]
+        # Left to itself the store would listen on every address of the machine.
+        self._store = TCPStore(
+            address,
+            port,
+            self.world,
+            True,
+            PATIENCE,
+            wait_for_workers=False,
+            master_listen_fd=server.detach(),
+        )
+        return address, port
+
+    def meet(self, place: tuple[str, int], address: str) -> None:
+        """Wait until all are there; `address` is this machine's."""
+        interface = _interface_of(address)
+        if interface is not None:  # the only one on which this process listens
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+        store = self._store or TCPStore(*place, self.world, False, PATIENCE)
+        backend = "nccl" if self._device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=PATIENCE, world_size=self.world, rank=self.rank, store=store)
+
+    def together(self, backward: Callable[[], Part], agent: Agent) -> list[Part]:
+        """Compute gradients and leave the sum of all learners' in `grad`; gives what came of all columns.
+
+        Episodes are this learner's alone. Raises NonFiniteError everywhere if it is raised anywhere.
+        """
+        if self.world == 1:
+            return [backward()]
+        part, failure = None, None
+        try:
+            part = backward()
+        except NonFiniteError as error:
+            failure = error
+        failures = torch.tensor(float(failure is not None), device=self._device)
+        dist.all_reduce(failures)
+        if failure is not None:
+            raise failure
+        if part is None or failures > 0:
+            raise NonFiniteError(ELSEWHERE)
+        self._add_gradients(agent)
+        return self._exchange(part)
+
+    def _add_gradients(self, agent: Agent) -> None:
+        parameters = list(agent.parameters())
+        flat = torch.cat([_gradient(p).flatten() for p in parameters])
+        dist.all_reduce(flat)
+        parts = flat.split([p.numel() for p in parameters])
+        for parameter, part in zip(parameters, parts, strict=True):
+            if parameter.grad is not None:
+                parameter.grad.copy_(part.view_as(parameter))
+
+    def _exchange(self, part: Part) -> list[Part]:
+        """Numbers travel as numbers: nothing is unpickled."""
+        names = sorted(part.metrics)
+        own = [float(part.num_steps), float(part.version), *(float(part.metrics[name]) for name in names)]
+        mine = torch.tensor(own, dtype=torch.float64, device=self._device)
+        everyone = [torch.empty_like(mine) for _ in range(self.world)]
+        dist.all_gather(everyone, mine)
+        parts = []
+        for rank, numbers in enumerate(everyone):
+            steps, version, *metrics = numbers.tolist()
+            episodes = part.episodes if rank == self.rank else Episodes()
+            parts.append(Part(dict(zip(names, metrics, strict=True)), int(steps), int(version), episodes))
+        return parts
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _interface_of(address: str) -> str | None:
+    """The network interface that has an IPv4 address, where that can be told (Linux)."""
+    if sys.platform != "linux":
+        return None
+    import fcntl
+
+    get_address = 0x8915  # SIOCGIFADDR
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(asker.fileno(), get_address, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # it has none
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None

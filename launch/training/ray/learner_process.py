@@ -1,0 +1,121 @@
+"""What runs in a learner's process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ....agents import Agent, AgentSpec, Episodes, Unroll, join
+from ...config import TrainConfig
+from ...processes.machine import autocast_dtype, prepare_process
+from ..plan import make_learner
+from ..randomness import rng_states, seed_everything, set_rng_states
+from . import cluster
+from .cluster import Ref, Where
+from .collective import Collective
+from .flat_weights import flatten, unflatten
+from .ledger import Identity
+from .packing import unpack
+
+FETCHERS = 4
+"""Threads that bring unrolls while the learner learns."""
+_FETCH_PATIENCE = 10.0
+"""Seconds that a thread waits for an unroll before others have their turn."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of an update, as every learner sees it; the episodes are those of its own columns."""
+
+    metrics: dict[str, float]
+    steps: int
+    version: int
+    episodes: Episodes
+    seconds: float
+
+
+class LearnerProcess:
+    """A `Learner` that gets its unrolls out of the object store; one of `world`, each with its columns."""
+
+    def __init__(
+        self, config: TrainConfig, spec: AgentSpec, device: str, total_steps: int, rank: int, world: int
+    ) -> None:
+        self._config = config
+        self._spec = spec
+        self._device = torch.device(device)
+        self._total_steps = total_steps
+        self._collective = Collective(rank, world, self._device)
+        self._unrolls: dict[Identity, Unroll] = {}
+
+    def begin(self) -> Where:
+        """Build everything: here, since Ray tells less of what goes wrong in a constructor."""
+        config, spec = self._config, self._spec
+        prepare_process(max(1, int(config.learner_cpus)))
+        seed_everything(config.seed + self._collective.rank, config.deterministic)
+        torch.backends.cudnn.benchmark = not config.deterministic
+        agent = Agent(spec).to(self._device)
+        agent.autocast_dtype = autocast_dtype(config.precision, self._device, spec.stem)
+        self._learner = make_learner(agent, config, self._total_steps)
+        self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
+        return cluster.where()
+
+    def host(self) -> tuple[str, int]:
+        """Let the learners meet here; gives address and port."""
+        return self._collective.host(cluster.node_address())
+
+    def meet(self, address: tuple[str, int]) -> None:
+        self._collective.meet(address, cluster.node_address())
+
+    def load(self, weights: NDArray[np.float32], state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        unflatten(self._learner.agent, weights)
+        self._learner.load_state_dict(state["learner"])
+        if self._collective.rank == 0 and "torch_rng" in state:
+            set_rng_states(state, self._device)
+
+    def fetch(self, identity: Identity, refs: Sequence[Ref]) -> bool:
+        """Bring an unroll here; False if it has not come yet. Raises ObjectGone if it never will."""
+        try:
+            packed = cluster.fetch(refs[0], _FETCH_PATIENCE)
+        except TimeoutError:
+            return False
+        if self._stream is None:
+            torch.set_num_threads(1)  # of this thread: the learner's have the cores
+            self._unrolls[identity] = unpack(packed, self._device)
+            return True
+        with torch.cuda.stream(self._stream):
+            self._unrolls[identity] = unpack(packed, self._device)
+        self._stream.synchronize()
+        return True
+
+    def update(self, identities: Sequence[Identity]) -> tuple[Report, NDArray[np.float32] | None]:
+        """Learn from unrolls that are here, all learners at the same time; the first gives the weights.
+
+        Raises NonFiniteError, everywhere, before any weight changes.
+        """
+        learner = self._learner
+        start = time.perf_counter()
+        batch = join([self._unrolls.pop(identity) for identity in identities])
+        # Weights of updates that a learner's death undid are no newer than these.
+        batch = replace(batch, version=min(batch.version, learner.version))
+        if self._stream is not None:
+            for tensor in batch.tensors():
+                tensor.record_stream(torch.cuda.current_stream())
+        parts = self._collective.together(lambda: learner.backward(batch), learner.agent)
+        metrics = dict(learner.step(parts))  # read here, where what is not finite can still be told
+        weights = flatten(learner.agent) if self._collective.rank == 0 else None
+        seconds = time.perf_counter() - start
+        return Report(metrics, learner.steps, learner.version, batch.episodes, seconds), weights
+
+    def state(self) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """What a checkpoint needs."""
+        return flatten(self._learner.agent), {
+            "learner": self._learner.state_dict(),
+            **rng_states(self._device),
+        }

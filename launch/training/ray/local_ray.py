@@ -1,0 +1,67 @@
+"""What keeps a Ray cluster of this machine alone to this machine, and to those who have its token."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+
+from ...errors import UsageError
+
+_AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_K8S_TOKEN_AUTH")
+"""What Ray reads in the environment about who may use a cluster."""
+
+
+@contextmanager
+def closed_to_others() -> Iterator[None]:
+    """What Ray starts meanwhile listens on 127.0.0.1 and asks for a token that it alone inherits.
+
+    Whatever the environment says; it is as before afterwards.
+    """
+    from ray._private import ray_constants
+
+    before = {name: os.environ.pop(name, None) for name in _AUTHENTICATION}
+    may_grow = ray_constants.ENABLE_RAY_CLUSTER
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+    # Where others may join, Ray takes the machine's own address for 127.0.0.1, and listens on all it has.
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        read_authentication()
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = may_grow
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def read_authentication() -> None:
+    """Let Ray read again who it is in the environment: it remembers this of the last cluster.
+
+    Raises UsageError if it is too old to ask anyone.
+    """
+    try:
+        from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+    except ImportError:
+        raise UsageError(
+            "--engine ray: this Ray knows no tokens, so that whoever reaches its ports can run code; "
+            "it takes 2.52 or later: pip install 'deltabeast[ray]'"
+        ) from None
+    Config.initialize("")  # before the token goes: whoever needs one and has none ends the process
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def private_folder() -> TemporaryDirectory[str]:
+    """A folder for Ray's sockets and logs that other users of the machine cannot enter.
+
+    In /tmp, unless RAY_TMPDIR says otherwise: the paths of sockets are short, and Ray's names are long.
+    Raises UsageError where nothing can be written.
+    """
+    parent = os.environ.get("RAY_TMPDIR", "/tmp")
+    try:
+        return TemporaryDirectory(prefix="ray-", dir=parent, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise UsageError(f"no folder for Ray in {parent}: {error.strerror}; set RAY_TMPDIR") from error

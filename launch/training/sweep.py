@@ -1,0 +1,281 @@
+"""A sweep: games x cores x seeds, each a run of the local engine on one node, queued on a cluster."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from ...agents import find_checkpoints
+from ...cores.registry import find_core
+from ...envs import canonical_game
+from ...envs.games import PAPER_GAMES
+from ..config import TrainConfig
+from ..errors import RunError, StoppedBySignal, UsageError
+from ..processes.machine import keep_all_digits, keep_freed_memory
+from ..processes.supervision import stop_signals
+from ..runs.directory import default_run_dir
+from ..units import parse_steps
+from .plan import check
+from .ray.cluster import Cluster, Handle, ProcessDied, Reply, Where, where
+from .ray.restarts import Restarts
+
+_SAVING = 120.0
+"""Seconds that runs may take to save when the sweep is asked to stop."""
+_STATUS = 60.0
+"""Seconds between lines that say how far the sweep is."""
+
+
+def runs_of(config: TrainConfig) -> list[TrainConfig]:
+    """The runs of a sweep, seed by seed, so that early results compare all games and cores.
+
+    Raises ValueError, or UsageError, for one that cannot be.
+    """
+    if config.seeds is not None and config.seeds < 1:
+        raise ValueError("--seeds must be at least 1")
+    if config.num_learners != 1 or config.actor_gpus:
+        raise ValueError("--num-learners, --actor-gpus: each run of a sweep is whole on one node; omit them")
+    if config.deterministic and config.num_workers not in (None, 1):
+        raise ValueError("--deterministic leaves --num-workers at 1")
+    games = list(PAPER_GAMES) if config.game == "paper20" else [config.game]
+    cores = config.cores or (config.core,)
+    seeds = range(1, config.seeds + 1) if config.seeds is not None else [config.seed]
+    runs = []
+    for seed, game, core in itertools.product(seeds, games, cores):
+        find_core(core)
+        name = game if game is None else canonical_game(game)
+        run = replace(config, game=name, core=core, seed=seed, cores=(), seeds=None)
+        run.engine, run.ray_address = "local", None
+        check(run)
+        path = default_run_dir(run)
+        root = config.run_dir or Path("runs")
+        run.run_dir = (root / path.relative_to("runs")).resolve()
+        runs.append(run)
+    return runs
+
+
+def is_finished(run: TrainConfig) -> bool:
+    assert run.run_dir is not None
+    saved = find_checkpoints(run.run_dir)
+    return bool(saved) and saved[-1].step >= parse_steps(run.steps)
+
+
+class RunProcess:
+    """One run in a process of the cluster, with as many threads as it has reserved cores."""
+
+    def __init__(self, cpus: float) -> None:
+        self._cores = max(1, int(cpus))
+        self._stop: threading.Event | None = None
+        self._stopped = False
+
+    def begin(self, marker: Path) -> Where:
+        """Raises RunError if this node does not see the sweep's files."""
+        place = where()
+        if not marker.exists():
+            raise RunError(
+                f"node {place.node} does not see {marker.parent}; give a --run-dir on a file system that all "
+                "nodes share"
+            )
+        return place
+
+    def train(self, run: TrainConfig) -> tuple[int, float | None]:
+        """Train, or go on; gives the agent steps reached and the mean game return."""
+        from .command import Trainer
+
+        keep_freed_memory()
+        keep_all_digits()
+        with ExitStack() as stack:
+            trainer = Trainer(run, stack, Console(quiet=True), self._cores)
+            self._stop = trainer.stop
+            if self._stopped:
+                trainer.stop.set()
+            trainer.run()
+            return trainer.steps, trainer.scores.row().get("game_return")
+
+    def stop(self) -> None:
+        """Let the run save and end."""
+        self._stopped = True
+        if self._stop is not None:
+            self._stop.set()
+
+
+@dataclass
+class Job:
+    """One run of a sweep, as the sweep sees it."""
+
+    run: TrainConfig
+    handle: Handle = None
+    where: Where | None = None
+    again_at: float | None = 0.0
+    """when it may be started; None once it has been"""
+    restarts: Restarts = field(default_factory=Restarts)
+
+    def __str__(self) -> str:
+        assert self.run.run_dir is not None
+        return "/".join(self.run.run_dir.parts[-3:])
+
+
+class Sweep:
+    """Runs that wait, run, and end; Ray decides which node takes the next."""
+
+    def __init__(
+        self, cluster: Cluster, runs: list[TrainConfig], root: Path, say: Callable[[str], None]
+    ) -> None:
+        self.waiting = [Job(run) for run in runs]
+        self.open: dict[int, Job] = {}
+        self.finished = 0
+        self.failed: list[str] = []
+        self._cluster = cluster
+        self._stopping = False
+        self._marker = root.resolve() / f".sweep-{uuid.uuid4().hex}"
+        self._say = say
+        self._numbers = itertools.count()
+
+    @contextmanager
+    def marked(self) -> Iterator[None]:
+        """A file by which a node shows that it sees the same folder."""
+        self._marker.parent.mkdir(parents=True, exist_ok=True)
+        self._marker.touch()
+        try:
+            yield
+        finally:
+            self._marker.unlink(missing_ok=True)
+
+    def start_due(self) -> None:
+        now = time.monotonic()
+        for job in [job for job in self.waiting if job.again_at is not None and job.again_at <= now]:
+            self.waiting.remove(job)
+            cpus, gpus = needs(job.run, self._cluster.total())
+            job.handle = self._cluster.start(RunProcess, cpus, cpus=cpus, gpus=gpus, groups={"stop": 1})
+            number = next(self._numbers)
+            self.open[number] = job
+            self._cluster.call(job.handle, "begin", self._marker, tag=("begin", number))
+
+    def take(self, reply: Reply) -> None:
+        what, number = reply.tag
+        job = self.open.get(number)
+        if job is None:
+            return
+        if reply.error is not None:
+            self._ended(number)
+            self._failed(job, reply.error)
+        elif what == "begin" and self._stopping:
+            self._ended(number)
+        elif what == "begin":
+            job.where = reply.value
+            job.restarts.began()
+            self._say(f"{job} runs on {job.where}")
+            self._cluster.call(job.handle, "train", job.run, tag=("train", number))
+        elif what == "train":
+            self._ended(number)
+            steps, score = reply.value
+            told = f"step {steps:,}, game return {'none' if score is None else f'{score:,.1f}'}"
+            if steps >= parse_steps(job.run.steps):
+                self.finished += 1
+                self._say(f"{job} finished: {told}")
+            else:
+                self._say(f"{job} stopped: {told}")
+
+    def stop(self) -> None:
+        """Let those that run save, and forget the others."""
+        self._stopping = True
+        self.waiting.clear()
+        for number, job in list(self.open.items()):
+            if job.where is None:
+                self._ended(number)
+            else:
+                self._cluster.call(job.handle, "stop", tag=("stop", -1), group="stop")
+
+    def status(self) -> str:
+        running = sum(job.where is not None for job in self.open.values())
+        queued = len(self.waiting) + len(self.open) - running
+        return f"{self.finished} finished, {running} running, {queued} queued, {len(self.failed)} failed"
+
+    def _ended(self, number: int) -> None:
+        self._cluster.kill(self.open.pop(number).handle)
+
+    def _failed(self, job: Job, error: Exception) -> None:
+        delay = job.restarts.died() if isinstance(error, ProcessDied) else None
+        place = "" if job.where is None else f" on {job.where}"
+        if delay is None or self._stopping:
+            self.failed.append(str(job))
+            self._say(f"{job} failed{place}: {error}")
+            return
+        self._say(f"{job} died{place}: {error}; it goes on in {delay:g} s")
+        job.where, job.again_at = None, time.monotonic() + delay
+        self.waiting.append(job)
+
+
+def needs(run: TrainConfig, total: dict[str, float]) -> tuple[float, float]:
+    """CPU cores and GPUs that one run reserves: a GPU if there are any, else a core for each worker."""
+    if run.device.startswith("cuda") or (run.device == "auto" and total["GPU"] >= 1):
+        return run.learner_cpus + run.num_actors * run.actor_cpus, 1.0
+    return float(run.num_workers or 1), 0.0
+
+
+def sweep(config: TrainConfig, console: Console | None = None) -> None:
+    """Train all runs of a sweep that are not finished yet.
+
+    Raises UsageError before anything is started, RunError at the end if a run failed, and StoppedBySignal if
+    the sweep was asked to stop; the same command goes on.
+    """
+    console = console or Console()
+    stop = threading.Event()
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+    try:
+        runs = runs_of(config)
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+    open_ones = [run for run in runs if not is_finished(run)]
+    say(f"{len(runs)} runs, {len(runs) - len(open_ones)} of them finished before")
+    if not open_ones:
+        return
+    with Cluster(config.ray_address) as cluster, stop_signals(stop, on_terminal=False) as asked:
+        total, largest = cluster.total(), cluster.largest_node()
+        cpus, gpus = needs(open_ones[0], total)
+        if cpus > largest["CPU"] or gpus > largest["GPU"]:
+            raise UsageError(
+                f"a run takes {cpus:g} CPU and {gpus:g} GPU: no node has more than {largest['CPU']:g} and "
+                f"{largest['GPU']:g}; give a smaller --num-workers or --num-actors, or --device cpu"
+            )
+        for run in open_ones:
+            if gpus == 0.0:  # one process a core, of the cores that it reserves
+                run.num_workers = run.num_workers or 1
+        queue = Sweep(cluster, open_ones, config.run_dir or Path("runs"), say)
+        with queue.marked():
+            _work(cluster, queue, stop, say)
+    if asked and (queue.open or queue.finished < len(open_ones)):
+        raise StoppedBySignal(asked[0])
+    if queue.failed:
+        raise RunError(f"{len(queue.failed)} of {len(runs)} runs failed: {', '.join(queue.failed)}")
+
+
+def _work(cluster: Cluster, queue: Sweep, stop: threading.Event, say: Callable[[str], None]) -> None:
+    said = time.monotonic()
+    stopping_since: float | None = None
+    while queue.open or queue.waiting:
+        if stop.is_set() and stopping_since is None:
+            stopping_since = time.monotonic()
+            say("stopping: the runs save; once more to stop at once")
+            queue.stop()
+        if stopping_since is not None and time.monotonic() - stopping_since > _SAVING:
+            say(f"{queue.status()}: not waited for any longer")
+            return
+        queue.start_due()
+        reply = cluster.next_reply(0.25)
+        if reply is not None and reply.tag[0] != "stop":
+            queue.take(reply)
+        if time.monotonic() - said > _STATUS:
+            said = time.monotonic()
+            say(queue.status())
+    say(queue.status())

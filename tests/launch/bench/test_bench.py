@@ -1,0 +1,149 @@
+"""The benchmarks measure what they say, and a wrong kernel gets no speed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from deltabeast import kernels
+from deltabeast.launch import cli
+from deltabeast.launch.bench.kernels import _error, _peak_bytes
+
+SMALL = ("--steps", "9", "--batch-size", "3", "--heads", "2", "--head-size", "8", "--repeats", "2")
+
+
+def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = 0
+    try:
+        cli.main(["bench", *arguments])
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_every_kernel_is_checked_and_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "kernels.json"
+    code, out, error = bench(capsys, "kernels", *SMALL, "--device", "cpu", "--json", str(path))
+    assert (code, error) == (0, "")
+    content = json.loads(path.read_text())
+    assert content["settings"]["steps"] == 9 and content["versions"]["torch"] == torch.__version__
+    measured = {(row["rule"], row["backend"]): row for row in content["results"]}
+    expected = kernels.backends(torch.device("cpu"), 8)
+    assert expected["delta_rule"] == ("reference", "chunked", "native")
+    assert set(measured) == {(rule, name) for rule, names in expected.items() for name in names}
+    for (rule, _), row in measured.items():
+        assert 0 < row["error"] < 1e-4 and 0 < row["forward"] < row["both"] and row["ratio"] > 0
+        assert rule in out
+        assert row["peak_bytes"] > 9 * 3 * 2 * 8 * 4  # y at least
+
+
+def test_a_wrong_kernel_is_named_and_not_timed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    right = kernels.delta_rule
+
+    def wrong(*inputs: torch.Tensor, backend: str = "auto") -> tuple[torch.Tensor, torch.Tensor]:
+        y, W = right(*inputs, backend=backend)
+        if backend == "chunked":
+            y = y.clone()
+            y[-1, 0, 0] *= 1.001  # one row of many
+        return y, W
+
+    monkeypatch.setattr(kernels, "delta_rule", wrong)
+    path = tmp_path / "kernels.json"
+    code, out, error = bench(capsys, "kernels", *SMALL, "--device", "cpu", "--json", str(path))
+    assert code == 1 and error.startswith("deltabeast: error: not within 0.0001")
+    assert "delta_rule (chunked)" in error and "sum_rule" not in error
+    assert out.count("WRONG: not timed") == 1
+    wrong_rows = [row for row in json.loads(path.read_text())["results"] if row["forward"] is None]
+    assert [(row["rule"], row["backend"]) for row in wrong_rows] == [("delta_rule", "chunked")]
+
+
+def test_the_error_of_one_row_or_one_nan_does_not_hide() -> None:
+    want = [torch.ones(1000, 4, dtype=torch.float64)]
+    assert _error([torch.ones(1000, 4)], want) == 0
+    one_row = torch.ones(1000, 4)
+    one_row[7] = 1.01
+    assert 0.005 < _error([one_row], want) < 0.02
+    one_row[7, 0] = torch.nan
+    assert _error([one_row], want) == float("inf")
+
+
+def test_peak_memory_counts_what_lives_at_once() -> None:
+    def at_once() -> Any:
+        return torch.empty(1 << 20), torch.empty(1 << 20)
+
+    def one_after_another() -> Any:
+        first = torch.empty(1 << 20)
+        del first
+        return torch.empty(1 << 20)
+
+    assert _peak_bytes(at_once) == 2 * _peak_bytes(one_after_another) == 8 << 20
+
+
+def test_environments_are_timed_by_game_number_and_threads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "env.json"
+    arguments = ("--games", "pong", "Breakout", "--num-envs", "1", "2", "--threads", "1", "2")
+    code, out, _ = bench(capsys, "env", *arguments, "--seconds", "0.1", "--json", str(path))
+    assert code == 0
+    rows = json.loads(path.read_text())["results"]
+    # More threads than environments would be idle.
+    cases = [(row["game"], row["num_envs"], row["threads"]) for row in rows]
+    assert cases == [(game, *sizes) for game in ("pong", "breakout") for sizes in ((1, 1), (2, 1), (2, 2))]
+    assert all(10 < row["steps_per_second"] < 1e6 for row in rows)
+    assert out.count("breakout") == 3
+
+
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_training_is_set_beside_its_stages(
+    overlap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "throughput.json"
+    sizes = ("--num-envs", "4", "--batch-size", "4", "--unroll-length", "5", "--overlap", overlap)
+    arguments = ("--stem", "nature", "--core", "feedforward", *sizes, "--seconds", "0.5", "--rounds", "1")
+    code, out, error = bench(capsys, "throughput", *arguments, "--device", "cpu", "--json", str(path))
+    assert (code, error) == (0, "") and "of the bound" in out
+    (result,) = json.loads(path.read_text())["results"]
+    stages = [result[name] for name in ("emulation", "inference", "learning")]
+    assert 0 < result["bound"] <= min(stages) and result["trained"] > 0
+    assert result["share_of_bound"] == pytest.approx(result["trained"] / result["bound"])
+    if overlap == "off":
+        assert result["bound"] == pytest.approx(1 / sum(1 / stage for stage in stages))
+        assert sum(result["time_shares"].values()) == pytest.approx(1, abs=0.01)
+        assert result["policy_lag"] == 0
+        assert 0 < result["core_share"] < 1
+    assert 2**26 < result["peak_memory_bytes"] < 2**36
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "say deltabeast bench kernels, bench env or bench throughput"),
+        ("throughput --rounds 0", "--rounds must be at least 1"),
+        ("throughput --game pnog", "pong"),
+        ("throughput --num-envs 6 --batch-size 4", "one must be a multiple of the other"),
+        ("kernels --steps 0", "--steps must be at least 1"),
+        ("kernels --device gpu", "choose auto, cpu or cuda"),
+        ("kernels --json nowhere/x.json", "cannot write nowhere/x.json"),
+        ("env --games pnog", "pong"),
+        ("env --num-envs 0", "must be positive"),
+        ("env --games", "nothing to measure"),
+        ("env --num-envs", "nothing to measure"),
+        ("env --num-envs 2 --threads 3", "--num-envs of at least as many as --threads"),
+    ],
+)
+def test_wrong_input_is_told_in_one_line(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    code, out, error = bench(capsys, *arguments.split())
+    assert (code, out) == (2, "") and error.count("\n") == 1 and message in error
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,113 @@
+"""Curves on a common grid, the clock of a log, relative improvement and labels, against values by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from deltabeast.launch.comparison.curves import Curve, band, curve_of, training_seconds, whole
+from deltabeast.launch.comparison.plots import number, percent, spread
+from deltabeast.launch.comparison.relative import published_improvement, relative_improvement, wins
+
+
+def line(x: list[float], y: list[float]) -> Curve:
+    return Curve(np.array(x), np.array(y))
+
+
+def test_a_band_is_taken_where_all_seeds_have_points() -> None:
+    # Straight lines y = x and y = 3x, logged at other steps.
+    got = band([line([10, 20, 60], [10, 20, 60]), line([0, 40, 50], [0, 120, 150])])
+    assert (got.x[0], got.x[-1], got.seeds) == (10, 50, 2)
+    assert got.mean == pytest.approx(2 * got.x) and got.low == pytest.approx(got.x)
+    assert got.high == pytest.approx(3 * got.x)
+
+
+def test_a_band_that_holds_keeps_the_last_value_of_a_seed_that_ended() -> None:
+    got = band([line([0, 10], [0, 10]), line([0, 30], [0, 0])], hold=True)
+    assert got.x[-1] == 30 and got.mean[-1] == 5 and got.high[-1] == 10
+    assert got.mean == pytest.approx(np.minimum(got.x, 10) / 2)
+
+
+def test_one_seed_with_one_point_is_a_band_too() -> None:
+    got = band([line([7], [3])])
+    assert got.x.tolist() == [7] and got.mean.tolist() == got.low.tolist() == [3]
+
+
+def test_a_seed_that_ended_early_is_no_whole_one() -> None:
+    assert whole([100, 96, 94]) == [True, True, False]
+
+
+def test_time_stopped_does_not_count() -> None:
+    times = [1000.0, 1010.0, 1020.0, 9020.0, 9030.0]  # stopped for 8000 seconds, resumed
+    rows = [{"step": 500.0 * (i + 1), "time": time, "sps": 50.0} for i, time in enumerate(times)]
+    # The first row came 500 steps after the start, at 50 a second.
+    assert training_seconds(rows).tolist() == [10.0, 20.0, 30.0, 40.0, 50.0]
+    assert training_seconds([]).tolist() == []
+
+
+def test_a_curve_leaves_out_rows_without_its_metric() -> None:
+    rows = [{"step": 1.0, "time": 5.0}, {"step": 2.0, "time": 7.0, "game_return": 4.0}]
+    curve = curve_of(rows, "game_return")
+    assert curve.x.tolist() == [2.0] and curve.y.tolist() == [4.0]
+    assert curve_of(rows, "game_return", seconds=True).x.tolist() == [2.0]
+    assert len(curve_of(rows, "write_strength").x) == 0
+
+
+def test_relative_improvement_needs_a_positive_baseline() -> None:
+    assert relative_improvement(150.0, 100.0) == 50.0 and relative_improvement(0.0, 8.0) == -100.0
+    assert relative_improvement(5.0, -10.0) is None and relative_improvement(5.0, 0.0) is None
+
+
+def test_published_improvements_are_those_of_the_tables() -> None:
+    # Tables 9 and 10: Q*Bert 987,275 against 11,513; Seaquest 4,373 against 12,643; Pong 21 against 21.
+    assert published_improvement("qbert", "rdn", "lstm", 200) == pytest.approx(100 * (987275 / 11513 - 1))
+    assert published_improvement("Seaquest", "rdn", "lstm", 200) == pytest.approx(-65.41, abs=0.01)
+    assert published_improvement("pong", "rdn", "lstm", 200) == 0
+    assert published_improvement("breakout", "rdn", "lstm", 200) is None
+    assert published_improvement("qbert", "rdn", "mine", 50) is None
+    assert published_improvement("popgym:popgym-RepeatPreviousEasy-v0", "rdn", "lstm", 50) is None
+
+
+@pytest.mark.parametrize(
+    ("core", "baseline", "millions", "expected"),
+    [
+        ("rdn", "lstm", 50, (12, 1, 7)),
+        ("rdn", "lstm", 200, (12, 1, 7)),
+        ("rdn", "linear_transformer", 50, (17, 1, 2)),
+        ("rdn", "linear_transformer", 200, (16, 1, 3)),
+        ("rdn", "delta_net", 50, (13, 1, 6)),
+        ("rdn", "delta_net", 200, (10, 1, 9)),
+        ("delta_rnn", "lstm", 50, (9, 1, 10)),
+        ("feedforward", "lstm", 200, (8, 1, 11)),
+    ],
+)
+def test_wins_counted_in_the_published_tables(
+    core: str, baseline: str, millions: int, expected: tuple[int, int, int]
+) -> None:
+    assert wins(core, baseline, millions) == expected
+
+
+def test_labels_are_moved_apart_and_keep_their_order(seed: int) -> None:
+    assert spread([0.5, 0.1], 0.2) == [0.5, 0.1]
+    assert spread([0.5, 0.5], 0.2) == pytest.approx([0.4, 0.6])
+    positions = np.random.default_rng(seed).random(7).tolist()
+    moved = spread(positions, 0.06)
+    order = sorted(range(7), key=lambda i: positions[i])
+    assert all(moved[b] - moved[a] >= 0.06 - 1e-9 for a, b in pairwise(order))
+    assert sum(moved) == pytest.approx(sum(positions))  # as a whole they stay where they were
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(8475.2, "+8,475 %"), (-12.4, "−12 %"), (0.2, "0 %"), (-0.3, "0 %"), (0.0, "0 %")]
+)
+def test_percentages_as_text(value: float, text: str) -> None:
+    assert percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (-0.482, "−0.48"), (99.9, "99.90"), (12643.4, "12,643")]
+)
+def test_numbers_as_text(value: float, text: str) -> None:
+    assert number(value) == text

@@ -1,0 +1,273 @@
+"""`deltabeast compare` as a person meets it: files, pages, TensorBoard, and one line for wrong input."""
+
+from __future__ import annotations
+
+import csv
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from comparison_runs import add_evaluation, make_run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams import plugin_data_pb2 as hparams_plugin_data_pb2
+
+from deltabeast.launch import cli
+from deltabeast.launch.comparison.aggregation import ONE_SEED
+from deltabeast.launch.comparison.grouping import Comparison, compare
+from deltabeast.launch.comparison.plots import COLORS, looks
+from deltabeast.launch.comparison.runs import find_runs, read_run
+from deltabeast.launch.comparison.scores import ScoreBoard, score_board
+from deltabeast.launch.comparison.sections.relative import relative
+from deltabeast.launch.comparison.sections.scores import improvement
+from deltabeast.launch.comparison.tables import Table
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = 0
+    try:
+        cli.main([str(argument) for argument in arguments])
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+class Page(HTMLParser):
+    """Every tag that is not closed, every id, and everything a page would load or link to."""
+
+    VOID = frozenset({"meta", "br", "img", "link", "hr", "input", "use", "path", "rect"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.references: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(str(value))
+            if name in ("src", "href", "xlink:href", "clip-path"):
+                self.references.append(str(value))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two games, two cores, two seeds; one run is not evaluated."""
+    for game in ("gopher", "pong"):
+        for core, factor in (("lstm", 1), ("rdn", 2)):
+            for seed in (1, 2):
+                scores = [] if (game, core, seed) == ("pong", "rdn", 2) else [10 * factor + seed]
+                make_run(tmp_path / "runs", game, core, seed, scores=scores)
+    return tmp_path / "runs"
+
+
+def test_a_report_of_runs(runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, printed, error = run(capsys, "compare", runs, "--out", out)
+    assert (code, error) == (0, "")
+    assert f"{runs}/pong/rdn/seed-2: no evaluation" in printed and str(out / "report.html") in printed
+
+    scores = {(row["game"], row["series"]): row for row in rows(out / "tables" / "scores.csv")}
+    assert float(scores["gopher", "lstm"]["mean"]) == 11.5 and float(scores["gopher", "rdn"]["mean"]) == 21.5
+    assert scores["gopher", "rdn"]["published 200M"] == "86,008 ± 11,815"
+    assert scores["pong", "rdn"]["seeds"] == "1" and scores["gopher", "rdn"]["steps"] == "300000"
+    assert (float(scores["gopher", "rdn"]["low"]), float(scores["gopher", "rdn"]["high"])) == (21.0, 22.0)
+    changes = {row["game"]: row for row in rows(out / "tables" / "relative-improvement.csv")}
+    assert float(changes["gopher"]["improvement, %"]) == pytest.approx(100 * (21.5 / 11.5 - 1))
+    assert float(changes["gopher"]["difference"]) == 10.0
+    (chance,) = rows(out / "tables" / "probability-of-improvement.csv")
+    assert (chance["series"], chance["over"], float(chance["probability"])) == ("rdn", "lstm", 1.0)
+    assert {row["series"] for row in rows(out / "tables" / "memory.csv")} == {"lstm", "rdn"}
+    assert {row["statistic"] for row in rows(out / "tables" / "aggregates.csv")} == {
+        "IQM", "median", "mean", "optimality gap"
+    }  # fmt: skip
+    curve = [
+        row
+        for row in rows(out / "tables" / "curves.csv")
+        if (row["game"], row["series"]) == ("gopher", "rdn")
+    ]
+    assert float(curve[-1]["mean"]) == 9.0 and curve[-1]["seeds"] == "2"  # 3 a life, three lives a game
+
+    page = (out / "report.html").read_text()
+    text = (out / "report.md").read_text()
+    plots = {path.stem for path in (out / "plots").glob("*.png")}
+    assert {"learning-gopher-steps", "learning-gopher-time", "aggregate-iqm", "relative-rdn-over-lstm",
+            "published-rdn-over-lstm-200M", "memory-pong-write-strength"} <= plots  # fmt: skip
+    assert set(re.findall(r"\]\(plots/(.+?)\.png\)", text)) == plots
+    assert page.count("<figure>") == len(plots)
+    for words in (
+        "no evaluation",
+        "one seed does not vary at all",
+        "bptt full (published: per_step)",
+        f"deltabeast compare {runs}",
+    ):
+        assert words in page and words in text
+
+
+def test_a_page_needs_nothing_else(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "compare", runs)[0] == 0
+    text = (runs / "comparison" / "report.html").read_text()
+    page = Page(text)
+    assert page.open == [] and len(page.ids) == len(set(page.ids))
+    for reference in page.references:
+        assert reference.startswith(("#", "url(#")), reference
+        assert reference.removeprefix("url(").strip("#)") in page.ids
+    assert not re.search(r"@import|<script|url\((?!#)", text)
+    # Colours in figures follow the page: none is left that a dark page could not change.
+    figures = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL))
+    assert set(re.findall(r"#[0-9a-f]{6}\b", figures)) == set() and "var(--c" in figures
+    assert "prefers-color-scheme:dark" in text and "width=device-width" in text
+    assert all(f":{other};" in text for other in COLORS.values())
+
+
+def test_a_new_report_finds_the_runs_beside_an_old_one(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "compare", runs)
+    before = (runs / "comparison" / "tables" / "scores.csv").read_text()
+    add_evaluation(runs / "pong" / "rdn" / "seed-2", 50)
+    assert run(capsys, "compare", runs)[0] == 0
+    after = rows(runs / "comparison" / "tables" / "scores.csv")
+    assert before != after and [row["seeds"] for row in after] == ["2"] * 4
+
+
+def test_the_published_figures_need_no_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "compare", "--published")[0] == 0
+    out = tmp_path / "published-comparison"
+    # 15 pairs of six cores, two budgets.
+    assert len(list((out / "plots").glob("*.png"))) == 30
+    changes = rows(out / "tables" / "published-improvement.csv")
+    assert len(changes) == 20 * 15 * 2 and all(row["improvement, %"] for row in changes)
+    scores = rows(out / "tables" / "published-scores.csv")
+    assert len(scores) == 40 and len(scores[0]) == 2 + 6
+    seaquest = next(row for row in scores if (row["game"], row["steps"]) == ("Seaquest", "200M"))
+    assert (seaquest["RDN"], seaquest["LSTM"]) == ("4,373 ± 504", "12,643 ± 1,627")
+    page = (out / "report.html").read_text()
+    assert "+8,475 %" in page and "one life" in page and len(page) < 1_500_000
+
+
+def test_tensorboard_shows_the_comparison(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, printed, _ = run(capsys, "compare", runs)
+    assert f"tensorboard --logdir {runs}" in printed
+    folder = runs / "comparison" / "tensorboard"
+    top = EventAccumulator(str(folder))
+    top.Reload()
+    (event,) = top.Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    charts = {chart.title: chart for category in layout.category[:1] for chart in category.chart}
+    assert set(charts) == {"gopher", "pong"}
+    (margin,) = charts["gopher"].margin.series
+
+    series = EventAccumulator(str(folder / "gopher" / "rdn"), size_guidance={"scalars": 0})
+    series.Reload()
+    tags = series.Tags()["scalars"]
+    assert {margin.value, margin.lower, margin.upper} <= set(tags)  # what the chart asks for is there
+    last = series.Scalars(margin.value)[-1]
+    assert (last.step, last.value) == (300_000, 9.0)
+    assert series.Scalars("comparison/score")[0].value == 21.5
+    groups = {tag.split("/")[0] for tag in tags}
+    assert min(groups) == "comparison", "the group that TensorBoard opens on"
+    first = {tag.split("/", 1)[1] for tag in tags if tag.startswith("comparison/")}
+    assert first == {"score", "human_normalized", "gopher/game_return"}
+    # The row of the "HParams" page.
+    plugin = hparams_plugin_data_pb2.HParamsPluginData.FromString(
+        series.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    )
+    options = plugin.session_start_info.hparams
+    assert options["core"].string_value == "rdn" and options["seeds"].number_value == 2
+
+
+def test_nothing_to_compare_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments, said in (
+        ([], "--published"),
+        (["nowhere"], "no run at nowhere"),
+        (["a", "b*"], "no run at b*"),
+    ):
+        code, out, error = run(capsys, "compare", *arguments)
+        assert (code, out) == (2, "") and said in error and error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_one_line(
+    runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, error = run(capsys, "compare", runs, "--out", tmp_path / "file" / "out")
+    assert code == 1 and error.count("\n") == 1 and "give another --out" in error
+
+
+def compared(root: Path) -> tuple[Comparison, ScoreBoard]:
+    comparison = compare([found for path in find_runs([str(root)])[0] if (found := read_run(path)[0])])
+    return comparison, score_board(comparison)
+
+
+def test_pairs_are_compared_over_the_games_that_both_have(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_run(tmp_path, "gopher", "lstm", seed, scores=[10 + seed])
+        make_run(tmp_path, "gopher", "rdn", seed, scores=[20 + seed])
+        make_run(tmp_path, "pong", "lstm", seed, scores=[10 + seed])
+        make_run(tmp_path, "pong", "rdn", seed, scores=[seed])
+        make_run(tmp_path, "pong", "delta_net", seed, scores=[-seed])
+    make_run(tmp_path, "breakout", "feedforward", scores=[1])  # no game that another series has
+    comparison, board = compared(tmp_path)
+    section = improvement(comparison, board, looks(comparison.core_of))
+    chances = {frozenset((row[0], row[1])): tuple(row[2:4]) for row in section.tables[0].rows}
+    assert chances == {
+        frozenset(("lstm", "rdn")): (2, 0.5),
+        frozenset(("lstm", "delta_net")): (1, 1.0),
+        frozenset(("rdn", "delta_net")): (1, 1.0),
+    }
+    assert ONE_SEED not in section.text, "each pair has two seeds"
+    make_run(tmp_path, "breakout", "lstm", scores=[2])
+    comparison, board = compared(tmp_path)
+    assert ONE_SEED in improvement(comparison, board, looks(comparison.core_of)).text
+
+
+def test_losses_have_no_percentage_but_a_difference(tmp_path: Path) -> None:
+    for core, score in (("lstm", -20), ("rdn", -5)):
+        make_run(tmp_path, "pong", core, scores=[score])
+    (section,) = relative(*compared(tmp_path))
+    (row,) = section.tables[0].rows
+    assert tuple(row[-2:]) == (15.0, None)
+    names = [plot.name for plot in section.plots]
+    assert names == ["relative-pong-published-50M", "relative-pong-published-200M"], "no chart without a bar"
+
+
+def test_one_run_alone_is_reported_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = make_run(tmp_path / "runs", scores=[5])
+    assert run(capsys, "compare", alone)[0] == 0
+    text = (alone.parent / "comparison" / "report.md").read_text()
+    assert "One seed only" in text and "It needs two series" in text
+
+
+def test_a_table_in_its_three_forms() -> None:
+    table = Table("t", ("game", "x"), [["a|b<", 1234.5], ["c", None]], bold=frozenset({(0, 1)}))
+    assert table.to_csv() == "game,x\na|b<,1234.5\nc,\n"
+    assert table.to_markdown() == "| game | x |\n|---|--:|\n| a\\|b< | **1,234** |\n| c |  |"
+    assert "<td>a|b&lt;</td>" in table.to_html() and '<td class="n"><b>1,234</b></td>' in table.to_html()

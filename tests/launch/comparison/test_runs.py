@@ -1,0 +1,367 @@
+"""Which runs are compared, which are averaged, and what is said of the rest."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparison_runs import add_evaluation, make_run
+
+from deltabeast.cores import core_names
+from deltabeast.cores.registry import find_core
+from deltabeast.envs import game_info
+from deltabeast.launch.comparison.aggregation import Aggregation
+from deltabeast.launch.comparison.differences import differences
+from deltabeast.launch.comparison.grouping import Comparison, compare
+from deltabeast.launch.comparison.names import file_name
+from deltabeast.launch.comparison.relative import CLEAR, wins
+from deltabeast.launch.comparison.runs import WITHOUT_FAST_WEIGHTS, Run, find_runs, read_run
+from deltabeast.launch.comparison.scores import ScoreBoard, score_board, unequal_steps
+from deltabeast.launch.comparison.sections.published import score_text
+
+
+def read(*arguments: Path | str) -> tuple[list[Run], list[str]]:
+    paths, problems = find_runs([str(argument) for argument in arguments])
+    runs = []
+    for path in paths:
+        run, wrong = read_run(path)
+        problems += wrong
+        runs += [run] if run else []
+    return runs, problems
+
+
+def compared(root: Path) -> tuple[Comparison, ScoreBoard]:
+    runs, _ = read(root)
+    comparison = compare(runs)
+    return comparison, score_board(comparison)
+
+
+def values(board: ScoreBoard) -> dict[tuple[str, str], list[float]]:
+    return {cell: [score.value for score in scores] for cell, scores in board.cells.items()}
+
+
+def test_runs_are_found_by_path_glob_and_tree_each_once(tmp_path: Path) -> None:
+    wanted = [make_run(tmp_path, core=core, seed=seed) for core in ("lstm", "rdn") for seed in (1, 2)]
+    (tmp_path / "comparison" / "tensorboard").mkdir(parents=True)
+    assert sorted(find_runs([str(tmp_path)])[0]) == sorted(wanted)
+    assert find_runs([str(tmp_path / "*" / "rdn" / "seed-*")])[0] == wanted[2:]
+    assert find_runs([str(wanted[0]), str(tmp_path / "gopher"), str(wanted[0])])[0][0] == wanted[0]
+    assert len(find_runs([str(wanted[0]), str(tmp_path), f"{tmp_path}/**/seed-1"])[0]) == 4
+
+
+def test_what_names_no_run_is_said_and_the_rest_is_found(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (tmp_path / "empty").mkdir()
+    found, problems = find_runs(["nowhere", str(run), str(tmp_path / "empty"), str(tmp_path / "x*")])
+    assert found == [run] and [line.split(";")[0] for line in problems] == [
+        "no run at nowhere", f"no run at {tmp_path / 'empty'}", f"no run at {tmp_path / 'x*'}"
+    ]  # fmt: skip
+
+
+def damage_config(run: Path) -> None:
+    (run / "config.json").write_text("{")
+
+
+def damage_log(run: Path) -> None:
+    (run / "logs.csv").write_text("step,time,game_return\n1,2,abc\n")
+
+
+def damage_wide_log(run: Path) -> None:
+    (run / "logs.csv").write_text("step,time\n1,2,3,4\n")
+
+
+def remove_log(run: Path) -> None:
+    (run / "logs.csv").unlink()
+
+
+def remove_checkpoints(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+
+
+def damage_weights(run: Path) -> None:
+    next(run.glob("checkpoints/*/weights.safetensors")).write_bytes(b"other")
+
+
+def damage_manifest(run: Path) -> None:
+    next(run.glob("checkpoints/*/manifest.json")).write_text("[]")
+
+
+def damage_evaluation(run: Path) -> None:
+    (run / "eval" / "broken.json").write_text('{"results": null}')
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (damage_config, "config.json cannot be read"),
+        (damage_log, "logs.csv is damaged"),
+        (damage_wide_log, "logs.csv is damaged"),
+        (remove_log, "no logs.csv"),
+        (remove_checkpoints, "no checkpoint"),
+        (damage_weights, "weights.safetensors of its newest checkpoint is damaged"),
+        (damage_manifest, "manifest.json of its newest checkpoint is damaged"),
+        (damage_evaluation, "broken.json cannot be read; evaluate again"),
+    ],
+)
+def test_damage_is_one_line_and_the_run_is_still_used(harm: Any, said: str, tmp_path: Path) -> None:
+    whole, hurt = make_run(tmp_path, seed=1, scores=[5]), make_run(tmp_path, seed=2, scores=[7])
+    harm(hurt)
+    runs, problems = read(tmp_path)
+    assert [run.path for run in runs] == [whole, hurt]
+    (line,) = problems
+    assert said in line and str(hurt) in line and "\n" not in line
+    assert runs[1].core == "rdn" and runs[1].game == "gopher" and runs[1].seed == 2
+    assert runs[1].evaluations[0].life == 7
+
+
+def name_no_game(run: Path) -> None:
+    remove_checkpoints(run)
+    (run / "config.json").write_text('{"config": {"game": "gophr", "core": "rdn"}}')
+
+
+@pytest.mark.parametrize("harm", [[damage_config, remove_checkpoints], [remove_log], [name_no_game]])
+def test_a_run_of_which_too_little_is_left_is_left_out(harm: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    for each in harm:
+        each(run)
+    runs, problems = read(tmp_path)
+    (line,) = problems
+    assert runs == [] and line.startswith(f"{run}: left out; ")
+
+
+def test_protocols_are_never_mixed(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_run(tmp_path, seed=seed, scores=[10 * seed])
+    other = make_run(tmp_path, seed=3, protocol="ale-standard", scores=[1000])
+    add_evaluation(other, 2000)  # evaluated as the others were, but not trained so
+    comparison, board = compared(tmp_path)
+    assert [run.seed for run in comparison.runs()] == [1, 2]
+    assert comparison.protocol == "paper-code" and values(board) == {("gopher", "rdn"): [10, 20]}
+    (line,) = comparison.left_out
+    assert str(other) in line and "ale-standard" in line and "paper-code" in line
+
+
+def test_evaluations_of_another_protocol_or_sampled_are_no_scores(tmp_path: Path) -> None:
+    make_run(tmp_path, seed=1, scores=[10])
+    wrong = make_run(tmp_path, seed=2)
+    add_evaluation(wrong, 1000, protocol="ale-standard")
+    add_evaluation(wrong, 2000, greedy=False)
+    none = make_run(tmp_path, seed=3)
+    comparison, board = compared(tmp_path)
+    assert values(board) == {("gopher", "rdn"): [10]} and len(comparison.runs()) == 3
+    assert len(board.left_out) == 2
+    assert f"deltabeast eval {wrong} --protocol paper-code" in board.left_out[0]
+    assert f"{none}: no evaluation" in board.left_out[1]
+    assert "Evaluations under ale-standard are left out" in board.description
+
+
+def test_the_newest_whole_evaluation_of_the_highest_step_counts(tmp_path: Path) -> None:
+    run = make_run(tmp_path, scores=[1, 2])
+    add_evaluation(run, 50, step=100_000, time="2027-01-01")
+    add_evaluation(run, 70, time="2027-01-02", count=1)  # a quick look
+    _, board = compared(tmp_path)
+    assert values(board) == {("gopher", "rdn"): [2]}
+
+
+def test_scores_of_other_steps_are_left_out(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_run(tmp_path, seed=seed, scores=[seed])
+    early = make_run(tmp_path, seed=3)
+    add_evaluation(early, 99, step=200_000)
+    _, board = compared(tmp_path)
+    assert values(board) == {("gopher", "rdn"): [1, 2]}
+    assert (
+        str(early) in board.left_out[0] and "200,000" in board.left_out[0] and "300,000" in board.left_out[0]
+    )
+
+
+def test_series_that_trained_for_less_are_named(tmp_path: Path) -> None:
+    for core, step in (("lstm", 300_000), ("rdn", 290_000), ("delta_net", 100_000)):
+        add_evaluation(make_run(tmp_path, core=core), 1, step=step)
+        add_evaluation(make_run(tmp_path, "pong", core), 1, step=200_000 + step // 100)
+    _, board = compared(tmp_path)
+    (line,) = unequal_steps(board)
+    assert "gopher" in line and "delta_net 100,000" in line and "lstm 300,000" in line
+
+
+def test_runs_of_other_settings_are_series_of_their_own(tmp_path: Path) -> None:
+    for seed, bptt in enumerate(["full", "full", "per_step"], 1):
+        make_run(tmp_path, seed=seed, bptt=bptt, scores=[seed])
+    make_run(tmp_path, core="lstm", seed=1, steps="600k", scores=[9])
+    comparison, board = compared(tmp_path)
+    assert values(board) == {
+        ("gopher", "rdn · steps 300k · bptt full"): [1, 2],
+        ("gopher", "rdn · steps 300k · bptt per_step"): [3],
+        ("gopher", "lstm · steps 600k"): [9],
+    }
+    assert comparison.notes[0].startswith("Runs of the same game differ in steps, bptt.")
+
+
+def test_bptt_is_no_setting_of_a_core_without_fast_weights(tmp_path: Path) -> None:
+    """What `--cores rdn lstm --bptt per_step` makes is the published pair: nothing about it differs."""
+    make_run(tmp_path, core="rdn", bptt="per_step")
+    make_run(tmp_path, core="lstm", seed=1, bptt="full", scores=[1])
+    make_run(tmp_path, core="lstm", seed=2, bptt="per_step", scores=[2])
+    make_run(tmp_path, core="feedforward", seed=1, bptt="full", scores=[1])
+    make_run(tmp_path, core="feedforward", seed=2, bptt="per_step", format=1, scores=[2])
+    comparison, board = compared(tmp_path)
+    assert comparison.series == ["feedforward", "lstm", "rdn"]
+    assert len(comparison.cells["gopher", "feedforward"]) == 2 == len(comparison.cells["gopher", "lstm"])
+    assert "bptt" not in "\n".join([*comparison.notes, *differences(comparison, board)])
+    for name in core_names():
+        assert find_core(name).has_fast_weights == (name not in WITHOUT_FAST_WEIGHTS), name  # type: ignore[attr-defined]
+
+
+def test_clear_wins_are_the_papers_own_counts() -> None:
+    """Seven of the eight that Irie et al. (2021) give in words."""
+
+    def clear(core: str, baseline: str, millions: int) -> tuple[int, int, int]:
+        return wins(core, baseline, millions, CLEAR)
+
+    assert clear("rdn", "lstm", 50) == (12, 5, 3) and clear("rdn", "lstm", 200) == (9, 5, 6)
+    assert clear("feedforward", "lstm", 50) == (8, 4, 8) and clear("delta_rnn", "lstm", 200) == (5, 7, 8)
+    assert clear("rdn", "delta_net", 200)[2] == 7
+    assert [clear("rdn", "linear_transformer", millions)[2] for millions in (50, 200)] == [2, 2]
+    assert wins("rdn", "lstm", 50) == (12, 1, 7)  # without a margin only Pong is even
+
+
+def test_names_of_files_have_an_end() -> None:
+    """A series that differs in many options has a label longer than a file's name may be."""
+    labels = [f"rdn · {' · '.join(f'option {i} {i}' for i in range(40))} · seed {n}" for n in (1, 2)]
+    names = [file_name(label) for label in labels]
+    assert names[0] != names[1] and all(len(name) <= 80 and name.startswith("rdn") for name in names)
+    assert file_name("ALE/Pong-v5") == "Pong-v5"
+
+
+def test_a_core_under_its_older_spelling_is_the_same(tmp_path: Path) -> None:
+    for seed, core in enumerate(("rdn-large", "rdn_large"), 1):
+        make_run(tmp_path, core=core, seed=seed)
+    comparison, _ = compared(tmp_path)
+    assert comparison.series == ["rdn_large"] and len(comparison.cells["gopher", "rdn_large"]) == 2
+    assert score_text("gopher", "rdn_large", 200) == "118,273 ± 14,872"
+
+
+def test_an_lstm_that_an_earlier_version_truncated_says_so(tmp_path: Path) -> None:
+    make_run(tmp_path, core="lstm", seed=1, bptt="per_step", format=1, scores=[1])
+    make_run(tmp_path, core="lstm", seed=2, bptt="full", format=1, scores=[2])
+    _, board = compared(tmp_path)
+    assert values(board) == {("gopher", "lstm"): [2], ("gopher", "lstm, truncated"): [1]}
+
+
+def test_options_that_change_nothing_learned_do_not_split(tmp_path: Path) -> None:
+    make_run(tmp_path, seed=1, log_seconds=3.0, device="cpu", run_dir="a", stem="auto", bptt="full")
+    make_run(tmp_path, seed=2, log_seconds=9.0, device="cuda", run_dir="b", stem="nature", steps="0.3M")
+    comparison, _ = compared(tmp_path)
+    assert comparison.series == ["rdn"] and len(comparison.cells["gopher", "rdn"]) == 2
+
+
+def test_an_imported_agent_is_no_seed_of_ours(tmp_path: Path) -> None:
+    make_run(tmp_path, seed=1, scores=[1])
+    theirs = make_run(tmp_path, seed=2, scores=[100])
+    (theirs / "imported.json").write_text("{}")
+    _, board = compared(tmp_path)
+    assert values(board) == {
+        ("gopher", "rdn · origin deltabeast"): [1],
+        ("gopher", "rdn · origin elsewhere"): [100],
+    }
+
+
+def test_settings_that_differ_between_games_alone_do_not_split(tmp_path: Path) -> None:
+    make_run(tmp_path, "gopher", steps="300k")
+    make_run(tmp_path, "pong", steps="600k")
+    comparison, _ = compared(tmp_path)
+    assert comparison.series == ["rdn"] and comparison.games == ["gopher", "pong"]
+    assert any("Runs of different games differ in steps" in note for note in comparison.notes)
+
+
+def test_a_seed_counts_once(tmp_path: Path) -> None:
+    first = make_run(tmp_path / "a", scores=[1])
+    again = make_run(tmp_path / "b", scores=[2])
+    comparison, board = compared(tmp_path)
+    assert values(board) == {("gopher", "rdn"): [1]}
+    assert f"{again}: left out, it repeats seed 1 of {first}" in comparison.left_out
+
+
+def test_one_seed_is_said(tmp_path: Path) -> None:
+    make_run(tmp_path, scores=[1])
+    comparison, board = compared(tmp_path)
+    assert any("One seed only" in note and "rdn on gopher" in note for note in comparison.notes)
+    assert any("one seed" in note for note in Aggregation(comparison, board).notes)
+
+
+def test_without_evaluations_finished_training_is_the_score(tmp_path: Path) -> None:
+    make_run(tmp_path, seed=1, curve=[(150_000, 1, 5), (300_352, 2, 8)])
+    going = make_run(tmp_path, seed=2, curve=[(100_000, 1, 5)])
+    _, board = compared(tmp_path)
+    assert values(board) == {("gopher", "rdn"): [8]} and not board.evaluated  # the life return: a third of 24
+    assert f"{going}: at step 100,000 of 300,000" in board.left_out[0]
+    (score,) = board.cells["gopher", "rdn"]
+    assert score.normalized == pytest.approx((24 - 257.6) / (2412.5 - 257.6))
+
+
+def test_human_normalised_scores_are_of_whole_games(tmp_path: Path) -> None:
+    make_run(tmp_path, scores=[1000])
+    _, board = compared(tmp_path)
+    (score,) = board.cells["gopher", "rdn"]
+    game = game_info("gopher")
+    assert score.value == 1000 and board.kind == "life return"
+    assert game.random is not None and game.human is not None
+    assert score.normalized == pytest.approx((3000 - game.random) / (game.human - game.random))
+
+
+def test_aggregates_are_over_the_games_that_all_series_share(tmp_path: Path) -> None:
+    for game in ("gopher", "pong", "adventure"):  # no human score is known of Adventure
+        make_run(tmp_path, game, "rdn", scores=[1])
+        if game != "pong":
+            make_run(tmp_path, game, "lstm", scores=[2])
+    over = Aggregation(*compared(tmp_path))
+    assert over.games == ["gopher"] and over.shared == ["adventure", "gopher"] and over.normalized
+    assert any("Without pong: not every series" in note for note in over.notes)
+    assert any("Without adventure: no score of a human" in note for note in over.notes)
+
+
+def test_environments_without_a_protocol_are_compared_in_their_own_unit(tmp_path: Path) -> None:
+    env = "popgym:popgym-RepeatPreviousEasy-v0"
+    for core in ("lstm", "rdn"):
+        for seed in (1, 2):
+            make_run(tmp_path, env, core, seed, protocol=None, scores=[seed / 4], env=True)
+    comparison, board = compared(tmp_path)
+    over = Aggregation(comparison, board)
+    assert over.games == [env] and not over.normalized and over.unit == "return"
+    assert [game.tolist() for game in over.of("rdn")] == [[0.25, 0.5]]
+    (line,) = differences(comparison, board)
+    assert line.startswith("RepeatPreviousEasy-v0: not among the published games")
+
+
+def test_every_difference_from_the_published_numbers_is_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "amidar", protocol="ale-standard", bptt="full", stem="residual", batch_size=8)
+    add_evaluation(run, 5, protocol="ale-standard", count=20)
+    comparison, board = compared(tmp_path)
+    text = "\n".join(differences(comparison, board))
+    for part in (
+        "Evaluation is under ale-standard", "Training is under ale-standard",
+        "sticky actions with probability 0.25",
+        "all 18 actions: yes (published: no)", "a life ends the episode: no (published: yes)",
+        "FIRE is pressed for the agent: no", "after 108,000 frames (published: 400,000)", "no-op frames",
+        "bptt full (published: per_step)", "batch size 8 (published: 32)",
+        "steps 300,000 (published: 200,000,000)",
+        "20 episodes; the published ones 150", "amidar: our agents have all", "1 training seed",
+        "rmsprop corrected True (published: False)", "but count as agent steps",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "unroll length" not in text  # it is the published one
+
+
+def test_what_is_as_published_is_not_named_as_a_difference(tmp_path: Path) -> None:
+    published = {"bptt": "per_step", "precision": "fp32", "num_actors": 48, "num_envs": 1, "steps": "200M",
+                 "rmsprop_corrected": False}  # fmt: skip
+    run = make_run(tmp_path, **published)  # type: ignore[arg-type]
+    config = json.loads((run / "checkpoints" / f"{300_000:012d}" / "agent.json").read_text())
+    add_evaluation(run, 5, step=200_000_000)
+    comparison, board = compared(tmp_path)
+    text = "\n".join(differences(comparison, board))
+    assert "Evaluation" not in text and "Training is" not in text and "150" not in text
+    assert f"Training differs in: stem {config['stem']} (published: residual)." in text

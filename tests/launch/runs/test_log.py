@@ -1,0 +1,204 @@
+"""The log of a run as its readers see it: csv rows, and TensorBoard through its own EventAccumulator."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from deltabeast.launch.runs.log import TAGS, RunLog, drop_rows_beyond, read_rows, write_atomically
+
+DOCUMENTED = [
+    *("sps", "sps_10s", "game_return", "life_return", "game_length", "episodes", "best_game_return"),
+    *("total_loss", "policy_loss", "baseline_loss", "entropy", "grad_norm", "learning_rate"),
+    *("policy_lag", "policy_lag_max", "clipped_rho_share", "log_rho_abs_max", "score_wraps"),
+    "forced_share",
+    *("write_strength", "recurrent_write_strength", "fast_weight_norm"),
+    *("share_emulation", "share_inference", "share_learning", "share_waiting"),
+]
+
+
+def rows_of(run_dir: Path) -> list[dict[str, str]]:
+    with (run_dir / "logs.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def scalars(run_dir: Path, tag: str) -> list[tuple[int, float]]:
+    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0})
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(tag)]
+
+
+def test_a_row_is_readable_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    log.write(1600, {"time": 1_700_000_000.25, "sps": 812.5, "total_loss": 3.0})
+    log.write(3200, {"time": 1_700_000_002.5, "sps": 900.0, "game_return": 120.0, "policy_lag": 2.0})
+    # The log is still open here: nothing may wait in a buffer.
+    rows = rows_of(tmp_path)
+    assert list(rows[0])[:2] == ["step", "time"]
+    assert [row["step"] for row in rows] == ["1600", "3200"]
+    assert rows[0]["time"] == "1700000000.250"
+    assert rows[0]["game_return"] == "" and rows[1]["game_return"] == "120"
+    assert rows[1]["total_loss"] == ""
+    assert scalars(tmp_path, "score/game_return") == [(3200, 120.0)]
+    assert scalars(tmp_path, "speed/sps") == [(1600, 812.5), (3200, 900.0)]
+    log.close()
+
+
+def test_every_documented_metric_has_a_column_and_its_own_tag(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        log.write(1, {key: float(i) for i, key in enumerate(DOCUMENTED)})
+    (row,) = rows_of(tmp_path)
+    assert {key: float(row[key]) for key in DOCUMENTED} == {key: float(i) for i, key in enumerate(DOCUMENTED)}
+    assert len(set(TAGS.values())) == len(DOCUMENTED)
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert set(TAGS.values()) <= set(events.Tags()["scalars"])
+
+
+def test_what_is_not_a_number_is_left_out(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        log.write(1, {"game_return": float("nan"), "total_loss": float("inf"), "sps": 5.0})
+    (row,) = rows_of(tmp_path)
+    assert (row["game_return"], row["total_loss"], row["sps"]) == ("", "", "5")
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["speed/sps"]
+
+
+def test_a_metric_new_after_the_first_row_goes_to_tensorboard_alone(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        log.write(1, {"sps": 5.0, "first": 1.0})
+        log.write(2, {"sps": 6.0, "first": 2.0, "late": 7.0})
+    rows = rows_of(tmp_path)
+    assert [row["first"] for row in rows] == ["1", "2"]
+    assert "late" not in rows[0] and None not in rows[1]
+    assert scalars(tmp_path, "other/late") == [(2, 7.0)]
+
+
+def test_resuming_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        for step in (100, 200, 300, 400):
+            log.write(step, {"sps": float(step), "mine": 1.0})
+    with RunLog(tmp_path, resume_step=200) as log:
+        assert [row["step"] for row in rows_of(tmp_path)] == ["100", "200"]
+        log.write(250, {"sps": 2.5})
+        log.write(350, {"sps": 3.5, "mine": 9.0, "new": 1.0})
+    rows = rows_of(tmp_path)
+    assert [row["step"] for row in rows] == ["100", "200", "250", "350"]
+    assert rows[3]["mine"] == "9" and "new" not in rows[3]
+    assert scalars(tmp_path, "speed/sps") == [(100, 100.0), (200, 200.0), (250, 2.5), (350, 3.5)]
+
+
+def test_resuming_twice_from_the_same_checkpoint(tmp_path: Path) -> None:
+    for attempt in range(3):
+        with RunLog(tmp_path, resume_step=None if attempt == 0 else 100) as log:
+            if attempt == 0:
+                log.write(100, {"sps": 1.0})
+            log.write(200, {"sps": 10.0 + attempt})
+    assert [row["sps"] for row in rows_of(tmp_path)] == ["1", "12"]
+    assert scalars(tmp_path, "speed/sps") == [(100, 1.0), (200, 12.0)]
+
+
+def test_a_run_that_starts_anew_keeps_the_old_rows_aside(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        log.write(100, {"sps": 1.0})
+    with RunLog(tmp_path) as log:
+        log.write(50, {"sps": 2.0})
+    assert [row["step"] for row in rows_of(tmp_path)] == ["50"]
+    assert "\n100," in (tmp_path / "logs.previous.csv").read_text()
+    assert scalars(tmp_path, "speed/sps") == [(50, 2.0)]
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from deltabeast.launch.runs.log import RunLog
+log = RunLog(Path(sys.argv[1]))
+for step in range(100, 600, 100):
+    log.write(step, {"sps": float(step), "game_return": 1.5})
+log._file.write("600,1700000000.000" + "," * 24 + "12"); log._file.flush()   # a row but for its end
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_killed_run_resumes_without_its_half_line(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )  # fmt: skip
+    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    assert not (tmp_path / "logs.csv").read_text().endswith("\n")
+    # All five whole rows lie at or before the checkpoint's step: only the half line goes.
+    with RunLog(tmp_path, resume_step=600) as log:
+        log.write(700, {"sps": 7.0})
+    assert [row["step"] for row in rows_of(tmp_path)] == ["100", "200", "300", "400", "500", "700"]
+    assert [step for step, _ in scalars(tmp_path, "speed/sps")] == [100, 200, 300, 400, 500, 700]
+
+
+@pytest.mark.parametrize("left", ["", "step,ti", "garbage\n1,2\n"])
+def test_a_log_without_a_whole_header_is_written_anew(tmp_path: Path, left: str) -> None:
+    (tmp_path / "logs.csv").write_text(left)
+    with RunLog(tmp_path, resume_step=10) as log:
+        log.write(20, {"sps": 1.0})
+    assert [row["step"] for row in rows_of(tmp_path)] == ["20"]
+
+
+def test_a_rewrite_that_fails_leaves_the_log_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "logs.csv"
+    path.write_text("step,time,sps\n1,1.000,5\n2,2.000,6\n")
+    before = path.read_bytes()
+
+    def no_space(_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="no space"):
+        drop_rows_beyond(path, 1)
+    assert path.read_bytes() == before
+
+
+def test_an_untouched_log_is_not_rewritten(tmp_path: Path) -> None:
+    path = tmp_path / "logs.csv"
+    write_atomically(path, "step,time,sps\n1,1.000,5\n")
+    inode = path.stat().st_ino
+    assert drop_rows_beyond(path, 1) == ["step", "time", "sps"]
+    assert path.stat().st_ino == inode
+
+
+def test_reading_rows_skips_the_line_still_being_written(tmp_path: Path) -> None:
+    path = tmp_path / "logs.csv"
+    path.write_text("step,time,sps,game_return\n1,1.000,5,\n2,2.000,6,3.5\n3,3.0")
+    assert read_rows(path) == [
+        {"step": 1.0, "time": 1.0, "sps": 5.0},
+        {"step": 2.0, "time": 2.0, "sps": 6.0, "game_return": 3.5},
+    ]
+
+
+def test_steps_may_not_go_backwards(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        log.write(10, {"sps": 1.0})
+        with pytest.raises(ValueError, match="step 9 after"):
+            log.write(9, {"sps": 1.0})
+
+
+def test_hyperparameters_stay_in_the_runs_own_folder(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        log.hyperparameters({"core": "rdn", "lr": 6e-4, "clip": None, "dirs": ("a", "b")})
+        log.write(1, {"sps": 1.0})
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert "options/text_summary" in events.Tags()["tensors"]
+    assert events.PluginTagToContent("hparams").keys() >= {"_hparams_/session_start_info"}
+    assert scalars(tmp_path, "speed/sps") == [(1, 1.0)]

@@ -1,0 +1,199 @@
+"""Processes that share a run: the same update, and nothing hangs, is lost or left behind when one ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_process import CARTPOLE, TINY, last_step, newest, rows
+
+from deltabeast.agents import Agent
+from deltabeast.launch.cli import parse
+from deltabeast.launch.errors import RunError, UsageError
+from deltabeast.launch.processes.machine import own_cores
+from deltabeast.launch.training.command import train
+from deltabeast.launch.training.local.workers import Worker, Workers, make_env
+from deltabeast.launch.training.plan import agent_spec, share, worker_count
+
+CPU = torch.device("cpu")
+MATCH = ("--env", "training_envs:Match-v0", *TINY)
+TWO = ("--num-workers", "2")
+COMMAND = [sys.executable, "-c", "from deltabeast.launch.cli import main; main()", "train"]
+
+
+def run(run_dir: Path, *arguments: str) -> None:
+    train(parse(["train", *arguments, "--run-dir", str(run_dir)]))
+
+
+@contextmanager
+def training(run_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*COMMAND, *arguments, "--run-dir", str(run_dir)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def children(pid: int) -> list[int]:
+    """The workers: other children are multiprocessing's own."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in listed if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def test_each_takes_its_share_and_the_run_goes_on(tmp_path: Path) -> None:
+    """Every episode of this environment takes 10 steps."""
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    run(tmp_path, *MATCH, *TWO, "--steps", "400", "--log-seconds", "0")
+    logged = rows(tmp_path)
+    assert [int(row["step"]) for row in logged] == list(range(20, 401, 20))  # both shares count
+    assert int(float(logged[-1]["episodes"])) == 40
+    assert all(float(row["policy_lag"]) == 0 and float(row["log_rho_abs_max"]) < 1e-3 for row in logged)
+    one, other = (actor["generator"] for actor in newest(tmp_path)[2]["actors"])
+    assert not torch.equal(one, other), "they must not choose alike"
+    run(tmp_path, *MATCH, *TWO, "--steps", "500")
+    assert [actor["unrolls"] for actor in newest(tmp_path)[2]["actors"]] == [25, 25]
+    run(tmp_path, *MATCH, "--steps", "600")  # and alone
+    assert len(newest(tmp_path)[2]["actors"]) == 1
+    assert before is None or os.sched_getaffinity(0) == before, "the cores are given back"
+
+
+def test_the_gradients_of_a_worker_are_added(seed: int) -> None:
+    """What it leaves in shared memory is its batch's gradient, and the main process adds it to its own."""
+    config = parse(["train", *MATCH])
+    agent = Agent(agent_spec(config, make_env(config, 1)))
+    left = torch.full((sum(p.numel() for p in agent.parameters()),), torch.nan)
+    Worker(config, 1, agent, left, threads=1).update(version=7)
+    expected = torch.cat([p.grad.flatten() for p in agent.parameters()])
+    assert torch.equal(left, expected) and expected.abs().sum() > 0
+    workers = Workers(config, count=1, threads=1, cores=None)
+    workers._agent, workers._gradients = agent, [left]
+    own = [torch.randn_like(p) for p in agent.parameters()]
+    for parameter, gradient in zip(agent.parameters(), own, strict=True):
+        parameter.grad = gradient.clone()
+    workers.add_gradients()
+    added = torch.cat([p.grad.flatten() for p in agent.parameters()])
+    torch.testing.assert_close(added, expected + torch.cat([g.flatten() for g in own]))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+def test_a_worker_that_dies_is_named_and_loses_nothing(tmp_path: Path) -> None:
+    with training(tmp_path / "run", *CARTPOLE, *TWO, "--steps", "1M", "--log-seconds", "0") as process:
+        wait_for(lambda: last_step(tmp_path / "run") >= 200, process)
+        (worker,) = children(process.pid)
+        os.kill(worker, signal.SIGKILL)
+        said = process.communicate(timeout=30)[0]
+        assert process.returncode == 1
+    assert f"worker 1 (process {worker}) died: killed by signal 9" in said
+    assert said.strip().splitlines()[-1].endswith(f"is saved in {tmp_path / 'run'}")
+    assert newest(tmp_path / "run")[0] >= 200
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_worker_outlives_the_run(number: signal.Signals, tmp_path: Path) -> None:
+    with training(tmp_path / "run", *CARTPOLE, *TWO, "--steps", "1M", "--log-seconds", "0") as process:
+        wait_for(lambda: last_step(tmp_path / "run") >= 100, process)
+        workers = children(process.pid)
+        assert len(workers) == 1
+        for pid in (process.pid, *workers) if number is not signal.SIGKILL else (process.pid,):
+            os.kill(pid, number)  # a terminal, a scheduler signals all of them
+        process.communicate(timeout=30)
+        assert process.returncode == -number
+    end = time.monotonic() + 10
+    while any(alive(pid) for pid in workers):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    if number is not signal.SIGKILL:
+        assert newest(tmp_path / "run")[0] == last_step(tmp_path / "run")
+
+
+def test_a_worker_that_fails_tells_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--env", "training_envs:FailsBeside-v0", *TINY, *TWO, "--steps", "10k")
+    with pytest.raises(RunError, match=r"worker 1 failed: RuntimeError\('the joystick broke'\); step \d+"):
+        run(tmp_path, *arguments)
+    assert "in step\n" in capsys.readouterr().out, "its traceback"
+
+
+def test_what_is_not_finite_in_a_worker_is_named_with_its_update(tmp_path: Path) -> None:
+    """After a resume too, when the worker itself has seen only the last 19 of all updates."""
+    arguments = ("--env", "training_envs:NanBeside-v0", *TINY, *TWO)
+    run(tmp_path, *arguments, "--steps", "100")
+    with pytest.raises(RunError, match="of update 24 is not finite: first in rewards; step 460 is saved"):
+        run(tmp_path, *arguments, "--steps", "1000")
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        ((), 4),
+        (("--num-envs", "32", "--batch-size", "6"), 2),
+        (("--num-envs", "3", "--batch-size", "3"), 3),
+        (("--num-envs", "7", "--batch-size", "7"), 1),
+        (("--num-workers", "2"), 2),
+        (("--deterministic",), 1),
+        (("--overlap", "on"), 1),
+        (("--num-actors", "2"), 1),
+    ],
+)
+def test_their_number_follows_from_the_cores(given: tuple[str, ...], count: int) -> None:
+    config = parse(["train", "--game", "pong", *given])
+    assert worker_count(config, CPU, cores=5) == count
+    part = share(config, count)
+    assert (part.num_envs * count, part.batch_size * count) == (config.num_envs, config.batch_size)
+    if "--num-workers" not in given:
+        assert worker_count(config, torch.device("cuda"), cores=5) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--num-workers", "3"), "must divide --num-envs 4 and --batch-size 4"),
+        (("--num-workers", "0"), "--num-workers must be at least 1"),
+        (("--num-workers", "2", "--deterministic"), "--deterministic, --overlap on and --num-actors leave"),
+        (("--num-workers", "2", "--overlap", "on"), "--deterministic, --overlap on and --num-actors leave"),
+    ],
+)
+def test_a_wrong_number_is_refused(given: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        run(tmp_path / "run", *CARTPOLE, *given)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux only")
+def test_cores_are_taken_only_where_there_is_one_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
+    assert own_cores(2) == [3, 5]
+    assert own_cores(1) is None and own_cores(3) is None
+    monkeypatch.setattr(
+        "deltabeast.launch.processes.machine.available_cores", lambda: 1
+    )  # a container's quota
+    assert own_cores(2) is None
