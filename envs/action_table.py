@@ -1,4 +1,4 @@
-"""From the number of an action, which agents choose, to the environment's own form of it."""
+"""Map action numbers, which agents choose, to the environment's own actions."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ MAX_JOINT_ACTIONS = 1024
 
 
 def action_table(space: spaces.Space[Any]) -> npt.NDArray[Any]:
-    """`[actions, ...]`: row i is what action i means to the environment.
+    """Return `[actions, ...]`, whose row i is action i in the environment's own form.
 
     Several choices at once (MultiDiscrete, MultiBinary) are one joint action, in C order: the last choice
     changes fastest. Raises ValueError for other spaces, and for more than MAX_JOINT_ACTIONS.

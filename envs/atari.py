@@ -145,7 +145,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         return self._ale
 
     def _start_games(self, obs: Frames, ale_info: dict[str, Any], rows: npt.NDArray[np.bool_]) -> None:
-        """Draws the number of no-ops again where it came out too small, and notes where the games begin.
+        """Redraw the number of no-ops where it is too small, and note the frames at which the games begin.
 
         ALE draws from zero, the protocol may want one at least: drawing again leaves the rest equally likely.
         """
@@ -165,5 +165,5 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
 
 
 def _emulator_infos(ale_info: dict[str, Any]) -> dict[str, Any]:
-    """What the emulator reports, after a reset if there was one; game_frames count the no-ops too."""
+    """Return the emulator's infos, after the reset if there was one; game_frames include the no-ops."""
     return {"lives": ale_info["lives"], "game_frames": ale_info["episode_frame_number"]}

@@ -1,4 +1,4 @@
-"""How many CPU cores this process may really use."""
+"""Count the CPU cores that this process may really use."""
 
 import math
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def available_cores() -> int:
-    """The cores the scheduler lets this process run on, less what a container's quota takes away."""
+    """Return the number of cores the scheduler lets this process run on, within a container's quota."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:  # macOS
@@ -15,7 +15,7 @@ def available_cores() -> int:
 
 
 def _cgroup_limit(root: Path) -> float:
-    """The CPU quota of a container, in cores; infinite where there is none (cgroup v2, then v1)."""
+    """Return a container's CPU quota in cores, infinite where there is none (cgroup v2, then v1)."""
     try:
         quota, period = (root / "cpu.max").read_text().split()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What may be passed to an environment."""
+"""Checks of actions, seeds and options passed to an environment."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 
 def check_actions(actions: npt.ArrayLike, num_envs: int, num_actions: int) -> npt.NDArray[np.int64]:
-    """The actions as [N] int64. ALE would wait for ever after an action that the game does not have."""
+    """Return the actions as int64 `[N]`. ALE would wait for ever after an action that the game lacks."""
     array = np.asarray(actions)
     if array.shape != (num_envs,) or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"actions must be {num_envs} integers, got shape {array.shape} of {array.dtype}")
@@ -22,7 +22,7 @@ Seeds = int | Sequence[int] | npt.NDArray[np.int64]
 
 
 def environment_seeds(seed: Seeds, num_envs: int) -> npt.NDArray[np.int64]:
-    """One seed for each environment. Counting up from one `seed` would give neighbouring ones the same games.
+    """Return one seed per environment. Counting up from `seed` would give neighbouring ones the same games.
 
     Raises ValueError for a negative seed, or too few or too many of them.
     """
@@ -38,7 +38,7 @@ def environment_seeds(seed: Seeds, num_envs: int) -> npt.NDArray[np.int64]:
 
 
 def rows_to_reset(options: dict[str, Any] | None, num_envs: int) -> npt.NDArray[np.bool_]:
-    """The environments that `options={"reset_mask": [N] bool}` names; all without it. Raises ValueError."""
+    """Return the mask in `options={"reset_mask": [N] bool}`; all rows without it. Raises ValueError."""
     if options is None or "reset_mask" not in options:
         return np.ones(num_envs, bool)
     rows = np.asarray(options["reset_mask"])

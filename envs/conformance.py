@@ -1,4 +1,4 @@
-"""A check that a vector environment keeps the contract of README.md, whatever it plays."""
+"""Check that a vector environment keeps the contract of README.md, whatever it plays."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ def _play(env: Env, steps: int, seed: int, action_seed: int | None = None) -> li
 
 
 def _check_single_resets(env: Env, steps: int, seed: int) -> None:
-    """One environment begins a game from a seed, whatever it did before, and the others notice nothing."""
+    """Check that one environment can begin a game from a seed while the others go on unaffected."""
     assert isinstance(env.single_action_space, spaces.Discrete)
     rng = np.random.default_rng(seed)
     actions = rng.integers(0, env.single_action_space.n, (3 * steps, env.num_envs))
@@ -116,7 +116,7 @@ def _check_infos(env: Env, infos: dict[str, Any]) -> None:
 
 
 class _Book:
-    """What one environment earned, added up the slow way."""
+    """One environment's rewards, added up step by step."""
 
     def __init__(self) -> None:
         self.life: list[float] = []

@@ -10,7 +10,7 @@ Rewards = npt.NDArray[np.float64]
 
 
 class _Totals:
-    """Return, length and purity of what is under way in each environment."""
+    """Running return, length and score-wrap flag of each environment's current episode."""
 
     def __init__(self, num_envs: int) -> None:
         self._return = np.zeros(num_envs)

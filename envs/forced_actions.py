@@ -36,7 +36,7 @@ _OTHER_GAME = np.array(
 
 
 class ForcedActions:
-    """Tells, for a batch of environments, which ones are to be steered, and with what actions.
+    """Decides, for a batch of environments, which are steered and with which actions.
 
     `minimal` names the game's own actions, which decide whether FIRE is needed and what the second button is;
     `actions` those of the set in use, in which the buttons are pressed.
@@ -56,10 +56,11 @@ class ForcedActions:
         self._state[rows] = self._next_state[GAME_OVER, FREE]
 
     def override(self, actions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The actions to send, and where they are not the agent's."""
+        """Return the actions to send, and a mask of those that are not the agent's."""
         forced = self._state != FREE
         return (np.where(forced, self._button[self._state], actions) if forced.any() else actions), forced
 
     def advance(self, life_lost: npt.NDArray[np.bool_], game_over: npt.NDArray[np.bool_]) -> None:
+        """Advance each environment's state by what its step brought."""
         event = np.where(game_over, GAME_OVER, np.where(life_lost, LIFE_LOST, GOES_ON))
         self._state = self._next_state[event, self._state]

@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 
 def repeat_first_frame(obs: npt.NDArray[np.uint8], age: npt.NDArray[np.int64]) -> None:
-    """Fills what lies before an episode's first frame with copies of that frame, in place.
+    """Fill the slots before an episode's first frame with copies of it, in place.
 
     obs: [N, stack, H, W], newest frame last. age: [N], how many frames came after the episode's first.
     """

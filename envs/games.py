@@ -1,4 +1,4 @@
-"""Names of the Atari games, and what is known about each."""
+"""Names and facts of the Atari games."""
 
 import csv
 import difflib
@@ -37,7 +37,7 @@ PAPER_GAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class GameInfo:
-    """What a game offers, and the scores that frame an agent's."""
+    """A game's actions and lives, and the random and human scores that frame an agent's."""
 
     name: str
     actions: int
@@ -57,12 +57,12 @@ _TWO_PLAYERS_ONLY = frozenset({"combat", "joust", "maze_craze", "warlords"})
 
 
 def game_names() -> list[str]:
-    """Every single-player game of the installed emulator, by ROM name ("space_invaders")."""
+    """List every single-player game of the installed emulator, by ROM name ("space_invaders")."""
     return sorted({str(name) for name in roms.get_all_rom_ids()} - _TWO_PLAYERS_ONLY)
 
 
 def canonical_game(name: str) -> str:
-    """The ROM name of a game given in any usual spelling; a ValueError with near names otherwise."""
+    """Return a game's ROM name from any usual spelling; raises ValueError with near names."""
     known = _names_by_letters()
     letters = _letters(name)
     if letters in known:
@@ -75,15 +75,15 @@ def canonical_game(name: str) -> str:
 
 
 def game_info(name: str) -> GameInfo:
-    """From games.csv, since the emulator takes a tenth of a second to load a game; a game that is new in the
-    installed emulator is loaded."""
+    """Look a game up in games.csv, since the emulator takes a tenth of a second to load it; a game that the
+    table lacks is loaded."""
     game = canonical_game(name)
     return _known_games().get(game) or ask_emulator(game)
 
 
 @functools.cache
 def ask_emulator(game: str) -> GameInfo:
-    """What games.csv has of a game, without its scores."""
+    """Load a game to learn its facts, without scores: a row of games.csv."""
     ale = _console(game)
     actions = [action.name for action in ale.getMinimalActionSet()]
     fire = len(actions) > 2 and actions[1] == "FIRE"
@@ -92,7 +92,7 @@ def ask_emulator(game: str) -> GameInfo:
 
 @functools.cache
 def action_meanings(name: str, full: bool = False) -> tuple[str, ...]:
-    """The names of a game's actions by index: its minimal set, or all eighteen."""
+    """Return the names of a game's actions by index: its minimal set, or all eighteen."""
     ale = _console(canonical_game(name))
     actions = ale.getLegalActionSet() if full else ale.getMinimalActionSet()
     return tuple(action.name for action in actions)
@@ -106,7 +106,7 @@ def screen_size(name: str) -> tuple[int, int]:
 
 
 def human_normalized(name: str, score: float) -> float | None:
-    """0 for random play and 1 for a human player; None where no human score is known."""
+    """Scale a score to 0 for random and 1 for human play; None where no human score is known."""
     game = game_info(name)
     if game.random is None or game.human is None:
         return None
@@ -114,7 +114,7 @@ def human_normalized(name: str, score: float) -> float | None:
 
 
 def _letters(name: str) -> str:
-    """The part of a name that tells games apart: no namespace, version, case or punctuation."""
+    """Reduce a name to the part that tells games apart: no namespace, version, case or punctuation."""
     bare = re.sub(r"^ALE/", "", name.strip(), flags=re.IGNORECASE)
     bare = re.sub(r"(-ram)?(NoFrameskip|Deterministic)?-v\d+$", "", bare, flags=re.IGNORECASE)
     return re.sub(r"[^a-z0-9]", "", bare.lower())

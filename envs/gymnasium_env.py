@@ -26,8 +26,8 @@ Step = tuple[
 
 
 class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
-    """Gives a same-step vector environment plain observations and numbered actions, and returns and lengths
-    in its infos.
+    """A same-step vector environment with plain observations, numbered actions, and returns and lengths of
+    episodes in its infos.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], left_out: Sequence[str] = ()) -> None:
@@ -161,7 +161,7 @@ def _third_party_ids() -> list[str]:
 def _vector_entry_point(
     spec: gymnasium.envs.registration.EnvSpec, num_envs: int
 ) -> VectorEnv[Any, Any, Any] | None:
-    """The environment's own vector form, if it can reset in the same step and needs no flattening."""
+    """Make the environment's own vector form, if it can reset in the same step and needs no flattening."""
     if spec.vector_entry_point is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""From what an environment shows to what agents read: its numbers, as one image or as one vector."""
+"""Convert an environment's observations to what agents read: one image or one vector of its numbers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class PlainObservations:
 
 
 def _leaves(space: Space, path: Path = ()) -> list[tuple[Path, Space]]:
-    """The parts of nested Dict and Tuple spaces, in Gymnasium's order, each with its path."""
+    """List the parts of nested Dict and Tuple spaces, in Gymnasium's order, each with its path."""
     children: Iterable[tuple[Any, Space]]
     if isinstance(space, spaces.Dict):
         children = space.spaces.items()
@@ -95,21 +95,21 @@ def _at(path: Path, observation: Any) -> Any:
 
 
 def _is_image(part: Space) -> bool:
-    """Whether it has three axes and whole numbers from 0 to 255, or truth values."""
+    """Return whether a part has three axes and integers from 0 to 255, or booleans."""
     if not isinstance(part, spaces.Box) or len(part.shape) != 3 or part.dtype.kind not in "bui":
         return False
     return bool(part.low.min() >= 0 and part.high.max() <= 255)
 
 
 def _image_shape(part: Space) -> tuple[int, ...]:
-    """(C, H, W)"""
+    """Return (C, H, W)."""
     assert part.shape is not None
     return part.shape if _channels_first(part.shape) else (part.shape[2], *part.shape[:2])
 
 
 def _channels_first(shape: tuple[int, ...]) -> bool:
-    """Two equal axes are height and width. Where that does not tell, an image has fewer channels than
-    columns, or else is taken as [H, W, C].
+    """Return whether channels come first: two equal axes are height and width; where that does not tell, an
+    image has fewer channels than columns, or else is taken as [H, W, C].
     """
     first, middle, last = shape
     if (first == middle) != (middle == last):
@@ -118,8 +118,8 @@ def _channels_first(shape: tuple[int, ...]) -> bool:
 
 
 def _planes(part: Space, values: Array, size: tuple[int, ...]) -> Array:
-    """`[N, planes, H, W]` of an image or of a discrete part; the highest value there may be becomes 255, or
-    as near to it as a whole factor brings it."""
+    """Return `[N, planes, H, W]` for an image or a discrete part, multiplied by the integer that brings the
+    highest possible value nearest to 255 from below."""
     if isinstance(part, spaces.Box):
         image = values if _channels_first(part.shape) else np.moveaxis(values, -1, 1)
         return image.astype(np.uint8) * np.uint8(255 // _highest(part))
@@ -128,7 +128,7 @@ def _planes(part: Space, values: Array, size: tuple[int, ...]) -> Array:
 
 
 def _vector(part: Space, values: Array) -> Array:
-    """`[N, numbers]`, float32"""
+    """Return float32 `[N, numbers]`."""
     if not isinstance(part, spaces.Box):
         return _one_hot(part, values).astype(np.float32)
     flat = values.reshape(len(values), -1).astype(np.float32)
@@ -140,7 +140,7 @@ def _highest(image: spaces.Box) -> int:
 
 
 def _one_hot(part: Space, values: Array) -> npt.NDArray[np.bool_]:
-    """`[N, all values of all choices]`; of MultiBinary the bits themselves."""
+    """Return booleans `[N, all values of all choices]`; MultiBinary as its own bits."""
     columns = values.reshape(len(values), -1)
     if isinstance(part, spaces.MultiBinary):
         return columns.astype(bool)

@@ -8,7 +8,7 @@ MODULI = np.array([10.0**digits for digits in range(5, 10)])
 
 
 def unwrap_scores(rewards: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """The rewards without the fall of a wrapped score, and where there was one.
+    """Return the rewards without the fall of a wrapped score, and a mask of where there was one.
 
     A step earns far less than a tenth of what the counter shows, so a wrap by 10^k leaves a reward between
     -10^k and -0.9 * 10^k. No game takes that many points at once: the largest loss is Skiing's, some -10^4.

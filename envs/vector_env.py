@@ -1,4 +1,4 @@
-"""The one way to make an environment."""
+"""Make vector environments: the one entry point."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def make_vector_env(
     num_threads: int | None = None,
     full_action_set: bool | None = None,
 ) -> VectorEnv[Any, Any, Any]:
-    """Many copies of an Atari game, under a protocol, or of any Gymnasium environment with discrete actions.
+    """Make copies of an Atari game, under a protocol, or of any Gymnasium environment with discrete actions.
 
     num_threads: of the Atari emulators; by default the cores this process may use.
     full_action_set: overrides the protocol's, to play under one protocol with an agent trained under another.

@@ -1,4 +1,4 @@
-"""What can be aggregated: scores of the games that all series share, in one unit."""
+"""Scores that can be aggregated: those of the games that all series share, in one unit."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class Aggregation:
         self.notes = self._notes(comparison)
 
     def of(self, label: str) -> Scores:
-        """The scores of a series in the common unit, by game."""
+        """Return the scores of a series in the common unit, by game."""
         if not self.normalized:
             return self.raw(label, self.games)
         cells = [self._cells[game, label] for game in self.games]
         return as_scores([[s.normalized for s in cell if s.normalized is not None] for cell in cells])
 
     def raw(self, label: str, games: Sequence[str]) -> Scores:
-        """The scores of a series by game, each in its own unit: for ranks."""
+        """Return the scores of a series by game, each in its own unit: for ranks."""
         return as_scores([[score.value for score in self._cells[game, label]] for game in games])
 
     def of_both(self, x: str, y: str) -> list[str]:
-        """The games with a score of both series."""
+        """Return the games with a score of both series."""
         return [game for game in self._games if (game, x) in self._cells and (game, y) in self._cells]
 
     def _has_normalized(self, game: str) -> bool:
@@ -73,5 +73,5 @@ class Aggregation:
 
 
 def pairs(series: Sequence[str]) -> list[tuple[str, str]]:
-    """Every series over every one before it: (series, baseline)."""
+    """Pair every series with every one before it: (series, baseline)."""
     return [(better, baseline) for i, baseline in enumerate(series) for better in series[i + 1 :]]

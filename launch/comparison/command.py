@@ -76,7 +76,7 @@ def _read(arguments: Sequence[str]) -> tuple[list[Run], list[str]]:
 
 
 def _common_folder(arguments: Sequence[str], runs: Sequence[Run]) -> Path:
-    """The folder that was given, or the innermost one that holds all runs."""
+    """Return the folder that was given, or the innermost one that holds all runs."""
     if not runs:
         return Path()
     if len(arguments) == 1 and Path(arguments[0]).is_dir() and runs[0].path != Path(arguments[0]):

@@ -33,7 +33,7 @@ class Band(NamedTuple):
 
 
 def training_seconds(rows: Sequence[Mapping[str, float]]) -> Array:
-    """Seconds of training at each row of a log. Time between a stop and its resume does not count.
+    """Return the seconds of training at each row of a log, without the time between a stop and its resume.
 
     The log has the clock: a pause more than ten times the usual time between rows is a stop, and counts as
     one usual row. The start, before the first row, is what its speed says.
@@ -48,19 +48,19 @@ def training_seconds(rows: Sequence[Mapping[str, float]]) -> Array:
 
 
 def curve_of(rows: Sequence[Mapping[str, float]], metric: str, seconds: bool = False) -> Curve:
-    """A metric of a log over agent steps, or over seconds of training; empty where it was never logged."""
+    """Return a metric of a log over agent steps or seconds of training; empty if it was never logged."""
     x = training_seconds(rows) if seconds else np.array([row["step"] for row in rows], dtype=np.float64)
     kept = [i for i, row in enumerate(rows) if metric in row]
     return Curve(x[kept], np.array([rows[i][metric] for i in kept], dtype=np.float64))
 
 
 def whole(last_steps: Sequence[int]) -> list[bool]:
-    """Which seeds of a series came about as far as the one that came farthest."""
+    """Return which seeds of a series came about as far as the farthest."""
     return [step >= _WHOLE * max(last_steps) for step in last_steps]
 
 
 def band(curves: Sequence[Curve], hold: bool = False) -> Band:
-    """Mean and spread where all seeds have points, between them by straight lines.
+    """Average curves and take their extremes where all seeds have points, interpolating linearly.
 
     hold: go on to the end of the longest; a seed that has ended keeps its last value.
     """

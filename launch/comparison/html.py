@@ -62,7 +62,7 @@ def _figure(plot: Plot) -> str:
 
 
 def inline(plot: Plot) -> str:
-    """The SVG for a page: no prologue, ids of its own, the page's font, colours as variables of the page."""
+    """Adapt an SVG to a page: no prologue, unique ids, the page's font, colours as CSS variables."""
     svg = plot.figures.svg
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)

@@ -55,7 +55,7 @@ def _add_band(writer: Any, tags: Sequence[str], of: Band) -> None:
 
 
 def custom_scalars(comparison: Comparison) -> dict[str, dict[str, list[Any]]]:
-    """The charts of the "Custom Scalars" page, as `SummaryWriter.add_custom_scalars` takes them."""
+    """Return the charts of the "Custom Scalars" page, as `SummaryWriter.add_custom_scalars` takes them."""
     logged = {(run.game, name) for run in comparison.runs() for row in run.rows for name in row}
     layout: dict[str, dict[str, list[Any]]] = {}
     for metric in ("game_return", *MEMORY):
@@ -74,7 +74,7 @@ def custom_scalars(comparison: Comparison) -> dict[str, dict[str, list[Any]]]:
 
 
 def _add_session(writer: Any, comparison: Comparison, board: ScoreBoard, game: str, label: str) -> None:
-    """A row of the "HParams" page: game, core and settings, and what came of them."""
+    """Add a row of the "HParams" page: game, core, settings and scores."""
     from torch.utils.tensorboard.summary import hparams
 
     members = comparison.cells[game, label]
@@ -98,7 +98,7 @@ def _add_session(writer: Any, comparison: Comparison, board: ScoreBoard, game: s
 
 
 def _tags(game: str, metric: str) -> list[str]:
-    """The tags of a mean curve, of its lowest and of its highest seed."""
+    """Return the tags of a mean curve, of its lowest and of its highest seed."""
     tag = f"{name_of(game)}/{metric}"
     mean = f"comparison/{tag}" if metric == "game_return" else f"comparison_memory/{tag}"
     return [mean, f"comparison_spread/{tag}/low", f"comparison_spread/{tag}/high"]

@@ -20,28 +20,28 @@ _PAPER_CORES = {
 
 
 def name_of(game: str) -> str:
-    """A game as a title; of an environment's id the part after its module."""
+    """Return a game as a title; of an environment's id, the part after its module."""
     return game.split(":")[-1].split("/")[-1].removeprefix("popgym-")
 
 
 def paper_game(game: str) -> str:
-    """A game as the publication writes it."""
+    """Return a game's name in the publication."""
     return PAPER_GAMES[game]
 
 
 def paper_core(core: str) -> str:
-    """A core as the publication writes it."""
+    """Return a core's name in the publication."""
     return _PAPER_CORES.get(core, core)
 
 
 def file_name(name: str) -> str:
-    """A game or series as part of a file's name; of a long one the beginning, and a digest of all."""
+    """Return a game or series as part of a file name; a long one is cut and ends in its digest."""
     plain = "".join(c if c.isalnum() or c in "_-" else "-" for c in name_of(name)).strip("-")
     return plain if len(plain) <= 80 else f"{plain[:70]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def versus(series: str, baseline: str) -> str:
-    """A pair as the label of a row, in two lines where one would be long."""
+    """Label a row with a pair, in two lines where one would be long."""
     return f"{series}{chr(10) if len(series) + len(baseline) > 26 else ' '}over {baseline}"
 
 

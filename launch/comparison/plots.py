@@ -54,7 +54,7 @@ _WIDTH = 4.9
 
 
 class Look(NamedTuple):
-    """How a series is drawn."""
+    """Colour and dashes of a series."""
 
     color: str
     dashes: object
@@ -68,7 +68,7 @@ class Figures(NamedTuple):
 
 
 def looks(core_of: Mapping[str, str]) -> dict[str, Look]:
-    """A look for every series: colour by core, dashes by its place among the series of that core."""
+    """Choose a look for every series: colour by core, dashes by its place among the series of that core."""
     others = [core for core in dict.fromkeys(core_of.values()) if core not in _CORE_COLORS]
     colors = {core: _OTHER_COLORS[i % len(_OTHER_COLORS)] for i, core in enumerate(others)} | _CORE_COLORS
     seen: dict[str, int] = {}
@@ -83,7 +83,7 @@ def learning_curves(
     curves: Mapping[str, Sequence[Curve]], bands: Mapping[str, Band], style: Mapping[str, Look],
     x_label: str, y_label: str, title: str, seconds: bool = False,
 ) -> Figures:  # fmt: skip
-    """Every seed as a thin line; the mean of a series bold and named at its end, lowest to highest shaded."""
+    """Draw each seed as a thin line and each mean bold, named at its end, lowest to highest shaded."""
     with _axes(3.2, title) as (figure, axes):
         for label, seeds in curves.items():
             color, dashes = style[label]
@@ -106,7 +106,7 @@ def learning_curves(
 
 
 def _name_ends(axes: Axes, bands: Mapping[str, Band], style: Mapping[str, Look]) -> None:
-    """The label of each series right of the axes, at the height where its mean ends."""
+    """Label each series right of the axes, at the height where its mean ends."""
     low, high = axes.get_ylim()
     heights = spread([(band.mean[-1] - low) / (high - low) for band in bands.values()], 0.062)
     for (label, band), height in zip(bands.items(), heights, strict=True):
@@ -119,7 +119,7 @@ def _name_ends(axes: Axes, bands: Mapping[str, Band], style: Mapping[str, Look])
 
 
 def spread(positions: Sequence[float], gap: float) -> list[float]:
-    """Positions moved apart until neighbours are `gap` from each other, in the same order."""
+    """Move positions apart until neighbours are `gap` from each other, in the same order."""
     order = sorted(range(len(positions)), key=lambda i: positions[i])
     groups: list[list[int]] = []
     for i in order:
@@ -148,7 +148,7 @@ def intervals(
     rows: Sequence[tuple[str, Interval, str]], title: str, x_label: str,
     reference: float | None = None, limits: tuple[float, float] | None = None,
 ) -> Figures:  # fmt: skip
-    """Point estimates with their intervals, one row each with its own colour, the numbers at the right."""
+    """Draw point estimates with their intervals, a coloured row each, the numbers at the right."""
     with _axes(0.85 + (0.42 if _in_two_lines(rows) else 0.32) * len(rows), title) as (figure, axes):
         for place, (_, value, color) in enumerate(reversed(rows)):
             axes.plot([value.low, value.high], [place, place], color=color, linewidth=6, alpha=0.35,
@@ -174,7 +174,7 @@ def improvements(
     rows: Sequence[tuple[str, float | None]], title: str, x_label: str,
     better: str = "", worse: str = "", beside: Sequence[float | None] = (),
 ) -> Figures:  # fmt: skip
-    """Percentages as bars from zero, named at their ends, in the order given; without a bar where undefined.
+    """Draw percentages as bars from zero, labelled at their ends, in the order given; None has no bar.
 
     beside: the percentages of figures that stand beside this one, and have the same axis.
 
@@ -217,13 +217,13 @@ def _in_two_lines(rows: Sequence[tuple[Any, ...]]) -> bool:
 
 
 def percent(value: float) -> str:
-    """+12 %, -50 %, 0 %, +8,475 %; a real minus sign."""
+    """Format a percentage: +12 %, −50 %, 0 %, +8,475 %, with a real minus sign."""
     rounded = round(value)
     return f"{rounded:+,d} %".replace("-", "−") if rounded else "0 %"
 
 
 def number(value: float) -> str:
-    """Three digits that count, or all before the point."""
+    """Format a number with three significant digits, or with all before the point."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}".replace("-", "−")
     return f"{value:.2f}".replace("-", "−")
@@ -237,7 +237,7 @@ def _steps(value: float, _: object = None) -> str:
 
 
 def _clock_ticks(axes: Axes) -> None:
-    """At most seven marks at whole seconds, minutes or hours, all in one unit."""
+    """Place at most seven ticks at whole seconds, minutes or hours, all in one unit."""
     from matplotlib.ticker import MultipleLocator
 
     end = axes.get_xlim()[1]
@@ -278,7 +278,7 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def _axes(height: float, title: str) -> Iterator[tuple[Figure, Axes]]:
-    """A figure of the common width and style. matplotlib is slow to import: only drawing pays for it."""
+    """Make a figure of the common width and style. matplotlib is slow to import: only drawing pays for it."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -13,7 +13,7 @@ BUDGETS = (50, 200)
 
 
 def relative_improvement(score: float, baseline: float) -> float | None:
-    """100 (score - baseline) / baseline, in percent; None where the baseline is not positive.
+    """Compute 100 (score - baseline) / baseline, in percent; None where the baseline is not positive.
 
     A percentage of nothing, or of a loss, has no meaning: Pong's untrained -21 would make any gain negative.
     """
@@ -21,7 +21,7 @@ def relative_improvement(score: float, baseline: float) -> float | None:
 
 
 def published_improvement(game: str, core: str, baseline: str, millions: int) -> float | None:
-    """The improvement in the published table; None where it has no score for either."""
+    """Return the improvement in the published table; None where it has no score for either."""
     try:
         ours, theirs = published_scores(game, core), published_scores(game, baseline)
     except ValueError:  # no Atari game
@@ -32,7 +32,7 @@ def published_improvement(game: str, core: str, baseline: str, millions: int) ->
 
 
 def is_published(game: str) -> bool:
-    """Whether the publication has scores of a game; environments that are no Atari games are not in it."""
+    """Return whether the publication has scores of a game; it has Atari games alone."""
     try:
         return canonical_game(game) in PAPER_GAMES
     except ValueError:
@@ -45,8 +45,8 @@ one is inferred, since with 5 to 6% seven of its eight counts come out."""
 
 
 def wins(core: str, baseline: str, millions: int, margin: float = 0.0) -> tuple[int, int, int]:
-    """In how many of the twenty games the published core scored higher, the same, lower; scores are the same
-    that differ by no more than `margin` percent of the baseline's.
+    """Count the games, of twenty, in which the published core scored higher, the same and lower; scores that
+    differ by no more than `margin` percent of the baseline's are the same.
     """
     changes = [published_improvement(game, core, baseline, millions) for game in PAPER_GAMES]
     known = [change for change in changes if change is not None]

@@ -1,4 +1,4 @@
-"""One score a run: from its evaluation, or, where no run has one, from the end of its training."""
+"""Assign each run one score: from its evaluation or, where no run has one, from the end of its training."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def score_board(comparison: Comparison) -> ScoreBoard:
 
 
 def unequal_steps(board: ScoreBoard) -> list[str]:
-    """A line for each game in which some series have trained longer than others."""
+    """Note each game in which some series have trained longer than others."""
     lines = []
     for game in dict.fromkeys(game for game, _ in board.cells):
         steps = {label: scores[0].step for (g, label), scores in board.cells.items() if g == game}

@@ -43,12 +43,12 @@ def iqm(scores: Scores) -> Array:
 
 
 def optimality_gap(scores: Scores, target: float = 1.0) -> Array:
-    """How far the runs fall short of the target on average; what lies above it counts as the target."""
+    """Return how far the runs fall short of the target on average, clipping scores at it."""
     return target - np.minimum(np.concatenate(scores, axis=-1), target).mean(axis=-1)
 
 
 def probability_of_improvement(x: Scores, y: Scores) -> Array:
-    """The chance that a run of x beats one of y on the same game, ties being half; mean over games."""
+    """Return the chance that a run of x beats one of y on the same game, ties being half; mean over games."""
     shares = [
         ((a[..., :, None] > b[..., None, :]) + 0.5 * (a[..., :, None] == b[..., None, :])).mean(axis=(-2, -1))
         for a, b in zip(x, y, strict=True)
@@ -59,7 +59,7 @@ def probability_of_improvement(x: Scores, y: Scores) -> Array:
 def bootstrap(
     statistic: Callable[..., Array], *samples: Scores, reps: int = 10_000, seed: int = 1
 ) -> Interval:
-    """The statistic with its 95% percentile interval: seeds are drawn anew, with replacement, game by game.
+    """Return the statistic with its 95% percentile interval, resampling seeds with replacement, game by game.
 
     Games stay as they are (a stratified bootstrap): the interval says what other seeds would change, not what
     other games would. A game with one seed does not vary at all.
@@ -74,7 +74,7 @@ def bootstrap(
 
 
 def as_scores(values: Sequence[Sequence[float]]) -> list[Array]:
-    """One array a game, from numbers."""
+    """Convert numbers to one array a game."""
     return [np.asarray(game, dtype=np.float64) for game in values]
 
 

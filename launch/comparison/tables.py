@@ -30,7 +30,7 @@ class Table:
     """(row, column) of the cells to stress"""
 
     def to_csv(self) -> str:
-        """Numbers in full."""
+        """Return the table as CSV, numbers in full."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)
@@ -72,7 +72,7 @@ class Table:
 
 
 def shown(cell: Cell) -> str:
-    """As a person reads it."""
+    """Format a cell for readers."""
     if cell is None:
         return ""
     if isinstance(cell, int):

@@ -22,7 +22,7 @@ MEMORY = {
 
 
 def learning(comparison: Comparison, style: Mapping[str, Look]) -> Section:
-    """The return in training over agent steps and over seconds, for every game."""
+    """Draw the return in training over agent steps and over seconds, for every game."""
     drawn, rows, short = [], [], []
     for game in comparison.games:
         for axis, words in (("steps", "agent steps"), ("time", "training time")):
@@ -59,7 +59,7 @@ def learning(comparison: Comparison, style: Mapping[str, Look]) -> Section:
 
 
 def memory(comparison: Comparison, style: Mapping[str, Look]) -> Section:
-    """What the fast weights do in training: curves of every logged memory metric, and where they end."""
+    """Draw every logged memory metric in training, and tabulate where it begins and ends."""
     drawn = []
     rows: list[list[Cell]] = []
     for game in comparison.games:
@@ -91,7 +91,7 @@ def memory(comparison: Comparison, style: Mapping[str, Look]) -> Section:
 def series_curves(
     comparison: Comparison, game: str, metric: str, seconds: bool = False
 ) -> tuple[dict[str, list[Curve]], dict[str, Band]]:
-    """A metric of every seed of every series that logged it, and the mean of each series' whole seeds."""
+    """Return a metric of every seed that logged it, by series, and the mean of each series' whole seeds."""
     curves, bands = {}, {}
     for label in comparison.series_of(game):
         runs = [run for run in comparison.cells[game, label] if any(metric in row for row in run.rows)]

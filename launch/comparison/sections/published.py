@@ -105,7 +105,7 @@ def published_pair(
 
 
 def score_text(game: str, core: str, millions: int) -> str | None:
-    """A published score with its deviation; None where there is none."""
+    """Format a published score with its deviation; None where there is none."""
     if not is_published(game) or (score := published_scores(game, core).get(millions)) is None:
         return None
     return f"{_as_published(score.mean)} ± {_as_published(score.std)}"
@@ -134,7 +134,7 @@ def _scores() -> Table:
 
 
 def _later_scores() -> Table:
-    """Of the games that any of the later agents played, with the scores of all agents."""
+    """Tabulate the games that any of the later agents played, with the scores of all agents."""
     cores = (*PUBLISHED_CORES, *LATER_CORES)
     budget = BUDGETS[-1]
     rows: list[list[Cell]] = [

@@ -19,7 +19,7 @@ Changes = list[tuple[str, float | None]]
 
 
 def relative(comparison: Comparison, board: ScoreBoard) -> list[Section]:
-    """A chart of games for every pair of series; of a single game, one chart of pairs."""
+    """Draw a chart of games for every pair of series; for a single game, one chart of pairs."""
     rows = [row for pair in pairs(comparison.series) for row in _rows(*pair, comparison, board)]
     if not rows:
         return [Section("Relative improvement", ["It needs two series with scores of the same game."])]
@@ -78,7 +78,7 @@ def _of_one_game(comparison: Comparison, rows: list[list[Cell]]) -> list[Plot]:
 
 
 def _of_pairs(comparison: Comparison, board: ScoreBoard) -> list[Section]:
-    """The games of a chart stand by their improvement, in the chart of the published ones as well."""
+    """Draw a chart for each pair of series, games by their improvement, and the published one in that order."""
     sections: list[Section] = []
     for better, baseline in pairs(comparison.series):
         rows = _rows(better, baseline, comparison, board)

@@ -15,7 +15,7 @@ from ..tables import Cell, Table
 
 
 def left_out(comparison: Comparison, board: ScoreBoard, problems: Sequence[str]) -> Section:
-    """Every run, score or file that is not in the report, and why."""
+    """List every run, score or file that is not in the report, and why."""
     lines = left_out_lines(comparison, board, problems)
     return Section("Left out", [] if lines else ["Nothing."], points=lines)
 
@@ -25,7 +25,7 @@ def left_out_lines(comparison: Comparison, board: ScoreBoard, problems: Sequence
 
 
 def published_differences(comparison: Comparison, board: ScoreBoard) -> Section:
-    """Every difference to the published numbers, and what those numbers are."""
+    """List every difference from the published numbers, and say what those numbers are."""
     title = "Differences from the published numbers"
     lines = differences(comparison, board)
     if not any(is_published(game) for game in comparison.games):
@@ -35,7 +35,7 @@ def published_differences(comparison: Comparison, board: ScoreBoard) -> Section:
 
 
 def runs(comparison: Comparison, board: ScoreBoard) -> Section:
-    """Every run that is in, and the settings they share."""
+    """List every run that is in, and the settings they share."""
     scored = {score.run.path: score.value for found in board.cells.values() for score in found}
     rows: list[list[Cell]] = []
     for (game, label), members in sorted(comparison.cells.items()):

@@ -29,7 +29,7 @@ from .published import score_text
 
 
 def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
-    """What the numbers say, as far as they say anything."""
+    """State the conclusions that the numbers allow."""
     over = Aggregation(comparison, board)
     if not over.games:
         return ["There is no score that all series share, so nothing can be concluded over games."]
@@ -50,7 +50,7 @@ def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
 
 
 def scores(comparison: Comparison, board: ScoreBoard) -> Section:
-    """Every game and series: mean over seeds with its interval, the seeds, and what was published."""
+    """Tabulate every game and series: mean over seeds with its interval, the seeds, and published scores."""
     rows: list[list[Cell]] = []
     bold = set()
     for game in comparison.games:
@@ -128,7 +128,7 @@ def aggregates(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Lo
 
 
 def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Look]) -> Section:
-    """The chance that a run of one series beats one of another, for every pair, the likelier winner first."""
+    """Draw the chance that a run of one series beats one of another, for every pair, likelier winner first."""
     title = "Probability of improvement"
     over = Aggregation(comparison, board)
     found = []
@@ -169,7 +169,7 @@ def _chance(over: Aggregation, x: str, y: str) -> Interval:
 
 
 def _with_interval(estimate: Interval) -> str:
-    """0.72 [0.63, 0.79]; without an interval where seeds do not vary."""
+    """Format an interval, 0.72 [0.63, 0.79]; without brackets where seeds do not vary."""
     if estimate.low == estimate.high:
         return plots.number(estimate.value)
     return f"{plots.number(estimate.value)} [{plots.number(estimate.low)}, {plots.number(estimate.high)}]"
