@@ -24,12 +24,14 @@ demo: $(READY) ## train an RDN agent on a real Atari game and score it beside ra
 	$(BIN)/deltabeast eval $(DEMO) --sample --episodes 12 --repeats 3 --random
 	@echo "curves: $(BIN)/tensorboard --logdir runs"
 
+# A worker a core; files that share a fixture stay together.
+TEST := $(BIN)/python -m pytest --numprocesses $$(nproc 2>/dev/null || sysctl -n hw.ncpu) --maxprocesses 8 --dist loadgroup
 test: $(READY) lint ## lint, check types and run the tests, with the same random numbers each time
-	$(BIN)/python -m pytest
+	$(TEST)
 
 TESTS := tests
 test-all: $(READY) ## the tests again with new random numbers: what fails says how to repeat it
-	DELTABEAST_TEST_SEED=new $(BIN)/python -m pytest $(TESTS)
+	DELTABEAST_TEST_SEED=new $(TEST) $(TESTS)
 
 GPU := results/gpu
 THROUGHPUT := $(BIN)/deltabeast bench throughput --device cuda --num-envs 256

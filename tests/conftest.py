@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from session_seed import SEED
+from side_by_side import group, take_a_core
 
 # Triton reads this when it is imported: without a GPU its kernels run in its interpreter, on CPU tensors.
 if not torch.cuda.is_available():
@@ -34,6 +35,14 @@ def _let_the_interpreter_loop() -> None:
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     _let_the_interpreter_loop()
+
+
+take_a_core()
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    group(items)
 
 
 def pytest_report_header() -> str:
