@@ -27,7 +27,7 @@ def take_a_core() -> None:
 
 
 def group(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file, or of a folder that shares a cluster, on one worker; the slowest come first."""
+    """Keep a file's tests, or those that share a cluster, on one worker; the slowest come first."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item.path)))
     items.sort(key=lambda item: _rank(item.path.parts))

@@ -78,7 +78,7 @@ def _of_one_game(comparison: Comparison, rows: list[list[Cell]]) -> list[Plot]:
 
 
 def _of_pairs(comparison: Comparison, board: ScoreBoard) -> list[Section]:
-    """Draw a chart for each pair of series, games by their improvement, and the published one in that order."""
+    """Draw a chart for each pair of series, games by improvement, and the published one in the same order."""
     sections: list[Section] = []
     for better, baseline in pairs(comparison.series):
         rows = _rows(better, baseline, comparison, board)

@@ -128,7 +128,7 @@ def aggregates(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Lo
 
 
 def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Look]) -> Section:
-    """Draw the chance that a run of one series beats one of another, for every pair, likelier winner first."""
+    """Draw the chance that a run of one series beats one of another, for every pair, likelier first."""
     title = "Probability of improvement"
     over = Aggregation(comparison, board)
     found = []
