@@ -7,31 +7,22 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...envs import canonical_game
 from ..config import TrainConfig
-from ..runs.directory import (
-    checkpoint_paths,
-    core_name,
-    damaged_file,
-    eval_command,
-    read_config,
-    read_object,
-    was_truncated,
-)
+from ..runs.consent import consent
+from ..runs.directory import core_name, eval_command, read_config, read_object, was_truncated
 from ..runs.log import read_rows
+from ..runs.manifest import checkpoint_paths, damaged_file, read_spec
+from ..runs.options import OPTIONS, SEPARATING
 from ..units import parse_steps
 
-_DO_NOT_MATTER = {
-    *("game", "env", "core", "seed", "protocol"),  # what runs are grouped by
-    *("run_dir", "resume", "checkpoint_minutes", "milestone_steps", "log_seconds"),
-    *("device", "deterministic", "num_workers", "preset"),
-}
-"""Options that change nothing about what is learned, or that have a place of their own."""
-
+_SETTINGS = frozenset(SEPARATING) - {"game", "env", "core", "protocol"}
+"""Options in which runs of one game and core may differ so that they are not averaged; the others that
+separate runs are fields of `Run`."""
 
 WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "lstm"})
 """Cores that have the whole unroll under either `--bptt`, so that it is no setting of theirs."""
@@ -124,7 +115,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     wrong: list[str] = []
     config = read_config(path)
     checkpoint = next(reversed(checkpoint_paths(path)), None)
-    spec = read_object(checkpoint / "agent.json") if checkpoint else {}
+    spec = read_spec(checkpoint)
     if (path / "config.json").is_file() and not config:
         wrong.append("config.json cannot be read" + ("; its checkpoint is read instead" if spec else ""))
     known = {**config, **{name: value for name, value in spec.items() if value is not None}}
@@ -137,9 +128,10 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     except ValueError as error:
         return None, [_left_out(path, [*wrong, str(error)])]
     rows = _rows(path, wrong)
-    evaluations = _evaluations(path, wrong)
+    evaluate = eval_command(path, *consent(core, known.get("env_id") or known.get("env")))
+    evaluations = _evaluations(path, evaluate, wrong)
     if not rows and not evaluations:
-        wrong.append(f"it has no evaluation; make one with `{eval_command(path)}`")
+        wrong.append(f"it has no evaluation; make one with `{evaluate}`")
         return None, [_left_out(path, wrong)]
     if checkpoint is None:
         wrong.append("no checkpoint, so it cannot be evaluated; what it logged is used")
@@ -177,22 +169,24 @@ TRAINED_UNDER = "paper-code"
 def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
     """Options that change what is learned; those an older run does not know have their defaults."""
     origin = "elsewhere" if (path / "imported.json").is_file() else None
-    defaults = {
-        field.name: field.default
-        for field in fields(TrainConfig)
-        if field.name not in _DO_NOT_MATTER and isinstance(field.default, str | int | float | bool)
-    }
     if config:
-        given = {name: value for name, value in config.items() if name not in _DO_NOT_MATTER}
+        defaults = {name: value for name, value in vars(TrainConfig()).items() if name in _SETTINGS}
+        # What another version of deltabeast calls an option may matter.
+        given = {name: value for name, value in config.items() if name in _SETTINGS or name not in OPTIONS}
         settings = {"origin": origin or "deltabeast", **defaults, **given}
     else:
         settings = {"origin": origin or "unknown"}  # nothing is known but the agent
     settings |= {name: spec[name] for name in ("stem", "core_options") if name in spec}  # auto is resolved
     if isinstance(settings.get("core_options"), dict):
-        options = sorted(settings["core_options"].items())
-        settings["core_options"] = " ".join(f"{name} {value}" for name, value in options) or "default"
+        settings["core_options"] = _core_options(settings["core_options"])
     steps = _steps(config)
     return settings | ({"steps": steps} if steps is not None else {})
+
+
+def _core_options(options: Mapping[str, Any]) -> str:
+    """In alphabetical order, and as older versions wrote them: true and false as 1 and 0."""
+    plain = {name: int(value) if isinstance(value, bool) else value for name, value in options.items()}
+    return " ".join(f"{name} {plain[name]}" for name in sorted(plain)) or "default"
 
 
 def _steps(config: Mapping[str, Any]) -> int | None:
@@ -222,13 +216,13 @@ def _rows(path: Path, wrong: list[str]) -> list[dict[str, float]]:
     return [row for row in rows if "step" in row and "time" in row]
 
 
-def _evaluations(path: Path, wrong: list[str]) -> list[Evaluation]:
+def _evaluations(path: Path, evaluate: str, wrong: list[str]) -> list[Evaluation]:
     found = []
     for file in sorted((path / "eval").glob("*.json")):
         try:
             found.append(_evaluation(file))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            wrong.append(f"eval/{file.name} cannot be read; evaluate again with `{eval_command(path)}`")
+            wrong.append(f"eval/{file.name} cannot be read; evaluate again with `{evaluate}`")
     return found
 
 

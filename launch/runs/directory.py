@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import platform
@@ -18,6 +17,7 @@ from typing import Any
 
 from ..config import TrainConfig
 from ..errors import UsageError
+from .options import REPEATED
 from .presets import preset_config
 
 
@@ -85,12 +85,12 @@ def no_run(path: Path) -> str:
 def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
     """The command that goes on with a run, from the options in its config.json."""
     words = ["deltabeast train"]
-    for name, default in vars(preset_config(saved.get("preset"))).items():
-        value = saved.get(name, getattr(TrainConfig, name, default))
+    begun_with = vars(preset_config(saved.get("preset")))
+    for name in REPEATED:
+        value = saved.get(name, vars(TrainConfig())[name])
         named = name in ("core", "preset") and value is not None
-        if name in ("run_dir", "resume", "cores", "seeds") or (value == default and not named):
-            continue
-        words.append(option_words(name, value))
+        if name != "run_dir" and (value != begun_with[name] or named):
+            words.append(option_words(name, value))
     return " ".join([*words, option_words("run_dir", run_dir)])
 
 
@@ -145,35 +145,6 @@ def read_config(run_dir: Path) -> dict[str, Any]:
         return dict(json.loads((run_dir / "config.json").read_text())["config"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-
-
-def checkpoint_paths(run_dir: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first.
-
-    `agents.find_checkpoints` finds the same ones, but importing it imports torch.
-    """
-    paths = [path.parent for path in (run_dir / "checkpoints").glob("*/manifest.json")]
-    paths = sorted((path for path in paths if path.name.isdecimal()), key=lambda path: -len(path.name))
-    newest = {int(path.name): path for path in paths}
-    return [newest[step] for step in sorted(newest)]
-
-
-def damaged_file(checkpoint: Path) -> str | None:
-    """The first file of a checkpoint that is not what its manifest says; None if all are.
-
-    `agents.load_agent` checks the same, but importing it imports torch.
-    """
-    digests = read_object(checkpoint / "manifest.json").get("sha256")
-    if not isinstance(digests, dict):
-        return "manifest.json"
-    for name, digest in digests.items():
-        try:
-            content = (checkpoint / name).read_bytes()
-        except OSError:
-            return str(name)
-        if hashlib.sha256(content).hexdigest() != digest:
-            return str(name)
-    return None
 
 
 def versions() -> dict[str, Any]:
