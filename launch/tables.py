@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -54,7 +55,7 @@ def core_options_table(options: Iterable[Option]) -> Table:
         column.justify = "left"
     table.columns[4].no_wrap = False
     for option in options:
-        kinds = dict.fromkeys(kind.__name__ for kind in (*map(type, option.choices), *option.types))
+        kinds = dict.fromkeys(_type_name(kind) for kind in (*map(type, option.choices), *option.types))
         default = "required" if option.is_required else str(option.default)
         values = ", ".join(map(str, option.choices))
         table.add_row(option.name, " or ".join(kinds) or "any", default, values, option.description)
@@ -183,6 +184,10 @@ _DETAILS = {
     "mean length": lambda summary: f"{_number(summary.mean_length)} steps",
     "episodes": lambda summary: str(summary.count),
 }
+
+
+def _type_name(kind: type) -> str:
+    return "None" if kind is NoneType else kind.__name__
 
 
 def _mean_std(score: Summary | PublishedScore) -> str:

@@ -128,7 +128,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     except ValueError as error:
         return None, [_left_out(path, [*wrong, str(error)])]
     rows = _rows(path, wrong)
-    evaluate = eval_command(path, *consent(core, known.get("env_id") or known.get("env")))
+    evaluate = eval_command(path, *consent(core, str(known.get("env_id") or known.get("env"))))
     evaluations = _evaluations(path, evaluate, wrong)
     if not rows and not evaluations:
         wrong.append(f"it has no evaluation; make one with `{evaluate}`")

@@ -51,7 +51,7 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     if held:
         lines.append(("held by", "another process, which trains here now"))
     step = int(rows[-1]["step"]) if held and rows else int(checkpoints[-1].name) if checkpoints else 0
-    words = consent(str(known.get("core") or ""), known.get("env_id") or known.get("env"))
+    words = consent(str(known.get("core")), str(known.get("env_id") or known.get("env")))
     return lines + _remaining(step, config, rows, run_dir, held, eval_command(run_dir, *words))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 from comparison_runs import make_run
 
 from deltabeast.cores import make_core
-from deltabeast.launch.cli import parse
+from deltabeast.launch.cli import main, parse
 from deltabeast.launch.comparison.runs import read_run
 from deltabeast.launch.config import Decides, Only, TrainConfig
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.runs.directory import read_config, resume_command, write_config
+from deltabeast.launch.runs.manifest import checkpoint_paths, read_spec
 from deltabeast.launch.runs.options import OPTIONS, declarations, given_only_for
 from deltabeast.launch.training.plan import check_same_options, hyperparameters
 
@@ -141,3 +143,26 @@ def test_tensorboard_shows_no_bookkeeping() -> None:
     shown = hyperparameters(TrainConfig(game="pong", run_dir=Path("x")), Agent())  # type: ignore[arg-type]
     assert {"game", "core", "seed", "learning_rate", "num_envs", "compile", "parameters"} <= shown.keys()
     assert not {"run_dir", "resume", "log_seconds", "cores", "milestone_steps"} & shown.keys()
+
+
+def test_a_run_keeps_its_core_options_with_their_types(tmp_path: Path) -> None:
+    """Under whatever spelling they are given, and as version 0.1.0 wrote them: 1 for true."""
+    words = "train --env CartPole-v1 --core gated_feedforward --num-envs 2 --batch-size 2 --unroll-length 5"
+    words += f" --num-workers 1 --device cpu --run-dir {tmp_path / 'run'}"
+
+    def train(steps: int, *options: str) -> None:
+        main([*words.split(), "--steps", str(steps), "--core-options", "hidden_size", "8", *options])
+
+    expected = {"hidden_size": 8, "output_gate": True}
+    train(10, "output_gate", "1")
+    spec = checkpoint_paths(tmp_path / "run")[-1] / "agent.json"
+    for options in (read_config(tmp_path / "run")["core_options"], read_spec(spec.parent)["core_options"]):
+        assert options == expected and options["output_gate"] is True
+    spec.write_text(spec.read_text().replace("true", "1"))
+    manifest = json.loads((spec.parent / "manifest.json").read_text())
+    manifest["sha256"]["agent.json"] = hashlib.sha256(spec.read_bytes()).hexdigest()
+    (spec.parent / "manifest.json").write_text(json.dumps(manifest))
+    train(20, "output_gate", "true")
+    assert checkpoint_paths(tmp_path / "run")[-1].name == f"{20:012d}"
+    with pytest.raises(SystemExit):
+        train(30, "output_gate", "false")
