@@ -59,10 +59,15 @@ class KeyedMemory(DeltaMemory):
     Args:
         feature_map: what keys pass.
         num_heads: not offered, since the core gives it.
+        num_layers: not offered, since the core's own comes first.
     """
 
     def __init__(
-        self, hidden_size: int, num_heads: int, feature_map: Literal["elu", "softmax"] = "elu"
+        self,
+        hidden_size: int,
+        num_heads: int,
+        feature_map: Literal["elu", "softmax"] = "elu",
+        num_layers: bool = False,
     ) -> None:
         super().__init__(hidden_size, num_heads)
 
@@ -72,8 +77,10 @@ class Handing(FastWeightCore):
 
     memory = KeyedMemory
 
-    def __init__(self, input_size: int, hidden_size: int = 8, **memory_options: Any) -> None:
-        super().__init__(input_size, hidden_size, num_layers=1, num_heads=2, ff_size=8)
+    def __init__(
+        self, input_size: int, hidden_size: int = 8, num_layers: int = 1, **memory_options: Any
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, num_heads=2, ff_size=8)
         self.handed = memory_options
 
 
@@ -142,6 +149,7 @@ def test_a_wrong_value_is_told_with_what_is_taken(option: str, word: str, takes:
         ({"size": True}, "size is True; it takes a whole number"),
         ({"size": 8.0}, "size is 8.0; it takes a whole number"),
         ({"size": 8, "name": 3}, "name is 3; it takes a word"),
+        ({"size": 8, "scale": float("nan")}, "scale is nan; it takes a number"),
         ({"size": 8, "gate": 2}, "gate is 2; it takes true or false"),
         ({"size": 8, "order": True}, "order is True; it takes one of 1, 2"),
     ],
@@ -187,12 +195,16 @@ def test_a_core_without_declared_types_takes_what_it_is_given() -> None:
 
 def test_a_memorys_options_are_the_cores_where_it_hands_them_on() -> None:
     options = options_of(Handing)
-    assert list(options) == ["hidden_size", "feature_map"]
+    assert list(options) == ["hidden_size", "num_layers", "feature_map"] and options["num_layers"].types == (
+        int,
+    )
     assert options["feature_map"] == Option("feature_map", (), ("elu", "softmax"), "elu", "what keys pass.")
     assert read_core_options("handing", {"feature_map": "softmax"}) == {"feature_map": "softmax"}
     with pytest.raises(ValueError, match=r"feature_map is 'relu'; it takes one of elu, softmax$"):
         read_core_options("handing", {"feature_map": "relu"})
-    with pytest.raises(ValueError, match=r"no option 'num_heads'; it has hidden_size, feature_map$"):
+    with pytest.raises(
+        ValueError, match=r"no option 'num_heads'; it has hidden_size, num_layers, feature_map$"
+    ):
         read_core_options("handing", {"num_heads": "2"})
 
 

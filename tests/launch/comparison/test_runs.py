@@ -260,6 +260,12 @@ def test_options_that_change_nothing_learned_do_not_split(tmp_path: Path) -> Non
     assert comparison.series == ["rdn"] and len(comparison.cells["gopher", "rdn"]) == 4
 
 
+def test_an_option_that_only_another_version_knows_may_matter(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_run(tmp_path, seed=seed, momentum=seed / 2)
+    assert compared(tmp_path)[0].series == ["rdn · momentum 0.5", "rdn · momentum 1.0"]
+
+
 def test_true_is_1_as_it_was_before_core_options_had_types(tmp_path: Path) -> None:
     for seed, options in enumerate(({"output_gate": 1}, {"output_gate": True}, {"output_gate": False}), 1):
         path = make_run(tmp_path, core="gated_feedforward", seed=seed)
