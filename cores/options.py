@@ -1,4 +1,4 @@
-"""A core's options: its constructor says their names, types and defaults, its docstring the rest."""
+"""The options of a core: names, types and defaults from its constructor, explanations from its docstring."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Option:
 
     @property
     def takes(self) -> str:
-        """The values that it takes, in words."""
+        """The values that it takes, in plain words."""
         listed = [f"one of {', '.join(map(str, self.choices))}"] if self.choices else []
         return " or ".join([*listed, *(_TAKES[kind] for kind in self.types)]) or "anything"
 
     def check(self, value: object) -> object:
-        """The value as the core takes it: 1 as 1.0 or True where it is declared so. Raises ValueError."""
+        """Return the value with its declared type, 1 as 1.0 or True if need be. Raises ValueError."""
         if not self.types and not self.choices:
             return value
         for choice in self.choices:
@@ -54,7 +54,7 @@ class Option:
         raise ValueError(f"{self.name} is {value!r}; it takes {self.takes}")
 
     def read(self, given: object) -> object:
-        """`check`, but a word from the command line is first read as the declared type."""
+        """As `check`, but a string is a word from the command line, which may stand for another type."""
         for value in _meanings(given) if isinstance(given, str) else ():
             try:
                 return self.check(value)
@@ -64,7 +64,7 @@ class Option:
 
 
 def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
-    """The options of a core by name: of its constructor, and of its memory if that is handed the rest.
+    """Return the options of a core by name: its constructor's, and its memory's if it is handed the rest.
 
     A core that names a `memory` and takes `**memory_options` hands them to that memory's constructor, after
     hidden_size and num_heads.
@@ -79,13 +79,12 @@ def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
 def checked(
     name: str, factory: Callable[..., Any], given: Mapping[str, Any], words: bool = False
 ) -> dict[str, Any]:
-    """The options given for the core `name`, with values as its constructor takes them.
+    """Check the options given for the core `name`; return them with the types that its constructor declares.
 
     words: whether strings come from the command line, so that they may stand for numbers.
 
     Raises:
-        ValueError: in one line, for an option that the core does not have, for a value that it does not
-            take, and for one that is missing.
+        ValueError: in one line, for an unknown option, a value that it does not take, or a missing option.
     """
     options = options_of(factory)
     takes_any = _keywords(factory) not in (None, _FOR_MEMORY)
@@ -113,7 +112,7 @@ def _unknown(core: str, option: str, known: list[str]) -> str:
 
 
 def _options(factory: Callable[..., Any], after: int) -> dict[str, Option]:
-    """The options in a signature, without its first `after` parameters."""
+    """Read the options from a signature, without its first `after` parameters."""
     try:
         hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
     except Exception:  # a name in somebody's annotations that only a type checker knows
@@ -127,13 +126,13 @@ def _options(factory: Callable[..., Any], after: int) -> dict[str, Option]:
 
 
 def _keywords(factory: Callable[..., Any]) -> str | None:
-    """The name after `**` in a signature."""
+    """Return the name after `**` in a signature; None if there is none."""
     parameters = inspect.signature(factory).parameters.values()
     return next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
 
 
 def _values(annotation: Any) -> tuple[tuple[type, ...], tuple[object, ...]]:
-    """The types and the listed values of an annotation; neither if it says anything else."""
+    """Split an annotation into types and listed values; neither for one of any other kind."""
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     choices = [value for part in parts if get_origin(part) is Literal for value in get_args(part)]
     types = [part for part in parts if get_origin(part) is not Literal]
@@ -149,9 +148,9 @@ def _fits(kind: type, value: object) -> bool:
 
 
 def _meanings(word: str) -> Iterator[object]:
-    """The values that a word on the command line may stand for, itself last."""
+    """Yield the values that a word on the command line may stand for, the word itself last."""
     for kind in (int, float):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OverflowError):
             if math.isfinite(kind(word)):  # JSON has neither nan nor inf
                 yield kind(word)
     named = {"true": True, "false": False, "none": None}
@@ -161,7 +160,7 @@ def _meanings(word: str) -> Iterator[object]:
 
 
 def _descriptions(factory: Callable[..., Any]) -> dict[str, str]:
-    """The `Args:` sections of a function, or of a class and its bases: lines by the name they explain."""
+    """Read the `Args:` of a function, or of a class and its bases: explanations by name, one line each."""
     classes = inspect.getmro(factory) if inspect.isclass(factory) else (factory,)
     lines: dict[str, str] = {}
     for owner in reversed(classes):

@@ -39,12 +39,12 @@ def register(name: str) -> Callable[[F], F]:
 
 
 def core_name(name: str) -> str:
-    """The one spelling of a registered name, with underscores; `rdn_large` was `rdn-large` once."""
+    """Spell a registered name with underscores, the one way; `rdn_large` was `rdn-large` once."""
     return name if ":" in name else name.replace("-", "_")
 
 
 def core_names() -> tuple[str, ...]:
-    """The registered names, sorted."""
+    """Return the registered names, sorted."""
     return tuple(sorted(_FACTORIES))
 
 
@@ -75,7 +75,7 @@ def make_core(name: str, input_size: int, /, **options: object) -> Core:
 
 
 def read_core_options(name: str, words: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as the command line has them, as `make_core` takes them: words become numbers where declared.
+    """Read options from the command line: words become what the core declares, as `make_core` takes it.
 
     Raises:
         ValueError: as `make_core`, before anything is built.

@@ -1,4 +1,4 @@
-"""Every way in which our scores are made otherwise than the published ones: what a report has to say.
+"""Every way in which our scores are obtained otherwise than the published ones, for a report.
 
 Sources: Irie et al. (2021) and its released code, as `envs/README.md` and `agents/README.md` give them.
 """
@@ -57,7 +57,7 @@ _PUBLISHED_SETTINGS = {
 
 
 def differences(comparison: Comparison, board: ScoreBoard) -> list[str]:
-    """A line for each way in which the scores of the board are not made as the published ones are."""
+    """Write a line for each way in which the board's scores are not obtained as the published ones were."""
     atari = [run for run in comparison.runs() if is_published(run.game)]
     others = sorted({run.game for run in comparison.runs()} - {run.game for run in atari})
     lines = [f"{join(others)}: not among the published games; nothing here compares."] if others else []
@@ -110,7 +110,7 @@ def _evaluation(board: ScoreBoard) -> list[str]:
 
 
 def _rules(protocol: str) -> str:
-    """What the protocol does where the published one does something else."""
+    """Describe the protocol where it departs from the published one."""
     ours, theirs = asdict(find_protocol(protocol)), asdict(find_protocol(PROTOCOL))
     parts = [
         f"{text.format(_plain(ours[name]))} (published: {_plain(theirs[name])})"

@@ -1,4 +1,4 @@
-"""Finding runs on disk, and reading what a comparison needs of them: small files, no weights."""
+"""Find runs on disk and read what a comparison needs: small files, no weights."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from ..runs.options import OPTIONS, SEPARATING
 from ..units import parse_steps
 
 _SETTINGS = frozenset(SEPARATING) - {"game", "env", "core", "protocol"}
-"""Options in which runs of one game and core may differ so that they are not averaged; the others that
-separate runs are fields of `Run`."""
+"""Options that set runs of one game and core apart; the others that do are fields of `Run`."""
 
 WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "lstm"})
-"""Cores that have the whole unroll under either `--bptt`, so that it is no setting of theirs."""
+"""Cores whose gradients cross the whole unroll under either `--bptt`, so that it is no setting of theirs."""
 TRUNCATED = "lstm, truncated"
-"""What an LSTM is called whose gradients an earlier version cut at every step: no run says so any more."""
+"""Name of an LSTM whose gradients an earlier version cut at every step; no run is made so any more."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +48,16 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: who, how, and what it wrote down."""
+    """One training run: what was trained, how, and what it wrote down."""
 
     path: Path
     game: str
     """ROM name, or the environment's id"""
     core: str
-    """its name; of an LSTM whose gradients were cut at every step `TRUNCATED`, which is another baseline"""
+    """its name; `TRUNCATED` for an LSTM whose gradients were cut at every step, which is another baseline"""
     seed: int | None
     protocol: str | None
-    """the one it was trained under; None for environments that are no Atari games"""
+    """the one it was trained under; None for environments other than Atari games"""
     settings: Mapping[str, Any]
     """every option that changes what is learned"""
     steps: int | None
@@ -74,7 +73,7 @@ class Run:
 
 
 def find_runs(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """The runs that paths, globs and whole trees name, each once; and one line for each that names none."""
+    """Find the runs that paths, globs and trees name, each once; and a line for each argument that names none."""
     found: dict[Path, Path] = {}
     problems = []
     for argument in arguments:
@@ -90,7 +89,7 @@ def find_runs(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
 
 
 def _runs_below(path: Path) -> list[Path]:
-    """The directory itself if it is a run, or else every run below it."""
+    """Return the directory itself if it is a run, or else every run below it."""
     if not path.is_dir():
         return []
     if _is_run(path):
@@ -111,7 +110,7 @@ def _is_run(path: Path) -> bool:
 
 
 def read_run(path: Path) -> tuple[Run | None, list[str]]:
-    """A run, or None if too little of it is left; and a line for each thing that is wrong with it."""
+    """Read a run, None if too little of it is left; and a line for each thing that is wrong with it."""
     wrong: list[str] = []
     config = read_config(path)
     checkpoint = next(reversed(checkpoint_paths(path)), None)
@@ -163,15 +162,15 @@ def _left_out(path: Path, reasons: Sequence[str]) -> str:
 
 
 TRAINED_UNDER = "paper-code"
-"""What `train` takes where no protocol is given."""
+"""The default protocol of `train`."""
 
 
 def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that change what is learned; those an older run does not know have their defaults."""
+    """Collect the options that affect what is learned; where an older run lacks one, it had the default."""
     origin = "elsewhere" if (path / "imported.json").is_file() else None
     if config:
         defaults = {name: value for name, value in vars(TrainConfig()).items() if name in _SETTINGS}
-        # What another version of deltabeast calls an option may matter.
+        # An option that only another version of deltabeast knows may matter.
         given = {name: value for name, value in config.items() if name in _SETTINGS or name not in OPTIONS}
         settings = {"origin": origin or "deltabeast", **defaults, **given}
     else:
@@ -184,7 +183,7 @@ def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) ->
 
 
 def _core_options(options: Mapping[str, Any]) -> str:
-    """In alphabetical order, and as older versions wrote them: true and false as 1 and 0."""
+    """Write options in alphabetical order, true and false as 1 and 0: older runs know whole numbers alone."""
     plain = {name: int(value) if isinstance(value, bool) else value for name, value in options.items()}
     return " ".join(f"{name} {plain[name]}" for name in sorted(plain)) or "default"
 

@@ -16,7 +16,7 @@ FILES = ("agent.json", "weights.safetensors", "state.pt")
 
 
 def checkpoint_paths(run_dir: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first: those that `agents.find_checkpoints` finds."""
+    """Find the checkpoints of a run, oldest first: the same ones as `agents.find_checkpoints`."""
     paths = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdecimal() and path.is_dir()]
     paths.sort(key=lambda path: -len(path.name))  # one with a digit more is replaced by its namesake
     newest = {int(path.name): path for path in paths}
@@ -24,22 +24,22 @@ def checkpoint_paths(run_dir: Path) -> list[Path]:
 
 
 def saved_step(checkpoint: Path) -> int:
-    """Agent steps learned from, by the manifest, whatever the folder is called."""
+    """Read the agent steps learned from: by the manifest, whatever the folder is called."""
     return int(read_object(checkpoint / "manifest.json")["step"])
 
 
 def is_milestone(checkpoint: Path) -> bool:
-    """Whether it is kept for good."""
+    """Whether the checkpoint is kept for good."""
     return bool(read_object(checkpoint / "manifest.json").get("milestone"))
 
 
 def read_spec(checkpoint: Path | None) -> dict[str, Any]:
-    """The fields of the `AgentSpec`; empty without a checkpoint, or if they cannot be read."""
+    """Read the fields of the `AgentSpec`; empty without a checkpoint, or if they cannot be read."""
     return read_object(checkpoint / "agent.json") if checkpoint else {}
 
 
 def damaged_file(checkpoint: Path) -> str | None:
-    """The first file that `agents.load_checkpoint` would call damaged; None if there is none."""
+    """Name the first file that `agents.load_checkpoint` would call damaged; None if there is none."""
     digests = read_object(checkpoint / "manifest.json").get("sha256")
     if not isinstance(digests, dict):
         return "manifest.json"

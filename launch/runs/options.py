@@ -1,4 +1,4 @@
-"""What follows from what each option of `train` decides, as `config.py` declares it."""
+"""Consequences of what the options of `train` decide, for resuming, comparing, engines and listings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..config import Decides, Only, TrainConfig
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a field of `TrainConfig` declares beside its type."""
+    """A field's declaration in `TrainConfig`, beside its type."""
 
     decides: Decides
     only: Literal["local", "ray"] | None
@@ -18,7 +18,7 @@ class Declaration:
 
 
 def declarations(config: type) -> dict[str, Declaration]:
-    """The declaration of each field of a dataclass, by name.
+    """Read the declaration of each field of a dataclass, by name.
 
     Raises TypeError for a field that does not declare one thing that it decides.
     """
@@ -40,24 +40,24 @@ OPTIONS = declarations(TrainConfig)
 
 
 def deciding(*kinds: Decides) -> tuple[str, ...]:
-    """The options that decide one of these, in the order of `TrainConfig`."""
+    """List the options that decide one of these, in the order of `TrainConfig`."""
     return tuple(name for name, option in OPTIONS.items() if option.decides in kinds)
 
 
 FIXED = deciding(Decides.SEED, Decides.LEARNING)
-"""A run goes on only with the values that it began with; what decides the agent is the checkpoint's."""
+"""Options that a run keeps. It keeps those of the agent too, which are compared with its checkpoint."""
 
 SEPARATING = deciding(Decides.AGENT, Decides.LEARNING, Decides.CONDITIONS)
-"""Runs in which one of these differs are not averaged; `SEED` is what an average is over."""
+"""Options in which runs that are averaged must agree."""
 
 DESCRIBING = deciding(*(kind for kind in Decides if kind not in (Decides.RECORD, Decides.INVOCATION)))
-"""TensorBoard shows these beside a run."""
+"""Options that TensorBoard shows beside a run."""
 
 REPEATED = deciding(*(kind for kind in Decides if kind != Decides.INVOCATION))
-"""The command that goes on with a run names these, where they are not the defaults."""
+"""Options that the command for resuming a run repeats."""
 
 
 def given_only_for(engine: Literal["local", "ray"], config: TrainConfig) -> list[str]:
-    """The options with other values than their defaults that this engine alone heeds."""
+    """List the options that differ from their defaults and that this engine alone heeds."""
     heeded = [name for name, option in OPTIONS.items() if option.only == engine]
     return [name for name in heeded if getattr(config, name) != getattr(TrainConfig, name)]

@@ -203,7 +203,7 @@ def test_a_memorys_options_are_the_cores_where_it_hands_them_on() -> None:
     with pytest.raises(ValueError, match=r"feature_map is 'relu'; it takes one of elu, softmax$"):
         read_core_options("handing", {"feature_map": "relu"})
     with pytest.raises(
-        ValueError, match=r"no option 'num_heads'; it has hidden_size, num_layers, feature_map$"
+        ValueError, match=r"no option 'num_heads'; .*it has hidden_size, num_layers, feature_map$"
     ):
         read_core_options("handing", {"num_heads": "2"})
 
