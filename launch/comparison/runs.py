@@ -73,7 +73,7 @@ class Run:
 
 
 def find_runs(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Find the runs that paths, globs and trees name, each once; and a line for each argument that names none."""
+    """Find the runs that paths, globs and trees name, each once; and a line for each that names none."""
     found: dict[Path, Path] = {}
     problems = []
     for argument in arguments:
