@@ -1,4 +1,4 @@
-"""Every way in which our scores are obtained otherwise than the published ones, for a report.
+"""All differences between the ways our scores and the published ones are made, as a report must state them.
 
 Sources: Irie et al. (2021) and its released code, as `envs/README.md` and `agents/README.md` give them.
 """
@@ -57,7 +57,7 @@ _PUBLISHED_SETTINGS = {
 
 
 def differences(comparison: Comparison, board: ScoreBoard) -> list[str]:
-    """Write a line for each way in which the board's scores are not obtained as the published ones were."""
+    """List the ways in which the scores of the board are made otherwise than the published ones."""
     atari = [run for run in comparison.runs() if is_published(run.game)]
     others = sorted({run.game for run in comparison.runs()} - {run.game for run in atari})
     lines = [f"{join(others)}: not among the published games; nothing here compares."] if others else []
@@ -110,7 +110,7 @@ def _evaluation(board: ScoreBoard) -> list[str]:
 
 
 def _rules(protocol: str) -> str:
-    """Describe the protocol where it departs from the published one."""
+    """Describe the protocol's rules that differ from the published ones."""
     ours, theirs = asdict(find_protocol(protocol)), asdict(find_protocol(PROTOCOL))
     parts = [
         f"{text.format(_plain(ours[name]))} (published: {_plain(theirs[name])})"
