@@ -34,10 +34,12 @@ from training_process import (
 
 from deltabeast.agents import Learner, NonFiniteError, find_checkpoints, learner, load_latest
 from deltabeast.agents.cuda import graphs as captured
+from deltabeast.cores import core_name
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import RunError, StoppedBySignal, UsageError
 from deltabeast.launch.processes import supervision
+from deltabeast.launch.runs import directory
 from deltabeast.launch.runs.directory import claim, default_run_dir, read_config
 from deltabeast.launch.training import plan
 from deltabeast.launch.training.command import Trainer, make_run, train
@@ -721,6 +723,8 @@ def test_a_run_is_found_under_either_spelling_of_its_core(
     assert [default_run_dir(config) for config in configs] == [new, new]
     old.mkdir(parents=True)
     assert [default_run_dir(config) for config in configs] == [old, old]
+    names = ["rdn-large", "delta_net", "my-cores:My_Core", "my_cores:My-Core"]
+    assert [directory.core_name(name) for name in names] == [core_name(name) for name in names]
 
 
 def test_all_options_that_differ_are_named_and_the_preset_that_they_began_with(tmp_path: Path) -> None:
