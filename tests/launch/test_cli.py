@@ -186,7 +186,7 @@ def test_a_cores_options_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith("gated_feedforward: No memory, but a highway layer\n")
     rows = [re.split(r"  +", line.strip()) for line in out.splitlines()[2:]]
     assert rows[0] == ["option", "type", "default", "values", "what it is"]
-    assert rows[1][:3] == ["hidden_size", "int", "256"] and rows[1][3].startswith("width of the highway")
+    assert rows[1][:3] == ["hidden_size", "int", "256"] and rows[1][3].startswith("width of")
     assert rows[2][:3] == ["output_gate", "bool", "False"]
     assert "It has no options." in run(capsys, "cores", "feedforward")[1]
 

@@ -20,6 +20,7 @@ from deltabeast.launch.runs.directory import read_config, resume_command, write_
 from deltabeast.launch.runs.manifest import checkpoint_paths, read_spec
 from deltabeast.launch.runs.options import OPTIONS, declarations, given_only_for
 from deltabeast.launch.training.plan import check_same_options, hyperparameters
+from deltabeast.launch.training.sweep import runs_of
 
 OTHERS: dict[str, Any] = {
     **{"game": "pong", "env": "CartPole-v1", "core": "lstm", "core_options": {"hidden_size": 8}},
@@ -129,6 +130,13 @@ def test_typed_core_options_survive_the_command_to_go_on(tmp_path: Path) -> None
     assert read_config(tmp_path)["core_options"] == given
     command = resume_command(read_config(tmp_path), tmp_path)
     assert "--core-options size 8 scale 0.5 gate True mode 'a b' --run-dir" in command
+
+
+def test_a_sweep_reads_core_options_for_each_of_its_cores() -> None:
+    sweep = TrainConfig(game="pong", cores=("rdn", "delta_net"), core_options={"num_heads": "2"})
+    assert [run.core_options for run in runs_of(sweep)] == [{"num_heads": 2}] * 2
+    with pytest.raises(ValueError, match=r"^core 'lstm' has no option 'num_heads'; it has hidden_size$"):
+        runs_of(replace(sweep, cores=("rdn", "lstm")))
 
 
 def test_tensorboard_shows_no_bookkeeping() -> None:
