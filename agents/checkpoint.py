@@ -1,5 +1,7 @@
 """Checkpoints: written whole or not at all, checked when read, loaded without executing anything unasked.
 
+`launch/runs/manifest.py` reads what needs no torch of this format.
+
 A checkpoint is a directory `checkpoints/<agent steps, 12 digits>/`:
 `agent.json` (the AgentSpec), `weights.safetensors`, `state.pt` (plain types and tensors only) and
 `manifest.json` (SHA-256 of the others, written last). It is prepared under a temporary name, synced and
@@ -59,7 +61,7 @@ class Checkpoint:
 
 
 def find_checkpoints(run_dir: Path | str) -> list[Checkpoint]:
-    """The checkpoints of a run, oldest first; a damaged one is among them until it is read."""
+    """Find the checkpoints of a run, oldest first; a damaged one is among them until it is read."""
     directory = Path(run_dir) / _DIRECTORY
     if not directory.is_dir():
         return []
@@ -70,7 +72,7 @@ def find_checkpoints(run_dir: Path | str) -> list[Checkpoint]:
 
 
 def resolve_checkpoint(run_dir: Path | str, which: str | int = "latest") -> Path:
-    """The checkpoint that `which` names: "latest", a number of agent steps, or a checkpoint's path.
+    """Find the checkpoint that `which` names: "latest", a number of agent steps, or a checkpoint's path.
 
     Agent steps pick the first checkpoint at or after them. Raises FileNotFoundError in one line.
     """
@@ -78,7 +80,7 @@ def resolve_checkpoint(run_dir: Path | str, which: str | int = "latest") -> Path
         return Path(which)
     checkpoints = find_checkpoints(run_dir)
     if not checkpoints:
-        raise FileNotFoundError(f"no checkpoint in {run_dir}; a run saves its first one when training starts")
+        raise _nothing_saved(run_dir)
     if which == "latest":
         return checkpoints[-1].path
     if isinstance(which, int):
@@ -116,7 +118,7 @@ def save_checkpoint(
 
 
 def _contents(step: int, agent: Agent, state: Mapping[str, Any], milestone: bool) -> dict[str, bytes]:
-    """The files of a checkpoint, the manifest last."""
+    """Serialize the files of a checkpoint, the manifest last."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in agent.state_dict().items()}
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
@@ -183,7 +185,7 @@ def _remove(checkpoint: Path) -> None:
 
 
 def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, dict[str, Any]]:
-    """The agent and the training state of one checkpoint.
+    """Load the agent and the training state of one checkpoint.
 
     Raises CheckpointError if it is damaged, UntrustedCore if its core is imported by a name other than
     `trust_core`, and ValueError if it cannot be imported.
@@ -219,7 +221,7 @@ def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, d
 def load_latest(
     run_dir: Path, trust_core: str | None = None
 ) -> tuple[Agent, dict[str, Any], Checkpoint] | None:
-    """The newest readable checkpoint of a run, or None if it has none at all.
+    """Load the newest readable checkpoint of a run; None if it has none at all.
 
     A damaged one is skipped with a warning that names it. Raises CheckpointError if all are damaged, and
     ValueError as `load_checkpoint` does.
@@ -238,7 +240,7 @@ def load_latest(
 
 
 def load_agent(path: Path | str, device: torch.device | str = "cpu", trust_core: str | None = None) -> Agent:
-    """The agent saved in a run directory (its newest checkpoint) or in one checkpoint directory.
+    """Load the agent saved in a run directory (its newest checkpoint) or in one checkpoint directory.
 
     Never executes code from the files. A core of your own is imported only if you name it too:
     `trust_core="package.module:Class"`. Raises FileNotFoundError, CheckpointError or ValueError in one line.
@@ -250,12 +252,16 @@ def load_agent(path: Path | str, device: torch.device | str = "cpu", trust_core:
         return load_checkpoint(path, trust_core)[0].to(device)
     found = load_latest(path, trust_core)
     if found is None:
-        raise FileNotFoundError(f"no checkpoint in {path}; a run saves its first one when training starts")
+        raise _nothing_saved(path)
     return found[0].to(device)
 
 
+def _nothing_saved(run_dir: Path | str) -> FileNotFoundError:
+    return FileNotFoundError(f"no checkpoint in {run_dir}; a run saves its first one when training starts")
+
+
 def _manifest(path: Path) -> dict[str, Any]:
-    """What manifest.json says. Raises CheckpointError in one line."""
+    """Read manifest.json; anything but an object counts as empty. Raises CheckpointError in one line."""
     try:
         manifest = json.loads(_read(path / "manifest.json"))
     except ValueError as error:

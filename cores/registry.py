@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from .base import Core
+from .options import checked
 
 Factory = Callable[..., Core]
 F = TypeVar("F", bound=Factory)
@@ -38,17 +39,17 @@ def register(name: str) -> Callable[[F], F]:
 
 
 def core_name(name: str) -> str:
-    """The one spelling of a registered name, with underscores; `rdn_large` was `rdn-large` once."""
+    """Spell a registered name with underscores, the one way; `rdn_large` was `rdn-large` once."""
     return name if ":" in name else name.replace("-", "_")
 
 
 def core_names() -> tuple[str, ...]:
-    """The registered names, sorted."""
+    """Return the registered names, sorted."""
     return tuple(sorted(_FACTORIES))
 
 
 def core_feature_size(name: str) -> int:
-    """How many features the vision stem should give this core; the last reward comes on top of them.
+    """Return how many features the vision stem gives this core; the last reward comes on top of them.
 
     A core asks for another number than 256 by a class attribute `feature_size`.
 
@@ -58,7 +59,7 @@ def core_feature_size(name: str) -> int:
     return int(getattr(find_core(name), "feature_size", FEATURE_SIZE))
 
 
-def make_core(name: str, input_size: int, **options: object) -> Core:
+def make_core(name: str, input_size: int, /, **options: object) -> Core:
     """Build a core.
 
     Args:
@@ -70,17 +71,24 @@ def make_core(name: str, input_size: int, **options: object) -> Core:
         ValueError: for an unknown name, an option the core does not have, or a bad value.
     """
     factory = find_core(name)
-    try:
-        inspect.signature(factory).bind(input_size, **options)
-    except TypeError as error:
-        names = [str(p) for p in inspect.signature(factory).parameters.values()][1:]
-        has = f"it has {', '.join(names)}" if names else "it has no options"
-        raise ValueError(f"core {name!r}: {error}; {has}") from None
-    return factory(input_size, **options)
+    return factory(input_size, **checked(name, factory, options))
+
+
+def read_core_options(name: str, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Read options from the command line: words become what the core declares, as `make_core` takes it.
+
+    Raises:
+        ValueError: as `make_core`, before anything is built.
+    """
+    return checked(name, find_core(name), words, words=True)
 
 
 def find_core(name: str) -> Factory:
-    """What is registered under `name`, or the class at `package.module:Class`. Raises ValueError."""
+    """Find the class or function registered under `name`, or the class at `package.module:Class`.
+
+    Raises:
+        ValueError: if there is none.
+    """
     if ":" in name:
         return _load(name)
     spelled = core_name(name)

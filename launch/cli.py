@@ -69,6 +69,9 @@ def games(config: GamesConfig) -> None:
 
 
 def cores(config: CoresConfig) -> None:
+    if config.core is not None:
+        _core_options(config.core)
+        return
     import torch
 
     from ..agents import Agent, AgentSpec
@@ -84,6 +87,24 @@ def cores(config: CoresConfig) -> None:
             rows.append((name, parameters, _first_line(find_core(name).__doc__)))
     _print(cores_table(rows))
     print("\nParameters of a whole agent with 18 actions. --core package.module:Class takes one of your own.")
+
+
+def _core_options(name: str) -> None:
+    """Print what a core is and which options it has."""
+    from ..cores.options import options_of
+    from ..cores.registry import find_core
+    from .tables import core_options_table
+
+    try:
+        factory = find_core(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    print(f"{name}: {_first_line(factory.__doc__)}\n")
+    if options := options_of(factory):
+        _print(core_options_table(options.values()))
+        print(f"\nGive them as: deltabeast train --core {name} --core-options OPTION VALUE ...")
+    else:
+        print("It has no options.")
 
 
 def info(config: InfoConfig) -> None:

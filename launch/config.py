@@ -3,112 +3,137 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal, Union
 
 from tyro.conf import Positional, arg, subcommand
 
 
+class Decides(Enum):
+    """What an option of `train` decides. What follows when a run is resumed or compared: runs/options.py."""
+
+    AGENT = "the agent and its environment, which a checkpoint remembers"
+    SEED = "which repetition of an experiment a run is"
+    LEARNING = "what is learned: another value is another experiment"
+    CONDITIONS = "budget, policy lag or rounding: what is learned too, but a run may go on under others"
+    SPEED = "where and how fast the same is computed"
+    RECORD = "where a run is kept and what it writes down"
+    INVOCATION = "what one invocation of train does, not what the run is"
+
+
+@dataclass(frozen=True)
+class Only:
+    """Marks an option that the other engine would pass over in silence."""
+
+    engine: Literal["local", "ray"]
+
+
 @dataclass
 class TrainConfig:
     """Train an agent; a run that exists is resumed."""
 
-    game: str | None = None
+    game: Annotated[str | None, Decides.AGENT] = None
     """ALE game, for example gopher (`deltabeast games` lists them), or paper20: a sweep over the published
     twenty."""
-    env: str | None = None
+    env: Annotated[str | None, Decides.AGENT] = None
     """Any Gymnasium environment with discrete actions instead of --game, for example CartPole-v1 or
     popgym:popgym-RepeatPreviousEasy-v0."""
-    core: str = "rdn"
+    core: Annotated[str, Decides.AGENT] = "rdn"
     """Recurrent core (`deltabeast cores` lists them), or package.module:Class of your own."""
-    cores: tuple[str, ...] = ()
+    cores: Annotated[tuple[str, ...], Decides.INVOCATION] = ()
     """Several cores instead of --core: a sweep, whose runs queue up on a cluster (--engine ray)."""
-    core_options: dict[str, int] = field(default_factory=dict)
-    """Options of the core as name value pairs, for example: --core-options hidden_size 64 num_layers 1."""
-    preset: Literal["published"] | None = None
+    core_options: Annotated[dict[str, str | int | float | bool], Decides.AGENT] = field(default_factory=dict)
+    """Options of the core as name value pairs, for example: --core-options hidden_size 64 num_layers 1;
+    `deltabeast cores CORE` lists them."""
+    # RECORD: the options that a preset sets are compared one by one.
+    preset: Annotated[Literal["published"] | None, Decides.RECORD] = None
     """Settings to begin from, which single options override. published: those of Irie et al. 2021 and its
     code; launch/runs/presets.py lists them, and what still differs."""
-    steps: str = "200M"
+    steps: Annotated[str, Decides.CONDITIONS] = "200M"
     """Agent steps to train for in all (one is 4 emulator frames): 200M, 30k, 1600."""
-    seed: int = 1
+    seed: Annotated[int, Decides.SEED] = 1
     """Seed of weights, actions and environments."""
-    seeds: int | None = None
+    seeds: Annotated[int | None, Decides.INVOCATION] = None
     """Number of seeds, 1 and up, instead of --seed: a sweep."""
-    stem: Literal["auto", "residual", "nature", "small", "mlp"] = "auto"
+    stem: Annotated[Literal["auto", "residual", "nature", "small", "mlp"], Decides.AGENT] = "auto"
     """Network before the core; auto: residual (15 layers, published) for images, small for those of less than
     32 pixels a side, mlp for the rest."""
-    protocol: Literal["paper-code", "paper-text", "ale-standard"] | None = None
+    protocol: Annotated[Literal["paper-code", "paper-text", "ale-standard"] | None, Decides.AGENT] = None
     """How a game of --game is played and what an episode is, paper-code unless told; envs/README.md compares
     them."""
-    engine: Literal["local", "ray"] = "local"
+    engine: Annotated[Literal["local", "ray"], Decides.CONDITIONS] = "local"
     """local: this machine. ray: a cluster, or several processes here (launch/training/ray/README.md)."""
-    device: str = "auto"
+    device: Annotated[str, Decides.SPEED] = "auto"
     """auto, cpu or cuda."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Annotated[Literal["auto", "fp32", "bf16"], Decides.CONDITIONS] = "auto"
     """Arithmetic of the stem; memory, heads and losses are float32, without TF32 on a GPU. auto: bf16 where
     the hardware has it. The publication used fp32."""
-    num_envs: int = 32
+    num_envs: Annotated[int, Decides.CONDITIONS] = 32
     """Environments stepped together by each actor; with a GPU in two halves, so that the games of one go on
     while actions are chosen for the other."""
-    num_actors: int = 1
+    num_actors: Annotated[int, Decides.CONDITIONS] = 1
     """Actors, each with --num-envs environments: threads, or under --engine ray processes. The publication
     ran 48 actors of one environment; one actor of many chooses their actions in one batch."""
-    num_workers: int | None = None
+    # SPEED, as for num_learners: they share a sum over columns; only the order of the sum differs.
+    num_workers: Annotated[int | None, Decides.SPEED, Only("local")] = None
     """Processes that act and learn side by side on a CPU, each with its share of the environments and of
     every batch; default: one a core, as far as --num-envs and --batch-size can be shared out."""
-    ray_address: str | None = None
+    ray_address: Annotated[str | None, Decides.SPEED, Only("ray")] = None
     """The Ray cluster to train on: auto (the one this machine belongs to) or HOST:PORT; default: one that
     starts here and ends with the run."""
-    actor_cpus: float = 1.0
+    actor_cpus: Annotated[float, Decides.SPEED, Only("ray")] = 1.0
     """CPU cores that each actor reserves under --engine ray, and the threads it uses."""
-    actor_gpus: float = 0.0
+    actor_gpus: Annotated[float, Decides.SPEED, Only("ray")] = 0.0
     """Share of a GPU that each actor reserves under --engine ray; without one it acts on the CPU."""
-    num_learners: int = 1
+    num_learners: Annotated[int, Decides.SPEED, Only("ray")] = 1
     """Learners under --engine ray, each with its share of every batch and a GPU of its own if there are."""
-    learner_cpus: float = 1.0
+    learner_cpus: Annotated[float, Decides.SPEED, Only("ray")] = 1.0
     """CPU cores that each learner reserves under --engine ray, and the threads it uses."""
-    overlap: Literal["auto", "on", "off"] = "auto"
+    # CONDITIONS: actors that act meanwhile act with older weights.
+    overlap: Annotated[Literal["auto", "on", "off"], Decides.CONDITIONS, Only("local")] = "auto"
     """Whether actors act while the learner learns. auto: yes with a GPU, no on CPUs, where both would
     fight for the same cores."""
-    compile: Literal["auto", "on", "off"] = "auto"
+    compile: Annotated[Literal["auto", "on", "off"], Decides.SPEED] = "auto"
     """Whether torch.compile fuses the learner's loss, gradients and step; the first update waits for it.
     auto: yes with a GPU, no on CPUs, where it brings nothing."""
-    unroll_length: int = 50
+    unroll_length: Annotated[int, Decides.LEARNING] = 50
     """Agent steps an actor takes before it hands over to the learner."""
-    batch_size: int = 32
+    batch_size: Annotated[int, Decides.LEARNING] = 32
     """Unrolls in one update; a multiple of --num-envs or a divisor of it."""
-    bptt: Literal["full", "per_step"] = "full"
+    bptt: Annotated[Literal["full", "per_step"], Decides.LEARNING] = "full"
     """full: gradients flow through the whole unroll. per_step: no gradient crosses a time step of a
     fast-weight core, as in the published code; for other cores both are the same."""
-    learning_rate: float = 6e-4
+    learning_rate: Annotated[float, Decides.LEARNING] = 6e-4
     """RMSProp's learning rate, annealed linearly to zero over --steps. The published value is for batches of
     50 x 32 steps; small batches, as short runs need them, want less (2e-4 for 20 x 8)."""
-    discount: float = 0.99
+    discount: Annotated[float, Decides.LEARNING] = 0.99
     """Discount per agent step."""
-    entropy_cost: float = 0.01
+    entropy_cost: Annotated[float, Decides.LEARNING] = 0.01
     """Weight of the entropy bonus."""
-    baseline_cost: float = 0.5
+    baseline_cost: Annotated[float, Decides.LEARNING] = 0.5
     """Weight of the value loss."""
-    rmsprop_eps: float = 0.01
+    rmsprop_eps: Annotated[float, Decides.LEARNING] = 0.01
     """Added to the root of RMSProp's mean square."""
-    rmsprop_corrected: bool = True
+    rmsprop_corrected: Annotated[bool, Decides.LEARNING] = True
     """Whether RMSProp's first steps are corrected for the mean square's start from zero, as Adam's are. The
     publication's are not: they are up to ten times as long."""
-    max_grad_norm: float = 40.0
+    max_grad_norm: Annotated[float, Decides.LEARNING] = 40.0
     """Gradients are scaled down to this global norm."""
-    deterministic: bool = False
+    # SPEED: it makes a run repeatable, and learns no better or worse for that.
+    deterministic: Annotated[bool, Decides.SPEED] = False
     """Actor and learner in lock-step: the same seed gives the same weights bit for bit, also across a
     kill and a resume, which repeats the games under way."""
-    run_dir: Path | None = None
+    run_dir: Annotated[Path | None, Decides.RECORD] = None
     """Where the run is kept; default runs/<game>/<core>/seed-<n>."""
-    resume: Literal["auto", "never", "must"] = "auto"
+    resume: Annotated[Literal["auto", "never", "must"], Decides.INVOCATION] = "auto"
     """auto: go on if the run directory has a checkpoint. never: refuse to touch an existing run.
     must: refuse to start afresh."""
-    checkpoint_minutes: float = 10.0
+    checkpoint_minutes: Annotated[float, Decides.RECORD] = 10.0
     """Minutes between checkpoints."""
-    milestone_steps: str = "50M"
+    milestone_steps: Annotated[str, Decides.RECORD] = "50M"
     """Agent steps between checkpoints that are kept for good."""
-    log_seconds: float = 10.0
+    log_seconds: Annotated[float, Decides.RECORD] = 10.0
     """Seconds between rows of the log."""
 
 
@@ -163,7 +188,10 @@ class GamesConfig:
 
 @dataclass
 class CoresConfig:
-    """List the recurrent cores."""
+    """List the recurrent cores, or the options of one."""
+
+    core: Positional[Annotated[str | None, arg(metavar="[CORE]")]] = None
+    """Core whose options to list: a name, or package.module:Class of your own."""
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -12,6 +13,7 @@ from rich.text import Text
 from .units import format_score
 
 if TYPE_CHECKING:  # evaluate imports torch, which listing games needs not wait for
+    from ..cores.options import Option
     from ..envs import GameInfo
     from .bench.env import EnvSpeed
     from .bench.kernels import Measured
@@ -43,6 +45,20 @@ def cores_table(cores: Sequence[tuple[str, int, str]]) -> Table:
     table.columns[2].no_wrap = False
     for name, parameters, description in cores:
         table.add_row(name, f"{parameters:,}", description)
+    return table
+
+
+def core_options_table(options: Iterable[Option]) -> Table:
+    """Every option of a core: its type, its default, the values a listed choice has, and what it is."""
+    table = _table("option", "type", "default", "values", "what it is")
+    for column in table.columns[1:]:
+        column.justify = "left"
+    table.columns[4].no_wrap = False
+    for option in options:
+        kinds = dict.fromkeys(_type_name(kind) for kind in (*map(type, option.choices), *option.types))
+        default = "required" if option.is_required else str(option.default)
+        values = ", ".join(map(str, option.choices))
+        table.add_row(option.name, " or ".join(kinds) or "any", default, values, option.description)
     return table
 
 
@@ -168,6 +184,10 @@ _DETAILS = {
     "mean length": lambda summary: f"{_number(summary.mean_length)} steps",
     "episodes": lambda summary: str(summary.count),
 }
+
+
+def _type_name(kind: type) -> str:
+    return "None" if kind is NoneType else kind.__name__
 
 
 def _mean_std(score: Summary | PublishedScore) -> str:

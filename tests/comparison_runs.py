@@ -56,10 +56,11 @@ def add_checkpoint(run: Path, config: dict[str, Any], step: int = 300_000) -> Pa
     spec = {"game": config["game"], "env_id": config["env"], "core": config["core"], "stem": "nature",
             "protocol": config["protocol"], "core_options": {}, "num_actions": 8}  # fmt: skip
     (folder / "agent.json").write_text(json.dumps(spec))
-    (folder / "weights.safetensors").write_bytes(b"weights")
+    for name in ("weights.safetensors", "state.pt"):
+        (folder / name).write_bytes(b"tensors")
     digests = {
         name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        for name in ("agent.json", "weights.safetensors")
+        for name in ("agent.json", "weights.safetensors", "state.pt")
     }
     (folder / "manifest.json").write_text(json.dumps({"step": step, "milestone": False, "sha256": digests}))
     return folder

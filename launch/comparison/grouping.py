@@ -1,4 +1,4 @@
-"""Which runs may stand side by side, and which may be averaged: those that differ in their seeds alone."""
+"""Group runs: those that may stand side by side, and those that may be averaged, differing in seed alone."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Comparison:
     """Runs by game and series. A series is a core, with its settings where runs of one game differ in any."""
 
     protocol: str | None
-    """of all its Atari runs; None if there are none"""
+    """the protocol of all its Atari runs; None if there are none"""
     games: list[str]
     series: list[str]
     core_of: dict[str, str]
     cells: dict[Cell, list[Run]]
     left_out: list[str] = field(default_factory=list)
-    """one line for every run that is not in, and why"""
+    """one line for each run that is not in, with the reason"""
     notes: list[str] = field(default_factory=list)
-    """what a reader has to know about those that are"""
+    """caveats about those that are"""
 
     def runs(self) -> list[Run]:
         return [run for runs in self.cells.values() for run in runs]
@@ -82,7 +82,7 @@ def core_rank(core: str) -> tuple[int, str]:
 
 
 def _majority(protocols: Sequence[str]) -> str | None:
-    """The most frequent one; of several, the publication's, or else the first by name."""
+    """Return the most frequent one; if several tie, the publication's, or else the first by name."""
     if not protocols:
         return None
     counts = Counter(protocols)
@@ -90,7 +90,7 @@ def _majority(protocols: Sequence[str]) -> str | None:
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:
-    """Settings that take more than one value among the runs of some game."""
+    """List the settings that take more than one value among the runs of some game."""
     by_game: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         by_game[run.game].append(run)

@@ -1,4 +1,4 @@
-"""Finding runs on disk, and reading what a comparison needs of them: small files, no weights."""
+"""Find runs on disk and read what a comparison needs: small files, no weights."""
 
 from __future__ import annotations
 
@@ -7,36 +7,26 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...envs import canonical_game
 from ..config import TrainConfig
-from ..runs.directory import (
-    checkpoint_paths,
-    core_name,
-    damaged_file,
-    eval_command,
-    read_config,
-    read_object,
-    was_truncated,
-)
+from ..runs.consent import consent
+from ..runs.directory import core_name, eval_command, read_config, read_object, was_truncated
 from ..runs.log import read_rows
+from ..runs.manifest import checkpoint_paths, damaged_file, read_spec
+from ..runs.options import OPTIONS, SEPARATING
 from ..units import parse_steps
 
-_DO_NOT_MATTER = {
-    *("game", "env", "core", "seed", "protocol"),  # what runs are grouped by
-    *("run_dir", "resume", "checkpoint_minutes", "milestone_steps", "log_seconds"),
-    *("device", "deterministic", "num_workers", "preset"),
-}
-"""Options that change nothing about what is learned, or that have a place of their own."""
-
+_SETTINGS = frozenset(SEPARATING) - {"game", "env", "core", "protocol"}
+"""Options that set runs of one game and core apart; the others that do are fields of `Run`."""
 
 WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "lstm"})
-"""Cores that have the whole unroll under either `--bptt`, so that it is no setting of theirs."""
+"""Cores whose gradients cross the whole unroll under either `--bptt`, so that it is no setting of theirs."""
 TRUNCATED = "lstm, truncated"
-"""What an LSTM is called whose gradients an earlier version cut at every step: no run says so any more."""
+"""Name of an LSTM whose gradients an earlier version cut at every step; no run is made so any more."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +48,16 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: who, how, and what it wrote down."""
+    """One training run: what was trained, how, and what it wrote down."""
 
     path: Path
     game: str
     """ROM name, or the environment's id"""
     core: str
-    """its name; of an LSTM whose gradients were cut at every step `TRUNCATED`, which is another baseline"""
+    """its name; `TRUNCATED` for an LSTM whose gradients were cut at every step, which is another baseline"""
     seed: int | None
     protocol: str | None
-    """the one it was trained under; None for environments that are no Atari games"""
+    """the one it was trained under; None for environments other than Atari games"""
     settings: Mapping[str, Any]
     """every option that changes what is learned"""
     steps: int | None
@@ -83,7 +73,7 @@ class Run:
 
 
 def find_runs(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """The runs that paths, globs and whole trees name, each once; and one line for each that names none."""
+    """Find the runs that paths, globs and trees name, each once; and a line for each that names none."""
     found: dict[Path, Path] = {}
     problems = []
     for argument in arguments:
@@ -99,7 +89,7 @@ def find_runs(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
 
 
 def _runs_below(path: Path) -> list[Path]:
-    """The directory itself if it is a run, or else every run below it."""
+    """Return the directory itself if it is a run, or else every run below it."""
     if not path.is_dir():
         return []
     if _is_run(path):
@@ -120,11 +110,11 @@ def _is_run(path: Path) -> bool:
 
 
 def read_run(path: Path) -> tuple[Run | None, list[str]]:
-    """A run, or None if too little of it is left; and a line for each thing that is wrong with it."""
+    """Read a run, None if too little of it is left; and a line for each thing that is wrong with it."""
     wrong: list[str] = []
     config = read_config(path)
     checkpoint = next(reversed(checkpoint_paths(path)), None)
-    spec = read_object(checkpoint / "agent.json") if checkpoint else {}
+    spec = read_spec(checkpoint)
     if (path / "config.json").is_file() and not config:
         wrong.append("config.json cannot be read" + ("; its checkpoint is read instead" if spec else ""))
     known = {**config, **{name: value for name, value in spec.items() if value is not None}}
@@ -137,9 +127,10 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     except ValueError as error:
         return None, [_left_out(path, [*wrong, str(error)])]
     rows = _rows(path, wrong)
-    evaluations = _evaluations(path, wrong)
+    evaluate = eval_command(path, *consent(core, str(known.get("env_id") or known.get("env"))))
+    evaluations = _evaluations(path, evaluate, wrong)
     if not rows and not evaluations:
-        wrong.append(f"it has no evaluation; make one with `{eval_command(path)}`")
+        wrong.append(f"it has no evaluation; make one with `{evaluate}`")
         return None, [_left_out(path, wrong)]
     if checkpoint is None:
         wrong.append("no checkpoint, so it cannot be evaluated; what it logged is used")
@@ -171,28 +162,30 @@ def _left_out(path: Path, reasons: Sequence[str]) -> str:
 
 
 TRAINED_UNDER = "paper-code"
-"""What `train` takes where no protocol is given."""
+"""The default protocol of `train`."""
 
 
 def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that change what is learned; those an older run does not know have their defaults."""
+    """Collect the options that affect what is learned; where an older run lacks one, it had the default."""
     origin = "elsewhere" if (path / "imported.json").is_file() else None
-    defaults = {
-        field.name: field.default
-        for field in fields(TrainConfig)
-        if field.name not in _DO_NOT_MATTER and isinstance(field.default, str | int | float | bool)
-    }
     if config:
-        given = {name: value for name, value in config.items() if name not in _DO_NOT_MATTER}
+        defaults = {name: value for name, value in vars(TrainConfig()).items() if name in _SETTINGS}
+        # An option that only another version of deltabeast knows may matter.
+        given = {name: value for name, value in config.items() if name in _SETTINGS or name not in OPTIONS}
         settings = {"origin": origin or "deltabeast", **defaults, **given}
     else:
         settings = {"origin": origin or "unknown"}  # nothing is known but the agent
     settings |= {name: spec[name] for name in ("stem", "core_options") if name in spec}  # auto is resolved
     if isinstance(settings.get("core_options"), dict):
-        options = sorted(settings["core_options"].items())
-        settings["core_options"] = " ".join(f"{name} {value}" for name, value in options) or "default"
+        settings["core_options"] = _core_options(settings["core_options"])
     steps = _steps(config)
     return settings | ({"steps": steps} if steps is not None else {})
+
+
+def _core_options(options: Mapping[str, Any]) -> str:
+    """Write options in alphabetical order, true and false as 1 and 0: older runs know whole numbers alone."""
+    plain = {name: int(value) if isinstance(value, bool) else value for name, value in options.items()}
+    return " ".join(f"{name} {plain[name]}" for name in sorted(plain)) or "default"
 
 
 def _steps(config: Mapping[str, Any]) -> int | None:
@@ -222,13 +215,13 @@ def _rows(path: Path, wrong: list[str]) -> list[dict[str, float]]:
     return [row for row in rows if "step" in row and "time" in row]
 
 
-def _evaluations(path: Path, wrong: list[str]) -> list[Evaluation]:
+def _evaluations(path: Path, evaluate: str, wrong: list[str]) -> list[Evaluation]:
     found = []
     for file in sorted((path / "eval").glob("*.json")):
         try:
             found.append(_evaluation(file))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            wrong.append(f"eval/{file.name} cannot be read; evaluate again with `{eval_command(path)}`")
+            wrong.append(f"eval/{file.name} cannot be read; evaluate again with `{evaluate}`")
     return found
 
 

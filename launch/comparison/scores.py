@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...envs import find_protocol, human_normalized
+from ..runs.consent import consent
 from ..runs.directory import eval_command
 from .curves import curve_of
 from .grouping import Cell, Comparison
@@ -104,7 +105,7 @@ def _best_known(run: Run, protocol: str | None, greedy: bool) -> Evaluation | No
 
 def _not_evaluated(run: Run, protocol: str | None, greedy: bool) -> str:
     options = [*(["--protocol", protocol] if protocol else []), *([] if greedy else ["--sample"])]
-    command = eval_command(run.path, *options)
+    command = eval_command(run.path, *consent(run.core, run.game), *options)
     if not run.evaluations:
         return f"{run.path}: no evaluation, so it has no score; make one with `{command}`"
     others = {

@@ -28,6 +28,7 @@ from ..runs import published
 from ..runs.consent import check_env
 from ..runs.directory import no_run, versions
 from ..runs.log import write_atomically
+from ..runs.manifest import saved_step
 from ..tables import evaluation_notes, evaluation_table
 from ..training.plan import left_out_notes
 from ..units import parse_steps
@@ -207,7 +208,7 @@ def _load(run: Path, which: str, trust_core: str | None, console: Console) -> tu
             if which != "latest":
                 raise ValueError(f"--checkpoint {which}: {run} is one checkpoint; give its run or omit it")
             run_dir = run.parent.parent if run.parent.name == "checkpoints" else run
-            return run_dir, load_agent(run, trust_core=trust_core), run, _step(run)
+            return run_dir, load_agent(run, trust_core=trust_core), run, saved_step(run)
         if which == "latest":
             with warnings.catch_warnings(record=True) as damage:
                 warnings.simplefilter("always")
@@ -217,7 +218,7 @@ def _load(run: Path, which: str, trust_core: str | None, console: Console) -> tu
             if found is not None:
                 return run, found[0], found[2].path, found[2].step
         path = resolve_checkpoint(run, _wanted(which))
-        return run, load_agent(path, trust_core=trust_core), path, _step(path)
+        return run, load_agent(path, trust_core=trust_core), path, saved_step(path)
     except (FileNotFoundError, ValueError) as error:
         raise UsageError(str(error)) from error
     except CheckpointError as error:
@@ -230,10 +231,6 @@ def _wanted(which: str) -> str | int:
         return parse_steps(which)
     except ValueError:
         return which
-
-
-def _step(checkpoint: Path) -> int:
-    return int(json.loads((checkpoint / "manifest.json").read_text())["step"])
 
 
 def _protocol(spec: AgentSpec, wanted: str | None) -> str | None:

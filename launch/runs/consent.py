@@ -1,6 +1,6 @@
-"""What is imported by name: from the folder one stands in, only what the command line names.
+"""Consent to imports: a run from elsewhere may name code in its checkpoint, and bring that code along.
 
-A run from elsewhere may name code in its checkpoint, and bring that code along.
+From the current folder, only modules that the command line names are imported.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ..errors import UsageError
 
 
 def look_here_for(names: Iterable[str]) -> None:
-    """Let the modules of "module:thing" be found in the folder one stands in, if one of them lies there.
+    """Put the current folder on the import path if it holds the module of one of these "module:thing" names.
 
-    It is not searched without need: packages try to import others that are not installed, and would take
+    It is not searched otherwise: packages try to import others that are not installed, and would take
     whatever lies there under such a name.
     """
     if any(_lies_here(_module(name)) for name in names if ":" in name):
@@ -29,8 +29,8 @@ def look_here_for(names: Iterable[str]) -> None:
 def check_env(env_id: str, trusted: str | None, checkpoint: Path) -> None:
     """Raise UsageError if making the environment that a checkpoint names needs a word of consent.
 
-    A package that is installed needs none. A module in the folder one stands in does, and so does a part of
-    a package: importing `package.__main__` runs a program.
+    An installed package needs none. A module in the current folder does, and so does a part of a package:
+    importing `package.__main__` runs a program.
     """
     if env_id != trusted and _asks(env_id):
         raise UsageError(
@@ -40,7 +40,7 @@ def check_env(env_id: str, trusted: str | None, checkpoint: Path) -> None:
 
 
 def consent(core: str, env_id: str | None) -> list[str]:
-    """The options with which `eval` takes core and environment of a run that the user has trained."""
+    """Return the options that let `eval` import the core and the environment of a run."""
     words = ["--trust-core", core] if ":" in core else []
     return [*words, "--trust-env", env_id] if env_id and _asks(env_id) else words
 
@@ -52,16 +52,16 @@ def _asks(env_id: str) -> bool:
 
 
 def _module(name: str) -> str:
-    """Of "module:thing"; empty for a name without a module."""
+    """The part of "module:thing" before the colon; empty for a name without one."""
     return name.rpartition(":")[0]
 
 
 def _lies_here(module: str) -> bool:
-    """Whether importing it would take it from the folder one stands in; nothing is imported to tell."""
+    """Whether an import would take the module from the current folder; nothing is imported to find out."""
     top = module.partition(".")[0]
     try:
         spec = find_spec(top) or PathFinder.find_spec(top, [os.getcwd()])
-    except (ImportError, ValueError):  # no name of a module, or one that cannot tell where it is from
+    except (ImportError, ValueError):  # not a module's name, or a module that does not say where it is from
         return True
     if spec is None:
         return False

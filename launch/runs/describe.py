@@ -10,28 +10,23 @@ from typing import Any
 
 from ..errors import UsageError
 from ..units import format_duration, format_score, parse_steps
-from .directory import (
-    checkpoint_paths,
-    damaged_file,
-    eval_command,
-    is_claimed,
-    no_run,
-    read_config,
-    read_object,
-    resume_command,
-)
+from .consent import consent
+from .directory import eval_command, is_claimed, no_run, read_config, read_object, resume_command
 from .log import read_rows
+from .manifest import checkpoint_paths, damaged_file, is_milestone, read_spec
 from .presets import overridden
 
 
 def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str]]:
-    """Labelled lines about a run. Reads only small files; no weights are loaded."""
+    """Describe a run in labelled lines. Reads only small files; no weights are loaded."""
     config = read_config(run_dir)
-    checkpoints = [(path, read_object(path / "manifest.json")) for path in checkpoint_paths(run_dir)]
+    checkpoints = checkpoint_paths(run_dir)
     rows, damage = _read_log(run_dir)
     if not config and not checkpoints and not rows:
         raise UsageError(no_run(run_dir))
-    lines = [("run", str(run_dir)), ("trains", _subject(config, checkpoints))]
+    spec = read_spec(checkpoints[-1] if checkpoints else None)
+    known = {**config, **{key: value for key, value in spec.items() if value is not None}}
+    lines = [("run", str(run_dir)), ("trains", _subject(known))]
     if preset := config.get("preset"):
         changes = overridden(config)
         lines.append(("preset", f"{preset}, but {', '.join(changes)}" if changes else str(preset)))
@@ -39,7 +34,7 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
         lines.append(("imported from", f"{source.get('file')}, SHA-256 {str(source.get('sha256'))[:16]}..."))
     if not config and (run_dir / "config.json").is_file():
         damage.insert(0, "config.json cannot be read, so its options are not known")
-    if checkpoints and (file := damaged_file(checkpoints[-1][0])):
+    if checkpoints and (file := damaged_file(checkpoints[-1])):
         damage.append(f"{file} of the newest checkpoint; eval and train go back to the one before")
     lines += [("damaged", line) for line in damage]
     held = is_claimed(run_dir)
@@ -55,20 +50,26 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     lines.append(("disk", _disk(run_dir)))
     if held:
         lines.append(("held by", "another process, which trains here now"))
-    step = int(rows[-1]["step"]) if held and rows else int(checkpoints[-1][0].name) if checkpoints else 0
-    return lines + _remaining(step, config, rows, run_dir, held)
+    step = int(rows[-1]["step"]) if held and rows else int(checkpoints[-1].name) if checkpoints else 0
+    words = consent(str(known.get("core")), str(known.get("env_id") or known.get("env")))
+    return lines + _remaining(step, config, rows, run_dir, held, eval_command(run_dir, *words))
 
 
 def _remaining(
-    step: int, config: Mapping[str, Any], rows: list[dict[str, float]], run_dir: Path, held: bool
+    step: int,
+    config: Mapping[str, Any],
+    rows: list[dict[str, float]],
+    run_dir: Path,
+    held: bool,
+    evaluate: str,
 ) -> list[tuple[str, str]]:
-    """What is left to do from a step on, and the command that does it."""
+    """The steps left after `step`, and the command for them; `evaluate` is the one for a finished run."""
     try:
         left = parse_steps(str(config["steps"])) - step
     except (KeyError, ValueError):
         return []
     if left <= 0:
-        return [("next", f"finished; {eval_command(run_dir)}")]
+        return [("next", f"finished; {evaluate}")]
     speed = next((row["sps"] for row in reversed(rows) if row.get("sps")), None)
     duration = f", {format_duration(left / speed)} at {speed:,.0f} steps/s" if speed else ""
     lines = [("remaining", f"{left:,} steps{duration}")]
@@ -76,7 +77,7 @@ def _remaining(
 
 
 def _read_log(run_dir: Path) -> tuple[list[dict[str, float]], list[str]]:
-    """The rows of its log, and what is wrong with it."""
+    """The rows of the run's log, and what is wrong with it."""
     try:
         return read_rows(run_dir / "logs.csv"), []
     except FileNotFoundError:
@@ -90,9 +91,8 @@ def _disk(run_dir: Path) -> str:
     return f"{used / 1e6:,.1f} MB here, {shutil.disk_usage(run_dir).free / 1e9:,.1f} GB free"
 
 
-def _subject(config: Mapping[str, Any], checkpoints: list[tuple[Path, dict[str, Any]]]) -> str:
-    spec = read_object(checkpoints[-1][0] / "agent.json") if checkpoints else {}
-    known = {**config, **{key: value for key, value in spec.items() if value is not None}}
+def _subject(known: Mapping[str, Any]) -> str:
+    """The run's environment, core, stem, protocol and seed, as far as they are known."""
     name = known.get("game") or known.get("env_id") or known.get("env") or "unknown environment"
     parts = [name, known.get("core"), known.get("stem"), known.get("protocol")]
     seed = known.get("seed")
@@ -116,11 +116,8 @@ def _scores(rows: list[dict[str, float]]) -> list[tuple[str, str]]:
     return lines
 
 
-def _list_checkpoints(checkpoints: list[tuple[Path, dict[str, Any]]]) -> str:
-    names = [
-        f"{int(path.name):,}{' (kept)' if manifest.get('milestone') else ''}"
-        for path, manifest in checkpoints
-    ]
+def _list_checkpoints(checkpoints: list[Path]) -> str:
+    names = [f"{int(path.name):,}{' (kept)' if is_milestone(path) else ''}" for path in checkpoints]
     return ", ".join(names) or "none"
 
 

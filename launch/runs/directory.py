@@ -1,9 +1,8 @@
-"""The run directory: where it is, whose it is, how it was configured."""
+"""The run directory: where it is, which process holds it, how the run was configured."""
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import platform
@@ -18,11 +17,12 @@ from typing import Any
 
 from ..config import TrainConfig
 from ..errors import UsageError
+from .options import REPEATED
 from .presets import preset_config
 
 
 def default_run_dir(config: TrainConfig) -> Path:
-    """runs/<game or environment>/<core>/seed-<n>: TensorBoard compares games, cores and seeds by path."""
+    """Return runs/<game or environment>/<core>/seed-<n>: TensorBoard compares games, cores, seeds by path."""
     game = config.game or (config.env or "").split(":")[-1].replace("/", "-")
     core = core_name(config.core)
     names = [name.replace(":", ".") for name in (core, core if ":" in core else core.replace("_", "-"))]
@@ -31,7 +31,7 @@ def default_run_dir(config: TrainConfig) -> Path:
 
 
 def core_name(name: str) -> str:
-    """The same as `cores.core_name`, whose import would import torch."""
+    """Repeat `cores.core_name`, whose import would import torch; a test ties the two."""
     return name if ":" in name else name.replace("-", "_")
 
 
@@ -73,7 +73,7 @@ def is_claimed(run_dir: Path) -> bool:
 
 
 def no_run(path: Path) -> str:
-    """What to say of a path that is no run: which runs are below it."""
+    """Say that there is no run at a path, and name the runs below it."""
     depths = ("*", "*/*", "*/*/*")
     below = [str(found.parent) for depth in depths for found in sorted(path.glob(f"{depth}/config.json"))]
     if not below:
@@ -83,19 +83,19 @@ def no_run(path: Path) -> str:
 
 
 def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
-    """The command that goes on with a run, from the options in its config.json."""
+    """Return the command that resumes a run, from the options in its config.json."""
     words = ["deltabeast train"]
-    for name, default in vars(preset_config(saved.get("preset"))).items():
-        value = saved.get(name, getattr(TrainConfig, name, default))
+    begun_with = vars(preset_config(saved.get("preset")))
+    for name in REPEATED:
+        value = saved.get(name, vars(TrainConfig())[name])
         named = name in ("core", "preset") and value is not None
-        if name in ("run_dir", "resume", "cores", "seeds") or (value == default and not named):
-            continue
-        words.append(option_words(name, value))
+        if name != "run_dir" and (value != begun_with[name] or named):
+            words.append(option_words(name, value))
     return " ".join([*words, option_words("run_dir", run_dir)])
 
 
 def option_words(name: str, value: object) -> str:
-    """An option as it is typed: `--learning-rate 0.001`, `--deterministic`, `--no-rmsprop-corrected`."""
+    """Spell an option as it is typed: `--learning-rate 0.001`, `--deterministic`, `--no-deterministic`."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{flag}" if value else f"--no-{flag}"
@@ -104,13 +104,13 @@ def option_words(name: str, value: object) -> str:
 
 
 def eval_command(run_dir: Path, *options: str) -> str:
-    """The command that evaluates a run."""
+    """Return the command that evaluates a run."""
     return shlex.join(["deltabeast", "eval", str(run_dir), *options])
 
 
 _FORMAT = 2
-"""Of config.json. Before it had a number, `--bptt per_step` cut the gradients of every core, with or without
-fast weights."""
+"""Format of config.json. Before it had a number, `--bptt per_step` cut the gradients of every core, with or
+without fast weights."""
 
 
 def was_truncated(run_dir: Path) -> bool:
@@ -131,7 +131,7 @@ def write_config(run_dir: Path, config: TrainConfig) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; empty if there is none that can be read."""
+    """Read a JSON object from a file; empty if there is none that can be read."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -140,44 +140,15 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:
-    """The options in config.json; empty if there is none that can be read."""
+    """Read the options in config.json; empty if there are none that can be read."""
     try:
         return dict(json.loads((run_dir / "config.json").read_text())["config"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def checkpoint_paths(run_dir: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first.
-
-    `agents.find_checkpoints` finds the same ones, but importing it imports torch.
-    """
-    paths = [path.parent for path in (run_dir / "checkpoints").glob("*/manifest.json")]
-    paths = sorted((path for path in paths if path.name.isdecimal()), key=lambda path: -len(path.name))
-    newest = {int(path.name): path for path in paths}
-    return [newest[step] for step in sorted(newest)]
-
-
-def damaged_file(checkpoint: Path) -> str | None:
-    """The first file of a checkpoint that is not what its manifest says; None if all are.
-
-    `agents.load_agent` checks the same, but importing it imports torch.
-    """
-    digests = read_object(checkpoint / "manifest.json").get("sha256")
-    if not isinstance(digests, dict):
-        return "manifest.json"
-    for name, digest in digests.items():
-        try:
-            content = (checkpoint / name).read_bytes()
-        except OSError:
-            return str(name)
-        if hashlib.sha256(content).hexdigest() != digest:
-            return str(name)
-    return None
-
-
 def versions() -> dict[str, Any]:
-    """What a result depends on: packages, Python, platform, and the commit if this is a checkout."""
+    """Versions that a result depends on: packages, Python, platform, and the commit if this is a checkout."""
     packages = ("deltabeast", "torch", "numpy", "gymnasium", "ale-py")
     return {
         **{name: version(name) for name in packages},

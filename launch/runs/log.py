@@ -1,4 +1,4 @@
-"""What a run writes down while it trains: one row in logs.csv and the same numbers in TensorBoard."""
+"""The log of a run: rows in logs.csv, and the same numbers in TensorBoard."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TAGS = {
     "share_waiting": "time/share_waiting",
     "score_wraps": "score/score_wraps",
 }
-"""Row key -> TensorBoard tag. The keys are the columns of logs.csv too, in this order after step and time."""
+"""TensorBoard tags by row key. The keys are also columns of logs.csv, in this order, after step and time."""
 
 CLUSTER_TAGS = {
     "actors": "cluster/actors",
@@ -60,7 +60,7 @@ HEADLINE_TAGS = (TAGS["game_return"], TAGS["life_return"], TAGS["sps"])
 
 
 def tag_of(key: str) -> str:
-    """The TensorBoard tag of a row key; keys no one has listed are grouped under `other/`."""
+    """Return the TensorBoard tag of a row key; keys that are not listed are grouped under `other/`."""
     return TAGS.get(key) or CLUSTER_TAGS.get(key) or (key if "/" in key else f"other/{key}")
 
 
@@ -103,8 +103,8 @@ class RunLog:
         metrics = {key: float(value) for key, value in row.items() if key not in ("step", "time")}
         metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
         if self._columns is None:
-            # Every known column from the start: a metric that is absent from the first row (no game has
-            # ended yet) must have its place in later ones.
+            # Every known column from the start: a metric missing from the first row (no game has ended yet)
+            # needs its place in later ones.
             # Speeds of single actors and nodes, with a slash in their names, are for TensorBoard alone.
             extra = [key for key in row if key not in TAGS and key not in ("step", "time") and "/" not in key]
             self._columns = ["step", "time", *TAGS, *extra]
@@ -146,7 +146,7 @@ class RunLog:
 
 
 def drop_rows_beyond(path: Path, step: int) -> list[str] | None:
-    """Rewrite a log so that it ends at `step`, without half lines; its columns, or None if it has none."""
+    """Cut a log after `step`, half lines too; return its columns, or None if it has none."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     # What a killed process left after the last newline is no row, whatever it looks like.
     whole = text[: text.rfind("\n") + 1]
@@ -163,7 +163,7 @@ def drop_rows_beyond(path: Path, step: int) -> list[str] | None:
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
-    """The whole rows of a logs.csv, empty cells left out; a line still being written is not read."""
+    """Read the complete rows of a logs.csv, without empty cells or a line that is still being written."""
     text = path.read_text(encoding="utf-8", errors="replace")
     reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
     return [{key: float(cell) for key, cell in row.items() if cell} for row in reader]

@@ -39,15 +39,15 @@ NOT_PUBLISHED: Final[Mapping[str, str]] = {
     "they are pooled; the first observation of a life comes with reward 0; the frame limit can come up to 30 "
     "frames later; emulator version and random numbers are others (envs/README.md)",
 }
-"""Everything in which a run of `--preset published` is still not trained as the publication's were."""
+"""Every way in which training with `--preset published` still differs from the publication's."""
 
 
 def preset_config(name: str | None) -> TrainConfig:
-    """What `deltabeast train` begins from: the defaults, or those of a preset."""
+    """Return what `deltabeast train` begins from: the defaults, or those of a preset."""
     return TrainConfig(preset=name, **PRESETS[name]) if name in PRESETS else TrainConfig()  # type: ignore[arg-type, index]
 
 
 def overridden(config: Mapping[str, Any]) -> list[str]:
-    """The options in which a run differs from its preset, as `name value`; empty without a preset."""
+    """List the options in which a run differs from its preset, as `name value`; empty without a preset."""
     values = PRESETS.get(str(config.get("preset")), {})
     return [f"{name} {config[name]}" for name, value in values.items() if config.get(name, value) != value]

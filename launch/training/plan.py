@@ -16,6 +16,7 @@ from ...cores import Core
 from ..config import TrainConfig
 from ..errors import UsageError
 from ..runs.directory import option_words, was_truncated
+from ..runs.options import DESCRIBING, FIXED, given_only_for
 
 
 def check(config: TrainConfig) -> None:
@@ -52,13 +53,9 @@ def check(config: TrainConfig) -> None:
         raise ValueError("--discount must lie between 0 and 1")
 
 
-_OF_RAY = ("ray_address", "actor_cpus", "actor_gpus", "num_learners", "learner_cpus")
-
-
 def check_local(config: TrainConfig) -> None:
     """Raise UsageError for options that the local engine would pass over in silence."""
-    given = [name for name in _OF_RAY if getattr(config, name) != getattr(TrainConfig, name)]
-    if given:
+    if given := given_only_for("ray", config):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(f"{flags}: only with --engine ray; add that, or omit what it is for")
 
@@ -144,34 +141,6 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
             raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
 
 
-_MAY_CHANGE = {
-    *("game", "env", "core", "core_options", "stem", "protocol"),  # the agent's: check_same_agent
-    *(
-        "steps",
-        "device",
-        "precision",
-        "num_envs",
-        "num_actors",
-        "num_workers",
-        "engine",
-        "ray_address",
-        "actor_cpus",
-        "actor_gpus",
-        "num_learners",
-        "learner_cpus",
-        "overlap",
-        "compile",
-        "deterministic",
-        "run_dir",
-        "resume",
-        "cores",
-        "seeds",
-        "preset",  # its options are compared one by one
-    ),
-    *("checkpoint_minutes", "milestone_steps", "log_seconds"),
-}
-
-
 def check_not_truncated(config: TrainConfig, core: Core, run_dir: Path) -> None:
     """Raise UsageError for an LSTM, or another memory without fast weights, that was cut at every step."""
     if was_truncated(run_dir) and not core.has_fast_weights and core.initial_state(1):
@@ -186,9 +155,8 @@ def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core
     defaults = vars(TrainConfig())  # of a run that is older than an option
     differing = [
         name
-        for name, new in vars(config).items()
-        if name not in _MAY_CHANGE
-        and saved.get(name, defaults[name]) != new
+        for name in FIXED
+        if saved.get(name, defaults[name]) != getattr(config, name)
         and not (name == "bptt" and not core.has_fast_weights)  # where both are the same
     ]
     if saved and differing:
@@ -252,7 +220,7 @@ def learner_config(config: TrainConfig, total_steps: int) -> LearnerConfig:
 
 def hyperparameters(config: TrainConfig, agent: Agent) -> dict[str, Any]:
     """What TensorBoard shows beside a run."""
-    kept = {name: value for name, value in vars(config).items() if value is not None and name != "run_dir"}
+    kept = {name: value for name in DESCRIBING if (value := getattr(config, name)) is not None}
     return {**kept, "stem": agent.spec.stem, "parameters": count_parameters(agent)}
 
 

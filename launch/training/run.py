@@ -29,6 +29,7 @@ from ...agents import (
     save_checkpoint,
 )
 from ...agents.stopwatch import Stopwatch
+from ...cores.registry import read_core_options
 from ...envs import canonical_game
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError
@@ -79,6 +80,7 @@ class Run(ABC):
         if config.game is not None:
             config.game = canonical_game(config.game)
             config.protocol = config.protocol or published.PROTOCOL
+        config.core_options = read_core_options(config.core, config.core_options)
         self.run_dir = config.run_dir or default_run_dir(config)
         seed_everything(config.seed, config.deterministic)
         self.scores = Scores()

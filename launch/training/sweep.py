@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ...agents import find_checkpoints
-from ...cores.registry import find_core
+from ...cores.registry import read_core_options
 from ...envs import canonical_game
 from ...envs.games import PAPER_GAMES
 from ..config import TrainConfig
@@ -49,9 +49,9 @@ def runs_of(config: TrainConfig) -> list[TrainConfig]:
     seeds = range(1, config.seeds + 1) if config.seeds is not None else [config.seed]
     runs = []
     for seed, game, core in itertools.product(seeds, games, cores):
-        find_core(core)
+        options = read_core_options(core, config.core_options)
         name = game if game is None else canonical_game(game)
-        run = replace(config, game=name, core=core, seed=seed, cores=(), seeds=None)
+        run = replace(config, game=name, core=core, core_options=options, seed=seed, cores=(), seeds=None)
         run.engine, run.ray_address = "local", None
         check(run)
         path = default_run_dir(run)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import shlex
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ import pytest
 from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
+from deltabeast.cores.options import Option
 from deltabeast.envs import PAPER_GAMES, GameInfo
 from deltabeast.launch import cli
 from deltabeast.launch.comparison.relative import LATER_CORES
@@ -31,6 +35,7 @@ from deltabeast.launch.evaluation.command import evaluate_run
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.directory import claim, read_config, resume_command, write_config
 from deltabeast.launch.runs.published import published_scores
+from deltabeast.launch.tables import core_options_table, games_table
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -68,6 +73,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         ("compare nowhere", "no run at nowhere", "their folder"),
         ("import-torchbeast", "MODEL is missing", "deltabeast import-torchbeast --help"),
         ("import-torchbeast m --game pong --run-dir r", "cannot read m", "model.tar"),
+        ("cores rdnn", "unknown core 'rdnn'", "did you mean rdn?"),
+        ("cores nowhere:Core", "core 'nowhere:Core' cannot be loaded", "give package.module:Class"),
+        ("train --game pong --core-options head 3", "'rdn' has no option 'head'", "num_heads? it has hidden"),
+        ("train --game pong --core-options num_heads x", "'rdn': num_heads is 'x'", "takes a whole number"),
+        ("train --game pong --core lstm --core-options hidden_size -0.5", "is '-0.5'", "a whole number"),
         ("games all", "unexpected all", "deltabeast games --help"),
     ],
 )
@@ -143,7 +153,11 @@ def test_every_option_of_every_command_is_explained(command: str, capsys: pytest
     code, out, _ = run(capsys, *command.split(), "--help")
     assert code == 0
     for name in CONFIGS[command].__dataclass_fields__:
-        assert name in ("run", "runs", "model") or f"--{name.replace('_', '-')}" in out
+        assert (
+            name in ("run", "runs", "model")
+            or (command, name) == ("cores", "core")
+            or f"--{name.replace('_', '-')}" in out
+        )
 
 
 def test_arguments_reach_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +179,25 @@ def test_cores_are_listed_with_their_published_sizes(capsys: pytest.CaptureFixtu
     assert rows["feedforward"] == "1,094,134" and rows["lstm"] == "1,621,475"
     assert rows["linear_transformer"] == "1,520,227" and rows["delta_net"] == "1,521,251"
     assert rows["rdn"] == "1,546,083" and rows["delta_rnn"] == "1,587,811"
+
+
+def test_a_cores_options_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "cores", "gated_feedforward")
+    assert out.startswith("gated_feedforward: No memory, but a highway layer\n")
+    rows = [re.split(r"  +", line.strip()) for line in out.splitlines()[2:]]
+    assert rows[0] == ["option", "type", "default", "values", "what it is"]
+    assert rows[1][:3] == ["hidden_size", "int", "256"] and rows[1][3].startswith("width of")
+    assert rows[2][:3] == ["output_gate", "bool", "False"]
+    assert "It has no options." in run(capsys, "cores", "feedforward")[1]
+
+
+def test_listed_values_and_required_options_are_shown() -> None:
+    empty = inspect.Parameter.empty
+    options = [Option("mode", (NoneType,), ("sum", "delta"), "sum", "how"), Option("size", (), (), empty, "")]
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(core_options_table(options))
+    rows = [re.split(r"  +", line.strip()) for line in console.export_text().splitlines()]
+    assert rows[1:] == [["mode", "str or None", "sum", "sum, delta", "how"], ["size", "any", "required"]]
 
 
 def test_published_scores_are_found_by_the_games_name() -> None:
@@ -404,8 +437,6 @@ def test_the_command_to_go_on_means_the_same_run(arguments: str, tmp_path: Path)
 
 
 def test_games_are_listed_with_what_is_known_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    from deltabeast.launch.tables import games_table
-
     info = GameInfo("gopher", actions=8, fire=True, lives=3, random=257.6, human=2412.5)
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(games_table([info], {"gopher": "Gopher"}))

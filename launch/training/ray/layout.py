@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...config import TrainConfig
+from ...runs.options import given_only_for
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,9 @@ def layout(config: TrainConfig) -> Layout:
 
 def check_cluster(config: TrainConfig) -> None:
     """Raise ValueError for options that a cluster cannot keep."""
-    if config.num_workers is not None or config.overlap != "auto":
-        raise ValueError("--num-workers and --overlap belong to --engine local; with ray say --num-actors")
+    if given := given_only_for("local", config):
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ValueError(f"{flags}: only with --engine local; with ray say --num-actors")
     for name in ("actor_cpus", "learner_cpus"):
         if not getattr(config, name) > 0:
             raise ValueError(f"--{name.replace('_', '-')} must be positive")

@@ -254,8 +254,25 @@ def test_an_lstm_that_an_earlier_version_truncated_says_so(tmp_path: Path) -> No
 def test_options_that_change_nothing_learned_do_not_split(tmp_path: Path) -> None:
     make_run(tmp_path, seed=1, log_seconds=3.0, device="cpu", run_dir="a", stem="auto", bptt="full")
     make_run(tmp_path, seed=2, log_seconds=9.0, device="cuda", run_dir="b", stem="nature", steps="0.3M")
+    make_run(tmp_path, seed=3, compile="on", ray_address="head:6379", actor_cpus=2.0, learner_cpus=4.0)
+    make_run(tmp_path, seed=4, num_workers=2, num_learners=2, actor_gpus=0.5, cores=["rdn"], seeds=5)
     comparison, _ = compared(tmp_path)
-    assert comparison.series == ["rdn"] and len(comparison.cells["gopher", "rdn"]) == 2
+    assert comparison.series == ["rdn"] and len(comparison.cells["gopher", "rdn"]) == 4
+
+
+def test_an_option_that_only_another_version_knows_may_matter(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_run(tmp_path, seed=seed, momentum=seed / 2)
+    assert compared(tmp_path)[0].series == ["rdn · momentum 0.5", "rdn · momentum 1.0"]
+
+
+def test_true_is_1_as_it_was_before_core_options_had_types(tmp_path: Path) -> None:
+    for seed, options in enumerate(({"output_gate": 1}, {"output_gate": True}, {"output_gate": False}), 1):
+        path = make_run(tmp_path, core="gated_feedforward", seed=seed)
+        spec = path / "checkpoints" / f"{300_000:012d}" / "agent.json"
+        spec.write_text(json.dumps(json.loads(spec.read_text()) | {"core_options": options}))
+    comparison, _ = compared(tmp_path)
+    assert comparison.series == [f"gated_feedforward · core options output_gate {n}" for n in (0, 1)]
 
 
 def test_an_imported_agent_is_no_seed_of_ours(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from deltabeast.agents import (
     save_checkpoint,
 )
 from deltabeast.launch.cli import main
+from deltabeast.launch.comparison import scores
+from deltabeast.launch.comparison.runs import read_run
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.evaluation import command as eval_run
 from deltabeast.launch.runs.consent import check_env
@@ -214,6 +216,36 @@ def test_nothing_is_imported_from_the_folder_one_stands_in(
     assert os.getcwd() not in sys.path and importlib.util.find_spec("evil") is None
     if command == "info run":
         assert "evil:X" in capsys.readouterr().out, "it is named, not imported"
+
+
+def test_commands_to_evaluate_name_what_they_would_import(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bring(here, core="evil:X", env_id="evil:Planted-v0")
+    config = {"env": "evil:Planted-v0", "core": "evil:X", "steps": "100"}
+    (here / "run/config.json").write_text(json.dumps({"config": config}))
+    (here / "run/logs.csv").write_text("step,time,game_return\n100,1,1\n")
+    wanted = "deltabeast eval run --trust-core evil:X --trust-env evil:Planted-v0"
+    main(["info", "run"])
+    assert wanted in capsys.readouterr().out
+    run, _ = read_run(Path("run"))
+    assert run is not None and wanted in scores._not_evaluated(run, None, greedy=True)
+    (here / "run/logs.csv").unlink()
+    assert f"`{wanted}`" in read_run(Path("run"))[1][0]
+    assert ran(here) == 0
+
+
+def test_a_cores_options_are_listed_where_the_command_names_it(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (here / "evil.py").open("a") as file:
+        file.write(
+            "class Mine(X):\n    'Somebody\\'s own.'\n    def __init__(self, input_size, size=3): pass\n"
+        )
+    main(["cores", "evil:Mine"])
+    said = capsys.readouterr().out
+    assert said.startswith("evil:Mine: Somebody's own\n") and ran(here) == 1
+    assert next(line.split() for line in said.splitlines() if line.startswith("size")) == ["size", "any", "3"]
 
 
 def test_a_core_of_another_type_is_damage(here: Path) -> None:

@@ -1,0 +1,171 @@
+"""The options of a core: names, types and defaults from its constructor, explanations from its docstring."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+_FOR_MEMORY = "memory_options"
+
+_TAKES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", NoneType: "none"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a core."""
+
+    name: str
+    types: tuple[type, ...]
+    """types of its values; empty, as `choices` is, for an option that takes anything"""
+    choices: tuple[object, ...]
+    """values that a `typing.Literal` lists"""
+    default: object
+    """`inspect.Parameter.empty` for an option that has none"""
+    description: str
+    """its entry in the `Args:` section of a docstring, as one line; empty if there is none"""
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def takes(self) -> str:
+        """The values that it takes, in plain words."""
+        listed = [f"one of {', '.join(map(str, self.choices))}"] if self.choices else []
+        return " or ".join([*listed, *(_TAKES[kind] for kind in self.types)]) or "anything"
+
+    def check(self, value: object) -> object:
+        """Return the value with its declared type, 1 as 1.0 or True if need be. Raises ValueError."""
+        if not self.types and not self.choices:
+            return value
+        for choice in self.choices:
+            if type(value) is type(choice) and value == choice:
+                return value
+        for kind in self.types:
+            if _fits(kind, value):
+                return value if value is None else kind(value)
+        raise ValueError(f"{self.name} is {value!r}; it takes {self.takes}")
+
+    def read(self, given: object) -> object:
+        """As `check`, but a string is a word from the command line, which may stand for another type."""
+        for value in _meanings(given) if isinstance(given, str) else ():
+            try:
+                return self.check(value)
+            except ValueError:
+                continue
+        return self.check(given)
+
+
+def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
+    """Return the options of a core by name: its constructor's, and its memory's if it is handed the rest.
+
+    A core that names a `memory` and takes `**memory_options` hands them to that memory's constructor, after
+    hidden_size and num_heads.
+    """
+    options = _options(factory, after=1)
+    memory = getattr(factory, "memory", None)
+    if not inspect.isclass(memory) or _keywords(factory) != _FOR_MEMORY:
+        return options
+    return options | {name: o for name, o in _options(memory, after=2).items() if name not in options}
+
+
+def checked(
+    name: str, factory: Callable[..., Any], given: Mapping[str, Any], words: bool = False
+) -> dict[str, Any]:
+    """Check the options given for the core `name`; return them with the types that its constructor declares.
+
+    words: whether strings come from the command line, so that they may stand for numbers.
+
+    Raises:
+        ValueError: in one line, for an unknown option, a value that it does not take, or a missing option.
+    """
+    options = options_of(factory)
+    takes_any = _keywords(factory) not in (None, _FOR_MEMORY)
+    values = {}
+    for key, value in given.items():
+        if key not in options and not takes_any:
+            raise ValueError(_unknown(name, key, list(options)))
+        option = options.get(key) or Option(key, (), (), None, "")
+        try:
+            values[key] = (option.read if words else option.check)(value)
+        except ValueError as error:
+            raise ValueError(f"core {name!r}: {error}") from None
+    for option in options.values():
+        if option.is_required and option.name not in given:
+            raise ValueError(f"core {name!r} needs the option {option.name}; it takes {option.takes}")
+    return values
+
+
+def _unknown(core: str, option: str, known: list[str]) -> str:
+    if not known:
+        return f"core {core!r} has no option {option!r}; it has none at all"
+    near = difflib.get_close_matches(option, known, n=3)
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"core {core!r} has no option {option!r}; {meant}it has {', '.join(known)}"
+
+
+def _options(factory: Callable[..., Any], after: int) -> dict[str, Option]:
+    """Read the options from a signature, without its first `after` parameters."""
+    try:
+        hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    except Exception:  # a name in somebody's annotations that only a type checker knows
+        hints = {}
+    descriptions = _descriptions(factory)
+    return {
+        p.name: Option(p.name, *_values(hints.get(p.name)), p.default, descriptions.get(p.name, ""))
+        for p in list(inspect.signature(factory).parameters.values())[after:]
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+
+
+def _keywords(factory: Callable[..., Any]) -> str | None:
+    """Return the name after `**` in a signature; None if there is none."""
+    parameters = inspect.signature(factory).parameters.values()
+    return next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
+
+
+def _values(annotation: Any) -> tuple[tuple[type, ...], tuple[object, ...]]:
+    """Split an annotation into types and listed values; neither for one of any other kind."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    choices = [value for part in parts if get_origin(part) is Literal for value in get_args(part)]
+    types = [part for part in parts if get_origin(part) is not Literal]
+    return (tuple(types), tuple(choices)) if all(kind in _TAKES for kind in types) else ((), ())
+
+
+def _fits(kind: type, value: object) -> bool:
+    if kind is bool:
+        return isinstance(value, int) and value in (0, 1)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+
+
+def _meanings(word: str) -> Iterator[object]:
+    """Yield the values that a word on the command line may stand for, the word itself last."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError, OverflowError):
+            if math.isfinite(kind(word)):  # JSON has neither nan nor inf
+                yield kind(word)
+    named = {"true": True, "false": False, "none": None}
+    if word.lower() in named:
+        yield named[word.lower()]
+    yield word
+
+
+def _descriptions(factory: Callable[..., Any]) -> dict[str, str]:
+    """Read the `Args:` of a function, or of a class and its bases: explanations by name, one line each."""
+    classes = inspect.getmro(factory) if inspect.isclass(factory) else (factory,)
+    lines: dict[str, str] = {}
+    for owner in reversed(classes):
+        section = re.search(r"^Args:\n((?:[ ].*\n|\n)+)", inspect.cleandoc(owner.__doc__ or "") + "\n", re.M)
+        for entry in re.split(r"^ {4}(?! )", section[1], flags=re.M)[1:] if section else ():
+            name, _, text = entry.partition(":")
+            lines[name.partition(" ")[0]] = " ".join(text.split())
+    return lines

@@ -1,0 +1,53 @@
+"""Facts about a run's checkpoints, read from their small files without importing torch.
+
+`agents/checkpoint.py` writes checkpoints, describes their format, and loads what is in them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from .directory import read_object
+
+FILES = ("agent.json", "weights.safetensors", "state.pt")
+"""Every file of a checkpoint but the manifest itself, which lists their SHA-256."""
+
+
+def checkpoint_paths(run_dir: Path) -> list[Path]:
+    """Find the checkpoints of a run, oldest first: the same ones as `agents.find_checkpoints`."""
+    paths = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdecimal() and path.is_dir()]
+    paths.sort(key=lambda path: -len(path.name))  # one with a digit more is replaced by its namesake
+    newest = {int(path.name): path for path in paths}
+    return [newest[step] for step in sorted(newest)]
+
+
+def saved_step(checkpoint: Path) -> int:
+    """Read the agent steps learned from: by the manifest, whatever the folder is called."""
+    return int(read_object(checkpoint / "manifest.json")["step"])
+
+
+def is_milestone(checkpoint: Path) -> bool:
+    """Whether the checkpoint is kept for good."""
+    return bool(read_object(checkpoint / "manifest.json").get("milestone"))
+
+
+def read_spec(checkpoint: Path | None) -> dict[str, Any]:
+    """Read the fields of the `AgentSpec`; empty without a checkpoint, or if they cannot be read."""
+    return read_object(checkpoint / "agent.json") if checkpoint else {}
+
+
+def damaged_file(checkpoint: Path) -> str | None:
+    """Name the first file that `agents.load_checkpoint` would call damaged; None if there is none."""
+    digests = read_object(checkpoint / "manifest.json").get("sha256")
+    if not isinstance(digests, dict):
+        return "manifest.json"
+    for name in FILES:
+        try:
+            content = (checkpoint / name).read_bytes()
+        except OSError:
+            return name
+        if hashlib.sha256(content).hexdigest() != digests.get(name):
+            return name
+    return None

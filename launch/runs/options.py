@@ -1,0 +1,63 @@
+"""Consequences of what the options of `train` decide, for resuming, comparing, engines and listings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_type_hints
+
+from ..config import Decides, Only, TrainConfig
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A field's declaration in `TrainConfig`, beside its type."""
+
+    decides: Decides
+    only: Literal["local", "ray"] | None
+    """the one engine that heeds the option; None if both do"""
+
+
+def declarations(config: type) -> dict[str, Declaration]:
+    """Read the declaration of each field of a dataclass, by name.
+
+    Raises TypeError for a field that does not declare one thing that it decides.
+    """
+    hints = get_type_hints(config, include_extras=True)
+    declared = {}
+    for name in (field.name for field in fields(config)):
+        marks = getattr(hints[name], "__metadata__", ())
+        kinds = [mark for mark in marks if isinstance(mark, Decides)]
+        if len(kinds) != 1:
+            raise TypeError(
+                f"{config.__name__}.{name} must declare what it decides, once: Annotated[type, Decides.KIND]"
+            )
+        engines = [mark.engine for mark in marks if isinstance(mark, Only)]
+        declared[name] = Declaration(kinds[0], engines[0] if engines else None)
+    return declared
+
+
+OPTIONS = declarations(TrainConfig)
+
+
+def deciding(*kinds: Decides) -> tuple[str, ...]:
+    """List the options that decide one of these, in the order of `TrainConfig`."""
+    return tuple(name for name, option in OPTIONS.items() if option.decides in kinds)
+
+
+FIXED = deciding(Decides.SEED, Decides.LEARNING)
+"""Options that a run keeps. It keeps those of the agent too, which are compared with its checkpoint."""
+
+SEPARATING = deciding(Decides.AGENT, Decides.LEARNING, Decides.CONDITIONS)
+"""Options in which runs that are averaged must agree."""
+
+DESCRIBING = deciding(*(kind for kind in Decides if kind not in (Decides.RECORD, Decides.INVOCATION)))
+"""Options that TensorBoard shows beside a run."""
+
+REPEATED = deciding(*(kind for kind in Decides if kind != Decides.INVOCATION))
+"""Options that the command for resuming a run repeats."""
+
+
+def given_only_for(engine: Literal["local", "ray"], config: TrainConfig) -> list[str]:
+    """List the options that differ from their defaults and that this engine alone heeds."""
+    heeded = [name for name, option in OPTIONS.items() if option.only == engine]
+    return [name for name in heeded if getattr(config, name) != getattr(TrainConfig, name)]
