@@ -1,4 +1,4 @@
-"""The rules in Triton. Importing this imports Triton; `dispatch` does so when it first needs them."""
+"""What launches the kernels, and what they take. Importing this imports Triton."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import torch
 import triton
 from torch import Tensor
 
-from .shapes import widest
-from .triton_delta import delta_backward, delta_forward
-from .triton_lstm import lstm
-from .triton_recurrent import (
+from ..shapes import widest
+from .delta import delta_backward, delta_forward
+from .recurrent import (
     delta_rnn_backward,
     delta_rnn_forward,
     recurrent_delta_backward,
     recurrent_delta_forward,
 )
-from .triton_steps import tanh
+from .steps import tanh
 
 __all__ = [
     "delta_backward",
     "delta_forward",
     "delta_rnn_backward",
     "delta_rnn_forward",
-    "lstm",
     "problem",
+    "problem_of_any_width",
     "recurrent_delta_backward",
     "recurrent_delta_forward",
 ]
@@ -34,14 +33,19 @@ MAX_SIZE = 64
 """Rows and columns of fast weights: a program holds a head's matrices in registers."""
 
 
-def problem(rule: str, inputs: tuple[Tensor, ...]) -> str | None:
-    """Why the kernels cannot take these inputs, which agree (`shapes.check`); None if they can."""
+def problem(inputs: tuple[Tensor, ...]) -> str | None:
+    """Why the kernels cannot take these inputs, which agree (`Shapes.check`); None if they can."""
+    size = widest(inputs)
+    if size > MAX_SIZE:
+        return f"the Triton kernels take heads up to {MAX_SIZE} wide, not {size}"
+    return problem_of_any_width(inputs)
+
+
+def problem_of_any_width(inputs: tuple[Tensor, ...]) -> str | None:
+    """The same for a rule that does not hold a head's matrices in registers."""
     x = inputs[0]
     if x.dtype is not torch.float32:
         return f"the Triton kernels compute in float32, not {x.dtype}"
-    size = 0 if rule == "lstm" else widest(inputs)
-    if size > MAX_SIZE:
-        return f"the Triton kernels take heads up to {MAX_SIZE} wide, not {size}"
     device = x.device.type
     if device != "cuda" and not INTERPRETED:
         return f"the Triton kernels need CUDA tensors, not {device} ones; for a trial set TRITON_INTERPRET=1"

@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .stepwise import SPACING
-from .triton_launch import blocks, strides
-from .triton_steps import (
+from ..pytorch.stepwise import SPACING
+from .launch import blocks, strides
+from .steps import (
     delta_step,
     delta_step_backward,
     load_matrix,

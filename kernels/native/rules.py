@@ -1,4 +1,4 @@
-"""The rules in C for CPUs: `native.c`, built once a head size."""
+"""The rules in C for CPUs: `rules.c`, built once a head size."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..shapes import widest
 from . import compiling
 from .compiling import pointers
-from .shapes import widest
 
 LANES = 16
 """Numbers in a block of a row, as in the source."""
@@ -18,11 +18,9 @@ MAX_SIZE = 128
 """Rows and columns of fast weights: a few matrices of a head fit a processor's first two caches."""
 
 
-def problem(rule: str, inputs: tuple[Tensor, ...]) -> str | None:
-    """Why the C kernels cannot take these inputs, which agree (`shapes.check`); None if they can."""
+def problem(inputs: tuple[Tensor, ...]) -> str | None:
+    """Why the C kernels cannot take these inputs, which agree (`Shapes.check`); None if they can."""
     x = inputs[0]
-    if rule == "lstm":
-        return "the C kernels have no LSTM: its matrix products are torch's"
     if x.device.type != "cpu":
         return f"the C kernels need CPU tensors, not {x.device.type} ones"
     if x.dtype is not torch.float32:
@@ -149,10 +147,10 @@ def _strided(x: Tensor | None) -> _Strided:
 def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
     B, H, V, K = W.shape
     span = _Span(len(reset), B, H, V, K, _threads(W, len(reset)), reset.data_ptr())
-    library = compiling.library("native.c", f"N={_blocks(max(V, K))}")
+    library = compiling.library("rules.c", f"N={_blocks(max(V, K))}")
     getattr(library, name)(ctypes.byref(span), *arguments)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _cannot_build(blocks: int) -> str | None:
-    return compiling.problem("native.c", f"N={blocks}")
+    return compiling.problem("rules.c", f"N={blocks}")

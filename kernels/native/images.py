@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..pytorch.stepwise import wants_gradient
 from . import compiling
-from .stepwise import wants_gradient
 
 LANES = 16
 """Channels are a multiple of this, as in the source."""

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import reference
-from .precision import without_autocast
+from .. import reference
+from ..precision import without_autocast
 
 SPACING = 8
 """Steps between two fast weights that forward keeps: near the square root of an unroll least is kept."""

@@ -1,10 +1,10 @@
-"""The rules that one call computes whole, as custom operators: shapes on fake tensors, gradients, autograd.
+"""Custom operators for rules that one kernel computes whole: shapes of fake tensors, gradients, autograd.
 
-`backend` says who computes: "triton" (`triton_rules`) on GPUs, "native" (`native`) on CPUs. Each has the same
-functions, which fill outputs that are allocated here. Gradients that are None stand for zeros.
+`backend` names the room whose `rules.py` computes: "triton" on GPUs, "native" on CPUs. Both have the same
+functions, which fill outputs allocated here. A gradient that is None stands for zeros.
 
-The slow recurrent weights' gradients are sums over steps and rows of `g dxᵀ`, with dx the gradients of the
-inputs they were added to, which backward writes anyhow: one product each, afterwards.
+The gradient of a slow recurrent weight is the sum over steps and rows of `g dxᵀ`, where dx is the gradient of
+the input it was added to; backward writes dx anyway, so one product afterwards is enough.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import native
+from .native import rules as native
 from .precision import without_autocast
-from .stepwise import SPACING, sum_of_outer, wants_gradient
+from .pytorch.stepwise import SPACING, sum_of_outer, wants_gradient
 
 
 def _launch(backend: str) -> ModuleType:
     if backend == "triton":
-        from . import triton_rules
+        from .triton import rules as triton
 
-        return triton_rules
+        return triton
     return native
 
 

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .triton_launch import blocks, strides
-from .triton_steps import (
+from .launch import blocks, strides
+from .steps import (
     delta_step,
     load_matrix,
     load_row,

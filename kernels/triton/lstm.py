@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .precision import without_autocast
-from .stepwise import wants_gradient
-from .triton_steps import tanh
+from ..precision import without_autocast
+from ..pytorch.stepwise import wants_gradient
+from .steps import tanh
 
 BLOCK = 256
 """Units a program; one program is one row of the batch and one block of its units."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .precision import without_autocast
+from ..precision import without_autocast
 from .stepwise import Resets, softmax_backward
 
 CHUNK = 16
