@@ -74,7 +74,7 @@ LSTM = Rule(
     Shapes(gates="T B 4N", weight="4N N", h0="B N", c0="B N"),
     reference.lstm,
     chunked=stepwise.lstm,
-    triton=Fused(triton.lstm, triton.lstm_problem),  # not in C: its matrix products are torch's
+    triton=Fused(triton.lstm_operator, triton.lstm_problem),  # not in C: its matrix products are torch's
 )
 
 RULES = {rule.name: rule for rule in (SUM_RULE, DELTA_RULE, DELTA_RNN, RECURRENT_DELTA, LSTM)}

@@ -31,7 +31,7 @@ def lstm_problem(inputs: tuple[Tensor, ...]) -> str | None:
     return problem_of_any_width(inputs)
 
 
-def lstm(
+def lstm_operator(
     gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equals `reference.lstm` to rounding. An operator of its own: no other backend has it."""
