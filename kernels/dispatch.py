@@ -75,23 +75,23 @@ class Rule:
         return form.operator(*inputs, backend)
 
     def problem(self, fused: str, inputs: tuple[Tensor, ...]) -> str | None:
-        """Why that fused backend cannot compute the rule for these inputs; None if it can."""
+        """Return why that fused backend cannot compute the rule for these inputs; None if it can."""
         form: Fused | None = getattr(self, fused)
         return self._lacks(fused) if form is None else form.problem(inputs)
 
     def in_pytorch(self, steps: int) -> Callable[..., Any]:
-        """The fastest form in PyTorch for an unroll of so many steps."""
+        """Return the fastest form in PyTorch for an unroll of this many steps."""
         if steps == 1 and self.step is not None:
             return self.reference if torch.is_grad_enabled() else self.step
         return self.chunked or self.reference
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """The names of `BACKENDS` that this rule has, whatever the device."""
+        """The backends that this rule has, whatever the device."""
         return ("auto", *(name for name in BACKENDS[1:] if getattr(self, name) is not None))
 
     def backends_on(self, device: torch.device, head_size: int) -> tuple[str, ...]:
-        """The backends that compute the rule on a device in float32, without `auto`, which is one of them."""
+        """Return the backends that compute the rule on a device in float32, `auto` left out."""
         sizes = dict.fromkeys(self.shapes.letters, head_size) | {"T": 1, "B": 1, "H": 1}
         *shapes, reset = self.shapes.sized(sizes)
         inputs = (
@@ -108,7 +108,7 @@ class Rule:
         generator: torch.Generator | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> tuple[Tensor, ...]:
-        """Random float inputs, without `reset`, for sizes by the letters of `shapes`."""
+        """Return random float inputs, without `reset`, given the size of each letter of `shapes`."""
         return self.shapes.random(sizes, self.maps, generator, dtype)
 
     def _lacks(self, backend: str) -> str:

@@ -81,7 +81,7 @@ RULES = {rule.name: rule for rule in (SUM_RULE, DELTA_RULE, DELTA_RNN, RECURRENT
 
 
 def backends(device: torch.device, head_size: int) -> dict[str, tuple[str, ...]]:
-    """The backends that compute a rule on a device in float32, without `auto`, which is one of them."""
+    """Return, by rule, the backends that compute it on a device in float32, `auto` left out."""
     return {name: rule.backends_on(device, head_size) for name, rule in RULES.items()}
 
 

@@ -33,9 +33,9 @@ class Shapes:
         dimensions = dict.fromkeys(name for shape in self.dimensions for name in shape)
         self.letters = tuple(name for name in dimensions if len(name) == 1 and name.isalpha())
         multiples = {name: self._multiple(name) for name in dimensions if name not in self.letters}
-        # of each letter: the input that gives its size, and the position there, counted from the end
+        # for each letter: the input that gives its size, and the dimension, counted from the end
         self._sources = [self._source(letter) for letter in self.letters]
-        # Written out, as actors call it at every step: a loop over dimensions takes three times as long.
+        # Compiled once, since actors check at every step: a loop over dimensions takes three times as long.
         shapes = [f"({', '.join(multiples.get(name, name) for name in shape)},)" for shape in self.dimensions]
         self._shapes: Callable[..., list[tuple[int, ...]]]
         self._shapes = eval(f"lambda {', '.join(self.letters)}: [{', '.join(shapes)}]")
@@ -46,7 +46,7 @@ class Shapes:
         return number, shape.index(letter) - len(shape)
 
     def _multiple(self, dimension: str) -> str:
-        """`4N` as an expression."""
+        """Write `4N` as an expression."""
         match = re.fullmatch(r"(\d+)(\w+)", dimension)
         if match is None or match[2] not in self.letters:
             raise ValueError(f"shapes: {dimension!r} gives no size; write a letter, or N and elsewhere 4N")
@@ -55,7 +55,7 @@ class Shapes:
     def check(self, rule: str, inputs: tuple[Tensor, ...]) -> None:
         """Raise ValueError in one line unless the inputs agree in shape, device and, the floats, in dtype.
 
-        No size may be 0: of no steps none is the last, and without rows or heads there is nothing to compute.
+        No size may be 0: no steps have no last one, and without rows or heads there is nothing to compute.
         """
         if len(inputs) != len(self.names):
             raise ValueError(f"{rule}: give {', '.join(self.names)}, not {len(inputs)} inputs")
@@ -71,11 +71,11 @@ class Shapes:
             raise ValueError(f"{rule}: {self._mixture(inputs)}")
 
     def sized(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
-        """The shape of each input, reset last, where the letters have these sizes."""
+        """Return the shape of each input, reset last, given the size of each letter."""
         return self._shapes(*(sizes[letter] for letter in self.letters))
 
     def states(self) -> tuple[int, ...]:
-        """Numbers of the inputs that are states: fast weights and outputs before the first step."""
+        """Return the positions of the states: fast weights and outputs before the first step."""
         return tuple(i for i, shape in enumerate(self.dimensions) if "B" in shape and "T" not in shape)
 
     def random(
@@ -85,7 +85,7 @@ class Shapes:
         generator: torch.Generator | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> tuple[Tensor, ...]:
-        """Float inputs, normally distributed, then mapped; slow weights `[..., N]` scaled by `N**-0.5`."""
+        """Draw normal float inputs, apply `maps`, scale slow weights `[..., N]` by `N**-0.5`."""
         inputs = []
         for name, dimensions, shape in zip(self.names[:-1], self.dimensions, self.sized(sizes), strict=False):
             x = torch.randn(shape, generator=generator, dtype=dtype)
@@ -119,5 +119,5 @@ class Shapes:
 
 
 def widest(inputs: tuple[Tensor, ...]) -> int:
-    """Rows or columns of fast weights, whichever are more; for rules with keys second and values third."""
+    """Return the larger of K and V, for rules with keys second and values third."""
     return max(inputs[1].shape[-1], inputs[2].shape[-1])

@@ -14,7 +14,7 @@ _NO_TRITON = "Triton is not installed; pip install triton (Linux only)"
 
 
 def problem(inputs: tuple[Tensor, ...]) -> str | None:
-    """Why the kernels of the delta rules cannot take these inputs, which agree; None if they can."""
+    """Return why the kernels of fast weights cannot take these inputs; None if they can."""
     if not _HAS_TRITON:
         return _NO_TRITON
     from .rules import problem
@@ -23,7 +23,7 @@ def problem(inputs: tuple[Tensor, ...]) -> str | None:
 
 
 def lstm_problem(inputs: tuple[Tensor, ...]) -> str | None:
-    """The same for the LSTM, which takes any width."""
+    """Do the same for the LSTM, which may have any width."""
     if not _HAS_TRITON:
         return _NO_TRITON
     from .rules import problem_of_any_width

@@ -1,4 +1,4 @@
-"""What launches the kernels, and what they take. Importing this imports Triton."""
+"""The functions that launch the kernels, and the inputs these take. Importing this imports Triton."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 INTERPRETED = not isinstance(tanh, triton.JITFunction)
-"""TRITON_INTERPRET=1 was set at import: the kernels run in Python, slowly, on any device."""
+"""Whether TRITON_INTERPRET=1 was set at import: the kernels then run in Python, slowly, on any device."""
 MAX_SIZE = 64
-"""Rows and columns of fast weights: a program holds a head's matrices in registers."""
+"""Most rows or columns of fast weights: a program holds a head's matrices in registers."""
 
 
 def problem(inputs: tuple[Tensor, ...]) -> str | None:
-    """Why the kernels cannot take these inputs, which agree (`Shapes.check`); None if they can."""
+    """Return why the kernels cannot take these inputs, which passed `Shapes.check`; None if they can."""
     size = widest(inputs)
     if size > MAX_SIZE:
         return f"the Triton kernels take heads up to {MAX_SIZE} wide, not {size}"

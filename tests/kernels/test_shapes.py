@@ -8,7 +8,7 @@ import re
 import fastweight_checks as checks
 import pytest
 from fastweight_checks import agreeing, refusal
-from fastweight_rules import RULES, each, pairs
+from fastweight_rules import each, pairs
 
 from deltabeast import kernels
 from deltabeast.kernels import Rule, Shapes, dispatch, rules
@@ -26,16 +26,11 @@ everywhere = pairs(*dispatch.BACKENDS)
 
 def test_records_say_what_the_functions_take() -> None:
     """Their names, in their order; their shapes in letters."""
-    assert {rule.name for rule in RULES} == set(SHAPES)
-    for rule in RULES:
-        assert list(inspect.signature(getattr(kernels, rule.name)).parameters) == [
-            *rule.shapes.names,
-            "backend",
-        ]
-        want = [re.findall(r"\[(\w+)\]|(\w)", shape) for shape in SHAPES[rule.name].split()]
-        assert [["".join(found) for found in shape] for shape in want] == [
-            list(x) for x in rule.shapes.dimensions
-        ]
+    for name, shapes in SHAPES.items():
+        rule = rules.RULES[name]
+        assert list(inspect.signature(getattr(kernels, name)).parameters) == [*rule.shapes.names, "backend"]
+        want = [re.findall(r"\[(\w+)\]|(\w)", shape) for shape in shapes.split()]
+        assert [tuple("".join(x) for x in shape) for shape in want] == list(rule.shapes.dimensions)
 
 
 @everywhere
