@@ -60,24 +60,29 @@ class Rule:
             raise ValueError(f"{self.name}: unknown backend {backend!r}; choose from {', '.join(BACKENDS)}")
         self.shapes.check(self.name, inputs)
         if backend == "auto":
-            fused = _fused_on(inputs[0].device)
-            if self.problem(fused, inputs) is None:
-                return getattr(self, fused).operator(*inputs, fused)
-            return _loop(self.in_pytorch(len(inputs[0])), *inputs)
+            fused = self.fused_for(inputs)
+            if fused is None:
+                return _loop(self.in_pytorch(len(inputs[0])), *inputs)
+            backend = fused
+        elif problem := self.problem(backend, inputs):
+            raise ValueError(f"{self.name}: {problem}")
+        form = getattr(self, backend)
+        return form.operator(*inputs, backend) if backend in FUSED else _loop(form, *inputs)
+
+    def problem(self, backend: str, inputs: tuple[Tensor, ...]) -> str | None:
+        """Return why a backend other than `auto` cannot compute the rule for these inputs; None if it can."""
         form = getattr(self, backend)
         if form is None:
-            raise ValueError(f"{self.name}: {self._lacks(backend)}")
-        if backend not in FUSED:
-            return _loop(form, *inputs)
-        problem = form.problem(inputs)
-        if problem is not None:
-            raise ValueError(f"{self.name}: {problem}")
-        return form.operator(*inputs, backend)
+            return f"this rule has no {backend!r} backend; choose from {', '.join(self.backends)}"
+        problem: str | None = form.problem(inputs) if backend in FUSED else None
+        return problem
 
-    def problem(self, fused: str, inputs: tuple[Tensor, ...]) -> str | None:
-        """Return why that fused backend cannot compute the rule for these inputs; None if it can."""
-        form: Fused | None = getattr(self, fused)
-        return self._lacks(fused) if form is None else form.problem(inputs)
+    def fused_for(self, inputs: tuple[Tensor, ...]) -> str | None:
+        """Return the fused backend that takes these inputs on their device, if there is one."""
+        # Triton's interpreter computes on CPUs too, but is no backend to use there.
+        backend = "triton" if inputs[0].is_cuda else "native"
+        form: Fused | None = getattr(self, backend)
+        return backend if form is not None and form.problem(inputs) is None else None
 
     def in_pytorch(self, steps: int) -> Callable[..., Any]:
         """Return the fastest form in PyTorch for an unroll of this many steps."""
@@ -98,9 +103,9 @@ class Rule:
             *(torch.empty(shape, device=device) for shape in shapes),
             torch.empty(reset, dtype=torch.bool, device=device),
         )
-        fused = _fused_on(device)  # Triton's interpreter computes on CPUs too, but is no backend to use there
+        fused = self.fused_for(inputs)
         names = [name for name in self.backends if name not in ("auto", *FUSED)]
-        return (*names, fused) if self.problem(fused, inputs) is None else tuple(names)
+        return (*names, fused) if fused else tuple(names)
 
     def random_inputs(
         self,
@@ -110,13 +115,6 @@ class Rule:
     ) -> tuple[Tensor, ...]:
         """Return random float inputs, without `reset`, given the size of each letter of `shapes`."""
         return self.shapes.random(sizes, self.maps, generator, dtype)
-
-    def _lacks(self, backend: str) -> str:
-        return f"this rule has no {backend!r} backend; choose from {', '.join(self.backends)}"
-
-
-def _fused_on(device: torch.device) -> str:
-    return "triton" if device.type == "cuda" else "native"
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

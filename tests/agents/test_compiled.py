@@ -65,7 +65,7 @@ def test_loops_in_pytorch_are_left_out(
     core: str, backend: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Where no kernel in one piece serves, loops look at the resets: other ones must compile nothing anew."""
-    monkeypatch.setattr(Rule, "problem", lambda rule, fused, inputs: "not here")
+    monkeypatch.setattr(Rule, "fused_for", lambda rule, inputs: None)
     plain = make_learner(core)
     batches = [make_batch(plain.agent) for _ in range(4)]
     for more, batch in enumerate(batches, 1):

@@ -248,7 +248,7 @@ MUTANTS = [
     ("kernels/dispatch.py", "self.reference if torch.is_grad_enabled() else self.step", "self.step"),
     ("kernels/dispatch.py", "    @without_autocast\n", ""),
     ("kernels/dispatch.py", "self.chunked or self.reference", "self.chunked"),
-    ("kernels/dispatch.py", "        if form is None:\n", "        if False:\n"),
+    ("kernels/dispatch.py", "elif problem := self.problem(backend, inputs):", "elif problem := '':"),
     ("cores/shell.py", "self.unroll(parts, state,", "self.unroll(parts, tuple(s.detach() for s in state),"),
     ("cores/shell.py", ".transpose(0, 1) for parts in", ".transpose(0, 1).flip(1) for parts in"),
     ("cores/shell.py", "self.layers, layer_states", "self.layers, reversed(list(layer_states))"),
@@ -273,6 +273,12 @@ TESTS = {
     "images": ("tests/kernels/test_images.py",),
     "compiling": ("tests/kernels/test_compiling.py",),
     "shapes": ("tests/kernels/test_shapes.py",),
+    "kernels/rules.py": ("tests/kernels/test_shapes.py",),
+    "dispatch": (
+        "tests/kernels/test_shapes.py",
+        "tests/kernels/test_backends.py::test_autocast_changes_nothing",
+        "tests/cores/test_own_rule.py",
+    ),
     ".c": ("tests/kernels/test_backends.py", "tests/kernels/test_fused.py", "-k", "native"),
 }
 OTHERS = ("tests/kernels", "tests/cores", "--ignore=tests/kernels/test_triton.py")
