@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..kernels.images import add_relu, pool_relu, scaled
+from ..kernels.native.images import add_relu, pool_relu, scaled
 
 
 class ResidualBlock(nn.Module):

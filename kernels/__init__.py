@@ -1,5 +1,18 @@
-"""The arithmetic of fast weights as pure functions. The equations are in README.md."""
+"""The arithmetic of fast weights as pure functions; README.md says where to start."""
 
-from .dispatch import BACKENDS, backends, delta_rnn, delta_rule, lstm, recurrent_delta, sum_rule
+from .dispatch import BACKENDS, Fused, Rule
+from .rules import backends, delta_rnn, delta_rule, lstm, recurrent_delta, sum_rule
+from .shapes import Shapes
 
-__all__ = ["BACKENDS", "backends", "delta_rnn", "delta_rule", "lstm", "recurrent_delta", "sum_rule"]
+__all__ = [
+    "BACKENDS",
+    "Fused",
+    "Rule",
+    "Shapes",
+    "backends",
+    "delta_rnn",
+    "delta_rule",
+    "lstm",
+    "recurrent_delta",
+    "sum_rule",
+]

@@ -1,4 +1,4 @@
-"""Keeping autocast out: fast weights add up hundreds of small writes, which bfloat16 would lose."""
+"""Keep autocast out: fast weights accumulate hundreds of small writes, which bfloat16 would lose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def without_autocast(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: compute in the dtype of the tensors, also where a caller or a backward pass autocasts."""
+    """Decorate a function to compute in its tensors' own dtype, even if the caller autocasts."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:

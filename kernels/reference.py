@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 def begin(state: Tensor, reset: Tensor) -> Tensor:
-    """`state` `[B, ...]` with the rows that begin an episode set to zero.
+    """Set the rows of `state` `[B, ...]` that begin an episode to zero.
 
-    A selection and not a product: 0 * nan is nan, and a broken memory must end with its episode.
+    Selects instead of multiplying: 0 * nan is nan, and a broken memory must end with its episode.
     """
     rows = reset.view(-1, *(1,) * (state.dim() - 1))
     return torch.where(rows, torch.zeros((), dtype=state.dtype, device=state.device), state)

@@ -1,93 +1,123 @@
-"""What each rule takes, checked for all backends: C reads as far as a shape says, PyTorch would broadcast.
+"""Shapes of a rule's inputs: the check that all backends share, and random inputs.
 
-A rule's sizes are those of its first input and the last size of one other. They give the shapes of all.
+C reads as far as a shape says and PyTorch would broadcast, so nothing is computed before the shapes agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-Shapes = dict[str, tuple[int, ...]]
 
+class Shapes:
+    """Shapes of a rule's float inputs, by name and in order, each dimension a letter or a multiple of one.
 
-def _sum_rule(T: int, B: int, H: int, K: int, V: int) -> Shapes:
-    return {"q": (T, B, H, K), "k": (T, B, H, K), "v": (T, B, H, V), "W": (B, H, V, K)}
+    `Shapes(gates="T B 4N", weight="4N N", h0="B N", c0="B N")`: T steps, B rows, and whatever sizes the rule
+    has. Inputs with T run over time, those with B and no T are states, those with neither are slow weights.
+    The first input begins with `T B`, and `reset [T, B]`, which every rule takes last, goes without saying.
 
+    A size is taken from the first input that has the letter without a factor.
 
-def _delta_rule(T: int, B: int, H: int, K: int, V: int) -> Shapes:
-    x = (T, B, H, K)
-    return {"q": x, "k": x, "v": (T, B, H, V), "beta": (T, B, H), "W": (B, H, V, K)}
-
-
-def _delta_rnn(T: int, B: int, H: int, V: int, _: int) -> Shapes:
-    x = (T, B, H, V)
-    return {"z": x, "k": x, "v": x, "beta": (T, B, H), "R": (B, H, V, V), "y0": (B, H, V)}
-
-
-def _recurrent_delta(T: int, B: int, H: int, K: int, V: int) -> Shapes:
-    slow = {"Rq": (H, V, K), "Rk": (H, V, K), "Rv": (H, V, V), "rb": (H, V)}
-    x = (T, B, H, K)
-    return {"q": x, "k": x, "v": (T, B, H, V), "beta": (T, B, H), **slow, "W": (B, H, V, K), "y0": (B, H, V)}
-
-
-def _lstm(T: int, B: int, _: int, N: int) -> Shapes:
-    return {"gates": (T, B, 4 * N), "weight": (4 * N, N), "h0": (B, N), "c0": (B, N)}
-
-
-# The first input, the number of the other, and the shapes of all floats, in the order of the rule.
-_RULES: dict[str, tuple[str, int, Callable[..., Shapes]]] = {
-    "sum_rule": ("q [T, B, H, K]", 2, _sum_rule),
-    "delta_rule": ("q [T, B, H, K]", 2, _delta_rule),
-    "delta_rnn": ("z [T, B, H, V]", 2, _delta_rnn),
-    "recurrent_delta": ("q [T, B, H, K]", 2, _recurrent_delta),
-    "lstm": ("gates [T, B, 4 N]", 1, _lstm),
-}
-
-
-def check(rule: str, inputs: tuple[Tensor, ...]) -> None:
-    """Raises ValueError in one line unless the inputs, reset last, agree in shape, device and, floats, dtype.
-
-    No size may be 0: of no steps none is the last, and without rows or heads there is nothing to compute.
+    Raises:
+        ValueError: if the first input does not begin with `T B`, or a letter has a factor everywhere.
     """
-    first, number, shapes_of = _RULES[rule]
-    x, other = inputs[0], inputs[number]
-    if x.dim() != first.count(",") + 1:
-        raise ValueError(f"{rule}: give {first}, not {list(x.shape)}")
-    sizes = (*x.shape, other.shape[-1] if other.dim() else 1)
-    shapes = shapes_of(*sizes)
-    shapes["reset"] = sizes[:2]
-    if 0 in sizes or [x.shape for x in inputs] != list(shapes.values()):
-        raise ValueError(f"{rule}: {_disagreement(shapes, inputs, number)}")
-    *floats, reset = inputs
-    dtypes, devices = {x.dtype for x in floats}, {x.device for x in inputs}
-    if reset.dtype is not torch.bool or len(dtypes) > 1 or len(devices) > 1:
-        raise ValueError(f"{rule}: {_mixture(shapes, inputs)}")
+
+    def __init__(self, **inputs: str) -> None:
+        self.names = (*inputs, "reset")
+        self.dimensions = tuple(tuple(text.split()) for text in (*inputs.values(), "T B"))
+        if self.dimensions[0][:2] != ("T", "B"):
+            raise ValueError(f"shapes: {self.names[0]} is {inputs[self.names[0]]!r}; begin it with 'T B'")
+        dimensions = dict.fromkeys(name for shape in self.dimensions for name in shape)
+        self.letters = tuple(name for name in dimensions if len(name) == 1 and name.isalpha())
+        multiples = {name: self._multiple(name) for name in dimensions if name not in self.letters}
+        # for each letter: the input that gives its size, and the dimension, counted from the end
+        self._sources = [self._source(letter) for letter in self.letters]
+        # Compiled once, since actors check at every step: a loop over dimensions takes three times as long.
+        shapes = [f"({', '.join(multiples.get(name, name) for name in shape)},)" for shape in self.dimensions]
+        self._shapes: Callable[..., list[tuple[int, ...]]]
+        self._shapes = eval(f"lambda {', '.join(self.letters)}: [{', '.join(shapes)}]")
+
+    def _source(self, letter: str) -> tuple[int, int]:
+        number = next(i for i, shape in enumerate(self.dimensions) if letter in shape)
+        shape = self.dimensions[number]
+        return number, shape.index(letter) - len(shape)
+
+    def _multiple(self, dimension: str) -> str:
+        """Write `4N` as an expression."""
+        match = re.fullmatch(r"(\d+)(\w+)", dimension)
+        if match is None or match[2] not in self.letters:
+            raise ValueError(f"shapes: {dimension!r} gives no size; write a letter, or N and elsewhere 4N")
+        return f"{match[1]} * {match[2]}"
+
+    def check(self, rule: str, inputs: tuple[Tensor, ...]) -> None:
+        """Raise ValueError in one line unless the inputs agree in shape, device and, the floats, in dtype.
+
+        No size may be 0: no steps have no last one, and without rows or heads there is nothing to compute.
+        """
+        if len(inputs) != len(self.names):
+            raise ValueError(f"{rule}: give {', '.join(self.names)}, not {len(inputs)} inputs")
+        given, first = [x.shape for x in inputs], self.dimensions[0]
+        if len(given[0]) != len(first):
+            raise ValueError(f"{rule}: give {self.names[0]} [{', '.join(first)}], not {list(given[0])}")
+        sizes = [given[i][at] if len(given[i]) >= -at else 1 for i, at in self._sources]
+        if 0 in sizes or given != self._shapes(*sizes):
+            raise ValueError(f"{rule}: {self._disagreement(sizes, given)}")
+        *floats, reset = inputs
+        dtypes, devices = {x.dtype for x in floats}, {x.device for x in inputs}
+        if reset.dtype is not torch.bool or len(dtypes) > 1 or len(devices) > 1:
+            raise ValueError(f"{rule}: {self._mixture(inputs)}")
+
+    def sized(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
+        """Return the shape of each input, reset last, given the size of each letter."""
+        return self._shapes(*(sizes[letter] for letter in self.letters))
+
+    def states(self) -> tuple[int, ...]:
+        """Return the positions of the states: fast weights and outputs before the first step."""
+        return tuple(i for i, shape in enumerate(self.dimensions) if "B" in shape and "T" not in shape)
+
+    def random(
+        self,
+        sizes: Mapping[str, int],
+        maps: Mapping[str, Callable[[Tensor], Tensor]],
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> tuple[Tensor, ...]:
+        """Draw normal float inputs, apply `maps`, scale slow weights `[..., N]` by `N**-0.5`."""
+        inputs = []
+        for name, dimensions, shape in zip(self.names[:-1], self.dimensions, self.sized(sizes), strict=False):
+            x = torch.randn(shape, generator=generator, dtype=dtype)
+            if "B" not in dimensions:
+                x = x * shape[-1] ** -0.5
+            inputs.append(maps[name](x) if name in maps else x)
+        return tuple(inputs)
+
+    def _disagreement(self, sizes: list[int], shapes: list[torch.Size]) -> str:
+        given = {name: list(shape) for name, shape in zip(self.names, shapes, strict=True)}
+        for name, shape in given.items():
+            if 0 in shape:
+                return f"{name} is {shape}; every size must be at least 1"
+        name, should = next(
+            (name, list(shape))
+            for name, shape in zip(self.names, self._shapes(*sizes), strict=True)
+            if given[name] != list(shape)
+        )
+        sources = dict.fromkeys(self.names[number] for number, _ in self._sources)
+        beside = " and ".join(f"{source} {given[source]}" for source in sources if source != name)
+        return f"{name} is {given[name]}; {f'with {beside} ' if beside else ''}give {should}"
+
+    def _mixture(self, inputs: tuple[Tensor, ...]) -> str:
+        device = inputs[0].device
+        dtypes = [torch.bool if name == "reset" else inputs[0].dtype for name in self.names]
+        return next(
+            f"{name} is {x.dtype} on {x.device}; give {dtype} on {device}"
+            for name, x, dtype in zip(self.names, inputs, dtypes, strict=True)
+            if x.dtype is not dtype or x.device != device
+        )
 
 
 def widest(inputs: tuple[Tensor, ...]) -> int:
-    """Rows or columns of fast weights, whichever are more: all rules take keys second and values third."""
+    """Return the larger of K and V, for rules with keys second and values third."""
     return max(inputs[1].shape[-1], inputs[2].shape[-1])
-
-
-def _disagreement(shapes: Shapes, inputs: tuple[Tensor, ...], number: int) -> str:
-    given = {name: list(x.shape) for name, x in zip(shapes, inputs, strict=True)}
-    for name, shape in given.items():
-        if 0 in shape:
-            return f"{name} is {shape}; every size must be at least 1"
-    name, wanted = next((name, list(shape)) for name, shape in shapes.items() if given[name] != list(shape))
-    names = list(given)
-    beside = " and ".join(f"{one} {given[one]}" for one in (names[0], names[number]) if one != name)
-    return f"{name} is {given[name]}; with {beside} give {wanted}"
-
-
-def _mixture(shapes: Shapes, inputs: tuple[Tensor, ...]) -> str:
-    device = inputs[0].device
-    dtypes = {name: torch.bool if name == "reset" else inputs[0].dtype for name in shapes}
-    return next(
-        f"{name} is {x.dtype} on {x.device}; give {dtype} on {device}"
-        for x, (name, dtype) in zip(inputs, dtypes.items(), strict=True)
-        if x.dtype is not dtype or x.device != device
-    )

@@ -1,60 +1,60 @@
-"""Random problems for each rule, with every hard case among them."""
+"""Random problems for a rule, made from its record, with every hard case among them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+import pytest
 import torch
 from fastweight_helpers import assert_near, choice, errors, integer
 from torch import Tensor
 
-from deltabeast import kernels
+from deltabeast.kernels import Rule, rules
 
 Inputs = tuple[Tensor, ...]
-NAMES = ("sum_rule", "delta_rule", "delta_rnn", "recurrent_delta", "lstm")
-RULES: dict[str, Callable[..., Any]] = {name: getattr(kernels, name) for name in NAMES}
+RULES = tuple(rules.RULES.values())
 KEYS = ("softmax", "zero", "collinear", "unit")
 STRENGTHS = ("sigmoid", "zero", "one")
 
 
+def each(*some: Rule) -> pytest.MarkDecorator:
+    """Parametrize a test by rules, all of them if none is named."""
+    return pytest.mark.parametrize("rule", some or RULES, ids=[rule.name for rule in some or RULES])
+
+
+def pairs(*backends: str) -> pytest.MarkDecorator:
+    """Every rule with each of the backends that it has."""
+    cases = [(rule, name) for rule in RULES for name in backends if name in rule.backends]
+    return pytest.mark.parametrize(
+        ("rule", "backend"), cases, ids=[f"{rule.name}-{name}" for rule, name in cases]
+    )
+
+
 def make_inputs(
-    rule: str,
+    rule: Rule,
     steps: int,
     keys: str = "softmax",
     strengths: str = "sigmoid",
     most: int = 3,
     sizes: tuple[int, ...] = (16, 32, 60, 64),
 ) -> Inputs:
-    """All of the rule's float arguments, float64, in its own order, of random sizes; B, H up to `most`."""
-    B, H, K, V = integer(1, most), integer(1, most), choice(sizes), choice(sizes)
-    if rule == "delta_rnn":
-        K = V
+    """All of the rule's float arguments, float64, of random sizes; B, H up to `most`.
 
-    def randn(*shape: int) -> Tensor:
-        return torch.randn(shape, dtype=torch.float64)
-
-    q, k, v, beta = randn(steps, B, H, K), randn(steps, B, H, K), randn(steps, B, H, V), randn(steps, B, H)
-    W, y0 = randn(B, H, V, K), randn(B, H, V)
-    if rule == "lstm":
-        N = V + 1  # no power of two, and no size anything likes
-        return 2 * randn(steps, B, 4 * N), randn(4 * N, N) * N**-0.5, randn(B, N), randn(B, N)
-    if rule == "recurrent_delta":
-        if strengths != "sigmoid":
-            beta = torch.full_like(beta, -60 if strengths == "zero" else 60)
-        slow = (randn(H, V, K), randn(H, V, K), randn(H, V, V), randn(H, V))
-        return q, k, v, beta, *(0.2 * R for R in slow), W, y0
-    q, k = q.softmax(-1), _keys(k, keys)
-    beta = beta.sigmoid() if strengths == "sigmoid" else torch.full_like(beta, strengths == "one")
-    if rule == "sum_rule":
-        return q, k, v, W
-    if rule == "delta_rule":
-        return q, k, v, beta, W
-    return randn(steps, B, H, V), k, v, beta, W, y0
+    `keys` and `strengths` change the inputs called k and beta.
+    """
+    by_letter = {letter: choice(sizes) for letter in rule.shapes.letters}
+    by_letter |= {"T": steps, "B": integer(1, most), "H": integer(1, most)}
+    if "N" in by_letter:
+        by_letter["N"] += 1  # no power of two, and no size anything likes
+    inputs = dict(zip(rule.shapes.names, rule.random_inputs(by_letter, dtype=torch.float64), strict=False))
+    if "k" in rule.maps and keys != "softmax":
+        inputs["k"] = _keys(inputs["k"], keys)
+    if "beta" in inputs and strengths != "sigmoid":
+        low, high = (0, 1) if "beta" in rule.maps else (-60, 60)
+        inputs["beta"] = torch.full_like(inputs["beta"], low if strengths == "zero" else high)
+    return tuple(inputs.values())
 
 
 def assert_as_good_as_reference(
-    rule: str, inputs: Inputs, reset: Tensor, got: dict[str, Tensor], want: dict[str, Tensor]
+    rule: Rule, inputs: Inputs, reset: Tensor, got: dict[str, Tensor], want: dict[str, Tensor]
 ) -> None:
     """float32 results `got` within 2e-5 of `want`, the float64 reference.
 
@@ -76,21 +76,21 @@ def assert_as_good_as_reference(
 
 
 def _keys(k: Tensor, kind: str) -> Tensor:
-    if kind == "softmax":
-        return k.softmax(-1)
+    """Keys in place of k, which a softmax has made."""
     if kind == "zero":
         some = torch.rand(k.shape[:3], dtype=k.dtype).round().unsqueeze(-1)
-        return k.softmax(-1) * some
+        return k * some
+    k = torch.randn_like(k)
     k = k / k.norm(dim=-1, keepdim=True)
     return k[:1].expand_as(k).clone() if kind == "collinear" else k
 
 
 def run(
-    rule: str, inputs: Inputs, reset: Tensor, backend: str, dtype: torch.dtype, device: str = "cpu"
+    rule: Rule, inputs: Inputs, reset: Tensor, backend: str, dtype: torch.dtype, device: str = "cpu"
 ) -> dict[str, Tensor]:
     """Outputs and the gradients of one fixed random loss of all of them, by name, on the CPU."""
     leaves = [x.to(device, dtype, copy=True).requires_grad_() for x in inputs]
-    outputs = RULES[rule](*leaves, reset.to(device), backend=backend)
+    outputs = rule(*leaves, reset.to(device), backend=backend)
     generator = torch.Generator().manual_seed(1)
     loss = sum(
         (out * torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)).sum()

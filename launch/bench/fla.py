@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...kernels import Rule
+from ...kernels.rules import DELTA_RULE, SUM_RULE
+
 
 class Route(NamedTuple):
     """One way to compute a rule: a function of inputs in its own layout."""
@@ -33,20 +36,20 @@ class Pieces(NamedTuple):
     fresh: Tensor  # [B] bool: the row begins with a reset
 
 
-def routes(rule: str, device: torch.device) -> Iterator[Route]:
+def routes(rule: Rule, device: torch.device) -> Iterator[Route]:
     """Its ways to compute a rule, none if it is not installed, has no such rule or the device is no GPU.
 
     Its chunk kernels are its fastest, in the bfloat16 that they ask for; the fused loop also takes float32.
     """
     if device.type != "cuda" or find_spec("fla") is None:
         return
-    if rule == "delta_rule":
+    if rule is DELTA_RULE:
         from fla.ops.delta_rule import chunk_delta_rule, fused_recurrent_delta_rule
 
         yield Route("fla chunk", torch.bfloat16, _call(chunk_delta_rule))
         yield Route("fla recurrent", torch.bfloat16, _call(fused_recurrent_delta_rule))
         yield Route("fla recurrent", torch.float32, _call(fused_recurrent_delta_rule))
-    elif rule == "sum_rule":
+    elif rule is SUM_RULE:
         from fla.ops.linear_attn import chunk_linear_attn, fused_recurrent_linear_attn
 
         yield Route("fla chunk", torch.bfloat16, _call(chunk_linear_attn, normalize=False))

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ... import kernels
+from ...kernels import Rule
+from ...kernels.rules import RULES
 from ..config import BenchKernelsConfig
 from ..errors import UsageError
 from ..processes.machine import prepare_process, resolve_device
@@ -76,28 +77,37 @@ def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
         raise UsageError(str(error)) from error
     prepare_process()
     generator = torch.Generator().manual_seed(config.seed)
-    sizes = config.steps, config.batch_size, config.heads, config.head_size
-    reset = (torch.rand(sizes[:2], generator=generator) < config.reset_share).to(device)
-    for rule, backends in kernels.backends(device, config.head_size).items():
-        inputs = tuple(x.to(device) for x in _inputs(rule, *sizes, generator))
+    spans = config.steps, config.batch_size
+    reset = (torch.rand(spans, generator=generator) < config.reset_share).to(device)
+    for rule in RULES.values():
+        inputs = tuple(x.to(device) for x in rule.random_inputs(_sizes(rule, config), generator))
         want = _gradients(_ours(rule, reset, "reference"), [x.double() for x in inputs])
+        backends = rule.backends_on(device, config.head_size)
         jobs = [_check(rule, name, inputs, reset, want) for name in backends]
         jobs += [_check_fla(rule, route, inputs, reset, want) for route in fla.routes(rule, device)]
         _time(jobs, config.repeats)
         yield from (job.measured for job in jobs)
 
 
-def _ours(rule: str, reset: Tensor, backend: str) -> Callable[..., Sequence[Tensor]]:
-    return lambda *leaves: getattr(kernels, rule)(*leaves, reset, backend=backend)
+def _sizes(rule: Rule, config: BenchKernelsConfig) -> dict[str, int]:
+    """The size of each letter in a rule's shapes."""
+    known = {"T": config.steps, "B": config.batch_size, "H": config.heads}
+    # An LSTM of published width has twice as many units as all heads together.
+    known["N"] = 2 * config.heads * config.head_size
+    return {letter: known.get(letter, config.head_size) for letter in rule.shapes.letters}
 
 
-def _check(rule: str, backend: str, inputs: Inputs, reset: Tensor, want: Sequence[Tensor]) -> Job:
+def _ours(rule: Rule, reset: Tensor, backend: str) -> Callable[..., Sequence[Tensor]]:
+    return lambda *leaves: rule(*leaves, reset, backend=backend)
+
+
+def _check(rule: Rule, backend: str, inputs: Inputs, reset: Tensor, want: Sequence[Tensor]) -> Job:
     function = _ours(rule, reset, backend)
-    measured = Measured(rule, backend, _error(_gradients(function, inputs), want))
+    measured = Measured(rule.name, backend, _error(_gradients(function, inputs), want))
     return Job(measured, function, _leaves(inputs))
 
 
-def _check_fla(rule: str, route: fla.Route, inputs: Inputs, reset: Tensor, want: Sequence[Tensor]) -> Job:
+def _check_fla(rule: Rule, route: fla.Route, inputs: Inputs, reset: Tensor, want: Sequence[Tensor]) -> Job:
     pieces = fla.cut(reset)
     leaves = _leaves(fla.pack(inputs, pieces, route.dtype))
 
@@ -110,30 +120,7 @@ def _check_fla(rule: str, route: fla.Route, inputs: Inputs, reset: Tensor, want:
     got = [*(out.detach() for out in outputs), *fla.unpack_gradients(gradients, pieces)]
     tolerance = BFLOAT16_TOLERANCE if route.dtype is torch.bfloat16 else TOLERANCE
     name = f"{route.name} ({str(route.dtype).removeprefix('torch.')})"
-    return Job(Measured(rule, name, _error(got, want), tolerance, ours=False), function, leaves)
-
-
-def _inputs(rule: str, T: int, B: int, H: int, d: int, generator: torch.Generator) -> Inputs:
-    """All of a rule's float arguments in its own order, as the cores make them."""
-
-    def randn(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator)
-
-    if rule == "lstm":  # its published width is twice that of all heads
-        N = 2 * H * d
-        return randn(T, B, 4 * N), N**-0.5 * randn(4 * N, N), randn(B, N), randn(B, N)
-    q, k, v, beta = randn(T, B, H, d), randn(T, B, H, d), randn(T, B, H, d), randn(T, B, H)
-    W, y0 = 0.1 * randn(B, H, d, d), randn(B, H, d)
-    if rule == "recurrent_delta":
-        slow = (randn(H, d, d), randn(H, d, d), randn(H, d, d), randn(H, d))
-        return q, k, v, beta, *(R * d**-0.5 for R in slow), W, y0
-    q, k, beta = q.softmax(-1), k.softmax(-1), beta.sigmoid()
-    arguments: dict[str, Inputs] = {
-        "sum_rule": (q, k, v, W),
-        "delta_rule": (q, k, v, beta, W),
-        "delta_rnn": (v, k, randn(T, B, H, d), beta, W, y0),
-    }
-    return arguments[rule]
+    return Job(Measured(rule.name, name, _error(got, want), tolerance, ours=False), function, leaves)
 
 
 def _gradients(function: Callable[..., Sequence[Tensor]], inputs: Inputs) -> list[Tensor]:

@@ -21,7 +21,7 @@ import torch
 from random_batches import CORES, B, assert_same, make_batch, make_learner, memory, nan_reward
 
 from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll, learner
-from deltabeast.kernels import native
+from deltabeast.kernels import Rule
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training import plan
 
@@ -65,7 +65,7 @@ def test_loops_in_pytorch_are_left_out(
     core: str, backend: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Where no kernel in one piece serves, loops look at the resets: other ones must compile nothing anew."""
-    monkeypatch.setattr(native, "problem", lambda rule, inputs: "not here")
+    monkeypatch.setattr(Rule, "fused_for", lambda rule, inputs: None)
     plain = make_learner(core)
     batches = [make_batch(plain.agent) for _ in range(4)]
     for more, batch in enumerate(batches, 1):

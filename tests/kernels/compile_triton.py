@@ -23,9 +23,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from deltabeast.kernels import triton_delta, triton_lstm, triton_recurrent
-from deltabeast.kernels.stepwise import SPACING
-from deltabeast.kernels.triton_launch import blocks
+from deltabeast.kernels.pytorch.stepwise import SPACING
+from deltabeast.kernels.triton import delta, lstm, recurrent
+from deltabeast.kernels.triton.launch import blocks
 
 CAPABILITIES = (80, 90)
 SIZES = [int(size) for size in sys.argv[1:]] or [16, 32, 60, 64]
@@ -35,19 +35,19 @@ def kernels() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Name, kernel and its constants."""
     for size in SIZES:
         matrix = blocks(torch.empty(size, size))
-        for delta in (False, True):
-            rule = "delta_rule" if delta else "sum_rule"
-            constants = {**matrix, "DELTA": delta}
-            yield f"{rule} forward {size}", triton_delta.forward_kernel, {**constants, "KEEP": True}
-            yield f"{rule} backward {size}", triton_delta.backward_kernel, constants
+        for with_delta in (False, True):
+            rule = "delta_rule" if with_delta else "sum_rule"
+            constants = {**matrix, "DELTA": with_delta}
+            yield f"{rule} forward {size}", delta.forward_kernel, {**constants, "KEEP": True}
+            yield f"{rule} backward {size}", delta.backward_kernel, constants
         for rule in ("delta_rnn", "recurrent_delta"):
-            forward = getattr(triton_recurrent, f"{rule}_forward_kernel")
-            backward = getattr(triton_recurrent, f"{rule}_backward_kernel")
+            forward = getattr(recurrent, f"{rule}_forward_kernel")
+            backward = getattr(recurrent, f"{rule}_backward_kernel")
             constants = {**matrix, "SPACING": SPACING}
             yield f"{rule} forward {size}", forward, {**constants, "KEEP": True}
             yield f"{rule} backward {size}", backward, constants
-    yield "lstm forward", triton_lstm.forward_kernel, {"BLOCK": triton_lstm.BLOCK}
-    yield "lstm backward", triton_lstm.backward_kernel, {"BLOCK": triton_lstm.BLOCK}
+    yield "lstm forward", lstm.forward_kernel, {"BLOCK": lstm.BLOCK}
+    yield "lstm backward", lstm.backward_kernel, {"BLOCK": lstm.BLOCK}
 
 
 def signature(kernel: Any, constants: dict[str, Any]) -> dict[str, str]:

@@ -6,14 +6,19 @@ import ctypes
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from fastweight_helpers import make_reset
-from fastweight_rules import RULES, make_inputs
+from fastweight_rules import make_inputs
 
-from deltabeast.kernels import chunked, compiling, dispatch, images
+from deltabeast import kernels
+from deltabeast.kernels import Rule
+from deltabeast.kernels.native import compiling, images
+from deltabeast.kernels.pytorch import chunked
+from deltabeast.kernels.rules import DELTA_RULE, SUM_RULE
 
 IMAGE = torch.arange(-8.0, 8.0).view(1, 16, 1, 1)
 
@@ -44,9 +49,9 @@ def add() -> None:
     assert torch.equal(r, torch.relu(IMAGE + IMAGE))
 
 
-def run(rule: str, backend: str = "auto") -> torch.Tensor:
+def run(rule: Rule, backend: str = "auto") -> torch.Tensor:
     inputs = [x.float() for x in make_inputs(rule, 3, most=1)]
-    y: torch.Tensor = RULES[rule](*inputs, make_reset("none", 3, 1), backend=backend)[0]
+    y: torch.Tensor = rule(*inputs, make_reset("none", 3, 1), backend=backend)[0]
     return y
 
 
@@ -71,8 +76,8 @@ def test_another_processor_gets_its_own(cache: Path, monkeypatch: pytest.MonkeyP
     ("compiler", "message"),
     [
         ("no-such-compiler", r"no C compiler \(no-such-compiler\); install one"),
-        ("false", r"false cannot compile native.c: exit code 1;"),
-        ("cc -include no-such-header.h", r"cc cannot compile native.c: .*no-such-header"),
+        ("false", r"false cannot compile rules.c: exit code 1;"),
+        ("cc -include no-such-header.h", r"cc cannot compile rules.c: .*no-such-header"),
     ],
 )
 def test_without_a_compiler_the_chunk_form_takes_over(
@@ -85,23 +90,23 @@ def test_without_a_compiler_the_chunk_form_takes_over(
         taken.append(inputs)
         return chunked.delta_rule(*inputs)
 
-    monkeypatch.setitem(dispatch._RULES["delta_rule"], "chunked", spy)
+    spied = replace(DELTA_RULE, chunked=spy)
     with pytest.warns(UserWarning, match=message):
-        run("delta_rule")
+        run(spied)
     assert taken
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # said once
-        run("delta_rule")
+        run(spied)
     with pytest.raises(ValueError, match=f"^delta_rule: {message.removesuffix(';')}"):
-        run("delta_rule", "native")
+        run(DELTA_RULE, "native")
 
 
 def test_each_head_size_is_tried(cache: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """What was built before the compiler went is kept; a size that was not goes to PyTorch."""
 
     def run(size: int, backend: str = "auto") -> None:
-        inputs = [x.float() for x in make_inputs("delta_rule", 3, most=1, sizes=(size,))]
-        RULES["delta_rule"](*inputs, make_reset("none", 3, 1), backend=backend)
+        inputs = [x.float() for x in make_inputs(DELTA_RULE, 3, most=1, sizes=(size,))]
+        DELTA_RULE(*inputs, make_reset("none", 3, 1), backend=backend)
 
     run(32)
     assert len(list(cache.iterdir())) == 1  # and no other size
@@ -112,8 +117,8 @@ def test_each_head_size_is_tried(cache: Path, monkeypatch: pytest.MonkeyPatch, s
         run(40)
     with pytest.raises(ValueError, match=r"^delta_rule: no C compiler \(cc\)"):
         run(40, "native")
-    assert "native" in dispatch.backends(torch.device("cpu"), 32)["delta_rule"]
-    assert "native" not in dispatch.backends(torch.device("cpu"), 40)["delta_rule"]
+    assert "native" in kernels.backends(torch.device("cpu"), 32)["delta_rule"]
+    assert "native" not in kernels.backends(torch.device("cpu"), 40)["delta_rule"]
 
 
 @pytest.mark.parametrize("damage", ["half", "one bit", "no library", "another name"])
@@ -170,7 +175,7 @@ def test_nothing_in_a_folder_of_another_user_is_run(
     with pytest.warns(UserWarning, match=remedy):
         add()
     with pytest.raises(ValueError, match=r"^delta_rule: others can put code into [^\n]*$"):
-        run("delta_rule", "native")
+        run(DELTA_RULE, "native")
     assert list(cache.iterdir()) == [made] and cache.stat().st_mode & 0o777 == mode
 
 
@@ -191,14 +196,14 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path, monkeypatch
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.warns(UserWarning, match=r"^cannot write C kernels to .*: Not a directory; the PyTo"):
-        run("sum_rule")
+        run(SUM_RULE)
 
 
 def test_no_home(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     with pytest.warns(UserWarning, match="^no home directory .* set XDG_CACHE_HOME; the PyTorch kernels"):
-        run("sum_rule")
+        run(SUM_RULE)
 
 
 def test_what_cannot_be_loaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,4 +212,4 @@ def test_what_cannot_be_loaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
     damaged.write_bytes(b"no library")
     monkeypatch.setattr(compiling, "_build", lambda source, define, threads: damaged)
     with pytest.warns(UserWarning, match="^cannot load C kernels: .*; the PyTorch kernels"):
-        run("sum_rule")
+        run(SUM_RULE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from fastweight_helpers import assert_near, make_reset
 from fastweight_rules import RULES, Inputs, assert_as_good_as_reference, make_inputs, run
 from torch import Tensor
+
+from deltabeast.kernels import Rule, rules
 
 pytestmark = [
     # NumPy's, from the interpreter, of numbers that are broken on purpose.
@@ -19,22 +22,29 @@ pytestmark = [
 DEVICE = {"native": "cpu"}
 if find_spec("triton"):
     DEVICE["triton"] = "cuda" if torch.cuda.is_available() else "cpu"
-CASES = [(backend, rule) for backend in DEVICE for rule in RULES if (backend, rule) != ("native", "lstm")]
+CASES = [(backend, rule) for backend in DEVICE for rule in RULES if backend in rule.backends]
+BOUNDED = (rules.RECURRENT_DELTA, rules.LSTM)  # by tanh and sigmoid, inside
 TOLERANCE = 1e-5  # ten times that for one row
+
+
+def cases(some: Iterable[tuple[str, Rule]]) -> pytest.MarkDecorator:
+    some = list(some)
+    ids = [f"{backend}-{rule.name}" for backend, rule in some]
+    return pytest.mark.parametrize(("backend", "rule"), some, ids=ids)
 
 
 def on_device(backend: str, inputs: Inputs) -> list[Tensor]:
     return [x.to(DEVICE[backend], torch.float32) for x in inputs]
 
 
-@pytest.mark.parametrize(("backend", "rule"), [c for c in CASES if c[1] in ("recurrent_delta", "lstm")])
-def test_large_pre_activations(backend: str, rule: str, seed: int) -> None:
+@cases(case for case in CASES if case[1] in BOUNDED)
+def test_large_pre_activations(backend: str, rule: Rule, seed: int) -> None:
     """Where exp would overflow or round to zero.
 
     Rounding sums of 160 alone costs two digits, a gate that is about to tip more, and some gradients all.
     """
     inputs = make_inputs(rule, 5, most=1)
-    first = len(inputs) - 6 if rule == "recurrent_delta" else 1
+    first = len(inputs) - 6 if rule is rules.RECURRENT_DELTA else 1
     large = tuple(40 * x if i < first or i == len(inputs) - 1 else x for i, x in enumerate(inputs))
     large = tuple(x.float().double() for x in large)
     reset = make_reset("none", 5, inputs[0].shape[1])
@@ -48,8 +58,8 @@ def test_large_pre_activations(backend: str, rule: str, seed: int) -> None:
         torch.testing.assert_close(got[name], single[name], rtol=3e-4, atol=3e-5 * scale)
 
 
-@pytest.mark.parametrize(("backend", "rule"), CASES)
-def test_takes_any_size(backend: str, rule: str, seed: int) -> None:
+@cases(CASES)
+def test_takes_any_size(backend: str, rule: Rule, seed: int) -> None:
     """Odd ones, and ones below any block: what pads them never shows."""
     for _ in range(3):
         inputs = make_inputs(rule, 3, most=1, sizes=(1, 3, 15, 17, 33))
@@ -59,8 +69,8 @@ def test_takes_any_size(backend: str, rule: str, seed: int) -> None:
         assert_as_good_as_reference(rule, inputs, reset, got, want)
 
 
-@pytest.mark.parametrize(("backend", "rule"), CASES)
-def test_takes_any_strides(backend: str, rule: str, seed: int) -> None:
+@cases(CASES)
+def test_takes_any_strides(backend: str, rule: Rule, seed: int) -> None:
     """Inputs that are views of one projection, or transposed, or expanded."""
     inputs = make_inputs(rule, 3, most=2)
     reset = make_reset("random", 3, inputs[0].shape[1])
@@ -73,11 +83,11 @@ def test_takes_any_strides(backend: str, rule: str, seed: int) -> None:
         spread = torch.stack((x, torch.full_like(x, torch.nan)), -1)[..., 0]
         views.append((part, swapped, spread)[(i + seed) % 3])
     wide = torch.stack((~reset, reset), -1).to(DEVICE[backend])
-    outputs = RULES[rule](*views, wide[..., 1], backend=backend)
+    outputs = rule(*views, wide[..., 1], backend=backend)
     for i, out in enumerate(outputs):
         assert_near(f"output {i}", out.detach().cpu(), want[f"output {i}"], 1e-6)
     leaves = [x.detach().requires_grad_() for x in leaves]
-    y, *_ = RULES[rule](*leaves, reset.to(DEVICE[backend]), backend=backend)
+    y, *_ = rule(*leaves, reset.to(DEVICE[backend]), backend=backend)
     one = torch.ones((), device=DEVICE[backend])
     expanded = torch.autograd.grad(y, leaves, one.expand_as(y), retain_graph=True, allow_unused=True)
     dense = torch.autograd.grad(y, leaves, torch.ones_like(y), allow_unused=True)
@@ -85,8 +95,8 @@ def test_takes_any_strides(backend: str, rule: str, seed: int) -> None:
         assert (a is None and b is None) or torch.equal(a, b)
 
 
-@pytest.mark.parametrize(("backend", "rule"), CASES)
-def test_gradient_of_the_state_alone(backend: str, rule: str, seed: int) -> None:
+@cases(CASES)
+def test_gradient_of_the_state_alone(backend: str, rule: Rule, seed: int) -> None:
     """Outputs that no loss uses have no gradient, which is not a zero one."""
     inputs = make_inputs(rule, 3, most=2)
     reset = make_reset("none", 3, inputs[0].shape[1])
@@ -94,7 +104,7 @@ def test_gradient_of_the_state_alone(backend: str, rule: str, seed: int) -> None
     both = (backend, torch.float32, DEVICE[backend]), ("reference", torch.float64, "cpu")
     for name, dtype, device in both:
         leaves = [x.to(device, dtype, copy=True).requires_grad_() for x in inputs]
-        outputs = RULES[rule](*leaves, reset.to(device), backend=name)
+        outputs = rule(*leaves, reset.to(device), backend=name)
         for out in outputs:
             grads = torch.autograd.grad(out.square().sum(), leaves, allow_unused=True, retain_graph=True)
             results.append(
@@ -106,22 +116,22 @@ def test_gradient_of_the_state_alone(backend: str, rule: str, seed: int) -> None
             assert_near(f"gradient {i}", a.cpu(), b, TOLERANCE)
 
 
-@pytest.mark.parametrize(("backend", "rule"), CASES)
-def test_without_gradients(backend: str, rule: str, seed: int) -> None:
+@cases(CASES)
+def test_without_gradients(backend: str, rule: Rule, seed: int) -> None:
     inputs = make_inputs(rule, 4, most=2)
     reset = make_reset("random", 4, inputs[0].shape[1])
-    want = RULES[rule](*inputs, reset, backend="reference")
+    want = rule(*inputs, reset, backend="reference")
     given = on_device(backend, inputs)
     before = [x.clone() for x in given]
     with torch.inference_mode():
-        got = RULES[rule](*given, reset.to(DEVICE[backend]), backend=backend)
+        got = rule(*given, reset.to(DEVICE[backend]), backend=backend)
     for i, (a, b) in enumerate(zip(got, want, strict=True)):
         assert_near(f"output {i}", a.cpu(), b, TOLERANCE)
     assert all(torch.equal(a, b) for a, b in zip(given, before, strict=True))
 
 
-@pytest.mark.parametrize(("backend", "rule"), CASES)
-def test_ignores_autocast(backend: str, rule: str, seed: int) -> None:
+@cases(CASES)
+def test_ignores_autocast(backend: str, rule: Rule, seed: int) -> None:
     inputs = make_inputs(rule, 2, most=1)
     reset = make_reset("random", 2, inputs[0].shape[1])
     want = run(rule, inputs, reset, backend, torch.float32, DEVICE[backend])
@@ -130,8 +140,8 @@ def test_ignores_autocast(backend: str, rule: str, seed: int) -> None:
     assert all(torch.equal(got[name], want[name]) for name in want)
 
 
-@pytest.mark.parametrize(("backend", "rule"), CASES)
-def test_compiles_into_one_graph(backend: str, rule: str, seed: int) -> None:
+@cases(CASES)
+def test_compiles_into_one_graph(backend: str, rule: Rule, seed: int) -> None:
     """No graph break: `torch.compile` and CUDA graphs take the kernels as they are."""
     inputs = make_inputs(rule, 3, most=1)
     reset = make_reset("random", 3, inputs[0].shape[1]).to(DEVICE[backend])
@@ -142,7 +152,7 @@ def test_compiles_into_one_graph(backend: str, rule: str, seed: int) -> None:
         return [*outputs, *torch.autograd.grad(sum(out.square().sum() for out in outputs), leaves)]
 
     def eager(*leaves: Tensor) -> tuple[Tensor, ...]:
-        return RULES[rule](*leaves, reset, backend=backend)
+        return rule(*leaves, reset, backend=backend)
 
     torch._dynamo.reset()  # the cases share their code, which may be compiled only so often
     compiler = "inductor" if DEVICE[backend] == "cuda" else "aot_eager"
@@ -151,21 +161,21 @@ def test_compiles_into_one_graph(backend: str, rule: str, seed: int) -> None:
         torch.testing.assert_close(got, want)
 
 
-@pytest.mark.parametrize(("backend", "rule"), [case for case in CASES if case[1] != "sum_rule"])
-def test_operators_are_well_formed(backend: str, rule: str, seed: int) -> None:
+@cases(case for case in CASES if case[1] is not rules.SUM_RULE)
+def test_operators_are_well_formed(backend: str, rule: Rule, seed: int) -> None:
     """Schema, shapes on fake tensors, autograd registration. The sum rule's is the delta rule's."""
     inputs = [x.requires_grad_() for x in on_device(backend, make_inputs(rule, 2, most=1))]
     reset = make_reset("random", 2, inputs[0].shape[1]).to(DEVICE[backend])
-    name = "delta" if rule == "delta_rule" else rule
+    name = "delta" if rule is rules.DELTA_RULE else rule.name
     operator = getattr(torch.ops.deltabeast, f"{name}_forward").default
-    more = () if rule == "lstm" else (backend,)
+    more = () if rule is rules.LSTM else (backend,)
     torch.library.opcheck(operator, (*inputs, reset, True, *more))
     torch.library.opcheck(operator, (*(x.detach() for x in inputs), reset, False, *more))
 
 
 @pytest.mark.parametrize("backend", DEVICE)
 def test_keeps_nothing_for_actors(backend: str, seed: int) -> None:
-    inputs = on_device(backend, make_inputs("recurrent_delta", 2, most=1))
+    inputs = on_device(backend, make_inputs(rules.RECURRENT_DELTA, 2, most=1))
     reset = make_reset("none", 2, inputs[0].shape[1]).to(DEVICE[backend])
     _, _, *kept = torch.ops.deltabeast.recurrent_delta_forward(*inputs, reset, False, backend)
     assert not any(x.numel() for x in kept)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from deltabeast.kernels import compiling, images
+from deltabeast.kernels.native import compiling, images
 
 SIZES = [(84, 84), (11, 21), (2, 5), (1, 1), (1, 4), (3, 1)]
 DTYPES = [torch.float32, torch.bfloat16]

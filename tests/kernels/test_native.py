@@ -3,47 +3,54 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from fastweight_helpers import make_reset
-from fastweight_rules import RULES, make_inputs
+from fastweight_rules import RULES, each, make_inputs
 from fastweight_rules import run as gradients
 
-from deltabeast.kernels import fused, native
+from deltabeast import kernels
+from deltabeast.kernels import Rule, rules
+from deltabeast.kernels.native import rules as native
 
 
-def run(rule: str, backend: str = "auto", dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def run(rule: Rule, backend: str = "auto", dtype: torch.dtype = torch.float32) -> torch.Tensor:
     inputs = [x.to(dtype) for x in make_inputs(rule, 3, most=1)]
-    y: torch.Tensor = RULES[rule](*inputs, make_reset("none", 3, 1), backend=backend)[0]
+    y: torch.Tensor = rule(*inputs, make_reset("none", 3, 1), backend=backend)[0]
     return y
 
 
-def test_auto_takes_c_for_float32_on_cpus(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_auto_takes_c_for_float32_on_cpus(seed: int) -> None:
     taken = []
-    right = fused.delta_rule
+    right = rules.DELTA_RULE.native
+    assert right is not None
 
     def spy(*inputs: object) -> object:
         taken.append(inputs[-1])
-        return right(*inputs)  # type: ignore[arg-type]
+        return right.operator(*inputs)
 
-    monkeypatch.setattr(fused, "delta_rule", spy)
-    run("delta_rule")
-    run("delta_rule", dtype=torch.float64)
+    spied = replace(rules.DELTA_RULE, native=right._replace(operator=spy))
+    run(spied)
+    run(spied, dtype=torch.float64)
     assert taken == ["native"]
 
 
 def test_what_c_cannot_take() -> None:
     with pytest.raises(ValueError, match=r"^delta_rule: the C kernels compute in float32, not torch.f"):
-        run("delta_rule", "native", torch.float64)
-    with pytest.raises(ValueError, match=r"^lstm: the C kernels have no LSTM"):
-        run("lstm", "native")
+        run(rules.DELTA_RULE, "native", torch.float64)
+    with pytest.raises(
+        ValueError,
+        match=r"^lstm: this rule has no 'native' backend; choose from auto, reference, chunked, triton$",
+    ):
+        run(rules.LSTM, "native")
     q, v, W = torch.zeros(1, 1, 1, 129), torch.zeros(1, 1, 1, 16), torch.zeros(1, 1, 16, 129)
     never = torch.zeros(1, 1, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"^sum_rule: .* up to 128 wide, not 129$"):
-        RULES["sum_rule"](q, q, v, W, never, backend="native")
-    y, _ = RULES["sum_rule"](q, q, v, W, never)  # another takes it
+        kernels.sum_rule(q, q, v, W, never, backend="native")
+    y, _ = kernels.sum_rule(q, q, v, W, never)  # another takes it
     assert y.shape == v.shape
 
 
@@ -52,18 +59,18 @@ def test_compiles_for_heads_of_any_size(seed: int) -> None:
     """Where the compiler keeps sizes open, too: each size needs a library of its own."""
 
     def rule(*inputs: torch.Tensor) -> torch.Tensor:
-        return RULES["delta_rule"](*inputs, backend="native")[0]
+        return kernels.delta_rule(*inputs, backend="native")[0]
 
     torch._dynamo.reset()
     compiled = torch.compile(rule, fullgraph=True, dynamic=True, backend="eager")
     for size in (16, 60):
-        inputs = [x.float() for x in make_inputs("delta_rule", 3, sizes=(size,))]
+        inputs = [x.float() for x in make_inputs(rules.DELTA_RULE, 3, sizes=(size,))]
         reset = make_reset("random", 3, inputs[0].shape[1])
         assert torch.equal(compiled(*inputs, reset), rule(*inputs, reset))
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "lstm"])
-def test_threads_change_nothing(rule: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@each(*(rule for rule in RULES if rule.native))
+def test_threads_change_nothing(rule: Rule, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = make_inputs(rule, 9)
     reset = make_reset("random", 9, inputs[0].shape[1])
     results = []
@@ -84,5 +91,5 @@ def test_threads_are_those_of_pytorch(seed: int, monkeypatch: pytest.MonkeyPatch
 
     before = openmps()
     monkeypatch.setattr(native, "_threads", lambda W, steps: 2)
-    run("delta_rule", "native")
+    run(rules.DELTA_RULE, "native")
     assert openmps() == before

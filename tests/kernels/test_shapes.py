@@ -4,89 +4,67 @@ from __future__ import annotations
 
 import inspect
 import re
-from itertools import product
 
+import fastweight_checks as checks
 import pytest
-import torch
-from fastweight_rules import RULES
-from torch import Tensor
+from fastweight_checks import agreeing, refusal
+from fastweight_rules import each, pairs
 
-from deltabeast.kernels import dispatch
+from deltabeast import kernels
+from deltabeast.kernels import Rule, Shapes, dispatch, rules
 
-SIZES = {"T": 3, "B": 2, "H": 5, "K": 4, "V": 6, "M": 28, "N": 7}  # M of gates is 4 N
+SIZES = {"T": 3, "B": 2, "H": 5, "K": 4, "V": 6, "N": 7}
 SHAPES = {
     "sum_rule": "TBHK TBHK TBHV BHVK TB",
     "delta_rule": "TBHK TBHK TBHV TBH BHVK TB",
     "delta_rnn": "TBHV TBHV TBHV TBH BHVV BHV TB",
     "recurrent_delta": "TBHK TBHK TBHV TBH HVK HVK HVV HV BHVK BHV TB",
-    "lstm": "TBM MN BN BN TB",
+    "lstm": "TB[4N] [4N]N BN BN TB",
 }
-NAMES = {rule: list(inspect.signature(function).parameters)[:-1] for rule, function in RULES.items()}
-pairs = pytest.mark.parametrize(("rule", "backend"), list(product(RULES, dispatch.BACKENDS)))
+everywhere = pairs(*dispatch.BACKENDS)
 
 
-def make(rule: str, **sizes: int) -> list[Tensor]:
-    """Inputs that agree, reset last."""
-    sizes = {**SIZES, **sizes}
-    *floats, reset = ([sizes[letter] for letter in shape] for shape in SHAPES[rule].split())
-    return [*(torch.zeros(shape) for shape in floats), torch.zeros(reset, dtype=torch.bool)]
+def test_records_say_what_the_functions_take() -> None:
+    """Their names, in their order; their shapes in letters."""
+    for name, shapes in SHAPES.items():
+        rule = rules.RULES[name]
+        assert list(inspect.signature(getattr(kernels, name)).parameters) == [*rule.shapes.names, "backend"]
+        want = [re.findall(r"\[(\w+)\]|(\w)", shape) for shape in shapes.split()]
+        assert [tuple("".join(x) for x in shape) for shape in want] == list(rule.shapes.dimensions)
 
 
-def refusal(rule: str, backend: str, inputs: list[Tensor]) -> str:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 - callers look at the text
-        RULES[rule](*inputs, backend=backend)
-    text = str(caught.value)
-    assert re.fullmatch(rf"{rule}: [^\n]+", text)
-    return text
+@everywhere
+def test_every_size_of_every_input_counts(rule: Rule, backend: str) -> None:
+    checks.check_every_size_counts(rule, backend, SIZES)
 
 
-@pairs
-def test_every_size_of_every_input_counts(rule: str, backend: str) -> None:
-    """One less, one more, and 1, which PyTorch would stretch."""
-    inputs = make(rule)
-    for i, x in enumerate(inputs):
-        for at, size in product(range(x.dim()), (-1, 1, None)):
-            shape = list(x.shape)
-            shape[at] = 1 if size is None else shape[at] + size
-            wrong = torch.zeros(shape, dtype=x.dtype)
-            text = refusal(rule, backend, [*inputs[:i], wrong, *inputs[i + 1 :]])
-            assert f"{NAMES[rule][i]} {shape}" in text or f"{NAMES[rule][i]} is {shape}; " in text
+@everywhere
+def test_dimensions_are_counted(rule: Rule, backend: str) -> None:
+    checks.check_dimensions_are_counted(rule, backend, SIZES)
 
 
-@pairs
-def test_dimensions_are_counted(rule: str, backend: str) -> None:
-    inputs = make(rule)
-    for i, x in enumerate(inputs):
-        for wrong in (
-            x.unsqueeze(-1),
-            x.unsqueeze(0),
-            x[..., 0],
-            x.sum() > 0 if i == len(inputs) - 1 else x.sum(),
-        ):
-            assert str(list(wrong.shape)) in refusal(rule, backend, [*inputs[:i], wrong, *inputs[i + 1 :]])
+@everywhere
+def test_nothing_is_empty(rule: Rule, backend: str) -> None:
+    checks.check_nothing_is_empty(rule, backend, SIZES)
 
 
-@pairs
-def test_nothing_is_empty(rule: str, backend: str) -> None:
-    """Without a step no output is the last. Rows, heads and their sizes: none at all compute nothing."""
-    for letter in set(SHAPES[rule]) - {" ", "M"}:
-        sizes = {"M": 0, "N": 0} if letter == "N" else {letter: 0}
-        text = refusal(rule, backend, make(rule, **sizes))
-        assert text.endswith("; every size must be at least 1") and "0" in text
+@everywhere
+def test_kinds_and_devices_agree(rule: Rule, backend: str) -> None:
+    checks.check_kinds_and_devices_agree(rule, backend, SIZES)
 
 
-@pairs
-def test_kinds_and_devices_agree(rule: str, backend: str) -> None:
-    inputs = make(rule)
-    for i, x in enumerate(inputs):
-        elsewhere = [x.to("meta")] if i else []  # the first device is the one to agree with
-        for wrong in (x.double(), x.half(), x.byte(), *elsewhere):
-            text = refusal(rule, backend, [*inputs[:i], wrong, *inputs[i + 1 :]])
-            assert f"{wrong.dtype}" in text or "on meta" in text
+@each()
+def test_random_inputs_agree(rule: Rule, seed: int) -> None:
+    inputs = rule.random_inputs(SIZES)
+    rule(*inputs, agreeing(rule, SIZES)[-1], backend="reference")
+    for name, x in zip(rule.shapes.names, inputs, strict=False):
+        assert x.isfinite().all() and x.std() > 0
+        if name in rule.maps:
+            assert ((x > 0) & (x < 1)).all()
 
 
 def test_the_remedy_is_named() -> None:
-    q, k, v, beta, W, reset = make("delta_rule")
+    q, k, v, beta, W, reset = agreeing(rules.DELTA_RULE, SIZES)
     for inputs, text in (
         (
             (q, k[:2], v, beta, W),
@@ -96,22 +74,37 @@ def test_the_remedy_is_named() -> None:
         ((q[0], k, v, beta, W), "give q [T, B, H, K], not [2, 5, 4]"),
         ((q, k, v, beta.double(), W), "beta is torch.float64 on cpu; give torch.float32 on cpu"),
     ):
-        assert refusal("delta_rule", "auto", [*inputs, reset]) == f"delta_rule: {text}"
-    assert refusal("delta_rule", "auto", [q, k, v, beta, W, reset.byte()]) == (
+        assert refusal(rules.DELTA_RULE, "auto", [*inputs, reset]) == f"delta_rule: {text}"
+    assert refusal(rules.DELTA_RULE, "auto", [q, k, v, beta, W, reset.byte()]) == (
         "delta_rule: reset is torch.uint8 on cpu; give torch.bool on cpu"
     )
-    gates, weight, *others = make("lstm")
-    assert refusal("lstm", "auto", [gates[..., :-1], weight, *others]) == (
+    gates, weight, *others = agreeing(rules.LSTM, SIZES)
+    assert refusal(rules.LSTM, "auto", [gates[..., :-1], weight, *others]) == (
         "lstm: gates is [3, 2, 27]; with weight [28, 7] give [3, 2, 28]"
     )
 
 
-@pairs
-def test_what_agrees_is_taken(rule: str, backend: str) -> None:
-    problem = dispatch._problem(backend, rule, tuple(make(rule))) if backend in dispatch.FUSED else None
-    if problem:
-        pytest.skip(problem)
-    for sizes in ({}, {"T": 1, "B": 1, "H": 1}, {"K": 1, "V": 1, "M": 4, "N": 1}):
-        inputs = make(rule, **sizes)
-        y, *_ = RULES[rule](*inputs, backend=backend)
-        assert y.shape == (inputs[2] if rule != "lstm" else inputs[0][..., : inputs[1].shape[1]]).shape
+@everywhere
+def test_what_agrees_is_taken(rule: Rule, backend: str) -> None:
+    if backend in dispatch.FUSED and rule.problem(backend, tuple(agreeing(rule, SIZES))):
+        pytest.skip("not on this machine")
+    for sizes in ({}, {"T": 1, "B": 1, "H": 1}, {"K": 1, "V": 1, "N": 1}):
+        inputs = agreeing(rule, SIZES | sizes)
+        y, *states = rule(*inputs, backend=backend)
+        assert y.shape[:2] == inputs[-1].shape
+        for i, state in zip(rule.shapes.states(), states, strict=True):
+            assert state.shape == inputs[i].shape
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"q": "B T H", "W": "B H"}, "q is 'B T H'; begin it with 'T B'"),
+        ({"x": "T B 4N", "h": "B 4N"}, "'4N' gives no size"),
+        ({"x": "T B N", "h": "B 2*N"}, "'2*N' gives no size"),
+        ({"x": "T B heads"}, "'heads' gives no size"),
+    ],
+)
+def test_shapes_that_say_nothing_are_refused(shapes: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^shapes: {re.escape(message)}[^\n]*$"):
+        Shapes(**shapes)

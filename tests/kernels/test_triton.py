@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -21,12 +22,15 @@ from fastweight_rules import (
     STRENGTHS,
     Inputs,
     assert_as_good_as_reference,
+    each,
     make_inputs,
     run,
 )
 from torch import Tensor
 
-from deltabeast.kernels import dispatch, fused, stepwise
+from deltabeast import kernels
+from deltabeast.kernels import Rule, rules, triton
+from deltabeast.kernels.pytorch import stepwise
 
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = [
@@ -49,7 +53,7 @@ else:
 TOLERANCE = 1e-5  # ten times that for one row
 
 
-def compare(rule: str, inputs: Inputs, reset: Tensor) -> None:
+def compare(rule: Rule, inputs: Inputs, reset: Tensor) -> None:
     want = run(rule, inputs, reset, "reference", torch.float64)
     got = run(rule, inputs, reset, "triton", torch.float32, DEVICE)
     assert_as_good_as_reference(rule, inputs, reset, got, want)
@@ -60,60 +64,59 @@ def on_device(inputs: Inputs) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("steps", "pattern", "most"), CASES)
-@pytest.mark.parametrize("rule", RULES)
-def test_triton_lengths(rule: str, steps: int, pattern: str, most: int, seed: int) -> None:
+@each()
+def test_triton_lengths(rule: Rule, steps: int, pattern: str, most: int, seed: int) -> None:
     inputs = make_inputs(rule, steps, most=most)
     compare(rule, inputs, make_reset(pattern, steps, inputs[0].shape[1]))
 
 
 @pytest.mark.parametrize(("keys", "strengths"), HARD)
-@pytest.mark.parametrize("rule", ["sum_rule", "delta_rule", "delta_rnn", "recurrent_delta"])
-def test_triton_keys_and_strengths(rule: str, keys: str, strengths: str, seed: int) -> None:
+@each(*(rule for rule in RULES if "k" in rule.shapes.names))
+def test_triton_keys_and_strengths(rule: Rule, keys: str, strengths: str, seed: int) -> None:
     inputs = make_inputs(rule, 9, keys, strengths, most=1)
     compare(rule, inputs, make_reset("random", 9, inputs[0].shape[1]))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("rule", RULES)
-def test_triton_broken_state_ends_with_its_episode(rule: str, value: float, seed: int) -> None:
+@each()
+def test_triton_broken_state_ends_with_its_episode(rule: Rule, value: float, seed: int) -> None:
     inputs = on_device(make_inputs(rule, 6, most=2))
-    states = inputs[-1:] if rule in ("sum_rule", "delta_rule") else inputs[-2:]
-    for state in states:
-        state[0].view(-1)[0] = value
+    for i in rule.shapes.states():
+        inputs[i][0].view(-1)[0] = value
     reset = torch.zeros(6, inputs[0].shape[1], dtype=torch.bool, device=DEVICE)
     reset[3, 0] = True
-    y, *rest = RULES[rule](*inputs, reset, backend="triton")
+    y, *rest = rule(*inputs, reset, backend="triton")
     assert y[3:].isfinite().all() and y[:, 1:].isfinite().all()
     assert all(out.isfinite().all() for out in rest)
-    assert not y[0, 0].isfinite().all() or (rule == "lstm" and value == float("inf"))
+    assert not y[0, 0].isfinite().all() or (rule is rules.LSTM and value == float("inf"))
     reset[0, 0] = True  # now the broken numbers are never read
     leaves = [x.requires_grad_() for x in inputs]
-    outputs = RULES[rule](*leaves, reset, backend="triton")
+    outputs = rule(*leaves, reset, backend="triton")
     grads = torch.autograd.grad(sum(out.sum() for out in outputs), leaves)
     assert all(g.isfinite().all() for g in grads)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_triton_no_gradient_crosses_a_reset(rule: str, seed: int) -> None:
+@each()
+def test_triton_no_gradient_crosses_a_reset(rule: Rule, seed: int) -> None:
     inputs = [x.requires_grad_() for x in on_device(make_inputs(rule, 5, most=1))]
     reset = make_reset("none", 5, inputs[0].shape[1]).to(DEVICE)
     reset[3] = True
-    y, *_ = RULES[rule](*inputs, reset, backend="triton")
+    y, *_ = rule(*inputs, reset, backend="triton")
     grads = torch.autograd.grad(y[3:].sum(), inputs)
     assert grads[0][3:].any() and not grads[0][:3].any()
     assert not grads[-1].any()  # the initial state
 
 
 @pytest.mark.skipif(not GPU, reason="no GPU")
-@pytest.mark.parametrize("rule", RULES)
-def test_triton_goes_into_a_cuda_graph(rule: str, seed: int) -> None:
+@each()
+def test_triton_goes_into_a_cuda_graph(rule: Rule, seed: int) -> None:
     """Captured once, forward and backward then follow new numbers and new resets in the same memory."""
     inputs = make_inputs(rule, 17)
     leaves = [x.requires_grad_() for x in on_device(inputs)]
     reset = make_reset("random", 17, inputs[0].shape[1]).to(DEVICE)
 
     def both() -> list[Tensor]:
-        outputs = RULES[rule](*leaves, reset, backend="triton")
+        outputs = rule(*leaves, reset, backend="triton")
         return [*outputs, *torch.autograd.grad(sum(out.square().sum() for out in outputs), leaves)]
 
     side = torch.cuda.Stream()
@@ -136,38 +139,42 @@ def test_triton_goes_into_a_cuda_graph(rule: str, seed: int) -> None:
 
 
 def test_triton_refuses_what_it_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = make_inputs("delta_rule", 1, most=1)
+    inputs = make_inputs(rules.DELTA_RULE, 1, most=1)
     reset = make_reset("none", 1, inputs[0].shape[1])
     with pytest.raises(ValueError, match=r"^delta_rule: .* in float32, not torch.float64$"):
-        RULES["delta_rule"](*inputs, reset, backend="triton")
+        kernels.delta_rule(*inputs, reset, backend="triton")
     q, v, beta, W = (torch.zeros(1, 1, 1, *n) for n in ((65,), (16,), (), (65,)))
     with pytest.raises(ValueError, match=r"^delta_rule: .* up to 64 wide, not 65$"):
-        RULES["delta_rule"](q, q, v, beta, W.expand(1, 1, 16, 65), reset[:1, :1], backend="triton")
-    monkeypatch.setattr(dispatch._triton(), "INTERPRETED", False)
+        kernels.delta_rule(q, q, v, beta, W.expand(1, 1, 16, 65), reset[:1, :1], backend="triton")
+    from deltabeast.kernels.triton import rules as launched
+
+    monkeypatch.setattr(launched, "INTERPRETED", False)
     with pytest.raises(ValueError, match=r"^delta_rule: .* need CUDA tensors, not cpu ones; [^\n]*$"):
-        RULES["delta_rule"](*(x.float() for x in inputs), reset, backend="triton")
-    monkeypatch.setattr(dispatch, "_triton", lambda: None)
+        kernels.delta_rule(*(x.float() for x in inputs), reset, backend="triton")
+    monkeypatch.setattr(triton, "_HAS_TRITON", False)
     with pytest.raises(ValueError, match=r"^delta_rule: Triton is not installed; pip install triton \(Linux"):
-        RULES["delta_rule"](*(x.float() for x in inputs), reset, backend="triton")
+        kernels.delta_rule(*(x.float() for x in inputs), reset, backend="triton")
 
 
-def test_auto_leaves_cpu_tensors_to_the_other_backends(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_triton", lambda: pytest.fail("asked for Triton"))
-    inputs = make_inputs("delta_rnn", 2, most=1)
-    RULES["delta_rnn"](*(x.float() for x in inputs), make_reset("none", 2, inputs[0].shape[1]))
+def test_auto_leaves_cpu_tensors_to_the_other_backends(seed: int) -> None:
+    assert rules.DELTA_RNN.triton is not None
+    asked = rules.DELTA_RNN.triton._replace(problem=lambda inputs: pytest.fail("asked for Triton"))
+    rule = replace(rules.DELTA_RNN, triton=asked)
+    inputs = make_inputs(rule, 2, most=1)
+    rule(*(x.float() for x in inputs), make_reset("none", 2, inputs[0].shape[1]))
 
 
 @pytest.mark.skipif(not GPU, reason="no GPU")
-@pytest.mark.parametrize("rule", RULES)
-def test_auto_takes_triton_on_gpus(rule: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@each()
+def test_auto_takes_triton_on_gpus(rule: Rule, seed: int) -> None:
     taken: list[object] = []
-    where = dispatch._triton() if rule == "lstm" else fused
-    monkeypatch.setattr(where, rule, lambda *inputs: taken.append(inputs[-1]))
+    assert rule.triton is not None
+    spied = replace(rule, triton=rule.triton._replace(operator=lambda *inputs: taken.append(inputs[-1])))
     inputs = make_inputs(rule, 2)
     reset = make_reset("none", 2, inputs[0].shape[1]).to(DEVICE)
-    RULES[rule](*on_device(inputs), reset)
-    assert len(taken) == 1 and (rule == "lstm" or taken == ["triton"])
-    RULES[rule](*(x.to(DEVICE) for x in inputs), reset)  # float64: not for Triton
+    spied(*on_device(inputs), reset)
+    assert taken == ["triton"]
+    spied(*(x.to(DEVICE) for x in inputs), reset)  # float64: not for Triton
     assert len(taken) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 from deltabeast import kernels
+from deltabeast.kernels import rules
+from deltabeast.kernels.pytorch import chunked
 from deltabeast.launch import cli
 from deltabeast.launch.bench.kernels import _error, _peak_bytes
 
@@ -45,16 +48,13 @@ def test_every_kernel_is_checked_and_timed(tmp_path: Path, capsys: pytest.Captur
 def test_a_wrong_kernel_is_named_and_not_timed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    right = kernels.delta_rule
-
-    def wrong(*inputs: torch.Tensor, backend: str = "auto") -> tuple[torch.Tensor, torch.Tensor]:
-        y, W = right(*inputs, backend=backend)
-        if backend == "chunked":
-            y = y.clone()
-            y[-1, 0, 0] *= 1.001  # one row of many
+    def wrong(*inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y, W = chunked.delta_rule(*inputs)
+        y = y.clone()
+        y[-1, 0, 0] *= 1.001  # one row of many
         return y, W
 
-    monkeypatch.setattr(kernels, "delta_rule", wrong)
+    monkeypatch.setitem(rules.RULES, "delta_rule", replace(rules.DELTA_RULE, chunked=wrong))
     path = tmp_path / "kernels.json"
     code, out, error = bench(capsys, "kernels", *SMALL, "--device", "cpu", "--json", str(path))
     assert code == 1 and error.startswith("deltabeast: error: not within 0.0001")

@@ -12,24 +12,25 @@ from typing import Any
 import pytest
 import torch
 from fastweight_helpers import RESET_PATTERNS, choice, make_reset
-from fastweight_rules import make_inputs
+from fastweight_rules import each, make_inputs
 from torch import Tensor
 
-from deltabeast import kernels
+from deltabeast.kernels import Rule
+from deltabeast.kernels.rules import DELTA_RULE, SUM_RULE
 from deltabeast.launch.bench import fla
 from deltabeast.launch.bench.kernels import _check_fla, _gradients, _ours
 
 DOUBLE = torch.float64
 
 
-def stand_in(rule: str) -> fla.Route:
+def stand_in(rule: Rule) -> fla.Route:
     def function(*inputs: Tensor) -> tuple[Tensor, Tensor]:
         *sequences, state, bounds = inputs
         ys, states = [], []
         for piece, (start, end) in enumerate(itertools.pairwise(bounds.tolist())):
             parts = [x[0, start:end].unsqueeze(1) for x in sequences]
             reset = torch.zeros(end - start, 1, dtype=torch.bool)
-            y, W = getattr(kernels, rule)(*parts, state[piece].mT.unsqueeze(0), reset, backend="reference")
+            y, W = rule(*parts, state[piece].mT.unsqueeze(0), reset, backend="reference")
             ys.append(y.squeeze(1))
             states.append(W.squeeze(0).mT)
         return torch.cat(ys).unsqueeze(0), torch.stack(states)
@@ -37,9 +38,9 @@ def stand_in(rule: str) -> fla.Route:
     return fla.Route("stand-in", DOUBLE, function)
 
 
-@pytest.mark.parametrize("rule", ["sum_rule", "delta_rule"])
+@each(SUM_RULE, DELTA_RULE)
 @pytest.mark.parametrize("resets", RESET_PATTERNS)
-def test_cut_at_resets_and_joined_it_is_the_same_job(rule: str, resets: str) -> None:
+def test_cut_at_resets_and_joined_it_is_the_same_job(rule: Rule, resets: str) -> None:
     inputs = make_inputs(rule, choice((1, 2, 7)))
     reset = make_reset(resets, *inputs[0].shape[:2])
     want = _gradients(_ours(rule, reset, "reference"), inputs)
@@ -50,8 +51,8 @@ def test_cut_at_resets_and_joined_it_is_the_same_job(rule: str, resets: str) -> 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="its kernels need a GPU")
-@pytest.mark.parametrize("rule", ["sum_rule", "delta_rule"])
-def test_its_own_kernels_agree_where_they_are_installed(rule: str) -> None:
+@each(SUM_RULE, DELTA_RULE)
+def test_its_own_kernels_agree_where_they_are_installed(rule: Rule) -> None:
     pytest.importorskip("fla")
     device = torch.device("cuda")
     inputs: Any = [x.float().to(device) for x in make_inputs(rule, 50)]
@@ -63,6 +64,6 @@ def test_its_own_kernels_agree_where_they_are_installed(rule: str) -> None:
 
 def test_it_is_left_out_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = torch.device("cuda")
-    assert list(fla.routes("delta_rule", torch.device("cpu"))) == []
+    assert list(fla.routes(DELTA_RULE, torch.device("cpu"))) == []
     monkeypatch.setattr(fla, "find_spec", lambda name: None)
-    assert list(fla.routes("delta_rule", cuda)) == []
+    assert list(fla.routes(DELTA_RULE, cuda)) == []

@@ -1,12 +1,12 @@
 """Sum rule and delta rule in Triton: one kernel forward, one backward, the fast weights in registers.
 
-Backward needs no fast weights while it walks back. With `error_t = v_t - W_{t-1} k_t` kept by forward,
-the gradient dW of W, and with it those of v, beta and half of k's, depend on each other alone:
+Backward needs no fast weights while it walks back. With `error_t = v_t - W_{t-1} k_t` kept by forward, the
+gradient dW of W, those of v and beta, and half of k's depend only on one another:
 
     dW += dy qᵀ      du = dW k      dv = β du      dk = dWᵀ u      dW -= dv kᵀ
 
-What is left reads the fast weights, and nothing later depends on it. So a second walk, forward, replays
-the writes and adds it: `dk -= W_{t-1}ᵀ dv` and `dq = W_tᵀ dy`. No state but the initial one is kept.
+The remaining terms read the fast weights, and nothing later depends on them. So a second walk, forward,
+replays the writes and adds them: `dk -= W_{t-1}ᵀ dv` and `dq = W_tᵀ dy`. Only the initial state is kept.
 The sum rule is the case u = v, without `dv kᵀ` and `W_{t-1}ᵀ dv`.
 """
 
@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .triton_launch import blocks, strides
-from .triton_steps import (
+from .launch import blocks, strides
+from .steps import (
     delta_step,
     load_matrix,
     load_row,
@@ -146,7 +146,7 @@ def backward_kernel(
         gradient = tl.where(tl.load(reset + t * tl.num_programs(0) + b), 0.0, gradient)
     store_matrix(dW + row(0, b, h) * V * K, gradient, V, K, BLOCK_V, BLOCK_K)
 
-    tl.debug_barrier()  # dk and dv may come back to other threads than wrote them
+    tl.debug_barrier()  # dk and dv may be read by threads other than those that wrote them
     now = load_matrix(W + row(0, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
     for t in range(steps):
         at = row(t, b, h)
@@ -173,7 +173,7 @@ def delta_forward(
     W_T: Tensor,
     error: Tensor,
 ) -> None:
-    """Fills y, W_T and, unless it is empty, error. The sum rule has no beta and no error."""
+    """Fill y, W_T and, unless it is empty, error. The sum rule has no beta and no error."""
     T, B, H, _ = v.shape
     strength = v[..., 0] if beta is None else beta
     with torch.cuda.device_of(v):
@@ -207,7 +207,7 @@ def delta_backward(
     dW_T: Tensor | None,
     *grads: Tensor,
 ) -> None:
-    """Fills grads: of q, k, v, beta and W."""
+    """Fill the gradients of q, k, v, beta and W."""
     T, B, H, _ = v.shape
     strength = v[..., 0] if beta is None else beta
     with torch.cuda.device_of(v):

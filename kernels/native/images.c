@@ -1,8 +1,8 @@
-/* What the residual network does between its convolutions on CPUs, each in one pass over memory, which is what it
- * waits for: from bytes to numbers, max-pooling, sums and rectifiers, forward and backward. images.py says what.
+/* The residual network's work between convolutions on CPUs: bytes to floats, max-pooling, sums and rectifiers,
+ * forward and backward. Memory bounds all of it, so each is one pass. images.py documents the functions.
  *
- * Images are channels-last: C numbers to a pixel, a multiple of LANES except where they come in as bytes.
- * Compiled once for float32 (-DBF16=0) and once for bfloat16, which is widened, computed with and rounded back. */
+ * Images are channels-last: C numbers per pixel, a multiple of LANES except where bytes come in.
+ * Compiled once for float32 (-DBF16=0) and once for bfloat16, which is widened, computed on and rounded back. */
 
 #include <math.h>
 #include <stdint.h>
@@ -24,14 +24,14 @@ INLINE vec choose(ints mask, vec a, vec b) { return (vec)((mask & (ints)a) | (~m
 typedef uint16_t number;
 typedef bits loose __attribute__((aligned(2), may_alias));
 
-/* Pairs become a register of first and one of second ones: all that is done to a number is done to it alone, so
- * that their order is of no matter as long as `store` undoes it. */
+/* Pairs are split into a register of first and one of second numbers: all operations are elementwise, so their
+ * order does not matter as long as `store` undoes it. */
 INLINE void load(vec *to, const number *x) {
     to[0] = (vec)(*(const loose *)x << 16);
     to[1] = (vec)(*(const loose *)x & 0xffff0000);
 }
 
-/* to the nearest, of two the even one; a nan that comes of bfloat16 has nothing that could carry over */
+/* to nearest, ties to even; the low bits of a nan from bfloat16 are 0, so nothing carries */
 INLINE bits rounded(vec x) { return (bits)x + 0x7fff + (((bits)x >> 16) & 1); }
 
 INLINE void store(number *y, const vec *from) {
@@ -45,17 +45,17 @@ INLINE void load(vec *to, const number *x) { EACH(i) to[i] = ((const loose *)x)[
 INLINE void store(number *y, const vec *from) { EACH(i) ((loose *)y)[i] = from[i]; }
 #endif
 
-/* As torch's: a nan stays one, and takes the gradient. */
+/* As in torch: a nan stays nan, and receives the gradient. */
 INLINE void rectify(vec *x) { EACH(i) x[i] = choose(x[i] <= 0.0f, (vec){0}, x[i]); }
 
-/* the gradient of x, from that of x itself and that of r, the rectified x */
+/* gradient of x from that of x itself and that of r, the rectified x */
 INLINE void rectify_backward(vec *to, const number *dx, const number *dr, const number *r) {
     group d, value;
     load(to, dx), load(d, dr), load(value, r);
     EACH(i) to[i] += choose(value[i] <= 0.0f, (vec){0}, d[i]);
 }
 
-/* [n, C, pixels] bytes -> [n, pixels, C] numbers, as a table has it */
+/* [n, C, pixels] bytes -> [n, pixels, C] numbers by a table */
 void look_up(
     int64_t n, int64_t C, int64_t pixels, int64_t threads, const uint8_t *x, const number *table, number *y
 ) {
@@ -93,8 +93,8 @@ void add_relu_backward(
 }
 
 /* ---- pooling ----
- * Numbers compare as their bits do, read as whole numbers, if the rest of a negative one is turned round; a nan
- * becomes the largest of all. Twice is as not at all. */
+ * Floats compare as their bits do, read as integers, once the bits of negative ones except the sign are inverted;
+ * nan becomes the largest of all. Applied twice, the mapping undoes itself. */
 
 #if BF16
 typedef int16_t whole;
@@ -118,8 +118,8 @@ INLINE wholes load_in_order(const number *x) {
     return pick((value & LARGEST) > INFINITE, (wholes){0} + LARGEST, in_order(value));
 }
 
-/* Maxima y over windows of 3 x 3, every second one, and r, rectified. The first one is centred on the first pixel.
- * which is the place of the maximum in the window, 0 to 8, the first of equal ones; NULL where nobody asks. */
+/* Maxima y over windows of 3 x 3 at stride 2, and r, rectified. The first window is centred on the first pixel.
+ * `which` is the maximum's place in its window, 0 to 8, the first of equal ones; NULL if not wanted. */
 void pool_relu(
     int64_t n, int64_t H, int64_t W, int64_t C, int64_t threads, const number *x, number *y, number *r,
     uint8_t *which
@@ -158,7 +158,7 @@ INLINE void load_places(ints *to, const uint8_t *which) {
 #if BF16
     two[0] = *(const shorts *)which & 0xff;
     two[1] = *(const shorts *)which >> 8;
-#else /* by way of shorts, or gcc 12 takes them one by one */
+#else /* via shorts: otherwise gcc 12 does not vectorize it */
     typedef uint16_t wide __attribute__((vector_size(2 * LANES), may_alias));
     wide all = __builtin_convertvector(*(const places *)which, wide);
     memcpy(two, &all, sizeof two);
@@ -166,7 +166,7 @@ INLINE void load_places(ints *to, const uint8_t *which) {
     EACH(i) to[i] = __builtin_convertvector(two[i], ints);
 }
 
-/* Adds to a row of x the gradients dy of a row of windows, in which it is the first, second or third. */
+/* Add to a row of x the gradients dy of a row of windows, in which it is the first, second or third row. */
 INLINE void spread(
     group *dx, group *dy, const uint8_t *which, int place, int64_t W, int64_t columns, int64_t C
 ) {
@@ -198,7 +198,7 @@ void pool_relu_backward(
             if (row < rows)
                 for (int64_t j = 0; j < size; j += LANES)
                     rectify_backward(now[j / LANES], dy + at + j, dr + at + j, r + at + j);
-            /* the row of x between the windows before and these, and the one in the middle of these */
+            /* the row of x shared with the windows above, and the one in the middle of these windows */
             for (int place = 0; place < 2; place++) {
                 const int64_t y = 2 * row - 1 + place;
                 if (y < 0 || y >= H) continue;

@@ -1,12 +1,12 @@
 /* The rules of fast weights on CPUs, forward and backward: one head of one batch row at a time, its fast weights
- * in the first-level cache from the first step to the last. kernels/README.md has the equations.
+ * in the first-level cache from the first step to the last. ../README.md has the equations.
  *
  * A vector is a row of N blocks of LANES numbers; a matrix is an array of rows. Every product of a matrix and a
- * vector adds up rows, each scaled by one entry of the vector, so that lanes never meet. Where both W x and
- * Wᵀ x are wanted, the matrix is kept both ways round; _T marks the transposed one. What pads a row is zero or
- * never looked at: sums run over true sizes.
+ * vector adds up rows, each scaled by one entry of the vector, so that lanes never interact. Where both W x and
+ * Wᵀ x are needed, the matrix is stored both ways round; _T marks the transposed one. Padding of a row is zero
+ * or never read: sums run over true sizes.
  *
- * Compiled once for each N (-DN=2 for heads of 17 to 32 numbers): rows of known length live in registers. */
+ * Compiled once per N (-DN=2 for heads of 17 to 32 numbers): rows of known length live in registers. */
 
 #include <math.h>
 #include <stdbool.h>
@@ -67,7 +67,7 @@ INLINE float dot(const vec *x, const vec *y) {
 /* a where the mask is set, else b */
 INLINE vec choose(ints mask, vec a, vec b) { return (vec)((mask & (ints)a) | (~mask & (ints)b)); }
 
-/* e to the x for x <= 0; 0 below -87. A nan stays one. Cephes' polynomial: 2 units in the last place. */
+/* exp(x) for x <= 0; 0 below -87; nan stays nan. Cephes' polynomial: 2 units in the last place. */
 INLINE vec exponential(vec x) {
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to whole numbers */
     vec whole = (x * 1.44269504f + shift) - shift;
@@ -106,7 +106,7 @@ INLINE void softmax(vec *x, int64_t size) {
     EACH(i) x[i] /= total;
 }
 
-/* dp becomes the gradient of what the softmax p was taken of */
+/* turn dp, the gradient of the softmax p, into that of its argument */
 INLINE void softmax_backward(vec *dp, const vec *p) {
     float mean = dot(dp, p);
     EACH(i) dp[i] = p[i] * (dp[i] - mean);
@@ -114,10 +114,10 @@ INLINE void softmax_backward(vec *dp, const vec *p) {
 
 /* ---- matrices ---- */
 
-/* y = sum of x_i M_i, or y + it */
+/* y = sum of x_i M_i, or y += the same */
 INLINE void contract(vec *y, const vec *x, const vec *M, int64_t rows, bool add) {
     const float *s = entries(x);
-    row even, odd; /* two chains of additions, as each waits for itself */
+    row even, odd; /* two independent chains of additions, to hide their latency */
     EACH(i) even[i] = add ? y[i] : (vec){0};
     zero(odd);
     int64_t j = 0;
@@ -152,7 +152,7 @@ INLINE void write(vec *M, const vec *x, const vec *a, int64_t rows) {
 
 INLINE void clear(vec *M) { memset(M, 0, LANES * N * N * sizeof(vec)); }
 
-/* the rows `[rows, size]` at x, padded */
+/* load `[rows, size]` from x and pad */
 INLINE void load_matrix(vec *M, const float *x, int64_t rows, int64_t size) {
     clear(M);
     for (int64_t j = 0; j < rows; j++) load(M + j * N, x + j * size, size);
@@ -212,7 +212,7 @@ INLINE const float *of(strided x, int64_t t, int64_t b, int64_t h) {
     return x.at + t * x.t + b * x.b + h * x.h;
 }
 
-/* where [t, b, h] stands in a dense [T, B, H] */
+/* offset of [t, b, h] in a dense [T, B, H] */
 INLINE int64_t flat(const span *s, int64_t t, int64_t b, int64_t h) { return (t * s->B + b) * s->H + h; }
 
 INLINE bool fresh(const span *s, int64_t t, int64_t b) { return s->reset[t * s->B + b]; }
@@ -229,7 +229,7 @@ INLINE void store_transposed(float *x, const vec *from, const span *s) {
     store_matrix(x, M, s->V, s->K);
 }
 
-/* One delta-rule step: W_T moves to after the write; u is what was written, beta (v - W k). */
+/* One delta-rule step: updates W_T; u is what was written, beta (v - W k). */
 INLINE void delta_step(
     vec *y, vec *error, vec *W_T, const vec *q, const vec *k, const vec *v, float beta, int64_t K
 ) {
@@ -240,7 +240,7 @@ INLINE void delta_step(
     write_and_contract(y, q, W_T, k, u, K);
 }
 
-/* Sum rule where beta.at is NULL. error may be NULL: then it is not kept. */
+/* The sum rule if beta.at is NULL. error may be NULL: then it is not stored. */
 void delta_forward(
     const span *s, strided q, strided k, strided v, strided beta, const float *W, float *y, float *W_last,
     float *error
@@ -269,7 +269,7 @@ void delta_forward(
     }
 }
 
-/* The gradients of y and of the last W may be NULL: zeros. */
+/* The gradients of y and of the last W may be NULL, meaning zeros. */
 void delta_backward(
     const span *s, strided q, strided k, strided v, strided beta, const float *W, const float *error,
     const float *dy, const float *dW_last, float *dq, float *dk, float *dv, float *dbeta, float *dW
@@ -366,7 +366,7 @@ void delta_rnn_forward(
     }
 }
 
-/* W before every step, [T] matrices, by doing the writes again: the same numbers. */
+/* W before every step, T matrices, by repeating the writes: the same numbers. */
 INLINE void replay(
     vec *past, const span *s, strided k, strided beta, const float *W, const float *error, int64_t b, int64_t h
 ) {
@@ -386,7 +386,7 @@ INLINE void replay(
     }
 }
 
-/* Gradients of one delta-rule step; W is the one before it, G and G_T move from after it to before it. */
+/* Backward of one delta-rule step; W is the one before it, G and G_T move from after it to before it. */
 INLINE float delta_step_backward(
     vec *dq, vec *dk, vec *dv, vec *G, vec *G_T, const vec *W, const vec *q, const vec *k, float beta,
     const vec *error, const vec *dy, const span *s

@@ -1,7 +1,7 @@
-"""What the stems do around their convolutions: frames to numbers, pooling, sums and rectifiers.
+"""The stems' work around their convolutions: bytes to floats, pooling, sums and rectifiers.
 
-On CPUs each is one pass over memory in C (`images.c`), which is what it waits for, as custom operators with
-gradients; elsewhere, and without a compiler, PyTorch's functions do the same. Images are channels-last.
+On CPUs, where memory bounds all of them, each is one pass in C (`images.c`), wrapped as a custom operator
+with gradients; elsewhere, or without a compiler, PyTorch's functions do the same. Images are channels-last.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..pytorch.stepwise import wants_gradient
 from . import compiling
-from .stepwise import wants_gradient
 
 LANES = 16
-"""Channels are a multiple of this, as in the source."""
+"""The number of channels must be a multiple of this, as in `images.c`."""
 _DTYPES = {torch.float32: "BF16=0", torch.bfloat16: "BF16=1"}
 
 
 def scaled(frame: Tensor, dtype: torch.dtype) -> Tensor:
-    """uint8 `[N, C, H, W]` divided by 255."""
+    """Divide uint8 `[N, C, H, W]` by 255."""
     if frame.dtype is not torch.uint8:
         raise ValueError(f"scaled: frame is {frame.dtype}; give torch.uint8")
     if frame.device.type == "cpu" and _in_c(dtype):
@@ -33,7 +33,7 @@ def scaled(frame: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def pool_relu(x: Tensor) -> tuple[Tensor, Tensor]:
-    """`y = max_pool2d(x, 3, stride=2, padding=1)` and `relu(y)`; x `[N, C, H, W]`."""
+    """Compute `y = max_pool2d(x, 3, stride=2, padding=1)` and `relu(y)`; x `[N, C, H, W]`."""
     if _takes(x):
         y, r, _ = _pool_relu(x, wants_gradient(x))
         return y, r
@@ -42,7 +42,7 @@ def pool_relu(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def add_relu(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """`y = a + b` and `relu(y)`, of one shape; a may be overwritten."""
+    """Compute `y = a + b` and `relu(y)` for a and b of one shape; a may be overwritten."""
     if a.shape != b.shape or a.device != b.device:
         wanted = f"{list(a.shape)} on {a.device}, as a is"
         raise ValueError(f"add_relu: b is {list(b.shape)} on {b.device}; give {wanted}")
@@ -81,7 +81,7 @@ def _table(dtype: torch.dtype) -> Tensor:
 
 @torch.library.custom_op("deltabeast::pool_relu", mutates_args=())
 def _pool_relu(x: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """y, relu(y), and where in its window each maximum is, for backward: empty if not kept."""
+    """Return y, relu(y), and for backward each maximum's place in its window, empty unless `keep`."""
     (x,) = _dense(x)
     y, r, which = outputs = _pool_relu_fake(x, keep)
     _call(x.dtype, "pool_relu", _sizes(x), x, x, y, r, which)
@@ -179,7 +179,7 @@ def _dense(*xs: Tensor) -> tuple[Tensor, ...]:
 
 
 def _sizes(x: Tensor) -> tuple[int, ...]:
-    """N, H, W, C"""
+    """Return N, H, W, C."""
     N, C, H, W = x.shape
     return N, H, W, C
 
@@ -190,5 +190,5 @@ def _call(dtype: torch.dtype, name: str, sizes: tuple[int, ...], largest: Tensor
 
 
 def _threads(largest: Tensor) -> int:
-    """Waking another thread costs as much as a small image."""
+    """Return how many threads to use: waking another costs as much as a small image."""
     return torch.get_num_threads() if largest.numel() > 1 << 18 else 1

@@ -1,4 +1,4 @@
-"""The rules in C for CPUs: `native.c`, built once a head size."""
+"""The rules in C for CPUs: calls into `rules.c`, which is built once per head size."""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..shapes import widest
 from . import compiling
 from .compiling import pointers
-from .shapes import widest
 
 LANES = 16
-"""Numbers in a block of a row, as in the source."""
+"""Numbers per block of a row, as in `rules.c`."""
 MAX_SIZE = 128
-"""Rows and columns of fast weights: a few matrices of a head fit a processor's first two caches."""
+"""Most rows or columns of fast weights: a few such matrices fit a processor's first two caches."""
 
 
-def problem(rule: str, inputs: tuple[Tensor, ...]) -> str | None:
-    """Why the C kernels cannot take these inputs, which agree (`shapes.check`); None if they can."""
+def problem(inputs: tuple[Tensor, ...]) -> str | None:
+    """Return why the C kernels cannot take these inputs, which passed `Shapes.check`; None if they can."""
     x = inputs[0]
-    if rule == "lstm":
-        return "the C kernels have no LSTM: its matrix products are torch's"
     if x.device.type != "cpu":
         return f"the C kernels need CPU tensors, not {x.device.type} ones"
     if x.dtype is not torch.float32:
         return f"the C kernels compute in float32, not {x.dtype}"
     size = widest(inputs)
     for blocks in range(1, MAX_SIZE // LANES + 1):
-        if size <= LANES * blocks:  # and no division, whose result `torch.compile` need not know as a number
+        if size <= LANES * blocks:  # no division: `torch.compile` may not know its result as a number
             return _cannot_build(blocks)
     return f"the C kernels take heads up to {MAX_SIZE} wide, not {size}"
 
@@ -48,7 +46,7 @@ class _Span(ctypes.Structure):
 def delta_forward(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, *outputs: Tensor
 ) -> None:
-    """Fills outputs: y, W after the last step, and unless it is empty the error."""
+    """Fill outputs: y, W after the last step and, unless it is empty, the error."""
     strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
     _call("delta_forward", W, reset, *strided, *pointers(W, *outputs))
 
@@ -65,7 +63,7 @@ def delta_backward(
     dW_T: Tensor | None,
     *grads: Tensor,
 ) -> None:
-    """Fills grads: of q, k, v, beta and W."""
+    """Fill the gradients of q, k, v, beta and W."""
     strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
     _call("delta_backward", W, reset, *strided, *pointers(W, error, dy, dW_T, *grads))
 
@@ -73,7 +71,7 @@ def delta_backward(
 def delta_rnn_forward(
     z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor, *outputs: Tensor
 ) -> None:
-    """Fills outputs: y, R after the last step, and unless they are empty error and p."""
+    """Fill outputs: y, R after the last step and, unless they are empty, error and p."""
     strided = (_strided(z), _strided(k), _strided(v), _strided(beta))
     _call("delta_rnn_forward", R, reset, *strided, *pointers(R, y0, *outputs[:-1]))
 
@@ -90,15 +88,15 @@ def delta_rnn_backward(
     dR_T: Tensor | None,
     *grads: Tensor,
 ) -> None:
-    """Fills grads: of z, k, v, beta, R and y0."""
+    """Fill the gradients of z, k, v, beta, R and y0."""
     past = _new_past(R, len(reset))
     saved = pointers(R, error, p, dy, dR_T, *grads, past)
     _call("delta_rnn_backward", R, reset, _strided(k), _strided(beta), *saved)
 
 
 def recurrent_delta_forward(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *others: Tensor) -> None:
-    """Fills the outputs, which follow Rq, Rk, Rv, rb, W, y0 and reset: y, W after the last step, and unless
-    they are empty g, the q, k, beta used, and error."""
+    """Fill the outputs, which follow Rq, Rk, Rv, rb, W, y0 and reset: y, W after the last step and, unless
+    they are empty, g, the q, k, beta used, and error."""
     *slow, W, y0, reset = others[:7]
     strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
     _call("recurrent_delta_forward", W, reset, *strided, *pointers(*slow, W, y0, *others[7:-1]))
@@ -121,7 +119,7 @@ def recurrent_delta_backward(
     dW_T: Tensor | None,
     *grads: Tensor,
 ) -> None:
-    """Fills grads: of q, k, v, beta, W and y0."""
+    """Fill the gradients of q, k, v, beta, W and y0."""
     past = _new_past(W, len(reset))
     saved = (Rq, Rk, Rv, rb, W, g, q_used, k_used, beta_used, error)
     _call("recurrent_delta_backward", W, reset, *pointers(*saved, dy, dW_T, *grads, past))
@@ -132,13 +130,13 @@ def _blocks(size: int) -> int:
 
 
 def _new_past(W: Tensor, steps: int) -> Tensor:
-    """Room for one head's fast weights before every step, for each thread."""
+    """Allocate, for each thread, room for one head's fast weights before every step."""
     size = LANES * _blocks(max(W.shape[2:]))
     return W.new_empty(_threads(W, steps), steps, size, size)
 
 
 def _threads(W: Tensor, steps: int) -> int:
-    """Waking another thread costs as much as a small span."""
+    """Return how many threads to use: waking another costs as much as a small unroll."""
     return torch.get_num_threads() if steps * W.numel() > 1 << 19 else 1
 
 
@@ -149,10 +147,10 @@ def _strided(x: Tensor | None) -> _Strided:
 def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
     B, H, V, K = W.shape
     span = _Span(len(reset), B, H, V, K, _threads(W, len(reset)), reset.data_ptr())
-    library = compiling.library("native.c", f"N={_blocks(max(V, K))}")
+    library = compiling.library("rules.c", f"N={_blocks(max(V, K))}")
     getattr(library, name)(ctypes.byref(span), *arguments)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _cannot_build(blocks: int) -> str | None:
-    return compiling.problem("native.c", f"N={blocks}")
+    return compiling.problem("rules.c", f"N={blocks}")

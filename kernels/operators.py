@@ -1,10 +1,10 @@
-"""The rules that one call computes whole, as custom operators: shapes on fake tensors, gradients, autograd.
+"""Custom operators for rules that one kernel computes whole: shapes of fake tensors, gradients, autograd.
 
-`backend` says who computes: "triton" (`triton_rules`) on GPUs, "native" (`native`) on CPUs. Each has the same
-functions, which fill outputs that are allocated here. Gradients that are None stand for zeros.
+`backend` names the room whose `rules.py` computes: "triton" on GPUs, "native" on CPUs. Both have the same
+functions, which fill outputs allocated here. A gradient that is None stands for zeros.
 
-The slow recurrent weights' gradients are sums over steps and rows of `g dxᵀ`, with dx the gradients of the
-inputs they were added to, which backward writes anyhow: one product each, afterwards.
+The gradient of a slow recurrent weight is the sum over steps and rows of `g dxᵀ`, where dx is the gradient of
+the input it was added to; backward writes dx anyway, so one product afterwards is enough.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import native
+from .native import rules as native
 from .precision import without_autocast
-from .stepwise import SPACING, sum_of_outer, wants_gradient
+from .pytorch.stepwise import SPACING, sum_of_outer, wants_gradient
 
 
 def _launch(backend: str) -> ModuleType:
     if backend == "triton":
-        from . import triton_rules
+        from .triton import rules as triton
 
-        return triton_rules
+        return triton
     return native
 
 
 def _rows(*xs: Tensor) -> tuple[Tensor, ...]:
-    """As they are where the last dimension is contiguous: the parts of one projection need no copies."""
+    """Make the last dimension contiguous; slices of one projection already are, and are not copied."""
     return tuple(x if x.stride(-1) == 1 else x.contiguous() for x in xs)
 
 
@@ -42,7 +42,7 @@ def _gradient(x: Tensor | None) -> Tensor | None:
 
 
 def _new_kept(W: Tensor, steps: int, keep: bool, backend: str) -> Tensor:
-    """Every `SPACING`-th W, for backward in Triton; on a CPU it replays all of them into its cache."""
+    """Allocate room for every `SPACING`-th W, for Triton's backward; C replays all of them into cache."""
     if not keep or backend != "triton":
         return W.new_empty(0)
     return W.new_empty((steps + SPACING - 1) // SPACING, *W.shape)
@@ -52,7 +52,7 @@ def _new_kept(W: Tensor, steps: int, keep: bool, backend: str) -> Tensor:
 def _delta_forward(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, keep: bool, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, W after the last step, and what backward needs: the error `[T, B, H, V]`, empty if not kept."""
+    """Return y, W after the last step, and for backward the error `[T, B, H, V]`, empty unless `keep`."""
     q, k, v = _rows(q, k, v)
     W, reset = _dense(W, reset)
     outputs = _delta_forward_fake(q, k, v, beta, W, reset, keep, backend)
@@ -81,7 +81,7 @@ def _delta_backward(
     dW_T: Tensor | None,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, beta (of the sum rule: empty) and W."""
+    """Return gradients of q, k, v, beta (empty for the sum rule) and W."""
     q, k, v = _rows(q, k, v)
     W, reset = _dense(W, reset)
     dy, dW_T = _gradient(dy), _gradient(dW_T)
@@ -136,7 +136,7 @@ def _delta_rnn_forward(
     keep: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """y and R after the last step; for backward the error, the softmax of y before each step, `_new_kept`."""
+    """Return y, R after the last step; for backward the error, softmax of y before each step, `_new_kept`."""
     z, k, v = _rows(z, k, v)
     R, y0, reset = _dense(R, y0, reset)
     outputs = _delta_rnn_forward_fake(z, k, v, beta, R, y0, reset, keep, backend)
@@ -173,7 +173,7 @@ def _delta_rnn_backward(
     dR_T: Tensor | None,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of z, k, v, beta, R and y0."""
+    """Return gradients of z, k, v, beta, R and y0."""
     (k,), (R, reset) = _rows(k), _dense(R, reset)
     dy, dR_T = _gradient(dy), _gradient(dR_T)
     grads = _delta_rnn_backward_fake(k, beta, R, reset, error, p, kept, dy, dR_T, backend)
@@ -230,7 +230,7 @@ def _recurrent_delta_forward(
     keep: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """y and W after the last step; for backward g, the q, k, beta used, the error and `_new_kept`."""
+    """Return y, W after the last step; for backward g, the q, k, beta used, the error and `_new_kept`."""
     q, k, v = _rows(q, k, v)
     Rq, Rk, Rv, rb, W, y0, reset = _dense(Rq, Rk, Rv, rb, W, y0, reset)
     outputs = _recurrent_delta_forward_fake(q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset, keep, backend)
@@ -277,7 +277,7 @@ def _recurrent_delta_backward(
     dW_T: Tensor | None,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, beta, W and y0."""
+    """Return gradients of q, k, v, beta, W and y0."""
     Rq, Rk, Rv, rb, W, reset = _dense(Rq, Rk, Rv, rb, W, reset)
     saved = (Rq, Rk, Rv, rb, W, reset, g, q_used, k_used, beta_used, error, kept)
     inputs = (*saved, _gradient(dy), _gradient(dW_T))

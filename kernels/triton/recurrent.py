@@ -1,8 +1,8 @@
 """Delta RNN and Recurrent Delta Net in Triton: one kernel forward and one backward for each.
 
 Here the gradient of the output needs the fast weights of every step, from last to first. Forward keeps every
-`SPACING`-th; backward replays the writes between two of them into a buffer of `SPACING` matrices a program,
-small enough to stay in the GPU's cache, and walks back over it.
+`SPACING`-th; backward replays the writes in between into a buffer of `SPACING` matrices per program, small
+enough to stay in the GPU's cache, and walks back over it.
 
 The slow recurrent weights stay in registers.
 """
@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .stepwise import SPACING
-from .triton_launch import blocks, strides
-from .triton_steps import (
+from ..pytorch.stepwise import SPACING
+from .launch import blocks, strides
+from .steps import (
     delta_step,
     delta_step_backward,
     load_matrix,
@@ -48,7 +48,7 @@ def replay(
     BLOCK_V: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Writes W before each of the steps start..stop-1 to `buffer`, beginning with the one given."""
+    """Store W before each of the steps start..stop-1 in `buffer`, beginning with the given one."""
     b, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     for t in range(start, stop):
         W = tl.where(tl.load(reset + t * tl.num_programs(0) + b), 0.0, W)
@@ -361,7 +361,7 @@ def delta_rnn_forward(
     R_T: Tensor,
     *kept: Tensor,
 ) -> None:
-    """Fills y, R_T and, unless they are empty, error, p and every `SPACING`-th R."""
+    """Fill y, R_T and, unless they are empty, error, p and every `SPACING`-th R."""
     T, B, H, _ = v.shape
     with torch.cuda.device_of(reset):
         delta_rnn_forward_kernel[B, H](
@@ -395,7 +395,7 @@ def delta_rnn_backward(
     dR_T: Tensor | None,
     *grads: Tensor,
 ) -> None:
-    """Fills grads: of z, k, v, beta, R and y0."""
+    """Fill the gradients of z, k, v, beta, R and y0."""
     T, B, H, _ = p.shape
     with torch.cuda.device_of(reset):
         delta_rnn_backward_kernel[B, H](
@@ -432,7 +432,7 @@ def recurrent_delta_forward(
     W_T: Tensor,
     *kept: Tensor,
 ) -> None:
-    """Fills y, W_T and, unless they are empty, g, the q, k, beta used, error and every `SPACING`-th W."""
+    """Fill y, W_T and, unless they are empty, g, the q, k, beta used, error and every `SPACING`-th W."""
     T, B, H, _ = v.shape
     with torch.cuda.device_of(reset):
         recurrent_delta_forward_kernel[B, H](
@@ -475,7 +475,7 @@ def recurrent_delta_backward(
     dW_T: Tensor | None,
     *grads: Tensor,
 ) -> None:
-    """Fills grads: of q, k, v, beta, W and y0."""
+    """Fill the gradients of q, k, v, beta, W and y0."""
     T, B, H, _ = g.shape
     with torch.cuda.device_of(reset):
         recurrent_delta_backward_kernel[B, H](
@@ -501,6 +501,6 @@ def recurrent_delta_backward(
 
 
 def _new_buffer(kept: Tensor) -> Tensor:
-    """Room for the fast weights of one span in every program."""
+    """Allocate room for the fast weights of one span in every program."""
     _, B, H, V, K = kept.shape
     return kept.new_empty(B, H, SPACING, V, K)

@@ -1,9 +1,9 @@
-"""The LSTM recurrence in Triton: every step is one matrix product of torch's and one kernel for the rest.
+"""The LSTM recurrence in Triton: each step is one of torch's matrix products and one kernel for the rest.
 
-A whole span in one kernel, as the fast weights have it, would be slower: the recurrent weights fit into no
-one multiprocessor, so each program would read all of them (1 MB for 256 units) at every step, and a batch of
-32 rows keeps two programs busy. A product spreads over the whole GPU, and what is left for the kernel is
-elementwise: resets, gates and c. Forgetting h is forgetting what h gives to the gates.
+One kernel for the whole unroll, as fast weights have, would be slower: the recurrent weights fit no single
+multiprocessor, so each program would read all of them (1 MB for 256 units) at every step, and a batch of 32
+rows keeps only two programs busy. A product spreads over the whole GPU, and what is left is elementwise:
+resets, gates and c. To forget h is to forget its contribution to the gates.
 """
 
 from typing import Any
@@ -13,17 +13,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .precision import without_autocast
-from .stepwise import wants_gradient
-from .triton_steps import tanh
+from ..precision import without_autocast
+from ..pytorch.stepwise import wants_gradient
+from .steps import tanh
 
 BLOCK = 256
-"""Units a program; one program is one row of the batch and one block of its units."""
+"""Units per program; a program computes one block of units of one row of the batch."""
 
 
 @triton.jit
 def forward_kernel(gates, recurrent, c, reset, h_next, c_next, acts, N, gates_b, BLOCK: tl.constexpr):
-    """One step: c and c_next `[B, N]`, recurrent and acts `[B, 4 N]`."""
+    """Compute one step: c and c_next `[B, N]`, recurrent and acts `[B, 4 N]`."""
     b = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = n < N
@@ -52,7 +52,7 @@ def forward_kernel(gates, recurrent, c, reset, h_next, c_next, acts, N, gates_b,
 
 @triton.jit
 def backward_kernel(acts, c, c_next, reset, reset_next, dy, dh, dc, dgates, N, BLOCK: tl.constexpr):
-    """One step: dh comes from the product of the step after, dc `[B, N]` moves to before this step."""
+    """Compute one step back: dh comes from the next step's product; dc `[B, N]` moves to before this step."""
     b = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = n < N
@@ -79,7 +79,7 @@ def backward_kernel(acts, c, c_next, reset, reset_next, dy, dh, dc, dgates, N, B
 def _forward(
     gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """h, c after the last step; for backward c before and after all steps `[T+1, B, N]` and the gates."""
+    """Return h, c after the last step; for backward c around all steps `[T+1, B, N]` and the gates."""
     gates = gates if gates.stride(-1) == 1 else gates.contiguous()
     reset = reset.contiguous()
     T, (B, N) = len(gates), h0.shape
@@ -124,7 +124,7 @@ def _forward_fake(
 def _backward(
     weight: Tensor, reset: Tensor, cs: Tensor, acts: Tensor, dy: Tensor | None, dc_T: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of gates, h0 and c0."""
+    """Return gradients of gates, h0 and c0."""
     T, B, N = len(acts), *cs.shape[1:]
     dy = cs.new_zeros(T, B, N) if dy is None else dy.contiguous()
     dc = torch.zeros_like(cs[0]) if dc_T is None else dc_T.clone(memory_format=torch.contiguous_format)

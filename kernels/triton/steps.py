@@ -1,7 +1,7 @@
-"""What the Triton kernels share: rows and matrices in and out of registers, and one delta-rule step each way.
+"""Shared device functions: loads and stores of rows and matrices, and one delta-rule step each way.
 
-One program owns one head of one batch row and walks through time. Sizes that are no power of two are padded
-with zeros, which add nothing to any sum; only a softmax has to know where its row ends.
+One program owns one head of one batch row and walks through time. Sizes are padded to powers of two with
+zeros, which add nothing to any sum; only a softmax has to know where its row ends.
 """
 
 import triton
@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def row(t, b, h):
-    """Where `[t, b, h]` stands in a contiguous `[T, B, H]`. All three are 64-bit."""
+    """Return the offset of `[t, b, h]` in a contiguous `[T, B, H]`. All three are 64-bit."""
     return (t * tl.num_programs(0) + b) * tl.num_programs(1) + h
 
 
@@ -58,7 +58,7 @@ def outer(u, k):
 
 @triton.jit
 def delta_step(W, q, k, v, beta):
-    """y, W after the write, and the error `v - W k`. Both reads see W before the write: they overlap."""
+    """Return y, W after the write and the error `v - W k`. Both reads precede the write, so they overlap."""
     read_q = read(W, q)
     error = v - read(W, k)
     u = beta * error
@@ -67,7 +67,7 @@ def delta_step(W, q, k, v, beta):
 
 @triton.jit
 def delta_step_backward(dW, W, q, k, beta, error, dy):
-    """Gradients of q, k, v, beta and of W before the step, from that of W after it; W is the one before."""
+    """Return gradients of q, k, v, beta and W, which is the one before the step, from that of W after it."""
     u = beta * error
     dW += outer(dy, q)
     du = read(dW, k)

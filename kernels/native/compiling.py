@@ -1,7 +1,7 @@
-"""C for CPUs: the machine's own compiler builds a source of this folder when it is first needed.
+"""Build this folder's C sources with the machine's own compiler when they are first needed.
 
-Built for the very processor and kept in `~/.cache/deltabeast` (or `$XDG_CACHE_HOME`), where nobody else may
-write. What is built lets go of Python's lock while it runs, and shares its loops among PyTorch's own threads.
+Libraries are built for the machine's processor and kept in `~/.cache/deltabeast` (or `$XDG_CACHE_HOME`),
+where nobody else may write. They run without Python's lock and share loops among PyTorch's threads.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pathlib import Path
 
 from torch import Tensor
 
-# Sums keep their order and nan stays nan, but errno and traps, which nobody reads, need not be served.
+# Sums keep their order and nan stays nan; only errno and traps, which nobody reads, are given up.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 
 
 class CannotBuildError(Exception):
-    """There is no C compiler, it does not take the source, or there is no safe place for what it makes."""
+    """No C compiler, a source that it rejects, or no safe place for the library."""
 
 
 @functools.cache
 def problem(source: str, define: str) -> str | None:
-    """Why this machine cannot have `library(source, define)`, which is also told once; None if it can."""
+    """Return why this machine cannot have `library(source, define)`, warning once; None if it can."""
     try:
         library(source, define)
     except CannotBuildError as error:
@@ -46,7 +46,7 @@ def _warn(text: str) -> None:
 
 @functools.cache
 def library(source: str, define: str) -> ctypes.CDLL:
-    """The functions of a source of this folder, compiled with `-D{define}`. Raises CannotBuildError."""
+    """Load a source of this folder, compiled with `-D{define}`. Raises CannotBuildError."""
     try:
         return ctypes.CDLL(str(_build(source, define, threads=True)))
     except (OSError, CannotBuildError):
@@ -58,15 +58,15 @@ def library(source: str, define: str) -> ctypes.CDLL:
 
 
 def pointers(*xs: Tensor | None) -> list[ctypes.c_void_p]:
-    """Arguments of a function of a library: NULL where there is no tensor, or nothing in it."""
+    """Make arguments for a library's function: NULL for None or an empty tensor."""
     return [ctypes.c_void_p(x.data_ptr() if x is not None and x.numel() else None) for x in xs]
 
 
 def _build(source: str, define: str, threads: bool) -> Path:
-    """Compiles, unless that was done before, and gives the shared library.
+    """Return the shared library, compiled unless the cache has it.
 
-    With threads it uses OpenMP but brings none along: it finds that of PyTorch, whose threads it shares, when
-    it is loaded (or fails to, where PyTorch's is another's than the compiler's). Two of them would fight.
+    With threads it uses OpenMP but is not linked to a runtime: when loaded it finds PyTorch's and shares its
+    threads, or fails if that is not the compiler's own. Two runtimes would compete for the cores.
     """
     path = Path(__file__).with_name(source)
     compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
@@ -86,7 +86,7 @@ def _build(source: str, define: str, threads: bool) -> Path:
             for step in (compile_, link):
                 subprocess.run(step, check=True, capture_output=True, text=True)
             part.chmod(0o700)
-            # at once: other processes may be building the same
+            # atomic, because other processes may be building the same
             return part.replace(folder / f"{name}-{_digest(part.read_bytes())}.so")
     except FileNotFoundError:
         raise CannotBuildError(f"no C compiler ({compiler[0]}); install one, e.g. gcc") from None
@@ -98,12 +98,12 @@ def _build(source: str, define: str, threads: bool) -> Path:
 
 
 def _find(folder: Path, name: str) -> Path | None:
-    """What was built before. Its name ends in its digest: what is damaged could crash whoever loads it."""
+    """Return an intact library built earlier; its name ends in its digest, as a damaged one could crash."""
     for made in folder.glob(f"{name}-*.so"):
         try:
             if _only_mine(made) and made.stem == f"{name}-{_digest(made.read_bytes())}":
                 return made
-        except FileNotFoundError:  # another process found the same, and was faster
+        except FileNotFoundError:  # another process removed it first
             continue
         _warn(f"{made} was damaged, or others could write to it; it is built anew")
         made.unlink(missing_ok=True)
@@ -118,11 +118,11 @@ def _cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if base.startswith("~"):
         raise CannotBuildError("no home directory to keep C kernels in; set XDG_CACHE_HOME")
-    return (Path(base) / "deltabeast").resolve()  # nobody turns a link elsewhere after it was looked at
+    return (Path(base) / "deltabeast").resolve()  # so that no link can be redirected after the check
 
 
 def _make_private(folder: Path) -> None:
-    """Makes the folder, for the user alone: who can put code there has it run. Raises CannotBuildError."""
+    """Make the folder private: whoever can put code there gets it run. Raises CannotBuildError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _only_mine(folder) and folder.stat().st_uid == os.geteuid():
         folder.chmod(0o700)
@@ -133,13 +133,13 @@ def _make_private(folder: Path) -> None:
 
 
 def _only_mine(path: Path) -> bool:
-    """The user owns it, and nobody else may write to it."""
+    """Return whether the user owns it and nobody else may write to it."""
     status = path.stat()
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _processor() -> str:
-    """What tells processors apart for which a compiler makes different code."""
+    """Describe the processor as far as it changes what a compiler generates."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     telling = ("model name", "flags", "Features", "CPU part")

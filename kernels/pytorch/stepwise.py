@@ -1,19 +1,19 @@
-"""Lean loops over steps: for the rule that cannot do otherwise, with a backward pass written by hand, and for
-actors, who take one step at a time and no gradient.
+"""Step loops: with hand-written backward for `recurrent_delta` and the LSTM, which have no chunk form, and
+without gradients for actors, which take one step at a time.
 
 A delta-rule step with the rows P = (q, k) and W the fast weights before the write is
 
     (r, s) = P Wᵀ            both reads at once
     u = β (v - s)
-    y = r + (q·k) u          what reading after the write gives
+    y = r + (q·k) u          equals a read after the write
     W = W + u kᵀ
 
-Vectors stand left of the matrices: on CPUs a batched row-times-matrix product is several times faster than
-matrix-times-column. Rows and heads are one batch of N = B H inside the loops.
+Vectors multiply from the left: on CPUs a batched row-times-matrix product is several times faster than
+matrix-times-column. Inside the loops, rows and heads form one batch of N = B H.
 
 Backward needs the fast weights before each write. Undoing writes would amplify rounding, and a reset cannot
-be undone; keeping all of them costs more time in fresh memory than the arithmetic. So forward keeps every
-`SPACING`-th, and backward replays the writes between two of them, bit for bit.
+be undone; storing all of them costs more time in fresh memory than the arithmetic. So forward stores every
+`SPACING`-th, and backward replays the writes in between, bit for bit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import reference
-from .precision import without_autocast
+from .. import reference
+from ..precision import without_autocast
 
 SPACING = 8
-"""Steps between two fast weights that forward keeps: near the square root of an unroll least is kept."""
+"""Steps between stored fast weights; memory is least near the square root of the unroll length."""
 
 
 @torch.no_grad()
@@ -104,19 +104,20 @@ def lstm(
     """Equals `reference.lstm` to rounding."""
     inputs = (gates, weight, h0, c0)
     if not wants_gradient(*inputs):
-        return reference.lstm(*inputs, reset)  # with nothing to keep there is nothing to gain
+        return reference.lstm(*inputs, reset)  # the loop below only saves time in backward
     h, c = _LSTM.apply(*inputs, reset)
     return h, h[-1], c
 
 
 def wants_gradient(*inputs: Tensor) -> bool:
+    """Return whether autograd will differentiate a function of these inputs."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
 
 
 def sum_of_outer(g: Tensor, dx: Tensor) -> Tensor:
-    """`g dxᵀ` over all steps and rows: `[T, B, H, V]`, `[T, B, H, N]` -> `[H, V, N]`.
+    """Sum `g dxᵀ` over all steps and rows: `[T, B, H, V]`, `[T, B, H, N]` -> `[H, V, N]`.
 
-    One product a head on views; `einsum` would copy its inputs first, for several times as long.
+    One product per head, on views; `einsum` would copy its inputs first and take several times as long.
     """
     return torch.bmm(g.flatten(0, 1).permute(1, 2, 0), dx.flatten(0, 1).transpose(0, 1))
 
@@ -127,16 +128,16 @@ def _flat(x: Tensor) -> Tensor:
 
 
 class Resets:
-    """Zeroes, in place, the rows that begin an episode at a step."""
+    """Zeroes the rows of states that begin an episode at a given step."""
 
     def __init__(self, reset: Tensor) -> None:
-        # On a CPU a look at the mask saves most of the work; elsewhere it would wait for the device.
+        # On a CPU reading the mask saves most of the work; elsewhere it would wait for the device.
         self.reset = reset
         self.on_cpu = reset.device.type == "cpu"
         self.any = reset.any(1).tolist() if self.on_cpu else [True] * len(reset)
 
     def forget_(self, t: int, *states: Tensor) -> None:
-        """Each state is `[B, ...]` or `[N, ...]`."""
+        """Zero rows of each state, `[B, ...]` or `[N, ...]`, in place."""
         if not self.any[t]:
             return
         batch = self.reset.shape[1]
@@ -149,7 +150,7 @@ class Resets:
                 state.masked_fill_(rows.unsqueeze(-1), 0)
 
     def forget(self, t: int, state: Tensor) -> Tensor:
-        """The same, leaving the state that was given as it is."""
+        """Return the state with those rows zeroed; the given one stays as it is."""
         if not self.any[t]:
             return state
         state = state.clone(memory_format=torch.contiguous_format)
@@ -158,7 +159,7 @@ class Resets:
 
 
 class _Fast:
-    """Fast weights on their way through time: `now` `[N, V, K]`, and every `SPACING`-th in `kept`."""
+    """Fast weights over time: the current ones, `now` `[N, V, K]`, and every `SPACING`-th in `kept`."""
 
     def __init__(self, W: Tensor, resets: Resets, keep: bool) -> None:
         self.resets = resets
@@ -168,7 +169,7 @@ class _Fast:
         self.kept = self.now.new_empty(-(-steps // SPACING), *self.now.shape) if keep else None
 
     def begin(self, t: int) -> None:
-        """Forget what step t must not see."""
+        """Zero the rows that begin an episode at step t, and store the result if it is due."""
         if self.resets.any[t] and not self.owned:
             self.now, self.owned = self.now.clone(memory_format=torch.contiguous_format), True
         self.resets.forget_(t, self.now)
@@ -184,7 +185,7 @@ class _Fast:
 
 
 def _rewind(kept: Tensor, ue: Tensor, P: Tensor, resets: Resets) -> Iterator[tuple[int, Tensor]]:
-    """From the last step to the first: t, and the fast weights `[N, V, K]` that step t read and wrote to."""
+    """Yield t, from last to first, and the fast weights `[N, V, K]` that step t read and wrote to."""
     steps = len(P)
     buffer = kept.new_empty(min(SPACING, steps) - 1, *kept.shape[1:])
     for mark in reversed(range(len(kept))):
@@ -200,7 +201,7 @@ def _rewind(kept: Tensor, ue: Tensor, P: Tensor, resets: Resets) -> Iterator[tup
 
 
 class _DeltaSteps:
-    """Delta-rule steps forward, and what `_DeltaStepsBackward` needs of them: one row a step if kept."""
+    """Forward delta-rule steps, with the intermediates that `_DeltaStepsBackward` needs if `keep`."""
 
     def __init__(self, fast: _Fast, y: Tensor, key_size: int, keep: bool) -> None:
         self.fast, self.y, self.stride = fast, y, int(keep)
@@ -212,7 +213,7 @@ class _DeltaSteps:
         self.reads = y.new_empty(N, 2, V)
 
     def take(self, t: int, P: Tensor, v: Tensor, beta: Tensor) -> Tensor:
-        """P `[N, 2, K]`, v `[N, V]`, beta `[N, 1]` -> y `[N, V]`, which also stands in row t of `y`."""
+        """Write and read: P `[N, 2, K]`, v `[N, V]`, beta `[N, 1]` -> y `[N, V]`, which is row t of `y`."""
         row = t * self.stride
         q, k = P.unbind(1)
         u, error = self.ue[row].unbind(1)
@@ -226,11 +227,11 @@ class _DeltaSteps:
 
 
 class _DeltaStepsBackward:
-    """Gradients of the same steps, last to first. `dW` `[N, V, K]` is the gradient of the fast weights."""
+    """Backward of the same steps, last to first. `dW` `[N, V, K]` is the gradient of the fast weights."""
 
     def __init__(self, dW: Tensor, P: Tensor, ue: Tensor, match: Tensor, beta: Tensor) -> None:
         self.dW = dW.flatten(0, 1).clone(memory_format=torch.contiguous_format)
-        # One view a step, made at once: indexing inside the loop would cost as much as the arithmetic.
+        # All views of steps in advance: indexing inside the loop would cost as much as the arithmetic.
         self.P, self.k = P.unbind(0), P[:, :, 1:].unbind(0)
         self.ue, self.u = ue.unbind(0), ue[:, :, :1].unbind(0)
         self.swapped, self.match = P.flip(2).unbind(0), match.unbind(0)
@@ -241,7 +242,7 @@ class _DeltaStepsBackward:
         self.minus_dv = self.dreads[:, 1]
 
     def take(self, t: int, W: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """W before step t, dy `[N, V]` -> gradients of P, of -v and of beta; dW moves to before step t."""
+        """Return gradients of P, -v and beta from W before step t and dy `[N, V]`; step `dW` back."""
         self.dy.copy_(dy)
         torch.addcmul(torch.bmm(self.k[t], self.dW.mT).squeeze(1), dy, self.match[t], out=self.du)
         dreads = torch.mul(self.dyu, self.scale[t], out=self.dreads)
@@ -312,7 +313,7 @@ class _RecurrentDelta(torch.autograd.Function):
 
 
 def _parts(a: Tensor, key_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Views of a `[..., 2 K + V + 1]`: q and k `[..., 2, K]`, v `[..., V]`, beta `[..., 1]`."""
+    """Split a `[..., 2 K + V + 1]` into views: q and k `[..., 2, K]`, v `[..., V]`, beta `[..., 1]`."""
     q_and_k = a[..., : 2 * key_size].unflatten(-1, (2, key_size))
     return q_and_k, a[..., 2 * key_size : -1], a[..., -1:]
 
@@ -350,7 +351,7 @@ class _LSTM(torch.autograd.Function):
     def backward(ctx: Any, dH: Tensor, dC: Tensor) -> tuple[Tensor | None, ...]:
         weight, acts, hs, cs, tanh_cs = ctx.saved_tensors
         i, f, g, o = acts.chunk(4, -1)
-        # Each gate's gradient is that of c (of h for o) times a factor: all steps' factors at once.
+        # Each gate's gradient is that of c (for o: of h) times a factor; factors of all steps at once.
         factors = torch.cat((g * i * (1 - i), cs * f * (1 - f), i * (1 - g * g), tanh_cs * o * (1 - o)), -1)
         to_c = o * (1 - tanh_cs * tanh_cs)
         dgates = factors.unflatten(-1, (4, -1))

@@ -1,7 +1,7 @@
-"""The sum rule, the delta rule and the Delta RNN over chunks of C steps as a few matrix products.
+"""Chunk forms: the sum rule, the delta rule and the Delta RNN as a few matrix products per chunk of C steps.
 
-Inside a chunk time is a matrix dimension; README.md derives the form and its gradient in the names used here.
-What does not depend on the fast weights is computed for all chunks at once; a loop over chunks carries them.
+Inside a chunk, time is a matrix dimension; README.md derives the form and its gradient and has the names.
+Whatever does not depend on the fast weights is computed for all chunks at once; a loop carries them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .precision import without_autocast
+from ..precision import without_autocast
 from .stepwise import Resets, softmax_backward
 
 CHUNK = 16
-"""Steps a chunk, about: products inside a chunk cost C a step, the loop a few small operations a chunk."""
+"""Approximate steps per chunk: products cost O(C) per step, the loop a few small operations per chunk."""
 
 
 class Masks(NamedTuple):
-    """Who sees whom in each of n chunks, in the dtype of the data; N = B H, and a trailing 1 scales rows."""
+    """Per-chunk masks: which step's write reaches which read. n chunks, N = B H, in the dtype of the data."""
 
     sees: Tensor  # [n, N, C, C]: the query of step t sees the write of step i <= t
-    before: Tensor  # the same for its key, which reads before the step's own write
+    before: Tensor  # the same for the key of step t, which reads before the step's own write
     alive: Tensor  # [n, N, C, 1]: step t still sees the chunk's W_0
     survives: Tensor  # [n, N, C, 1]: the write of step t reaches the chunk's end
     kept: Tensor  # [n, N, 1, 1]: W_0 reaches the chunk's end
@@ -57,13 +57,13 @@ def delta_rnn(
 
 
 def _chunks(steps: int) -> tuple[int, int]:
-    """How many chunks, and the steps of each: as equal as can be, so that few steps are padding."""
+    """Return the number of chunks and their length, chosen for little padding."""
     length = -(-steps // max(1, round(steps / CHUNK)))
     return -(-steps // length), length
 
 
 def _fold(x: Tensor) -> Tensor:
-    """`[T, B, H, M]` -> `[n, N, C, M]`, with zeros after the last step."""
+    """Cut into chunks, `[T, B, H, M]` -> `[n, N, C, M]`, padding with zeros after the last step."""
     steps, batch, heads, size = x.shape
     count, length = _chunks(steps)
     rows = x.new_empty(count, batch, heads, length, size)
@@ -77,13 +77,13 @@ def _fold(x: Tensor) -> Tensor:
 
 
 def _unfold(rows: Tensor, like: Tensor) -> Tensor:
-    """`[n, N, C, M]` -> the shape of `like`, `[T, B, H, M]`: without what follows the last step."""
+    """Undo `_fold`: `[n, N, C, M]` -> `[T, B, H, M]`, the shape of `like`, without the padding."""
     return rows.unflatten(1, like.shape[1:3]).permute(0, 3, 1, 2, 4).flatten(0, 1)[: len(like)]
 
 
 def _masks(reset: Tensor, heads: int, dtype: torch.dtype) -> Masks:
     rows = _fold(reset[:, :, None, None].expand(-1, -1, heads, 1)).squeeze(-1)  # [n, N, C]
-    segment = rows.cumsum(-1, dtype=torch.int32)  # how many episodes have begun in the chunk
+    segment = rows.cumsum(-1, dtype=torch.int32)  # episodes begun so far in the chunk
     sees = (segment.unsqueeze(-1) == segment.unsqueeze(-2)).tril()
     alive = segment == 0
     survives = segment == segment[..., -1:]
@@ -97,9 +97,9 @@ def _masks(reset: Tensor, heads: int, dtype: torch.dtype) -> Masks:
 
 
 def _set_aside_broken(W: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Zero in place of fast weights that hold inf or nan, and which `[B, H, 1, 1]` they were (None: none).
+    """Replace fast weights that hold inf or nan by zeros; also return which, `[B, H, 1, 1]` (None: none).
 
-    The masks multiply, and 0 * nan is nan: a broken memory would outlive its reset, and taint the gradients.
+    Masks multiply, and 0 * nan is nan: a broken memory would outlive its reset and contaminate gradients.
     """
     broken = ~W.detach().sum((-1, -2), keepdim=True).isfinite()
     if W.device.type == "cpu" and not broken.any():
@@ -108,7 +108,7 @@ def _set_aside_broken(W: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _mark_broken(y: Tensor, W: Tensor, reset: Tensor, broken: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return nan wherever a broken initial state is still alive."""
+    """Put nan wherever a broken initial state is still alive."""
     if broken is None:
         return y, W
     alive = (reset.cumsum(0) == 0)[:, :, None, None]
@@ -143,7 +143,7 @@ class _Sum(torch.autograd.Function):
 
 
 def _carry(added: Tensor, W: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """`W <- kept W + added`, chunk after chunk: the W that each begins with `[n, N, V, K]`, and the last."""
+    """Apply `W <- kept W + added` by chunks; return the W before each, `[n, N, V, K]`, and the last."""
     starts = torch.empty_like(added)
     for start, increment, keep in zip(starts, added, kept, strict=True):
         start.copy_(W)
@@ -152,7 +152,7 @@ def _carry(added: Tensor, W: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Writes(NamedTuple):
-    """All that chunks of delta-rule writes leave for reads and for gradients (README.md has the names)."""
+    """Intermediates of the delta-rule writes that reads and gradients need (README.md explains the names)."""
 
     K: Tensor
     K_survives: Tensor
@@ -165,16 +165,16 @@ class _Writes(NamedTuple):
 
 
 def _write(K: Tensor, V: Tensor, b: Tensor, W: Tensor, masks: Masks) -> tuple[_Writes, Tensor]:
-    """The writes of k, v and beta, folded, into W `[N, V, K]`; also W after the last."""
+    """Write folded k, v and beta into W `[N, V, K]`; return the intermediates and W after the last write."""
     K_alive, K_survives = K * masks.alive, K * masks.survives
     A = (K @ K.mT).mul_(masks.before)
     eye = torch.eye(K.shape[-2], dtype=K.dtype, device=K.device).expand_as(A)
-    # The inverse and not a solve a chunk: it serves all chunks at once, and their gradients.
+    # An inverse instead of one solve per chunk: it serves all chunks at once, and their gradients.
     inverse = torch.linalg.solve_triangular(A * b.mT, eye, upper=False, unitriangular=True)
     E, U, starts = torch.empty_like(V), torch.empty_like(V), W.new_empty(len(V), *W.shape)
     for c, start in enumerate(starts):
         start.copy_(W)
-        error = torch.baddbmm(V[c], K_alive[c], start.mT, alpha=-1)  # as if the chunk wrote nothing
+        error = torch.baddbmm(V[c], K_alive[c], start.mT, alpha=-1)  # without the chunk's own writes
         torch.bmm(inverse[c], error, out=E[c])
         torch.mul(E[c], b[c], out=U[c])
         W = torch.baddbmm(start * masks.kept[c], U[c].mT, K_survives[c])
@@ -184,7 +184,7 @@ def _write(K: Tensor, V: Tensor, b: Tensor, W: Tensor, masks: Masks) -> tuple[_W
 def _delta_backward(
     Q: Tensor, S: Tensor, dY: Tensor, dW: Tensor, writes: _Writes, masks: Masks
 ) -> tuple[Tensor, ...]:
-    """Gradients of Q, K, V, b and the initial W, from those of what Q read and of the last W."""
+    """Return gradients of Q, K, V, b and the initial W, given those of Q's reads (dY) and of the last W."""
     K, K_survives, b, A, inverse, E, U, starts = writes
     C = K.shape[-2]
     P, alive = torch.cat((K, Q), -2), masks.alive.repeat(1, 1, 2, 1)
@@ -230,10 +230,11 @@ class _Delta(torch.autograd.Function):
 
 
 class _DeltaRNN(torch.autograd.Function):
-    """Writes as in `_Delta`. Only the reads are in sequence: what p = softmax(y) reads makes the next y.
+    """Writes as in `_Delta`. Only the reads are sequential: the read with p = softmax(y) makes the next y.
 
-    With a chunk's writes known, a read is two products with matrices that no step changes: with `[R_0ᵀ, Kᵀ]`,
-    and, after a mask, with 1 above U. So is its gradient, with `[R_0, Uᵀ]`, and with 1 above K.
+    Once a chunk's writes are known, a read is two products with matrices constant over the chunk:
+    `[R_0ᵀ, Kᵀ]` and, after a mask, the identity above U. So is its gradient, with `[R_0, Uᵀ]` and
+    the identity above K.
     """
 
     @staticmethod
@@ -275,7 +276,7 @@ class _DeltaRNN(torch.autograd.Function):
         visible, resets = _visible(masks, len(p), p.shape[-1]), Resets(reset)
         rows = dY.flatten(1, 2).unsqueeze(2)
         dy, dp, seen = torch.empty_like(p), torch.empty_like(p[0]), torch.empty_like(visible[0])
-        before = torch.zeros_like(p[0])  # gradient of the output that the next step reads with
+        before = torch.zeros_like(p[0])  # gradient of the output, through the next step's read
         for t in reversed(range(len(p))):
             c = t // writes.K.shape[-2]
             torch.add(rows[t], before, out=dy[t])
@@ -290,12 +291,12 @@ class _DeltaRNN(torch.autograd.Function):
 
 
 def _below_identity(rows: Tensor) -> Tensor:
-    """`[n, N, C, V]` -> `[n, N, V + C, V]`."""
+    """Put an identity above the rows: `[n, N, C, V]` -> `[n, N, V + C, V]`."""
     eye = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
     return torch.cat((eye.expand(*rows.shape[:2], -1, -1), rows), -2)
 
 
 def _visible(masks: Masks, steps: int, size: int) -> Tensor:
-    """`[T, N, 1, size + C]`: whether step t sees the chunk's initial state, and which of its writes."""
+    """Make each step's mask `[T, N, 1, size + C]`: its chunk's initial state, then the chunk's writes."""
     mask = torch.cat((masks.alive.expand(-1, -1, -1, size), masks.sees), -1)
     return mask.transpose(1, 2).flatten(0, 1)[:steps].unsqueeze(2)

@@ -1,0 +1,1 @@
+"""C for CPUs: the rules, and the stems' work between convolutions."""

@@ -1,0 +1,1 @@
+"""The rules in PyTorch, for every device and dtype: chunk forms and lean loops."""

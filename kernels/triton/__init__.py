@@ -1,0 +1,40 @@
+"""The rules in Triton, for GPUs. Triton itself is imported when a rule first needs it.
+
+The package of that name is `import triton`, absolute; this one is only ever imported relatively.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from torch import Tensor
+
+_HAS_TRITON = find_spec("triton") is not None
+_NO_TRITON = "Triton is not installed; pip install triton (Linux only)"
+
+
+def problem(inputs: tuple[Tensor, ...]) -> str | None:
+    """Return why the kernels of fast weights cannot take these inputs; None if they can."""
+    if not _HAS_TRITON:
+        return _NO_TRITON
+    from .rules import problem
+
+    return problem(inputs)
+
+
+def lstm_problem(inputs: tuple[Tensor, ...]) -> str | None:
+    """Do the same for the LSTM, which may have any width."""
+    if not _HAS_TRITON:
+        return _NO_TRITON
+    from .rules import problem_of_any_width
+
+    return problem_of_any_width(inputs)
+
+
+def lstm_operator(
+    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Equals `reference.lstm` to rounding. An operator of its own: no other backend has it."""
+    from .lstm import lstm
+
+    return lstm(gates, weight, h0, c0, reset)
