@@ -19,7 +19,12 @@ class GatedFeedforward(Core):
 
     A reconstruction of the gated baseline of Irie et al. 2021, table 8: neither equations nor code of it are
     published. Known are a stem of 320 features and one highway layer of 256 units. The published 1.7 M
-    parameters of the agent need a fourth map; `output_gate` adds one and multiplies y by its sigmoid.
+    parameters of the agent need a fourth map, the output gate.
+
+    Args:
+        input_size: width of the input vectors.
+        hidden_size: width of the output.
+        output_gate: whether to multiply y by the sigmoid of a fourth map of the input.
     """
 
     feature_size: ClassVar[int] = 320

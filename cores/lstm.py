@@ -17,6 +17,10 @@ class LSTM(Core):
 
     Parameters have torch.nn.LSTM's names, shapes, gate order (i, f, g, o) and initial distribution, so that
     its checkpoints fit. Hochreiter & Schmidhuber 1997 with the forget gate of Gers et al. 2000.
+
+    Args:
+        input_size: width of the input vectors.
+        hidden_size: width of the state and of the output.
     """
 
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:

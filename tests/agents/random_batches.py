@@ -18,7 +18,7 @@ CORES = sorted({*core_names()} - {"rdn_large"})  # which is rdn, and slow
 
 def make_batch(agent: Agent, forced_share: float = 0.2, columns: int = B) -> Unroll:
     return Unroll(
-        frame=torch.randn(T + 1, columns, 5),
+        observation=torch.randn(T + 1, columns, 5),
         reward=torch.randn(T + 1, columns) * 2,
         done=torch.rand(T + 1, columns) < 0.2,
         action=torch.randint(A, (T, columns)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def test_the_loss_is_the_published_one(seed: int) -> None:
     batch = make_batch(learner.agent)
     loss, metrics = learner.loss(batch)
     with torch.no_grad():
-        output, _ = learner.agent.unroll(batch.frame, batch.reward, batch.done, batch.state)
+        output, *_ = learner.agent.unroll(batch.observation, batch.reward, batch.done, batch.state)
     logits, values = output.policy_logits.double().numpy(), output.baseline.double().numpy()
     action, forced = batch.action.numpy()[..., None], batch.forced.numpy()
     target = log_softmax(logits[:-1])
@@ -55,7 +56,7 @@ def test_targets_are_constants_of_the_gradient(seed: int) -> None:
     loss, _ = learner.loss(batch)
     loss.backward()
     with torch.no_grad():
-        output, _ = learner.agent.unroll(batch.frame, batch.reward, batch.done, batch.state)
+        output, *_ = learner.agent.unroll(batch.observation, batch.reward, batch.done, batch.state)
     values = output.baseline
     discounts = 0.99 * (~batch.done[1:]).float()
     target, targets = values[T], []
@@ -127,7 +128,7 @@ def test_fresh_data_is_on_policy(seed: int) -> None:
     learner = make_learner("rdn", bptt="full")
     batch = make_batch(learner.agent, forced_share=0.0)
     with torch.no_grad():
-        output, _ = learner.agent.unroll(batch.frame, batch.reward, batch.done, batch.state)
+        output, *_ = learner.agent.unroll(batch.observation, batch.reward, batch.done, batch.state)
     batch.behavior_logits.copy_(output.policy_logits[:-1])
     assert learner.update(batch)["log_rho_abs_max"] < 1e-5
     assert learner.update(batch)["log_rho_abs_max"] > 1e-5
@@ -188,11 +189,14 @@ def test_split_and_join_are_inverse_and_lose_no_episode(seed: int) -> None:
     parts = split(whole, 2)
     assert [part.columns() for part in parts] == [2, 2, 2]
     again = join(parts)
-    for name in ("frame", "reward", "done", "action", "behavior_logits", "forced"):
-        assert torch.equal(getattr(whole, name), getattr(again, name)), name
-    assert all(torch.equal(a, b) for a, b in zip(whole.state, again.state, strict=True))
+    for a, b in zip(whole.tensors(), again.tensors(), strict=True):
+        assert torch.equal(a, b)
     assert again.episodes == whole.episodes
-    assert torch.equal(parts[1].frame, whole.frame[:, 2:4])
+    for field in fields(whole):
+        value, part = getattr(whole, field.name), getattr(parts[1], field.name)
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(part, value[:, 2:4]), field.name
+    assert all(torch.equal(part, value[2:4]) for part, value in zip(parts[1].state, whole.state, strict=True))
 
 
 def test_an_update_may_be_shared_out(seed: int) -> None:

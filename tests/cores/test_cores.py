@@ -131,7 +131,7 @@ def test_per_step_cuts_the_gradient_of_fast_weights_and_unroll_does_not(name: st
     x, state, reset = random_input(core, 5, 2), core.initial_state(2), make_reset("none", 5, 2)
     (full,) = torch.autograd.grad(core.unroll(x, state, reset)[0][-1].sum(), x)
     state = tuple(part.requires_grad_() for part in core.initial_state(2))
-    y, end = core.unroll_per_step(x, state, reset)
+    y, end, _ = core.unroll_per_step(x, state, reset)
     (cut,) = torch.autograd.grad(y[-1].sum(), x, retain_graph=True)
     assert_near("y", y, core.unroll(x, state, reset)[0], 1e-11)
     assert all(full[t].any() for t in range(5))
@@ -165,7 +165,7 @@ def test_per_step_leaves_a_core_of_ones_own_whole_unless_it_declares_fast_weight
     for kind, first in ((Own, 0.5**3), (OwnFastWeights, 0.0)):
         x = torch.randn(4, 2, 3, requires_grad=True)
         core = kind(3, 3)
-        y, _ = core.unroll_per_step(x, core.initial_state(2), make_reset("none", 4, 2))
+        y, *_ = core.unroll_per_step(x, core.initial_state(2), make_reset("none", 4, 2))
         (grad,) = torch.autograd.grad(y[-1].sum(), x)
         assert (grad[0] == first).all() and (grad[-1] == 1).all()
 
@@ -255,8 +255,7 @@ def test_learner_takes_over_from_inference_mode(name: str, seed: int) -> None:
 def test_stats(name: str, seed: int) -> None:
     core = small(name)
     x, state, reset = random_input(core, 6, 2), random_state(core, 2), make_reset("random", 6, 2)
-    _, end = core.unroll(x, state, reset)
-    stats = core.stats
+    _, end, stats = core.measured_unroll(x, state, reset)
     matrices = torch.cat([part.flatten(0, 2) for part in end if part.dim() == 5])
     torch.testing.assert_close(stats["fast_weight_norm"], matrices.norm(dim=(-2, -1)).mean().detach())
     expected = {"fast_weight_norm"} | {n for n in stats if n.endswith("write_strength")}
@@ -266,8 +265,8 @@ def test_stats(name: str, seed: int) -> None:
     assert all(value.shape == () and not value.requires_grad for value in stats.values())
     strengths = []
     for t in range(6):  # the mean over an unroll is the mean of its steps
-        _, state = core.unroll(x[t : t + 1], state, reset[t : t + 1])
-        strengths.append({n: v for n, v in core.stats.items() if n.endswith("strength")})
+        _, state, step = core.measured_unroll(x[t : t + 1], state, reset[t : t + 1])
+        strengths.append({n: v for n, v in step.items() if n.endswith("strength")})
     for key in strengths[0]:
         torch.testing.assert_close(stats[key], torch.stack([s[key] for s in strengths]).mean())
         assert 0 < stats[key] < 1

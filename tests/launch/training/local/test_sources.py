@@ -44,7 +44,7 @@ def make_unroll(value: torch.Tensor, version: int = 0) -> Unroll:
     B = len(value)
     scores = value.tolist()
     return Unroll(
-        frame=value[None, :, None].expand(T + 1, B, 2).clone(),
+        observation=value[None, :, None].expand(T + 1, B, 2).clone(),
         reward=value.expand(T + 1, B).clone(),
         done=(value % 2 == 0).expand(T + 1, B).clone(),
         action=value.long().expand(T, B).clone(),
