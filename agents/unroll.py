@@ -71,8 +71,9 @@ class Unroll:
     @classmethod
     def of(cls, tensors: Sequence[Tensor], version: int = 0, episodes: Episodes | None = None) -> Unroll:
         """Build an unroll from its `tensors()`."""
-        n = len(PER_STEP)
-        return cls(*tensors[:n], tuple(tensors[n:]), version, episodes or Episodes())  # type: ignore[call-arg]
+        per_step = dict(zip(PER_STEP, tensors, strict=False))
+        state = tuple(tensors[len(PER_STEP) :])
+        return cls(**per_step, state=state, version=version, episodes=episodes or Episodes())
 
     def map(self, function: Callable[..., Tensor], *others: Unroll) -> Unroll:
         """Call `function(batch_dim, tensor, *tensors of the others)` for each tensor; keep the rest.

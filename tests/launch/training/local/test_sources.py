@@ -60,7 +60,7 @@ def columns(unroll: Unroll) -> list[float]:
     """The value of each column, after checking that the whole column has it."""
     value = unroll.reward[0]
     expected = make_unroll(value, unroll.version)
-    for name in ("frame", "reward", "done", "action", "behavior_logits", "forced"):
+    for name in ("observation", "reward", "done", "action", "behavior_logits", "forced"):
         assert torch.equal(getattr(unroll, name), getattr(expected, name)), name
     for part, wanted in zip(unroll.state, expected.state, strict=True):
         assert torch.equal(part, wanted)
