@@ -131,14 +131,15 @@ class Learner:
         """number of updates done, or enqueued"""
         device = agent.policy.weight.device
         self.finite = torch.ones((), dtype=torch.bool, device=device)
-        """whether all updates so far were finite; none changes anything any more if not"""
+        """whether all updates so far were finite; while it is false, an update changes nothing"""
         self._rate = torch.zeros((), device=device)
         self.loss_function: Callable[[Unroll], tuple[Tensor, dict[str, Tensor]]] = self.loss
         self.rmsprop: Callable[..., None] = rmsprop_if
+        """the arithmetic that `differentiate` and `change` call; compiled.py replaces both"""
         self._executor = executor(self)
 
     def update(self, batch: Unroll) -> Mapping[str, float]:
-        """Learn from one batch and return the metrics (agents/README.md says what each means).
+        """Learn from one batch and return the metrics (listed in agents/README.md).
 
         Raises NonFiniteError if a loss or gradient is not finite; then no weight has changed.
         """

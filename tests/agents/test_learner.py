@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from random_batches import B, T, make_batch, make_clipping_learner, make_learner
+from torch import Tensor
 
-from deltabeast.agents import Agent, Learner, NonFiniteError, join, split
+from deltabeast.agents import Agent, Bptt, Learner, NonFiniteError, join, split
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:
@@ -122,6 +124,25 @@ def test_the_share_of_forced_steps_is_a_metric(seed: int) -> None:
     batch.forced.zero_()
     batch.forced[0] = True
     assert learner.update(batch)["forced_share"] == pytest.approx(1 / len(batch.forced))
+
+
+@pytest.mark.parametrize("bptt", ["full", "per_step"])
+def test_a_cores_own_statistics_are_metrics(bptt: Bptt, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Of an unroll or, where gradients are cut, of its last step."""
+    learner = make_learner("delta_net", bptt=bptt)
+    core, batch = learner.agent.core, make_batch(learner.agent)
+    unroll = core.measured_unroll
+
+    def measured(x: Tensor, *rest: Any) -> Any:
+        y, state, _ = unroll(x, *rest)
+        return y, state, {"steps_seen": torch.tensor(float(len(x))), "last": x[-1].detach().mean()}
+
+    monkeypatch.setattr(core, "measured_unroll", measured)
+    x = learner.agent._core_input(batch.observation[-1], batch.reward[-1])
+    metrics = learner.update(batch)
+    assert metrics["steps_seen"] == (T + 1 if bptt == "full" else 1)
+    assert metrics["last"] == pytest.approx(float(x.detach().mean()), rel=1e-4, abs=1e-6)
+    assert "write_strength" not in metrics
 
 
 def test_fresh_data_is_on_policy(seed: int) -> None:

@@ -11,7 +11,8 @@ import torch
 from fastweight_helpers import RESET_PATTERNS, assert_near, integer, make_reset
 from torch import Tensor
 
-from deltabeast.cores import Core, State, core_names, make_core
+from deltabeast.cores import Core, FastWeightCore, State, StatePart, core_names, make_core
+from deltabeast.cores.delta_net import DeltaMemory
 
 SMALL = {"hidden_size": 16, "num_heads": 2, "ff_size": 24}
 OPTIONS: dict[str, dict[str, int]] = {
@@ -168,6 +169,51 @@ def test_per_step_leaves_a_core_of_ones_own_whole_unless_it_declares_fast_weight
         y, *_ = core.unroll_per_step(x, core.initial_state(2), make_reset("none", 4, 2))
         (grad,) = torch.autograd.grad(y[-1].sum(), x)
         assert (grad[0] == first).all() and (grad[-1] == 1).all()
+
+
+class WindowMemory(DeltaMemory):
+    """Delta Net's memory that also reads the mean of its last values.
+
+    Args:
+        window: how many values it holds.
+    """
+
+    def __init__(self, hidden_size: int, num_heads: int, window: int = 2) -> None:
+        super().__init__(hidden_size, num_heads)
+        self.window = window
+
+    def state_parts(self) -> tuple[StatePart, ...]:
+        return (*super().state_parts(), StatePart("cache", (self.window, self.num_heads, self.head_size)))
+
+    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y, (W,) = super().unroll(parts, state[:1], reset)
+        outputs, cache = [], state[1]
+        for v_t, reset_t in zip(parts[2], reset, strict=True):
+            kept = cache.masked_fill(reset_t.view(-1, 1, 1, 1), 0)
+            cache = torch.cat((kept[:, 1:], v_t.unsqueeze(1)), 1)
+            outputs.append(cache.mean(1))
+        return y + torch.stack(outputs), (W, cache)
+
+
+class Window(FastWeightCore):
+    """A core with a memory that has an option, and state that is no fast weights."""
+
+    memory = WindowMemory
+
+
+def test_a_memory_has_options_and_state_of_other_kinds(seed: int) -> None:
+    """Norms are those of fast weights alone, whatever shape other state has; all of it is cut."""
+    core = Window(7, **SMALL, window=3).double()
+    assert [memory.window for memory in core.memories()] == [3, 3]
+    assert [part.shape[2:] for part in core.initial_state(4)] == [(2, 8, 8), (3, 2, 8)]
+    x, reset = random_input(core, 5, 2), make_reset("random", 5, 2)
+    state = random_state(core, 2)
+    y, end, stats = core.measured_unroll(x, state, reset)
+    torch.testing.assert_close(stats["fast_weight_norm"], end[0].norm(dim=(-2, -1)).mean().detach())
+    assert_near("y", by_steps(core, x, state, reset)[0], y, 1e-11)
+    y, *_ = core.unroll_per_step(x, state, make_reset("none", 5, 2))
+    (cut,) = torch.autograd.grad(y[-1].sum(), x)
+    assert not cut[:-1].any() and cut[-1].any()
 
 
 @pytest.mark.parametrize("name", core_names())

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,10 +33,13 @@ from random_batches import (
 from torch import Tensor
 
 from deltabeast.agents import Contribution, Learner, NonFiniteError
+from deltabeast.agents.compiled import Compiled
 from deltabeast.agents.cuda import enqueued
 from deltabeast.agents.cuda import graphs as captured
 from deltabeast.agents.cuda.enqueued import Enqueued
 from deltabeast.agents.cuda.late import Late
+from deltabeast.agents.executor import Immediate
+from deltabeast.agents.make_executor import make_executor
 from deltabeast.kernels import dispatch
 
 
@@ -77,6 +81,25 @@ def test_captured_updates_are_the_plain_ones(core: str, seed: int) -> None:
         batch = make_batch(plain.agent)
     assert rates[0] > rates[1] > rates[2] > rates[3] == rates[4] == 0
     assert is_captured(twin)
+
+
+def test_a_graph_of_compiled_halves_is_the_plain_update(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """From the first one on: neither the trial run that compiles nor the capture's may change a weight."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    plain = make_learner("rdn")
+    twin = Learner(copy.deepcopy(plain.agent), plain.config, lambda one: Enqueued(one, Compiled(one)))
+    for _ in range(3):
+        batch = make_batch(plain.agent)
+        plain.update(batch)
+        twin.update(batch)
+        assert_same(twin, plain)
+    assert is_captured(twin)
+
+
+def test_a_gpu_enqueues_and_a_cpu_does_not() -> None:
+    for device, kind in (("cpu", Immediate), ("cuda", Enqueued)):
+        learner = SimpleNamespace(finite=SimpleNamespace(device=torch.device(device)))
+        assert type(make_executor(learner)) is kind  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("capture", [True, False])
