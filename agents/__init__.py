@@ -1,4 +1,4 @@
-"""What acts and learns: stems, policy/value network, V-trace, actor, learner, checkpoints."""
+"""Acting and learning: stems, policy/value network, V-trace, actor, learner, checkpoints."""
 
 from .actor import Actor, make_actor_agent
 from .checkpoint import (

@@ -19,7 +19,8 @@ class Unroll:
     Action t was chosen on `observation[t]`; its reward is `reward[t + 1]`. `done[t]` marks `observation[t]`
     as the first of an episode. `state` is the core's state before it reads `observation[0]`.
 
-    A new tensor per step needs a field beside `forced`, and whoever fills it (`empty`, `Actor.collect`).
+    To record another tensor per step, add a field before `state`, allocate it in `empty` and fill it in
+    `Actor.collect`.
     """
 
     observation: Tensor

@@ -8,7 +8,7 @@ from ..kernels import delta_rule
 from .base import State
 from .features import normalized_elu
 from .registry import register
-from .shell import FastWeightCore, FastWeights, Passage, StatePart
+from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
 
 
 class DeltaMemory(FastWeights):
@@ -27,8 +27,8 @@ class DeltaMemory(FastWeights):
         y, W = delta_rule(normalized_elu(q), normalized_elu(k), v, beta.squeeze(-1).sigmoid(), W, reset)
         return y, (W,)
 
-    def strengths(self, passage: Passage) -> dict[str, Tensor]:
-        return {"write_strength": passage.emitted[-1].sigmoid()}
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        return {"write_strength": trace.emitted[-1].sigmoid()}
 
 
 @register("delta_net")

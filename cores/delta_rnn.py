@@ -7,7 +7,7 @@ from torch import Tensor
 from ..kernels import delta_rnn, delta_rule
 from .base import State
 from .registry import register
-from .shell import FastWeightCore, FastWeights, Passage, StatePart
+from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
 
 
 class DeltaRNNMemory(FastWeights):
@@ -33,8 +33,8 @@ class DeltaRNNMemory(FastWeights):
         y, R, y_T = delta_rnn(z, recurrent_k.softmax(-1), recurrent_v, recurrent_beta, R, y0, reset)
         return y, (W, R, y_T)
 
-    def strengths(self, passage: Passage) -> dict[str, Tensor]:
-        *_, beta, recurrent_beta = passage.emitted
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        *_, beta, recurrent_beta = trace.emitted
         return {"write_strength": beta.sigmoid(), "recurrent_write_strength": recurrent_beta.sigmoid()}
 
 

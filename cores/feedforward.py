@@ -1,4 +1,4 @@
-"""No memory at all: the baseline that every memory has to beat."""
+"""No memory: the baseline that every memory has to beat."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ class GatedFeedforward(Core):
     `y = g ∘ relu(W_h x + b_h) + (1 - g) ∘ (W_c x + b_c)`, `g = sigmoid(W_g x + b_g)`. State: empty.
 
     A reconstruction of the gated baseline of Irie et al. 2021, table 8: neither equations nor code of it are
-    published. Known are a stem of 320 features and one highway layer of 256 units. The published 1.7 M
-    parameters of the agent need a fourth map, the output gate.
+    published. It is known to have a stem of 320 features and one highway layer of 256 units. The published
+    1.7 M parameters of the agent need a fourth map, the output gate.
 
     Args:
         input_size: width of the input vectors.

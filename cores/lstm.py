@@ -15,8 +15,8 @@ from .registry import register
 class LSTM(Core):
     """One LSTM layer. State: (h, c), each `[B, 1, hidden]`.
 
-    Parameters have torch.nn.LSTM's names, shapes, gate order (i, f, g, o) and initial distribution, so that
-    its checkpoints fit. Hochreiter & Schmidhuber 1997 with the forget gate of Gers et al. 2000.
+    Parameters have torch.nn.LSTM's names, shapes, gate order (i, f, g, o) and initial distribution, and load
+    from its checkpoints. Hochreiter & Schmidhuber 1997 with the forget gate of Gers et al. 2000.
 
     Args:
         input_size: width of the input vectors.

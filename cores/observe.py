@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .base import Core
-from .shell import FastWeightCore, FastWeights, Passage
+from .shell import FastWeightCore, FastWeights, MemoryTrace
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class MemoryStep:
     """One step of one layer's memory, each tensor `[B, H]`."""
 
     write_strength: Tensor | None
-    """β of the delta rule; None where every write is added in full"""
+    """β of the delta rule; None for a memory that adds every write in full"""
     norm: Tensor
     """Frobenius norm of the fast weights after the step; of both matrices together where there are two"""
     change: Tensor
-    """Frobenius norm of what the step changed in them, as a share of `norm`; 1 right after a reset"""
+    """Frobenius norm of the step's change to them, as a share of `norm`; 1 right after a reset"""
 
 
 @contextmanager
@@ -42,20 +42,20 @@ def watch_memory(core: Core) -> Iterator[list[MemoryStep]]:
 
 
 def _keeper(steps: list[MemoryStep], index: int) -> Callable[..., None]:
-    def keep(memory: FastWeights, given: tuple[Any, ...], result: tuple[Tensor, Passage]) -> None:
+    def keep(memory: FastWeights, given: tuple[Any, ...], result: tuple[Tensor, MemoryTrace]) -> None:
         steps[index : index + 1] = [_observe(memory, result[1])]
 
     return keep
 
 
 @torch.no_grad()
-def _observe(memory: FastWeights, passage: Passage) -> MemoryStep:
-    kept = (~passage.reset[0]).to(passage.before[0].dtype).view(-1, 1, 1, 1)
+def _observe(memory: FastWeights, trace: MemoryTrace) -> MemoryStep:
+    kept = (~trace.reset[0]).to(trace.before[0].dtype).view(-1, 1, 1, 1)
     squares = changes = torch.zeros(())
-    before, after = memory.fast_weights(passage.before), memory.fast_weights(passage.after)
+    before, after = memory.fast_weights(trace.before), memory.fast_weights(trace.after)
     for old, new in zip(before, after, strict=True):
         squares = squares + new.square().sum((-2, -1))
         changes = changes + (new - old * kept).square().sum((-2, -1))
-    strengths = memory.strengths(passage)
+    strengths = memory.strengths(trace)
     beta = strengths["write_strength"].reshape(squares.shape) if strengths else None
     return MemoryStep(beta, squares.sqrt(), (changes / squares.clamp(min=1e-30)).sqrt())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..kernels import recurrent_delta
 from .base import State
 from .registry import register
-from .shell import FastWeightCore, FastWeights, Passage, StatePart
+from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
 
 
 class RecurrentDeltaMemory(FastWeights):
@@ -19,7 +19,7 @@ class RecurrentDeltaMemory(FastWeights):
     def __init__(self, hidden_size: int, num_heads: int) -> None:
         h = hidden_size // num_heads
         super().__init__(hidden_size, num_heads, (h, h, h, 1))
-        # The released code draws all of them from a normal distribution of standard deviation 1/sqrt(h).
+        # As in the released code: normal, with standard deviation 1/sqrt(h).
         self.Rq = nn.Parameter(torch.randn(num_heads, h, h) * h**-0.5)
         self.Rk = nn.Parameter(torch.randn(num_heads, h, h) * h**-0.5)
         self.Rv = nn.Parameter(torch.randn(num_heads, h, h) * h**-0.5)
@@ -36,11 +36,11 @@ class RecurrentDeltaMemory(FastWeights):
         y, W, y_T = recurrent_delta(q, k, v, beta.squeeze(-1), Rq, Rk, Rv, rb, W, y0, reset)
         return y, (W, y_T)
 
-    def strengths(self, passage: Passage) -> dict[str, Tensor]:
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         # The rule does not return the strengths it used; they follow from its outputs.
-        before = torch.cat((passage.before[-1].unsqueeze(0), passage.y[:-1]))
-        before = before.masked_fill(passage.reset[:, :, None, None], 0)
-        beta = passage.emitted[-1].squeeze(-1)
+        before = torch.cat((trace.before[-1].unsqueeze(0), trace.y[:-1]))
+        before = before.masked_fill(trace.reset[:, :, None, None], 0)
+        beta = trace.emitted[-1].squeeze(-1)
         return {"write_strength": (beta + (before.tanh() * self.rb).sum(-1)).sigmoid()}
 
 

@@ -30,11 +30,11 @@ class StatePart(NamedTuple):
     """without the batch"""
 
 
-class Passage(NamedTuple):
-    """What passed through one layer's memory in an unroll."""
+class MemoryTrace(NamedTuple):
+    """Inputs and outputs of one layer's memory in an unroll."""
 
     emitted: tuple[Tensor, ...]
-    """what the slow net emitted, split by `sizes`, each `[T, B, H, size]`"""
+    """the slow net's output split by `sizes`, each `[T, B, H, size]`"""
     before: State
     after: State
     y: Tensor
@@ -69,8 +69,8 @@ class FastWeights(nn.Module, ABC):
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         """The slow net's output split by `sizes`, each `[T, B, H, size]` -> y `[T, B, H, h]`, next state."""
 
-    def strengths(self, passage: Passage) -> dict[str, Tensor]:
-        """Return what to log about the writes of an unroll: tensors to average, by name."""
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        """Return what to log about an unroll's writes, by name: tensors whose mean is the metric."""
         return {}
 
     def fast_weights(self, state: State) -> list[Tensor]:
@@ -78,23 +78,23 @@ class FastWeights(nn.Module, ABC):
         declared = zip(state, self.state_parts(), strict=True)
         return [tensor for tensor, part in declared if part.kind == "fast weights"]
 
-    def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, Passage]:
-        """x `[T, B, d]` -> y `[T, B, d]`, and what passed through the memory, the next state included."""
+    def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
+        """x `[T, B, d]` -> y `[T, B, d]`, and the trace, which has the next state."""
         # Fast weights keep their precision under autocast, and kernels keep out of it.
         emitted = self.slow_net(x).to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
         parts = emitted.split(self.sizes, -1)
         y, next_state = self.unroll(parts, state, reset)
-        return y.flatten(-2), Passage(parts, state, next_state, y, reset)
+        return y.flatten(-2), MemoryTrace(parts, state, next_state, y, reset)
 
 
 @torch.no_grad()
-def measure(memories: Sequence[FastWeights], passages: Sequence[Passage]) -> Stats:
+def measure(memories: Sequence[FastWeights], traces: Sequence[MemoryTrace]) -> Stats:
     """Average strengths and norms of the fast weights over all layers and matrices."""
     values: dict[str, list[Tensor]] = {}
-    for memory, passage in zip(memories, passages, strict=True):
-        for name, strength in memory.strengths(passage).items():
+    for memory, trace in zip(memories, traces, strict=True):
+        for name, strength in memory.strengths(trace).items():
             values.setdefault(name, []).append(strength.detach().mean())
-        for W in memory.fast_weights(passage.after):
+        for W in memory.fast_weights(trace.after):
             norm = torch.linalg.vector_norm(W, dim=(-2, -1)).mean()
             values.setdefault("fast_weight_norm", []).append(norm)
     return {name: torch.stack(each).mean() for name, each in values.items()}
@@ -111,10 +111,10 @@ class Layer(nn.Module):
         self.ff_norm = nn.LayerNorm(hidden_size)
         self.ff = nn.Sequential(nn.Linear(hidden_size, ff_size), nn.ReLU(), nn.Linear(ff_size, hidden_size))
 
-    def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, Passage]:
-        y, passage = self.memory(self.norm(x), state, reset)
+    def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
+        y, trace = self.memory(self.norm(x), state, reset)
         x = x + self.out(y)
-        return x + self.ff(self.ff_norm(x)), passage
+        return x + self.ff(self.ff_norm(x)), trace
 
 
 class FastWeightCore(Core):
@@ -186,18 +186,18 @@ class FastWeightCore(Core):
         return y, state
 
     def measured_unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
-        y, state, passages = self._run(x, state, reset)
-        return y, state, measure(self.memories(), passages)
+        y, state, traces = self._run(x, state, reset)
+        return y, state, measure(self.memories(), traces)
 
-    def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, list[Passage]]:
+    def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, list[MemoryTrace]]:
         x = self.input_proj(x)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             # Tensors made in inference_mode, as by an actor, could not be differentiated.
             state = tuple(part.clone() if part.is_inference() else part for part in state)
         layer_states = zip(*(part.unbind(1) for part in state), strict=True)
-        passages = []
+        traces = []
         for layer, layer_state in zip(self.layers, layer_states, strict=True):
-            x, passage = layer(x, layer_state, reset)
-            passages.append(passage)
-        next_states = zip(*(passage.after for passage in passages), strict=True)
-        return x, tuple(torch.stack(parts).transpose(0, 1) for parts in next_states), passages
+            x, trace = layer(x, layer_state, reset)
+            traces.append(trace)
+        next_states = zip(*(trace.after for trace in traces), strict=True)
+        return x, tuple(torch.stack(parts).transpose(0, 1) for parts in next_states), traces
