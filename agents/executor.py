@@ -1,4 +1,4 @@
-"""How the two halves of an update are run: here at once; cuda/enqueued.py has the other form."""
+"""Executors run the two halves of an update: immediately here, enqueued in cuda/enqueued.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Halves(Protocol):
 
 
 class Updated(Halves, Protocol):
-    """What an executor has to know of a learner."""
+    """The parts of a learner that an executor uses."""
 
     steps: int
     version: int

@@ -97,7 +97,7 @@ def _combine(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What `backward` returns beside the gradients, for a batch or one process's columns of it."""
+    """Metrics and counts of a batch, or of one process's columns of it, whose gradients are in `grad`."""
 
     metrics: Mapping[str, float]
     num_steps: int
@@ -109,8 +109,9 @@ class Contribution:
 class Learner:
     """Owns the agent's weights, the optimizer and the count of agent steps learned from.
 
-    On a GPU updates are enqueued (cuda/enqueued.py): metrics arrive when they are read, and a non-finite
-    update raises NonFiniteError later, at the next update, a read or `settle`.
+    An executor runs the two halves of an update, `differentiate` and `change`: immediately, or on a GPU
+    enqueued (cuda/enqueued.py). Then metrics arrive when they are read, and a non-finite update raises
+    NonFiniteError later: at the next update, a read or `settle`.
     """
 
     def __init__(
@@ -119,7 +120,6 @@ class Learner:
         config: LearnerConfig,
         executor: Callable[[Learner], Executor] = make_executor,
     ) -> None:
-        """`executor` makes what runs the updates."""
         self.agent = agent
         self.config = config
         self.optimizer = RMSprop(

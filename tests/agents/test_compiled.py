@@ -1,7 +1,7 @@
-"""What `torch.compile` makes of an update is that update, compiled once; where it fails, nothing is lost.
+"""Compiled updates equal the plain ones and are compiled only once; where compiling fails, nothing is lost.
 
-Most cases trace and differentiate as everywhere, but have PyTorch compute what was traced ("aot_eager"): that
-is exact, and quick. cuda/test_graphs.py has what needs a GPU.
+Most cases use the backend "aot_eager", which traces and differentiates like the others but runs the trace in
+PyTorch: exact, and quick. cuda/test_graphs.py has what needs a GPU.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_compiled_updates_are_the_plain_ones(core: str, backend: str, seed: int)
 def test_loops_in_pytorch_are_left_out(
     core: str, backend: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Where no kernel in one piece serves, loops look at the resets: other ones must compile nothing anew."""
+    """Without a fused kernel, loops depend on the resets: other resets must not recompile anything."""
     monkeypatch.setattr(native, "problem", lambda rule, inputs: "not here")
     plain = make_learner(core)
     batches = [make_batch(plain.agent) for _ in range(4)]
@@ -87,7 +87,7 @@ def test_loops_in_pytorch_are_left_out(
 
 
 def test_loops_over_steps_are_left_out(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """A graph of fifty steps takes minutes to compile; what stands around them is compiled."""
+    """A graph of fifty steps takes minutes to compile; the code around the loop is compiled."""
     code = ""
 
     def note(graph: torch.fx.GraphModule, inputs: object) -> Any:
@@ -128,7 +128,7 @@ def test_images_and_autocast(stem: str, backend: str, seed: int) -> None:
 @pytest.mark.skipif(not shutil.which(CXX), reason=f"no C++ compiler ({CXX})")
 @pytest.mark.parametrize("backend", ["inductor"], indirect=True)
 def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
-    """Also where a batch is not finite: nothing changes, the culprit is named, and learning goes on."""
+    """Also for a non-finite batch: nothing changes, the culprit is named, and learning goes on."""
     plain = make_learner("rdn", learning_rate=0.01)
     twin = compiled(plain)
     for update in range(4):
@@ -145,7 +145,7 @@ def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
 
 
 def test_compiling_leaves_no_nodes_of_the_gradients_behind(backend: str, seed: int) -> None:
-    """A node of autograd's belongs to the stream that it was made on; captures have streams of their own."""
+    """An autograd node belongs to the stream it was made on; captures have streams of their own."""
     twin = compiled(make_learner("lstm"))
     parameters, evaluate = list(twin.agent.parameters()), twin.loss_function
 
@@ -180,7 +180,7 @@ def test_the_first_batch_may_be_the_one_that_is_not_finite(backend: str, seed: i
 
 
 def test_compiled_updates_are_enqueued_too(backend: str, seed: int) -> None:
-    """As on a GPU: the host sees a batch that is not finite late, and goes on where it left no trace."""
+    """As on a GPU: the host notices a non-finite batch late, and goes on as if it had not been."""
     plain = make_learner("rdn")
     twin = compiled(plain, lambda learner: Enqueued(learner, Compiled(learner), capture=False))
     for update in range(3):

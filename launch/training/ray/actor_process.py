@@ -33,7 +33,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Header:
-    """What is known about an unroll, or the pieces it was cut into, without its data."""
+    """Facts about an unroll, or the pieces it was cut into, without its data."""
 
     sequence: int
     """number of the first piece"""

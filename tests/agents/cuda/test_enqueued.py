@@ -1,6 +1,6 @@
-"""Updates as on a GPU, enqueued and captured, are the plain ones: the same weights, metrics and failures.
+"""Updates enqueued and captured as on a GPU equal immediate ones: same weights, metrics and failures.
 
-A tape of operations stands in for CUDA graphs, see tape.py.
+A tape of operations stands in for CUDA graphs (tape.py).
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from torch import Tensor
 
 from deltabeast.agents import Contribution, Learner, NonFiniteError
 from deltabeast.agents.compiled import Compiled
-from deltabeast.agents.cuda import enqueued
-from deltabeast.agents.cuda import graphs as captured
+from deltabeast.agents.cuda import enqueued, graphs
 from deltabeast.agents.cuda.enqueued import Enqueued
 from deltabeast.agents.cuda.late import Late
 from deltabeast.agents.executor import Immediate
@@ -45,8 +44,8 @@ from deltabeast.kernels import dispatch
 
 @pytest.fixture(autouse=True)
 def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "record", tape.record)
-    for rules in dispatch._RULES.values():  # the others look at the resets on a CPU
+    monkeypatch.setattr(graphs, "record", tape.record)
+    for rules in dispatch._RULES.values():  # the others read the resets on a CPU
         monkeypatch.setitem(rules, "chunked", rules["reference"])
 
 
@@ -54,15 +53,17 @@ HALVES = ("differentiate", "change")
 
 
 def as_on_a_gpu(plain: Learner, capture: bool = True) -> Learner:
-    """The same learner, which takes the CPU for a device that works on while the host does something else."""
+    """Copy a learner, with updates that are enqueued as if the CPU were a GPU."""
     twin = Learner(copy.deepcopy(plain.agent), plain.config, partial(Enqueued, capture=capture))
     twin.load_state_dict(copy.deepcopy(plain.state_dict()))
     return twin
 
 
 def is_captured(twin: Learner) -> bool:
-    graphs = twin._executor._graphs._captured
-    return {half: graph._replay is not None for half, graph in graphs.items()} == dict.fromkeys(HALVES, True)
+    captured = twin._executor._graphs._captured
+    return {half: graph._replay is not None for half, graph in captured.items()} == dict.fromkeys(
+        HALVES, True
+    )
 
 
 @pytest.mark.parametrize("core", CORES)
@@ -162,7 +163,7 @@ NOTICED: dict[str, Callable[[Learner, Mapping[str, float], Any], object]] = {
 def test_what_is_not_finite_changes_nothing_and_is_named(
     poison: Callable[[Any], Any], name: str, noticed: str, capture: bool, seed: int
 ) -> None:
-    """Nor does the update after it; and those after the failure are as if neither had been."""
+    """Nor does the update after it; those after the failure go on as if neither had been."""
     plain = make_learner()
     twin = as_on_a_gpu(plain, capture)
     good = [make_batch(plain.agent) for _ in range(4)]

@@ -1,6 +1,6 @@
-"""What runs as one CUDA graph does what it does without: a step of inference, and an update.
+"""A step of inference or an update that is captured in a CUDA graph does the same as without one.
 
-On a CPU a tape of operations stands in for the graph (tape.py); test_enqueued.py has the rest of that.
+On a CPU a tape of operations stands in for the graph (tape.py); test_enqueued.py has more such tests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from random_batches import make_batch, nan_reward
 
 from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll
-from deltabeast.agents.cuda import graphs as captured
+from deltabeast.agents.cuda import graphs
 from deltabeast.agents.cuda.graphs import CapturedAct
 from deltabeast.agents.make_executor import make_executor
 from deltabeast.agents.weights import WeightStore
@@ -45,8 +45,8 @@ def test_a_captured_step_is_a_step(
 ) -> None:
     """With resets, with weights that change in between, and results that the next call leaves alone."""
     if device.type == "cpu":
-        monkeypatch.setattr(captured, "record", tape.record)
-        for rules in dispatch._RULES.values():  # the others look at the resets on a CPU
+        monkeypatch.setattr(graphs, "record", tape.record)
+        for rules in dispatch._RULES.values():  # the others read the resets on a CPU
             monkeypatch.setitem(rules, "step", rules["reference"])
             monkeypatch.setitem(rules, "chunked", rules["reference"])
     B = 5
@@ -92,7 +92,7 @@ def test_a_step_is_captured_for_a_stream_that_goes_first(monkeypatch: pytest.Mon
     observation, reward, done = torch.zeros(2, 5), torch.zeros(2), torch.ones(2, dtype=torch.bool)
     state, generator = agent.initial_state(2), torch.Generator("cuda")
     CapturedAct(agent, observation.cuda(), reward.cuda(), done.cuda(), state, generator)
-    assert priorities == {captured.FIRST}
+    assert priorities == {graphs.FIRST}
 
 
 def on_the_gpu(batch: Unroll) -> Unroll:
@@ -130,8 +130,8 @@ def test_a_captured_update_is_an_update(
         for p, q in zip(learner.agent.parameters(), expected.agent.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-2, atol=1e-3)
         learner.agent.load_state_dict(expected.agent.state_dict())  # or rounding would add up
-    graphs = learner._executor._graphs._captured.values()
-    assert [graph._replay is not None for graph in graphs] == [True, True]
+    captured = learner._executor._graphs._captured.values()
+    assert [graph._replay is not None for graph in captured] == [True, True]
     assert (learner.loss_function != learner.loss) == compile, "it could not"
 
 
