@@ -1,4 +1,4 @@
-"""What acts and learns: stems, policy/value network, V-trace, actor, learner, checkpoints."""
+"""Acting and learning: stems, policy/value network, V-trace, actor, learner, checkpoints."""
 
 from .actor import Actor, make_actor_agent
 from .checkpoint import (
@@ -12,10 +12,12 @@ from .checkpoint import (
     resolve_checkpoint,
     save_checkpoint,
 )
-from .learner import Learner, LearnerConfig, NonFiniteError, Part
+from .episodes import Episodes
+from .learner import Contribution, Learner, LearnerConfig
 from .network import Agent, AgentOutput, AgentSpec, Bptt
+from .nonfinite import NonFiniteError
 from .stems import STEMS, default_stem
-from .unroll import Episodes, Unroll, join, split
+from .unroll import Unroll, join, split
 from .vtrace import VTrace, vtrace_from_logits
 from .weights import WeightStore
 
@@ -28,11 +30,11 @@ __all__ = [
     "Bptt",
     "Checkpoint",
     "CheckpointError",
+    "Contribution",
     "Episodes",
     "Learner",
     "LearnerConfig",
     "NonFiniteError",
-    "Part",
     "Unroll",
     "UntrustedCore",
     "VTrace",

@@ -14,12 +14,12 @@ Step = tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]
 
 
 class ActionLog(VectorWrapper):
-    """Records what is needed to repeat the games under way, so that they can be saved and restored.
+    """Records seeds and actions of the games under way, so that they can be saved and restored.
 
-    Emulators and third-party environments cannot be cloned, but they repeat themselves. Each game after an
-    environment's first begins from a seed of its own, so that repeating takes the actions since then: two
+    Emulators and third-party environments cannot be cloned, but they can be replayed. Each game after an
+    environment's first begins from a seed of its own, so that a replay needs only the actions since then: two
     bytes a step and environment. Where single environments cannot be reset (`metadata["reset_mask"]`), it
-    takes all actions since the last reset.
+    needs all actions since the last reset.
     """
 
     def __init__(self, env: VectorEnv) -> None:
@@ -30,9 +30,9 @@ class ActionLog(VectorWrapper):
     def _begin(self, seed: int) -> None:
         self._seed = seed
         self._games = np.zeros(self.num_envs, np.int64)
-        """of each environment since the last reset of all; the one under way has this number"""
+        """number of the game under way in each environment, counted since the last reset of all"""
         self._ages = np.zeros(self.num_envs, np.int64)
-        """steps since that game began"""
+        """steps since each of those games began"""
         self._actions: deque[NDArray[np.int16]] = deque()
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -44,14 +44,14 @@ class ActionLog(VectorWrapper):
         return self.env.reset(seed=seed)
 
     def step(self, actions: NDArray[Any]) -> Step:
-        frame, reward, terminated, truncated, info = self._step(actions)
+        observation, reward, terminated, truncated, info = self._step(actions)
         over = info.get("_game_return")
         if self._restarts and over is not None and over.any():
             self._games += over
-            frame = self._restart(over)
+            observation = self._restart(over)
         while len(self._actions) > self._ages.max():
             self._actions.popleft()
-        return frame, reward, terminated, truncated, info
+        return observation, reward, terminated, truncated, info
 
     def _step(self, actions: NDArray[Any]) -> Step:
         self._actions.append(np.array(actions, dtype=np.int16))
@@ -59,14 +59,14 @@ class ActionLog(VectorWrapper):
         return self.env.step(actions)
 
     def _restart(self, rows: NDArray[np.bool_]) -> Any:
-        """Begin the game of the present number in some environments; gives the observations of all."""
-        seeds: Any = [0] * self.num_envs  # which the base class does not know, but all its kinds take
+        """Begin the game with the current number in some environments; return the observations of all."""
+        seeds: Any = [0] * self.num_envs  # a list, which only the base class does not know
         for row in np.flatnonzero(rows).tolist():
             sequence = np.random.SeedSequence([self._seed, row, int(self._games[row])])
             seeds[row] = int(sequence.generate_state(1)[0] >> 1)
         self._ages[rows] = 0
-        frame, _ = self.env.reset(seed=seeds, options={"reset_mask": rows})
-        return frame
+        observation, _ = self.env.reset(seed=seeds, options={"reset_mask": rows})
+        return observation
 
     def state_dict(self) -> dict[str, Any]:
         actions = np.stack(self._actions) if self._actions else np.zeros((0, self.num_envs), np.int16)
@@ -80,7 +80,7 @@ class ActionLog(VectorWrapper):
     def replay(self, state: dict[str, Any]) -> Any:
         """Begin the recorded games, repeat their actions and return the observation they lead to."""
         actions = state["actions"].numpy()
-        frame, _ = self.reset(seed=state["seed"])
+        observation, _ = self.reset(seed=state["seed"])
         if "games" not in state:  # an earlier version had one seed for all games since the reset
             state = {**state, "games": torch.from_numpy(self._games), "ages": torch.tensor(len(actions))}
         self._games = state["games"].numpy().copy()
@@ -88,7 +88,7 @@ class ActionLog(VectorWrapper):
         for step in range(len(actions) + 1):
             begins = (starts == step) & (self._games > 0)
             if begins.any():
-                frame = self._restart(begins)
+                observation = self._restart(begins)
             if step < len(actions):
-                frame, *_ = self._step(actions[step].astype(np.int64))
-        return frame
+                observation, *_ = self._step(actions[step].astype(np.int64))
+        return observation

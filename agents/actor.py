@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..cores import State
-from .action_log import ActionLog
-from .cuda.frame_feed import FrameFeed
-from .cuda.graphs import CapturedAct
+from .action_log import ActionLog, Step
+from .inference import make_inference
 from .network import Agent, AgentOutput
-from .stopwatch import Stopwatch
-from .unroll import Episodes, Unroll
+from .stopwatch import Stopwatch, timed
+from .unroll import Unroll
 from .weights import Weights
 
 
@@ -42,14 +41,12 @@ class Actor:
         self.weights = weights
         self.unroll_length = unroll_length
         self.stopwatch = Stopwatch()
-        self._device = agent.policy.weight.device
-        self._feed = FrameFeed(self._device) if self._device.type == "cuda" else None
         self._seed = seed
         self._unrolls = 0
-        self._generator = torch.Generator(self._device).manual_seed(seed)
-        self._captured: CapturedAct | None = None
-        self._deterministic = deterministic
-        self._frame: Tensor
+        """number of unrolls collected"""
+        self._generator = torch.Generator(agent.policy.weight.device).manual_seed(seed)
+        self._inference = make_inference(agent, self._generator, deterministic)
+        self._observation: Tensor
         self._reward: Tensor
         self._done: Tensor
         self._state: State
@@ -59,72 +56,63 @@ class Actor:
     def num_envs(self) -> int:
         return int(self.env.num_envs)
 
+    @torch.no_grad()
     def collect(self) -> Unroll:
-        """The next unroll, acted with the newest weights."""
+        """Act for `unroll_length` steps with the newest weights and return what happened."""
         version = self.weights.pull(self.agent)
-        T, B = self.unroll_length, self.num_envs
-        frames = torch.empty((T + 1, B, *self._frame.shape[1:]), dtype=self._frame.dtype, device=self._device)
-        rewards = torch.empty((T + 1, B), device=self._device)
-        dones = torch.empty((T + 1, B), dtype=torch.bool, device=self._device)
-        actions = torch.empty((T, B), dtype=torch.int64, device=self._device)
-        logits = torch.empty((T, B, self.agent.spec.num_actions), device=self._device)
-        forced = torch.zeros((T, B), dtype=torch.bool, device=self._device)
-        initial_state = self._state
-        episodes = Episodes()
-        score_wraps = 0
-
+        T, num_actions = self.unroll_length, self.agent.spec.num_actions
+        unroll = Unroll.empty(T, self._observation, num_actions, self._state, version)
         with self.agent.at_rest():
             for t in range(T):
-                frames[t], rewards[t], dones[t] = self._frame, self._reward, self._done
-                with self.stopwatch("inference"), torch.no_grad():
-                    output, self._state = self.act(frames[t], rewards[t], dones[t], self._state)
-                    actions[t], logits[t] = output.action, output.policy_logits
-                    chosen = output.action.cpu().numpy()
-                with self.stopwatch("emulation"):
-                    frame, reward, terminated, truncated, info = self.env.step(chosen)
-                self._frame = self._observe(frame)
-                self._reward = torch.from_numpy(np.asarray(reward, dtype=np.float32))
-                self._done = torch.from_numpy(terminated | truncated)
-                if "forced" in info:
-                    forced[t] = torch.from_numpy(info["forced"])
-                score_wraps += _record(info, episodes)
-        frames[T], rewards[T], dones[T] = self._frame, self._reward, self._done
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()  # the learner reads on another stream
+                self._record_observation(unroll, t)
+                actions = self._choose(unroll, t)
+                self._emulate(unroll, t, actions)
+        self._record_observation(unroll, T)
+        self._inference.finish()
         self._unrolls += 1
-        return Unroll(
-            frames,
-            rewards,
-            dones,
-            actions,
-            logits,
-            forced,
-            initial_state,
-            version,
-            Episodes(episodes.life_returns, episodes.game_returns, episodes.game_lengths, score_wraps),
-        )
+        return unroll
 
-    def act(self, frame: Tensor, reward: Tensor, done: Tensor, state: State) -> tuple[AgentOutput, State]:
-        """`Agent.act`, sampling; on a GPU in one CUDA graph."""
-        if self._device.type != "cuda" or self._deterministic:
-            return self.agent.act(frame, reward, done, state, generator=self._generator)
-        if self._captured is None:
-            self._captured = CapturedAct(self.agent, frame, reward, done, state, self._generator)
-        return self._captured(frame, reward, done, state)
+    def _record_observation(self, unroll: Unroll, t: int) -> None:
+        unroll.observation[t], unroll.reward[t], unroll.done[t] = self._observation, self._reward, self._done
+
+    @timed("inference")
+    def _choose(self, unroll: Unroll, t: int) -> NDArray[np.int64]:
+        """Sample action t of each environment from the policy."""
+        inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
+        output, self._state = self.act(*inputs, self._state)
+        unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
+        return output.action.cpu().numpy()
+
+    def _emulate(self, unroll: Unroll, t: int, actions: NDArray[np.int64]) -> None:
+        """Step the environments, and keep what they answer for step t + 1."""
+        observation, reward, terminated, truncated, info = self._step(actions)
+        self._observation = self._inference.observe(observation)
+        self._reward = torch.from_numpy(np.asarray(reward, dtype=np.float32))
+        self._done = torch.from_numpy(terminated | truncated)
+        if "forced" in info:
+            unroll.forced[t] = torch.from_numpy(info["forced"])
+        unroll.episodes.record(info)
+
+    @timed("emulation")
+    def _step(self, actions: NDArray[np.int64]) -> Step:
+        return self.env.step(actions)
+
+    def act(
+        self, observation: Tensor, reward: Tensor, done: Tensor, state: State
+    ) -> tuple[AgentOutput, State]:
+        """Do as `Agent.act`, with actions sampled by this actor's generator."""
+        return self._inference.act(observation, reward, done, state)
 
     @property
     def bytes_to_device(self) -> int:
-        """Of observations, so far; nothing crosses a bus where the agent is on the CPU."""
-        return 0 if self._feed is None else self._feed.bytes
-
-    def _observe(self, frame: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(frame) if self._feed is None else self._feed(frame)
+        """Bytes of observations that have crossed a bus so far."""
+        return self._inference.bytes_sent
 
     def _reset(self) -> None:
         """Begin new episodes everywhere, from a seed that follows from the actor's and its progress."""
         seed = int(np.random.SeedSequence([self._seed, self._unrolls]).generate_state(1)[0] >> 1)
-        frame, _ = self.env.reset(seed=seed)
-        self._frame = self._observe(frame)
+        observation, _ = self.env.reset(seed=seed)
+        self._observation = self._inference.observe(observation)
         self._reward = torch.zeros(self.num_envs)
         self._done = torch.ones(self.num_envs, dtype=torch.bool)
         self._state = self.agent.initial_state(self.num_envs)
@@ -135,7 +123,7 @@ class Actor:
         if isinstance(self.env, ActionLog):
             state |= {
                 "env": self.env.state_dict(),
-                "frame": self._frame.cpu().clone(),
+                "frame": self._observation.cpu().clone(),
                 "reward": self._reward.clone(),
                 "done": self._done.clone(),
                 "core": [part.cpu().clone() for part in self._state],
@@ -152,34 +140,19 @@ class Actor:
         if not isinstance(self.env, ActionLog):
             self._reset()
             return
-        frame = self.env.replay(state["env"])
-        if not torch.equal(torch.from_numpy(frame), state["frame"]):
+        observation = self.env.replay(state["env"])
+        if not torch.equal(torch.from_numpy(observation), state["frame"]):
             raise RuntimeError(
                 "the environment did not repeat itself from its seed and actions: "
                 "it is not deterministic, resume without --deterministic"
             )
-        self._frame = self._observe(frame)
+        self._observation = self._inference.observe(observation)
         self._reward, self._done = state["reward"], state["done"]
-        self._state = tuple(part.to(self._device) for part in state["core"])
-
-
-def _record(info: Mapping[str, Any], episodes: Episodes) -> int:
-    """Add the episodes that ended in this step; returns the score wraps counted in it."""
-    episodes.life_returns.extend(_ended(info, "life_return"))
-    episodes.game_returns.extend(_ended(info, "game_return"))
-    episodes.game_lengths.extend(_ended(info, "game_length"))
-    return int(info["score_wraps"].sum()) if "score_wraps" in info else 0
-
-
-def _ended(info: Mapping[str, Any], key: str) -> list[Any]:
-    mask: NDArray[np.bool_] | None = info.get(f"_{key}")
-    if mask is None or not mask.any():
-        return []
-    return list(info[key][mask].tolist())
+        self._state = tuple(part.to(self._generator.device) for part in state["core"])
 
 
 def make_actor_agent(agent: Agent) -> Agent:
-    """An actor's own copy of the agent: same architecture and precision, weights to be pulled."""
+    """Make an actor's own copy of the agent: same architecture and precision, weights to be pulled."""
     copy = Agent(agent.spec).to(agent.policy.weight.device)
     copy.autocast_dtype = agent.autocast_dtype
     return copy

@@ -1,10 +1,7 @@
-"""The learner: one V-trace update from one batch of unrolls."""
+"""The learner: the V-trace actor-critic loss of a batch of unrolls, and the update that follows from it."""
 
 from __future__ import annotations
 
-import gc
-import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,20 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .cuda.graphs import ALONE, Captured
-from .cuda.late import Late, send
+from .episodes import Episodes
+from .executor import Executor
 from .losses import baseline_loss, policy_entropy, policy_gradient_loss
+from .make_executor import make_executor
 from .network import REWARD_LIMIT, Agent, Bptt
 from .rmsprop import RMSprop, rmsprop_if
-from .unroll import Episodes, Unroll
+from .unroll import Unroll
 from .vtrace import action_log_probs, vtrace_from_log_rhos
 
 _ROUNDING = 1e-3
 """An importance ratio this close to 1 (as its log) differs by rounding, not by policy."""
-
-
-class NonFiniteError(RuntimeError):
-    """A loss or a gradient is NaN or infinite; the weights are those of before the update."""
 
 
 @dataclass(frozen=True)
@@ -46,40 +40,85 @@ class LearnerConfig:
     bptt: Bptt = "full"
 
 
+def actor_critic_loss(agent: Agent, batch: Unroll, config: LearnerConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute the V-trace actor-critic loss of a batch, a scalar, and what to log of it (detached scalars).
+
+    Losses are sums over time and batch. Steps whose action the environment forced teach the value function
+    only: there the behaviour is part of the environment, so their ratio is 1.
+    """
+    output, _, memory_stats = agent.unroll(
+        batch.observation, batch.reward, batch.done, batch.state, config.bptt
+    )
+    logits, values = output.policy_logits[:-1], output.baseline[:-1]
+    chosen = ~batch.forced
+    rewards = batch.reward[1:].clamp(-REWARD_LIMIT, REWARD_LIMIT)
+    discounts = config.discount * (~batch.done[1:]).float()
+    with torch.no_grad():
+        log_rhos = action_log_probs(logits, batch.action) - action_log_probs(
+            batch.behavior_logits, batch.action
+        )
+    targets = vtrace_from_log_rhos(
+        log_rhos * chosen, discounts, rewards, values.detach(), output.baseline[-1].detach()
+    )
+
+    policy_loss = policy_gradient_loss(logits, batch.action, targets.pg_advantages * chosen)
+    value_loss = config.baseline_cost * baseline_loss(values, targets.vs)
+    entropy = policy_entropy(logits)
+    loss = policy_loss + value_loss - config.entropy_cost * (entropy * chosen).sum()
+
+    metrics = {
+        "total_loss": loss,
+        "policy_loss": policy_loss,
+        "baseline_loss": value_loss,
+        "entropy": entropy.mean(),
+        "clipped_rho_share": (targets.log_rhos > _ROUNDING).float().mean(),
+        "log_rho_abs_max": targets.log_rhos.abs().max(),
+        "forced_share": batch.forced.float().mean(),
+        **memory_stats,
+    }
+    return loss, {name: value.detach() for name, value in metrics.items()}
+
+
+_SUMS = ("total_loss", "policy_loss", "baseline_loss")
+_MAXIMA = ("log_rho_abs_max",)
+
+
+def _combine(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Combine the metrics of a batch's parts, which are of one size: means but for the named ones."""
+    combined = {}
+    for name in several[0]:
+        values = [metrics[name] for metrics in several]
+        if name in _MAXIMA:
+            combined[name] = max(values)
+        else:
+            combined[name] = sum(values) / (1 if name in _SUMS else len(values))
+    return combined
+
+
 @dataclass(frozen=True)
-class Part:
-    """What came of some columns of a batch: all of it, or one process's share."""
+class Contribution:
+    """Metrics and counts of a batch, or of one process's columns of it, whose gradients are in `grad`."""
 
     metrics: Mapping[str, float]
     num_steps: int
     version: int
+    """number of updates behind the weights that acted"""
     episodes: Episodes
-
-
-@dataclass(frozen=True)
-class _Enqueued:
-    """An update that the device has not been seen to finish, and how to undo what the host counted."""
-
-    metrics: Late
-    batch: Unroll | None
-    steps: int
-    version: int
 
 
 class Learner:
     """Owns the agent's weights, the optimizer and the count of agent steps learned from.
 
-    On a GPU an update is enqueued, and nobody waits for it: its metrics arrive when somebody looks at them,
-    and while it runs the next one may be enqueued. One that is not finite changes nothing there either, nor
-    does any after it, until the host sees it and raises NonFiniteError: at the next update or look. With
-    `capture` each half of an update, `backward` and `step`, runs as one CUDA graph there.
-
-    With `compile`, on any device, loss, gradients and step are what `torch.compile` makes of them; where it
-    cannot, a warning says so and they are computed as they stand.
+    An executor runs the two halves of an update, `differentiate` and `change`: immediately, or on a GPU
+    enqueued (cuda/enqueued.py). Then metrics arrive when they are read, and a non-finite update raises
+    NonFiniteError later: at the next update, a read or `settle`.
     """
 
     def __init__(
-        self, agent: Agent, config: LearnerConfig, capture: bool = True, compile: bool = False
+        self,
+        agent: Agent,
+        config: LearnerConfig,
+        executor: Callable[[Learner], Executor] = make_executor,
     ) -> None:
         self.agent = agent
         self.config = config
@@ -87,24 +126,75 @@ class Learner:
             agent.parameters(), lr=config.learning_rate, alpha=config.rmsprop_alpha, eps=config.rmsprop_eps
         )
         self.steps = 0
+        """agent steps learned from"""
         self.version = 0
-        """updates done, or enqueued"""
+        """number of updates done, or enqueued"""
         device = agent.policy.weight.device
-        self._waits = not _enqueues(device)
-        self._captures = capture and not self._waits
-        self._compiles = compile
-        self._evaluate = torch.compile(self.loss, dynamic=False) if compile else self.loss
-        self._step = torch.compile(rmsprop_if, dynamic=False) if compile else rmsprop_if
-        self._ready: dict[Callable[..., Any], Callable[..., Any]] = {}
-        """what runs in place of the halves of an update"""
-        self._sound = torch.ones((), dtype=torch.bool, device=device)
-        """whether all updates so far were finite"""
-        self._lr = torch.zeros((), device=device)
-        self._batch: Unroll | None = None
-        self._enqueued: _Enqueued | None = None
+        self.finite = torch.ones((), dtype=torch.bool, device=device)
+        """whether all updates so far were finite; while it is false, an update changes nothing"""
+        self._rate = torch.zeros((), device=device)
+        self.loss_function: Callable[[Unroll], tuple[Tensor, dict[str, Tensor]]] = self.loss
+        self.rmsprop: Callable[..., None] = rmsprop_if
+        """the arithmetic that `differentiate` and `change` call; compiled.py replaces both"""
+        self._executor = executor(self)
+
+    def update(self, batch: Unroll) -> Mapping[str, float]:
+        """Learn from one batch and return the metrics (listed in agents/README.md).
+
+        Raises NonFiniteError if a loss or gradient is not finite; then no weight has changed.
+        """
+        return self.step([self.backward(batch)])
+
+    def backward(self, batch: Unroll) -> Contribution:
+        """Leave the gradients of a batch, or of some of its columns, in the parameters' `grad`.
+
+        The next call may write over them; `grad` may be changed or replaced before `step`.
+        """
+        metrics, gradients = self._executor.backward(batch)
+        for parameter, gradient in zip(self.agent.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+        return Contribution(metrics, batch.num_steps, batch.version, batch.episodes)
+
+    def step(self, contributions: Sequence[Contribution]) -> Mapping[str, float]:
+        """Change the weights by the gradients in `grad`, the sum over all contributions to one batch."""
+        rate = self.learning_rate()
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self._rate.fill_(rate)
+        norm = self._executor.step([p.grad for p in self.agent.parameters() if p.grad is not None])
+        lag = self.version - min(each.version for each in contributions)
+
+        def metrics() -> dict[str, float]:
+            combined = _combine([each.metrics for each in contributions])
+            return {**combined, **norm, "learning_rate": rate, "policy_lag": lag}
+
+        reported = self._executor.report(metrics)
+        self.steps += sum(each.num_steps for each in contributions)
+        self.version += 1
+        return reported
+
+    def loss(self, batch: Unroll) -> tuple[Tensor, dict[str, Tensor]]:
+        return actor_critic_loss(self.agent, batch, self.config)
+
+    def differentiate(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]:
+        """Compute a batch's metrics and the gradients of the parameters."""
+        loss, metrics = self.loss_function(batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        # Zero times infinity is NaN: no finite gradients come of a non-finite loss.
+        loss.backward(1 + 0 * loss.detach())
+        return metrics, [parameter.grad for parameter in self.agent.parameters()]
+
+    def change(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:
+        """Clip the gradients and change the weights, unless this or an earlier update was not finite."""
+        parameters = [p for p in self.agent.parameters() if p.grad is not None]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        nn.utils.clip_grads_with_norm_(parameters, self.config.max_grad_norm, grad_norm)
+        self.finite.logical_and_(grad_norm.isfinite())
+        self.optimizer.step_if(self.finite, self._rate, self.rmsprop)
 
     def learning_rate(self) -> float:
-        """Of the next update: annealed linearly to zero, and corrected for RMSProp's start from zero.
+        """Return the next update's: annealed linearly to zero, and corrected for RMSProp's start from zero.
 
         A mean square that starts from zero makes the first steps up to ten times too long, and the policy may
         be nearly deterministic before it has learned anything. The factor is Adam's; it is 0.93 after 200
@@ -115,176 +205,12 @@ class Learner:
         correction = (1.0 - config.rmsprop_alpha ** (self.version + 1)) ** 0.5
         return config.learning_rate * remaining * (correction if config.rmsprop_corrected else 1.0)
 
-    def update(self, batch: Unroll) -> Mapping[str, float]:
-        """Learn from one batch and return the metrics (agents/README.md says what each means).
-
-        Raises NonFiniteError if a loss or gradient is not finite; then no weight has changed.
-        """
-        return self.step([self.backward(batch)])
-
-    def backward(self, batch: Unroll) -> Part:
-        """Leave the gradients of one batch, or of some of its columns, in the parameters' `grad`.
-
-        On a GPU the next call may write over them, and `grad` may be changed or replaced before `step`.
-        """
-        metrics, gradients = self._run(self._differentiate, batch.tensors())
-        for parameter, gradient in zip(self.agent.parameters(), gradients, strict=True):
-            parameter.grad = gradient
-        values: Mapping[str, float]
-        if self._waits:
-            values = {name: float(value) for name, value in metrics.items()}
-        else:
-            values, self._batch = send(metrics), batch
-        return Part(values, batch.num_steps, batch.version, batch.episodes)
-
-    def step(self, parts: Sequence[Part]) -> Mapping[str, float]:
-        """Change the weights by the gradients in `grad`, the sum over all parts of one batch."""
-        lr = self.learning_rate()
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        self._lr.fill_(lr)
-        gradients = [p.grad for p in self.agent.parameters() if p.grad is not None]
-        grad_norm = self._run(self._change, gradients)
-
-        steps, version = self.steps, self.version
-        lag = version - min(part.version for part in parts)
-        self.steps += sum(part.num_steps for part in parts)
-        self.version += 1
-        norm = {"grad_norm": float(grad_norm)} if self._waits else send({"grad_norm": grad_norm})
-
-        def metrics() -> dict[str, float]:
-            if self._enqueued is not None and self._enqueued.version == version:
-                self.settle()
-            together = _together([part.metrics for part in parts])
-            return {**together, **norm, "learning_rate": lr, "policy_lag": lag}
-
-        if self._waits:
-            return metrics()
-        update = _Enqueued(Late(metrics), self._batch, steps, version)
-        previous, self._enqueued = self._enqueued, update
-        self._check(previous)
-        return update.metrics
-
     def settle(self) -> None:
-        """Wait for the update enqueued last, if any. Raises NonFiniteError if it was not finite."""
-        enqueued, self._enqueued = self._enqueued, None
-        self._check(enqueued)
-
-    def _check(self, update: _Enqueued | None) -> None:
-        """Wait for an update; if it was not finite, forget it and what came after it, and say why."""
-        if update is None or math.isfinite(update.metrics["grad_norm"]):
-            return
-        self.steps, self.version, self._enqueued = update.steps, update.version, None
-        self._waits = True  # once more, looking at every number; nothing changes while it is not sound
-        try:
-            if update.batch is not None:
-                _, gradients = self._differentiate(*update.batch.tensors())
-                self._change(*(gradient for gradient in gradients if gradient is not None))
-            raise NonFiniteError(f"update {self.version + 1} was not finite, but its repetition is")
-        finally:
-            self._waits = False
-            self._sound.fill_(True)
-
-    def _run(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> Any:
-        """`function(*inputs)`; from the first call on compiled and as a CUDA graph, where that is wanted."""
-        if function not in self._ready:
-            self._sound.fill_(False)  # running it to warm up must not change a weight
-            try:
-                self._ready[function] = self._prepare(function, inputs)
-            finally:
-                self._sound.fill_(True)
-        return self._ready[function](*inputs)
-
-    def _prepare(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> Callable[..., Any]:
-        if self._compiles:
-            copies = [x.clone() for x in inputs]  # a step that changes no weight zeroes gradients
-            try:
-                with ALONE, warnings.catch_warnings():
-                    # Its advice is not for users: TF32, say, would part the learner from its actors.
-                    warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
-                    function(*copies)
-                # The compiler leaves cycles that hold nodes of the gradients' graph, each bound to the stream
-                # that it was made on: a capture on another stream would fail.
-                gc.collect()
-            except NonFiniteError:
-                raise
-            except RuntimeError as error:
-                reason = str(error).strip().split("\n")[0]
-                warnings.warn(f"torch.compile fails here; the learner runs without: {reason}", stacklevel=2)
-                self._evaluate, self._step, self._compiles = self.loss, rmsprop_if, False
-        return Captured(function, inputs) if self._captures else function
-
-    def _differentiate(self, *tensors: Tensor) -> tuple[dict[str, Tensor], list[Tensor | None]]:
-        """The metrics of a batch, given as `Unroll.tensors`, and the gradients of the parameters."""
-        batch = Unroll.of(tensors)
-        loss, metrics = self._evaluate(batch)
-        if self._waits and not torch.isfinite(loss):
-            self._fail({**_named_inputs(batch), **dict(self.agent.named_parameters()), **metrics}, "loss")
-        self.optimizer.zero_grad(set_to_none=True)
-        # The gradients of a loss that is not finite shall not be either: zero times infinity is NaN.
-        loss.backward(1 + 0 * loss.detach())
-        return metrics, [parameter.grad for parameter in self.agent.parameters()]
-
-    def _change(self, *gradients: Tensor) -> Tensor:
-        """Change the weights by their gradients, unless this or an earlier update was not finite.
-
-        Returns the global norm of the gradients, a scalar.
-        """
-        parameters = [p for p in self.agent.parameters() if p.grad is not None]
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        grad_norm = nn.utils.get_total_norm(gradients)
-        if self._waits and not torch.isfinite(grad_norm):
-            named = {f"gradient of {n}": p.grad for n, p in self.agent.named_parameters()}
-            self._fail({n: g for n, g in named.items() if g is not None}, "gradient norm")
-        nn.utils.clip_grads_with_norm_(parameters, self.config.max_grad_norm, grad_norm)
-        self._sound.logical_and_(grad_norm.isfinite())
-        self.optimizer.step_if(self._sound, self._lr, self._step)
-        return grad_norm
-
-    def loss(self, batch: Unroll) -> tuple[Tensor, dict[str, Tensor]]:
-        """The V-trace actor-critic loss of a batch, a scalar, and its parts (detached).
-
-        Losses are sums over time and batch. Steps whose action the environment forced teach the value
-        function only: there the behaviour is part of the environment, so their ratio is 1.
-        """
-        config = self.config
-        output, _ = self.agent.unroll(batch.frame, batch.reward, batch.done, batch.state, config.bptt)
-        logits, values = output.policy_logits[:-1], output.baseline[:-1]
-        chosen = ~batch.forced
-        rewards = batch.reward[1:].clamp(-REWARD_LIMIT, REWARD_LIMIT)
-        discounts = config.discount * (~batch.done[1:]).float()
-        with torch.no_grad():
-            log_rhos = action_log_probs(logits, batch.action) - action_log_probs(
-                batch.behavior_logits, batch.action
-            )
-        targets = vtrace_from_log_rhos(
-            log_rhos * chosen, discounts, rewards, values.detach(), output.baseline[-1].detach()
-        )
-        policy_loss = policy_gradient_loss(logits, batch.action, targets.pg_advantages * chosen)
-        value_loss = config.baseline_cost * baseline_loss(values, targets.vs)
-        entropy = policy_entropy(logits)
-        loss = policy_loss + value_loss - config.entropy_cost * (entropy * chosen).sum()
-        metrics = {
-            "total_loss": loss,
-            "policy_loss": policy_loss,
-            "baseline_loss": value_loss,
-            "entropy": entropy.mean(),
-            "clipped_rho_share": (targets.log_rhos > _ROUNDING).float().mean(),
-            "log_rho_abs_max": targets.log_rhos.abs().max(),
-            "forced_share": batch.forced.float().mean(),
-            **self.agent.core.stats,
-        }
-        return loss, {name: value.detach() for name, value in metrics.items()}
-
-    def _fail(self, tensors: Mapping[str, Tensor], what: str) -> None:
-        for name, tensor in tensors.items():
-            if not torch.isfinite(tensor).all():
-                raise NonFiniteError(f"{what} of update {self.version + 1} is not finite: first in {name}")
-        raise NonFiniteError(f"{what} of update {self.version + 1} overflowed")
+        """Wait for the last update. Raises NonFiniteError if it was not finite."""
+        self._executor.settle()
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the weights, as plain types and tensors. Raises NonFiniteError as `settle` does."""
+        """Return all but the weights, as plain types and tensors. Raises NonFiniteError as `settle` does."""
         self.settle()
         return {
             "optimizer": self.optimizer.state_dict(),
@@ -294,34 +220,6 @@ class Learner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
-        self._ready.clear()  # graphs know where the old state was
-        self._enqueued = None
+        self._executor.forget()
         self.steps = state["steps"]
         self.version = state["version"]
-
-
-def _enqueues(device: torch.device) -> bool:
-    """Whether work on this device goes on while the host does something else."""
-    return device.type == "cuda"
-
-
-_SUMS = ("total_loss", "policy_loss", "baseline_loss")
-_LARGEST = ("log_rho_abs_max",)
-
-
-def _together(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The metrics of a batch from those of its parts, all of one size."""
-    together = {}
-    for name in parts[0]:
-        values = [part[name] for part in parts]
-        if name in _LARGEST:
-            together[name] = max(values)
-        else:
-            together[name] = sum(values) / (1 if name in _SUMS else len(values))
-    return together
-
-
-def _named_inputs(batch: Unroll) -> dict[str, Tensor]:
-    state = {f"initial state {i}": part for i, part in enumerate(batch.state)}
-    named = {"observations": batch.frame, "rewards": batch.reward, "behaviour logits": batch.behavior_logits}
-    return {**named, **state}

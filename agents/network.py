@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..cores import Core, State, core_feature_size, core_name, make_core
+from ..cores import Core, State, Stats, core_feature_size, core_name, make_core
 from .stems import make_stem
 
 Bptt = Literal["full", "per_step"]
@@ -19,7 +19,7 @@ REWARD_LIMIT = 1.0
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """All that is needed to build an agent, and the environment that it was trained for."""
+    """Everything needed to build an agent, and the environment it was trained for."""
 
     observation_shape: tuple[int, ...]
     num_actions: int
@@ -61,54 +61,56 @@ class Agent(nn.Module):
         return self.core.initial_state(batch_size, device or self.policy.weight.device)
 
     def at_rest(self) -> contextlib.AbstractContextManager[object]:
-        """A context in which weights do not change, so that `act` on a CPU casts those that require gradients
-        once and not at every step: autocast keeps them until its outermost context ends. On a GPU its graph
-        has to cast them, since it is replayed with others.
+        """Return a context in which weights must not change, so that `act` on a CPU casts them to
+        `autocast_dtype` only once: autocast caches casts until its outermost context ends. On a GPU the
+        captured graph contains the casts, since it is replayed with new weights.
         """
         on_cpu = self.policy.weight.device.type == "cpu"
         return torch.autocast("cpu", enabled=False) if on_cpu else contextlib.nullcontext()
 
     def act(
         self,
-        frame: Tensor,
+        observation: Tensor,
         reward: Tensor,
         done: Tensor,
         state: State,
         greedy: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[AgentOutput, State]:
-        """One step: frame `[B, ...]`, reward `[B]` of the last action, done `[B]` where the frame is the
-        first of an episode. The action is sampled from the policy, or its most likely one if `greedy`.
+        """Act for one step: observation `[B, ...]`, reward `[B]` of the last action, done `[B]` where the
+        observation is the first of an episode. The action is sampled from the policy, or the most likely one
+        if `greedy`.
         """
-        y, state = self.core.step(self._core_input(frame, reward), state, done)
+        y, state = self.core.step(self._core_input(observation, reward), state, done)
         logits = self.policy(y)
         action = logits.argmax(-1) if greedy else _sample(logits, generator)
         return AgentOutput(action, logits, self.baseline(y).squeeze(-1)), state
 
     def unroll(
-        self, frame: Tensor, reward: Tensor, done: Tensor, state: State, bptt: Bptt = "full"
-    ) -> tuple[AgentOutput, State]:
-        """T steps at once: frame `[T, B, ...]`, reward and done `[T, B]`; `action` is the greedy one.
+        self, observation: Tensor, reward: Tensor, done: Tensor, state: State, bptt: Bptt = "full"
+    ) -> tuple[AgentOutput, State, Stats]:
+        """Evaluate T steps at once: observation `[T, B, ...]`, reward and done `[T, B]`.
 
-        `bptt="per_step"` lets no gradient cross a time step of a fast-weight core, as in the published RL
-        code; other cores have the whole unroll either way.
+        `action` is the greedy one. The statistics are the core's, to be logged. `bptt="per_step"` lets no
+        gradient cross a time step of a fast-weight core, as in the published RL code; for other cores
+        gradients flow through the whole unroll either way.
         """
         T, B = done.shape
-        x = self._core_input(frame.flatten(0, 1), reward.flatten()).unflatten(0, (T, B))
-        unroll = self.core.unroll if bptt == "full" else self.core.unroll_per_step
-        y, state = unroll(x, state, done)
+        x = self._core_input(observation.flatten(0, 1), reward.flatten()).unflatten(0, (T, B))
+        unroll = self.core.measured_unroll if bptt == "full" else self.core.unroll_per_step
+        y, state, stats = unroll(x, state, done)
         logits = self.policy(y)
-        return AgentOutput(logits.argmax(-1), logits, self.baseline(y).squeeze(-1)), state
+        return AgentOutput(logits.argmax(-1), logits, self.baseline(y).squeeze(-1)), state, stats
 
-    def _core_input(self, frame: Tensor, reward: Tensor) -> Tensor:
-        """`[N, feature_size + 1]`: the stem's features and the clamped last reward."""
+    def _core_input(self, observation: Tensor, reward: Tensor) -> Tensor:
+        """Concatenate the stem's features and the clamped last reward: `[N, feature_size + 1]`."""
         dtype = self.autocast_dtype
-        with torch.autocast(frame.device.type, dtype) if dtype else contextlib.nullcontext():
-            features = self.stem(frame)
+        with torch.autocast(observation.device.type, dtype) if dtype else contextlib.nullcontext():
+            features = self.stem(observation)
         return torch.cat([features, reward.clamp(-REWARD_LIMIT, REWARD_LIMIT).unsqueeze(-1)], dim=-1)
 
 
 def _sample(logits: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Categorical samples `[B]` by the exponential race: argmax of p_i / e_i with e_i ~ Exp(1)."""
+    """Draw categorical samples `[B]` by the exponential race: argmax of p_i / e_i with e_i ~ Exp(1)."""
     race = torch.empty_like(logits).exponential_(generator=generator)
     return (logits.softmax(-1) / race).argmax(-1)

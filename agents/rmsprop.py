@@ -13,7 +13,7 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @torch.no_grad()
 def rmsprop_if(
-    sound: Tensor,
+    finite: Tensor,
     parameters: list[Tensor],
     gradients: list[Tensor],
     squares: list[Tensor],
@@ -22,15 +22,15 @@ def rmsprop_if(
     alpha: float,
     eps: float,
 ) -> None:
-    """`s = α s + (1 - α) g²`, `p -= lr g / (√s + ε)` and a step counted, in place, if `sound`; else nothing.
+    """If `finite`, update in place: `s = α s + (1 - α) g²`, `p -= lr g / (√s + ε)`, and count the step.
 
-    `sound` (bool) and `lr` are scalars on the parameters' device. Gradients that are not sound may hold
-    anything, and are zeroed. Rounded as in torch's RMSprop on a CPU.
+    `finite` (bool) and `lr` are scalars on the parameters' device. If not `finite`, gradients may hold
+    anything and are zeroed, and nothing else changes. Rounded as in torch's RMSprop on a CPU.
     """
     # NaN times zero is NaN, but its bits times zero are zero.
-    torch._foreach_mul_([g.view(_BITS[g.itemsize]) for g in gradients], sound.to(torch.int32))
-    torch._foreach_add_(steps, sound.to(torch.float32), alpha=1)
-    torch._foreach_mul_(squares, torch.where(sound, alpha, 1.0))
+    torch._foreach_mul_([g.view(_BITS[g.itemsize]) for g in gradients], finite.to(torch.int32))
+    torch._foreach_add_(steps, finite.to(torch.float32), alpha=1)
+    torch._foreach_mul_(squares, torch.where(finite, alpha, 1.0))
     torch._foreach_addcmul_(squares, gradients, gradients, 1 - alpha)
     roots = torch._foreach_sqrt(squares)
     torch._foreach_add_(roots, eps)
@@ -40,17 +40,17 @@ def rmsprop_if(
 
 
 class RMSprop(torch.optim.RMSprop):
-    """torch's, with a step that asks the host for nothing. No momentum, no weight decay."""
+    """torch's RMSprop with a step that never synchronises with the host. No momentum, no weight decay."""
 
-    def step_if(self, sound: Tensor, lr: Tensor, arithmetic: Callable[..., None] = rmsprop_if) -> None:
-        """`step` with the learning rate `lr` if `sound`; `arithmetic` computes what `rmsprop_if` does."""
+    def step_if(self, finite: Tensor, lr: Tensor, arithmetic: Callable[..., None] = rmsprop_if) -> None:
+        """Step with the learning rate `lr` if `finite`; `arithmetic` is `rmsprop_if` or an equivalent."""
         (group,) = self.param_groups
         parameters = [p for p in group["params"] if p.grad is not None]
         gradients = [p.grad for p in parameters]
         states = [self._state_of(p) for p in parameters]
         squares, steps = ([state[name] for state in states] for name in ("square_avg", "step"))
         alpha, eps = group["alpha"], group["eps"]
-        arithmetic(sound, parameters, gradients, squares, steps, lr, alpha, eps)
+        arithmetic(finite, parameters, gradients, squares, steps, lr, alpha, eps)
 
     def _state_of(self, parameter: Tensor) -> dict[str, Any]:
         state: dict[str, Any] = self.state[parameter]

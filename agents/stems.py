@@ -21,7 +21,7 @@ class ResidualBlock(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, r: Tensor) -> Tensor:
-        # In place where no gradient needs what is overwritten: memory traffic is what this network waits for.
+        # In place where no gradient needs the overwritten value: this network is bound by memory traffic.
         branch: Tensor = self.conv2(F.relu(self.conv1(r), inplace=True))
         return branch
 
@@ -77,7 +77,7 @@ STEMS = (*IMAGE_STEMS, "mlp")
 
 
 class ImageStem(nn.Module):
-    """uint8 frames `[N, C, H, W]` -> float32 features `[N, feature_size]`.
+    """uint8 images `[N, C, H, W]` -> float32 features `[N, feature_size]`.
 
     Convolutions run channels-last, which is 1.7 to 3.4 times faster on CPUs and no slower on GPUs.
     """
@@ -89,14 +89,14 @@ class ImageStem(nn.Module):
         with torch.no_grad():
             flat = math.prod(trunk(torch.zeros(1, *shape)).shape)
         self.fc = nn.Linear(flat, feature_size)
-        # Frames of one game are nearly the same. Without residual connections the first large steps of
-        # RMSProp then push whole layers of rectifiers to zero for every frame, and the agent stays blind.
+        # A game's images are nearly the same. Without residual connections the first large steps of RMSProp
+        # then push whole layers of rectifiers to zero for every image, and the agent stays blind.
         self.norm = nn.LayerNorm(feature_size) if name == "nature" else nn.Identity()
 
-    def forward(self, frame: Tensor) -> Tensor:
-        kind = frame.device.type
+    def forward(self, observation: Tensor) -> Tensor:
+        kind = observation.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
-        x = self.trunk(scaled(frame, dtype))
+        x = self.trunk(scaled(observation, dtype))
         return F.relu(self.norm(self.fc(x.flatten(1)))).float()
 
 
@@ -117,8 +117,8 @@ class SmallImageStem(nn.Module):
         self.conv = nn.Conv2d(16, 16, 3, padding=1)
         self.fc = nn.Linear(16 * height * width, feature_size)
 
-    def forward(self, frame: Tensor) -> Tensor:
-        pixels = self.embedding(frame + self.first).sum(1)  # [N, H, W, 16]
+    def forward(self, observation: Tensor) -> Tensor:
+        pixels = self.embedding(observation + self.first).sum(1)  # [N, H, W, 16]
         x = F.relu(self.conv(pixels.permute(0, 3, 1, 2)))
         return F.relu(self.fc(x.flatten(1))).float()
 
@@ -134,19 +134,19 @@ class VectorStem(nn.Module):
         self.fc1 = nn.Linear(size, feature_size)
         self.fc2 = nn.Linear(feature_size, feature_size)
 
-    def forward(self, frame: Tensor) -> Tensor:
-        return F.relu(self.fc2(F.relu(self.fc1(frame.float())))).float()
+    def forward(self, observation: Tensor) -> Tensor:
+        return F.relu(self.fc2(F.relu(self.fc1(observation.float())))).float()
 
 
 def default_stem(observation_shape: tuple[int, ...]) -> str:
-    """The stem that follows from the observation space: large images get the published residual network."""
+    """Choose by the observations' shape: large images get the published residual network."""
     if len(observation_shape) != 3:
         return "mlp"
     return "small" if max(observation_shape[1:]) < 32 else "residual"
 
 
 def make_stem(name: str, observation_shape: tuple[int, ...], feature_size: int) -> nn.Module:
-    """A stem for observations of this shape: `(C, H, W)` images or `(D,)` vectors.
+    """Build a stem for observations of this shape: `(C, H, W)` images or `(D,)` vectors.
 
     Raises ValueError for a name that is unknown or does not fit the observations.
     """

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Stopwatch:
@@ -25,3 +29,17 @@ class Stopwatch:
         finally:
             self.seconds[stage] += time.perf_counter() - start
             self.stage = before
+
+
+def timed(stage: str) -> Callable[[Method], Method]:
+    """Decorate a method: its time counts as `stage` in the `stopwatch` of its object."""
+
+    def decorate(method: Method) -> Method:
+        @wraps(method)
+        def measured(self: Any, *arguments: Any) -> Any:
+            with self.stopwatch(stage):
+                return method(self, *arguments)
+
+        return measured  # type: ignore[return-value]
+
+    return decorate

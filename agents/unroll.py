@@ -1,36 +1,29 @@
-"""What an actor hands to the learner: T steps of some environments."""
+"""Unrolls: what actors hand to the learner, and how they are cut and joined into batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
 
 from ..cores import State
-
-
-@dataclass(frozen=True)
-class Episodes:
-    """Scores of the episodes that ended during an unroll; lengths in agent steps."""
-
-    life_returns: list[float] = field(default_factory=list)
-    game_returns: list[float] = field(default_factory=list)
-    game_lengths: list[int] = field(default_factory=list)
-    score_wraps: int = 0
-    """scores that overflowed the game's counter: their games are not in the lists"""
+from .episodes import Episodes, concatenate
 
 
 @dataclass(frozen=True)
 class Unroll:
     """T consecutive steps of B environments, and the observation that follows, for the bootstrap value.
 
-    Action t was chosen on `frame[t]`; its reward is `reward[t + 1]`. `done[t]` marks `frame[t]` as the
-    first of an episode. `state` is the core's state before it reads `frame[0]`.
+    Action t was chosen on `observation[t]`; its reward is `reward[t + 1]`. `done[t]` marks `observation[t]`
+    as the first of an episode. `state` is the core's state before it reads `observation[0]`.
+
+    To record another tensor per step, add a field before `state`, allocate it in `empty` and fill it in
+    `Actor.collect`.
     """
 
-    frame: Tensor
+    observation: Tensor
     """`[T + 1, B, ...]`"""
     reward: Tensor
     """float32 `[T + 1, B]`, unclipped"""
@@ -39,83 +32,83 @@ class Unroll:
     action: Tensor
     """int64 `[T, B]`"""
     behavior_logits: Tensor
-    """float32 `[T, B, A]`"""
+    """float32 `[T, B, A]`, of the policy that acted"""
     forced: Tensor
     """bool `[T, B]`: the environment ignored the action (it pressed FIRE to serve a new life)"""
     state: State
     """`[B, ...]` each"""
-    version: int
-    """updates behind the weights that acted"""
+    version: int = 0
+    """number of updates behind the weights that acted"""
     episodes: Episodes = field(default_factory=Episodes)
+
+    @classmethod
+    def empty(cls, length: int, observation: Tensor, num_actions: int, state: State, version: int) -> Unroll:
+        """An unroll of `length` steps to be filled, for observations like this one, `[B, ...]`."""
+        T, B, device = length, len(observation), observation.device
+        return cls(
+            observation=observation.new_empty((T + 1, *observation.shape)),
+            reward=torch.empty((T + 1, B), device=device),
+            done=torch.empty((T + 1, B), dtype=torch.bool, device=device),
+            action=torch.empty((T, B), dtype=torch.int64, device=device),
+            behavior_logits=torch.empty((T, B, num_actions), device=device),
+            forced=torch.zeros((T, B), dtype=torch.bool, device=device),
+            state=state,
+            version=version,
+        )
 
     @property
     def num_steps(self) -> int:
-        """Agent steps: T times B."""
+        """Number of agent steps: T times B."""
         return self.action.numel()
 
+    def columns(self) -> int:
+        """Number of environments: B."""
+        return self.action.shape[1]
+
     def tensors(self) -> list[Tensor]:
-        """What an update reads, in the order of the fields above; the state's last."""
-        return [
-            self.frame,
-            self.reward,
-            self.done,
-            self.action,
-            self.behavior_logits,
-            self.forced,
-            *self.state,
-        ]
+        """All tensors in the order of the fields, the state's last."""
+        return [*(getattr(self, name) for name in PER_STEP), *self.state]
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor]) -> Unroll:
-        """The unroll of these `tensors`; nothing is known of its version and episodes."""
-        frame, reward, done, action, behavior_logits, forced, *state = tensors
-        return cls(frame, reward, done, action, behavior_logits, forced, tuple(state), version=0)
+    def of(cls, tensors: Sequence[Tensor], version: int = 0, episodes: Episodes | None = None) -> Unroll:
+        """Build an unroll from its `tensors()`."""
+        per_step = dict(zip(PER_STEP, tensors, strict=False))
+        state = tuple(tensors[len(PER_STEP) :])
+        return cls(**per_step, state=state, version=version, episodes=episodes or Episodes())
 
-    def columns(self) -> int:
-        return self.action.shape[1]
+    def map(self, function: Callable[..., Tensor], *others: Unroll) -> Unroll:
+        """Call `function(batch_dim, tensor, *tensors of the others)` for each tensor; keep the rest.
+
+        `batch_dim` is the dimension of the environments: 1 where time comes first, 0 for the state.
+        """
+        batch_dims = [1] * len(PER_STEP) + [0] * len(self.state)
+        together = zip(batch_dims, self.tensors(), *(other.tensors() for other in others), strict=True)
+        return Unroll.of([function(*arguments) for arguments in together], self.version, self.episodes)
+
+
+PER_STEP = tuple(each.name for each in fields(Unroll) if each.type == "Tensor")
+"""The fields that have one entry a step, `[T or T + 1, B, ...]`."""
 
 
 def split(unroll: Unroll, batch_size: int) -> list[Unroll]:
-    """Cut an unroll of many environments into unrolls of `batch_size`, its episodes with the first."""
+    """Cut an unroll of many environments into unrolls of `batch_size`; its episodes go with the first."""
     if unroll.columns() == batch_size:
         return [unroll]
-    return [
-        replace(
-            unroll,
-            frame=unroll.frame[:, cut],
-            reward=unroll.reward[:, cut],
-            done=unroll.done[:, cut],
-            action=unroll.action[:, cut],
-            behavior_logits=unroll.behavior_logits[:, cut],
-            forced=unroll.forced[:, cut],
-            state=tuple(part[cut] for part in unroll.state),
-            episodes=unroll.episodes if cut.start == 0 else Episodes(),
-        )
-        for cut in (slice(i, i + batch_size) for i in range(0, unroll.columns(), batch_size))
-    ]
+
+    def cut(start: int) -> Unroll:
+        part = unroll.map(lambda dim, x: x.narrow(dim, start, min(batch_size, x.shape[dim] - start)))
+        return part if start == 0 else replace(part, episodes=Episodes())
+
+    return [cut(start) for start in range(0, unroll.columns(), batch_size)]
 
 
 def join(unrolls: Sequence[Unroll]) -> Unroll:
-    """Put unrolls side by side in one batch. `version` is the oldest; episodes are put together."""
-    if len(unrolls) == 1:
-        return unrolls[0]
-
-    def cat(name: str) -> Tensor:
-        return torch.cat([getattr(unroll, name) for unroll in unrolls], dim=1)
-
-    return Unroll(
-        frame=cat("frame"),
-        reward=cat("reward"),
-        done=cat("done"),
-        action=cat("action"),
-        behavior_logits=cat("behavior_logits"),
-        forced=cat("forced"),
-        state=tuple(torch.cat(parts) for parts in zip(*(u.state for u in unrolls), strict=True)),
+    """Put unrolls side by side in one batch, with the oldest `version` and all episodes."""
+    first, *others = unrolls
+    if not others:
+        return first
+    return replace(
+        first.map(lambda dim, *xs: torch.cat(xs, dim), *others),
         version=min(unroll.version for unroll in unrolls),
-        episodes=Episodes(
-            life_returns=[score for u in unrolls for score in u.episodes.life_returns],
-            game_returns=[score for u in unrolls for score in u.episodes.game_returns],
-            game_lengths=[length for u in unrolls for length in u.episodes.game_lengths],
-            score_wraps=sum(u.episodes.score_wraps for u in unrolls),
-        ),
+        episodes=concatenate([unroll.episodes for unroll in unrolls]),
     )

@@ -11,18 +11,19 @@ from torch import nn
 
 
 class Weights(Protocol):
-    """Where an actor's weights come from."""
+    """A source of an actor's weights."""
 
     def pull(self, agent: nn.Module) -> int:
-        """Let `agent` have the newest weights; returns their version."""
+        """Copy the newest weights into `agent` and return their version."""
         ...
 
 
 class WeightStore:
     """The newest published weights and their version; `pull` never sees a half-written set.
 
-    On a GPU nobody waits for the learner: weights that it has yet to write are pulled when they are there,
-    and until then those before. Only who publishes and pulls on one stream waits, and pulls the newest.
+    On a GPU `pull` does not wait for the learner: weights whose copy is still queued are pulled once it has
+    finished, and until then the previous ones. Only a caller that publishes and pulls on the same stream
+    waits, and gets the newest.
     """
 
     def __init__(self, agent: nn.Module, version: int = 0) -> None:
@@ -36,7 +37,7 @@ class WeightStore:
 
     def publish(self, agent: nn.Module, version: int) -> None:
         with self._lock, torch.no_grad():
-            self._take_over()  # or they might be overwritten again and again before anybody pulls
+            self._take_over()  # or frequent publishing could overwrite every set before it is pulled
             torch._foreach_copy_(self._coming, [p.detach() for p in agent.parameters()])
             self._coming_version = version
             self._publisher = self._stream()
@@ -51,7 +52,7 @@ class WeightStore:
             self._take_over()
             torch._foreach_copy_([p.detach() for p in agent.parameters()], self._weights)
             if stream is not None:
-                stream.synchronize()  # before the lock is given away, and they may be overwritten
+                stream.synchronize()  # once the lock is released they may be overwritten
             return self.version
 
     def _take_over(self) -> None:
@@ -65,12 +66,12 @@ class WeightStore:
 
 
 def _mark(stream: torch.cuda.Stream | None) -> Callable[[], bool]:
-    """What tells whether a stream, None being the CPU, is done with what it has to do so far."""
+    """Return a function that is true once the stream's queued work has finished; None is the CPU."""
     return (lambda: True) if stream is None else stream.record_event().query
 
 
 class SharedWeights:
-    """Weights that the learner changes in place, while nobody acts: there is nothing to copy."""
+    """Weights shared with the learner, which changes them in place while nobody acts: nothing to copy."""
 
     version = 0
 

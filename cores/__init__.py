@@ -1,15 +1,18 @@
-"""Recurrent cores: one file each, one interface, made by name. What each one is stands in README.md."""
+"""Recurrent cores: one file each, one interface, made by name. README.md describes each of them."""
 
 from . import delta_net, delta_rnn, feedforward, gated_feedforward, linear_transformer, lstm, rdn
-from .base import Core, State
+from .base import Core, State, Stats
 from .registry import core_feature_size, core_name, core_names, make_core, register
-from .shell import FastWeightCore, FastWeights
+from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
 
 __all__ = [
     "Core",
     "FastWeightCore",
     "FastWeights",
+    "MemoryTrace",
     "State",
+    "StatePart",
+    "Stats",
     "core_feature_size",
     "core_name",
     "core_names",

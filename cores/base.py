@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 State = tuple[Tensor, ...]
 """A core's memory: tensors whose first dimension is the batch. Feedforward cores use the empty tuple."""
+Stats = dict[str, Tensor]
+"""Detached scalars to log about the memory during an unroll, e.g. `write_strength`."""
 
 
 def check_not_empty(x: Tensor) -> None:
-    """Raises ValueError where an unroll's input `[T, B, input_size]` has no step or no row."""
+    """Raise ValueError if an unroll's input `[T, B, input_size]` has no step or no row."""
     if 0 in x.shape[:2]:
         raise ValueError(f"the core's input is {list(x.shape)}; give at least one step and one row")
 
@@ -23,24 +25,23 @@ class Core(nn.Module, ABC):
 
     `unroll` over T steps equals T calls of `step` up to rounding. A `reset` at (t, b) means that step t
     begins a new episode: the state of row b is zeroed *before* step t reads it.
+
+    A core needs `initial_state` and `unroll`. One with statistics to log has `measured_unroll` too.
     """
 
     has_fast_weights: ClassVar[bool] = False
-    """Whether the state is a fast-weight memory, between whose steps `unroll_per_step` cuts gradients."""
+    """whether the state is a fast-weight memory, between whose steps `unroll_per_step` cuts gradients"""
     input_size: int
     output_size: int
-    stats: dict[str, Tensor]
-    """Scalars about the memory during the last `unroll` (detached), e.g. `write_strength`."""
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
         self.input_size = input_size
         self.output_size = output_size
-        self.stats = {}
 
     @abstractmethod
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
-        """Zeros, each tensor `[B, ...]`."""
+        """Return zeros, each tensor `[B, ...]`."""
 
     @abstractmethod
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
@@ -55,18 +56,24 @@ class Core(nn.Module, ABC):
         y, state = self.unroll(x.unsqueeze(0), state, reset.unsqueeze(0))
         return y.squeeze(0), state
 
-    def unroll_per_step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        """`unroll`, but no gradient crosses a step of a fast-weight memory: its states are constants.
+    def measured_unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
+        """`unroll`, which also returns statistics of the memory."""
+        return *self.unroll(x, state, reset), {}
 
-        This is what the published RL code computes, where other cores get the whole unroll too.
+    def unroll_per_step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
+        """`measured_unroll`, but each step takes a fast-weight memory's state as a constant.
+
+        This is what the published RL code computes; there, too, gradients cross all steps of other cores.
+        The statistics are those of the last step.
         """
-        return (self._unroll_cut if self.has_fast_weights else self.unroll)(x, state, reset)
+        return (self._unroll_cut if self.has_fast_weights else self.measured_unroll)(x, state, reset)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # loops over steps take minutes to compile
-    def _unroll_cut(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+    def _unroll_cut(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
         check_not_empty(x)
         outputs = []
-        for x_t, reset_t in zip(x, reset, strict=True):
-            y, state = self.step(x_t, tuple(part.detach() for part in state), reset_t)
+        for x_t, reset_t in zip(x.split(1), reset.split(1), strict=True):
+            constants = tuple(part.detach() for part in state)
+            y, state, stats = self.measured_unroll(x_t, constants, reset_t)
             outputs.append(y)
-        return torch.stack(outputs), state
+        return torch.cat(outputs), state, stats

@@ -8,7 +8,7 @@ from ..kernels import delta_rule
 from .base import State
 from .features import normalized_elu
 from .registry import register
-from .shell import FastWeightCore, FastWeights
+from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
 
 
 class DeltaMemory(FastWeights):
@@ -18,8 +18,8 @@ class DeltaMemory(FastWeights):
         h = hidden_size // num_heads
         super().__init__(hidden_size, num_heads, (h, h, h, 1))
 
-    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        return ((self.num_heads, self.head_size, self.head_size),)
+    def state_parts(self) -> tuple[StatePart, ...]:
+        return (StatePart("fast weights", (self.num_heads, self.head_size, self.head_size)),)
 
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         q, k, v, beta = parts
@@ -27,10 +27,8 @@ class DeltaMemory(FastWeights):
         y, W = delta_rule(normalized_elu(q), normalized_elu(k), v, beta.squeeze(-1).sigmoid(), W, reset)
         return y, (W,)
 
-    def strengths(
-        self, parts: tuple[Tensor, ...], state: State, y: Tensor, reset: Tensor
-    ) -> dict[str, Tensor]:
-        return {"write_strength": parts[-1].sigmoid()}
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        return {"write_strength": trace.emitted[-1].sigmoid()}
 
 
 @register("delta_net")

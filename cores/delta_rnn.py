@@ -7,7 +7,7 @@ from torch import Tensor
 from ..kernels import delta_rnn, delta_rule
 from .base import State
 from .registry import register
-from .shell import FastWeightCore, FastWeights
+from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
 
 
 class DeltaRNNMemory(FastWeights):
@@ -20,9 +20,9 @@ class DeltaRNNMemory(FastWeights):
         h = hidden_size // num_heads
         super().__init__(hidden_size, num_heads, (h, h, h, h, h, 1, 1))
 
-    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        matrix = (self.num_heads, self.head_size, self.head_size)
-        return matrix, matrix, (self.num_heads, self.head_size)
+    def state_parts(self) -> tuple[StatePart, ...]:
+        matrix = StatePart("fast weights", (self.num_heads, self.head_size, self.head_size))
+        return matrix, matrix, StatePart("output", (self.num_heads, self.head_size))
 
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         q, k, v, recurrent_k, recurrent_v, beta, recurrent_beta = parts
@@ -33,10 +33,9 @@ class DeltaRNNMemory(FastWeights):
         y, R, y_T = delta_rnn(z, recurrent_k.softmax(-1), recurrent_v, recurrent_beta, R, y0, reset)
         return y, (W, R, y_T)
 
-    def strengths(
-        self, parts: tuple[Tensor, ...], state: State, y: Tensor, reset: Tensor
-    ) -> dict[str, Tensor]:
-        return {"write_strength": parts[-2].sigmoid(), "recurrent_write_strength": parts[-1].sigmoid()}
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        *_, beta, recurrent_beta = trace.emitted
+        return {"write_strength": beta.sigmoid(), "recurrent_write_strength": recurrent_beta.sigmoid()}
 
 
 @register("delta_rnn")

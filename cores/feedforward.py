@@ -1,4 +1,4 @@
-"""No memory at all: the baseline that every memory has to beat."""
+"""No memory: the baseline that every memory has to beat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from .registry import register
 
 @register("feedforward")
 class Feedforward(Core):
-    """No memory: the heads read the features. State: empty. The feedforward agent of Irie et al. 2021."""
+    """No memory: the heads read the features. State: empty. The feedforward agent of Irie et al. 2021.
+
+    Args:
+        input_size: width of the input vectors, and of the output.
+    """
 
     def __init__(self, input_size: int) -> None:
         super().__init__(input_size, input_size)

@@ -8,7 +8,7 @@ from ..kernels import sum_rule
 from .base import State
 from .features import normalized_elu
 from .registry import register
-from .shell import FastWeightCore, FastWeights
+from .shell import FastWeightCore, FastWeights, StatePart
 
 
 class SumMemory(FastWeights):
@@ -18,8 +18,8 @@ class SumMemory(FastWeights):
         h = hidden_size // num_heads
         super().__init__(hidden_size, num_heads, (h, h, h))
 
-    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        return ((self.num_heads, self.head_size, self.head_size),)
+    def state_parts(self) -> tuple[StatePart, ...]:
+        return (StatePart("fast weights", (self.num_heads, self.head_size, self.head_size)),)
 
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         q, k, v = parts

@@ -1,4 +1,4 @@
-"""What a step does to the memory, seen from outside: ordinary steps pay nothing for it."""
+"""Watch what each step does to the memory, from outside: ordinary steps pay nothing for it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import Core, State
-from .shell import FastWeightCore, FastWeights
+from .base import Core
+from .shell import FastWeightCore, FastWeights, MemoryTrace
 
 
 @dataclass(frozen=True)
@@ -19,50 +19,43 @@ class MemoryStep:
     """One step of one layer's memory, each tensor `[B, H]`."""
 
     write_strength: Tensor | None
-    """β of the delta rule; None where every write is added in full"""
+    """β of the delta rule; None for a memory that adds every write in full"""
     norm: Tensor
     """Frobenius norm of the fast weights after the step; of both matrices together where there are two"""
     change: Tensor
-    """Frobenius norm of what the step changed in them, as a share of `norm`; 1 right after a reset"""
+    """Frobenius norm of the step's change to them, as a share of `norm`; 1 right after a reset"""
 
 
 @contextmanager
 def watch_memory(core: Core) -> Iterator[list[MemoryStep]]:
-    """While it is open, every `step` of the core leaves here, by layer, what it did to the memory.
+    """While it is open, put what each `step` of the core did to its memory into a list, by layer.
 
     The list stays empty for a core without fast weights.
     """
-    layers = list(core.layers) if isinstance(core, FastWeightCore) else []
+    memories = core.memories() if isinstance(core, FastWeightCore) else []
     steps: list[MemoryStep] = []
     with ExitStack() as stack:
-        for index, layer in enumerate(layers):
-            hook = layer.memory.register_forward_hook(_keeper(steps, index))  # type: ignore[union-attr]
+        for index, memory in enumerate(memories):
+            hook = memory.register_forward_hook(_keeper(steps, index))
             stack.callback(hook.remove)
         yield steps
 
 
 def _keeper(steps: list[MemoryStep], index: int) -> Callable[..., None]:
-    def keep(memory: FastWeights, given: tuple[Any, ...], result: tuple[Tensor, State]) -> None:
-        x, before, reset, _ = given
-        steps[index : index + 1] = [_observe(memory, x, before, reset, *result)]
+    def keep(memory: FastWeights, given: tuple[Any, ...], result: tuple[Tensor, MemoryTrace]) -> None:
+        steps[index : index + 1] = [_observe(memory, result[1])]
 
     return keep
 
 
 @torch.no_grad()
-def _observe(
-    memory: FastWeights, x: Tensor, before: State, reset: Tensor, y: Tensor, after: State
-) -> MemoryStep:
-    kept = (~reset[0]).to(before[0].dtype)
-    squares = torch.zeros(y.shape[1], memory.num_heads, dtype=before[0].dtype, device=y.device)
-    changes = squares.clone()
-    for old, new, shape in zip(before, after, memory.state_shapes(), strict=True):
-        if len(shape) == 3:  # fast weights, not outputs
-            old = old * kept.view(-1, 1, 1, 1)
-            squares += new.square().sum((-2, -1))
-            changes += (new - old).square().sum((-2, -1))
-    parts = memory.emit(x, before[0].dtype)
-    heads = y.unflatten(-1, (memory.num_heads, -1))
-    strengths = memory.strengths(parts, before, heads, reset)
+def _observe(memory: FastWeights, trace: MemoryTrace) -> MemoryStep:
+    kept = (~trace.reset[0]).to(trace.before[0].dtype).view(-1, 1, 1, 1)
+    squares = changes = torch.zeros(())
+    before, after = memory.fast_weights(trace.before), memory.fast_weights(trace.after)
+    for old, new in zip(before, after, strict=True):
+        squares = squares + new.square().sum((-2, -1))
+        changes = changes + (new - old * kept).square().sum((-2, -1))
+    strengths = memory.strengths(trace)
     beta = strengths["write_strength"].reshape(squares.shape) if strengths else None
     return MemoryStep(beta, squares.sqrt(), (changes / squares.clamp(min=1e-30)).sqrt())

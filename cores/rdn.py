@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from ..kernels import recurrent_delta
 from .base import State
 from .registry import register
-from .shell import FastWeightCore, FastWeights
+from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
 
 
 class RecurrentDeltaMemory(FastWeights):
@@ -17,14 +19,15 @@ class RecurrentDeltaMemory(FastWeights):
     def __init__(self, hidden_size: int, num_heads: int) -> None:
         h = hidden_size // num_heads
         super().__init__(hidden_size, num_heads, (h, h, h, 1))
-        # The released code draws all of them from a normal distribution of standard deviation 1/sqrt(h).
+        # As in the released code: normal, with standard deviation 1/sqrt(h).
         self.Rq = nn.Parameter(torch.randn(num_heads, h, h) * h**-0.5)
         self.Rk = nn.Parameter(torch.randn(num_heads, h, h) * h**-0.5)
         self.Rv = nn.Parameter(torch.randn(num_heads, h, h) * h**-0.5)
         self.rb = nn.Parameter(torch.randn(num_heads, h) * h**-0.5)
 
-    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        return (self.num_heads, self.head_size, self.head_size), (self.num_heads, self.head_size)
+    def state_parts(self) -> tuple[StatePart, ...]:
+        matrix = StatePart("fast weights", (self.num_heads, self.head_size, self.head_size))
+        return matrix, StatePart("output", (self.num_heads, self.head_size))
 
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         q, k, v, beta = parts
@@ -33,12 +36,12 @@ class RecurrentDeltaMemory(FastWeights):
         y, W, y_T = recurrent_delta(q, k, v, beta.squeeze(-1), Rq, Rk, Rv, rb, W, y0, reset)
         return y, (W, y_T)
 
-    def strengths(
-        self, parts: tuple[Tensor, ...], state: State, y: Tensor, reset: Tensor
-    ) -> dict[str, Tensor]:
-        # The rule does not hand out the strengths it used; its outputs give them back.
-        before = torch.cat((state[-1].unsqueeze(0), y[:-1])).masked_fill(reset[:, :, None, None], 0)
-        return {"write_strength": (parts[-1].squeeze(-1) + (before.tanh() * self.rb).sum(-1)).sigmoid()}
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        # The rule does not return the strengths it used; they follow from its outputs.
+        before = torch.cat((trace.before[-1].unsqueeze(0), trace.y[:-1]))
+        before = before.masked_fill(trace.reset[:, :, None, None], 0)
+        beta = trace.emitted[-1].squeeze(-1)
+        return {"write_strength": (beta + (before.tanh() * self.rb).sum(-1)).sigmoid()}
 
 
 @register("rdn")
@@ -53,7 +56,16 @@ class RecurrentDeltaNet(FastWeightCore):
 
 @register("rdn_large")
 class LargeRecurrentDeltaNet(RecurrentDeltaNet):
-    """RDN with width and depth doubled, ff_size not. The 3.4 M agent of Irie et al. 2021, table 3."""
+    """RDN with width and depth doubled, ff_size not. The 3.4 M agent of Irie et al. 2021, table 3.
+
+    Args:
+        input_size: width of the input vectors.
+        hidden_size: d, the width of the residual stream and of the output.
+        num_layers: number of layers.
+        num_heads: H; each head's fast weights are d/H wide.
+        ff_size: hidden width of the feedforward sub-layers.
+        memory_options: as in `rdn`.
+    """
 
     def __init__(
         self,
@@ -62,5 +74,6 @@ class LargeRecurrentDeltaNet(RecurrentDeltaNet):
         num_layers: int = 4,
         num_heads: int = 8,
         ff_size: int = 512,
+        **memory_options: Any,
     ) -> None:
-        super().__init__(input_size, hidden_size, num_layers, num_heads, ff_size)
+        super().__init__(input_size, hidden_size, num_layers, num_heads, ff_size, **memory_options)

@@ -3,7 +3,7 @@
     x = InputProj(input)
     a layer:  x = x + Out(FastWeights(LN x));  x = x + FF(LN x)
 
-There is no dropout, no final LayerNorm, no positional encoding. A layer runs over the whole `[T, B, d]`
+There is no dropout, final LayerNorm or positional encoding. A layer runs over the whole `[T, B, d]`
 sequence before the next one begins, so that only the fast weights themselves ever loop over time.
 A core adds one `FastWeights` subclass: how the slow net's output becomes writes and reads.
 """
@@ -11,21 +11,47 @@ A core adds one `FastWeights` subclass: how the slow net's output becomes writes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .base import Core, State
+from .base import Core, State, Stats
 
-Stats = dict[str, list[Tensor]]
-"""Scalars by name, one a layer or fast-weight matrix."""
+
+class StatePart(NamedTuple):
+    """One tensor of a layer's state."""
+
+    kind: Literal["fast weights", "momentum", "output", "cache"]
+    """Fast weights are the matrices that writes change, and whose norm is logged. Momentum averages past
+    writes. An output was computed by an earlier step and is read again. A cache holds recent inputs."""
+    shape: tuple[int, ...]
+    """without the batch"""
+
+
+class MemoryTrace(NamedTuple):
+    """Inputs and outputs of one layer's memory in an unroll."""
+
+    emitted: tuple[Tensor, ...]
+    """the slow net's output split by `sizes`, each `[T, B, H, size]`"""
+    before: State
+    after: State
+    y: Tensor
+    """`[T, B, H, h]`"""
+    reset: Tensor
+    """`[T, B]`"""
 
 
 class FastWeights(nn.Module, ABC):
     """Fast-weight memory of one layer: a slow net emits each head's numbers, a rule of `kernels` uses them.
 
-    `sizes` gives what the slow net emits per head, in order, e.g. q, k, v, β as (h, h, h, 1).
+    Subclasses take hidden_size and num_heads, then options of their own as keyword arguments with defaults.
+
+    Args:
+        hidden_size: d, the width of the layer's input and output.
+        num_heads: H; each head's fast weights are h = d/H wide.
+        sizes: how many numbers the slow net emits per head, in order, e.g. q, k, v, β as (h, h, h, 1).
     """
 
     def __init__(self, hidden_size: int, num_heads: int, sizes: tuple[int, ...]) -> None:
@@ -36,41 +62,42 @@ class FastWeights(nn.Module, ABC):
         self.slow_net = nn.Linear(hidden_size, num_heads * sum(sizes), bias=False)
 
     @abstractmethod
-    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of this layer's state tensors, without the batch. Fast weights come first."""
+    def state_parts(self) -> tuple[StatePart, ...]:
+        """Declare this layer's state tensors, in order."""
 
     @abstractmethod
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         """The slow net's output split by `sizes`, each `[T, B, H, size]` -> y `[T, B, H, h]`, next state."""
 
-    def strengths(
-        self, parts: tuple[Tensor, ...], state: State, y: Tensor, reset: Tensor
-    ) -> dict[str, Tensor]:
-        """What to log about the writes of an `unroll` that took these and gave y: tensors to average."""
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        """Return what to log about an unroll's writes, by name: tensors whose mean is the metric."""
         return {}
 
-    def emit(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """The slow net's output for x `[T, B, d]`, split by `sizes`, each `[T, B, H, size]`."""
+    def fast_weights(self, state: State) -> list[Tensor]:
+        """Select the state tensors that are fast weights."""
+        declared = zip(state, self.state_parts(), strict=True)
+        return [tensor for tensor, part in declared if part.kind == "fast weights"]
+
+    def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
+        """x `[T, B, d]` -> y `[T, B, d]`, and the trace, which has the next state."""
         # Fast weights keep their precision under autocast, and kernels keep out of it.
-        emitted: Tensor = self.slow_net(x).to(dtype).unflatten(-1, (self.num_heads, -1))
-        return emitted.split(self.sizes, -1)
-
-    def forward(self, x: Tensor, state: State, reset: Tensor, stats: Stats | None) -> tuple[Tensor, State]:
-        """x `[T, B, d]` -> y `[T, B, d]` and the layer's next state; appends to `stats` unless None."""
-        parts = self.emit(x, state[0].dtype)
+        emitted = self.slow_net(x).to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
+        parts = emitted.split(self.sizes, -1)
         y, next_state = self.unroll(parts, state, reset)
-        if stats is not None:
-            self._measure(stats, next_state, self.strengths(parts, state, y, reset))
-        return y.flatten(-2), next_state
+        return y.flatten(-2), MemoryTrace(parts, state, next_state, y, reset)
 
-    @torch.no_grad()
-    def _measure(self, stats: Stats, state: State, strengths: dict[str, Tensor]) -> None:
-        for name, values in strengths.items():
-            stats.setdefault(name, []).append(values.detach().mean())
-        for part, shape in zip(state, self.state_shapes(), strict=True):
-            if len(shape) == 3:  # fast weights, not outputs
-                norm = torch.linalg.vector_norm(part, dim=(-2, -1)).mean()
-                stats.setdefault("fast_weight_norm", []).append(norm)
+
+@torch.no_grad()
+def measure(memories: Sequence[FastWeights], traces: Sequence[MemoryTrace]) -> Stats:
+    """Average strengths and norms of the fast weights over all layers and matrices."""
+    values: dict[str, list[Tensor]] = {}
+    for memory, trace in zip(memories, traces, strict=True):
+        for name, strength in memory.strengths(trace).items():
+            values.setdefault(name, []).append(strength.detach().mean())
+        for W in memory.fast_weights(trace.after):
+            norm = torch.linalg.vector_norm(W, dim=(-2, -1)).mean()
+            values.setdefault("fast_weight_norm", []).append(norm)
+    return {name: torch.stack(each).mean() for name, each in values.items()}
 
 
 class Layer(nn.Module):
@@ -84,16 +111,16 @@ class Layer(nn.Module):
         self.ff_norm = nn.LayerNorm(hidden_size)
         self.ff = nn.Sequential(nn.Linear(hidden_size, ff_size), nn.ReLU(), nn.Linear(ff_size, hidden_size))
 
-    def forward(self, x: Tensor, state: State, reset: Tensor, stats: Stats | None) -> tuple[Tensor, State]:
-        y, state = self.memory(self.norm(x), state, reset, stats)
+    def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
+        y, trace = self.memory(self.norm(x), state, reset)
         x = x + self.out(y)
-        return x + self.ff(self.ff_norm(x)), state
+        return x + self.ff(self.ff_norm(x)), trace
 
 
 class FastWeightCore(Core):
     """The shell: input projection and `num_layers` layers. Subclasses name their `FastWeights` as `memory`.
 
-    Its state is one tensor for each of the memory's, batch first and layers stacked at dim 1.
+    The state has one tensor for each of the memory's, batch first and layers stacked at dim 1.
 
     Args:
         input_size: width of the input vectors.
@@ -101,6 +128,7 @@ class FastWeightCore(Core):
         num_layers: number of layers.
         num_heads: H; each head's fast weights are d/H wide.
         ff_size: hidden width of the feedforward sub-layers.
+        memory_options: keyword arguments of `memory`, whose docstring says what they do.
 
     Raises:
         ValueError: for a size below 1, or a hidden_size that the heads do not divide.
@@ -116,6 +144,7 @@ class FastWeightCore(Core):
         num_layers: int = 2,
         num_heads: int = 4,
         ff_size: int = 512,
+        **memory_options: Any,
     ) -> None:
         super().__init__(input_size, hidden_size)
         sizes = {
@@ -134,41 +163,41 @@ class FastWeightCore(Core):
             )
         self.input_proj = nn.Linear(input_size, hidden_size)
         self.layers = nn.ModuleList(
-            Layer(self.memory(hidden_size, num_heads), hidden_size, ff_size)  # type: ignore[call-arg]
+            Layer(self.memory(hidden_size, num_heads, **memory_options), hidden_size, ff_size)
             for _ in range(num_layers)
         )
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
         weight = self.input_proj.weight
         dtype = torch.promote_types(weight.dtype, torch.float32)
-        shapes = self.layers[0].memory.state_shapes()  # type: ignore[union-attr, operator]
         return tuple(
             torch.zeros(
-                len(self.layers), batch_size, *shape, dtype=dtype, device=device or weight.device
+                len(self.layers), batch_size, *part.shape, dtype=dtype, device=device or weight.device
             ).transpose(0, 1)  # each layer's share stays contiguous
-            for shape in shapes
+            for part in self.memories()[0].state_parts()
         )
 
+    def memories(self) -> list[FastWeights]:
+        """Return the memory of each layer."""
+        return [layer.memory for layer in self.layers]  # type: ignore[misc]
+
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        return self._run(x, state, reset, measure=True)
+        y, state, _ = self._run(x, state, reset)
+        return y, state
 
-    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        # A learner that cuts gradients steps too; actors, who take none, need no statistics.
-        measure = torch.is_grad_enabled()
-        y, state = self._run(x.unsqueeze(0), state, reset.unsqueeze(0), measure)
-        return y.squeeze(0), state
+    def measured_unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
+        y, state, traces = self._run(x, state, reset)
+        return y, state, measure(self.memories(), traces)
 
-    def _run(self, x: Tensor, state: State, reset: Tensor, measure: bool) -> tuple[Tensor, State]:
-        stats: Stats | None = {} if measure else None
+    def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, list[MemoryTrace]]:
         x = self.input_proj(x)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # what actors hand over from inference_mode could not be differentiated
+            # Tensors made in inference_mode, as by an actor, could not be differentiated.
             state = tuple(part.clone() if part.is_inference() else part for part in state)
         layer_states = zip(*(part.unbind(1) for part in state), strict=True)
-        next_states = []
+        traces = []
         for layer, layer_state in zip(self.layers, layer_states, strict=True):
-            x, layer_state = layer(x, layer_state, reset, stats)
-            next_states.append(layer_state)
-        if stats is not None:
-            self.stats = {name: torch.stack(values).mean() for name, values in stats.items()}
-        return x, tuple(torch.stack(parts).transpose(0, 1) for parts in zip(*next_states, strict=True))
+            x, trace = layer(x, layer_state, reset)
+            traces.append(trace)
+        next_states = zip(*(trace.after for trace in traces), strict=True)
+        return x, tuple(torch.stack(parts).transpose(0, 1) for parts in next_states), traces

@@ -1,7 +1,7 @@
-"""Observations on their way to a GPU: of a stack of frames only the newest crosses the bus.
+"""Sends observations to a GPU; of a stack of frames only the newest crosses the bus.
 
-The device keeps each environment's last stack and shifts it. Rows whose stack is no shift of the one before
-(an episode begins) are sent whole.
+The device keeps each environment's last stack and shifts it. Rows whose stack is not a shift of the previous
+one (an episode begins) are sent whole.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from torch import Tensor
 
 
 class FrameFeed:
-    """Brings observations `[B, ...]` of one actor to its device, step after step.
+    """Sends one actor's observations `[B, ...]` to its device, step after step.
 
-    Stacks are uint8 `[B, C, H, W]`, oldest frame first. Everything else is sent as it is. Copies go through
-    two pinned buffers in turn, so that the host fills one while the other is on its way.
+    Stacks are uint8 `[B, C, H, W]`, oldest frame first. Everything else is sent as it is. Copies alternate
+    between two pinned buffers, so that the host fills one while the other is being transferred.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.bytes = 0
-        """sent so far"""
+        """bytes sent so far"""
         self._host: NDArray[np.uint8] | None = None
         self._stack: Tensor
         self._buffers: list[Tensor] = []
@@ -30,11 +30,11 @@ class FrameFeed:
         self._turn = 0
 
     def __call__(self, observation: NDArray[np.generic]) -> Tensor:
-        """The observation as a tensor on the device, bit for bit."""
+        """Return the observation as a tensor on the device, bit for bit."""
         if observation.dtype != np.uint8 or observation.ndim != 4 or observation.shape[1] < 2:
             tensor = torch.from_numpy(observation)
             self.bytes += tensor.nbytes
-            return tensor.to(self.device, copy=True)  # whoever gave it may write on
+            return tensor.to(self.device, copy=True)  # the caller may reuse the array
         before, self._host = self._host, observation.astype(np.uint8, copy=True)
         if before is None or before.shape != observation.shape:
             self._stack = self._send(self._host)
@@ -57,15 +57,15 @@ class FrameFeed:
             self._sent = [torch.cuda.Event() for _ in range(2)]
         self._turn = 1 - self._turn
         buffer, sent = self._buffers[self._turn][: frames.size].view(frames.shape), self._sent[self._turn]
-        sent.synchronize()  # two steps ago: has long been done
-        buffer.numpy()[...] = frames  # torch would wake threads for it, on cores that emulate
+        sent.synchronize()  # its last transfer, two steps ago, is long finished
+        buffer.numpy()[...] = frames  # torch would use threads, whose cores emulate
         arrived = buffer.to(self.device, non_blocking=True)
         sent.record()
         return arrived
 
 
 def rows_begun(before: NDArray[np.uint8], now: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Rows `[B]` whose older frames are not the newer frames of the stack before."""
+    """Mark the rows `[B]` whose stack is not the previous one shifted by a frame."""
     old, new = before[:, 1:].reshape(len(before), -1), now[:, :-1].reshape(len(now), -1)
     if old.shape[1] % 8 == 0:  # eight pixels at a time
         old, new = old.view(np.uint64), new.view(np.uint64)

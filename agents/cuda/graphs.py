@@ -1,4 +1,4 @@
-"""Functions of tensors as CUDA graphs: one launch instead of some hundred or thousand."""
+"""Functions of tensors as CUDA graphs: one launch instead of hundreds or thousands."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ..network import Agent, AgentOutput
 Results = TypeVar("Results")
 
 _WARM_UP = 3
-"""Runs before the capture: kernels are compiled and chosen in them."""
+"""Runs before the capture, in which kernels are compiled and chosen."""
 ALONE = threading.Lock()
-"""Held by what waits for the whole device, which no capture of the process allows while it lasts: captures do
-so themselves, before they begin, and so does compiling."""
+"""Held while capturing or compiling: both synchronise the whole device, which is illegal while another thread
+captures."""
 FIRST = -1
-"""Priority of the streams of actors, whose small kernels would queue up behind whole updates."""
+"""Stream priority of actors: otherwise their small kernels would queue behind whole updates."""
 
 
 def record(
     run: Callable[[], Results], generator: torch.Generator | None = None, priority: int = 0
 ) -> tuple[Results, Callable[[], None]]:
-    """Record what `run` has the GPU do: its results, and what computes them anew, in the same memory.
+    """Capture `run` in a CUDA graph; return its outputs and a replay function that overwrites them.
 
-    `run` is called some times before, for real. `generator` is what it draws from, if not the default one.
-    `priority` is what its kernels keep, whichever stream they are launched into; the lowest goes first.
-    Raises RuntimeError if a graph cannot hold what it does: it waits for the device, for instance.
+    `run` is first called a few times for real. `generator` is the one it draws from, if not the default.
+    `priority` is that of its kernels, whichever stream the graph is launched into; lower goes first.
+    Raises RuntimeError if `run` cannot be captured, for instance because it waits for the device.
     """
     with ALONE:
         graph = torch.cuda.CUDAGraph()
@@ -40,10 +40,10 @@ def record(
         current, beside = torch.cuda.current_stream(), torch.cuda.Stream(priority=priority)
         beside.wait_stream(current)
         try:
-            with torch.cuda.stream(beside):  # which a capture that fails does not leave by itself
+            with torch.cuda.stream(beside):  # a failed capture would stay on it
                 for _ in range(_WARM_UP):
                     run()
-                # Other threads work on, and may do what this one must not.
+                # Thread-local: other threads go on, and may do what is illegal during this capture.
                 with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
                     results = run()
         finally:
@@ -54,9 +54,9 @@ def record(
 class Captured:
     """A function of tensors as one CUDA graph, for inputs of the shapes it was captured with.
 
-    Whatever else it reads or changes must stay where it is: weights that change in place are seen. What it
-    returns is overwritten by the next call. Inputs of other shapes run as without a graph; so does, with a
-    warning, what no graph can hold.
+    Whatever else it reads or writes must keep its address; weights that change in place are followed. The
+    next call overwrites its outputs. Inputs of other shapes run without the graph, and so does, with a
+    warning, a function that cannot be captured.
     """
 
     def __init__(
@@ -86,29 +86,31 @@ class Captured:
 
 
 class CapturedAct:
-    """`Agent.act`, sampling actions for one batch size with the weights as they are at each call.
+    """`Agent.act` as a CUDA graph for one batch size. It follows weights that change in place.
 
-    `generator` draws the samples, inside the graph as outside.
+    `generator` draws the actions, inside the graph as outside.
     """
 
     def __init__(
         self,
         agent: Agent,
-        frame: Tensor,
+        observation: Tensor,
         reward: Tensor,
         done: Tensor,
         state: State,
         generator: torch.Generator,
     ) -> None:
         @torch.no_grad()
-        def act(frame: Tensor, reward: Tensor, done: Tensor, *state: Tensor) -> tuple[AgentOutput, State]:
-            return agent.act(frame, reward, done, state, generator=generator)
+        def act(
+            observation: Tensor, reward: Tensor, done: Tensor, *state: Tensor
+        ) -> tuple[AgentOutput, State]:
+            return agent.act(observation, reward, done, state, generator=generator)
 
-        self._act = Captured(act, (frame, reward, done, *state), generator, FIRST)
+        self._act = Captured(act, (observation, reward, done, *state), generator, FIRST)
 
     def __call__(
-        self, frame: Tensor, reward: Tensor, done: Tensor, state: State
+        self, observation: Tensor, reward: Tensor, done: Tensor, state: State
     ) -> tuple[AgentOutput, State]:
-        """As `Agent.act`; nothing that it returns changes at the next call."""
-        output, state = self._act(frame, reward, done, *state)
+        """Do as `Agent.act`; the next call overwrites nothing that was returned."""
+        output, state = self._act(observation, reward, done, *state)
         return AgentOutput(*(x.clone() for x in output)), tuple(x.clone() for x in state)

@@ -1,4 +1,4 @@
-"""Numbers on their way from a GPU: nobody waits for them before somebody looks."""
+"""GPU scalars that are copied to the host asynchronously; the first read waits for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Late(Mapping[str, float]):
-    """What `read` gives; the first look at any of it calls `read`, which may wait. Pickled as a dict."""
+    """A mapping computed by `read`, which may block, when it is first looked at. Pickled as a dict."""
 
     def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
         self._read: Callable[[], Mapping[str, float]] | None = read
@@ -18,7 +18,7 @@ class Late(Mapping[str, float]):
     def _look(self) -> Mapping[str, float]:
         if self._read is not None:
             self._values = self._read()
-            self._read = None  # and with it the memory that it reads from
+            self._read = None  # frees the memory that it holds
         return self._values
 
     def __getitem__(self, name: str) -> float:
@@ -35,17 +35,17 @@ class Late(Mapping[str, float]):
 
 
 def send(scalars: Mapping[str, Tensor]) -> Late:
-    """Start to bring scalars to the host, as they are after what the current stream has to do so far."""
+    """Start to copy scalars to the host, with the values they have after the stream's queued work."""
     names = list(scalars)
     values = torch.stack([value.detach().to(torch.float32) for value in scalars.values()])
     if not values.is_cuda:
         return Late(lambda: dict(zip(names, values.tolist(), strict=True)))
-    arrived = torch.cuda.Event(blocking=True)  # waiting leaves the core to the emulators
-    there = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
+    arrived = torch.cuda.Event(blocking=True)  # whoever waits leaves its core to the emulators
+    host = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
     arrived.record(torch.cuda.current_stream(values.device))
 
     def read() -> dict[str, float]:
         arrived.synchronize()
-        return dict(zip(names, there.tolist(), strict=True))
+        return dict(zip(names, host.tolist(), strict=True))
 
     return Late(read)

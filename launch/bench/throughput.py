@@ -166,8 +166,8 @@ def _inference(one: Trainer | Worker, seconds: float) -> float:
     def work() -> int:
         nonlocal state
         with torch.no_grad(), actor.agent.at_rest():
-            for frame, reward, done in zip(unroll.frame, unroll.reward, unroll.done, strict=True):
-                output, state = actor.act(frame, reward, done, state)
+            for observation, reward, done in zip(unroll.observation, unroll.reward, unroll.done, strict=True):
+                output, state = actor.act(observation, reward, done, state)
                 output.action.cpu()
         return unroll.done.numel()
 

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...agents import AgentOutput
+from ...cores import State
 from ...envs.checks import environment_seeds
 from ..errors import RunError
 from .bootstrap import bootstrap_interval
 from .processes import play_side_by_side
-
-State = tuple[Tensor, ...]
 
 
 class Player(Protocol):
@@ -28,7 +27,7 @@ class Player(Protocol):
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State: ...
 
     def act(
-        self, frame: Tensor, reward: Tensor, done: Tensor, state: State, greedy: bool = False
+        self, observation: Tensor, reward: Tensor, done: Tensor, state: State, greedy: bool = False
     ) -> tuple[AgentOutput, State]: ...
 
 
@@ -43,7 +42,7 @@ class RandomAgent:
 
     def act(
         self,
-        frame: Tensor,
+        observation: Tensor,
         reward: Tensor,
         done: Tensor,
         state: State,
@@ -220,9 +219,9 @@ class Part:
             state = agent.initial_state(count, device)
             active = np.full(count, self.episodes > 0)
             while active.any():
-                frame = torch.from_numpy(observation).to(device)
+                seen = torch.from_numpy(observation).to(device)
                 with torch.inference_mode():
-                    output, state = agent.act(frame, reward, done, state, greedy=True)
+                    output, state = agent.act(seen, reward, done, state, greedy=True)
                     actions = output.action.cpu().numpy() if game.greedy else self._draw(output.policy_logits)
                 observation, rewards, terminated, truncated, infos = env.step(actions)
                 over = terminated | truncated

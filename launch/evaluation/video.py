@@ -76,8 +76,8 @@ def play_game(agent: Agent, env: VectorEnv, seed: int, greedy: bool, max_steps: 
         with watch_memory(agent.core) as memory, torch.inference_mode():
             while len(trace.actions) < max_steps:
                 trace.begins.append(bool(done))
-                frame = torch.from_numpy(observation).to(device)
-                output, state = agent.act(frame, reward, done, state, greedy, generator)
+                seen = torch.from_numpy(observation).to(device)
+                output, state = agent.act(seen, reward, done, state, greedy, generator)
                 before = infos["game_frames"][0]
                 observation, rewards, terminated, truncated, infos = env.step(output.action.cpu().numpy())
                 total += float(rewards[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem, find_checkpoints
+from ...agents.make_executor import make_executor
 from ...cores import Core
 from ..config import TrainConfig
 from ..errors import UsageError
@@ -198,9 +200,12 @@ def make_learner(agent: Agent, config: TrainConfig, total_steps: int) -> Learner
     return Learner(
         agent,
         learner_config(config, total_steps),
-        # Warming up draws random numbers, so that a resume would not repeat what a graph did.
-        capture=not config.deterministic,
-        compile=compiles(config, agent.policy.weight.device),
+        partial(
+            make_executor,
+            # Warming up draws random numbers, so that a resume would not repeat what a graph did.
+            capture=not config.deterministic,
+            compile=compiles(config, agent.policy.weight.device),
+        ),
     )
 
 

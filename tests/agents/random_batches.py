@@ -1,4 +1,4 @@
-"""Small learners, random batches for them, and whether two learners are the same."""
+"""Small learners, random batches for them, and a comparison of two learners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CORES = sorted({*core_names()} - {"rdn_large"})  # which is rdn, and slow
 
 def make_batch(agent: Agent, forced_share: float = 0.2, columns: int = B) -> Unroll:
     return Unroll(
-        frame=torch.randn(T + 1, columns, 5),
+        observation=torch.randn(T + 1, columns, 5),
         reward=torch.randn(T + 1, columns) * 2,
         done=torch.rand(T + 1, columns) < 0.2,
         action=torch.randint(A, (T, columns)),
@@ -37,7 +37,7 @@ def make_learner(core: str = "lstm", **config) -> Learner:
 
 
 def make_clipping_learner(core: str = "lstm", **config) -> tuple[Learner, Unroll]:
-    """A learner, and a batch whose gradient it clips to half of its norm."""
+    """Make a learner, and a batch whose gradient it clips to half of its norm."""
     learner = make_learner(core, **config)
     batch = make_batch(learner.agent)
     norm = Learner(copy.deepcopy(learner.agent), learner.config).update(batch)["grad_norm"]
@@ -45,14 +45,14 @@ def make_clipping_learner(core: str = "lstm", **config) -> tuple[Learner, Unroll
 
 
 def nan_reward(batch: Unroll) -> Unroll:
-    """The batch with a reward that is not a number."""
+    """Return the batch with a NaN among its rewards."""
     reward = batch.reward.clone()
     reward[2, 1] = math.nan
     return replace(batch, reward=reward)
 
 
 def memory(one: Learner) -> list[Tensor]:
-    """All that an update changes."""
+    """Return all that an update changes."""
     states = (one.optimizer.state[p] for p in one.agent.parameters() if p in one.optimizer.state)
     return [*one.agent.parameters(), *(x for state in states for x in state.values())]
 

@@ -1,7 +1,7 @@
-"""A CUDA graph's stand-in on a CPU: a tape of torch's operations, played again on the same memory.
+"""A stand-in for CUDA graphs on a CPU: a tape of torch's operations, replayed on the same memory.
 
-As with a graph, no Python runs when it is played, what the host knew when it was recorded is frozen, the host
-may read nothing while it is recorded, and what was in the memory of its results before is worth nothing.
+As with a graph, a replay runs no Python, whatever the host knew at the recording is frozen, the host may read
+nothing during the recording, and former contents of the results' memory are lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _READ_BY_THE_HOST = (ops._local_scalar_dense.default, ops.nonzero.default, ops.e
 
 
 class Tape(TorchDispatchMode):
-    """Records what is done inside it."""
+    """Records the operations inside its context."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Tape(TorchDispatchMode):
 def record(
     run: Callable[[], Results], generator: torch.Generator | None = None, priority: int = 0
 ) -> tuple[Results, Callable[[], None]]:
-    """In place of `captured.record`."""
+    """Replace `graphs.record`."""
     run()
     run()
     with Tape() as tape:

@@ -23,15 +23,15 @@ def test_actions_rewards_and_dones_belong_together(seed: int) -> None:
     actor = make_actor(seed=seed)
     unroll = actor.collect()
     expected = CountingEnv((3, 4, 50))
-    frame, _ = expected.reset()
+    observation, _ = expected.reset()
     reward, done = np.zeros(3), np.ones(3, bool)
     for t in range(T):
-        np.testing.assert_array_equal(unroll.frame[t], frame)
+        np.testing.assert_array_equal(unroll.observation[t], observation)
         np.testing.assert_allclose(unroll.reward[t], reward, rtol=1e-6)
         np.testing.assert_array_equal(unroll.done[t], done)
-        frame, reward, done, _, info = expected.step(unroll.action[t].numpy())
+        observation, reward, done, _, info = expected.step(unroll.action[t].numpy())
         np.testing.assert_array_equal(unroll.forced[t], info["forced"])
-    np.testing.assert_array_equal(unroll.frame[T], frame)
+    np.testing.assert_array_equal(unroll.observation[T], observation)
     np.testing.assert_allclose(unroll.reward[T], reward, rtol=1e-6)
     np.testing.assert_array_equal(unroll.done[T], done)
     assert unroll.done[:, 0].tolist() == [True, False, False, True, False, False]
@@ -43,13 +43,14 @@ def test_unrolls_overlap_by_one_observation_and_no_state_is_lost(seed: int) -> N
     """Two unrolls replayed as one from the first state give the recorded behaviour logits."""
     actor = make_actor(seed=seed)
     first, second = actor.collect(), actor.collect()
-    for name in ("frame", "reward", "done"):
+    for name in ("observation", "reward", "done"):
         torch.testing.assert_close(getattr(first, name)[T], getattr(second, name)[0])
     both = [
-        torch.cat([getattr(u, name)[:T] for u in (first, second)]) for name in ("frame", "reward", "done")
+        torch.cat([getattr(u, name)[:T] for u in (first, second)])
+        for name in ("observation", "reward", "done")
     ]
     with torch.no_grad():
-        output, _ = actor.agent.unroll(*both, first.state)
+        output, *_ = actor.agent.unroll(*both, first.state)
     recorded = torch.cat([first.behavior_logits, second.behavior_logits])
     torch.testing.assert_close(output.policy_logits, recorded, rtol=1e-4, atol=1e-5)
     assert any((part != 0).any() for part in second.state)
@@ -93,7 +94,8 @@ def test_weights_are_cast_once_an_unroll_and_new_ones_are_seen(seed: int) -> Non
         # Those of the stem: weight and bias of two layers.
         assert casts.count == 4 * (version + 1)
         with torch.no_grad():
-            output, _ = agent.unroll(unroll.frame[:T], unroll.reward[:T], unroll.done[:T], unroll.state)
+            seen = unroll.observation[:T], unroll.reward[:T], unroll.done[:T]
+            output, *_ = agent.unroll(*seen, unroll.state)
         torch.testing.assert_close(unroll.behavior_logits, output.policy_logits, rtol=1e-3, atol=1e-4)
         for parameter in agent.parameters():
             parameter.data.mul_(1.5)
@@ -149,6 +151,6 @@ def test_deterministic_state_brings_an_actor_back(seed: int) -> None:
     two.load_state_dict(saved)
     for unroll in expected:
         again = two.collect()
-        for name in ("frame", "reward", "done", "action", "behavior_logits"):
+        for name in ("observation", "reward", "done", "action", "behavior_logits"):
             assert torch.equal(getattr(unroll, name), getattr(again, name)), name
         assert all(torch.equal(a, b) for a, b in zip(unroll.state, again.state, strict=True))

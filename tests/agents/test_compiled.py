@@ -1,7 +1,7 @@
-"""What `torch.compile` makes of an update is that update, compiled once; where it fails, nothing is lost.
+"""Compiled updates equal the plain ones and are compiled only once; where compiling fails, nothing is lost.
 
-Most cases trace and differentiate as everywhere, but have PyTorch compute what was traced ("aot_eager"): that
-is exact, and quick. cuda/test_graphs.py has what needs a GPU.
+Most cases use the backend "aot_eager", which traces and differentiates like the others but runs the trace in
+PyTorch: exact, and quick. cuda/test_graphs.py has what needs a GPU.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from random_batches import CORES, B, assert_same, make_batch, make_learner, memory, nan_reward
 
-from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll, learner
+from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll
+from deltabeast.agents.compiled import Compiled
+from deltabeast.agents.cuda.enqueued import Enqueued
+from deltabeast.agents.make_executor import make_executor
 from deltabeast.kernels import Rule
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training import plan
@@ -37,10 +41,18 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     torch.compiler.set_stance("default")
 
 
-def compiled(plain: Learner, capture: bool = True) -> Learner:
-    twin = Learner(copy.deepcopy(plain.agent), plain.config, capture, compile=True)
+make_compiled = partial(make_executor, compile=True)
+
+
+def compiled(plain: Learner, make: Any = make_compiled) -> Learner:
+    twin = Learner(copy.deepcopy(plain.agent), plain.config, make)
     twin.load_state_dict(copy.deepcopy(plain.state_dict()))
     return twin
+
+
+def is_compiled(twin: Learner) -> bool:
+    """Whether it has not fallen back on the loss as it stands."""
+    return twin.loss_function != twin.loss
 
 
 def assert_compiled_once(plain: Learner, batches: list[Unroll]) -> None:
@@ -50,7 +62,7 @@ def assert_compiled_once(plain: Learner, batches: list[Unroll]) -> None:
         assert twin.update(batch) == plain.update(batch)
         assert_same(twin, plain)
         torch.compiler.set_stance("fail_on_recompile")
-    assert twin._compiles
+    assert is_compiled(twin)
 
 
 @pytest.mark.parametrize("core", CORES)
@@ -64,7 +76,7 @@ def test_compiled_updates_are_the_plain_ones(core: str, backend: str, seed: int)
 def test_loops_in_pytorch_are_left_out(
     core: str, backend: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Where no kernel in one piece serves, loops look at the resets: other ones must compile nothing anew."""
+    """Without a fused kernel, loops depend on the resets: other resets must not recompile anything."""
     monkeypatch.setattr(Rule, "fused_for", lambda rule, inputs: None)
     plain = make_learner(core)
     batches = [make_batch(plain.agent) for _ in range(4)]
@@ -75,7 +87,7 @@ def test_loops_in_pytorch_are_left_out(
 
 
 def test_loops_over_steps_are_left_out(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """A graph of fifty steps takes minutes to compile; what stands around them is compiled."""
+    """A graph of fifty steps takes minutes to compile; the code around the loop is compiled."""
     code = ""
 
     def note(graph: torch.fx.GraphModule, inputs: object) -> Any:
@@ -107,7 +119,7 @@ def test_images_and_autocast(stem: str, backend: str, seed: int) -> None:
     for _ in range(2):
         batch = make_batch(agent, columns=2)
         frame = torch.randint(256, (*batch.done.shape, 4, 84, 84), dtype=torch.uint8)
-        batch = replace(batch, frame=frame)
+        batch = replace(batch, observation=frame)
         assert twin.update(batch) == pytest.approx(plain.update(batch), rel=1e-2, abs=1e-3)
     for p, q in zip(twin.agent.parameters(), agent.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-2, atol=1e-4)
@@ -116,7 +128,7 @@ def test_images_and_autocast(stem: str, backend: str, seed: int) -> None:
 @pytest.mark.skipif(not shutil.which(CXX), reason=f"no C++ compiler ({CXX})")
 @pytest.mark.parametrize("backend", ["inductor"], indirect=True)
 def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
-    """Also where a batch is not finite: nothing changes, the culprit is named, and learning goes on."""
+    """Also for a non-finite batch: nothing changes, the culprit is named, and learning goes on."""
     plain = make_learner("rdn", learning_rate=0.01)
     twin = compiled(plain)
     for update in range(4):
@@ -129,13 +141,13 @@ def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
         assert twin.update(batch) == pytest.approx(plain.update(batch), rel=1e-3, abs=1e-4)
         for x, y in zip(memory(twin), memory(plain), strict=True):
             torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-5)
-    assert twin._compiles
+    assert is_compiled(twin)
 
 
 def test_compiling_leaves_no_nodes_of_the_gradients_behind(backend: str, seed: int) -> None:
-    """A node of autograd's belongs to the stream that it was made on; captures have streams of their own."""
+    """An autograd node belongs to the stream it was made on; captures have streams of their own."""
     twin = compiled(make_learner("lstm"))
-    parameters, evaluate = list(twin.agent.parameters()), twin._evaluate
+    parameters, evaluate = list(twin.agent.parameters()), twin.loss_function
 
     def nodes() -> list[dict[Any, Any]]:
         return [torch.autograd.graph.get_gradient_edge(p).node.metadata for p in parameters]
@@ -146,7 +158,7 @@ def test_compiling_leaves_no_nodes_of_the_gradients_behind(backend: str, seed: i
             node["made before"] = True
         return result
 
-    twin._evaluate = marking
+    twin.loss_function = marking
     gc.disable()
     try:
         twin.backward(make_batch(twin.agent))
@@ -164,16 +176,13 @@ def test_the_first_batch_may_be_the_one_that_is_not_finite(backend: str, seed: i
     batch = make_batch(plain.agent)
     assert twin.update(batch) == plain.update(batch)
     assert_same(twin, plain)
-    assert twin._compiles
+    assert is_compiled(twin)
 
 
-def test_nobody_waits_for_compiled_updates_either(
-    backend: str, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """As on a GPU: the host sees a batch that is not finite late, and goes on where it left no trace."""
+def test_compiled_updates_are_enqueued_too(backend: str, seed: int) -> None:
+    """As on a GPU: the host notices a non-finite batch late, and goes on as if it had not been."""
     plain = make_learner("rdn")
-    monkeypatch.setattr(learner, "_enqueues", lambda device: True)
-    twin = compiled(plain, capture=False)
+    twin = compiled(plain, lambda learner: Enqueued(learner, Compiled(learner), capture=False))
     for update in range(3):
         batch = make_batch(plain.agent)
         if update != 1:
@@ -184,7 +193,7 @@ def test_nobody_waits_for_compiled_updates_either(
             twin.update(batch)
         assert_same(twin, plain)
     assert_same(twin, plain)
-    assert twin._compiles
+    assert is_compiled(twin)
 
 
 @pytest.mark.parametrize("half", ["loss", "rmsprop_if"])
@@ -222,7 +231,7 @@ def test_who_compiles(
     compile: Any, deterministic: bool, device: str, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, bool] = {}
-    monkeypatch.setattr(plan, "Learner", lambda agent, config, **options: asked.update(options))
+    monkeypatch.setattr(plan, "Learner", lambda agent, config, executor: asked.update(executor.keywords))
     agent = make_learner("feedforward").agent
     monkeypatch.setattr(torch.Tensor, "device", torch.device(device))
     plan.make_learner(agent, TrainConfig(compile=compile, deterministic=deterministic), 100)

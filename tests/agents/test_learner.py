@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from random_batches import B, T, make_batch, make_clipping_learner, make_learner
+from torch import Tensor
 
-from deltabeast.agents import Agent, Learner, NonFiniteError, join, split
+from deltabeast.agents import Agent, Bptt, Learner, NonFiniteError, join, split
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:
@@ -23,7 +26,7 @@ def test_the_loss_is_the_published_one(seed: int) -> None:
     batch = make_batch(learner.agent)
     loss, metrics = learner.loss(batch)
     with torch.no_grad():
-        output, _ = learner.agent.unroll(batch.frame, batch.reward, batch.done, batch.state)
+        output, *_ = learner.agent.unroll(batch.observation, batch.reward, batch.done, batch.state)
     logits, values = output.policy_logits.double().numpy(), output.baseline.double().numpy()
     action, forced = batch.action.numpy()[..., None], batch.forced.numpy()
     target = log_softmax(logits[:-1])
@@ -55,7 +58,7 @@ def test_targets_are_constants_of_the_gradient(seed: int) -> None:
     loss, _ = learner.loss(batch)
     loss.backward()
     with torch.no_grad():
-        output, _ = learner.agent.unroll(batch.frame, batch.reward, batch.done, batch.state)
+        output, *_ = learner.agent.unroll(batch.observation, batch.reward, batch.done, batch.state)
     values = output.baseline
     discounts = 0.99 * (~batch.done[1:]).float()
     target, targets = values[T], []
@@ -123,11 +126,30 @@ def test_the_share_of_forced_steps_is_a_metric(seed: int) -> None:
     assert learner.update(batch)["forced_share"] == pytest.approx(1 / len(batch.forced))
 
 
+@pytest.mark.parametrize("bptt", ["full", "per_step"])
+def test_a_cores_own_statistics_are_metrics(bptt: Bptt, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Of an unroll or, where gradients are cut, of its last step."""
+    learner = make_learner("delta_net", bptt=bptt)
+    core, batch = learner.agent.core, make_batch(learner.agent)
+    unroll = core.measured_unroll
+
+    def measured(x: Tensor, *rest: Any) -> Any:
+        y, state, _ = unroll(x, *rest)
+        return y, state, {"steps_seen": torch.tensor(float(len(x))), "last": x[-1].detach().mean()}
+
+    monkeypatch.setattr(core, "measured_unroll", measured)
+    x = learner.agent._core_input(batch.observation[-1], batch.reward[-1])
+    metrics = learner.update(batch)
+    assert metrics["steps_seen"] == (T + 1 if bptt == "full" else 1)
+    assert metrics["last"] == pytest.approx(float(x.detach().mean()), rel=1e-4, abs=1e-6)
+    assert "write_strength" not in metrics
+
+
 def test_fresh_data_is_on_policy(seed: int) -> None:
     learner = make_learner("rdn", bptt="full")
     batch = make_batch(learner.agent, forced_share=0.0)
     with torch.no_grad():
-        output, _ = learner.agent.unroll(batch.frame, batch.reward, batch.done, batch.state)
+        output, *_ = learner.agent.unroll(batch.observation, batch.reward, batch.done, batch.state)
     batch.behavior_logits.copy_(output.policy_logits[:-1])
     assert learner.update(batch)["log_rho_abs_max"] < 1e-5
     assert learner.update(batch)["log_rho_abs_max"] > 1e-5
@@ -188,11 +210,14 @@ def test_split_and_join_are_inverse_and_lose_no_episode(seed: int) -> None:
     parts = split(whole, 2)
     assert [part.columns() for part in parts] == [2, 2, 2]
     again = join(parts)
-    for name in ("frame", "reward", "done", "action", "behavior_logits", "forced"):
-        assert torch.equal(getattr(whole, name), getattr(again, name)), name
-    assert all(torch.equal(a, b) for a, b in zip(whole.state, again.state, strict=True))
+    for a, b in zip(whole.tensors(), again.tensors(), strict=True):
+        assert torch.equal(a, b)
     assert again.episodes == whole.episodes
-    assert torch.equal(parts[1].frame, whole.frame[:, 2:4])
+    for field in fields(whole):
+        value, part = getattr(whole, field.name), getattr(parts[1], field.name)
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(part, value[:, 2:4]), field.name
+    assert all(torch.equal(part, value[2:4]) for part, value in zip(parts[1].state, whole.state, strict=True))
 
 
 def test_an_update_may_be_shared_out(seed: int) -> None:

@@ -47,12 +47,12 @@ def test_acting_and_learning_give_the_same_logits(core: str, seed: int) -> None:
     """With equal weights V-trace's ratios are 1: T acts equal one unroll, resets and state included."""
     agent = small_agent(core)
     T, B = 9, 3
-    frame, reward, done = torch.randn(T, B, 7), torch.randn(T, B) * 3, torch.rand(T, B) < 0.3
+    observation, reward, done = torch.randn(T, B, 7), torch.randn(T, B) * 3, torch.rand(T, B) < 0.3
     state = initial = tuple(torch.randn_like(part) for part in agent.initial_state(B))
     with torch.no_grad():
-        unrolled, last = agent.unroll(frame, reward, done, initial)
+        unrolled, last, _ = agent.unroll(observation, reward, done, initial)
         for t in range(T):
-            output, state = agent.act(frame[t], reward[t], done[t], state)
+            output, state = agent.act(observation[t], reward[t], done[t], state)
             torch.testing.assert_close(output.policy_logits, unrolled.policy_logits[t], rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(output.baseline, unrolled.baseline[t], rtol=1e-4, atol=1e-5)
     for stepped, whole in zip(state, last, strict=True):
@@ -63,25 +63,27 @@ def test_acting_and_learning_give_the_same_logits(core: str, seed: int) -> None:
 def test_the_stems_read_uint8_frames(stem: str, seed: int) -> None:
     """Frames are divided by 255 and the features do not depend on the batch around them."""
     agent = Agent(AgentSpec((4, 36, 36) if stem == "residual" else ATARI, 6, core="feedforward", stem=stem))
-    frame = torch.randint(0, 256, (5, *agent.spec.observation_shape), dtype=torch.uint8)
+    observation = torch.randint(0, 256, (5, *agent.spec.observation_shape), dtype=torch.uint8)
     with torch.no_grad():
-        features = agent.stem(frame)
-        scaled = torch.relu(agent.stem.norm(agent.stem.fc(agent.stem.trunk(frame.float() / 255).flatten(1))))
+        features = agent.stem(observation)
+        scaled = torch.relu(
+            agent.stem.norm(agent.stem.fc(agent.stem.trunk(observation.float() / 255).flatten(1)))
+        )
         torch.testing.assert_close(features, scaled, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(agent.stem(frame[2:3])[0], features[2], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(agent.stem(observation[2:3])[0], features[2], rtol=1e-4, atol=1e-5)
     assert features.shape == (5, 256) and (features.std(0) > 0).any()
 
 
 def test_the_small_stem_embeds_each_value_of_each_channel(seed: int) -> None:
     agent = Agent(AgentSpec((3, 2, 5), 6, core="feedforward", stem="small"))
-    frame = torch.randint(0, 256, (4, 3, 2, 5), dtype=torch.uint8)
+    observation = torch.randint(0, 256, (4, 3, 2, 5), dtype=torch.uint8)
     table = agent.stem.embedding.weight.view(3, 256, 16)
     with torch.no_grad():
         pixels = torch.zeros(4, 16, 2, 5)
         for n, channel, y, x in itertools.product(range(4), range(3), range(2), range(5)):
-            pixels[n, :, y, x] += table[channel, frame[n, channel, y, x].long()]
+            pixels[n, :, y, x] += table[channel, observation[n, channel, y, x].long()]
         features = torch.relu(agent.stem.fc(torch.relu(agent.stem.conv(pixels)).flatten(1)))
-        torch.testing.assert_close(agent.stem(frame), features, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(agent.stem(observation), features, rtol=1e-4, atol=1e-5)
     assert features.shape == (4, 256)
 
 
@@ -95,10 +97,10 @@ def test_the_size_of_an_image_chooses_its_stem() -> None:
 
 def test_the_last_reward_is_an_input_and_is_clamped(seed: int) -> None:
     agent = small_agent("feedforward")
-    frame, done = torch.randn(1, 7), torch.zeros(1, dtype=torch.bool)
+    observation, done = torch.randn(1, 7), torch.zeros(1, dtype=torch.bool)
 
     def value(reward: float) -> float:
-        output, _ = agent.act(frame, torch.tensor([reward]), done, ())
+        output, _ = agent.act(observation, torch.tensor([reward]), done, ())
         return float(output.baseline.detach())
 
     assert value(1.0) == value(50.0) != value(0.0) != value(-1.0) == value(-7.0)
@@ -106,15 +108,15 @@ def test_the_last_reward_is_an_input_and_is_clamped(seed: int) -> None:
 
 def test_actions_are_drawn_from_the_policy_and_greedy_takes_the_best(seed: int) -> None:
     agent = small_agent("feedforward")
-    frame = torch.randn(1, 7).expand(40_000, 7)
+    observation = torch.randn(1, 7).expand(40_000, 7)
     reward, done = torch.zeros(40_000), torch.zeros(40_000, dtype=torch.bool)
     with torch.no_grad():
         agent.policy.weight.mul_(10)
-        output, _ = agent.act(frame, reward, done, ())
+        output, _ = agent.act(observation, reward, done, ())
         policy = output.policy_logits[0].softmax(-1)
         share = torch.bincount(output.action, minlength=5) / 40_000
         torch.testing.assert_close(share, policy, atol=0.015, rtol=0.0)
-        greedy, _ = agent.act(frame[:1], reward[:1], done[:1], (), greedy=True)
+        greedy, _ = agent.act(observation[:1], reward[:1], done[:1], (), greedy=True)
     assert greedy.action.item() == policy.argmax()
 
 
@@ -134,21 +136,21 @@ def test_per_step_cuts_the_memorys_gradient_and_full_does_not(seed: int) -> None
     T, B = 4, 2
     done = torch.zeros(T, B, dtype=torch.bool)
     for bptt, flows in (("full", True), ("per_step", False)):
-        frame = torch.randn(T, B, 7, requires_grad=True)
-        output, _ = agent.unroll(frame, torch.zeros(T, B), done, agent.initial_state(B), bptt=bptt)
-        (gradient,) = torch.autograd.grad(output.baseline[-1].sum(), frame)
+        observation = torch.randn(T, B, 7, requires_grad=True)
+        output, *_ = agent.unroll(observation, torch.zeros(T, B), done, agent.initial_state(B), bptt=bptt)
+        (gradient,) = torch.autograd.grad(output.baseline[-1].sum(), observation)
         assert bool((gradient[0] != 0).any()) == flows
         assert (gradient[-1] != 0).any()
 
 
 def test_bfloat16_is_the_stems_alone(seed: int) -> None:
     agent = Agent(AgentSpec(ATARI, 6, core="rdn", stem="nature"))
-    frame = torch.randint(0, 256, (3, *ATARI), dtype=torch.uint8)
+    observation = torch.randint(0, 256, (3, *ATARI), dtype=torch.uint8)
     rest = torch.zeros(3), torch.ones(3, dtype=torch.bool), agent.initial_state(3)
     with torch.no_grad():
-        full, _ = agent.act(frame, *rest, greedy=True)
+        full, _ = agent.act(observation, *rest, greedy=True)
         agent.autocast_dtype = torch.bfloat16
-        half, state = agent.act(frame, *rest, greedy=True)
+        half, state = agent.act(observation, *rest, greedy=True)
     assert half.policy_logits.dtype == torch.float32 and {part.dtype for part in state} == {torch.float32}
     assert not torch.equal(full.policy_logits, half.policy_logits)
     torch.testing.assert_close(full.policy_logits, half.policy_logits, atol=0.02, rtol=0.05)

@@ -50,7 +50,7 @@ def test_logits_over_an_unroll_with_resets(core: str, _: int, seed: int) -> None
     state, their_state = random_state(agent, core, B)
     expected, baselines, last = reference.unroll(weights, heads, frame, reward, done, their_state)
     with torch.no_grad():
-        output, our_last = agent.unroll(frame, reward, done, state)
+        output, our_last, _ = agent.unroll(frame, reward, done, state)
     scale = max(1.0, float(expected.abs().max()))
     assert (output.policy_logits - expected).abs().max() < 1e-4 * scale
     assert (output.baseline - baselines).abs().max() < 1e-4 * max(1.0, float(baselines.abs().max()))

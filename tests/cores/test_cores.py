@@ -11,7 +11,8 @@ import torch
 from fastweight_helpers import RESET_PATTERNS, assert_near, integer, make_reset
 from torch import Tensor
 
-from deltabeast.cores import Core, State, core_names, make_core
+from deltabeast.cores import Core, FastWeightCore, State, StatePart, core_names, make_core
+from deltabeast.cores.delta_net import DeltaMemory
 
 SMALL = {"hidden_size": 16, "num_heads": 2, "ff_size": 24}
 OPTIONS: dict[str, dict[str, int]] = {
@@ -131,7 +132,7 @@ def test_per_step_cuts_the_gradient_of_fast_weights_and_unroll_does_not(name: st
     x, state, reset = random_input(core, 5, 2), core.initial_state(2), make_reset("none", 5, 2)
     (full,) = torch.autograd.grad(core.unroll(x, state, reset)[0][-1].sum(), x)
     state = tuple(part.requires_grad_() for part in core.initial_state(2))
-    y, end = core.unroll_per_step(x, state, reset)
+    y, end, _ = core.unroll_per_step(x, state, reset)
     (cut,) = torch.autograd.grad(y[-1].sum(), x, retain_graph=True)
     assert_near("y", y, core.unroll(x, state, reset)[0], 1e-11)
     assert all(full[t].any() for t in range(5))
@@ -165,9 +166,54 @@ def test_per_step_leaves_a_core_of_ones_own_whole_unless_it_declares_fast_weight
     for kind, first in ((Own, 0.5**3), (OwnFastWeights, 0.0)):
         x = torch.randn(4, 2, 3, requires_grad=True)
         core = kind(3, 3)
-        y, _ = core.unroll_per_step(x, core.initial_state(2), make_reset("none", 4, 2))
+        y, *_ = core.unroll_per_step(x, core.initial_state(2), make_reset("none", 4, 2))
         (grad,) = torch.autograd.grad(y[-1].sum(), x)
         assert (grad[0] == first).all() and (grad[-1] == 1).all()
+
+
+class WindowMemory(DeltaMemory):
+    """Delta Net's memory that also reads the mean of its last values.
+
+    Args:
+        window: how many values it holds.
+    """
+
+    def __init__(self, hidden_size: int, num_heads: int, window: int = 2) -> None:
+        super().__init__(hidden_size, num_heads)
+        self.window = window
+
+    def state_parts(self) -> tuple[StatePart, ...]:
+        return (*super().state_parts(), StatePart("cache", (self.window, self.num_heads, self.head_size)))
+
+    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y, (W,) = super().unroll(parts, state[:1], reset)
+        outputs, cache = [], state[1]
+        for v_t, reset_t in zip(parts[2], reset, strict=True):
+            kept = cache.masked_fill(reset_t.view(-1, 1, 1, 1), 0)
+            cache = torch.cat((kept[:, 1:], v_t.unsqueeze(1)), 1)
+            outputs.append(cache.mean(1))
+        return y + torch.stack(outputs), (W, cache)
+
+
+class Window(FastWeightCore):
+    """A core with a memory that has an option, and state that is no fast weights."""
+
+    memory = WindowMemory
+
+
+def test_a_memory_has_options_and_state_of_other_kinds(seed: int) -> None:
+    """Norms are those of fast weights alone, whatever shape other state has; all of it is cut."""
+    core = Window(7, **SMALL, window=3).double()
+    assert [memory.window for memory in core.memories()] == [3, 3]
+    assert [part.shape[2:] for part in core.initial_state(4)] == [(2, 8, 8), (3, 2, 8)]
+    x, reset = random_input(core, 5, 2), make_reset("random", 5, 2)
+    state = random_state(core, 2)
+    y, end, stats = core.measured_unroll(x, state, reset)
+    torch.testing.assert_close(stats["fast_weight_norm"], end[0].norm(dim=(-2, -1)).mean().detach())
+    assert_near("y", by_steps(core, x, state, reset)[0], y, 1e-11)
+    y, *_ = core.unroll_per_step(x, state, make_reset("none", 5, 2))
+    (cut,) = torch.autograd.grad(y[-1].sum(), x)
+    assert not cut[:-1].any() and cut[-1].any()
 
 
 @pytest.mark.parametrize("name", core_names())
@@ -255,8 +301,7 @@ def test_learner_takes_over_from_inference_mode(name: str, seed: int) -> None:
 def test_stats(name: str, seed: int) -> None:
     core = small(name)
     x, state, reset = random_input(core, 6, 2), random_state(core, 2), make_reset("random", 6, 2)
-    _, end = core.unroll(x, state, reset)
-    stats = core.stats
+    _, end, stats = core.measured_unroll(x, state, reset)
     matrices = torch.cat([part.flatten(0, 2) for part in end if part.dim() == 5])
     torch.testing.assert_close(stats["fast_weight_norm"], matrices.norm(dim=(-2, -1)).mean().detach())
     expected = {"fast_weight_norm"} | {n for n in stats if n.endswith("write_strength")}
@@ -266,8 +311,8 @@ def test_stats(name: str, seed: int) -> None:
     assert all(value.shape == () and not value.requires_grad for value in stats.values())
     strengths = []
     for t in range(6):  # the mean over an unroll is the mean of its steps
-        _, state = core.unroll(x[t : t + 1], state, reset[t : t + 1])
-        strengths.append({n: v for n, v in core.stats.items() if n.endswith("strength")})
+        _, state, step = core.measured_unroll(x[t : t + 1], state, reset[t : t + 1])
+        strengths.append({n: v for n, v in step.items() if n.endswith("strength")})
     for key in strengths[0]:
         torch.testing.assert_close(stats[key], torch.stack([s[key] for s in strengths]).mean())
         assert 0 < stats[key] < 1

@@ -21,7 +21,7 @@ import torch.multiprocessing  # teaches pickle to send tensors in shared memory 
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from ....agents import Actor, Agent, NonFiniteError, Part
+from ....agents import Actor, Agent, Contribution, NonFiniteError
 from ....agents.weights import SharedWeights
 from ....envs import make_vector_env
 from ...config import TrainConfig
@@ -44,26 +44,26 @@ class Worker:
         self.share = config
         self.agent = agent
         self.device = torch.device("cpu")
-        self.learner = make_learner(agent, config, total_steps=1)  # it takes no step
+        self.learner = make_learner(agent, config, total_steps=1)  # it never steps
         self.weights = SharedWeights()
         env = make_env(config, threads)
         self.actors = [Actor(env, agent, self.weights, config.unroll_length, seed=config.seed * 1000 + index)]
         self._gradients = gradients
         self._batches = iter(Lockstep(self.actors, config.batch_size))
 
-    def update(self, version: int) -> Part:
+    def update(self, version: int) -> Contribution:
         """Act with the weights of `version`, and leave the gradients of this share in shared memory."""
         self.weights.version = self.learner.version = version  # which a NonFiniteError names
-        part = self.learner.backward(next(self._batches))
+        contribution = self.learner.backward(next(self._batches))
         for view, parameter in zip(_views(self._gradients, self.agent), self.agent.parameters(), strict=True):
             if parameter.grad is None:
                 view.zero_()
             else:
                 view.copy_(parameter.grad)
-        return part
+        return contribution
 
 
-def update(worker: Worker, version: int) -> Part:
+def update(worker: Worker, version: int) -> Contribution:
     return worker.update(version)
 
 

@@ -1,4 +1,4 @@
-"""What runs in an actor's process."""
+"""An actor in a process of its own."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from .flat_weights import FlatWeights
 from .packing import pack
 
 _WEIGHTS_PATIENCE = 30.0
-"""Seconds that weights may take to come; then the actor goes on with those it has."""
+"""Seconds to wait for new weights before the actor goes on with those it has."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What an actor is told for its next unroll."""
+    """An order for an actor's next unroll."""
 
     version: int
     weights: list[Ref]
-    """one reference, in a list: Ray would replace a bare one by what it refers to"""
+    """one reference, in a list: Ray would replace a bare one by its object"""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What is known of an unroll without its data, which may have been cut into several."""
+    """Facts about an unroll, or the pieces it was cut into, without its data."""
 
     sequence: int
-    """of the first of them"""
+    """number of the first piece"""
     num_steps: int
-    """of all of them"""
+    """of all pieces"""
     nbytes: int
     seconds: Mapping[str, float]
-    """that this unroll took, by stage"""
+    """seconds this unroll took, by stage"""
 
 
 class ActorProcess:
-    """An `Actor` that hands its unrolls to the object store, cut into `columns` columns each."""
+    """An `Actor` that puts its unrolls into the object store, in pieces of `columns` columns."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ActorProcess:
         self._rest_until = 0.0
 
     def begin(self) -> Where:
-        """Build everything: here, since Ray tells less of what goes wrong in a constructor."""
+        """Build everything. Not in the constructor: Ray says less about what fails there."""
         config, spec = self._config, self._spec
         threads = max(1, int(config.actor_cpus))
         prepare_process(threads)
@@ -81,7 +81,7 @@ class ActorProcess:
         return cluster.where()
 
     def collect(self, order: Order) -> tuple[Any, ...]:
-        """A Header, and the next unroll, packed."""
+        """Return a Header and the packed pieces of the next unroll."""
         self._take_weights(order)
         stopwatch = self._actor.stopwatch
         before = dict(stopwatch.seconds)
@@ -94,7 +94,7 @@ class ActorProcess:
         return header, *packed
 
     def _take_weights(self, order: Order) -> None:
-        """On a slow way they take at most half of the time, or it would carry nothing else."""
+        """Fetch new weights, but not most of the time: a slow network has to carry unrolls too."""
         start = time.monotonic()
         # Another version, not only a newer one: a learner that died goes back to its last checkpoint.
         if order.version == self._weights.version or start < self._rest_until:

@@ -1,4 +1,4 @@
-"""Several learners, one update: each has some columns of the batch, and all add up their gradients."""
+"""One update by several learners: each differentiates some columns of the batch, and gradients are summed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from ....agents import Agent, Episodes, NonFiniteError, Part
+from ....agents import Agent, Contribution, Episodes, NonFiniteError
 
 PATIENCE = timedelta(seconds=120)
-"""For another learner, before it is given up."""
+"""How long to wait for another learner before giving it up."""
 ELSEWHERE = "a loss is not finite in another learner"
 
 
 class Collective:
-    """One learner's place among `world`; alone it has nothing to do.
+    """One learner's place among `world` learners; a single one has nothing to exchange.
 
-    Losses are sums over columns, so gradients are added, not averaged: what all learners then do is the
-    update of one learner with the whole batch, but for the order of the sums.
+    Losses are sums over columns, so gradients are added, not averaged: the update is the one that a single
+    learner would make of the whole batch, up to the order of the sums.
     """
 
     def __init__(self, rank: int, world: int, device: torch.device) -> None:
@@ -50,7 +50,7 @@ class Collective:
         return address, port
 
     def meet(self, place: tuple[str, int], address: str) -> None:
-        """Wait until all are there; `address` is this machine's."""
+        """Wait until all learners have joined; `address` is this machine's."""
         interface = _interface_of(address)
         if interface is not None:  # the only one on which this process listens
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -59,26 +59,26 @@ class Collective:
         backend = "nccl" if self._device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=PATIENCE, world_size=self.world, rank=self.rank, store=store)
 
-    def together(self, backward: Callable[[], Part], agent: Agent) -> list[Part]:
-        """Compute gradients and leave the sum of all learners' in `grad`; gives what came of all columns.
+    def together(self, backward: Callable[[], Contribution], agent: Agent) -> list[Contribution]:
+        """Compute gradients and leave the sum of all learners' in `grad`; return everyone's contribution.
 
         Episodes are this learner's alone. Raises NonFiniteError everywhere if it is raised anywhere.
         """
         if self.world == 1:
             return [backward()]
-        part, failure = None, None
+        own, failure = None, None
         try:
-            part = backward()
+            own = backward()
         except NonFiniteError as error:
             failure = error
         failures = torch.tensor(float(failure is not None), device=self._device)
         dist.all_reduce(failures)
         if failure is not None:
             raise failure
-        if part is None or failures > 0:
+        if own is None or failures > 0:
             raise NonFiniteError(ELSEWHERE)
         self._add_gradients(agent)
-        return self._exchange(part)
+        return self._exchange(own)
 
     def _add_gradients(self, agent: Agent) -> None:
         parameters = list(agent.parameters())
@@ -89,19 +89,20 @@ class Collective:
             if parameter.grad is not None:
                 parameter.grad.copy_(part.view_as(parameter))
 
-    def _exchange(self, part: Part) -> list[Part]:
-        """Numbers travel as numbers: nothing is unpickled."""
-        names = sorted(part.metrics)
-        own = [float(part.num_steps), float(part.version), *(float(part.metrics[name]) for name in names)]
-        mine = torch.tensor(own, dtype=torch.float64, device=self._device)
+    def _exchange(self, own: Contribution) -> list[Contribution]:
+        """Exchange contributions as plain numbers: nothing is unpickled."""
+        names = sorted(own.metrics)
+        numbers = [own.num_steps, own.version, *(own.metrics[name] for name in names)]
+        mine = torch.tensor(numbers, dtype=torch.float64, device=self._device)
         everyone = [torch.empty_like(mine) for _ in range(self.world)]
         dist.all_gather(everyone, mine)
-        parts = []
-        for rank, numbers in enumerate(everyone):
-            steps, version, *metrics = numbers.tolist()
-            episodes = part.episodes if rank == self.rank else Episodes()
-            parts.append(Part(dict(zip(names, metrics, strict=True)), int(steps), int(version), episodes))
-        return parts
+        contributions = []
+        for rank, gathered in enumerate(everyone):
+            steps, version, *values = gathered.tolist()
+            metrics = dict(zip(names, values, strict=True))
+            episodes = own.episodes if rank == self.rank else Episodes()
+            contributions.append(Contribution(metrics, int(steps), int(version), episodes))
+        return contributions
 
 
 def _gradient(parameter: Tensor) -> Tensor:
@@ -109,7 +110,7 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 
 def _interface_of(address: str) -> str | None:
-    """The network interface that has an IPv4 address, where that can be told (Linux)."""
+    """Find the network interface with this IPv4 address; None where that cannot be told (not on Linux)."""
     if sys.platform != "linux":
         return None
     import fcntl

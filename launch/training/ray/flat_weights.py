@@ -1,4 +1,4 @@
-"""The weights of a version as one array, as the object store likes them."""
+"""All weights of a version in one array, which the object store can share without copying."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import nn
 
 
 def flatten(agent: nn.Module) -> NDArray[np.float32]:
-    """All parameters, float32 `[N]`, in memory of their own."""
+    """Concatenate all parameters, float32 `[N]`, in new memory."""
     with torch.no_grad():
         return torch.cat([p.detach().flatten() for p in agent.parameters()]).cpu().numpy()
 
 
 def unflatten(agent: nn.Module, weights: NDArray[np.float32]) -> None:
-    """Copy what `flatten` gave into an agent of the same shapes."""
+    """Copy the output of `flatten` into an agent of the same shapes."""
     parameters = [p.detach() for p in agent.parameters()]
     parts = np.split(weights, np.cumsum([p.numel() for p in parameters])[:-1])
     for parameter, part in zip(parameters, parts, strict=True):
@@ -24,7 +24,7 @@ def unflatten(agent: nn.Module, weights: NDArray[np.float32]) -> None:
 
 
 class FlatWeights:
-    """The newest weights that came to an actor; what its `Actor` pulls from."""
+    """The newest weights that an actor has received; its `Actor` pulls from here."""
 
     def __init__(self) -> None:
         self.version = -1
@@ -37,5 +37,5 @@ class FlatWeights:
         """Copy the newest weights into `agent`, if it has not had them yet, and return their version."""
         if self._fresh is not None:
             unflatten(agent, self._fresh)
-            self._fresh = None  # and its place in the object store
+            self._fresh = None  # frees its place in the object store
         return self.version

@@ -1,4 +1,4 @@
-"""What runs in a learner's process."""
+"""A learner in a process of its own."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .ledger import Identity
 from .packing import unpack
 
 FETCHERS = 4
-"""Threads that bring unrolls while the learner learns."""
+"""Number of threads that fetch unrolls while the learner learns."""
 _FETCH_PATIENCE = 10.0
-"""Seconds that a thread waits for an unroll before others have their turn."""
+"""Seconds for which a thread waits for an unroll before the next one has its turn."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What came of an update, as every learner sees it; the episodes are those of its own columns."""
+    """The outcome of an update, the same for every learner but for the episodes: those of its own columns."""
 
     metrics: dict[str, float]
     steps: int
@@ -41,7 +41,7 @@ class Report:
 
 
 class LearnerProcess:
-    """A `Learner` that gets its unrolls out of the object store; one of `world`, each with its columns."""
+    """A `Learner` that takes its unrolls from the object store; one of `world`, each with its own columns."""
 
     def __init__(
         self, config: TrainConfig, spec: AgentSpec, device: str, total_steps: int, rank: int, world: int
@@ -54,7 +54,7 @@ class LearnerProcess:
         self._unrolls: dict[Identity, Unroll] = {}
 
     def begin(self) -> Where:
-        """Build everything: here, since Ray tells less of what goes wrong in a constructor."""
+        """Build everything. Not in the constructor: Ray says less about what fails there."""
         config, spec = self._config, self._spec
         prepare_process(max(1, int(config.learner_cpus)))
         seed_everything(config.seed + self._collective.rank, config.deterministic)
@@ -66,7 +66,7 @@ class LearnerProcess:
         return cluster.where()
 
     def host(self) -> tuple[str, int]:
-        """Let the learners meet here; gives address and port."""
+        """Let the learners meet here; return address and port."""
         return self._collective.host(cluster.node_address())
 
     def meet(self, address: tuple[str, int]) -> None:
@@ -80,13 +80,13 @@ class LearnerProcess:
             set_rng_states(state, self._device)
 
     def fetch(self, identity: Identity, refs: Sequence[Ref]) -> bool:
-        """Bring an unroll here; False if it has not come yet. Raises ObjectGone if it never will."""
+        """Fetch an unroll; return False if it has not come yet. Raises ObjectGone if it never will."""
         try:
             packed = cluster.fetch(refs[0], _FETCH_PATIENCE)
         except TimeoutError:
             return False
         if self._stream is None:
-            torch.set_num_threads(1)  # of this thread: the learner's have the cores
+            torch.set_num_threads(1)  # for this thread: the cores are the learner's
             self._unrolls[identity] = unpack(packed, self._device)
             return True
         with torch.cuda.stream(self._stream):
@@ -95,26 +95,26 @@ class LearnerProcess:
         return True
 
     def update(self, identities: Sequence[Identity]) -> tuple[Report, NDArray[np.float32] | None]:
-        """Learn from unrolls that are here, all learners at the same time; the first gives the weights.
+        """Learn from fetched unrolls, all learners at the same time; the first one returns the weights too.
 
         Raises NonFiniteError, everywhere, before any weight changes.
         """
         learner = self._learner
         start = time.perf_counter()
         batch = join([self._unrolls.pop(identity) for identity in identities])
-        # Weights of updates that a learner's death undid are no newer than these.
+        # An unroll may come from updates that the death of a learner has undone.
         batch = replace(batch, version=min(batch.version, learner.version))
         if self._stream is not None:
             for tensor in batch.tensors():
                 tensor.record_stream(torch.cuda.current_stream())
-        parts = self._collective.together(lambda: learner.backward(batch), learner.agent)
-        metrics = dict(learner.step(parts))  # read here, where what is not finite can still be told
+        contributions = self._collective.together(lambda: learner.backward(batch), learner.agent)
+        metrics = dict(learner.step(contributions))  # read now, so that a NonFiniteError is raised here
         weights = flatten(learner.agent) if self._collective.rank == 0 else None
         seconds = time.perf_counter() - start
         return Report(metrics, learner.steps, learner.version, batch.episodes, seconds), weights
 
     def state(self) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """What a checkpoint needs."""
+        """Return the weights and what else a checkpoint needs."""
         return flatten(self._learner.agent), {
             "learner": self._learner.state_dict(),
             **rng_states(self._device),

@@ -1,9 +1,9 @@
-"""Unrolls on their way between machines: one frame per step instead of a stack of four, compressed.
+"""Packs unrolls for transfer between machines: one frame per step instead of a stack of four, compressed.
 
-A stack is the one before, shifted by the newest frame, except where an episode begins. What is packed is
-the first stack, each step's newest frame, and whole stacks where they are no shift; unpacking gives the same
-bits back. Atari frames become 20 to 80 times smaller with zlib's quickest level, for 20 microseconds a step,
-both ways together.
+A stack is the previous one shifted by the newest frame, except where an episode begins. Packed are the first
+stack, each step's newest frame, and whole stacks where they are not a shift; unpacking restores every bit.
+Atari frames become 20 to 80 times smaller with zlib's fastest level, in 20 microseconds a step, packing and
+unpacking together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ....agents.cuda.frame_feed import rows_begun
 Array = NDArray[Any]
 
 _LEVEL = 1
-"""Of zlib: higher ones cost more time than they save."""
+"""zlib's level: higher ones cost more time than they save."""
 
 
 @dataclass(frozen=True)
@@ -43,72 +43,56 @@ class Blob:
 
 @dataclass(frozen=True)
 class Stacks:
-    """uint8 `[T, B, C, H, W]`, oldest frame first."""
+    """Packed stacks of frames, uint8 `[T, B, C, H, W]`, oldest frame first."""
 
     first: Blob
     """`[B, C, H, W]`"""
     newest: Blob
     """`[T - 1, B, H, W]`"""
     begun: Array
-    """`[2, N]`: the t and b of stacks that are no shift of the one before"""
+    """`[2, N]`: the t and b of stacks that are not a shift of the previous one"""
     whole: Blob
-    """`[N, C, H, W]`: those"""
+    """`[N, C, H, W]`: those stacks"""
+
+    @property
+    def nbytes(self) -> int:
+        """Compressed size."""
+        return sum(len(blob.data) for blob in (self.first, self.newest, self.whole))
 
 
 @dataclass(frozen=True)
 class Packed:
-    """An unroll as flat arrays; shapes as in `Unroll`."""
+    """An unroll as arrays."""
 
-    frame: Stacks | Array
-    reward: Array
-    done: Array
-    action: Array
-    behavior_logits: Array
-    forced: Array
-    state: tuple[Array, ...]
+    arrays: list[Stacks | Array]
+    """in the order of `Unroll.tensors`"""
     version: int
     episodes: Episodes
 
     @property
     def nbytes(self) -> int:
-        """Of the arrays."""
-        frame = self.frame
-        blobs = (frame.first, frame.newest, frame.whole) if isinstance(frame, Stacks) else ()
-        arrays = (self.reward, self.done, self.action, self.behavior_logits, self.forced, *self.state)
-        frames = sum(len(blob.data) for blob in blobs) if isinstance(frame, Stacks) else frame.nbytes
-        return frames + sum(array.nbytes for array in arrays)
+        """Size of the arrays."""
+        return sum(array.nbytes for array in self.arrays)
 
 
 def pack(unroll: Unroll) -> Packed:
-    frame = unroll.frame
-    stacked = frame.dtype == torch.uint8 and frame.ndim == 5 and frame.shape[2] > 1
-    return Packed(
-        _pack_stacks(_array(frame)) if stacked else _array(frame),
-        _array(unroll.reward),
-        _array(unroll.done),
-        _array(unroll.action),
-        _array(unroll.behavior_logits),
-        _array(unroll.forced),
-        tuple(_array(part) for part in unroll.state),
-        unroll.version,
-        unroll.episodes,
-    )
+    return Packed([_pack(tensor) for tensor in unroll.tensors()], unroll.version, unroll.episodes)
 
 
 def unpack(packed: Packed, device: torch.device) -> Unroll:
-    """The unroll that was packed, bit for bit, in memory of its own on the device."""
-    frame = packed.frame
-    return Unroll(
-        _unpack_stacks(frame, device) if isinstance(frame, Stacks) else _tensor(frame, device),
-        _tensor(packed.reward, device),
-        _tensor(packed.done, device),
-        _tensor(packed.action, device),
-        _tensor(packed.behavior_logits, device),
-        _tensor(packed.forced, device),
-        tuple(_tensor(part, device) for part in packed.state),
-        packed.version,
-        packed.episodes,
-    )
+    """Restore the unroll that was packed, bit for bit, in new memory on the device."""
+    tensors = [_unpack(array, device) for array in packed.arrays]
+    return Unroll.of(tensors, packed.version, packed.episodes)
+
+
+def _pack(tensor: Tensor) -> Stacks | Array:
+    array = np.ascontiguousarray(tensor.detach().cpu().numpy())
+    stacked = array.dtype == np.uint8 and array.ndim == 5 and min(len(array), array.shape[2]) > 1
+    return _pack_stacks(array) if stacked else array
+
+
+def _unpack(packed: Stacks | Array, device: torch.device) -> Tensor:
+    return _unpack_stacks(packed, device) if isinstance(packed, Stacks) else _tensor(packed, device)
 
 
 def _pack_stacks(stacks: Array) -> Stacks:
@@ -120,7 +104,7 @@ def _pack_stacks(stacks: Array) -> Stacks:
 
 
 def _unpack_stacks(packed: Stacks, device: torch.device) -> Tensor:
-    """Only single frames cross to the device; the stacks are made there."""
+    """Send single frames to the device and build the stacks there."""
     first, newest, whole = (
         _tensor(blob.array(), device) for blob in (packed.first, packed.newest, packed.whole)
     )
@@ -136,10 +120,6 @@ def _unpack_stacks(packed: Stacks, device: torch.device) -> Tensor:
     return stacks
 
 
-def _array(tensor: Tensor) -> Array:
-    return np.ascontiguousarray(tensor.detach().cpu().numpy())
-
-
 def _tensor(array: Array, device: torch.device) -> Tensor:
-    """A copy: what comes out of the object store may not be written, and goes when it is let go."""
+    """Copy: memory of the object store is read-only, and freed with its reference."""
     return torch.from_numpy(np.array(array)).to(device)

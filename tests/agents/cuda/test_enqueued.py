@@ -1,6 +1,6 @@
-"""Updates as on a GPU, enqueued and captured, are the plain ones: the same weights, metrics and failures.
+"""Updates enqueued and captured as on a GPU equal immediate ones: same weights, metrics and failures.
 
-A tape of operations stands in for CUDA graphs, see tape.py.
+A tape of operations stands in for CUDA graphs (tape.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,33 +32,38 @@ from random_batches import (
 )
 from torch import Tensor
 
-from deltabeast.agents import Learner, NonFiniteError, Part, learner
-from deltabeast.agents.cuda import graphs as captured
+from deltabeast.agents import Contribution, Learner, NonFiniteError
+from deltabeast.agents.compiled import Compiled
+from deltabeast.agents.cuda import enqueued, graphs
+from deltabeast.agents.cuda.enqueued import Enqueued
 from deltabeast.agents.cuda.late import Late
+from deltabeast.agents.executor import Immediate
+from deltabeast.agents.make_executor import make_executor
 from deltabeast.kernels import Rule
 
 
 @pytest.fixture(autouse=True)
 def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "record", tape.record)
+    monkeypatch.setattr(graphs, "record", tape.record)
     # the other forms look at the resets on a CPU
     monkeypatch.setattr(Rule, "in_pytorch", lambda rule, steps: rule.reference)
 
 
+HALVES = ("differentiate", "change")
+
+
 def as_on_a_gpu(plain: Learner, capture: bool = True) -> Learner:
-    """The same learner, which takes the CPU for a device that works on while the host does something else."""
-    before = learner._enqueues
-    learner._enqueues = lambda device: True
-    try:
-        twin = Learner(copy.deepcopy(plain.agent), plain.config, capture)
-    finally:
-        learner._enqueues = before
+    """Copy a learner, with updates that are enqueued as if the CPU were a GPU."""
+    twin = Learner(copy.deepcopy(plain.agent), plain.config, partial(Enqueued, capture=capture))
     twin.load_state_dict(copy.deepcopy(plain.state_dict()))
     return twin
 
 
 def is_captured(twin: Learner) -> bool:
-    return [graph._replay is not None for graph in twin._ready.values()] == [True, True]
+    captured = twin._executor._graphs._captured
+    return {half: graph._replay is not None for half, graph in captured.items()} == dict.fromkeys(
+        HALVES, True
+    )
 
 
 @pytest.mark.parametrize("core", CORES)
@@ -75,6 +82,26 @@ def test_captured_updates_are_the_plain_ones(core: str, seed: int) -> None:
         batch = make_batch(plain.agent)
     assert rates[0] > rates[1] > rates[2] > rates[3] == rates[4] == 0
     assert is_captured(twin)
+
+
+@pytest.mark.parametrize("form", [Immediate, Enqueued])
+def test_compiled_halves_make_the_plain_update(form: Any, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """From the first one on: neither the trial run that compiles nor the capture's may change a weight."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    plain = make_learner("rdn")
+    twin = Learner(copy.deepcopy(plain.agent), plain.config, lambda one: form(one, Compiled(one)))
+    for _ in range(3):
+        batch = make_batch(plain.agent)
+        plain.update(batch)
+        twin.update(batch)
+        assert_same(twin, plain)
+    assert form is Immediate or is_captured(twin)
+
+
+def test_a_gpu_enqueues_and_a_cpu_does_not() -> None:
+    for device, kind in (("cpu", Immediate), ("cuda", Enqueued)):
+        learner = SimpleNamespace(finite=SimpleNamespace(device=torch.device(device)))
+        assert type(make_executor(learner)) is kind  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("capture", [True, False])
@@ -136,7 +163,7 @@ NOTICED: dict[str, Callable[[Learner, Mapping[str, float], Any], object]] = {
 def test_what_is_not_finite_changes_nothing_and_is_named(
     poison: Callable[[Any], Any], name: str, noticed: str, capture: bool, seed: int
 ) -> None:
-    """Nor does the update after it; and those after the failure are as if neither had been."""
+    """Nor does the update after it; those after the failure go on as if neither had been."""
     plain = make_learner()
     twin = as_on_a_gpu(plain, capture)
     good = [make_batch(plain.agent) for _ in range(4)]
@@ -182,15 +209,15 @@ def test_an_infinite_loss_with_finite_gradients_changes_nothing(
 
     def overflows(batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         value, metrics = loss(batch)
-        return value + more, metrics
+        return value + more, {**metrics, "total_loss": value.detach() + more}
 
-    monkeypatch.setattr(twin, "_evaluate", overflows)
+    monkeypatch.setattr(twin, "loss_function", overflows)
     batch = make_batch(plain.agent)
     plain.update(batch)
     twin.update(batch)
     more.fill_(math.inf)
     twin.update(batch)
-    with pytest.raises(NonFiniteError, match="loss of update 2 overflowed"):
+    with pytest.raises(NonFiniteError, match="loss of update 2 is not finite: first in total_loss"):
         twin.settle()
     assert_same(twin, plain)
 
@@ -230,13 +257,13 @@ def test_an_update_is_looked_at_when_the_next_is_under_way(
 ) -> None:
     twin = as_on_a_gpu(make_learner())
     log: list[str] = []
-    send = learner.send
+    send = enqueued.send
 
     def logged(scalars: Mapping[str, Tensor]) -> Late:
         late = send(scalars)
         if "grad_norm" not in scalars:
             return late
-        number = twin.version
+        number = twin.version + 1
         log.append(f"enqueued {number}")
 
         def read() -> Mapping[str, float]:
@@ -245,7 +272,7 @@ def test_an_update_is_looked_at_when_the_next_is_under_way(
 
         return Late(read)
 
-    monkeypatch.setattr(learner, "send", logged)
+    monkeypatch.setattr(enqueued, "send", logged)
     for _ in range(3):
         twin.update(make_batch(twin.agent))
     assert log == ["enqueued 1", "enqueued 2", "looked at 1", "enqueued 3", "looked at 2"]
@@ -264,7 +291,7 @@ def test_metrics_keep_no_batch(seed: int) -> None:
     assert kept[0]["policy_lag"] == 0
     part = twin.backward(make_batch(twin.agent))
     sent = pickle.loads(pickle.dumps((part, kept[2])))
-    assert type(sent[0]) is Part and type(sent[0].metrics) is type(sent[1]) is dict
+    assert type(sent[0]) is Contribution and type(sent[0].metrics) is type(sent[1]) is dict
     assert sent == (replace(part, metrics=dict(part.metrics)), dict(kept[2]))
 
 
@@ -296,14 +323,14 @@ def test_what_cannot_be_captured_runs_without_a_graph(monkeypatch: pytest.Monkey
 def test_no_number_is_read_by_the_host(core: str, bptt: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On torch's meta device nothing can be: only shapes are computed."""
     monkeypatch.undo()  # the kernels that a device gets
-    monkeypatch.setattr(learner, "_enqueues", lambda device: True)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # which meta does not know
     plain = make_learner(core, bptt=bptt)
     batch = make_batch(plain.agent)
-    inputs = [x.to("meta") for x in batch.tensors()]
-    one = Learner(plain.agent.to("meta"), plain.config, capture=False)
-    metrics, gradients = one._differentiate(*inputs)
-    norm = one._change(*(gradient for gradient in gradients if gradient is not None))
+    one = Learner(plain.agent.to("meta"), plain.config)
+    metrics, gradients = one.differentiate(batch.map(lambda dim, x: x.to("meta")))
+    some = [gradient for gradient in gradients if gradient is not None]
+    norm = torch.nn.utils.get_total_norm(some)
+    one.change(some, norm)
     assert {x.device.type for x in (norm, *metrics.values(), *memory(one))} == {"meta"}
     with pytest.raises(RuntimeError, match="meta"):
         float(norm)

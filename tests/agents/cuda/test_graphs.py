@@ -1,12 +1,12 @@
-"""What runs as one CUDA graph does what it does without: a step of inference, and an update.
+"""A step of inference or an update that is captured in a CUDA graph does the same as without one.
 
-On a CPU a tape of operations stands in for the graph (tape.py); test_enqueued.py has the rest of that.
+On a CPU a tape of operations stands in for the graph (tape.py); test_enqueued.py has more such tests.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,8 +15,9 @@ import torch
 from random_batches import make_batch, nan_reward
 
 from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll
-from deltabeast.agents.cuda import graphs as captured
+from deltabeast.agents.cuda import graphs
 from deltabeast.agents.cuda.graphs import CapturedAct
+from deltabeast.agents.make_executor import make_executor
 from deltabeast.agents.weights import WeightStore
 from deltabeast.kernels import Rule
 
@@ -44,7 +45,7 @@ def test_a_captured_step_is_a_step(
 ) -> None:
     """With resets, with weights that change in between, and results that the next call leaves alone."""
     if device.type == "cpu":
-        monkeypatch.setattr(captured, "record", tape.record)
+        monkeypatch.setattr(graphs, "record", tape.record)
         # the other forms look at the resets on a CPU
         monkeypatch.setattr(Rule, "in_pytorch", lambda rule, steps: rule.reference)
     B = 5
@@ -54,14 +55,16 @@ def test_a_captured_step_is_a_step(
     state = expected_state = agent.initial_state(B)
     act, kept = None, []
     for _ in range(8):
-        frame = torch.randint(256, (B, 4, 84, 84), dtype=torch.uint8, device=device)
+        observation = torch.randint(256, (B, 4, 84, 84), dtype=torch.uint8, device=device)
         reward, done = torch.randn(B, device=device), torch.rand(B, device=device) < 0.3
         if act is None:
-            act = CapturedAct(agent, frame, reward, done, state, generators[0])
+            act = CapturedAct(agent, observation, reward, done, state, generators[0])
             generators[1].set_state(generators[0].get_state())
-        output, state = act(frame, reward, done, state)
+        output, state = act(observation, reward, done, state)
         with torch.no_grad():
-            expected, expected_state = agent.act(frame, reward, done, expected_state, generator=generators[1])
+            expected, expected_state = agent.act(
+                observation, reward, done, expected_state, generator=generators[1]
+            )
             for parameter in agent.parameters():
                 parameter.mul_(1.01)
         torch.testing.assert_close(output.policy_logits, expected.policy_logits, rtol=1e-2, atol=1e-2)
@@ -85,14 +88,14 @@ def test_a_step_is_captured_for_a_stream_that_goes_first(monkeypatch: pytest.Mon
         return act(*inputs, **options)
 
     monkeypatch.setattr(agent, "act", noting)
-    frame, reward, done = torch.zeros(2, 5), torch.zeros(2), torch.ones(2, dtype=torch.bool)
+    observation, reward, done = torch.zeros(2, 5), torch.zeros(2), torch.ones(2, dtype=torch.bool)
     state, generator = agent.initial_state(2), torch.Generator("cuda")
-    CapturedAct(agent, frame.cuda(), reward.cuda(), done.cuda(), state, generator)
-    assert priorities == {captured.FIRST}
+    CapturedAct(agent, observation.cuda(), reward.cuda(), done.cuda(), state, generator)
+    assert priorities == {graphs.FIRST}
 
 
 def on_the_gpu(batch: Unroll) -> Unroll:
-    return replace(Unroll.of([x.cuda() for x in batch.tensors()]), episodes=batch.episodes)
+    return batch.map(lambda dim, x: x.cuda())
 
 
 def make_learners(
@@ -102,9 +105,8 @@ def make_learners(
     agent = Agent(AgentSpec((5,), 3, core, "mlp")).cuda()
     agent.autocast_dtype = autocast
     settings = LearnerConfig(total_steps=10_000, **config)  # type: ignore[arg-type]
-    return [
-        Learner(copy.deepcopy(agent), settings, capture, compile and capture) for capture in (True, False)
-    ]
+    makers = [partial(make_executor, capture=on, compile=compile and on) for on in (True, False)]
+    return [Learner(copy.deepcopy(agent), settings, make) for make in makers]
 
 
 @needs_gpu
@@ -127,8 +129,9 @@ def test_a_captured_update_is_an_update(
         for p, q in zip(learner.agent.parameters(), expected.agent.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-2, atol=1e-3)
         learner.agent.load_state_dict(expected.agent.state_dict())  # or rounding would add up
-    assert [graph._replay is not None for graph in learner._ready.values()] == [True, True]
-    assert learner._compiles == compile, "it could not"
+    captured = learner._executor._graphs._captured.values()
+    assert [graph._replay is not None for graph in captured] == [True, True]
+    assert (learner.loss_function != learner.loss) == compile, "it could not"
 
 
 @needs_gpu

@@ -32,8 +32,9 @@ from training_process import (
     rows,
 )
 
-from deltabeast.agents import Learner, NonFiniteError, find_checkpoints, learner, load_latest
+from deltabeast.agents import Learner, NonFiniteError, find_checkpoints, load_latest, make_executor
 from deltabeast.agents.cuda import graphs as captured
+from deltabeast.agents.cuda.enqueued import Enqueued
 from deltabeast.cores import core_name
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
@@ -79,7 +80,7 @@ def run(run_dir: Path, *arguments: str) -> None:
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Updates are enqueued, and captured on a tape that stands in for a CUDA graph."""
-    monkeypatch.setattr(learner, "_enqueues", lambda device: True)
+    monkeypatch.setattr(make_executor, "Immediate", Enqueued)
     monkeypatch.setattr(captured, "record", tape.record)
 
 

@@ -44,7 +44,7 @@ def make_unroll(value: torch.Tensor, version: int = 0) -> Unroll:
     B = len(value)
     scores = value.tolist()
     return Unroll(
-        frame=value[None, :, None].expand(T + 1, B, 2).clone(),
+        observation=value[None, :, None].expand(T + 1, B, 2).clone(),
         reward=value.expand(T + 1, B).clone(),
         done=(value % 2 == 0).expand(T + 1, B).clone(),
         action=value.long().expand(T, B).clone(),
@@ -60,7 +60,7 @@ def columns(unroll: Unroll) -> list[float]:
     """The value of each column, after checking that the whole column has it."""
     value = unroll.reward[0]
     expected = make_unroll(value, unroll.version)
-    for name in ("frame", "reward", "done", "action", "behavior_logits", "forced"):
+    for name in ("observation", "reward", "done", "action", "behavior_logits", "forced"):
         assert torch.equal(getattr(unroll, name), getattr(expected, name)), name
     for part, wanted in zip(unroll.state, expected.state, strict=True):
         assert torch.equal(part, wanted)

@@ -18,10 +18,10 @@ from deltabeast.launch.training.ray.packing import Stacks, pack, unpack
 CPU = torch.device("cpu")
 
 
-def unroll(frame: torch.Tensor, state: tuple[torch.Tensor, ...] = ()) -> Unroll:
-    T, B = frame.shape[0] - 1, frame.shape[1]
+def unroll(observation: torch.Tensor, state: tuple[torch.Tensor, ...] = ()) -> Unroll:
+    T, B = observation.shape[0] - 1, observation.shape[1]
     return Unroll(
-        frame,
+        observation,
         torch.randn(T + 1, B),
         torch.rand(T + 1, B) < 0.3,
         torch.randint(6, (T, B)),
@@ -70,9 +70,9 @@ def test_stacks_come_out_bit_by_bit(where: str, T: int, B: int, C: int, seed: in
     begun = BEGUN[where](T, B)
     given = unroll(stacks(T, B, C, begun), (torch.randn(B, 2, 3), torch.randn(B, 5)))
     packed = pack(given)
-    assert isinstance(packed.frame, Stacks)
+    assert isinstance(packed.arrays[0], Stacks)
     assert_same(unpack(packed, CPU), given)
-    assert np.array_equal(packed.frame.begun, begun[1:].nonzero())
+    assert np.array_equal(packed.arrays[0].begun, begun[1:].nonzero())
 
 
 def test_stacks_that_never_shift_come_out_too(seed: int) -> None:
@@ -85,7 +85,7 @@ def test_stacks_that_never_shift_come_out_too(seed: int) -> None:
 def test_other_observations_pass_as_they_are(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> None:
     given = unroll((torch.rand(shape) * 256).to(dtype))
     packed = pack(given)
-    assert isinstance(packed.frame, np.ndarray)
+    assert isinstance(packed.arrays[0], np.ndarray)
     assert_same(unpack(packed, CPU), given)
 
 
@@ -93,10 +93,10 @@ def test_what_is_unpacked_may_be_written(seed: int) -> None:
     """Memory of the object store may not, and torch would warn."""
     given = unroll(torch.rand(4, 2, 3), (torch.rand(2, 3),))
     packed = pack(given)
-    for array in (packed.frame, packed.reward, *packed.state):
+    for array in packed.arrays:
         array.flags.writeable = False
     out = unpack(packed, CPU)
-    out.frame.add_(1.0)
+    out.observation.add_(1.0)
     out.state[0].add_(1.0)
     assert_same(unpack(packed, CPU), given)
 
@@ -116,7 +116,8 @@ def test_an_atari_step_takes_at_most_7500_bytes(core: str, seed: int) -> None:
     for part, original in zip(packed, split(collected, 2), strict=True):
         assert_same(unpack(part, CPU), original)
     assert sum(part.nbytes for part in packed) / collected.num_steps < 7500 / 2
-    frames = sum(len(blob.data) for blob in (packed[0].frame.first, packed[0].frame.newest))
+    stacks = packed[0].arrays[0]
+    frames = sum(len(blob.data) for blob in (stacks.first, stacks.newest))
     assert frames / (collected.num_steps / 2) < 1000, "compressed"
 
 

@@ -1,0 +1,46 @@
+"""The episodes that end while an actor collects an unroll."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass
+class Episodes:
+    """Scores and lengths of ended episodes, in the order in which they ended; an actor adds to them."""
+
+    life_returns: list[float] = field(default_factory=list)
+    game_returns: list[float] = field(default_factory=list)
+    game_lengths: list[int] = field(default_factory=list)
+    """agent steps"""
+    score_wraps: int = 0
+    """games whose score overflowed the game's counter; they are not in the lists"""
+
+    def record(self, info: Mapping[str, Any]) -> None:
+        """Add the episodes that ended in a step, from the `info` of Gymnasium's vector interface."""
+        self.life_returns.extend(_ended(info, "life_return"))
+        self.game_returns.extend(_ended(info, "game_return"))
+        self.game_lengths.extend(_ended(info, "game_length"))
+        if "score_wraps" in info:
+            self.score_wraps += int(info["score_wraps"].sum())
+
+
+def _ended(info: Mapping[str, Any], key: str) -> list[Any]:
+    mask: NDArray[np.bool_] | None = info.get(f"_{key}")
+    if mask is None or not mask.any():
+        return []
+    return list(info[key][mask].tolist())
+
+
+def concatenate(several: Sequence[Episodes]) -> Episodes:
+    return Episodes(
+        life_returns=[score for one in several for score in one.life_returns],
+        game_returns=[score for one in several for score in one.game_returns],
+        game_lengths=[length for one in several for length in one.game_lengths],
+        score_wraps=sum(one.score_wraps for one in several),
+    )

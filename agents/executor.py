@@ -1,0 +1,99 @@
+"""Executors run the two halves of an update: immediately here, enqueued in cuda/enqueued.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from .nonfinite import check_gradients, check_loss
+from .unroll import Unroll
+
+
+class Halves(Protocol):
+    """The two halves of an update; `Learner` has them, and says what they do."""
+
+    def differentiate(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]: ...
+
+    def change(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None: ...
+
+
+class Updated(Halves, Protocol):
+    """The parts of a learner that an executor uses."""
+
+    steps: int
+    version: int
+    finite: Tensor
+    loss_function: Callable[[Unroll], Any]
+    rmsprop: Callable[..., None]
+
+    @property
+    def agent(self) -> nn.Module: ...
+
+    def loss(self, batch: Unroll) -> Any: ...
+
+
+class Executor(Protocol):
+    """Runs updates for a learner."""
+
+    def backward(self, batch: Unroll) -> tuple[Mapping[str, float], list[Tensor | None]]:
+        """Return a batch's metrics and the parameters' gradients, which the next call may overwrite."""
+        ...
+
+    def step(self, gradients: Sequence[Tensor]) -> Mapping[str, float]:
+        """Change the weights, and return `grad_norm`."""
+        ...
+
+    def report(self, metrics: Callable[[], dict[str, float]]) -> Mapping[str, float]:
+        """Return the metrics of the update that `step` made, before the learner counts it."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until all updates are done. Raises NonFiniteError if one was not finite."""
+        ...
+
+    def forget(self) -> None:
+        """Drop whatever belongs to the learner's former optimizer state."""
+        ...
+
+
+class Immediate:
+    """Runs each half at once and checks its numbers before anything changes."""
+
+    def __init__(self, learner: Updated, halves: Halves | None = None) -> None:
+        """`halves` are those to run instead of the learner's own."""
+        self._learner = learner
+        self._halves = halves or learner
+
+    def backward(self, batch: Unroll) -> tuple[Mapping[str, float], list[Tensor | None]]:
+        metrics, gradients = self._halves.differentiate(batch)
+        check_loss(metrics, batch, self._learner.agent, self._learner.version + 1)
+        return {name: float(value) for name, value in metrics.items()}, gradients
+
+    def step(self, gradients: Sequence[Tensor]) -> Mapping[str, float]:
+        grad_norm = nn.utils.get_total_norm(gradients)
+        check_gradients(grad_norm, self._learner.agent, self._learner.version + 1)
+        self._halves.change(gradients, grad_norm)
+        return {"grad_norm": float(grad_norm)}
+
+    def report(self, metrics: Callable[[], dict[str, float]]) -> Mapping[str, float]:
+        return metrics()
+
+    def settle(self) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+
+@contextmanager
+def changing_nothing(learner: Updated) -> Iterator[None]:
+    """While it is open, no update changes a weight or the optimizer's state: for trial runs."""
+    before = learner.finite.clone()
+    learner.finite.fill_(False)
+    try:
+        yield
+    finally:
+        learner.finite.copy_(before)

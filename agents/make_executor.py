@@ -1,0 +1,19 @@
+"""Which executor runs a learner's updates."""
+
+from __future__ import annotations
+
+from .compiled import Compiled
+from .cuda.enqueued import Enqueued
+from .executor import Executor, Immediate, Updated
+
+
+def make_executor(learner: Updated, capture: bool = True, compile: bool = False) -> Executor:
+    """Choose by the learner's device: a GPU's updates are enqueued, others run at once.
+
+    `capture` makes each half of an update one CUDA graph there. `compile`, on any device, has
+    `torch.compile` make loss, gradients and RMSProp's step; where it cannot, a warning says so.
+    """
+    halves = Compiled(learner) if compile else None
+    if learner.finite.device.type == "cuda":
+        return Enqueued(learner, halves, capture)
+    return Immediate(learner, halves)
