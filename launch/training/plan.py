@@ -13,13 +13,21 @@ from gymnasium.vector import VectorEnv
 
 from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem, find_checkpoints
 from ...cores import Core
+from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env
 from ..config import TrainConfig
 from ..errors import UsageError
 from ..runs.directory import option_words, was_truncated
+from ..units import parse_steps
+from .randomness import seed_everything
+
+PAPER_SWEEP = "paper20"
+"""The --game that stands for all games of the publication."""
 
 
 def check(config: TrainConfig) -> None:
     """Raise ValueError for what no part of the system would notice by itself."""
+    for steps in (config.steps, config.milestone_steps):
+        parse_steps(steps)
     for name in ("num_envs", "num_actors", "num_workers", "batch_size", "unroll_length"):
         if (getattr(config, name) or 1) < 1 or getattr(config, name) == 0:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
@@ -50,6 +58,21 @@ def check(config: TrainConfig) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must not be negative")
     if not 0 <= config.discount <= 1:
         raise ValueError("--discount must lie between 0 and 1")
+
+
+def settle(config: TrainConfig) -> None:
+    """Check the options, fill in those that follow from others, and seed this process.
+
+    Raises UsageError.
+    """
+    try:
+        check(config)
+        if config.game is not None:
+            config.game = canonical_game(config.game)
+            config.protocol = config.protocol or DEFAULT_PROTOCOL
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+    seed_everything(config.seed, config.deterministic)
 
 
 _OF_RAY = ("ray_address", "actor_cpus", "actor_gpus", "num_learners", "learner_cpus")
@@ -202,6 +225,17 @@ def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core
             f"{run_dir} holds a run with {old}, not {new}{begun}; "
             f"give that to go on with it, or another --run-dir for a run of its own"
         )
+
+
+def make_env(config: TrainConfig, num_threads: int | None) -> VectorEnv:
+    """Make the environments of a run, or of a process's share of it."""
+    return make_vector_env(
+        config.game,
+        env_id=config.env,
+        num_envs=config.num_envs,
+        protocol=config.protocol or DEFAULT_PROTOCOL,
+        num_threads=num_threads,
+    )
 
 
 def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:

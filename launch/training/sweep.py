@@ -15,17 +15,18 @@ from rich.console import Console
 
 from ...agents import find_checkpoints
 from ...cores.registry import find_core
-from ...envs import canonical_game
-from ...envs.games import PAPER_GAMES
+from ...envs import PAPER_GAMES, canonical_game
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError
 from ..processes.machine import keep_all_digits, keep_freed_memory
 from ..processes.supervision import stop_signals
 from ..runs.directory import default_run_dir
 from ..units import parse_steps
-from .plan import check
-from .ray.cluster import Cluster, Handle, ProcessDied, Reply, Where, where
+from .local.engine import LocalEngine
+from .plan import PAPER_SWEEP, check, settle
+from .ray.cluster import Cluster, Handle, Location, ProcessDied, Reply, locate
 from .ray.restarts import Restarts
+from .run import Run
 
 _SAVING = 120.0
 """Seconds that runs may take to save when the sweep is asked to stop."""
@@ -44,7 +45,7 @@ def runs_of(config: TrainConfig) -> list[TrainConfig]:
         raise ValueError("--num-learners, --actor-gpus: each run of a sweep is whole on one node; omit them")
     if config.deterministic and config.num_workers not in (None, 1):
         raise ValueError("--deterministic leaves --num-workers at 1")
-    games = list(PAPER_GAMES) if config.game == "paper20" else [config.game]
+    games = list(PAPER_GAMES) if config.game == PAPER_SWEEP else [config.game]
     cores = config.cores or (config.core,)
     seeds = range(1, config.seeds + 1) if config.seeds is not None else [config.seed]
     runs = []
@@ -75,9 +76,9 @@ class RunProcess:
         self._stop: threading.Event | None = None
         self._stopped = False
 
-    def begin(self, marker: Path) -> Where:
+    def begin(self, marker: Path) -> Location:
         """Raises RunError if this node does not see the sweep's files."""
-        place = where()
+        place = locate()
         if not marker.exists():
             raise RunError(
                 f"node {place.node} does not see {marker.parent}; give a --run-dir on a file system that all "
@@ -87,17 +88,17 @@ class RunProcess:
 
     def train(self, run: TrainConfig) -> tuple[int, float | None]:
         """Train, or go on; gives the agent steps reached and the mean game return."""
-        from .command import Trainer
-
         keep_freed_memory()
         keep_all_digits()
         with ExitStack() as stack:
-            trainer = Trainer(run, stack, Console(quiet=True), self._cores)
-            self._stop = trainer.stop
+            settle(run)
+            engine = LocalEngine(run, stack, self._cores)
+            self._stop = engine.stop
             if self._stopped:
-                trainer.stop.set()
-            trainer.run()
-            return trainer.steps, trainer.scores.row().get("game_return")
+                engine.stop.set()
+            training = Run(run, engine, stack, Console(quiet=True))
+            training.run()
+            return engine.steps, training.scores.row().get("game_return")
 
     def stop(self) -> None:
         """Let the run save and end."""
@@ -112,7 +113,7 @@ class Job:
 
     run: TrainConfig
     handle: Handle = None
-    where: Where | None = None
+    location: Location | None = None
     again_at: float | None = 0.0
     """when it may be started; None once it has been"""
     restarts: Restarts = field(default_factory=Restarts)
@@ -169,9 +170,9 @@ class Sweep:
         elif what == "begin" and self._stopping:
             self._ended(number)
         elif what == "begin":
-            job.where = reply.value
+            job.location = reply.value
             job.restarts.began()
-            self._say(f"{job} runs on {job.where}")
+            self._say(f"{job} runs on {job.location}")
             self._cluster.call(job.handle, "train", job.run, tag=("train", number))
         elif what == "train":
             self._ended(number)
@@ -188,13 +189,13 @@ class Sweep:
         self._stopping = True
         self.waiting.clear()
         for number, job in list(self.open.items()):
-            if job.where is None:
+            if job.location is None:
                 self._ended(number)
             else:
                 self._cluster.call(job.handle, "stop", tag=("stop", -1), group="stop")
 
     def status(self) -> str:
-        running = sum(job.where is not None for job in self.open.values())
+        running = sum(job.location is not None for job in self.open.values())
         queued = len(self.waiting) + len(self.open) - running
         return f"{self.finished} finished, {running} running, {queued} queued, {len(self.failed)} failed"
 
@@ -203,13 +204,13 @@ class Sweep:
 
     def _failed(self, job: Job, error: Exception) -> None:
         delay = job.restarts.died() if isinstance(error, ProcessDied) else None
-        place = "" if job.where is None else f" on {job.where}"
+        place = "" if job.location is None else f" on {job.location}"
         if delay is None or self._stopping:
             self.failed.append(str(job))
             self._say(f"{job} failed{place}: {error}")
             return
         self._say(f"{job} died{place}: {error}; it goes on in {delay:g} s")
-        job.where, job.again_at = None, time.monotonic() + delay
+        job.location, job.again_at = None, time.monotonic() + delay
         self.waiting.append(job)
 
 

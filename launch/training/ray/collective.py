@@ -1,4 +1,4 @@
-"""Several learners, one update: each has some columns of the batch, and all add up their gradients."""
+"""Several learners make one update: each has some columns of the batch, and gradients are summed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from ....agents import Agent, Episodes, NonFiniteError, Part
 
 PATIENCE = timedelta(seconds=120)
-"""For another learner, before it is given up."""
+"""Time to wait for another learner before it is given up."""
 ELSEWHERE = "a loss is not finite in another learner"
 
 
 class Collective:
-    """One learner's place among `world`; alone it has nothing to do.
+    """One learner of `world`; alone it has nothing to do.
 
     Losses are sums over columns, so gradients are added, not averaged: what all learners then do is the
     update of one learner with the whole batch, but for the order of the sums.
@@ -34,7 +34,7 @@ class Collective:
         self._store: TCPStore | None = None
 
     def host(self, address: str) -> tuple[str, int]:
-        """Open the place where the learners meet, at an address of this machine; gives address and port."""
+        """Open a store at an address of this machine, where the learners meet; return address and port."""
         server = socket.create_server((address, 0))
         port: int = server.getsockname()[1]
         # Left to itself the store would listen on every address of the machine.
@@ -60,7 +60,7 @@ class Collective:
         dist.init_process_group(backend, timeout=PATIENCE, world_size=self.world, rank=self.rank, store=store)
 
     def together(self, backward: Callable[[], Part], agent: Agent) -> list[Part]:
-        """Compute gradients and leave the sum of all learners' in `grad`; gives what came of all columns.
+        """Compute gradients and leave the sum of all learners' in `grad`; return the parts of all columns.
 
         Episodes are this learner's alone. Raises NonFiniteError everywhere if it is raised anywhere.
         """
@@ -90,7 +90,7 @@ class Collective:
                 parameter.grad.copy_(part.view_as(parameter))
 
     def _exchange(self, part: Part) -> list[Part]:
-        """Numbers travel as numbers: nothing is unpickled."""
+        """Gather the parts of all learners, as plain numbers: nothing is unpickled."""
         names = sorted(part.metrics)
         own = [float(part.num_steps), float(part.version), *(float(part.metrics[name]) for name in names)]
         mine = torch.tensor(own, dtype=torch.float64, device=self._device)
@@ -109,7 +109,7 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 
 def _interface_of(address: str) -> str | None:
-    """The network interface that has an IPv4 address, where that can be told (Linux)."""
+    """Find the network interface that has an IPv4 address; None where that cannot be told (not Linux)."""
     if sys.platform != "linux":
         return None
     import fcntl

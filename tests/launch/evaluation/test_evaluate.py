@@ -21,8 +21,10 @@ from deltabeast.agents import AgentOutput
 from deltabeast.envs.checks import environment_seeds
 from deltabeast.launch.errors import RunError
 from deltabeast.launch.evaluation.bootstrap import bootstrap_interval
-from deltabeast.launch.evaluation.evaluate import Evaluation, RandomAgent, Summary, evaluate
-from deltabeast.launch.tables import evaluation_notes
+from deltabeast.launch.evaluation.evaluate import evaluate
+from deltabeast.launch.evaluation.play import RandomAgent
+from deltabeast.launch.evaluation.returns import Evaluation, Summary
+from deltabeast.launch.evaluation.tables import evaluation_notes
 
 Episode = tuple[int, float]
 """Length in steps, and the return, which is paid in the last of them."""

@@ -25,10 +25,11 @@ from rich.console import Console
 
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import UsageError
-from deltabeast.launch.training import command as local_engine
 from deltabeast.launch.training import sweep as sweeps
 from deltabeast.launch.training.command import train
-from deltabeast.launch.training.local.workers import Workers, make_env
+from deltabeast.launch.training.local import engine as local_engine
+from deltabeast.launch.training.local.workers import Workers
+from deltabeast.launch.training.plan import make_env
 from deltabeast.launch.training.sweep import is_finished, needs, runs_of, sweep
 
 COMMAND = [sys.executable, "-c", "from deltabeast.launch.cli import main; main()"]
@@ -129,7 +130,7 @@ def test_a_run_takes_the_cores_that_it_reserved(
     """On a machine with many more, which may have other runs."""
     given, gpus, cores, threads, emulators = RESERVED[case]
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)), raising=False)
-    for name in ("train", "machine"):
+    for name in ("training.local.engine", "processes.machine"):
         monkeypatch.setattr(f"deltabeast.launch.{name}.available_cores", lambda: 64)
     monkeypatch.setattr("os.sched_setaffinity", lambda *_: pytest.fail("it takes a core of its own"))
     used: dict[str, list[int]] = {"torch": [], "emulators": []}
@@ -212,9 +213,9 @@ def test_a_sweep_stops_goes_on_and_outlives_a_run_s_death(
 
     def kill_one(queue: sweeps.Sweep) -> None:
         status(queue)
-        running = [job for job in queue.open.values() if job.where is not None]
+        running = [job for job in queue.open.values() if job.location is not None]
         if running and not killed and last_step(running[0].run.run_dir):
-            killed.append(running[0].where.pid)
+            killed.append(running[0].location.pid)
             os.kill(killed[0], signal.SIGKILL)
 
     monkeypatch.setattr(sweeps.Sweep, "start_due", kill_one)

@@ -42,10 +42,12 @@ from deltabeast.launch.processes import supervision
 from deltabeast.launch.runs import directory
 from deltabeast.launch.runs.directory import claim, default_run_dir, read_config
 from deltabeast.launch.training import plan
-from deltabeast.launch.training.command import Trainer, make_run, train
+from deltabeast.launch.training.command import train
+from deltabeast.launch.training.engine import ActorError
 from deltabeast.launch.training.local import sources
-from deltabeast.launch.training.local.sources import ActorError
+from deltabeast.launch.training.local.engine import LocalEngine
 from deltabeast.launch.training.panel import Panel
+from deltabeast.launch.training.run import Run
 
 FEEDFORWARD = ("--core", "feedforward", "--num-envs", "4", "--batch-size", "4", "--unroll-length", "5",
                "--device", "cpu", "--precision", "fp32", "--num-workers", "1")  # fmt: skip
@@ -384,16 +386,17 @@ def test_a_gpu_has_the_environments_in_two_groups(
 
 def test_groups_train_as_one_actor_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Halves of each actor's environments, all of them different, put together in every batch."""
-    monkeypatch.setattr("deltabeast.launch.training.command.groups", lambda config, device: 2)
+    monkeypatch.setattr("deltabeast.launch.training.local.engine.groups", lambda config, device: 2)
     arguments = (*FEEDFORWARD, "--overlap", "on", "--num-actors", "2", "--steps", "400", "--log-seconds", "0")
     with ExitStack() as stack:
         config = parse(["train", "--env", "training_envs:Match-v0", *arguments, "--run-dir", str(tmp_path)])
-        trainer = make_run(config, stack)
-        assert isinstance(trainer, Trainer)
-        assert [actor.num_envs for actor in trainer.actors] == [2, 2, 2, 2]
-        frames = torch.cat([actor._frame for actor in trainer.actors])
+        plan.settle(config)
+        engine = LocalEngine(config, stack)
+        training = Run(config, engine, stack)
+        assert [actor.num_envs for actor in engine.actors] == [2, 2, 2, 2]
+        frames = torch.cat([actor._frame for actor in engine.actors])
         assert len(frames) == 8 and not torch.equal(frames[:2], frames[2:4])
-        trainer.run()
+        training.run()
     assert [int(row["step"]) for row in rows(tmp_path)] == list(range(20, 401, 20))
 
 

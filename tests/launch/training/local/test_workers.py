@@ -21,8 +21,8 @@ from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.processes.machine import own_cores
 from deltabeast.launch.training.command import train
-from deltabeast.launch.training.local.workers import Worker, Workers, make_env
-from deltabeast.launch.training.plan import agent_spec, share, worker_count
+from deltabeast.launch.training.local.workers import Worker, Workers
+from deltabeast.launch.training.plan import agent_spec, make_env, share, worker_count
 
 CPU = torch.device("cpu")
 MATCH = ("--env", "training_envs:Match-v0", *TINY)
