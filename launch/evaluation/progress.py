@@ -1,4 +1,4 @@
-"""How an evaluation tells how far it is."""
+"""The progress of an evaluation, on the console."""
 
 from __future__ import annotations
 

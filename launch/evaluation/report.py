@@ -1,4 +1,4 @@
-"""What an evaluation leaves: a table and notes on the console, and a JSON file in the run."""
+"""The results of an evaluation: a table and notes on the console, a JSON file in the run."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _STATUS = 60.0
 
 
 def runs_of(config: TrainConfig) -> list[TrainConfig]:
-    """The runs of a sweep, seed by seed, so that early results compare all games and cores.
+    """List the runs of a sweep, seed by seed, so that early results compare all games and cores.
 
     Raises ValueError, or UsageError, for one that cannot be.
     """
@@ -69,7 +69,7 @@ def is_finished(run: TrainConfig) -> bool:
 
 
 class RunProcess:
-    """One run in a process of the cluster, with as many threads as it has reserved cores."""
+    """A process of the cluster that trains one run, with as many threads as it has reserved cores."""
 
     def __init__(self, cpus: float) -> None:
         self._cores = max(1, int(cpus))
@@ -87,7 +87,7 @@ class RunProcess:
         return place
 
     def train(self, run: TrainConfig) -> tuple[int, float | None]:
-        """Train, or go on; gives the agent steps reached and the mean game return."""
+        """Train, or go on; return the agent steps reached and the mean game return."""
         keep_freed_memory()
         keep_all_digits()
         with ExitStack() as stack:
@@ -115,7 +115,7 @@ class Job:
     handle: Handle = None
     location: Location | None = None
     again_at: float | None = 0.0
-    """when it may be started; None once it has been"""
+    """monotonic time from which it may be started; None once it has been"""
     restarts: Restarts = field(default_factory=Restarts)
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ class Sweep:
 
     @contextmanager
     def marked(self) -> Iterator[None]:
-        """A file by which a node shows that it sees the same folder."""
+        """Keep a file in the folder, by which nodes tell whether they see it."""
         self._marker.parent.mkdir(parents=True, exist_ok=True)
         self._marker.touch()
         try:
@@ -185,7 +185,7 @@ class Sweep:
                 self._say(f"{job} stopped: {told}")
 
     def stop(self) -> None:
-        """Let those that run save, and forget the others."""
+        """Let running jobs save and end, and forget the others."""
         self._stopping = True
         self.waiting.clear()
         for number, job in list(self.open.items()):
@@ -215,7 +215,7 @@ class Sweep:
 
 
 def needs(run: TrainConfig, total: dict[str, float]) -> tuple[float, float]:
-    """CPU cores and GPUs that one run reserves: a GPU if there are any, else a core for each worker."""
+    """Return the CPU cores and GPUs that a run reserves: a GPU if there are any, else a core per worker."""
     if run.device.startswith("cuda") or (run.device == "auto" and total["GPU"] >= 1):
         return run.learner_cpus + run.num_actors * run.actor_cpus, 1.0
     return float(run.num_workers or 1), 0.0

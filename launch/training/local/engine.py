@@ -84,7 +84,7 @@ class LocalEngine(Engine):
         agent.autocast_dtype = autocast_dtype(config.precision, self.device, agent.spec.stem)
         self.workers = Workers(self.share, self._count, self._threads, self._pinned)
         self._stack.callback(self.workers.close)
-        self.workers.share(agent)
+        self.workers.share_agent(agent)
         self.learner = make_learner(agent, config, parse_steps(config.steps))
         if state is not None:
             self.learner.load_state_dict(state["learner"])

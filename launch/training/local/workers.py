@@ -91,7 +91,7 @@ class Workers:
         self._gradients: list[Tensor] = []
         self._agent: Agent | None = None
 
-    def share(self, agent: Agent) -> None:
+    def share_agent(self, agent: Agent) -> None:
         """Put the agent's weights into shared memory and give them to all."""
         if not self._children:
             return

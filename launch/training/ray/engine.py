@@ -130,22 +130,9 @@ class RayEngine(Engine):
         if self.stop.wait(max(0.0, self._start_again_at - time.monotonic())):
             raise _Stopped
         self._weights = self.cluster.put(flatten(self.agent))
-        self.learners.begin(self._weights, self.cluster.put(self._learner_state), self._placing())
+        patience = _placing(self.stop, self._say, self.actors.free)
+        self.learners.begin(self._weights, self.cluster.put(self._learner_state), patience)
         self.learner_restarts.began()
-
-    def _placing(self) -> Callable[[float], None]:
-        """Return a patience that says now and then that the learner has no place yet."""
-        said = 0.0
-
-        def wait(waited: float) -> None:
-            nonlocal said
-            if self.stop.is_set():
-                raise _Stopped
-            if waited - said > _PLACING:
-                said = waited
-                self._say(f"waiting for the learner since {format_duration(waited)}; {self.actors.free()}")
-
-        return wait
 
     def _give_orders(self) -> None:
         """Let actors act as long as the learners have no more before them than the next two updates."""
@@ -252,6 +239,23 @@ class RayEngine(Engine):
 
 class _Stopped(Exception):
     """The run was asked to stop while it waited for something else than an update."""
+
+
+def _placing(
+    stop: threading.Event, say: Callable[[str], None], free: Callable[[], str]
+) -> Callable[[float], None]:
+    """Return a patience that says now and then that the learner has no place yet."""
+    said = 0.0
+
+    def wait(waited: float) -> None:
+        nonlocal said
+        if stop.is_set():
+            raise _Stopped
+        if waited - said > _PLACING:
+            said = waited
+            say(f"waiting for the learner since {format_duration(waited)}; {free()}")
+
+    return wait
 
 
 def _within(seconds: float) -> Callable[[float], None]:

@@ -1,4 +1,4 @@
-"""What a run takes of a cluster, and whether the cluster has it."""
+"""The resources that a run needs, and whether a cluster has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How unrolls are cut into shards: what travels is some columns of an unroll, all of its steps."""
+"""Unrolls are cut into shards: some columns of an unroll each, with all of its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes from each actor of a cluster: steps, bytes and seconds, as rows of the log show them."""
+"""Steps, bytes and seconds of each actor of a cluster, for the rows of the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .cluster import Location
 
 
 class Traffic:
-    """Counts what actors hand over, and what becomes of the time."""
+    """Counts the unrolls that actors hand over, and the time of actors and learners."""
 
     def __init__(self, num_actors: int) -> None:
         self.learner = Stopwatch()

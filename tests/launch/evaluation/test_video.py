@@ -14,7 +14,7 @@ from deltabeast.agents import Agent, AgentSpec, save_checkpoint
 from deltabeast.envs.atari import AtariGames
 from deltabeast.launch.config import EvalConfig
 from deltabeast.launch.errors import RunError, UsageError
-from deltabeast.launch.evaluation import command as eval_run
+from deltabeast.launch.evaluation import recording
 from deltabeast.launch.evaluation.command import evaluate_run
 from deltabeast.launch.evaluation.video import Trace, play_game, replay, strips, write_video
 from deltabeast.launch.evaluation.video_frame import HEIGHT, WIDTH, Heads, Lines, Pictures, axis
@@ -108,7 +108,7 @@ def test_a_video_is_written_from_the_command(tmp_path: Path, monkeypatch: pytest
         whole = play_game(*arguments)
         return Trace(whole.seed, *(part[:20] for part in list(vars(whole).values())[1:]))
 
-    monkeypatch.setattr(eval_run, "play_game", play_its_start)
+    monkeypatch.setattr(recording, "play_game", play_its_start)
     imageio = pytest.importorskip("imageio.v2")
     pytest.importorskip("imageio_ffmpeg")
     save_checkpoint(tmp_path, 1600, make_agent("lstm"), {})

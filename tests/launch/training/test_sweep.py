@@ -182,17 +182,8 @@ def test_a_sweep_stops_goes_on_and_outlives_a_run_s_death(
     root = tmp_path / "runs"
     given = ["train", "--env", "training_envs:Numbered-v0", "--cores", "lstm", "feedforward", "--seeds", "2"]
     given += ["--num-envs", "2", "--batch-size", "2", "--unroll-length", "5", "--device", "cpu"]
-    given += [
-        "--steps",
-        str(STEPS),
-        "--checkpoint-minutes",
-        "0.01",
-        "--log-seconds",
-        "0.1",
-        "--engine",
-        "ray",
-    ]
-    given += ["--ray-address", cluster.address, "--run-dir", str(root)]
+    given += ["--steps", str(STEPS), "--checkpoint-minutes", "0.01", "--log-seconds", "0.1"]
+    given += ["--engine", "ray", "--ray-address", cluster.address, "--run-dir", str(root)]
     config = parse(given)
     runs = runs_of(config)
     before, *others = random.sample(runs, 4)
