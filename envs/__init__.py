@@ -10,10 +10,11 @@ from .games import (
     game_names,
     human_normalized,
 )
-from .protocols import PROTOCOLS, Protocol, find_protocol
+from .protocols import DEFAULT_PROTOCOL, PROTOCOLS, Protocol, find_protocol
 from .vector_env import make_vector_env
 
 __all__ = [
+    "DEFAULT_PROTOCOL",
     "PAPER_GAMES",
     "PROTOCOLS",
     "GameInfo",

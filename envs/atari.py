@@ -15,7 +15,7 @@ from .episodes import EpisodeStatistics
 from .forced_actions import ForcedActions
 from .frame_stack import repeat_first_frame
 from .games import action_meanings, canonical_game, screen_size
-from .protocols import Protocol, find_protocol
+from .protocols import DEFAULT_PROTOCOL, Protocol, find_protocol
 from .score_wraps import unwrap_scores
 
 Frames = npt.NDArray[np.uint8]
@@ -37,7 +37,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         self,
         game: str,
         num_envs: int,
-        protocol: str = "paper-code",
+        protocol: str = DEFAULT_PROTOCOL,
         num_threads: int | None = None,
         full_action_set: bool | None = None,
         colour: bool = False,

@@ -7,7 +7,9 @@ agents does ("paper-code"), what their paper says ("paper-text"), and what Macha
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
+DEFAULT_PROTOCOL: Final = "paper-code"
 UNLIMITED = 2**30  # frames; the emulator counts them in 32 bits
 
 

@@ -6,6 +6,7 @@ from gymnasium.vector import VectorEnv
 
 from .atari import AtariGames
 from .gymnasium_env import make_gymnasium_env
+from .protocols import DEFAULT_PROTOCOL
 
 
 def make_vector_env(
@@ -13,7 +14,7 @@ def make_vector_env(
     *,
     env_id: str | None = None,
     num_envs: int,
-    protocol: str = "paper-code",
+    protocol: str = DEFAULT_PROTOCOL,
     num_threads: int | None = None,
     full_action_set: bool | None = None,
 ) -> VectorEnv[Any, Any, Any]:

@@ -52,7 +52,7 @@ def train(config: TrainConfig) -> None:
 def evaluate(config: EvalConfig) -> None:
     from .evaluation.command import evaluate_run
 
-    evaluate_run(**vars(config))
+    evaluate_run(config)
 
 
 def compare(config: CompareConfig) -> None:
@@ -119,7 +119,7 @@ def info(config: InfoConfig) -> None:
 def import_torchbeast(config: ImportConfig) -> None:
     from .training.import_torchbeast import import_model
 
-    for line in import_model(**vars(config)):
+    for line in import_model(config):
         print(line)
 
 

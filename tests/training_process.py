@@ -28,8 +28,8 @@ TINY = (
 """A small agent, 20 agent steps per update."""
 CARTPOLE = ("--env", "CartPole-v1", *TINY)
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(
     [
         "deltabeast.launch.training.command",
         "deltabeast.launch.cli",
@@ -43,6 +43,7 @@ def _train(arguments: list[str], output: Path) -> None:
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    os.setsid()  # a group of its own, which a test may signal as a terminal would
     from deltabeast.launch.cli import main
 
     main(["train", *arguments])
@@ -51,12 +52,13 @@ def _train(arguments: list[str], output: Path) -> None:
 class Training:
     """`deltabeast train` in another process."""
 
-    def __init__(self, run_dir: Path, *arguments: str) -> None:
+    def __init__(self, run_dir: Path, *arguments: str, daemon: bool = True) -> None:
+        """Only one that is no daemon may have workers."""
         self.run_dir = run_dir
         self.path = run_dir.with_name(f"{run_dir.name}.{time.monotonic_ns()}.out")
         self.path.touch()
         given = [*arguments, "--run-dir", str(run_dir)]
-        self.process = _context.Process(target=_train, args=(given, self.path), daemon=True)
+        self.process = context.Process(target=_train, args=(given, self.path), daemon=daemon)
         self.process.start()
 
     def send(self, number: int) -> None:

@@ -20,13 +20,13 @@ from ..config import BenchConfig, BenchEnvConfig, BenchKernelsConfig, BenchThrou
 from ..errors import RunError, UsageError
 from ..runs.directory import versions
 from ..runs.log import write_atomically
-from ..tables import env_speed_table, kernel_table, throughput_table
+from .tables import env_speed_table, kernel_table, throughput_table
 
 Row = TypeVar("Row")
 
 
 def run_benchmark(config: BenchConfig) -> None:
-    """Measure what the configuration says. Raises RunError if a kernel is wrong."""
+    """Run one benchmark. Raises UsageError for options that are wrong, RunError if a kernel is."""
     what = config.what
     if what.json is not None and not os.access(what.json.absolute().parent, os.W_OK):
         raise UsageError(f"cannot write {what.json}; give --json a path in a directory that exists")
@@ -51,7 +51,7 @@ def run_benchmark(config: BenchConfig) -> None:
 
 
 def hardware() -> dict[str, Any]:
-    """The machine that numbers come from."""
+    """Describe the machine that numbers come from."""
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {"processor": _processor(), "cores": available_cores(), "gpus": gpus}
 
@@ -65,7 +65,7 @@ def _processor() -> str:
 
 
 def _show(rows: Iterable[Row], table: Callable[[list[Row]], Table]) -> list[Row]:
-    """Draw the table as its rows come in; the rows."""
+    """Draw the table as its rows come in; return the rows."""
     # A pipe has no width: tables in it are as wide as they need to be.
     console = Console(width=None if os.isatty(1) else 160)
     collected: list[Row] = []

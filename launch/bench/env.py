@@ -1,4 +1,4 @@
-"""`deltabeast bench env`: how fast are the games alone?"""
+"""`deltabeast bench env`: the speed of the games alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MEASUREMENTS = 3
 
 @dataclass
 class EnvSpeed:
-    """Agent steps a second of all environments together, each 4 emulator frames."""
+    """Agent steps a second of all environments together; a step is 4 emulator frames."""
 
     game: str
     num_envs: int

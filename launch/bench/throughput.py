@@ -1,4 +1,4 @@
-"""`deltabeast bench throughput`: how much of what this machine can do does training get?"""
+"""`deltabeast bench throughput`: training set beside the speed of each of its stages alone."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from ..config import BenchThroughputConfig, TrainConfig
 from ..errors import StoppedBySignal, UsageError
 from ..processes.machine import prepare_process
 from ..runs.log import read_rows
-from ..training.command import Trainer
+from ..training.local.engine import LocalEngine
 from ..training.local.sources import batches
 from ..training.local.workers import Worker
-from ..training.plan import overlaps
+from ..training.plan import overlaps, settle
+from ..training.run import Run
 
 _WARM_UP = 3
 """Updates before anything is timed."""
@@ -35,26 +36,26 @@ _WARM_UP = 3
 
 @dataclass
 class Throughput:
-    """Agent steps a second of each stage alone and of training, all in one run, and what became of them."""
+    """Agent steps a second of each stage alone and of training, and where the time of training went."""
 
     emulation: float
     inference: float
     learning: float
     bound: float
-    """what training could reach: with turns 1 / (1/emulation + 1/inference + 1/learning); where actors
+    """highest speed of training: with turns 1 / (1/emulation + 1/inference + 1/learning); where actors
     overlap with the learner, the slowest of acting, all emulators busy, and learning"""
     trained: float
     share_of_bound: float
     share_of_emulation: float
     policy_lag: float
     core_share: float
-    """of learning alone: forward and backward of the recurrent core and its layers, not compiled"""
+    """share of learning alone that is forward and backward of the recurrent core, not compiled"""
     time_shares: dict[str, float]
-    """of the training: emulation, inference, learning, waiting"""
+    """shares of training: emulation, inference, learning, waiting"""
     bus_bytes: float
     """observations that crossed the bus, bytes per agent step; 0 on a CPU"""
     peak_memory_bytes: int
-    """of the process, or of the GPU"""
+    """peak of the process, or of the GPU"""
 
 
 def bench_throughput(config: BenchThroughputConfig) -> Iterator[Throughput]:
@@ -70,8 +71,11 @@ def bench_throughput(config: BenchThroughputConfig) -> Iterator[Throughput]:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             # On the terminal, whatever becomes of the table: with a GPU the learner compiles for a while.
             stack.enter_context(Console(stderr=True).status(f"measuring, round {number} of {config.rounds}"))
-            trainer = Trainer(_train_config(config, Path(folder, "run")), stack, Console(quiet=True))
-            rounds.append(_measure(trainer, config.seconds))
+            training = _train_config(config, Path(folder, "run"))
+            settle(training)
+            engine = LocalEngine(training, stack)
+            run = Run(training, engine, stack, Console(quiet=True))
+            rounds.append(_measure(run, engine, config.seconds))
     middle = {
         field.name: statistics.median(getattr(one, field.name) for one in rounds)
         for field in dataclasses.fields(Throughput)
@@ -89,21 +93,21 @@ def _train_config(config: BenchThroughputConfig, run_dir: Path) -> TrainConfig:
     return TrainConfig(**given, run_dir=run_dir, log_seconds=config.seconds / 2)
 
 
-def _measure(trainer: Trainer, seconds: float) -> Throughput:
-    emulation = _together(trainer, _emulation, seconds)
-    inference = _together(trainer, _inference, seconds)
-    learning = _together(trainer, _learning, seconds)
-    core = _together(trainer, _core, seconds / 3)
-    trained, rows, bus_bytes = _training(trainer, seconds)
-    if overlaps(trainer.config, trainer.device):
-        acting = len(trainer.actors) / (1 / emulation + 1 / inference)
+def _measure(run: Run, engine: LocalEngine, seconds: float) -> Throughput:
+    emulation = _together(engine, _emulation, seconds)
+    inference = _together(engine, _inference, seconds)
+    learning = _together(engine, _learning, seconds)
+    core = _together(engine, _core, seconds / 3)
+    trained, rows, bus_bytes = _training(run, engine, seconds)
+    if overlaps(engine.config, engine.device):
+        acting = len(engine.actors) / (1 / emulation + 1 / inference)
         bound = min(acting, emulation, learning)
     else:
         bound = 1 / (1 / emulation + 1 / inference + 1 / learning)
     names = ("emulation", "inference", "learning", "waiting")
     shares = {name: statistics.fmean(row[f"share_{name}"] for row in rows) for name in names}
     lag = statistics.fmean(row["policy_lag"] for row in rows)
-    peak = _peak_memory(trainer.device)
+    peak = _peak_memory(engine.device)
     return Throughput(
         emulation,
         inference,
@@ -120,14 +124,16 @@ def _measure(trainer: Trainer, seconds: float) -> Throughput:
     )
 
 
-def _together(trainer: Trainer, stage: Callable[[Trainer | Worker, float], float], seconds: float) -> float:
-    """Of all processes that share the work, at the same time."""
-    trainer.workers.start(stage, seconds)
-    return stage(trainer, seconds) + sum(trainer.workers.results())
+def _together(
+    engine: LocalEngine, stage: Callable[[LocalEngine | Worker, float], float], seconds: float
+) -> float:
+    """Add up the speeds of all processes that share the work, measured at the same time."""
+    engine.workers.start(stage, seconds)
+    return stage(engine, seconds) + sum(engine.workers.results())
 
 
 def _rate(work: Callable[[], int], seconds: float, device: torch.device) -> float:
-    """Agent steps a second of `work`, which gives the steps it did."""
+    """Measure the agent steps a second of `work`, which returns the steps it did."""
     work()
     _wait_for(device)
     steps, start = 0, time.perf_counter()
@@ -142,8 +148,8 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _emulation(one: Trainer | Worker, seconds: float) -> float:
-    """The environments of one actor alone, with random actions."""
+def _emulation(one: LocalEngine | Worker, seconds: float) -> float:
+    """Time the environments of one actor alone, with random actions."""
     env = one.actors[0].env
     generator = np.random.default_rng(0)
     choices = env.single_action_space.n  # type: ignore[attr-defined]
@@ -157,8 +163,8 @@ def _emulation(one: Trainer | Worker, seconds: float) -> float:
     return _rate(work, seconds, torch.device("cpu"))
 
 
-def _inference(one: Trainer | Worker, seconds: float) -> float:
-    """One actor's choices alone, on frames that lie ready."""
+def _inference(one: LocalEngine | Worker, seconds: float) -> float:
+    """Time one actor's choices alone, on observations that lie ready."""
     actor = one.actors[0]
     unroll = actor.collect()
     state = unroll.state
@@ -174,8 +180,8 @@ def _inference(one: Trainer | Worker, seconds: float) -> float:
     return _rate(work, seconds, one.device)
 
 
-def _learning(one: Trainer | Worker, seconds: float) -> float:
-    """The learner alone, on batches that lie ready."""
+def _learning(one: LocalEngine | Worker, seconds: float) -> float:
+    """Time the learner alone, on a batch that lies ready."""
     unrolls = (actor.collect() for actor in cycle(one.actors))
     batch = next(batches(unrolls, one.share.batch_size))
     learner, agent = one.learner, one.agent
@@ -183,20 +189,20 @@ def _learning(one: Trainer | Worker, seconds: float) -> float:
 
     def work() -> int:
         part = learner.backward(batch)
-        if isinstance(one, Trainer):  # one of them changes the weights
+        if isinstance(one, LocalEngine):  # one of them changes the weights
             learner.step([part])
         return batch.num_steps
 
     rate = _rate(work, seconds, one.device)
-    if isinstance(one, Trainer):
+    if isinstance(one, LocalEngine):
         # The same batch again and again teaches nothing that training should begin with.
         learner.load_state_dict(before[0])
         agent.load_state_dict(before[1])
     return rate
 
 
-def _core(one: Trainer | Worker, seconds: float) -> float:
-    """The core's part of the learner's work alone."""
+def _core(one: LocalEngine | Worker, seconds: float) -> float:
+    """Time forward and backward of the core alone, on a batch."""
     core, config = one.agent.core, one.share
     T, B = config.unroll_length + 1, config.batch_size
     x = torch.randn(T, B, core.input_size, device=one.device, requires_grad=True)
@@ -212,36 +218,36 @@ def _core(one: Trainer | Worker, seconds: float) -> float:
     return _rate(work, seconds, one.device)
 
 
-def _training(trainer: Trainer, seconds: float) -> tuple[float, list[dict[str, float]], float]:
-    """What `train` reaches after warming up, with all it does besides; its log; bytes over the bus a step."""
+def _training(run: Run, engine: LocalEngine, seconds: float) -> tuple[float, list[dict[str, float]], float]:
+    """Train; return the speed after warming up, the log, and the bytes over the bus per agent step."""
     marks: list[tuple[float, int]] = []
-    first, steps = trainer.learner.version, trainer.learner.steps
-    sent = sum(actor.bytes_to_device for actor in trainer.actors)
+    first, steps = engine.learner.version, engine.learner.steps
+    sent = sum(actor.bytes_to_device for actor in engine.actors)
 
     def watch() -> None:
-        while trainer.learner.version < first + _WARM_UP:
+        while engine.learner.version < first + _WARM_UP:
             time.sleep(0.05)
-        marks.append((time.perf_counter(), trainer.learner.steps))
+        marks.append((time.perf_counter(), engine.learner.steps))
         time.sleep(seconds)
         # At an update's end: a batch half learned would count for nothing.
-        version = trainer.learner.version
-        while trainer.learner.version == version:
+        version = engine.learner.version
+        while engine.learner.version == version:
             time.sleep(0.001)
-        marks.append((time.perf_counter(), trainer.learner.steps))
-        trainer.stop.set()
+        marks.append((time.perf_counter(), engine.learner.steps))
+        engine.stop.set()
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        trainer.run()
+        run.run()
     except StoppedBySignal:
-        if trainer.learner.steps == 0 or len(marks) < 2:
+        if engine.learner.steps == 0 or len(marks) < 2:
             raise
     thread.join()
     (start, before), (end, after) = marks
-    sent = sum(actor.bytes_to_device for actor in trainer.actors) - sent
+    sent = sum(actor.bytes_to_device for actor in engine.actors) - sent
     speed = (after - before) / (end - start)
-    return speed, read_rows(trainer.run_dir / "logs.csv"), sent / (trainer.learner.steps - steps)
+    return speed, read_rows(run.run_dir / "logs.csv"), sent / (engine.learner.steps - steps)
 
 
 def _peak_memory(device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""How well a mean is known from its episodes."""
+"""Bootstrap interval of a mean over episodes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 def bootstrap_interval(
     values: Sequence[float], confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile bootstrap of the mean (Efron 1979): where the means of samples drawn from the values with
-    replacement lie with probability `confidence`.
+    """Compute the percentile bootstrap interval of the mean (Efron 1979): the means of samples drawn from the
+    values with replacement lie in it with probability `confidence`.
 
     It tells how the score of this one agent would vary between evaluations, not between training seeds. The
     same values give the same interval. Raises ValueError if there are no values.

@@ -1,87 +1,78 @@
-"""Evaluation shared among processes, a core each: rows are independent, and small batches fill no more."""
+"""Evaluation split across processes, one per core: rows are independent, and small batches fill no more."""
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING
 
 from ..errors import RunError
+from ..processes.child import Child, ChildDied
 from ..processes.machine import prepare_process
-from ..processes.supervision import how_it_ended
-
-if TYPE_CHECKING:
-    from .evaluate import Game, Part
+from .play import Rows, Setup
 
 _TELL_SECONDS = 0.5
+"""Seconds between reports of a process on its progress."""
 
 
-def play_side_by_side(
-    game: Game, parts: Sequence[Part], tell: Callable[[Sequence[int], Sequence[int]], None]
-) -> list[Part]:
-    """Play each part in a process of its own; the parts as they were when all was played.
+def play_in_processes(
+    setup: Setup, parts: Sequence[Rows], tell: Callable[[Sequence[int], Sequence[int]], None]
+) -> list[Rows]:
+    """Play each part in a process of its own; return the parts as they are when all have been played.
 
     `tell` hears the episodes and steps of each part so far. Raises RunError if a process fails or dies.
     """
-    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of running threads
-    connections: list[Connection] = []
-    processes = []
     done, steps = [0] * len(parts), [0] * len(parts)
     played = list(parts)
+    children: list[Child] = []
     try:
         for number, part in enumerate(parts, 1):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_play, args=(theirs, game, part), name=f"evaluation {number}", daemon=True
-            )
-            process.start()
-            theirs.close()  # so that its death ends the connection
-            connections.append(ours)
-            processes.append(process)
-        waiting = list(connections)
+            children.append(Child(f"evaluation {number}", _play, setup, part))
+        waiting = {child.connection: index for index, child in enumerate(children)}
         while waiting:
-            for connection in wait(waiting):
-                index = connections.index(connection)  # type: ignore[arg-type]
-                try:
-                    what, told = connections[index].recv()
-                except (EOFError, OSError) as error:
-                    raise RunError(f"{processes[index].name} {how_it_ended(processes[index])}") from error
-                if what == "progress":
-                    done[index], steps[index] = told
-                    tell(done, steps)
-                elif what == "played":
-                    played[index] = told
-                    done[index], steps[index] = told.done, told.steps
-                    tell(done, steps)
-                    waiting.remove(connection)  # type: ignore[arg-type]
-                else:
-                    raise told if isinstance(told, RunError) else RunError(f"{processes[index].name}: {told}")
+            for connection in wait(list(waiting)):
+                index = waiting[connection]  # type: ignore[index]
+                result = _receive(children[index])
+                if isinstance(result, Rows):
+                    played[index] = result
+                    del waiting[connection]  # type: ignore[arg-type]
+                    result = result.done, result.steps
+                done[index], steps[index] = result
+                tell(done, steps)
     finally:
-        for process in processes:
-            process.kill()
-            process.join()
-        for connection in connections:
-            connection.close()
+        for child in children:
+            child.end()
+            child.close()
     return played
 
 
-def _play(connection: Connection, game: Game, part: Part) -> None:
+def _receive(child: Child) -> Rows | tuple[int, int]:
+    """Return what a process has played: all, or episodes and steps so far. Raises RunError."""
+    try:
+        what, result = child.receive()
+    except ChildDied as error:
+        raise RunError(str(error)) from error.__cause__
+    if what == "failed":
+        raise result if isinstance(result, RunError) else RunError(f"{child.name}: {result}")
+    return result
+
+
+def _play(connection: Connection, setup: Setup, part: Rows) -> None:
+    """Run one process: play, and report on the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the main process's, whose end ends this one
     prepare_process(1)
-    spoke = 0.0
+    told_at = 0.0
 
     def tell(done: int, steps: int) -> None:
-        nonlocal spoke
-        if time.monotonic() - spoke >= _TELL_SECONDS:
-            spoke = time.monotonic()
+        nonlocal told_at
+        if time.monotonic() - told_at >= _TELL_SECONDS:
+            told_at = time.monotonic()
             connection.send(("progress", (done, steps)))
 
     try:
-        part.play(game, tell)
+        part.play(setup, tell)
         connection.send(("played", part))
     except RunError as error:
         connection.send(("failed", error))

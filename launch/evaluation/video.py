@@ -22,9 +22,9 @@ EMULATOR_FRAMES_PER_SECOND = 60
 """A video has one picture an agent step and goes at the speed of the game."""
 
 _ENCODING = ["-preset", "veryfast", "-crf", "20"]
-"""Of x264: quick, and letters stay sharp."""
+"""Options of x264: quick, and letters stay sharp."""
 _FILLING = 60
-"""Steps after a reset in which the memory fills."""
+"""Steps after a reset until the memory has filled."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -36,15 +36,15 @@ class Trace:
     seed: int
     actions: list[int]
     score: list[float]
-    """of the game so far"""
+    """score of the game so far"""
     value: list[float]
     begins: list[bool]
-    """whether the step is the first of an episode, so that the memory was empty before it"""
+    """whether the step is the first of an episode, before which the memory is empty"""
     memory: list[list[MemoryStep]]
-    """by layer; empty for a core without fast weights"""
+    """what each step did to the memory, by layer; empty for a core without fast weights"""
 
     def of_heads(self, name: str) -> Floats | None:
-        """A field of the memory's steps, `[T, layers, heads]`; None if this core has none."""
+        """Stack a field of the memory's steps, `[T, layers, heads]`; None if this core has none."""
         steps = [[getattr(layer, name) for layer in layers] for layers in self.memory]
         if not steps[0] or steps[0][0] is None:
             return None
@@ -52,7 +52,7 @@ class Trace:
 
 
 def need_libraries() -> ModuleType:
-    """What writes MP4. Raises UsageError if it is not installed."""
+    """Import the library that writes MP4. Raises UsageError if it is not installed."""
     try:
         import imageio.v2 as imageio
         import imageio_ffmpeg  # noqa: F401
@@ -62,7 +62,7 @@ def need_libraries() -> ModuleType:
 
 
 def play_game(agent: Agent, env: VectorEnv, seed: int, greedy: bool, max_steps: int) -> Trace:
-    """The first game of an Atari environment of one row, which is closed at the end.
+    """Play the first game of an Atari environment of one row, which is closed at the end.
 
     Raises RunError if it goes on for more than `max_steps` agent steps.
     """
@@ -95,7 +95,7 @@ def play_game(agent: Agent, env: VectorEnv, seed: int, greedy: bool, max_steps: 
 
 
 def replay(trace: Trace, env: VectorEnv) -> Iterator[npt.NDArray[np.uint8]]:
-    """The screens `[height, width, 3]` that the agent acted on, from an environment in colour.
+    """Yield the screens `[height, width, 3]` that the agent acted on, from an environment in colour.
 
     Raises RunError if the environment does not play the same game again.
     """
@@ -113,7 +113,7 @@ def replay(trace: Trace, env: VectorEnv) -> Iterator[npt.NDArray[np.uint8]]:
 
 
 def strips(trace: Trace) -> list[Strip]:
-    """What to show beside the game."""
+    """Choose the plots to show beside the game."""
     shown: list[Strip] = []
     strength, change, norm = (trace.of_heads(name) for name in ("write_strength", "change", "norm"))
     if strength is not None:

@@ -127,7 +127,7 @@ class Pictures:
         return np.asarray(picture)
 
     def _x(self, step: int, at: Any) -> Any:
-        """Where step `at` lies when `step` is now."""
+        """Return the column of step `at` when `step` is now."""
         return _RIGHT - (step - at) * (_RIGHT - _LEFT) / (WINDOW - 1)
 
     def _draw_background(self, title: str, subtitle: str) -> Image.Image:

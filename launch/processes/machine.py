@@ -1,4 +1,4 @@
-"""Arrange the process for the machine it runs on: memory, threads, precision."""
+"""Set up the process for its machine: memory, threads, precision, device."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
 
 def prepare_process(threads: int | None = None) -> None:
-    """Keep memory, compute float32 in float32, and use so many threads, by default one for each core that the
-    process may really use. What every process does first.
+    """Keep freed memory, compute float32 in float32, and use `threads`, by default one per available core.
+
+    Every process calls this first.
     """
     keep_freed_memory()
     keep_all_digits()
@@ -45,7 +46,7 @@ def keep_freed_memory() -> bool:
 
 
 def own_cores(count: int) -> list[int] | None:
-    """A core for each of `count` processes, or None where the cores are not all theirs, or cannot be told.
+    """Choose a core for each of `count` processes; None where cores are shared with others or unknown.
 
     Where one process works on each core, waking a thread on another core costs more than it gains: emulation
     and inference hand over to each other at every step.
@@ -57,14 +58,14 @@ def own_cores(count: int) -> list[int] | None:
 
 
 def pin(core: int) -> Callable[[], None]:
-    """Keep this thread, and those it starts from now on, on one core; gives what undoes it."""
+    """Keep this thread, and those it starts from now on, on one core; return a function that undoes it."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     return lambda: os.sched_setaffinity(0, before)
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` is the first GPU if there is one; one that is named by its number becomes torch's current one.
+    """Resolve `--device`: `auto` is the first GPU if there is one; a numbered one becomes the current one.
 
     Raises ValueError for a device that is not there.
     """
@@ -85,7 +86,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def autocast_dtype(precision: str, device: torch.device, stem: str) -> torch.dtype | None:
-    """The dtype of the stem's arithmetic, None being float32.
+    """Choose the dtype of the stem's arithmetic; None is float32.
 
     `auto` takes bfloat16 for convolutions where the hardware has it: nothing else is slow enough to gain.
     """

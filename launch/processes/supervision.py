@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.process import BaseProcess
 
 SILENCE = 120.0
 """Seconds without an update after which a run says what it waits for."""
@@ -71,11 +70,3 @@ def watch(
     finally:
         finished.set()
         thread.join()
-
-
-def how_it_ended(process: BaseProcess) -> str:
-    """For a message about a process that is no longer there."""
-    process.join(1.0)
-    code = process.exitcode
-    how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-    return f"(process {process.pid}) died: {how}"

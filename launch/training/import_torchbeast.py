@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...agents import Agent, CheckpointError, Learner, find_checkpoints, save_checkpoint
+from ...agents import Agent, AgentSpec, CheckpointError, Learner, find_checkpoints, save_checkpoint
 from ...agents.torchbeast import agent_spec, convert, mean_squares
 from ...cores import core_name
-from ...envs import action_meanings, canonical_game
-from ..config import TrainConfig
+from ...envs import DEFAULT_PROTOCOL, action_meanings, canonical_game
+from ..config import ImportConfig, TrainConfig
 from ..errors import RunError, UsageError
 from ..runs import published
 from ..runs.directory import claim, eval_command, write_config
@@ -48,50 +48,82 @@ _WITHOUT = {"alpha": 0.99, "momentum": 0, "reward_clipping": "abs_one", "dropout
 """Flags that have no option here, and the value that training takes."""
 
 
-def import_model(
-    model: Path, game: str, run_dir: Path, core: str | None = None, num_heads: int | None = None
-) -> list[str]:
+def import_model(config: ImportConfig) -> list[str]:
     """Write the run, and return what to say about it.
 
     Raises UsageError, with nothing written, if the file or something else in this is wrong.
     """
-    content, digest = _load(model)
+    content, digest = _load(config.model)
     flags = _mapping(content, "flags")
     weights = content.get("model_state_dict", content)
-    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
-        raise UsageError(f"{model} holds no model_state_dict; give a model.tar of PolyBeast or recurrent-fwp")
-    if run_dir.exists() and (find_checkpoints(run_dir) or not run_dir.is_dir()):
-        raise UsageError(f"{run_dir} exists already; give another --run-dir")
-    try:
-        game = canonical_game(game)
-        spec = agent_spec(weights, num_heads or flags.get("num_head"))
-        notes = _check_actions(spec.num_actions, game)
-    except ValueError as error:
-        raise UsageError(f"cannot import {model}: {error}") from error
-    if core is not None and core_name(core) not in (spec.core, spec.core.removesuffix("_large")):
-        raise UsageError(f"{model} holds an agent with core {spec.core}, not {core}; give --core {spec.core}")
-    if num_heads is not None and spec.core != "linear_transformer":
-        raise UsageError(f"--num-heads {num_heads}: the tensors of {model} show its heads; omit it")
-    if (trained := flags.get("env")) and not _is_game(str(trained), game):
-        notes.append(f"check --game: its flags name {trained}, which is not {game}")
-    spec = replace(spec, game=game, protocol=published.PROTOCOL)
-    can_train = spec.num_actions == len(action_meanings(game))
-
+    spec, notes = _identify(config, weights, flags)
     agent = Agent(spec)
     agent.load_state_dict(convert(weights))
-    config = _config(flags, agent, run_dir)
-    learner = Learner(agent, learner_config(config, parse_steps(config.steps)))
-    learner.steps = int(_mapping(content, "stats").get("step", 0))
-    learner.version = learner.steps // (config.unroll_length * config.batch_size)
-    try:
-        _restore_optimizer(learner, mean_squares(_mapping(content, "optimizer_state_dict"), weights))
-    except ValueError as error:
-        notes.append(f"training goes on with a new optimizer: {error}")
+    training = _config(flags, agent, config.run_dir)
+    learner = _learner(content, agent, training, notes)
     notes += [
         f"training goes on with {name} {ours}, not {flags[name]}"
         for name, ours in _WITHOUT.items()
         if flags.get(name, ours) != ours
     ]
+    source = {
+        "file": config.model.name,
+        "sha256": digest,
+        "flags": {key: str(flags[key]) for key in sorted(flags)},
+    }
+    can_train = spec.num_actions == len(action_meanings(str(spec.game)))
+    path = _write(training, learner, source, can_train)
+    sizes = "".join(f", {name} {size}" for name, size in spec.core_options.items())
+    about = f"{spec.game} · {spec.core}{sizes} · {spec.num_actions} actions · step {learner.steps:,}"
+    further = (
+        f"; deltabeast info {shlex.quote(str(config.run_dir))} says how to train on" if can_train else ""
+    )
+    return [f"{about}: saved as {path}", *notes, f"next: {eval_command(config.run_dir)}{further}"]
+
+
+def _identify(config: ImportConfig, weights: Any, flags: Mapping[str, Any]) -> tuple[AgentSpec, list[str]]:
+    """Tell from its tensors what agent a file holds; return that, and what to say of it.
+
+    Raises UsageError if it is none, or not the one that was asked for.
+    """
+    model, run_dir, heads = config.model, config.run_dir, config.num_heads
+    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise UsageError(f"{model} holds no model_state_dict; give a model.tar of PolyBeast or recurrent-fwp")
+    if run_dir.exists() and (find_checkpoints(run_dir) or not run_dir.is_dir()):
+        raise UsageError(f"{run_dir} exists already; give another --run-dir")
+    try:
+        game = canonical_game(config.game)
+        spec = agent_spec(weights, heads or flags.get("num_head"))
+        notes = _check_actions(spec.num_actions, game)
+    except ValueError as error:
+        raise UsageError(f"cannot import {model}: {error}") from error
+    core = config.core
+    if core is not None and core_name(core) not in (spec.core, spec.core.removesuffix("_large")):
+        raise UsageError(f"{model} holds an agent with core {spec.core}, not {core}; give --core {spec.core}")
+    if heads is not None and spec.core != "linear_transformer":
+        raise UsageError(f"--num-heads {heads}: the tensors of {model} show its heads; omit it")
+    if (trained := flags.get("env")) and not _is_game(str(trained), game):
+        notes.append(f"check --game: its flags name {trained}, which is not {game}")
+    return replace(spec, game=game, protocol=DEFAULT_PROTOCOL), notes
+
+
+def _learner(content: Mapping[str, Any], agent: Agent, config: TrainConfig, notes: list[str]) -> Learner:
+    """Make the learner that goes on where theirs stopped; `notes` hears if its optimizer begins anew."""
+    learner = Learner(agent, learner_config(config, parse_steps(config.steps)))
+    learner.steps = int(_mapping(content, "stats").get("step", 0))
+    learner.version = learner.steps // (config.unroll_length * config.batch_size)
+    weights = content.get("model_state_dict", content)
+    try:
+        _restore_optimizer(learner, mean_squares(_mapping(content, "optimizer_state_dict"), weights))
+    except ValueError as error:
+        notes.append(f"training goes on with a new optimizer: {error}")
+    return learner
+
+
+def _write(config: TrainConfig, learner: Learner, source: Mapping[str, Any], can_train: bool) -> Path:
+    """Write the run; return the path of its checkpoint."""
+    run_dir = config.run_dir
+    assert run_dir is not None
     state = {
         "learner": learner.state_dict(),
         "scores": Scores().state_dict(),
@@ -99,10 +131,9 @@ def import_model(
         "device": "cpu",
         **rng_states(torch.device("cpu")),
     }
-    source = {"file": model.name, "sha256": digest, "flags": {key: str(flags[key]) for key in sorted(flags)}}
     with claim(run_dir):
         try:
-            path = save_checkpoint(run_dir, learner.steps, agent, state, milestone=True)
+            path = save_checkpoint(run_dir, learner.steps, learner.agent, state, milestone=True)
             if can_train:
                 write_config(run_dir, config)
             write_atomically(run_dir / "imported.json", json.dumps(source, indent=2) + "\n")
@@ -110,17 +141,11 @@ def import_model(
             raise RunError(str(error)) from error
         except OSError as error:
             raise RunError(f"cannot write to {run_dir}: {os.strerror(error.errno or 0)}") from error
-    sizes = "".join(f", {name} {size}" for name, size in spec.core_options.items())
-    return [
-        f"{game} · {spec.core}{sizes} · {spec.num_actions} actions · step {learner.steps:,}: saved as {path}",
-        *notes,
-        f"next: {eval_command(run_dir)}"
-        + (f"; deltabeast info {shlex.quote(str(run_dir))} says how to train on" if can_train else ""),
-    ]
+    return path
 
 
 def _load(model: Path) -> tuple[dict[str, Any], str]:
-    """What a file holds, and its SHA-256. Only tensors and plain values are ever built from it."""
+    """Load a file; return its content and SHA-256. Only tensors and plain values are ever built from it."""
     try:
         raw = model.read_bytes()
     except OSError as error:
@@ -149,7 +174,7 @@ def _load(model: Path) -> tuple[dict[str, Any], str]:
 
 
 def _check_actions(num_actions: int, game: str) -> list[str]:
-    """Raises ValueError if the agent cannot have been trained on the game; what to say of its actions."""
+    """Return what to say of the agent's actions. Raises ValueError if it cannot be of this game."""
     available = len(action_meanings(game))
     if num_actions == available:
         return []
@@ -162,7 +187,7 @@ def _check_actions(num_actions: int, game: str) -> list[str]:
 
 
 def _mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of the file; empty if there is none."""
+    """Return a part of the file; empty if there is none."""
     part = content.get(name)
     return part if isinstance(part, dict) else {}
 
@@ -175,7 +200,7 @@ def _is_game(name: str, game: str) -> bool:
 
 
 def _config(flags: Mapping[str, Any], agent: Agent, run_dir: Path) -> TrainConfig:
-    """The options of a training run that goes on as theirs did."""
+    """Return the options of a training run that goes on as theirs did."""
     numbers = {name: value for name, value in flags.items() if isinstance(value, int | float) and value > 0}
     same: dict[str, Any] = {ours: numbers[theirs] for theirs, ours in _FLAGS.items() if theirs in numbers}
     config = replace(
@@ -184,7 +209,7 @@ def _config(flags: Mapping[str, Any], agent: Agent, run_dir: Path) -> TrainConfi
         core=agent.spec.core,
         core_options=agent.spec.core_options,
         stem=agent.spec.stem,  # type: ignore[arg-type]
-        protocol=published.PROTOCOL,
+        protocol=DEFAULT_PROTOCOL,
         run_dir=run_dir,
         **same,
     )

@@ -1,10 +1,9 @@
-"""What a person watching a run sees: a live panel on a terminal, one line per update anywhere else."""
+"""The display of a run: a live panel on a terminal, one line per row of the log anywhere else."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
@@ -18,7 +17,7 @@ from rich.text import Text
 from ..units import format_duration, format_score
 
 PARTS = {"emulation": "blue", "inference": "cyan", "learning": "green", "waiting": "yellow"}
-"""The parts of a run's time, in the order of the bar, with their colours."""
+"""Parts of a run's time, in the order of the bar, with their colours."""
 
 REMEDIES = {
     "emulation": "more CPU cores would help",
@@ -28,13 +27,12 @@ REMEDIES = {
 }
 
 MAX_WIDTH = 100
-SPEED_WINDOW = 60.0
 FIRST_LOOK = 5.0
-"""Seconds after the first update in which the speed shows how long a run will take."""
+"""Seconds after the first update until the speed is taken to last."""
 
 
 def verdict(shares: Mapping[str, float]) -> str:
-    """One sentence: which part of its time bounds a run, and what would help.
+    """Say in one sentence which part of its time bounds a run, and what would help.
 
     `shares` maps emulation, inference, learning and waiting to shares of the time, 0 to 1.
     """
@@ -63,10 +61,10 @@ class Panel:
         self.console = console or Console()
         self._clock = clock
         self._began = clock()
-        self._history = deque([(self._began, start_step)])
+        self._step = start_step
         self._live: Live | None = None
         self._first: tuple[float, int] | None = None
-        """time and step of the first update, before which there may be much to prepare"""
+        """time and step of the first update; before it there may be much to prepare"""
         self._foretold = False
 
     def __enter__(self) -> Panel:
@@ -84,10 +82,7 @@ class Panel:
 
     def update(self, step: int, row: Mapping[str, float]) -> None:
         """Show a row of metrics (the keys of logs.csv) at an agent step."""
-        now = self._clock()
-        self._history.append((now, step))
-        while len(self._history) > 2 and now - self._history[1][0] >= SPEED_WINDOW:
-            self._history.popleft()
+        self._step = step
         known = {key: float(value) for key, value in row.items() if math.isfinite(value)}
         if self._live is not None:
             self._live.update(self._render(known), refresh=True)
@@ -95,7 +90,7 @@ class Panel:
             self._print(self._line(known))
 
     def foretell(self, step: int) -> None:
-        """After an update: say once, soon after the first one, how long the run will take."""
+        """Say once, soon after the first update, how long the run will take."""
         now = self._clock()
         since, first = self._first = self._first or (now, step)
         if self._foretold or now < since + FIRST_LOOK or step <= first:
@@ -106,10 +101,6 @@ class Panel:
         text = format_duration(60 * minutes) if minutes > 90 else f"{minutes} minute{'s' * (minutes != 1)}"
         self.message(f"about {text} to go at {speed:,.0f} steps/s")
 
-    def measure_from(self, step: int) -> None:
-        """Measure speed from now and here: the run begins only now, or again from an earlier step."""
-        self._history = deque([(self._clock(), step)])
-
     def message(self, text: str) -> None:
         """Say something above the panel, or on a line of its own."""
         self._print(text)
@@ -118,24 +109,18 @@ class Panel:
         # soft_wrap: a line of a log file is one line however narrow the console believes it to be.
         self.console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
-    def _speed(self) -> float | None:
-        """Agent steps per second over the last minute."""
-        (then, first), (now, last) = self._history[0], self._history[-1]
-        return (last - first) / (now - then) if now > then else None
-
-    def _eta(self) -> float | None:
-        speed = self._speed()
-        return max(0.0, (self.total_steps - self._history[-1][1]) / speed) if speed else None
+    def _eta(self, row: Mapping[str, float]) -> float | None:
+        speed = row.get("sps")
+        return max(0.0, (self.total_steps - self._step) / speed) if speed else None
 
     def _share_done(self) -> str:
-        return f"{min(self._history[-1][1] / max(self.total_steps, 1), 1.0):.1%}"
+        return f"{min(self._step / max(self.total_steps, 1), 1.0):.1%}"
 
     def _line(self, row: Mapping[str, float]) -> str:
-        step = self._history[-1][1]
         parts = [
-            f"step {step:,} of {self.total_steps:,} ({self._share_done()})",
-            f"{_count(row.get('sps_10s', row.get('sps')))} SPS (60 s: {_count(self._speed())})",
-            f"ETA {format_duration(self._eta())}",
+            f"step {self._step:,} of {self.total_steps:,} ({self._share_done()})",
+            f"{_count(row.get('sps_10s', row.get('sps')))} SPS (60 s: {_count(row.get('sps'))})",
+            f"ETA {format_duration(self._eta(row))}",
             f"game {_score(row.get('game_return'))}",
             f"life {_score(row.get('life_return'))}",
             f"best {_score(row.get('best_game_return'))}",
@@ -166,25 +151,24 @@ class Panel:
         )  # fmt: skip
 
     def _progress(self, row: Mapping[str, float], width: int) -> Group:
-        step = self._history[-1][1]
         head = Table.grid(expand=True)
         head.add_column()
         head.add_column(justify="right")
         head.add_row(
-            Text.assemble((f"{step:,}", "bold"), f" of {self.total_steps:,} agent steps"),
-            Text.assemble((self._share_done(), "bold"), f"   ETA {format_duration(self._eta())}"),
+            Text.assemble((f"{self._step:,}", "bold"), f" of {self.total_steps:,} agent steps"),
+            Text.assemble((self._share_done(), "bold"), f"   ETA {format_duration(self._eta(row))}"),
         )  # fmt: skip
         bar = Table.grid()  # the bar alone would not end its line
-        bar.add_row(ProgressBar(total=max(self.total_steps, 1), completed=step, width=width))
+        bar.add_row(ProgressBar(total=max(self.total_steps, 1), completed=self._step, width=width))
         speed = Text.assemble(
             (_count(row.get("sps_10s", row.get("sps"))), "bold"), " steps/s over 10 s   ",
-            (_count(self._speed()), "bold"), " over 60 s",
+            (_count(row.get("sps")), "bold"), " over 60 s",
         )  # fmt: skip
         return Group(head, bar, speed)
 
 
 def _figures(row: Mapping[str, float]) -> Table:
-    """The scores on the left, what the learner says of itself on the right."""
+    """Draw the scores on the left, the learner's metrics on the right."""
     lag = _metric(row.get("policy_lag"))
     if "policy_lag_max" in row:
         lag += f" (max {_count(row['policy_lag_max'])})"
@@ -213,7 +197,7 @@ def _figures(row: Mapping[str, float]) -> Table:
 
 
 def _time_use(shares: Mapping[str, float], width: int, ascii_only: bool) -> list[Text]:
-    """The bar of where the time goes, its legend, and the verdict."""
+    """Draw the bar of where the time goes, its legend, and the verdict."""
     # The parts differ in glyph as well as in colour, for terminals and eyes without colour.
     glyphs = dict(zip(PARTS, "#=-." if ascii_only else "█▓▒░", strict=True))
     bar, legend = Text(), Text()

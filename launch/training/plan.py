@@ -15,14 +15,23 @@ from gymnasium.vector import VectorEnv
 from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem, find_checkpoints
 from ...agents.make_executor import make_executor
 from ...cores import Core
+from ...cores.registry import read_core_options
+from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env
 from ..config import TrainConfig
 from ..errors import UsageError
 from ..runs.directory import option_words, was_truncated
 from ..runs.options import DESCRIBING, FIXED, given_only_for
+from ..units import parse_steps
+from .randomness import seed_everything
+
+PAPER_SWEEP = "paper20"
+"""The --game that stands for all games of the publication."""
 
 
 def check(config: TrainConfig) -> None:
-    """Raise ValueError for what no part of the system would notice by itself."""
+    """Raise ValueError for wrong options that nothing else would notice."""
+    for steps in (config.steps, config.milestone_steps):
+        parse_steps(steps)
     for name in ("num_envs", "num_actors", "num_workers", "batch_size", "unroll_length"):
         if (getattr(config, name) or 1) < 1 or getattr(config, name) == 0:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
@@ -55,6 +64,22 @@ def check(config: TrainConfig) -> None:
         raise ValueError("--discount must lie between 0 and 1")
 
 
+def settle(config: TrainConfig) -> None:
+    """Check the options, fill in those that follow from others, and seed this process.
+
+    Raises UsageError.
+    """
+    try:
+        check(config)
+        if config.game is not None:
+            config.game = canonical_game(config.game)
+            config.protocol = config.protocol or DEFAULT_PROTOCOL
+        config.core_options = read_core_options(config.core, config.core_options)
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+    seed_everything(config.seed, config.deterministic)
+
+
 def check_local(config: TrainConfig) -> None:
     """Raise UsageError for options that the local engine would pass over in silence."""
     if given := given_only_for("ray", config):
@@ -63,7 +88,7 @@ def check_local(config: TrainConfig) -> None:
 
 
 def worker_count(config: TrainConfig, device: torch.device, cores: int) -> int:
-    """How many processes act and learn side by side. Raises ValueError if it cannot be as many as asked.
+    """Return how many processes act and learn side by side. Raises ValueError if not as many as asked can.
 
     More than one only where a CPU does all the work in turns: a GPU is one for all, and one order of
     summation is what `--deterministic` promises.
@@ -108,19 +133,19 @@ def _pays(asked: str, config: TrainConfig, device: torch.device) -> bool:
 
 
 def groups(config: TrainConfig, device: torch.device) -> int:
-    """How many take an actor's environments between them: on a GPU two, where that can be; the games of one
-    are emulated while actions are chosen for the other."""
+    """Return into how many groups each actor's environments are split: two on a GPU where they fit, so that
+    the games of one are emulated while actions are chosen for the other."""
     fits = config.num_envs % 2 == 0 and _fit(config.num_envs // 2, config.batch_size)
     return 2 if device.type == "cuda" and overlaps(config, device) and fits else 1
 
 
 def emulator_threads(config: TrainConfig, device: torch.device, threads: int) -> int:
-    """How many of a process's threads step one actor's games: actors that act at the same time share them."""
+    """Return how many of a process's threads step one actor's games: actors that overlap share them."""
     return max(1, threads // config.num_actors) if overlaps(config, device) else threads
 
 
 def share(config: TrainConfig, count: int) -> TrainConfig:
-    """What one of `count` processes does of a run."""
+    """Return the options of one of `count` processes that share a run."""
     return replace(config, num_envs=config.num_envs // count, batch_size=config.batch_size // count)
 
 
@@ -174,8 +199,19 @@ def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core
         )
 
 
+def make_env(config: TrainConfig, num_threads: int | None) -> VectorEnv:
+    """Make the environments of a run, or of a process's share of it."""
+    return make_vector_env(
+        config.game,
+        env_id=config.env,
+        num_envs=config.num_envs,
+        protocol=config.protocol or DEFAULT_PROTOCOL,
+        num_threads=num_threads,
+    )
+
+
 def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
-    """The agent that fits the environment."""
+    """Specify the agent that fits the environment."""
     shape = tuple(env.single_observation_space.shape or ())
     return AgentSpec(
         observation_shape=shape,
@@ -190,13 +226,13 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
 
 
 def left_out_notes(env: VectorEnv) -> list[str]:
-    """What to say about parts of the environment's observations that are kept from the agent."""
+    """Warn of parts of the environment's observations that are kept from the agent."""
     parts = getattr(env, "left_out", ())
     return [f"warning: left out of the observations, not being numbers: {', '.join(parts)}"] if parts else []
 
 
 def make_learner(agent: Agent, config: TrainConfig, total_steps: int) -> Learner:
-    """The learner of an agent that is where it learns."""
+    """Make the learner of an agent, which is on its device already."""
     return Learner(
         agent,
         learner_config(config, total_steps),
@@ -224,7 +260,7 @@ def learner_config(config: TrainConfig, total_steps: int) -> LearnerConfig:
 
 
 def hyperparameters(config: TrainConfig, agent: Agent) -> dict[str, Any]:
-    """What TensorBoard shows beside a run."""
+    """List what TensorBoard shows beside a run."""
     kept = {name: value for name in DESCRIBING if (value := getattr(config, name)) is not None}
     return {**kept, "stem": agent.spec.stem, "parameters": count_parameters(agent)}
 

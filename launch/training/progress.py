@@ -1,4 +1,4 @@
-"""The numbers a run is watched by: scores, speed, where the time goes."""
+"""Scores, speed and shares of the time of a run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ...agents import Episodes
 from ...agents.stopwatch import Stopwatch
 
 WINDOW = 100
-"""Scores are means over this many last episodes, as usual in the field."""
+"""Number of last episodes that scores are means of, as usual in the field."""
 _BEST_NEEDS = 10
-"""Games that a mean must stand on before it may count as the best so far."""
+"""Number of games below which a mean cannot be the best so far."""
 
 
 class Scores:
@@ -112,7 +112,7 @@ class Window:
         return not self._updates
 
     def close(self) -> dict[str, float]:
-        """The row of this window; the next one begins."""
+        """Return the row of this window, and begin the next one."""
         sums: defaultdict[str, float] = defaultdict(float)
         for metrics in self._updates:
             for name, value in metrics.items():
@@ -132,7 +132,7 @@ class Window:
 def time_shares(
     learner: Mapping[str, float], actors: Sequence[Mapping[str, float]], wall: float, in_turns: bool
 ) -> dict[str, float]:
-    """Shares of `wall` seconds, from the seconds that learner and actors spent per stage.
+    """Compute shares of `wall` seconds from the seconds that learner and actors spent in each stage.
 
     Actors in turns share the learner's thread, and all shares add up to one. Actors in threads of their
     own have clocks of their own: emulation and inference are then means over the actors, and `waiting`

@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 
 def seed_everything(seed: int, deterministic: bool) -> None:
-    """Seed torch, and hold it to algorithms that repeat themselves if `deterministic`."""
+    """Seed torch; if `deterministic`, restrict it to algorithms that repeat themselves."""
     torch.manual_seed(seed)
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS needs it to repeat itself
@@ -18,8 +19,15 @@ def seed_everything(seed: int, deterministic: bool) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
+def actor_seed(seed: int, index: int, incarnation: int = 0, start_step: int = 0) -> int:
+    """Derive an actor's seed from the run's; later incarnations and resumed runs have others."""
+    if incarnation == 0 and start_step == 0:
+        return seed * 1000 + index
+    return int(np.random.SeedSequence([seed, index, incarnation, start_step]).generate_state(1)[0])
+
+
 def rng_states(device: torch.device) -> dict[str, Any]:
-    """Of the global generators, which a core may draw from."""
+    """Return the states of the global generators, which a core may draw from."""
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     return {"torch_rng": torch.get_rng_state(), "cuda_rng": cuda}
 

@@ -15,17 +15,18 @@ from rich.console import Console
 
 from ...agents import find_checkpoints
 from ...cores.registry import read_core_options
-from ...envs import canonical_game
-from ...envs.games import PAPER_GAMES
+from ...envs import PAPER_GAMES, canonical_game
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError
 from ..processes.machine import keep_all_digits, keep_freed_memory
 from ..processes.supervision import stop_signals
 from ..runs.directory import default_run_dir
 from ..units import parse_steps
-from .plan import check
-from .ray.cluster import Cluster, Handle, ProcessDied, Reply, Where, where
+from .local.engine import LocalEngine
+from .plan import PAPER_SWEEP, check, settle
+from .ray.cluster import Cluster, Handle, Location, ProcessDied, Reply, locate
 from .ray.restarts import Restarts
+from .run import Run
 
 _SAVING = 120.0
 """Seconds that runs may take to save when the sweep is asked to stop."""
@@ -34,7 +35,7 @@ _STATUS = 60.0
 
 
 def runs_of(config: TrainConfig) -> list[TrainConfig]:
-    """The runs of a sweep, seed by seed, so that early results compare all games and cores.
+    """List the runs of a sweep, seed by seed, so that early results compare all games and cores.
 
     Raises ValueError, or UsageError, for one that cannot be.
     """
@@ -44,7 +45,7 @@ def runs_of(config: TrainConfig) -> list[TrainConfig]:
         raise ValueError("--num-learners, --actor-gpus: each run of a sweep is whole on one node; omit them")
     if config.deterministic and config.num_workers not in (None, 1):
         raise ValueError("--deterministic leaves --num-workers at 1")
-    games = list(PAPER_GAMES) if config.game == "paper20" else [config.game]
+    games = list(PAPER_GAMES) if config.game == PAPER_SWEEP else [config.game]
     cores = config.cores or (config.core,)
     seeds = range(1, config.seeds + 1) if config.seeds is not None else [config.seed]
     runs = []
@@ -68,16 +69,16 @@ def is_finished(run: TrainConfig) -> bool:
 
 
 class RunProcess:
-    """One run in a process of the cluster, with as many threads as it has reserved cores."""
+    """A process of the cluster that trains one run, with as many threads as it has reserved cores."""
 
     def __init__(self, cpus: float) -> None:
         self._cores = max(1, int(cpus))
         self._stop: threading.Event | None = None
         self._stopped = False
 
-    def begin(self, marker: Path) -> Where:
+    def begin(self, marker: Path) -> Location:
         """Raises RunError if this node does not see the sweep's files."""
-        place = where()
+        place = locate()
         if not marker.exists():
             raise RunError(
                 f"node {place.node} does not see {marker.parent}; give a --run-dir on a file system that all "
@@ -86,18 +87,18 @@ class RunProcess:
         return place
 
     def train(self, run: TrainConfig) -> tuple[int, float | None]:
-        """Train, or go on; gives the agent steps reached and the mean game return."""
-        from .command import Trainer
-
+        """Train, or go on; return the agent steps reached and the mean game return."""
         keep_freed_memory()
         keep_all_digits()
         with ExitStack() as stack:
-            trainer = Trainer(run, stack, Console(quiet=True), self._cores)
-            self._stop = trainer.stop
+            settle(run)
+            engine = LocalEngine(run, stack, self._cores)
+            self._stop = engine.stop
             if self._stopped:
-                trainer.stop.set()
-            trainer.run()
-            return trainer.steps, trainer.scores.row().get("game_return")
+                engine.stop.set()
+            training = Run(run, engine, stack, Console(quiet=True))
+            training.run()
+            return engine.steps, training.scores.row().get("game_return")
 
     def stop(self) -> None:
         """Let the run save and end."""
@@ -112,9 +113,9 @@ class Job:
 
     run: TrainConfig
     handle: Handle = None
-    where: Where | None = None
+    location: Location | None = None
     again_at: float | None = 0.0
-    """when it may be started; None once it has been"""
+    """monotonic time from which it may be started; None once it has been"""
     restarts: Restarts = field(default_factory=Restarts)
 
     def __str__(self) -> str:
@@ -140,7 +141,7 @@ class Sweep:
 
     @contextmanager
     def marked(self) -> Iterator[None]:
-        """A file by which a node shows that it sees the same folder."""
+        """Keep a file in the folder, by which nodes tell whether they see it."""
         self._marker.parent.mkdir(parents=True, exist_ok=True)
         self._marker.touch()
         try:
@@ -169,9 +170,9 @@ class Sweep:
         elif what == "begin" and self._stopping:
             self._ended(number)
         elif what == "begin":
-            job.where = reply.value
+            job.location = reply.value
             job.restarts.began()
-            self._say(f"{job} runs on {job.where}")
+            self._say(f"{job} runs on {job.location}")
             self._cluster.call(job.handle, "train", job.run, tag=("train", number))
         elif what == "train":
             self._ended(number)
@@ -184,17 +185,17 @@ class Sweep:
                 self._say(f"{job} stopped: {told}")
 
     def stop(self) -> None:
-        """Let those that run save, and forget the others."""
+        """Let running jobs save and end, and forget the others."""
         self._stopping = True
         self.waiting.clear()
         for number, job in list(self.open.items()):
-            if job.where is None:
+            if job.location is None:
                 self._ended(number)
             else:
                 self._cluster.call(job.handle, "stop", tag=("stop", -1), group="stop")
 
     def status(self) -> str:
-        running = sum(job.where is not None for job in self.open.values())
+        running = sum(job.location is not None for job in self.open.values())
         queued = len(self.waiting) + len(self.open) - running
         return f"{self.finished} finished, {running} running, {queued} queued, {len(self.failed)} failed"
 
@@ -203,18 +204,18 @@ class Sweep:
 
     def _failed(self, job: Job, error: Exception) -> None:
         delay = job.restarts.died() if isinstance(error, ProcessDied) else None
-        place = "" if job.where is None else f" on {job.where}"
+        place = "" if job.location is None else f" on {job.location}"
         if delay is None or self._stopping:
             self.failed.append(str(job))
             self._say(f"{job} failed{place}: {error}")
             return
         self._say(f"{job} died{place}: {error}; it goes on in {delay:g} s")
-        job.where, job.again_at = None, time.monotonic() + delay
+        job.location, job.again_at = None, time.monotonic() + delay
         self.waiting.append(job)
 
 
 def needs(run: TrainConfig, total: dict[str, float]) -> tuple[float, float]:
-    """CPU cores and GPUs that one run reserves: a GPU if there are any, else a core for each worker."""
+    """Return the CPU cores and GPUs that a run reserves: a GPU if there are any, else a core per worker."""
     if run.device.startswith("cuda") or (run.device == "auto" and total["GPU"] >= 1):
         return run.learner_cpus + run.num_actors * run.actor_cpus, 1.0
     return float(run.num_workers or 1), 0.0

@@ -49,8 +49,8 @@ class DecayMemory(FastWeights):
         h = hidden_size // num_heads
         super().__init__(hidden_size, num_heads, (h, h, h))
 
-    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        return ((self.num_heads, self.head_size, self.head_size),)
+    def state_parts(self) -> tuple[StatePart, ...]:
+        return (StatePart("fast weights", (self.num_heads, self.head_size, self.head_size)),)
 
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         q, k, v = parts

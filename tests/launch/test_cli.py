@@ -30,7 +30,7 @@ from deltabeast.launch.config import (
     GamesConfig,
 )
 from deltabeast.launch.errors import RunError, UsageError
-from deltabeast.launch.evaluation import command as eval_run
+from deltabeast.launch.evaluation import environments
 from deltabeast.launch.evaluation.command import evaluate_run
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.directory import claim, read_config, resume_command, write_config
@@ -257,13 +257,13 @@ def envs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         made.append({"game": game, **options})
         return CountdownEnv(options["num_envs"])
 
-    monkeypatch.setattr(eval_run, "make_vector_env", make)
+    monkeypatch.setattr(environments, "make_vector_env", make)
     return made
 
 
 def evaluated(run_dir: Path, **options: Any) -> tuple[str, dict[str, Any]]:
     console = Console(width=100, force_terminal=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    path = evaluate_run(run_dir, console=console, device="cpu", **options)
+    path = evaluate_run(EvalConfig(run_dir, device="cpu", **options), console)
     return console.export_text(), json.loads(path.read_text())
 
 
@@ -313,14 +313,14 @@ def test_sampled_play_is_not_set_beside_published_greedy_play(
 )
 def test_a_wrong_request_writes_nothing(saved: Path, options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        evaluate_run(saved, console=Console(quiet=True), **options)
+        evaluate_run(EvalConfig(saved, **options), Console(quiet=True))
     assert not (saved / "eval").exists()
 
 
 def test_a_checkpoint_directory_leaves_nothing_to_choose(saved: Path) -> None:
     checkpoint = saved / "checkpoints" / f"{1600:012d}"
     with pytest.raises(UsageError, match=r"--checkpoint 3200: .* is one checkpoint"):
-        evaluate_run(checkpoint, checkpoint="3200", console=Console(quiet=True))
+        evaluate_run(EvalConfig(checkpoint, checkpoint="3200"), Console(quiet=True))
 
 
 def test_an_agent_with_all_actions_keeps_them(tmp_path: Path, envs: list[dict[str, Any]]) -> None:
@@ -346,7 +346,7 @@ def test_an_agent_of_another_game_is_refused(tmp_path: Path) -> None:
     spec = AgentSpec((4, 84, 84), 5, "feedforward", "nature", game="gopher", protocol="paper-code")
     save_checkpoint(tmp_path, 1, Agent(spec), {})
     with pytest.raises(UsageError, match="5 actions, gopher has 8 or 18"):
-        evaluate_run(tmp_path, console=Console(quiet=True))
+        evaluate_run(EvalConfig(tmp_path), Console(quiet=True))
 
 
 @pytest.mark.parametrize(("size", "actions"), [(5, 2), (4, 3)])
@@ -356,7 +356,7 @@ def test_an_agent_of_another_environment_is_refused(size: int, actions: int, tmp
     with pytest.raises(
         UsageError, match=rf"shape \({size},\) and {actions} actions, CartPole-v1 has \(4,\) and 2;"
     ):
-        evaluate_run(tmp_path, console=Console(quiet=True))
+        evaluate_run(EvalConfig(tmp_path), Console(quiet=True))
     assert not (tmp_path / "eval").exists()
 
 
@@ -365,7 +365,7 @@ def test_damaged_checkpoints_fall_back_or_say_so(saved: Path, envs: list[dict[st
     text, content = evaluated(saved, episodes=1, repeats=1)
     assert content["step"] == 1600 and "weights.safetensors" in text
     with pytest.raises(RunError, match="damaged"):
-        evaluate_run(saved / "checkpoints" / f"{3200:012d}", console=Console(quiet=True))
+        evaluate_run(EvalConfig(saved / "checkpoints" / f"{3200:012d}"), Console(quiet=True))
 
 
 @pytest.mark.usefixtures("envs")

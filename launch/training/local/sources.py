@@ -1,4 +1,4 @@
-"""Where the learner's batches come from: actors in turns, or in threads of their own."""
+"""Sources of the learner's batches: actors in turns, or in threads of their own."""
 
 from __future__ import annotations
 
@@ -14,20 +14,17 @@ from typing import Protocol
 import torch
 
 from ....agents import Actor, Unroll, join, split
+from ..engine import ActorError
 
 _PATIENCE = 30.0
 """Seconds that actor threads may take to finish their unroll when the run ends."""
-
-
-class ActorError(RuntimeError):
-    """An actor raised; its exception is the cause."""
 
 
 class Source(Protocol):
     """Yields batches of exactly `batch_size` unrolls; leaving its context stops the actors."""
 
     turn: int
-    """the actor that collects next, where they take turns"""
+    """index of the actor that collects next, where they take turns"""
 
     def __enter__(self) -> object: ...
     def __exit__(
@@ -39,14 +36,14 @@ class Source(Protocol):
         ...
 
     def stage(self) -> str:
-        """What the actors are doing, for messages about what hangs."""
+        """Describe what the actors are doing, for messages about what hangs."""
         ...
 
 
 def batches(unrolls: Iterator[Unroll], batch_size: int) -> Iterator[Unroll]:
-    """Put unrolls together, or cut them, into batches of `batch_size` columns.
+    """Join or split unrolls into batches of `batch_size` columns.
 
-    Each unroll's columns must be a divisor or a multiple of `batch_size`.
+    The columns of each unroll must be a divisor or a multiple of `batch_size`.
     """
     waiting: list[Unroll] = []
     for unroll in unrolls:
@@ -61,8 +58,8 @@ def batches(unrolls: Iterator[Unroll], batch_size: int) -> Iterator[Unroll]:
 
 
 class Lockstep(AbstractContextManager["Lockstep"]):
-    """Actors and learner take turns in one thread: nothing competes, and every unroll is acted with the
-    newest weights.
+    """Actors and learner take turns in one thread: nothing competes, and actors always have the newest
+    weights.
     """
 
     def __init__(
@@ -193,7 +190,7 @@ class Threads(AbstractContextManager["Threads"]):
 
 
 def _keep_until_read(unroll: Unroll) -> None:
-    """Let no actor's stream reuse the memory of an unroll before this thread's has done what it has to do."""
+    """Keep the memory of an unroll until this thread's stream has finished with it."""
     for tensor in unroll.tensors():
         if tensor.is_cuda:
             tensor.record_stream(torch.cuda.current_stream(tensor.device))

@@ -1,4 +1,4 @@
-"""An actor in a process of its own."""
+"""The process of an actor."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from ....agents import Actor, Agent, AgentSpec, split
 from ...config import TrainConfig
 from ...processes.machine import autocast_dtype, prepare_process
-from ..local.workers import make_env
+from ..flat_parameters import FlatWeights
+from ..plan import make_env
 from . import cluster
-from .cluster import Ref, Where
-from .flat_weights import FlatWeights
+from .cluster import Location, Ref
 from .packing import pack
 
 _WEIGHTS_PATIENCE = 30.0
@@ -24,7 +24,7 @@ _WEIGHTS_PATIENCE = 30.0
 
 @dataclass(frozen=True)
 class Order:
-    """An order for an actor's next unroll."""
+    """The weights to collect the next unroll with."""
 
     version: int
     weights: list[Ref]
@@ -33,15 +33,15 @@ class Order:
 
 @dataclass(frozen=True)
 class Header:
-    """Facts about an unroll, or the pieces it was cut into, without its data."""
+    """An unroll without its data, which may have been cut into several shards."""
 
     sequence: int
-    """number of the first piece"""
+    """sequence number of its first shard"""
     num_steps: int
-    """of all pieces"""
+    """agent steps of all shards"""
     nbytes: int
     seconds: Mapping[str, float]
-    """seconds this unroll took, by stage"""
+    """seconds that this unroll took, by stage"""
 
 
 class ActorProcess:
@@ -63,8 +63,8 @@ class ActorProcess:
         self._sequence = 0
         self._rest_until = 0.0
 
-    def begin(self) -> Where:
-        """Build everything. Not in the constructor: Ray says less about what fails there."""
+    def begin(self) -> Location:
+        """Build everything: here, since Ray tells less of what goes wrong in a constructor."""
         config, spec = self._config, self._spec
         threads = max(1, int(config.actor_cpus))
         prepare_process(threads)
@@ -78,10 +78,10 @@ class ActorProcess:
         self._actor = Actor(env, agent, self._weights, length, self._seed, exact)
         if self._state is not None:
             self._actor.load_state_dict(self._state)
-        return cluster.where()
+        return cluster.locate()
 
     def collect(self, order: Order) -> tuple[Any, ...]:
-        """Return a Header and the packed pieces of the next unroll."""
+        """Collect the next unroll; return its Header and its shards, packed."""
         self._take_weights(order)
         stopwatch = self._actor.stopwatch
         before = dict(stopwatch.seconds)
@@ -94,7 +94,7 @@ class ActorProcess:
         return header, *packed
 
     def _take_weights(self, order: Order) -> None:
-        """Fetch new weights, but not most of the time: a slow network has to carry unrolls too."""
+        """Fetch the weights of an order; over a slow link that takes at most half of the time."""
         start = time.monotonic()
         # Another version, not only a newer one: a learner that died goes back to its last checkpoint.
         if order.version == self._weights.version or start < self._rest_until:

@@ -1,6 +1,6 @@
-"""All that is Ray's: a cluster, processes on it, calls to them, and objects that travel between them.
+"""Everything that touches Ray: a cluster, its processes, calls to them, and objects that travel between them.
 
-Nothing else imports Ray, but `local_ray.py`, which closes a local cluster to others. Replies come through one
+Nothing else imports Ray but `local_ray.py`, which closes a local cluster to others. Replies come through one
 queue, so that the engine is a plain loop.
 """
 
@@ -20,6 +20,7 @@ from typing import Any
 
 from ....envs import available_cores
 from ...errors import RunError, UsageError
+from ...processes.child import RemoteTraceback
 from .local_ray import closed_to_others, private_folder, read_authentication
 
 # Read when Ray is imported. Nothing is reported to anyone, and no advice about devices, which are explicit.
@@ -36,7 +37,7 @@ except ImportError:
     ) from None
 
 Ref = Any
-"""An object of the object store, wherever it is."""
+"""A reference to an object of the object store, wherever that is."""
 Handle = Any
 """A process of the cluster."""
 
@@ -44,7 +45,7 @@ _STORE_BYTES = 1 << 30
 """Object store of a cluster that starts here: some dozen unrolls and weights fit into a tenth of it."""
 _LEAST_STORE_BYTES = 80 << 20
 _REACH_SECONDS = 10.0
-"""To answer at all, for a cluster elsewhere."""
+"""Seconds in which a cluster that was there before must accept a connection."""
 
 
 class ProcessDied(Exception):
@@ -56,8 +57,8 @@ class ObjectGone(Exception):
 
 
 @dataclass(frozen=True)
-class Where:
-    """A process's place."""
+class Location:
+    """The node and the process id of a process of the cluster."""
 
     node: str
     """address and the beginning of Ray's name for the node: several may share one address"""
@@ -69,7 +70,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a call: a value or an error. Of errors, ProcessDied is Ray's, others are the method's."""
+    """The result of a call: a value or an error, either ProcessDied or what the method raised."""
 
     tag: Any
     value: Any = None
@@ -158,7 +159,7 @@ class Cluster:
         spread: bool = False,
         groups: Mapping[str, int] | None = None,
     ) -> Handle:
-        """A process that holds an object of a class; `groups` are named numbers of threads beside its own.
+        """Start a process that holds a `kind`; `groups` names further groups of threads and their sizes.
 
         It dies with this one. Nothing restarts it or repeats a call to it by itself.
         """
@@ -177,7 +178,7 @@ class Cluster:
     def call(
         self, handle: Handle, method: str, *arguments: Any, tag: Any, returns: int = 1, group: str = ""
     ) -> list[Ref]:
-        """Call a method; its first return value comes as a Reply, the others are references, given at once.
+        """Call a method; its first value comes as a Reply, references to the others are returned at once.
 
         References in a list among the arguments are handed over as references.
         """
@@ -190,7 +191,7 @@ class Cluster:
         return rest
 
     def next_reply(self, timeout: float) -> Reply | None:
-        """Raises RunError if Ray itself has ended on this machine."""
+        """Wait for the next reply. Raises RunError if Ray itself has ended on this machine."""
         try:
             reply = self._replies.get(timeout=timeout)
         except queue.Empty:
@@ -225,27 +226,27 @@ class Cluster:
         ray.kill(handle)
 
     def total(self) -> dict[str, float]:
-        """Resources of all nodes: CPU, GPU."""
+        """Return the resources of all nodes: CPU, GPU."""
         return _cpus_and_gpus(ray.cluster_resources())
 
     def free(self) -> dict[str, float]:
-        """Those that nobody has reserved."""
+        """Return the resources that nobody has reserved."""
         return _cpus_and_gpus(ray.available_resources())
 
     def largest_node(self) -> dict[str, float]:
-        """The most of each resource that one node has."""
+        """Return the most of each resource that one node has."""
         nodes = [_cpus_and_gpus(node["Resources"]) for node in ray.nodes() if node["Alive"]]
         return {name: max((node[name] for node in nodes), default=0.0) for name in ("CPU", "GPU")}
 
 
-def where() -> Where:
-    """The place of the process that asks."""
+def locate() -> Location:
+    """Return the location of the calling process."""
     context = ray.get_runtime_context()
-    return Where(f"{ray.util.get_node_ip_address()}-{context.get_node_id()[:6]}", os.getpid())
+    return Location(f"{ray.util.get_node_ip_address()}-{context.get_node_id()[:6]}", os.getpid())
 
 
 def _raylet() -> tuple[str, int]:
-    """Where Ray's own process on this machine listens."""
+    """Return the address at which Ray's own process on this machine listens."""
     here = ray.get_runtime_context().get_node_id()
     (node,) = (node for node in ray.nodes() if node["NodeID"] == here)
     return node["NodeManagerAddress"], node["NodeManagerPort"]
@@ -256,7 +257,7 @@ def node_address() -> str:
 
 
 def fetch(ref: Ref, timeout: float) -> Any:
-    """The object behind a reference, as read-only memory where it is large.
+    """Get the object behind a reference, as read-only memory where it is large.
 
     Raises TimeoutError, or ObjectGone.
     """
@@ -274,41 +275,37 @@ def _reply(tag: Any, future: Any) -> Reply:
 
 
 def _translated(error: BaseException) -> Exception:
-    """What happened, without Ray's own classes."""
+    """Translate an error of Ray's into one of ours, or into what the method raised."""
     if isinstance(error, ray.exceptions.RayTaskError):
         cause = getattr(error, "cause", None)
         if not isinstance(cause, Exception):
             cause = RunError(_first_line(error))
-        cause.__cause__ = _Elsewhere(_plain(error))
+        cause.__cause__ = RemoteTraceback(_plain(error))
         return cause
     return ProcessDied(_first_line(error))
 
 
-class _Elsewhere(Exception):
-    """A traceback of another process, as text."""
-
-
 def _first_line(error: BaseException) -> str:
-    """The part of Ray's long messages that says what happened."""
+    """Extract from a long message of Ray's the part that says what happened."""
     lines = [line.strip() for line in _plain(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("class_name:", "actor_id:", "pid:", "namespace:"))]
     return " ".join(told[:2]) if told else type(error).__name__
 
 
 def _plain(error: BaseException) -> str:
-    """Without the colours of a terminal."""
+    """Strip the colours of a terminal."""
     return re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
 
 
 def _reach(address: str) -> None:
-    """Ray itself would try for minutes."""
+    """Fail early where nobody listens: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=_REACH_SECONDS).close()
 
 
 def _store_bytes() -> int:
-    """What fits into shared memory, which is small in containers."""
+    """Choose a size of the object store that fits into shared memory, which is small in containers."""
     try:
         free = shutil.disk_usage("/dev/shm").free
     except OSError:  # macOS

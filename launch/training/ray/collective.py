@@ -1,4 +1,4 @@
-"""One update by several learners: each differentiates some columns of the batch, and gradients are summed."""
+"""Several learners make one update: each has some columns of the batch, and gradients are summed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from ....agents import Agent, Contribution, Episodes, NonFiniteError
 
 PATIENCE = timedelta(seconds=120)
-"""How long to wait for another learner before giving it up."""
+"""Time to wait for another learner before it is given up."""
 ELSEWHERE = "a loss is not finite in another learner"
 
 
 class Collective:
-    """One learner's place among `world` learners; a single one has nothing to exchange.
+    """One learner of `world`; alone it has nothing to do.
 
     Losses are sums over columns, so gradients are added, not averaged: the update is the one that a single
     learner would make of the whole batch, up to the order of the sums.
@@ -34,7 +34,7 @@ class Collective:
         self._store: TCPStore | None = None
 
     def host(self, address: str) -> tuple[str, int]:
-        """Open the place where the learners meet, at an address of this machine; gives address and port."""
+        """Open a store at an address of this machine, where the learners meet; return address and port."""
         server = socket.create_server((address, 0))
         port: int = server.getsockname()[1]
         # Left to itself the store would listen on every address of the machine.
@@ -110,7 +110,7 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 
 def _interface_of(address: str) -> str | None:
-    """Find the network interface with this IPv4 address; None where that cannot be told (not on Linux)."""
+    """Find the network interface that has an IPv4 address; None where that cannot be told (not Linux)."""
     if sys.platform != "linux":
         return None
     import fcntl

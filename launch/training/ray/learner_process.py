@@ -1,4 +1,4 @@
-"""A learner in a process of its own."""
+"""The process of a learner."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from numpy.typing import NDArray
 from ....agents import Agent, AgentSpec, Episodes, Unroll, join
 from ...config import TrainConfig
 from ...processes.machine import autocast_dtype, prepare_process
+from ..flat_parameters import flatten, unflatten
 from ..plan import make_learner
 from ..randomness import rng_states, seed_everything, set_rng_states
 from . import cluster
-from .cluster import Ref, Where
+from .cluster import Location, Ref
 from .collective import Collective
-from .flat_weights import flatten, unflatten
-from .ledger import Identity
+from .ledger import ShardId
 from .packing import unpack
 
 FETCHERS = 4
-"""Number of threads that fetch unrolls while the learner learns."""
+"""Threads that fetch shards while the learner learns."""
 _FETCH_PATIENCE = 10.0
-"""Seconds for which a thread waits for an unroll before the next one has its turn."""
+"""Seconds that a thread waits for a shard before others have their turn."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of an update, the same for every learner but for the episodes: those of its own columns."""
+    """The result of an update, the same for every learner but for the episodes, which are of its columns."""
 
     metrics: dict[str, float]
     steps: int
@@ -51,10 +51,10 @@ class LearnerProcess:
         self._device = torch.device(device)
         self._total_steps = total_steps
         self._collective = Collective(rank, world, self._device)
-        self._unrolls: dict[Identity, Unroll] = {}
+        self._unrolls: dict[ShardId, Unroll] = {}
 
-    def begin(self) -> Where:
-        """Build everything. Not in the constructor: Ray says less about what fails there."""
+    def begin(self) -> Location:
+        """Build everything: here, since Ray tells less of what goes wrong in a constructor."""
         config, spec = self._config, self._spec
         prepare_process(max(1, int(config.learner_cpus)))
         seed_everything(config.seed + self._collective.rank, config.deterministic)
@@ -63,7 +63,7 @@ class LearnerProcess:
         agent.autocast_dtype = autocast_dtype(config.precision, self._device, spec.stem)
         self._learner = make_learner(agent, config, self._total_steps)
         self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
-        return cluster.where()
+        return cluster.locate()
 
     def host(self) -> tuple[str, int]:
         """Let the learners meet here; return address and port."""
@@ -79,8 +79,8 @@ class LearnerProcess:
         if self._collective.rank == 0 and "torch_rng" in state:
             set_rng_states(state, self._device)
 
-    def fetch(self, identity: Identity, refs: Sequence[Ref]) -> bool:
-        """Fetch an unroll; return False if it has not come yet. Raises ObjectGone if it never will."""
+    def fetch(self, identity: ShardId, refs: Sequence[Ref]) -> bool:
+        """Fetch a shard; return False if it has not come yet. Raises ObjectGone if it never will."""
         try:
             packed = cluster.fetch(refs[0], _FETCH_PATIENCE)
         except TimeoutError:
@@ -94,8 +94,8 @@ class LearnerProcess:
         self._stream.synchronize()
         return True
 
-    def update(self, identities: Sequence[Identity]) -> tuple[Report, NDArray[np.float32] | None]:
-        """Learn from fetched unrolls, all learners at the same time; the first one returns the weights too.
+    def update(self, identities: Sequence[ShardId]) -> tuple[Report, NDArray[np.float32] | None]:
+        """Learn from shards that are here, with all other learners; the first returns the new weights.
 
         Raises NonFiniteError, everywhere, before any weight changes.
         """
@@ -114,7 +114,7 @@ class LearnerProcess:
         return Report(metrics, learner.steps, learner.version, batch.episodes, seconds), weights
 
     def state(self) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Return the weights and what else a checkpoint needs."""
+        """Return weights and state for a checkpoint."""
         return flatten(self._learner.agent), {
             "learner": self._learner.state_dict(),
             **rng_states(self._device),

@@ -1,4 +1,4 @@
-"""The learners of a run on a cluster, as the engine sees them: what they have before them, their update."""
+"""The learners of a run on a cluster, as the engine sees them: their inboxes, and the update they make."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from numpy.typing import NDArray
 
 from ....agents import NonFiniteError
 from ...units import format_duration
-from ..local.sources import ActorError
-from .cluster import Cluster, Handle, ObjectGone, ProcessDied, Ref, Reply, Where
+from ..engine import ActorError, WeightsLost
+from .cluster import Cluster, Handle, Location, ObjectGone, ProcessDied, Ref, Reply
 from .collective import ELSEWHERE
 from .learner_process import Report
-from .ledger import Identity
+from .ledger import ShardId
 
 _AHEAD = 2
-"""Updates whose unrolls may be at a learner or on their way, the one being learned from left out."""
+"""Updates whose shards a learner may have or be fetching, besides the update under way."""
 
 
-class LearnerDied(ActorError):
+class LearnerDied(WeightsLost):
     """A learner's process is gone: all must begin again from a checkpoint."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """An unroll that waits to be learned from."""
+class Shard:
+    """Some columns of an unroll, which wait to be learned from on the node that has their data."""
 
-    identity: Identity
+    identity: ShardId
     data: Ref
     node: str
 
 
 @dataclass
-class Desk:
-    """What one learner has before it."""
+class Inbox:
+    """The shards of one learner's next updates."""
 
-    fetching: dict[Identity, Piece] = field(default_factory=dict)
-    arrived: dict[Identity, Piece] = field(default_factory=dict)
+    fetching: dict[ShardId, Shard] = field(default_factory=dict)
+    arrived: dict[ShardId, Shard] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.fetching) + len(self.arrived)
@@ -49,17 +49,17 @@ class Desk:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an update."""
+    """The result of an update that all learners made together."""
 
     reports: Sequence[Report]
-    learned: Sequence[Identity]
+    learned: Sequence[ShardId]
     weights: Ref
 
 
 class Learners:
-    """Learners that make one update at a time together, each from `pieces` unrolls.
+    """Learners that make one update at a time together, each from `shards` shards.
 
-    Unrolls are used in the order in which they arrive, so that a slow way holds up only what takes it; where
+    Shards are used in the order in which they arrive, so that a slow link delays only what crosses it; where
     `in_order`, in the order in which they were handed over.
     """
 
@@ -67,37 +67,37 @@ class Learners:
         self,
         cluster: Cluster,
         count: int,
-        pieces: int,
+        shards: int,
         start: Callable[[int], Handle],
         in_order: bool,
     ) -> None:
         self._cluster = cluster
         self._count = count
-        self._pieces = pieces
+        self._shards = shards
         self._start = start
         self._in_order = in_order
         self._generation = 0
         self._handles: list[Handle] = []
         self.running = False
-        """whether all have a checkpoint's weights and state: before, what they have is not the run's"""
-        self.places: list[Where] = []
-        self._desks: list[Desk] = []
-        self._waiting: deque[Piece] = deque()
-        self._learning: list[Piece] = []
+        """whether all have loaded a checkpoint: until then their weights are not the run's"""
+        self.places: list[Location] = []
+        self._inboxes: list[Inbox] = []
+        self._waiting: deque[Shard] = deque()
+        self._learning: list[Shard] = []
         self._began = 0.0
         self._results: dict[int, Reply] = {}
         self._weights: Ref = None
 
     @property
     def busy(self) -> bool:
-        """Whether an update is being made."""
+        """Whether an update is under way."""
         return bool(self._learning)
 
     def begin(self, weights: Ref, state: Ref, patience: Callable[[float], None]) -> None:
         """Start the processes with a checkpoint's weights and state. Raises LearnerDied, or ActorError."""
         self._generation += 1
         self._handles = [self._start(rank) for rank in range(self._count)]
-        self._desks = [Desk() for _ in self._handles]
+        self._inboxes = [Inbox() for _ in self._handles]
         try:
             self.places = self._cluster.ask(self._handles, "begin", patience=patience)
             if self._count > 1:
@@ -111,65 +111,69 @@ class Learners:
         self.running = True
 
     def state(self, patience: Callable[[float], None]) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Of the first, all being the same. Raises LearnerDied if it is gone."""
+        """Ask the first for weights and state, which all have alike. Raises LearnerDied if it is gone."""
         try:
             return self._cluster.ask(self._handles[:1], "state", patience=patience)[0]
         except ProcessDied as error:
             raise self._dead(0, error) from error
 
     def end(self) -> None:
-        """Stop the processes; what they have not learned from waits again."""
+        """Stop the processes; shards that they have not learned from wait again."""
         for handle in self._handles:
             self._cluster.kill(handle)
         self._handles, self.running = [], False
-        taken = [piece for desk in self._desks for piece in (*desk.arrived.values(), *desk.fetching.values())]
+        taken = [
+            shard for inbox in self._inboxes for shard in (*inbox.arrived.values(), *inbox.fetching.values())
+        ]
         self._waiting.extendleft(reversed([*self._learning, *taken]))
-        self._learning, self._desks, self._results = [], [], {}
+        self._learning, self._inboxes, self._results = [], [], {}
 
-    def add(self, piece: Piece) -> None:
-        self._waiting.append(piece)
+    def add(self, shard: Shard) -> None:
+        self._waiting.append(shard)
 
     def unlearned(self) -> int:
-        """Unrolls that wait, are on their way, or have arrived; not those being learned from."""
-        return len(self._waiting) + sum(len(desk) for desk in self._desks)
+        """Count the shards that wait, are being fetched or have arrived, not those being learned from."""
+        return len(self._waiting) + sum(len(inbox) for inbox in self._inboxes)
 
-    def bring(self) -> None:
-        """Let the learners fetch what they will need next: in turn, but who lost some comes first."""
+    def fetch(self) -> None:
+        """Assign each waiting shard to the learner with the fewest, which fetches it."""
         while self._waiting and self._handles:
-            rank = min(range(self._count), key=lambda rank: len(self._desks[rank]))
-            if len(self._desks[rank]) >= _AHEAD * self._pieces:
+            rank = min(range(self._count), key=lambda rank: len(self._inboxes[rank]))
+            if len(self._inboxes[rank]) >= _AHEAD * self._shards:
                 return
-            piece = self._waiting.popleft()
-            self._desks[rank].fetching[piece.identity] = piece
-            self._fetch(rank, piece)
+            shard = self._waiting.popleft()
+            self._inboxes[rank].fetching[shard.identity] = shard
+            self._fetch(rank, shard)
 
-    def _fetch(self, rank: int, piece: Piece) -> None:
-        tag = ("fetch", self._generation, rank, piece.identity)
+    def _fetch(self, rank: int, shard: Shard) -> None:
+        tag = ("fetch", self._generation, rank, shard.identity)
         handle = self._handles[rank]
-        self._cluster.call(handle, "fetch", piece.identity, [piece.data], tag=tag, group="fetch")
+        self._cluster.call(handle, "fetch", shard.identity, [shard.data], tag=tag, group="fetch")
 
     def begin_update(self) -> bool:
-        """Begin one if none is being made and what it needs has arrived."""
+        """Begin an update if none is under way and its shards have arrived."""
         if self._learning or not self._handles:
             return False
-        if self._in_order and any(desk.fetching for desk in self._desks):
+        if self._in_order and any(inbox.fetching for inbox in self._inboxes):
             return False
-        if any(len(desk.arrived) < self._pieces for desk in self._desks):
+        if any(len(inbox.arrived) < self._shards for inbox in self._inboxes):
             return False
         self._began, self._results = time.monotonic(), {}
-        for rank, (handle, desk) in enumerate(zip(self._handles, self._desks, strict=True)):
+        for rank, (handle, inbox) in enumerate(zip(self._handles, self._inboxes, strict=True)):
             chosen = (
-                sorted(desk.arrived)[: self._pieces] if self._in_order else list(desk.arrived)[: self._pieces]
+                sorted(inbox.arrived)[: self._shards]
+                if self._in_order
+                else list(inbox.arrived)[: self._shards]
             )
-            self._learning += [desk.arrived.pop(identity) for identity in chosen]
+            self._learning += [inbox.arrived.pop(identity) for identity in chosen]
             tag = ("update", self._generation, rank)
             (weights,) = self._cluster.call(handle, "update", chosen, tag=tag, returns=2)
             if rank == 0:
                 self._weights = weights
         return True
 
-    def take(self, reply: Reply) -> Outcome | Piece | None:
-        """What a reply tells: an update, or an unroll that will never come.
+    def handle(self, reply: Reply) -> Outcome | Shard | None:
+        """Handle a learner's reply; return the update it completes, or the shard it could not fetch.
 
         Raises LearnerDied, NonFiniteError, or ActorError if a learner failed.
         """
@@ -183,16 +187,16 @@ class Learners:
         self._results[rank] = reply
         return self._updated() if len(self._results) == self._count else None
 
-    def _fetched(self, rank: int, identity: Identity, reply: Reply) -> Piece | None:
-        desk = self._desks[rank]
+    def _fetched(self, rank: int, identity: ShardId, reply: Reply) -> Shard | None:
+        inbox = self._inboxes[rank]
         if isinstance(reply.error, ObjectGone):
-            return desk.fetching.pop(identity)
+            return inbox.fetching.pop(identity)
         if reply.error is not None:
             raise self._failed(rank, reply.error)
         if reply.value:
-            desk.arrived[identity] = desk.fetching.pop(identity)
+            inbox.arrived[identity] = inbox.fetching.pop(identity)
         else:
-            self._fetch(rank, desk.fetching[identity])
+            self._fetch(rank, inbox.fetching[identity])
         return None
 
     def _updated(self) -> Outcome:
@@ -205,7 +209,7 @@ class Learners:
         for rank, error in errors.items():
             raise self._failed(rank, error)
         reports = [self._results[rank].value for rank in range(self._count)]
-        return Outcome(reports, [piece.identity for piece in learned], self._weights)
+        return Outcome(reports, [shard.identity for shard in learned], self._weights)
 
     def _dead(self, rank: int, error: ProcessDied) -> LearnerDied:
         return LearnerDied(f"learner {rank} ({self.places[rank]}) died: {error}")
@@ -219,8 +223,8 @@ class Learners:
         if not self._handles:
             return "learner: not running"
         now = time.monotonic()
-        arrived = sum(len(desk.arrived) for desk in self._desks)
-        coming = sum(len(desk.fetching) for desk in self._desks)
+        arrived = sum(len(inbox.arrived) for inbox in self._inboxes)
+        coming = sum(len(inbox.fetching) for inbox in self._inboxes)
         what = f"learning since {format_duration(now - self._began)}" if self._learning else "waiting"
         return (
             f"learner: {what}, {arrived} unrolls there, {coming} on their way, {len(self._waiting)} to fetch"

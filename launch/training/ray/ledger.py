@@ -1,4 +1,4 @@
-"""Who learned from what: every unroll is learned from once, and what is not is counted."""
+"""Accounts of unrolls: each is learned from exactly once, and exceptions are counted."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 COUNTS = ("learned", "lost", "doubled", "undone", "died")
 
 
-class Identity(NamedTuple):
-    """One unroll: who made it, in which of its lives, and the how manieth of that life."""
+class ShardId(NamedTuple):
+    """One shard of an unroll: its actor, the actor's incarnation, and its sequence number within that."""
 
     actor: int
     incarnation: int
@@ -17,22 +17,22 @@ class Identity(NamedTuple):
 
 
 class Ledger:
-    """Counts unrolls from when their actor hands them over.
+    """Counts shards from the moment their actor hands them over.
 
     `learned`: in the weights. `doubled`: handed over again, and refused. `lost`: never handed over though
-    later ones of the same life were. `died`: their machine was gone before the learner had them. `undone`:
-    learned after the checkpoint that a learner's death sent the run back to.
+    later ones of the same incarnation were. `died`: their machine was gone before a learner had fetched them.
+    `undone`: learned after the checkpoint that the death of a learner sent the run back to.
     """
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(COUNTS, 0)
-        self.waiting: set[Identity] = set()
+        self.waiting: set[ShardId] = set()
         """handed over, not learned from yet"""
         self._next: dict[int, tuple[int, int]] = {}
-        """of each actor: its incarnation, and the sequence number that comes next"""
+        """each actor's incarnation, and the sequence number that comes next"""
 
-    def accept(self, identity: Identity) -> bool:
-        """Whether an unroll that is handed over may be learned from."""
+    def accept(self, identity: ShardId) -> bool:
+        """Account for a shard that is handed over; return whether it may be learned from."""
         incarnation, expected = self._next.get(identity.actor, (identity.incarnation, 0))
         if identity.incarnation > incarnation:
             incarnation, expected = identity.incarnation, 0
@@ -44,19 +44,19 @@ class Ledger:
         self.waiting.add(identity)
         return True
 
-    def learn(self, identities: Iterable[Identity]) -> None:
+    def mark_learned(self, identities: Iterable[ShardId]) -> None:
         self._settle(identities, "learned")
 
-    def bury(self, identities: Iterable[Identity]) -> None:
-        """Their machine is gone, and they with it."""
+    def mark_died(self, identities: Iterable[ShardId]) -> None:
+        """Count shards whose machine is gone, and they with it."""
         self._settle(identities, "died")
 
     def roll_back(self, saved: Mapping[str, int]) -> None:
-        """The weights are those of a checkpoint again: what they learned since is undone."""
+        """Count as undone what was learned since a checkpoint, whose weights are the newest again."""
         self.counts["undone"] += self.counts["learned"] - saved["learned"]
         self.counts["learned"] = saved["learned"]
 
-    def _settle(self, identities: Iterable[Identity], how: str) -> None:
+    def _settle(self, identities: Iterable[ShardId], how: str) -> None:
         for identity in identities:
             self.waiting.remove(identity)
             self.counts[how] += 1

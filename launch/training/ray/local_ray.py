@@ -1,4 +1,4 @@
-"""What keeps a Ray cluster of this machine alone to this machine, and to those who have its token."""
+"""A Ray cluster of this machine alone: closed to other machines, and to those without its token."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tempfile import TemporaryDirectory
 from ...errors import UsageError
 
 _AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_K8S_TOKEN_AUTH")
-"""What Ray reads in the environment about who may use a cluster."""
+"""Variables in which Ray looks up who may use a cluster."""
 
 
 @contextmanager
 def closed_to_others() -> Iterator[None]:
-    """What Ray starts meanwhile listens on 127.0.0.1 and asks for a token that it alone inherits.
+    """Make Ray start processes that listen on 127.0.0.1 and ask for a token, which they alone inherit.
 
-    Whatever the environment says; it is as before afterwards.
+    The environment has no say in that, and is as before afterwards.
     """
     from ray._private import ray_constants
 
@@ -39,7 +39,7 @@ def closed_to_others() -> Iterator[None]:
 
 
 def read_authentication() -> None:
-    """Let Ray read again who it is in the environment: it remembers this of the last cluster.
+    """Make Ray read its authentication from the environment again: it remembers that of the last cluster.
 
     Raises UsageError if it is too old to ask anyone.
     """
@@ -55,7 +55,7 @@ def read_authentication() -> None:
 
 
 def private_folder() -> TemporaryDirectory[str]:
-    """A folder for Ray's sockets and logs that other users of the machine cannot enter.
+    """Make a folder for Ray's sockets and logs that other users of the machine cannot enter.
 
     In /tmp, unless RAY_TMPDIR says otherwise: the paths of sockets are short, and Ray's names are long.
     Raises UsageError where nothing can be written.

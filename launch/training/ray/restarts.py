@@ -1,4 +1,4 @@
-"""When something that died may be started again: later each time, and not for ever."""
+"""Restarts with exponential back-off and a budget."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import time
 from collections.abc import Callable
 
 BUDGET = 10
-"""Deaths in a row that are forgiven."""
+"""Consecutive deaths after which a process is still restarted."""
 HEALTHY = 600.0
-"""Seconds of life after which earlier deaths count no more."""
+"""Seconds of life after which earlier deaths no longer count."""
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
 """Seconds; the delay doubles from death to death."""
 
 
 class Restarts:
-    """The deaths of one process in a row."""
+    """Counts the consecutive deaths of one process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began: float | None = None
         self.deaths = 0
         self.total = 0
-        """whenever they were"""
+        """deaths so far, consecutive or not"""
 
     def began(self) -> None:
-        """It is alive."""
+        """Note that the process is alive."""
         self._began = self._clock()
 
     def died(self) -> float | None:
-        """Seconds to wait before it is started again; None if that has been tried often enough."""
+        """Return the seconds to wait before a restart, or None if the budget is spent."""
         if self._began is not None and self._clock() - self._began >= HEALTHY:
             self.deaths = 0
         self._began = None

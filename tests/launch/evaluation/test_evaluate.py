@@ -21,8 +21,10 @@ from deltabeast.agents import AgentOutput
 from deltabeast.envs.checks import environment_seeds
 from deltabeast.launch.errors import RunError
 from deltabeast.launch.evaluation.bootstrap import bootstrap_interval
-from deltabeast.launch.evaluation.evaluate import Evaluation, RandomAgent, Summary, evaluate
-from deltabeast.launch.tables import evaluation_notes
+from deltabeast.launch.evaluation.evaluate import evaluate
+from deltabeast.launch.evaluation.play import RandomAgent
+from deltabeast.launch.evaluation.returns import Evaluation, Summary
+from deltabeast.launch.evaluation.tables import evaluation_notes
 
 Episode = tuple[int, float]
 """Length in steps, and the return, which is paid in the last of them."""
@@ -249,6 +251,7 @@ def play_parts(processes: int, trouble: str = "", **options: Any) -> Evaluation:
     return evaluate(RandomAgent(3), partial(PartEnv, trouble), 4, 5, seed=5, processes=processes, **options)
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_processes_share_the_rows_and_change_nothing() -> None:
     heard: list[tuple[int, int, int]] = []
     alone = play_parts(1)
@@ -257,6 +260,7 @@ def test_processes_share_the_rows_and_change_nothing() -> None:
     assert heard[-1] == (20, 20, alone.steps)
 
 
+@pytest.mark.usefixtures("quick_children")
 @pytest.mark.parametrize(
     ("trouble", "message"),
     [("fails", "a broken emulator"), ("dies", r"^evaluation 2 \(process \d+\) died: killed by signal 9$")],
@@ -267,6 +271,7 @@ def test_a_process_in_trouble_is_named_and_ends_the_others(trouble: str, message
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_a_limit_that_a_process_meets_reads_as_ever() -> None:
     with pytest.raises(RunError, match=r"^an episode of repeat 2 went past 30 agent steps;"):
         play_parts(2, max_episode_steps=30)

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
 from deltabeast.envs.atari import AtariGames
+from deltabeast.launch.config import EvalConfig
 from deltabeast.launch.errors import RunError, UsageError
-from deltabeast.launch.evaluation import command as eval_run
+from deltabeast.launch.evaluation import recording
 from deltabeast.launch.evaluation.command import evaluate_run
 from deltabeast.launch.evaluation.video import Trace, play_game, replay, strips, write_video
 from deltabeast.launch.evaluation.video_frame import HEIGHT, WIDTH, Heads, Lines, Pictures, axis
@@ -107,12 +108,13 @@ def test_a_video_is_written_from_the_command(tmp_path: Path, monkeypatch: pytest
         whole = play_game(*arguments)
         return Trace(whole.seed, *(part[:20] for part in list(vars(whole).values())[1:]))
 
-    monkeypatch.setattr(eval_run, "play_game", play_its_start)
+    monkeypatch.setattr(recording, "play_game", play_its_start)
     imageio = pytest.importorskip("imageio.v2")
     pytest.importorskip("imageio_ffmpeg")
     save_checkpoint(tmp_path, 1600, make_agent("lstm"), {})
     console = Console(width=100, force_terminal=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    evaluate_run(tmp_path, episodes=1, repeats=1, sample=True, device="cpu", video=1, console=console)
+    config = EvalConfig(tmp_path, episodes=1, repeats=1, sample=True, device="cpu", video=1)
+    evaluate_run(config, console)
     (path,) = (tmp_path / "videos").iterdir()
     assert path.name == "paper-code-1600-seed-1-game-1.mp4" and str(path) in console.export_text()
     with imageio.get_reader(path) as reader:
@@ -132,5 +134,5 @@ def test_without_the_library_nothing_is_evaluated(tmp_path: Path, monkeypatch: p
     save_checkpoint(tmp_path, 1600, make_agent(), {})
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(UsageError, match=r"--video needs .*pip install"):
-        evaluate_run(tmp_path, video=1, console=Console(quiet=True))
+        evaluate_run(EvalConfig(tmp_path, video=1), Console(quiet=True))
     assert not (tmp_path / "eval").exists()

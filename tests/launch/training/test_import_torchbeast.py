@@ -16,6 +16,7 @@ import torch
 
 from deltabeast.agents import load_agent, load_checkpoint, resolve_checkpoint
 from deltabeast.launch.cli import parse
+from deltabeast.launch.config import ImportConfig
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.import_torchbeast import import_model
@@ -65,7 +66,7 @@ def write_model(path: Path, core: str = "rdn", actions: int = 8, old: bool = Fal
 @pytest.mark.parametrize("core", ["lstm", "linear_transformer", "rdn"])
 def test_the_run_acts_as_the_released_network(tmp_path: Path, core: str, old: bool, seed: int) -> None:
     weights = write_model(tmp_path / "model.tar", core, old=old)["model_state_dict"]
-    said = import_model(tmp_path / "model.tar", "Gopher", tmp_path / "run", core)
+    said = import_model(ImportConfig(tmp_path / "model.tar", "Gopher", tmp_path / "run", core))
     assert "step 60" in said[0] and len(said) == 2
     agent = load_agent(tmp_path / "run")
     assert (agent.spec.game, agent.spec.protocol, agent.spec.num_actions) == ("gopher", "paper-code", 8)
@@ -86,7 +87,7 @@ def test_the_run_acts_as_the_released_network(tmp_path: Path, core: str, old: bo
 
 def test_training_goes_on_with_their_optimizer_steps_and_options(tmp_path: Path) -> None:
     content = write_model(tmp_path / "model.tar", "rdn")
-    import_model(tmp_path / "model.tar", "gopher", tmp_path / "run")
+    import_model(ImportConfig(tmp_path / "model.tar", "gopher", tmp_path / "run"))
     _, state = load_checkpoint(resolve_checkpoint(tmp_path / "run"))
     learner = state["learner"]
     assert (learner["steps"], learner["version"]) == (60, 3)
@@ -116,7 +117,7 @@ def test_training_goes_on_with_their_optimizer_steps_and_options(tmp_path: Path)
 
 def test_what_training_would_do_otherwise_is_said(tmp_path: Path) -> None:
     write_model(tmp_path / "model.tar", "lstm", actions=6, reward_clipping="none", dropout=0.1)
-    said = import_model(tmp_path / "model.tar", "amidar", tmp_path / "run")
+    said = import_model(ImportConfig(tmp_path / "model.tar", "amidar", tmp_path / "run"))
     assert any("first 6 of 10 actions" in line for line in said) and "train on" not in said[-1]
     assert not (tmp_path / "run" / "config.json").exists()
     assert any("reward_clipping abs_one, not none" in line for line in said)
@@ -126,14 +127,14 @@ def test_what_training_would_do_otherwise_is_said(tmp_path: Path) -> None:
 def test_another_game_in_the_flags_is_said(tmp_path: Path) -> None:
     for env, said in (("PongNoFrameskip-v4", True), ("GopherNoFrameskip-v4", False)):
         write_model(tmp_path / "model.tar", env=env)
-        lines = import_model(tmp_path / "model.tar", "gopher", tmp_path / env)
+        lines = import_model(ImportConfig(tmp_path / "model.tar", "gopher", tmp_path / env))
         assert any("check --game: its flags name PongNoFrameskip-v4" in line for line in lines) == said
 
 
 def test_bare_weights_are_enough(tmp_path: Path) -> None:
     weights = reference.random_weights("linear_transformer", 8)
     torch.save(weights, tmp_path / "weights.pt")
-    said = import_model(tmp_path / "weights.pt", "gopher", tmp_path / "run", num_heads=4)
+    said = import_model(ImportConfig(tmp_path / "weights.pt", "gopher", tmp_path / "run", num_heads=4))
     assert any("new optimizer" in line for line in said) and "num_heads" not in said[0]
     assert load_agent(tmp_path / "run").spec.core_options["hidden_size"] == 8
 
@@ -150,7 +151,7 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     for name, write in (("zip", torch.save), ("pickle", lambda o, p: p.write_bytes(pickle.dumps(o)))):
         write({"model_state_dict": Evil()}, tmp_path / name)
         with pytest.raises(UsageError, match=f"{name} is damaged, or holds more than"):
-            import_model(tmp_path / name, "gopher", tmp_path / "run")
+            import_model(ImportConfig(tmp_path / name, "gopher", tmp_path / "run"))
     assert not Evil.target.exists() and not (tmp_path / "run").exists()
 
 
@@ -170,7 +171,7 @@ def test_a_damaged_file_gets_one_line(tmp_path: Path, seed: int) -> None:
     for damage in damages:
         path.write_bytes(damage)
         with pytest.raises(UsageError, match=r"model.tar is damaged") as error:
-            import_model(path, "gopher", tmp_path / "run")
+            import_model(ImportConfig(path, "gopher", tmp_path / "run"))
         assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
 
@@ -197,5 +198,5 @@ def test_wrong_input_writes_nothing(tmp_path: Path, arguments: dict[str, Any], m
     given |= {name: tmp_path / given[name] for name in ("model", "run_dir")}
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UsageError, match=message) as error:
-        import_model(**given)
+        import_model(ImportConfig(**given))
     assert sorted(tmp_path.rglob("*")) == before and "\n" not in str(error.value)

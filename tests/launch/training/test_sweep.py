@@ -6,9 +6,6 @@ import io
 import os
 import random
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import training_envs
-from training_process import last_step, newest
+from training_process import Training, last_step, newest
 
 pytest.importorskip("ray")
 
@@ -25,13 +22,15 @@ from rich.console import Console
 
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import UsageError
-from deltabeast.launch.training import command as local_engine
 from deltabeast.launch.training import sweep as sweeps
 from deltabeast.launch.training.command import train
-from deltabeast.launch.training.local.workers import Workers, make_env
+from deltabeast.launch.training.local import engine as local_engine
+from deltabeast.launch.training.local.workers import Workers
+from deltabeast.launch.training.plan import make_env
 from deltabeast.launch.training.sweep import is_finished, needs, runs_of, sweep
 
-COMMAND = [sys.executable, "-c", "from deltabeast.launch.cli import main; main()"]
+STEPS = 600
+"""Agent steps of each run of the sweep; every tenth waits for a fiftieth of a second."""
 SMALL = ("--num-envs", "2", "--batch-size", "2", "--unroll-length", "5", "--core", "lstm", "--steps", "100")
 pytestmark = pytest.mark.timeout(180)
 
@@ -129,7 +128,7 @@ def test_a_run_takes_the_cores_that_it_reserved(
     """On a machine with many more, which may have other runs."""
     given, gpus, cores, threads, emulators = RESERVED[case]
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)), raising=False)
-    for name in ("train", "machine"):
+    for name in ("training.local.engine", "processes.machine"):
         monkeypatch.setattr(f"deltabeast.launch.{name}.available_cores", lambda: 64)
     monkeypatch.setattr("os.sched_setaffinity", lambda *_: pytest.fail("it takes a core of its own"))
     used: dict[str, list[int]] = {"torch": [], "emulators": []}
@@ -177,34 +176,26 @@ def test_a_sweep_stops_goes_on_and_outlives_a_run_s_death(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
-    request: pytest.FixtureRequest,
 ) -> None:
     """Four runs: one finished before, others stopped by a signal; then one is killed. At last all are done,
     and nothing is left to do."""
     root = tmp_path / "runs"
     given = ["train", "--env", "training_envs:Numbered-v0", "--cores", "lstm", "feedforward", "--seeds", "2"]
     given += ["--num-envs", "2", "--batch-size", "2", "--unroll-length", "5", "--device", "cpu"]
-    given += ["--steps", "1500", "--checkpoint-minutes", "0.01", "--log-seconds", "0.1", "--engine", "ray"]
-    given += ["--ray-address", cluster.address, "--run-dir", str(root)]
+    given += ["--steps", str(STEPS), "--checkpoint-minutes", "0.01", "--log-seconds", "0.1"]
+    given += ["--engine", "ray", "--ray-address", cluster.address, "--run-dir", str(root)]
     config = parse(given)
     runs = runs_of(config)
     before, *others = random.sample(runs, 4)
     train(before)
     assert is_finished(before) and not any(map(is_finished, others))
 
-    process = subprocess.Popen(
-        [*COMMAND, *given], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    request.addfinalizer(process.kill)
-    end = time.monotonic() + 60
-    while not any(last_step(run.run_dir) for run in others):
-        assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode == -signal.SIGTERM and "stopping: the runs save" in said, said
+    process = Training(root, *given[1:-2])
+    assert process.wait_for(lambda: any(last_step(run.run_dir) for run in others)), process.output()
+    process.send(signal.SIGTERM)
+    assert process.wait() == -signal.SIGTERM and "stopping: the runs save" in process.output()
     steps = [newest(run.run_dir)[0] for run in others if run.run_dir.exists()]
-    assert any(0 < step < 1500 for step in steps), said
+    assert any(0 < step < STEPS for step in steps), process.output()
     left = [run for run in others if not is_finished(run)]
 
     killed: list[int] = []
@@ -212,9 +203,9 @@ def test_a_sweep_stops_goes_on_and_outlives_a_run_s_death(
 
     def kill_one(queue: sweeps.Sweep) -> None:
         status(queue)
-        running = [job for job in queue.open.values() if job.where is not None]
+        running = [job for job in queue.open.values() if job.location is not None]
         if running and not killed and last_step(running[0].run.run_dir):
-            killed.append(running[0].where.pid)
+            killed.append(running[0].location.pid)
             os.kill(killed[0], signal.SIGKILL)
 
     monkeypatch.setattr(sweeps.Sweep, "start_due", kill_one)
@@ -222,7 +213,7 @@ def test_a_sweep_stops_goes_on_and_outlives_a_run_s_death(
     sweep(config, Console(file=text, width=200))
     said = text.getvalue()
     assert killed and f"process {killed[0]}: " in said and "it goes on in 1 s" in said, said
-    assert all(map(is_finished, runs)) and said.count(" finished: step 1,500, ") == len(left), said
+    assert all(map(is_finished, runs)) and said.count(f" finished: step {STEPS}, ") == len(left), said
     text = io.StringIO()
     sweep(config, Console(file=text))
     assert text.getvalue() == "4 runs, 4 of them finished before\n"

@@ -12,8 +12,9 @@ import torch
 
 from deltabeast.agents import Episodes, Unroll
 from deltabeast.agents.stopwatch import Stopwatch
+from deltabeast.launch.training.engine import ActorError
 from deltabeast.launch.training.local import sources
-from deltabeast.launch.training.local.sources import ActorError, Lockstep, Threads, batches
+from deltabeast.launch.training.local.sources import Lockstep, Threads, batches
 
 T = 3
 

@@ -2,64 +2,33 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from training_process import CARTPOLE, TINY, last_step, newest, rows
+from training_in_process import on_update, run
+from training_process import CARTPOLE, TINY, Training, last_step, newest, rows
 
-from deltabeast.agents import Agent
+from deltabeast.agents import Agent, Learner
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.processes.machine import own_cores
-from deltabeast.launch.training.command import train
-from deltabeast.launch.training.local.workers import Worker, Workers, make_env
-from deltabeast.launch.training.plan import agent_spec, share, worker_count
+from deltabeast.launch.training.local.workers import Worker, Workers
+from deltabeast.launch.training.plan import agent_spec, make_env, share, worker_count
 
 CPU = torch.device("cpu")
 MATCH = ("--env", "training_envs:Match-v0", *TINY)
 TWO = ("--num-workers", "2")
-COMMAND = [sys.executable, "-c", "from deltabeast.launch.cli import main; main()", "train"]
-
-
-def run(run_dir: Path, *arguments: str) -> None:
-    train(parse(["train", *arguments, "--run-dir", str(run_dir)]))
-
-
-@contextmanager
-def training(run_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [*COMMAND, *arguments, "--run-dir", str(run_dir)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def children(pid: int) -> list[int]:
     """The workers: other children are multiprocessing's own."""
     listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(child) for child in listed if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
-def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
-        time.sleep(0.02)
 
 
 def alive(pid: int) -> bool:
@@ -69,6 +38,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_each_takes_its_share_and_the_run_goes_on(tmp_path: Path) -> None:
     """Every episode of this environment takes 10 steps."""
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
@@ -104,30 +74,41 @@ def test_the_gradients_of_a_worker_are_added(seed: int) -> None:
     torch.testing.assert_close(added, expected + torch.cat([g.flatten() for g in own]))
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
-def test_a_worker_that_dies_is_named_and_loses_nothing(tmp_path: Path) -> None:
-    with training(tmp_path / "run", *CARTPOLE, *TWO, "--steps", "1M", "--log-seconds", "0") as process:
-        wait_for(lambda: last_step(tmp_path / "run") >= 200, process)
-        (worker,) = children(process.pid)
-        os.kill(worker, signal.SIGKILL)
-        said = process.communicate(timeout=30)[0]
-        assert process.returncode == 1
-    assert f"worker 1 (process {worker}) died: killed by signal 9" in said
-    assert said.strip().splitlines()[-1].endswith(f"is saved in {tmp_path / 'run'}")
-    assert newest(tmp_path / "run")[0] >= 200
+@pytest.mark.usefixtures("quick_children")
+def test_a_worker_that_dies_is_named_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+
+    def kill(learner: Learner) -> None:
+        if learner.version == 10:
+            (worker,) = (one for one in multiprocessing.active_children() if one.name == "worker 1")
+            killed.append(worker.pid)
+            os.kill(worker.pid, signal.SIGKILL)
+
+    on_update(monkeypatch, kill)
+    with pytest.raises(RunError, match=r"killed by signal 9; step \d+ is saved in [^ ]*$") as raised:
+        run(tmp_path, *CARTPOLE, *TWO, "--steps", "1M", "--log-seconds", "0")
+    assert str(raised.value).startswith(f"worker 1 (process {killed[0]}) died: ")
+    assert newest(tmp_path)[0] == last_step(tmp_path) >= 200
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_worker_outlives_the_run(number: signal.Signals, tmp_path: Path) -> None:
-    with training(tmp_path / "run", *CARTPOLE, *TWO, "--steps", "1M", "--log-seconds", "0") as process:
-        wait_for(lambda: last_step(tmp_path / "run") >= 100, process)
-        workers = children(process.pid)
+    """Spawned as everywhere, by a process that ends of a signal."""
+    arguments = (*CARTPOLE, *TWO, "--steps", "1M", "--log-seconds", "0")
+    training = Training(tmp_path / "run", *arguments, daemon=False)
+    try:
+        assert training.wait_for(lambda: last_step(tmp_path / "run") >= 100), training.output()
+        pid = training.process.pid
+        workers = children(pid)
         assert len(workers) == 1
-        for pid in (process.pid, *workers) if number is not signal.SIGKILL else (process.pid,):
-            os.kill(pid, number)  # a terminal, a scheduler signals all of them
-        process.communicate(timeout=30)
-        assert process.returncode == -number
+        for one in (pid, *workers) if number is not signal.SIGKILL else (pid,):
+            os.kill(one, number)  # a terminal, a scheduler signals all of them
+        assert training.wait(30) == -number
+    finally:
+        training.process.kill()
     end = time.monotonic() + 10
     while any(alive(pid) for pid in workers):
         assert time.monotonic() < end
@@ -136,6 +117,7 @@ def test_no_worker_outlives_the_run(number: signal.Signals, tmp_path: Path) -> N
         assert newest(tmp_path / "run")[0] == last_step(tmp_path / "run")
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_a_worker_that_fails_tells_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--env", "training_envs:FailsBeside-v0", *TINY, *TWO, "--steps", "10k")
     with pytest.raises(RunError, match=r"worker 1 failed: RuntimeError\('the joystick broke'\); step \d+"):
@@ -143,6 +125,7 @@ def test_a_worker_that_fails_tells_why(tmp_path: Path, capsys: pytest.CaptureFix
     assert "in step\n" in capsys.readouterr().out, "its traceback"
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_what_is_not_finite_in_a_worker_is_named_with_its_update(tmp_path: Path) -> None:
     """After a resume too, when the worker itself has seen only the last 19 of all updates."""
     arguments = ("--env", "training_envs:NanBeside-v0", *TINY, *TWO)

@@ -1,4 +1,4 @@
-"""Accounts of unrolls, restarts, the layout of a run over a cluster: what needs no cluster."""
+"""Accounts of unrolls, restarts, the sharding of a run over a cluster: what needs no cluster."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ import pytest
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training import ray as cluster
+from deltabeast.launch.training.randomness import actor_seed
 from deltabeast.launch.training.ray import restarts
-from deltabeast.launch.training.ray.layout import (
-    actor_seed,
-    check_cluster,
-    check_resources,
-    layout,
-    learner_device,
-)
-from deltabeast.launch.training.ray.ledger import Identity, Ledger
+from deltabeast.launch.training.ray.ledger import Ledger, ShardId
+from deltabeast.launch.training.ray.resources import check_cluster, check_resources, learner_device
 from deltabeast.launch.training.ray.restarts import BUDGET, Restarts
+from deltabeast.launch.training.ray.sharding import sharding
 
 
 def config(*given: str) -> TrainConfig:
@@ -37,7 +33,7 @@ def test_every_unroll_is_counted_once_whatever_comes(seed: int) -> None:
     ledger = Ledger()
     lives = {actor: 0 for actor in range(3)}
     made: dict[tuple[int, int], int] = {}
-    accepted: list[Identity] = []
+    accepted: list[ShardId] = []
     never_came = refused = 0
     for _ in range(2000):
         actor = random.randrange(3)
@@ -49,7 +45,7 @@ def test_every_unroll_is_counted_once_whatever_comes(seed: int) -> None:
             assert not ledger.accept(again)
             refused += 1
         elif chance < 0.2:
-            stale = Identity(actor, lives[actor] - 1, 10**6)
+            stale = ShardId(actor, lives[actor] - 1, 10**6)
             if made.get((actor, lives[actor])):  # the ledger knows of the later life
                 assert not ledger.accept(stale)
                 refused += 1
@@ -57,33 +53,33 @@ def test_every_unroll_is_counted_once_whatever_comes(seed: int) -> None:
             key = (actor, lives[actor])
             gap = random.choice([0] * 9 + [2])
             never_came += gap
-            identity = Identity(*key, made.get(key, 0) + gap)
+            identity = ShardId(*key, made.get(key, 0) + gap)
             made[key] = identity.sequence + 1
             assert ledger.accept(identity)
             accepted.append(identity)
     assert len(set(accepted)) == len(accepted)
     assert ledger.counts["doubled"] == refused and ledger.counts["lost"] == never_came
     gone = set(random.sample(accepted, 20))
-    ledger.bury(gone)
-    ledger.learn([identity for identity in accepted if identity not in gone])
+    ledger.mark_died(gone)
+    ledger.mark_learned([identity for identity in accepted if identity not in gone])
     assert not ledger.waiting
     assert ledger.counts["died"] == 20 and ledger.counts["learned"] == len(accepted) - 20
     with pytest.raises(KeyError):
-        ledger.learn([accepted[0]])
+        ledger.mark_learned([accepted[0]])
 
 
 def test_a_roll_back_undoes_and_forgets_nothing() -> None:
     ledger = Ledger()
-    unrolls = [Identity(0, 0, n) for n in range(7)]
+    unrolls = [ShardId(0, 0, n) for n in range(7)]
     for identity in unrolls:
         ledger.accept(identity)
-    ledger.learn(unrolls[:2])
+    ledger.mark_learned(unrolls[:2])
     saved = dict(ledger.counts)
-    ledger.learn(unrolls[2:5])
+    ledger.mark_learned(unrolls[2:5])
     ledger.roll_back(saved)
     assert ledger.counts == {"learned": 2, "lost": 0, "doubled": 0, "undone": 3, "died": 0}
     assert ledger.waiting == {*unrolls[5:]}
-    ledger.learn(unrolls[5:])
+    ledger.mark_learned(unrolls[5:])
     assert ledger.counts["learned"] == 4
     assert not ledger.accept(unrolls[3]), "what was undone does not come again"
 
@@ -116,7 +112,7 @@ def test_a_healthy_life_clears_the_account_but_time_alone_does_not() -> None:
     assert life.total == 4
 
 
-# Layout
+# Sharding and resources
 
 
 @pytest.mark.parametrize(
@@ -132,10 +128,10 @@ def test_a_healthy_life_clears_the_account_but_time_alone_does_not() -> None:
 )
 def test_columns_add_up(num_envs: int, batch_size: int, learners: int, expected: Sequence[int]) -> None:
     sizes = ("--num-envs", str(num_envs), "--batch-size", str(batch_size), "--num-learners", str(learners))
-    found = layout(config(*sizes))
-    assert (found.columns, found.pieces_per_unroll, found.pieces_per_update) == tuple(expected)
-    assert found.columns * found.pieces_per_unroll == num_envs
-    assert found.columns * found.pieces_per_update * learners == batch_size
+    found = sharding(config(*sizes))
+    assert (found.columns, found.per_unroll, found.per_update) == tuple(expected)
+    assert found.columns * found.per_unroll == num_envs
+    assert found.columns * found.per_update * learners == batch_size
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from training_envs import Match  # noqa: F401  # registers its environments
 from deltabeast.agents import Actor, Agent, AgentSpec, Episodes, Unroll, split
 from deltabeast.agents.weights import WeightStore
 from deltabeast.envs import make_vector_env
-from deltabeast.launch.training.ray.flat_weights import FlatWeights, flatten, unflatten
+from deltabeast.launch.training.flat_parameters import FlatWeights, flatten, unflatten
 from deltabeast.launch.training.ray.packing import Stacks, pack, unpack
 
 CPU = torch.device("cpu")

@@ -1,41 +1,21 @@
-"""How a run is laid out over a cluster: who gets how many columns, what it takes, and whether it is there."""
+"""The resources that a run needs, and whether a cluster has them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-import numpy as np
+import torch
+from rich.console import Console
 
 from ...config import TrainConfig
+from ...errors import UsageError
 from ...runs.options import given_only_for
+from .cluster import Cluster
+from .sharding import sharding
 
-
-@dataclass(frozen=True)
-class Layout:
-    """Columns of unrolls and batches. A piece is what travels: some columns of an unroll, whole steps."""
-
-    columns: int
-    """of a piece"""
-    pieces_per_unroll: int
-    pieces_per_update: int
-    """of each learner"""
-
-
-def layout(config: TrainConfig) -> Layout:
-    """Raises ValueError if unrolls do not fit the learners' shares of a batch."""
-    share, rest = divmod(config.batch_size, config.num_learners)
-    if rest:
-        raise ValueError(
-            f"--num-learners {config.num_learners}: it must divide --batch-size {config.batch_size}"
-        )
-    columns = min(config.num_envs, share)
-    if config.num_envs % columns or share % columns:
-        raise ValueError(
-            f"--num-envs {config.num_envs} and {share} columns for each of {config.num_learners} learners: "
-            "one must be a multiple of the other"
-        )
-    return Layout(columns, config.num_envs // columns, share // columns)
+_JOINING = 60.0
+"""Seconds in which the machines of a cluster that is starting may join it."""
 
 
 def check_cluster(config: TrainConfig) -> None:
@@ -50,11 +30,11 @@ def check_cluster(config: TrainConfig) -> None:
         raise ValueError("--actor-gpus must lie between 0 and 1: an actor uses at most one GPU")
     if config.num_learners < 1:
         raise ValueError("--num-learners must be at least 1")
-    layout(config)
+    sharding(config)
 
 
 def learner_device(config: TrainConfig, total: Mapping[str, float]) -> str:
-    """cuda where each learner and actor can have its GPU. Raises ValueError for one that is not there."""
+    """Choose cuda where each learner and actor can have its GPU. Raises ValueError for another device."""
     needed = config.num_learners + config.num_actors * config.actor_gpus
     if config.device == "auto":
         return "cuda" if total["GPU"] >= needed else "cpu"
@@ -68,7 +48,7 @@ def learner_device(config: TrainConfig, total: Mapping[str, float]) -> str:
 def check_resources(
     config: TrainConfig, device: str, total: Mapping[str, float], largest: Mapping[str, float]
 ) -> None:
-    """Raise ValueError if there can never be room for all; Ray would wait for it without a word."""
+    """Raise ValueError if there can never be room for all: Ray would wait in silence."""
     gpus = 1.0 if device == "cuda" else 0.0
     learners, actors = config.num_learners, config.num_actors
     needs = {
@@ -85,8 +65,23 @@ def check_resources(
             )
 
 
-def actor_seed(seed: int, index: int, incarnation: int, start_step: int) -> int:
-    """Of an actor: as with the local engine at first, another one for each later life."""
-    if incarnation == 0 and start_step == 0:
-        return seed * 1000 + index
-    return int(np.random.SeedSequence([seed, index, incarnation, start_step]).generate_state(1)[0])
+def wait_for_room(config: TrainConfig, cluster: Cluster, console: Console) -> torch.device:
+    """Wait until the cluster has room for the run, and return the learners' device.
+
+    Raises UsageError if it will have none.
+    """
+    end = time.monotonic() + (_JOINING if cluster.is_elsewhere else 0.0)
+    told = False
+    while True:
+        total = cluster.total()
+        try:
+            device = learner_device(config, total)
+            check_resources(config, device, total, cluster.largest_node())
+            return torch.device(device)
+        except ValueError as error:
+            if time.monotonic() >= end:
+                raise UsageError(str(error)) from error
+            if not told:
+                told = True
+                console.print(f"waiting for machines that may join: {error}", soft_wrap=True, markup=False)
+        time.sleep(0.5)

@@ -1,0 +1,60 @@
+"""Tables of what benchmarks measure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from ..tables import plain_table
+
+if TYPE_CHECKING:  # each benchmark imports its own
+    from .env import EnvSpeed
+    from .kernels import Measured
+    from .throughput import Throughput
+
+
+def kernel_table(kernels: Sequence[Measured]) -> Table:
+    """Show every backend of every rule: whether it is right, and if so how fast."""
+    table = plain_table("rule", "backend", "error", "forward", "with backward", "vs reference", "peak memory")
+    for kernel in kernels:
+        row = [kernel.rule, kernel.backend, f"{kernel.error:.0e}"]
+        if kernel.forward is None or kernel.both is None:
+            row.append("WRONG: not timed" if not kernel.right else "")
+        else:
+            row += [f"{kernel.forward * 1e3:.2f} ms", f"{kernel.both * 1e3:.2f} ms"]
+            row.append("" if kernel.ratio is None else f"{kernel.ratio:.1f}x")
+            row.append("" if kernel.peak_bytes is None else f"{kernel.peak_bytes / 2**20:.1f} MiB")
+        table.add_row(*row)
+    return table
+
+
+def env_speed_table(speeds: Sequence[EnvSpeed]) -> Table:
+    """Show agent steps a second of every game, number of environments and threads."""
+    table = plain_table("game", "environments", "threads", "agent steps/s")
+    for speed in speeds:
+        row = speed.game, str(speed.num_envs), str(speed.threads), f"{speed.steps_per_second:,.0f}"
+        table.add_row(*row)
+    return table
+
+
+def throughput_table(results: Sequence[Throughput]) -> Table:
+    """Show each stage alone, the bound they make, and what training reaches of it."""
+    table = plain_table("", "agent steps/s")
+    for result in results:
+        for name in ("emulation", "inference", "learning"):
+            table.add_row(f"{name} alone", f"{getattr(result, name):,.0f}")
+        table.add_row("bound", f"{result.bound:,.0f}")
+        table.add_row(Text("training", style="bold"), Text(f"{result.trained:,.0f}", style="bold"))
+        table.add_row("of the bound", f"{result.share_of_bound:.0%}")
+        table.add_row("of emulation alone", f"{result.share_of_emulation:.0%}")
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in result.time_shares.items())
+        table.add_row("time", shares)
+        table.add_row("core, of learning alone", f"{result.core_share:.1%}")
+        table.add_row("policy lag", f"{result.policy_lag:.2f} updates")
+        if result.bus_bytes:
+            table.add_row("over the bus", f"{result.bus_bytes:,.0f} bytes/step")
+        table.add_row("peak memory", f"{result.peak_memory_bytes / 2**30:.2f} GiB")
+    return table

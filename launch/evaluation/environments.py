@@ -1,0 +1,62 @@
+"""The environments in which a saved agent is evaluated: with its own actions, under a protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gymnasium.vector import VectorEnv
+
+from ...agents import AgentSpec
+from ...envs import DEFAULT_PROTOCOL, game_info, make_vector_env
+from ..runs import published
+
+
+def choose_protocol(spec: AgentSpec, wanted: str | None) -> str | None:
+    """Choose the protocol to play under; None for environments that have none. Raises ValueError."""
+    if spec.game is None:
+        if wanted is not None:
+            raise ValueError(
+                f"--protocol {wanted}: protocols are for Atari games, not {spec.env_id}; omit it"
+            )
+        return None
+    return wanted or spec.protocol or DEFAULT_PROTOCOL
+
+
+def env_maker(spec: AgentSpec, protocol: str | None, num_threads: int | None) -> Callable[[int], VectorEnv]:
+    """Return what makes n environments with the agent's own actions, whatever the protocol would offer."""
+    if spec.game is None:
+        return partial(_make_envs, {"env_id": spec.env_id})
+    options = {"game": spec.game, "protocol": protocol or DEFAULT_PROTOCOL, "num_threads": num_threads}
+    return partial(_make_envs, {**options, "full_action_set": full_action_set(spec)})
+
+
+def _make_envs(options: dict[str, Any], count: int) -> VectorEnv:
+    return make_vector_env(num_envs=count, **options)
+
+
+def check_fit(spec: AgentSpec, env: VectorEnv) -> None:
+    """Raise ValueError if an environment other than a game is not what the agent was trained in."""
+    if spec.game is not None:  # full_action_set looks at those
+        return
+    shape, actions = env.single_observation_space.shape, int(env.single_action_space.n)  # type: ignore[attr-defined]
+    if (shape, actions) != (spec.observation_shape, spec.num_actions):
+        raise ValueError(
+            f"the agent was trained with observations of shape {spec.observation_shape} and "
+            f"{spec.num_actions} actions, {spec.env_id} has {shape} and {actions}; evaluate it with the "
+            "versions it was trained with"
+        )
+
+
+def full_action_set(spec: AgentSpec) -> bool:
+    """Whether the agent plays with all eighteen actions. Raises ValueError if it is not of this game."""
+    assert spec.game is not None
+    minimal = game_info(spec.game).actions
+    fewer = spec.num_actions == published.DEFAULT_ACTIONS < minimal  # it acts with the first ones
+    if not fewer and spec.num_actions not in (minimal, 18):
+        raise ValueError(
+            f"the agent has {spec.num_actions} actions, {spec.game} has {minimal} or 18; "
+            "evaluate an agent that was trained on this game"
+        )
+    return spec.num_actions == 18 != minimal

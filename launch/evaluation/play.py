@@ -1,0 +1,165 @@
+"""Play a fixed number of episodes in each of some environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...agents import AgentOutput
+from ..errors import RunError
+
+State = tuple[Tensor, ...]
+
+
+class Player(Protocol):
+    """Anything that can be evaluated: an agent, or something that acts like one."""
+
+    def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State: ...
+
+    def act(
+        self, frame: Tensor, reward: Tensor, done: Tensor, state: State, greedy: bool = False
+    ) -> tuple[AgentOutput, State]: ...
+
+
+class RandomAgent:
+    """Gives every action the same probability: sampled, it plays for the score that training starts from."""
+
+    def __init__(self, num_actions: int) -> None:
+        self.num_actions = num_actions
+
+    def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
+        return ()
+
+    def act(
+        self,
+        frame: Tensor,
+        reward: Tensor,
+        done: Tensor,
+        state: State,
+        greedy: bool = False,
+    ) -> tuple[AgentOutput, State]:
+        logits = torch.zeros(len(reward), self.num_actions, device=reward.device)
+        return AgentOutput(logits.argmax(-1), logits, logits[:, 0]), state
+
+
+@dataclass
+class Row:
+    """One repeat: the episodes of its environment so far."""
+
+    index: int
+    seed: int
+    random: np.random.Generator
+    """generator of its actions: the same numbers whichever rows play beside it"""
+    life_returns: list[float] = field(default_factory=list)
+    life_lengths: list[int] = field(default_factory=list)
+    game_returns: list[float] = field(default_factory=list)
+    game_lengths: list[int] = field(default_factory=list)
+    episode_steps: int = 0
+    wrapped: bool = False
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The player, its environments, and the rules of an evaluation."""
+
+    player: Player
+    make_env: Callable[[int], VectorEnv]
+    greedy: bool
+    max_episode_steps: int
+    discard_negative: bool
+    device: torch.device | str
+
+
+class Rows:
+    """The rows that one process plays, and its counts."""
+
+    def __init__(self, rows: list[Row], episodes: int) -> None:
+        self.rows, self.episodes = rows, episodes
+        self.discarded_negative = self.discarded_wrapped = self.score_wraps = self.steps = 0
+
+    @property
+    def done(self) -> int:
+        """Number of episodes that count so far."""
+        return sum(len(row.life_returns) for row in self.rows)
+
+    def play(self, setup: Setup, tell: Callable[[int, int], None]) -> None:
+        """Play all episodes; `tell` hears the episodes and steps played so far after each step."""
+        count, player, device = len(self.rows), setup.player, setup.device
+        env = setup.make_env(count)
+        try:
+            observation, _ = env.reset(seed=[row.seed for row in self.rows])  # type: ignore[arg-type]
+            reward = torch.zeros(count, device=device)
+            done = torch.ones(count, dtype=torch.bool, device=device)
+            state = player.initial_state(count, device)
+            active = np.full(count, self.episodes > 0)
+            while active.any():
+                frame = torch.from_numpy(observation).to(device)
+                with torch.inference_mode():
+                    output, state = player.act(frame, reward, done, state, greedy=True)
+                    actions = (
+                        output.action.cpu().numpy() if setup.greedy else self._draw(output.policy_logits)
+                    )
+                observation, rewards, terminated, truncated, infos = env.step(actions)
+                over = terminated | truncated
+                reward = torch.from_numpy(np.asarray(rewards, np.float32)).to(device)
+                done = torch.from_numpy(over).to(device)
+
+                wraps = _array(infos, "score_wraps", count)
+                self.steps += int(active.sum())
+                self.score_wraps += int(wraps[active].sum())
+                for i in np.flatnonzero(active):
+                    row = self.rows[i]
+                    row.episode_steps += 1
+                    row.wrapped |= bool(wraps[i])
+                    if row.episode_steps > setup.max_episode_steps:
+                        raise RunError(
+                            f"an episode of repeat {row.index + 1} went past {setup.max_episode_steps:,} "
+                            "agent steps; the agent may wait for ever, evaluate under a protocol with a time "
+                            "limit or raise --max-episode-steps"
+                        )
+                    if not over[i]:
+                        continue
+                    self._finish_episode(row, infos, int(i), setup.discard_negative)
+                    discarded = self.discarded_negative + self.discarded_wrapped
+                    if discarded > 10 * self.episodes * count:
+                        raise RunError(
+                            f"{discarded} episodes had no valid return; the score is not measurable"
+                        )
+                    active[i] = len(row.life_returns) < self.episodes
+                tell(self.done, self.steps)
+        finally:
+            env.close()
+
+    def _draw(self, logits: Tensor) -> NDArray[np.int64]:
+        """Sample actions, each row with its own numbers: argmax of p_i / e_i with e_i ~ Exp(1)."""
+        shares = logits.softmax(-1).cpu().numpy()
+        race = np.stack([row.random.exponential(size=shares.shape[1]) for row in self.rows])
+        return (shares / race).argmax(1)
+
+    def _finish_episode(self, row: Row, infos: dict[str, Any], i: int, discard_negative: bool) -> None:
+        """Record what ended in this step: an episode, and maybe the game."""
+        if infos["_game_return"][i]:
+            row.game_returns.append(float(infos["game_return"][i]))
+            row.game_lengths.append(int(infos["game_length"][i]))
+        if infos["_life_return"][i]:
+            value = float(infos["life_return"][i])
+            if discard_negative and value < 0:
+                self.discarded_negative += 1
+            else:
+                row.life_returns.append(value)
+                row.life_lengths.append(int(infos["life_length"][i]))
+        elif row.wrapped:
+            self.discarded_wrapped += 1
+        # Otherwise the agent never acted in it (the life was lost while buttons were pressed for it).
+        row.episode_steps, row.wrapped = 0, False
+
+
+def _array(infos: dict[str, Any], key: str, size: int) -> NDArray[Any]:
+    return np.asarray(infos[key]) if key in infos else np.zeros(size, np.int64)

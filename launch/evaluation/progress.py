@@ -1,0 +1,40 @@
+"""The progress of an evaluation, on the console."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_LINE_SECONDS = 15.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line as it is, however long."""
+    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+@contextmanager
+def progress(console: Console, name: str) -> Iterator[Callable[[int, int, int], None]]:
+    """Yield a callback for `evaluate`: it draws a bar on a terminal, elsewhere prints a line at times."""
+    if console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(name)
+            yield lambda done, total, steps: bar.update(
+                task, completed=done, total=total, description=f"{name}: {steps:,} steps, episode"
+            )
+        return
+    spoke = time.monotonic()
+
+    def line(done: int, total: int, steps: int) -> None:
+        nonlocal spoke
+        if time.monotonic() - spoke >= _LINE_SECONDS:
+            spoke = time.monotonic()
+            say(console, f"{name}: {done} of {total} episodes, {steps:,} steps")
+
+    yield line

@@ -1,0 +1,70 @@
+"""The statistics of an agent's returns."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from .bootstrap import bootstrap_interval
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Statistics of returns. `mean` and `std` are of the repeats' means, as in the publication."""
+
+    mean: float
+    std: float
+    """population standard deviation of the repeats' means"""
+    repeat_means: list[float]
+    overall_mean: float
+    """over all episodes: differs from `mean` where repeats have different numbers of them"""
+    interval: tuple[float, float]
+    """95% bootstrap interval of `overall_mean`, over episodes"""
+    minimum: float
+    maximum: float
+    mean_length: float
+    """agent steps"""
+    count: int
+
+
+@dataclass
+class Returns:
+    """Returns and lengths by repeat, in the order they were played."""
+
+    returns: list[list[float]]
+    lengths: list[list[int]]
+
+    def summary(self) -> Summary | None:
+        """Summarise the returns; None if nothing was finished."""
+        every = [value for repeat in self.returns for value in repeat]
+        if not every:
+            return None
+        means = [statistics.fmean(repeat) for repeat in self.returns if repeat]
+        return Summary(
+            mean=statistics.fmean(means),
+            std=statistics.pstdev(means),
+            repeat_means=means,
+            overall_mean=statistics.fmean(every),
+            interval=bootstrap_interval(every),
+            minimum=min(every),
+            maximum=max(every),
+            mean_length=statistics.fmean(length for repeat in self.lengths for length in repeat),
+            count=len(every),
+        )
+
+
+@dataclass
+class Evaluation:
+    """Result of an evaluation. `life`: the agent's episodes; `game`: the whole games among them."""
+
+    episodes: int
+    repeats: int
+    life: Returns
+    game: Returns
+    discarded_negative: int = 0
+    """episodes left out because their return was negative"""
+    discarded_wrapped: int = 0
+    """episodes left out because their score wrapped and their return is unknown"""
+    score_wraps: int = 0
+    steps: int = 0
+    """agent steps played, those of rows that had finished left out"""

@@ -1,0 +1,96 @@
+"""The table of an evaluation, and the notes beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ..runs.published import PublishedScore
+from ..tables import format_number, plain_table
+from .returns import Evaluation, Summary
+
+
+def evaluation_table(
+    players: Mapping[str, Evaluation],
+    published: Mapping[int, PublishedScore],
+    lives: bool,
+    normalized: Mapping[str, float | None],
+) -> RenderableType:
+    """Show evaluations side by side, published scores of the same kind beside them.
+
+    lives: whether an episode is a life; if not, life and game returns are one and the same.
+    normalized: human-normalised game scores by player, where they exist.
+    """
+    table = plain_table("", *players, *(f"published {millions}M" for millions in published))
+    blanks = [""] * len(published)
+    kinds = [("life", "life return"), ("game", "game return")] if lives else [("game", "return")]
+    for kind, label in kinds:
+        summaries = [getattr(player, kind).summary() for player in players.values()]
+        scores = [_mean_std(score) for score in published.values()] if kind == "life" else blanks
+        table.add_row(
+            Text(label, style="bold"),
+            *(Text(_mean_std(s) if s else "none finished", style="bold") for s in summaries),
+            *scores,
+        )
+        for name, show in _DETAILS.items() if any(summaries) else ():
+            table.add_row(f"  {name}", *(show(s) if s else "" for s in summaries), *blanks)
+    if any(value is not None for value in normalized.values()):
+        cells = ["" if normalized[name] is None else f"{normalized[name]:.1%}" for name in players]
+        table.add_row("human-normalised game" if lives else "human-normalised", *cells, *blanks)
+    table.add_row("agent steps", *(f"{player.steps:,}" for player in players.values()), *blanks)
+    return Group(table, *_repeat_lines(players, kinds))
+
+
+def evaluation_notes(players: Mapping[str, Evaluation], lives: bool) -> list[str]:
+    """Say what a reader has to know beside the numbers."""
+    notes = [
+        "mean ± population standard deviation of the repeats' means; 95% bootstrap interval over episodes, "
+        "which says nothing of other training seeds"
+    ]
+    if lives and any(player.life.returns != player.game.returns for player in players.values()):
+        notes.append(
+            "an episode is one life here: life returns do not compare with scores of whole games, "
+            "and a game that was under way at the end of a repeat is in no game return"
+        )
+    for name, player in players.items():
+        if player.discarded_negative:
+            notes.append(
+                f"{name}: {player.discarded_negative} episodes with a negative return left out and replaced, "
+                "as in the published evaluation of this game"
+            )
+        if player.score_wraps:
+            notes.append(
+                f"{name}: the score wrapped {player.score_wraps} times; "
+                f"{player.discarded_wrapped} episodes left out and replaced"
+            )
+    return notes
+
+
+def _repeat_lines(players: Mapping[str, Evaluation], kinds: Sequence[tuple[str, str]]) -> list[Text]:
+    lines = []
+    for name, player in players.items():
+        for kind, label in kinds:
+            summary: Summary | None = getattr(player, kind).summary()
+            if summary and len(summary.repeat_means) > 1:
+                means = "  ".join(format_number(mean, summary.mean) for mean in summary.repeat_means)
+                lines.append(Text.assemble((f"{name}, {label} of each repeat: ", "dim"), means))
+    return lines
+
+
+def _span(low: float, high: float) -> str:
+    size = max(abs(low), abs(high))
+    return f"{format_number(low, size)} to {format_number(high, size)}"
+
+
+_DETAILS = {
+    "95% interval": lambda summary: _span(*summary.interval),
+    "range": lambda summary: _span(summary.minimum, summary.maximum),
+    "mean length": lambda summary: f"{format_number(summary.mean_length)} steps",
+    "episodes": lambda summary: str(summary.count),
+}
+
+
+def _mean_std(score: Summary | PublishedScore) -> str:
+    return f"{format_number(score.mean)} ± {format_number(score.std, score.mean)}"

@@ -1,0 +1,121 @@
+"""The interface between a run and the engine that makes its updates."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...agents import Agent, Episodes
+from .progress import Window
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update of the weights."""
+
+    metrics: Mapping[str, float]
+    episodes: Sequence[Episodes]
+
+
+@dataclass(frozen=True)
+class ActingBegan:
+    """Actors act after a time in which none did, which must not count when speed is measured."""
+
+
+class ActorError(RuntimeError):
+    """An actor, or another process that the run depends on, failed; the cause is attached."""
+
+
+class WeightsLost(ActorError):
+    """The process that held the newest weights is gone: the run must go back to its last checkpoint."""
+
+
+class CannotRepeat(ValueError):
+    """A checkpoint cannot be resumed bit for bit; the message says why."""
+
+
+class Engine(ABC):
+    """Makes updates; `Run` calls it, and keeps the files, the log and the scores."""
+
+    agent: Agent
+    """agent with the newest weights that this process has"""
+    device: torch.device
+    """device of the learner"""
+    stop: threading.Event
+    """set when the run should end at the next boundary"""
+    notes: Sequence[str] = ()
+    """warnings about the environments, for the user"""
+
+    @abstractmethod
+    def start(self, agent: Agent, state: Mapping[str, Any] | None, say: Callable[[str], None]) -> list[str]:
+        """Begin with `agent`, which is a checkpoint's where there is a `state`; return notes for the user.
+
+        `say` prints a line while updates are made. Raises CannotRepeat.
+        """
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Agent steps learned from."""
+
+    @abstractmethod
+    def acting(self) -> AbstractContextManager[object]:
+        """Return a context within which actors run; leaving it ends them."""
+
+    @abstractmethod
+    def updates(self, hold: Callable[[], bool]) -> Iterator[Update | ActingBegan]:
+        """Make updates until `stop` is set and nothing more comes.
+
+        Where `hold()` is true after an update, no other begins before the caller asks for it, so that the
+        weights can be saved. Raises ActorError or NonFiniteError, and WeightsLost, after which `restore` and
+        another call go on.
+        """
+
+    @abstractmethod
+    def at_boundary(self) -> bool:
+        """Whether a checkpoint now would lose no part of an unroll that has been handed over."""
+
+    def finish(self) -> Sequence[Update]:
+        """Wait for the update under way, if any. Raises ActorError."""
+        return ()
+
+    @abstractmethod
+    def snapshot(self, actors: bool) -> dict[str, Any]:
+        """Bring `agent` up to date and return the engine's part of a checkpoint.
+
+        Without `actors`, as after a failure in the middle of an unroll, it has no state of theirs. Raises
+        ActorError if the weights are out of reach, WeightsLost if they are gone.
+        """
+
+    def restore(self, agent: Agent, state: Mapping[str, Any], lost: WeightsLost) -> float:
+        """Go back to a checkpoint; return the seconds until updates go on.
+
+        Raises ActorError if the run must end there instead.
+        """
+        raise lost
+
+    @abstractmethod
+    def stages(self) -> str:
+        """Describe what everyone is doing, for messages about what hangs."""
+
+    @abstractmethod
+    def new_window(self) -> Window:
+        """Begin to measure a row of the log."""
+
+    def row(self) -> dict[str, float]:
+        """Return further columns for a row of the log."""
+        return {}
+
+
+def saved_actors(state: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
+    """The states of all actors, complete with their environments. Raises CannotRepeat if one is missing."""
+    saved: list[Mapping[str, Any]] = state["actors"]
+    if len(saved) != count or any("env" not in actor for actor in saved):
+        raise CannotRepeat("it was trained without it, or with another --num-actors")
+    return saved

@@ -1,0 +1,194 @@
+"""The local engine: actors and a learner on this machine, in one process or in several side by side."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import torch
+from gymnasium.vector import VectorEnv
+
+from ....agents import Actor, Agent, WeightStore, make_actor_agent
+from ....agents.cuda.graphs import FIRST
+from ....agents.stopwatch import Stopwatch
+from ....envs import available_cores
+from ...config import TrainConfig
+from ...errors import UsageError
+from ...processes.machine import autocast_dtype, own_cores, pin, resolve_device
+from ...units import parse_steps
+from ..engine import CannotRepeat, Engine, Update, saved_actors
+from ..plan import (
+    agent_spec,
+    emulator_threads,
+    groups,
+    left_out_notes,
+    make_env,
+    make_learner,
+    overlaps,
+    share,
+    worker_count,
+)
+from ..progress import Window
+from ..randomness import actor_seed, rng_states, set_rng_states
+from .sources import Lockstep, Source, Threads
+from .workers import Workers, update
+
+
+class LocalEngine(Engine):
+    """Updates made on this machine; on a CPU by as many processes as pay, this one being the first."""
+
+    def __init__(self, config: TrainConfig, stack: ExitStack, cores: int | None = None) -> None:
+        """`stack` ends what is started here; `cores` is the run's share of the machine's, by default all.
+
+        Raises UsageError for options that are wrong.
+        """
+        self.config = config
+        self.stop = threading.Event()
+        self.stopwatch = Stopwatch()
+        self._stack = stack
+        try:
+            self.device = resolve_device(config.device)
+            # The shapes of a run are always the same, so that trying algorithms pays.
+            torch.backends.cudnn.benchmark = not config.deterministic
+            self.cores = cores or available_cores()
+            self._count = worker_count(config, self.device, self.cores)
+            self.share = share(config, self._count)
+            self._threads = max(1, self.cores // self._count)
+            torch.set_num_threads(self._threads)
+            self._pinned = own_cores(self._count)
+            if self._pinned is not None:
+                stack.callback(pin(self._pinned[0]))
+            self._envs = self._make_envs()
+            self.agent = Agent(agent_spec(config, self._envs[0]))
+        except (ValueError, TypeError) as error:
+            raise UsageError(str(error)) from error
+        self.notes = left_out_notes(self._envs[0])
+
+    def _make_envs(self) -> list[VectorEnv]:
+        """Make the environments of each actor, or of each half of one."""
+        config, split = self.config, groups(self.config, self.device)
+        part = replace(self.share, num_envs=self.share.num_envs // split)
+        threads = emulator_threads(config, self.device, self._threads)
+        envs = []
+        for _ in range(config.num_actors * split):
+            envs.append(make_env(part, threads))
+            self._stack.callback(envs[-1].close)
+        return envs
+
+    def start(self, agent: Agent, state: Mapping[str, Any] | None, say: Callable[[str], None]) -> list[str]:
+        config = self.config
+        self.agent = agent.to(self.device)
+        agent.autocast_dtype = autocast_dtype(config.precision, self.device, agent.spec.stem)
+        self.workers = Workers(self.share, self._count, self._threads, self._pinned)
+        self._stack.callback(self.workers.close)
+        self.workers.share_agent(agent)
+        self.learner = make_learner(agent, config, parse_steps(config.steps))
+        if state is not None:
+            self.learner.load_state_dict(state["learner"])
+        self.weights = WeightStore(agent, self.learner.version)
+        self.actors = [self._make_actor(index, env) for index, env in enumerate(self._envs)]
+        self.source = self._make_source(0 if state is None else state.get("turn", 0))
+        if state is None:
+            return []
+        notes = self._resume_actors(state)
+        set_rng_states(state, self.device)  # last: whatever is built before draws from them
+        return notes
+
+    def _make_actor(self, index: int, env: VectorEnv) -> Actor:
+        return Actor(
+            env,
+            make_actor_agent(self.agent),
+            self.weights,
+            self.config.unroll_length,
+            seed=actor_seed(self.config.seed, index),
+            deterministic=self.config.deterministic,
+        )
+
+    def _make_source(self, turn: int) -> Source:
+        if not overlaps(self.config, self.device):
+            return Lockstep(self.actors, self.share.batch_size, turn, self._settle)
+        on_start = _own_resources(self.cores // (len(self.actors) + 1), self.device)
+        return Threads(self.actors, self.config.batch_size, self.stop, on_start, self._settle)
+
+    def _settle(self) -> None:
+        """Wait for the update that a GPU works on, while there is no batch for another."""
+        with self.stopwatch("learning"):
+            self.learner.settle()
+
+    def _resume_actors(self, state: Mapping[str, Any]) -> list[str]:
+        """Bring the actors back to where they were, as far as that can be; return notes for the user.
+
+        Raises CannotRepeat if `--deterministic` cannot be kept.
+        """
+        saved, exact = state["actors"], self.config.deterministic
+        if saved is None:
+            return ["the checkpoint holds no episodes, so they begin anew"] if exact else []
+        if exact:
+            saved = saved_actors(state, len(self.actors))
+        elif state.get("device", self.device.type) != self.device.type:
+            return []
+        for actor, actor_state in zip(self.actors, saved, strict=False):
+            try:
+                actor.load_state_dict(actor_state)
+            except (ValueError, RuntimeError) as error:
+                raise CannotRepeat(str(error)) from error
+        self.workers.load_state_dicts(saved[len(self.actors) :])
+        return []
+
+    @property
+    def steps(self) -> int:
+        return self.learner.steps
+
+    def acting(self) -> Source:
+        return self.source
+
+    def updates(self, hold: Callable[[], bool]) -> Iterator[Update]:
+        learner = self.learner
+        self.workers.start(update, learner.version)
+        for batch in self.source:
+            with self.stopwatch("learning"):
+                part = learner.backward(batch)
+            parts = [part, *self.workers.results()]
+            with self.stopwatch("learning"):
+                self.workers.add_gradients()
+                metrics = learner.step(parts)
+                self.weights.publish(self.agent, learner.version)
+            yield Update(metrics, [part.episodes for part in parts])
+            self.workers.start(update, learner.version)
+
+    def at_boundary(self) -> bool:
+        return self.source.at_boundary()
+
+    def snapshot(self, actors: bool) -> dict[str, Any]:
+        states = None
+        if actors:
+            states = [*(actor.state_dict() for actor in self.actors), *self.workers.state_dicts()]
+        return {
+            "learner": self.learner.state_dict(),
+            "actors": states,
+            "turn": self.source.turn if actors else 0,
+            **rng_states(self.device),
+        }
+
+    def stages(self) -> str:
+        return f"learner: {self.stopwatch.stage}; {self.source.stage()}{self.workers.stage()}"
+
+    def new_window(self) -> Window:
+        actors = [actor.stopwatch for actor in self.actors]
+        return Window(self.stopwatch, actors, in_turns=not overlaps(self.config, self.device))
+
+
+def _own_resources(cores: int, device: torch.device) -> Callable[[], None]:
+    """Return what an actor thread calls first: it takes `cores` for its own OpenMP pool, and on a GPU a
+    stream of its own."""
+
+    def take() -> None:
+        torch.set_num_threads(max(1, cores))
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # what the main thread prepared is there
+            torch.cuda.set_stream(torch.cuda.Stream(device, priority=FIRST))
+
+    return take

@@ -1,0 +1,108 @@
+"""The local engine: actors in turns, in threads, in groups; updates that are enqueued or compiled."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_in_process import FEEDFORWARD, as_on_a_gpu, run
+from training_process import (
+    CARTPOLE,
+    assert_same_run,
+    rows,
+)
+
+from deltabeast.launch.cli import parse
+from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.training import plan
+from deltabeast.launch.training.local.engine import LocalEngine
+from deltabeast.launch.training.run import Run
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "batch_size", "device", "more", "wanted"),
+    [
+        (32, 32, "cuda", {}, 2),
+        (256, 32, "cuda", {}, 2),
+        (2, 32, "cuda", {}, 2),
+        (1, 32, "cuda", {}, 1),
+        (33, 33, "cuda", {}, 1),
+        (48, 16, "cuda", {}, 1),  # 24 and 16: no whole batches
+        (32, 32, "cuda", {"overlap": "off"}, 1),
+        (32, 32, "cuda", {"deterministic": True}, 1),
+        (32, 32, "cpu", {}, 1),
+        (32, 32, "cpu", {"overlap": "on"}, 1),
+    ],
+)
+def test_a_gpu_has_the_environments_in_two_groups(
+    num_envs: int, batch_size: int, device: str, more: dict[str, Any], wanted: int
+) -> None:
+    config = TrainConfig(num_envs=num_envs, batch_size=batch_size, **more)
+    assert plan.groups(config, torch.device(device)) == wanted
+
+
+def test_groups_train_as_one_actor_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves of each actor's environments, all of them different, put together in every batch."""
+    monkeypatch.setattr("deltabeast.launch.training.local.engine.groups", lambda config, device: 2)
+    arguments = (*FEEDFORWARD, "--overlap", "on", "--num-actors", "2", "--steps", "400", "--log-seconds", "0")
+    with ExitStack() as stack:
+        config = parse(["train", "--env", "training_envs:Match-v0", *arguments, "--run-dir", str(tmp_path)])
+        plan.settle(config)
+        engine = LocalEngine(config, stack)
+        training = Run(config, engine, stack)
+        assert [actor.num_envs for actor in engine.actors] == [2, 2, 2, 2]
+        frames = torch.cat([actor._frame for actor in engine.actors])
+        assert len(frames) == 8 and not torch.equal(frames[:2], frames[2:4])
+        training.run()
+    assert [int(row["step"]) for row in rows(tmp_path)] == list(range(20, 401, 20))
+
+
+def test_actors_in_threads_learn_with_a_bounded_lag(tmp_path: Path) -> None:
+    arguments = ("--core", "feedforward", "--num-envs", "8", "--batch-size", "16", "--unroll-length", "10")
+    arguments = ("--env", "training_envs:Match-v0", *arguments, "--num-actors", "2", "--overlap", "on")
+    run(tmp_path, *arguments, "--steps", "8k", "--learning-rate", "0.002", "--log-seconds", "0")
+    logged = rows(tmp_path)
+    assert float(logged[-1]["game_return"]) > 8.0, "random play scores 5"
+    lags = [float(row["policy_lag_max"]) for row in logged]
+    assert 0 < max(lags) <= 4
+    assert all(float(row["policy_lag"]) <= float(row["policy_lag_max"]) for row in logged)
+    shares = [
+        float(logged[-1][f"share_{part}"]) for part in ("emulation", "inference", "learning", "waiting")
+    ]
+    assert all(0 <= share <= 1 for share in shares)
+
+
+def test_lockstep_has_no_lag(tmp_path: Path) -> None:
+    run(tmp_path, *CARTPOLE, "--steps", "100", "--log-seconds", "0")
+    assert all(float(row["policy_lag_max"]) == 0.0 for row in rows(tmp_path))
+    assert all(float(row["log_rho_abs_max"]) < 1e-4 for row in rows(tmp_path))
+
+
+def test_a_run_is_the_same_with_updates_that_are_enqueued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In turns, with checkpoints and rows of the log in between, and a resume."""
+    arguments = ("--env", "training_envs:Match-v0", *FEEDFORWARD, "--overlap", "off", "--log-seconds", "0",
+                 "--milestone-steps", "100")  # fmt: skip
+    for name in ("plain", "gpu"):
+        if name == "gpu":
+            as_on_a_gpu(monkeypatch)
+        for steps in ("400", "800"):
+            run(tmp_path / name, *arguments, "--steps", steps)
+    assert_same_run(tmp_path / "plain", tmp_path / "gpu")
+
+
+def test_who_waits_for_the_compiler_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(torch, "compile", lambda run, **options: asked.append(run.__name__) or run)
+    for wanted, steps, told in (("auto", "20", 0), ("on", "40", 1), ("on", "40", 0)):
+        run(tmp_path, *CARTPOLE, "--steps", steps, "--compile", wanted)
+        assert capsys.readouterr().out.count("compiling: the first update takes a minute") == told
+    assert asked == ["loss", "rmsprop_if"] * 2
