@@ -277,6 +277,7 @@ TESTS = {
     "dispatch": (
         "tests/kernels/test_shapes.py",
         "tests/kernels/test_backends.py::test_autocast_changes_nothing",
+        "tests/kernels/test_backends.py::test_keys_and_strengths",
         "tests/cores/test_own_rule.py",
     ),
     ".c": ("tests/kernels/test_backends.py", "tests/kernels/test_fused.py", "-k", "native"),
