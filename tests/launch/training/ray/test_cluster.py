@@ -118,8 +118,10 @@ def test_what_is_not_there_is_told_in_one_line(
 
 
 def test_ray_that_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("deltabeast.launch.training.ray")]:
+    package = "deltabeast.launch.training.ray"
+    for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
         monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delattr(sys.modules[package], name.rpartition(".")[2])  # so that it comes back
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"not installed: pip install 'deltabeast\[ray\]'"):
         train(parse(["train", *CARTPOLE[:-2], "--engine", "ray", "--run-dir", str(tmp_path / "run")]))

@@ -21,6 +21,7 @@ from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.local import engine as local_engine
 from deltabeast.launch.training.plan import agent_spec, make_env
+from deltabeast.launch.training.ray import actor_process
 from deltabeast.launch.training.ray import cluster as ray_cluster
 from deltabeast.launch.training.ray.actor_process import ActorProcess
 from deltabeast.launch.training.ray.cluster import ObjectGone, Reply
@@ -145,7 +146,7 @@ def test_processes_use_the_cores_that_they_reserve(monkeypatch: pytest.MonkeyPat
         return make_env(config, threads)
 
     monkeypatch.setattr(ray_cluster, "locate", lambda: None)
-    monkeypatch.setattr("deltabeast.launch.training.ray.actor_process.make_env", env_takes)
+    monkeypatch.setattr(actor_process, "make_env", env_takes)
     spec, before = agent_spec(config, make_env(config, 1)), torch.get_num_threads()
     try:
         ActorProcess(config, spec, 1, 4, None).begin()
