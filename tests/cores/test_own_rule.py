@@ -15,9 +15,8 @@ from fastweight_rules import make_inputs
 from random_batches import make_batch, make_learner
 from torch import Tensor
 
-from deltabeast.cores import State
+from deltabeast.cores import FastWeightCore, FastWeights, State, StatePart
 from deltabeast.cores.features import normalized_elu
-from deltabeast.cores.shell import FastWeightCore, FastWeights
 from deltabeast.kernels import BACKENDS, Rule, Shapes
 from deltabeast.kernels.reference import begin, read, write
 from deltabeast.kernels.rules import RULES
