@@ -1,4 +1,4 @@
-"""The examples of README.md do what they say, as they stand there."""
+"""The examples of the READMEs do what they say, as they stand there."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from deltabeast.agents import Agent, AgentSpec, load_agent, save_checkpoint
 from deltabeast.cores import make_core
 from deltabeast.launch.cli import main
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
-SECTION = README.split("## In Python")[1].split("\n## ")[0]
-PYTHON = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
-SHELL = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
+ROOT = Path(__file__).parents[1]
+
+
+def example(readme: str, section: str, language: str) -> str:
+    """The one code block of a language in a README's section."""
+    text = (ROOT / readme).read_text().split(f"## {section}\n")[1].split("\n## ")[0]
+    (code,) = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    return str(code)
 
 
 def test_an_agent_is_loaded_and_stepped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,17 +29,17 @@ def test_an_agent_is_loaded_and_stepped(tmp_path: Path, monkeypatch: pytest.Monk
     save_checkpoint(tmp_path / "runs/gopher/rdn/seed-1", 1600, Agent(spec), {})
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    exec(compile(PYTHON[0], "README.md", "exec"), names)
+    exec(compile(example("agents/README.md", "In Python", "python"), "README.md", "exec"), names)
     output, state = names["output"], names["state"]
     assert output.action.shape == (8,)  # type: ignore[attr-defined]
     assert float(state[0].abs().sum()) > 0  # type: ignore[index]
 
 
 def test_a_core_of_ones_own_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    (tmp_path / "my_cores.py").write_text(PYTHON[1])
+    (tmp_path / "my_cores.py").write_text(example("cores/README.md", "Your own core", "python"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (command,) = SHELL
+    command = example("cores/README.md", "Your own core", "sh")
     assert command.count("100k") == 1
     words = shlex.split(command.replace("100k", "3200"))
     main([*words[1:], "--num-envs", "8", "--device", "cpu"])
