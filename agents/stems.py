@@ -51,7 +51,7 @@ class ResidualTrunk(nn.Sequential):
 
 
 def _nature_trunk(in_channels: int) -> nn.Sequential:
-    """The three convolutions of the DQN network (Mnih et al. 2015): small enough to learn on a CPU.
+    """Make the three convolutions of the DQN network (Mnih et al. 2015): small enough to learn on a CPU.
 
     Orthogonal weights, as is usual for this network in actor-critic agents: under torch's default the
     signal fades from layer to layer, and small moving objects with it.

@@ -55,7 +55,7 @@ _LAYER_PARAMETERS = {
 
 
 def our_name(name: str) -> str:
-    """The name that a parameter of theirs has here. Raises ValueError if no released agent has it."""
+    """Return our name of a parameter of theirs. Raises ValueError if no released agent has it."""
     if match := re.fullmatch(r"core\.(fwm_layers|ff_layers)\.(\d+)\.(.+)", name):
         kind, layer, parameter = match.groups()
         if parameter in _LAYER_PARAMETERS[kind]:
@@ -86,7 +86,7 @@ def convert(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def agent_spec(weights: Mapping[str, Tensor], num_heads: int | None = None) -> AgentSpec:
-    """The agent that their `model_state_dict` belongs to, sizes and actions read from the tensors.
+    """Describe the agent that their `model_state_dict` belongs to, sizes and actions read from the tensors.
 
     num_heads: of a Linear Transformer, whose tensors do not show it; None takes heads of 32, as published.
 
@@ -120,7 +120,7 @@ def agent_spec(weights: Mapping[str, Tensor], num_heads: int | None = None) -> A
 
 
 def _core(weights: Mapping[str, Tensor], num_heads: int | None) -> tuple[str, dict[str, int]]:
-    """The core's name here, and the options that its tensors show."""
+    """Return our name of the core, and the options that its tensors show."""
     if "core.weight_hh_l0" in weights:
         return "lstm", {"hidden_size": weights["core.weight_hh_l0"].shape[-1]}
     layers = {int(name.split(".")[2]) for name in weights if name.startswith("core.fwm_layers.")}

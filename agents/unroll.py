@@ -43,7 +43,7 @@ class Unroll:
 
     @classmethod
     def empty(cls, length: int, observation: Tensor, num_actions: int, state: State, version: int) -> Unroll:
-        """An unroll of `length` steps to be filled, for observations like this one, `[B, ...]`."""
+        """Allocate an unroll of `length` steps to be filled, for observations like this one, `[B, ...]`."""
         T, B, device = length, len(observation), observation.device
         return cls(
             observation=observation.new_empty((T + 1, *observation.shape)),
@@ -66,7 +66,7 @@ class Unroll:
         return self.action.shape[1]
 
     def tensors(self) -> list[Tensor]:
-        """All tensors in the order of the fields, the state's last."""
+        """List all tensors in the order of the fields, the state's last."""
         return [*(getattr(self, name) for name in PER_STEP), *self.state]
 
     @classmethod

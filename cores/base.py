@@ -57,11 +57,11 @@ class Core(nn.Module, ABC):
         return y.squeeze(0), state
 
     def measured_unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
-        """`unroll`, which also returns statistics of the memory."""
+        """Do as `unroll`, and return statistics of the memory besides."""
         return *self.unroll(x, state, reset), {}
 
     def unroll_per_step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
-        """`measured_unroll`, but each step takes a fast-weight memory's state as a constant.
+        """Do as `measured_unroll`, but each step takes a fast-weight memory's state as a constant.
 
         This is what the published RL code computes; there, too, gradients cross all steps of other cores.
         The statistics are those of the last step.

@@ -20,17 +20,17 @@ def begin(state: Tensor, reset: Tensor) -> Tensor:
 
 
 def read(W: Tensor, q: Tensor) -> Tensor:
-    """`W q` for W `[B, H, V, K]` and q `[B, H, K]`."""
+    """Compute `W q` for W `[B, H, V, K]` and q `[B, H, K]`."""
     return (W * q.unsqueeze(-2)).sum(-1)
 
 
 def write(W: Tensor, u: Tensor, k: Tensor) -> Tensor:
-    """`W + u kᵀ` for u `[B, H, V]` and k `[B, H, K]`."""
+    """Compute `W + u kᵀ` for u `[B, H, V]` and k `[B, H, K]`."""
     return W + u.unsqueeze(-1) * k.unsqueeze(-2)
 
 
 def delta_write(W: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Tensor:
-    """`W + β (v - W k) kᵀ`: move what W holds under k towards v."""
+    """Compute `W + β (v - W k) kᵀ`: move what W holds under k towards v."""
     return write(W, beta.unsqueeze(-1) * (v - read(W, k)), k)
 
 

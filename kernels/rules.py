@@ -135,7 +135,7 @@ def delta_rnn(
     reset: Tensor,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`y_t = z_t + R_t softmax(y_{t-1})`, where R learns by the delta rule from k, v and beta.
+    """Compute `y_t = z_t + R_t softmax(y_{t-1})`, where R learns by the delta rule from k, v and beta.
 
     Irie et al. 2021, "Going Beyond Linear Transformers with Recurrent Fast Weight Programmers", equation 12.
 
@@ -170,7 +170,7 @@ def recurrent_delta(
     reset: Tensor,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The delta rule whose queries, keys, values and write strengths also depend on its last output.
+    """Apply the delta rule with queries, keys, values and write strengths that depend on its last output.
 
     Irie et al. 2021, "Going Beyond Linear Transformers with Recurrent Fast Weight Programmers", equations
     15-18, with the softmax on q and k and the recurrent matrices per head of the released code:

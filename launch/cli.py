@@ -165,14 +165,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _named(config: Any) -> list[str]:
-    """The cores and environments that the command line names."""
+    """List the cores and environments that the command line names."""
     given = vars(getattr(config, "what", config))
     names = [given.get(option) for option in ("core", "env", "trust_core", "trust_env")]
     return [*(name for name in names if name), *given.get("cores", ())]
 
 
 def parse(arguments: Sequence[str]) -> Any:
-    """The configuration of the command that the arguments name. Raises UsageError in one line."""
+    """Return the configuration of the command that the arguments name. Raises UsageError in one line."""
     try:
         config = _tyro(arguments)
         preset = config.preset if isinstance(config, TrainConfig) else None
@@ -186,7 +186,7 @@ def parse(arguments: Sequence[str]) -> Any:
 def _tyro(
     arguments: Sequence[str], stderr: io.StringIO | None = None, train: TrainConfig | None = None
 ) -> Any:
-    """`train` has the defaults of that command, if not TrainConfig's own."""
+    """Parse with tyro; `train` has the defaults of that command, if not TrainConfig's own."""
     given: dict[type, dict[str, Any]] = {TrainConfig: {"default": train}} if train else {}
     kinds = tuple(
         Annotated[kind, subcommand(name, **given.get(kind, {}))] for name, (kind, _) in COMMANDS.items()
@@ -203,7 +203,7 @@ def _tyro(
 
 
 def _parse_error(arguments: Sequence[str]) -> str:
-    """What tyro says of the arguments, as one line."""
+    """Return what tyro says of the arguments, as one line."""
     columns = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "1000"  # its box breaks no line, so no word
     stderr = io.StringIO()
@@ -271,7 +271,7 @@ def _unrecognized(wrong: str, options: list[str], command: str | None, help_of: 
 
 
 def _takes(option: str) -> str:
-    """What stands after an option's name in its help: `--episodes INT` takes INT."""
+    """Describe what stands after an option's name in its help: `--episodes INT` takes a whole number."""
     names = {"INT": "a whole number", "FLOAT": "a number", "STR": "a word", "PATH": "a path"}
     kind = option.partition(" ")[2].strip()
     if kind.startswith("["):  # [STR INT [STR INT ...]]
@@ -294,7 +294,7 @@ def _end_by(number: int) -> None:
 
 
 def _first_line(doc: str | None) -> str:
-    """The first sentence of a docstring."""
+    """Return the first sentence of a docstring."""
     paragraph = " ".join((doc or "").strip().split("\n\n")[0].split())
     return re.split(r"(?<=\.) ", paragraph)[0].rstrip(".")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def parse_steps(text: str) -> int:
-    """`200M`, `1.5M`, `30k` or `1600` as a number of agent steps. Raises ValueError in one line."""
+    """Read `200M`, `1.5M`, `30k` or `1600` as a number of agent steps. Raises ValueError in one line."""
     scale = {"k": 10**3, "m": 10**6, "b": 10**9}.get(text[-1:].lower(), 1)
     try:
         steps = round(float(text[:-1] if scale > 1 else text) * scale)
@@ -16,7 +16,7 @@ def parse_steps(text: str) -> int:
 
 
 def format_steps(steps: int) -> str:
-    """The shortest exact form that `parse_steps` reads: 200M, 1.5M, 30k, 1600."""
+    """Return the shortest exact form that `parse_steps` reads: 200M, 1.5M, 30k, 1600."""
     for scale, letter in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
         if steps >= scale and steps % (scale // 100) == 0:
             return f"{steps / scale:.15g}{letter}"
@@ -30,7 +30,7 @@ def format_score(score: float, beside: float | None = None) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """The two largest units of a duration: 45 s, 12 m 5 s, 3 h 20 m, 1 d 4 h."""
+    """Return the two largest units of a duration: 45 s, 12 m 5 s, 3 h 20 m, 1 d 4 h."""
     if seconds is None:
         return "unknown"
     whole = int(seconds)

@@ -123,7 +123,7 @@ def sum_of_outer(g: Tensor, dx: Tensor) -> Tensor:
 
 
 def _flat(x: Tensor) -> Tensor:
-    """`[T, B, H, ...]` -> `[T, N, ...]`."""
+    """Flatten `[T, B, H, ...]` to `[T, N, ...]`."""
     return x.flatten(1, 2)
 
 

@@ -42,7 +42,7 @@ def problem(inputs: tuple[Tensor, ...]) -> str | None:
 
 
 def problem_of_any_width(inputs: tuple[Tensor, ...]) -> str | None:
-    """The same for a rule that does not hold a head's matrices in registers."""
+    """Do as `problem`, for a rule that does not hold a head's matrices in registers."""
     x = inputs[0]
     if x.dtype is not torch.float32:
         return f"the Triton kernels compute in float32, not {x.dtype}"

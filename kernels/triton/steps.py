@@ -40,19 +40,19 @@ def store_matrix(x, values, V: tl.constexpr, K: tl.constexpr, BLOCK_V: tl.conste
 
 @triton.jit
 def read(W, k):
-    """`W k`: `[V, K]`, `[K]` -> `[V]`."""
+    """Compute `W k`: `[V, K]`, `[K]` -> `[V]`."""
     return tl.sum(W * k[None, :], 1)
 
 
 @triton.jit
 def read_back(W, v):
-    """`Wᵀ v`: `[V, K]`, `[V]` -> `[K]`."""
+    """Compute `Wᵀ v`: `[V, K]`, `[V]` -> `[K]`."""
     return tl.sum(W * v[:, None], 0)
 
 
 @triton.jit
 def outer(u, k):
-    """`u kᵀ`: `[V]`, `[K]` -> `[V, K]`."""
+    """Compute `u kᵀ`: `[V]`, `[K]` -> `[V, K]`."""
     return u[:, None] * k[None, :]
 
 

@@ -68,7 +68,7 @@ def _call(function: Callable[..., tuple[Tensor, Tensor]], **options: Any) -> Cal
 
 
 def cut(reset: Tensor) -> Pieces:
-    """The pieces between resets `[T, B]`."""
+    """Cut `[T, B]` into the pieces between resets."""
     begins = reset.mT.clone()  # [B, T]
     begins[:, 0] = True
     first = begins.flatten().cumsum(0).view_as(begins) - 1
@@ -78,7 +78,7 @@ def cut(reset: Tensor) -> Pieces:
 
 
 def pack(inputs: Sequence[Tensor], pieces: Pieces, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """A rule's inputs, time-major with W last, in its layout: `[1, B T, H, ...]` and `[N, H, K, V]`."""
+    """Lay out a rule's inputs, time-major with W last, as fla does: `[1, B T, H, ...]` and `[N, H, K, V]`."""
     *sequences, W = inputs
     state = W.new_zeros(len(pieces.bounds) - 1, *W.mT.shape[1:])
     state[pieces.first] = torch.where(pieces.fresh.view(-1, 1, 1, 1), torch.zeros_like(W.mT), W.mT)
@@ -92,7 +92,7 @@ def unpack(y: Tensor, states: Tensor, pieces: Pieces) -> tuple[Tensor, Tensor]:
 
 
 def unpack_gradients(gradients: Sequence[Tensor], pieces: Pieces) -> list[Tensor]:
-    """The gradients of what `pack` made as those of what it was made of."""
+    """Convert the gradients of what `pack` made to those of what it was made of."""
     *sequences, state = gradients
     dW = state[pieces.first].mT.masked_fill(pieces.fresh.view(-1, 1, 1, 1), 0)
     return [*(_time_major(x, pieces) for x in sequences), dW]

@@ -90,7 +90,7 @@ def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
 
 
 def _sizes(rule: Rule, config: BenchKernelsConfig) -> dict[str, int]:
-    """The size of each letter in a rule's shapes."""
+    """Return the size of each letter in a rule's shapes."""
     known = {"T": config.steps, "B": config.batch_size, "H": config.heads}
     # An LSTM of published width has twice as many units as all heads together.
     known["N"] = 2 * config.heads * config.head_size
@@ -140,7 +140,7 @@ def _weights(outputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _error(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
-    """The largest relative error of a tensor or of one of its rows; inf if a number is not finite."""
+    """Return the largest relative error of a tensor or of one of its rows; inf if a number is not finite."""
     worst = 0.0
     for x, y in zip(got, want, strict=True):
         x, y = x.double().reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
@@ -155,7 +155,7 @@ def _error(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
 
 
 def _time(jobs: Sequence[Job], repeats: int) -> None:
-    """In turns, so that whatever else the machine does falls on all of them alike."""
+    """Time the jobs in turns, so that whatever else the machine does falls on all of them alike."""
     right = [job for job in jobs if job.measured.right]
     work = {job.measured.backend: _work(job) for job in right}
     forward: dict[str, list[float]] = {name: [] for name in work}
@@ -176,7 +176,7 @@ def _time(jobs: Sequence[Job], repeats: int) -> None:
 
 
 def _work(job: Job) -> Callable[[], tuple[float, float]]:
-    """One forward and backward; gives the seconds of each."""
+    """Run one forward and backward; return the seconds of each."""
     ones = [torch.ones_like(out) for out in job.function(*job.leaves)]
     clock = _cuda_clock if ones[0].is_cuda else time.perf_counter
 

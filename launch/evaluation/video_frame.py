@@ -64,7 +64,7 @@ class Axis:
 
 
 def axis(low: float, high: float) -> Axis:
-    """An axis that just holds zero and the values, with up to four ticks at round numbers."""
+    """Fit an axis to zero and the values, with up to four ticks at round numbers."""
     low, high = min(low, 0.0), max(high, 0.0)
     span = max(high - low, 1e-6)
     power = 10.0 ** math.floor(math.log10(span))
@@ -105,7 +105,7 @@ class Pictures:
         self._background = self._draw_background(title, subtitle)
 
     def draw(self, step: int, screen: Pixels) -> Pixels:
-        """The picture of an agent step: screen `[height, width, 3]` -> `[720, 1280, 3]`."""
+        """Draw an agent step: screen `[height, width, 3]` -> picture `[720, 1280, 3]`."""
         image = self._background.copy()
         draw = ImageDraw.Draw(image)
         _text(draw, _RIGHT, 92, f"{self.score[step]:,.0f}", 54, INK, "rs")
@@ -156,7 +156,7 @@ class Pictures:
         return image
 
     def _draw_key(self, draw: ImageDraw.ImageDraw, top: float) -> None:
-        """The colours from 0 to 1, at the right end of a title."""
+        """Draw the colours from 0 to 1 at the right end of a title."""
         right = _text(draw, _RIGHT, top - 12, "1", 15, GREY, "rs") - 7
         for n in range(60):
             x = right - 60 + n
@@ -205,7 +205,7 @@ def _height(value: float, scale: Axis | None, top: float, bottom: float) -> floa
 
 
 def _decimals(scale: Axis) -> int:
-    """One more than the ticks need."""
+    """Return one decimal more than the ticks need."""
     return max(0, 1 - math.floor(math.log10(scale.step) + 1e-9))
 
 

@@ -46,13 +46,13 @@ def consent(core: str, env_id: str | None) -> list[str]:
 
 
 def _asks(env_id: str) -> bool:
-    """Whether an environment needs a word of consent."""
+    """Return whether an environment needs a word of consent."""
     module = _module(env_id)
     return bool(module) and ("." in module or _lies_here(module))
 
 
 def _module(name: str) -> str:
-    """The part of "module:thing" before the colon; empty for a name without one."""
+    """Return the part of "module:thing" before the colon; empty for a name without one."""
     return name.rpartition(":")[0]
 
 

@@ -63,7 +63,7 @@ def _remaining(
     held: bool,
     evaluate: str,
 ) -> list[tuple[str, str]]:
-    """The steps left after `step`, and the command for them; `evaluate` is the one for a finished run."""
+    """List the steps left after `step`, and the command for them; `evaluate` is that of a finished run."""
     try:
         left = parse_steps(str(config["steps"])) - step
     except (KeyError, ValueError):
@@ -77,7 +77,7 @@ def _remaining(
 
 
 def _read_log(run_dir: Path) -> tuple[list[dict[str, float]], list[str]]:
-    """The rows of the run's log, and what is wrong with it."""
+    """Read the rows of the run's log, and what is wrong with it."""
     try:
         return read_rows(run_dir / "logs.csv"), []
     except FileNotFoundError:
@@ -92,7 +92,7 @@ def _disk(run_dir: Path) -> str:
 
 
 def _subject(known: Mapping[str, Any]) -> str:
-    """The run's environment, core, stem, protocol and seed, as far as they are known."""
+    """Name the run's environment, core, stem, protocol and seed, as far as they are known."""
     name = known.get("game") or known.get("env_id") or known.get("env") or "unknown environment"
     parts = [name, known.get("core"), known.get("stem"), known.get("protocol")]
     seed = known.get("seed")
@@ -107,7 +107,7 @@ def _progress(row: Mapping[str, float], config: Mapping[str, Any], now: float) -
 
 
 def _scores(rows: list[dict[str, float]]) -> list[tuple[str, str]]:
-    """The newest score of each kind, with the step of its row."""
+    """List the newest score of each kind, with the step of its row."""
     lines = []
     for key, label in (("game_return", "game return"), ("life_return", "life return")):
         row = next((row for row in reversed(rows) if key in row), None)

@@ -61,7 +61,7 @@ def claim(run_dir: Path) -> Iterator[None]:
 
 
 def is_claimed(run_dir: Path) -> bool:
-    """Whether a process trains in the run directory now."""
+    """Return whether a process trains in the run directory now."""
     try:
         with (run_dir / ".lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -114,7 +114,7 @@ without fast weights."""
 
 
 def was_truncated(run_dir: Path) -> bool:
-    """Whether the run is so old that `per_step` cut its gradients whatever its core."""
+    """Return whether the run is so old that `per_step` cut its gradients whatever its core."""
     old = read_object(run_dir / "config.json").get("format", 1) < _FORMAT
     return old and read_config(run_dir).get("bptt") == "per_step"
 

@@ -29,7 +29,7 @@ def saved_step(checkpoint: Path) -> int:
 
 
 def is_milestone(checkpoint: Path) -> bool:
-    """Whether the checkpoint is kept for good."""
+    """Return whether the checkpoint is kept for good."""
     return bool(read_object(checkpoint / "manifest.json").get("milestone"))
 
 

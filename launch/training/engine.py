@@ -79,7 +79,7 @@ class Engine(ABC):
 
     @abstractmethod
     def at_boundary(self) -> bool:
-        """Whether a checkpoint now would lose no part of an unroll that has been handed over."""
+        """Return whether a checkpoint now would lose no part of an unroll that has been handed over."""
 
     def finish(self) -> Sequence[Update]:
         """Wait for the update under way, if any. Raises ActorError."""
@@ -114,7 +114,7 @@ class Engine(ABC):
 
 
 def saved_actors(state: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
-    """The states of all actors, complete with their environments. Raises CannotRepeat if one is missing."""
+    """Return the states of all actors with their environments. Raises CannotRepeat if one is missing."""
     saved: list[Mapping[str, Any]] = state["actors"]
     if len(saved) != count or any("env" not in actor for actor in saved):
         raise CannotRepeat("it was trained without it, or with another --num-actors")

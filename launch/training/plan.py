@@ -113,22 +113,22 @@ def worker_count(config: TrainConfig, device: torch.device, cores: int) -> int:
 
 
 def _fit(num_envs: int, batch_size: int) -> bool:
-    """Whether unrolls of so many environments can be cut up or put together to batches."""
+    """Return whether unrolls of so many environments can be cut up or put together to batches."""
     return max(num_envs, batch_size) % min(num_envs, batch_size) == 0
 
 
 def overlaps(config: TrainConfig, device: torch.device) -> bool:
-    """Whether actors act while the learner learns; on CPUs both would fight for the same cores."""
+    """Return whether actors act while the learner learns; on CPUs both would fight for the same cores."""
     return _pays(config.overlap, config, device)
 
 
 def compiles(config: TrainConfig, device: torch.device) -> bool:
-    """Whether the learner's work is compiled; on CPUs it brings nothing."""
+    """Return whether the learner's work is compiled; on CPUs it brings nothing."""
     return _pays(config.compile, config, device)
 
 
 def _pays(asked: str, config: TrainConfig, device: torch.device) -> bool:
-    """Whether an option is on that `auto` turns on with a GPU; `--deterministic` excludes it."""
+    """Return whether an option is on that `auto` turns on with a GPU; `--deterministic` excludes it."""
     return asked != "off" and not config.deterministic and (asked == "on" or device.type == "cuda")
 
 

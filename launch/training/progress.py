@@ -100,7 +100,7 @@ class Window:
         self._updates: list[Mapping[str, float]] = []
 
     def age(self) -> float:
-        """Seconds since the last row."""
+        """Return the seconds since the last row."""
         return time.monotonic() - self._start
 
     def add(self, metrics: Mapping[str, float]) -> None:
@@ -108,7 +108,7 @@ class Window:
         self._updates.append(metrics)
 
     def is_empty(self) -> bool:
-        """Whether no update was made since the last row."""
+        """Return whether no update was made since the last row."""
         return not self._updates
 
     def close(self) -> dict[str, float]:

@@ -149,7 +149,7 @@ class Run:
         self.panel.update(self.engine.steps, row)
 
     def _must_hold(self) -> bool:
-        """Whether the weights are to stay as they are until the next update is asked for."""
+        """Return whether the weights are to stay as they are until the next update is asked for."""
         return self.engine.steps >= self.total_steps or self._save_is_due()
 
     def _save_is_due(self) -> bool:
