@@ -27,7 +27,7 @@ demo: $(READY) ## train an RDN agent on a real Atari game and score it beside ra
 # A worker a core; files that share a fixture stay together.
 TEST := $(BIN)/python -m pytest --numprocesses $$(nproc 2>/dev/null || sysctl -n hw.ncpu) --maxprocesses 8 --dist loadgroup
 test: $(READY) lint ## lint, check types and run the tests, with the same random numbers each time
-	$(TEST)
+	$(TEST) -m "not long"
 
 TESTS := tests
 test-all: $(READY) ## the tests again with new random numbers: what fails says how to repeat it

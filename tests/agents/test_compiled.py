@@ -44,6 +44,11 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 make_compiled = partial(make_executor, compile=True)
 
 
+def mostly_long(cases: list[str], *short: str) -> list[Any]:
+    """Parametrize: `make test` runs the short cases alone, since each is compiled for seconds."""
+    return [case if case in short else pytest.param(case, marks=pytest.mark.long) for case in cases]
+
+
 def compiled(plain: Learner, make: Any = make_compiled) -> Learner:
     twin = Learner(copy.deepcopy(plain.agent), plain.config, make)
     twin.load_state_dict(copy.deepcopy(plain.state_dict()))
@@ -65,14 +70,14 @@ def assert_compiled_once(plain: Learner, batches: list[Unroll]) -> None:
     assert is_compiled(twin)
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("core", mostly_long(CORES, "lstm", "rdn"))
 def test_compiled_updates_are_the_plain_ones(core: str, backend: str, seed: int) -> None:
     """Bit for bit, other inputs, weights and learning rates included, and compiled no more than once."""
     plain = make_learner(core, learning_rate=0.1, max_grad_norm=5.0)
     assert_compiled_once(plain, [make_batch(plain.agent) for _ in range(3)])
 
 
-@pytest.mark.parametrize("core", ["lstm", "delta_rnn", "rdn"])
+@pytest.mark.parametrize("core", mostly_long(["lstm", "delta_rnn", "rdn"], "rdn"))
 def test_loops_in_pytorch_are_left_out(
     core: str, backend: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -109,7 +114,7 @@ def test_loops_over_steps_are_left_out(monkeypatch: pytest.MonkeyPatch, seed: in
         assert ("recurrent_delta" in code) == (bptt == "full")
 
 
-@pytest.mark.parametrize("stem", ["residual", "nature"])
+@pytest.mark.parametrize("stem", mostly_long(["residual", "nature"], "nature"))
 def test_images_and_autocast(stem: str, backend: str, seed: int) -> None:
     agent = Agent(AgentSpec((4, 84, 84), 3, "delta_net", stem))
     agent.autocast_dtype = torch.bfloat16

@@ -56,7 +56,7 @@ def test_groups_train_as_one_actor_would(tmp_path: Path, monkeypatch: pytest.Mon
         engine = LocalEngine(config, stack)
         training = Run(config, engine, stack)
         assert [actor.num_envs for actor in engine.actors] == [2, 2, 2, 2]
-        frames = torch.cat([actor._frame for actor in engine.actors])
+        frames = torch.cat([actor._observation for actor in engine.actors])
         assert len(frames) == 8 and not torch.equal(frames[:2], frames[2:4])
         training.run()
     assert [int(row["step"]) for row in rows(tmp_path)] == list(range(20, 401, 20))

@@ -18,7 +18,7 @@ from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.processes.machine import own_cores
 from deltabeast.launch.training.local.workers import Worker, Workers
-from deltabeast.launch.training.plan import agent_spec, make_env, share, worker_count
+from deltabeast.launch.training.plan import agent_spec, make_env, settle, share, worker_count
 
 CPU = torch.device("cpu")
 MATCH = ("--env", "training_envs:Match-v0", *TINY)
@@ -59,6 +59,7 @@ def test_each_takes_its_share_and_the_run_goes_on(tmp_path: Path) -> None:
 def test_the_gradients_of_a_worker_are_added(seed: int) -> None:
     """What it leaves in shared memory is its batch's gradient, and the main process adds it to its own."""
     config = parse(["train", *MATCH])
+    settle(config)
     agent = Agent(agent_spec(config, make_env(config, 1)))
     left = torch.full((sum(p.numel() for p in agent.parameters()),), torch.nan)
     Worker(config, 1, agent, left, threads=1).update(version=7)

@@ -20,7 +20,7 @@ from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.local import engine as local_engine
-from deltabeast.launch.training.plan import agent_spec, make_env
+from deltabeast.launch.training.plan import agent_spec, make_env, settle
 from deltabeast.launch.training.ray import actor_process
 from deltabeast.launch.training.ray import cluster as ray_cluster
 from deltabeast.launch.training.ray.actor_process import ActorProcess
@@ -139,6 +139,7 @@ def test_all_engines_learn_the_same(
 def test_processes_use_the_cores_that_they_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["--engine", "ray", "--actor-cpus", "3", "--learner-cpus", "2"]
     config = parse(["train", *CARTPOLE[:-2], *given])
+    settle(config)
     emulators: list[int | None] = []
 
     def env_takes(config: TrainConfig, threads: int | None) -> VectorEnv:
