@@ -60,7 +60,7 @@ class ActionLog(VectorWrapper):
 
     def _restart(self, rows: NDArray[np.bool_]) -> Any:
         """Begin the game with the current number in some environments; return the observations of all."""
-        seeds: Any = [0] * self.num_envs  # a list, which only the base class does not know
+        seeds: Any = [0] * self.num_envs  # its type omits lists, but every environment takes them
         for row in np.flatnonzero(rows).tolist():
             sequence = np.random.SeedSequence([self._seed, row, int(self._games[row])])
             seeds[row] = int(sequence.generate_state(1)[0] >> 1)

@@ -62,7 +62,7 @@ class Actor:
         version = self.weights.pull(self.agent)
         T, num_actions = self.unroll_length, self.agent.spec.num_actions
         unroll = Unroll.empty(T, self._observation, num_actions, self._state, version)
-        with self.agent.at_rest():
+        with self.agent.cached_casts():
             for t in range(T):
                 self._record_observation(unroll, t)
                 actions = self._choose(unroll, t)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .cuda.graphs import ALONE
-from .executor import Updated, changing_nothing
+from .executor import LearnerParts, changing_nothing
 from .rmsprop import rmsprop_if
 from .unroll import Unroll
 
@@ -23,7 +23,7 @@ class Compiled:
     why, and both halves run as they are.
     """
 
-    def __init__(self, learner: Updated) -> None:
+    def __init__(self, learner: LearnerParts) -> None:
         self._learner = learner
         self._untried: set[Callable[..., Any]] = {learner.differentiate, learner.change}
         learner.loss_function = torch.compile(learner.loss, dynamic=False)
@@ -34,7 +34,7 @@ class Compiled:
         return self._learner.differentiate(batch)
 
     def change(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:
-        # A step that changes no weight zeroes the gradients it is given.
+        # The trial step, which must change no weight, zeroes its gradients in place: give it copies.
         self._try(self._learner.change, [gradient.clone() for gradient in gradients], grad_norm)
         self._learner.change(gradients, grad_norm)
 

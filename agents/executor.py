@@ -20,7 +20,7 @@ class Halves(Protocol):
     def change(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None: ...
 
 
-class Updated(Halves, Protocol):
+class LearnerParts(Halves, Protocol):
     """The parts of a learner that an executor uses."""
 
     steps: int
@@ -62,7 +62,7 @@ class Executor(Protocol):
 class Immediate:
     """Runs each half at once and checks its numbers before anything changes."""
 
-    def __init__(self, learner: Updated, halves: Halves | None = None) -> None:
+    def __init__(self, learner: LearnerParts, halves: Halves | None = None) -> None:
         """`halves` are those to run instead of the learner's own."""
         self._learner = learner
         self._halves = halves or learner
@@ -89,8 +89,8 @@ class Immediate:
 
 
 @contextmanager
-def changing_nothing(learner: Updated) -> Iterator[None]:
-    """While it is open, no update changes a weight or the optimizer's state: for trial runs."""
+def changing_nothing(learner: LearnerParts) -> Iterator[None]:
+    """Keep updates inside this context from changing a weight or the optimizer's state: for trial runs."""
     before = learner.finite.clone()
     learner.finite.fill_(False)
     try:

@@ -1,4 +1,4 @@
-"""How an actor reaches its agent: directly, or on a GPU."""
+"""Run an actor's agent, on the CPU or on a GPU."""
 
 from __future__ import annotations
 

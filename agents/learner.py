@@ -148,7 +148,8 @@ class Learner:
     def backward(self, batch: Unroll) -> Contribution:
         """Leave the gradients of a batch, or of some of its columns, in the parameters' `grad`.
 
-        The next call may write over them; `grad` may be changed or replaced before `step`.
+        The next call may overwrite them, since a CUDA graph reuses its buffers; `grad` may be changed or
+        replaced before `step`.
         """
         metrics, gradients = self._executor.backward(batch)
         for parameter, gradient in zip(self.agent.parameters(), gradients, strict=True):
@@ -180,7 +181,7 @@ class Learner:
         """Compute a batch's metrics and the gradients of the parameters."""
         loss, metrics = self.loss_function(batch)
         self.optimizer.zero_grad(set_to_none=True)
-        # Zero times infinity is NaN: no finite gradients come of a non-finite loss.
+        # Times NaN if the loss is not finite, so that it always shows in the norm of the gradients.
         loss.backward(1 + 0 * loss.detach())
         return metrics, [parameter.grad for parameter in self.agent.parameters()]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from .compiled import Compiled
 from .cuda.enqueued import Enqueued
-from .executor import Executor, Immediate, Updated
+from .executor import Executor, Immediate, LearnerParts
 
 
-def make_executor(learner: Updated, capture: bool = True, compile: bool = False) -> Executor:
+def make_executor(learner: LearnerParts, capture: bool = True, compile: bool = False) -> Executor:
     """Choose by the learner's device: a GPU's updates are enqueued, others run at once.
 
     `capture` makes each half of an update one CUDA graph there. `compile`, on any device, has

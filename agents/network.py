@@ -60,10 +60,10 @@ class Agent(nn.Module):
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
         return self.core.initial_state(batch_size, device or self.policy.weight.device)
 
-    def at_rest(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context in which weights must not change, so that `act` on a CPU casts them to
-        `autocast_dtype` only once: autocast caches casts until its outermost context ends. On a GPU the
-        captured graph contains the casts, since it is replayed with new weights.
+    def cached_casts(self) -> contextlib.AbstractContextManager[object]:
+        """Return a context that keeps a CPU's casts of the weights to `autocast_dtype`, which must not change
+        inside: autocast caches casts until its outermost context ends. On a GPU the captured graph contains
+        the casts, since it is replayed with new weights.
         """
         on_cpu = self.policy.weight.device.type == "cpu"
         return torch.autocast("cpu", enabled=False) if on_cpu else contextlib.nullcontext()

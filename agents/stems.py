@@ -36,7 +36,7 @@ class ResidualTrunk(nn.Sequential):
         layers: list[nn.Module] = []
         for channels in (16, 32, 32):
             conv = nn.Conv2d(in_channels, channels, 3, padding=1)
-            # Pooling has no weights, but a place in their names, which older checkpoints share.
+            # The identity stands for pooling, so that parameters are numbered as in older checkpoints.
             layers += [conv, nn.Identity(), ResidualBlock(channels), ResidualBlock(channels)]
             in_channels = channels
         super().__init__(*layers)

@@ -19,8 +19,8 @@ class Unroll:
     Action t was chosen on `observation[t]`; its reward is `reward[t + 1]`. `done[t]` marks `observation[t]`
     as the first of an episode. `state` is the core's state before it reads `observation[0]`.
 
-    To record another tensor per step, add a field before `state`, allocate it in `empty` and fill it in
-    `Actor.collect`.
+    To record another tensor per step, add a field before `state`, allocate it in `empty` and fill it in a
+    method that `Actor.collect` calls.
     """
 
     observation: Tensor
@@ -36,7 +36,7 @@ class Unroll:
     forced: Tensor
     """bool `[T, B]`: the environment ignored the action (it pressed FIRE to serve a new life)"""
     state: State
-    """`[B, ...]` each"""
+    """the core's state tensors, `[B, ...]` each"""
     version: int = 0
     """number of updates behind the weights that acted"""
     episodes: Episodes = field(default_factory=Episodes)

@@ -37,7 +37,7 @@ class WeightStore:
 
     def publish(self, agent: nn.Module, version: int) -> None:
         with self._lock, torch.no_grad():
-            self._take_over()  # or frequent publishing could overwrite every set before it is pulled
+            self._take_over()  # else frequent publishing could overwrite each set before any actor pulls it
             torch._foreach_copy_(self._coming, [p.detach() for p in agent.parameters()])
             self._coming_version = version
             self._publisher = self._stream()

@@ -30,7 +30,7 @@ class Core(nn.Module, ABC):
     """
 
     has_fast_weights: ClassVar[bool] = False
-    """whether the state is a fast-weight memory, between whose steps `unroll_per_step` cuts gradients"""
+    """whether `unroll_per_step` cuts gradients between this core's steps"""
     input_size: int
     output_size: int
 

@@ -13,7 +13,7 @@ from .registry import register
 
 @register("gated_feedforward")
 class GatedFeedforward(Core):
-    """No memory, but a highway layer.
+    """One highway layer and no memory.
 
     `y = g ∘ relu(W_h x + b_h) + (1 - g) ∘ (W_c x + b_c)`, `g = sigmoid(W_g x + b_g)`. State: empty.
 

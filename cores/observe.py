@@ -28,7 +28,7 @@ class MemoryStep:
 
 @contextmanager
 def watch_memory(core: Core) -> Iterator[list[MemoryStep]]:
-    """While it is open, put what each `step` of the core did to its memory into a list, by layer.
+    """Yield a list that holds, by layer, what the core's latest `step` did to its memory.
 
     The list stays empty for a core without fast weights.
     """
@@ -57,5 +57,5 @@ def _observe(memory: FastWeights, trace: MemoryTrace) -> MemoryStep:
         squares = squares + new.square().sum((-2, -1))
         changes = changes + (new - old * kept).square().sum((-2, -1))
     strengths = memory.strengths(trace)
-    beta = strengths["write_strength"].reshape(squares.shape) if strengths else None
+    beta = strengths["write_strength"].reshape(squares.shape) if "write_strength" in strengths else None
     return MemoryStep(beta, squares.sqrt(), (changes / squares.clamp(min=1e-30)).sqrt())

@@ -1,6 +1,6 @@
 """Shapes of a rule's inputs: the check that all backends share, and random inputs.
 
-C reads as far as a shape says and PyTorch would broadcast, so nothing is computed before the shapes agree.
+C trusts shapes and PyTorch would silently broadcast, so shapes are checked before anything is computed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Shapes:
     def check(self, rule: str, inputs: tuple[Tensor, ...]) -> None:
         """Raise ValueError in one line unless the inputs agree in shape, device and, the floats, in dtype.
 
-        No size may be 0: no steps have no last one, and without rows or heads there is nothing to compute.
+        No size may be 0: zero steps have no last one, and without rows or heads there is nothing to compute.
         """
         if len(inputs) != len(self.names):
             raise ValueError(f"{rule}: give {', '.join(self.names)}, not {len(inputs)} inputs")

@@ -9,6 +9,9 @@ from typing import Annotated, Literal, Union
 
 from tyro.conf import Positional, arg, subcommand
 
+ProtocolName = Literal["paper-code", "paper-text", "ale-standard"]
+"""The names in `envs.PROTOCOLS`, whose import takes a while."""
+
 
 class Decides(Enum):
     """What an option of `train` decides. What follows when a run is resumed or compared: runs/options.py."""
@@ -24,7 +27,7 @@ class Decides(Enum):
 
 @dataclass(frozen=True)
 class Only:
-    """Marks an option that the other engine would pass over in silence."""
+    """Marks an option that the other engine would silently ignore."""
 
     engine: Literal["local", "ray"]
 
@@ -46,7 +49,7 @@ class TrainConfig:
     core_options: Annotated[dict[str, str | int | float | bool], Decides.AGENT] = field(default_factory=dict)
     """Options of the core as name value pairs, for example: --core-options hidden_size 64 num_layers 1;
     `deltabeast cores CORE` lists them."""
-    # RECORD: the options that a preset sets are compared one by one.
+    # RECORD, because the options that a preset sets are compared themselves.
     preset: Annotated[Literal["published"] | None, Decides.RECORD] = None
     """Settings to begin from, which single options override. published: those of Irie et al. 2021 and its
     code; launch/runs/presets.py lists them, and what still differs."""
@@ -59,7 +62,7 @@ class TrainConfig:
     stem: Annotated[Literal["auto", "residual", "nature", "small", "mlp"], Decides.AGENT] = "auto"
     """Network before the core; auto: residual (15 layers, published) for images, small for those of less than
     32 pixels a side, mlp for the rest."""
-    protocol: Annotated[Literal["paper-code", "paper-text", "ale-standard"] | None, Decides.AGENT] = None
+    protocol: Annotated[ProtocolName | None, Decides.AGENT] = None
     """How a game of --game is played and what an episode is, paper-code unless told; envs/README.md compares
     them."""
     engine: Annotated[Literal["local", "ray"], Decides.CONDITIONS] = "local"
@@ -145,7 +148,7 @@ class EvalConfig:
     """Directory of a run, for example runs/gopher/rdn/seed-1, or one checkpoint in it."""
     checkpoint: str = "latest"
     """latest, a number of agent steps (50M: the first checkpoint at or after it), or a checkpoint's path."""
-    protocol: Literal["paper-code", "paper-text", "ale-standard"] | None = None
+    protocol: ProtocolName | None = None
     """How the game is played and what an episode is; default: as the agent was trained."""
     episodes: int = 30
     """Consecutive episodes in each environment."""
@@ -162,7 +165,7 @@ class EvalConfig:
     trust_core: str | None = None
     """A core of your own that the checkpoint may import: package.module:Class, as it was trained with."""
     trust_env: str | None = None
-    """The same for an environment that is no installed package's: module:Id-v0."""
+    """An environment of your own that the checkpoint may import: module:Id-v0."""
     video: int = 0
     """Afterwards, record so many whole games as MP4 in RUN/videos, with what the memory does beside them."""
     max_episode_steps: int = 1_000_000

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..executor import Halves, Updated, changing_nothing
+from ..executor import Halves, LearnerParts, changing_nothing
 from ..nonfinite import NonFiniteError, check_gradients, check_loss
 from ..unroll import Unroll
 from .graphs import Captured
@@ -30,11 +30,11 @@ class Enqueued:
     """Enqueues each half of an update and waits for none; metrics arrive when somebody reads them.
 
     A non-finite update changes nothing, nor does any after it, until the host notices: when the next update
-    is enqueued, at a look at its metrics, or at `settle`. Then the learner's counts go back to those before
+    is enqueued, when its metrics are read, or at `settle`. Then the learner's counts go back to those before
     it, the bad update is repeated to name its first non-finite tensor, and NonFiniteError is raised.
     """
 
-    def __init__(self, learner: Updated, halves: Halves | None = None, capture: bool = True) -> None:
+    def __init__(self, learner: LearnerParts, halves: Halves | None = None, capture: bool = True) -> None:
         """`halves` are those to run instead of the learner's own; with `capture` each is a CUDA graph."""
         self._learner = learner
         self._halves = halves or learner
@@ -95,7 +95,7 @@ class Enqueued:
 class Graphs:
     """The halves of an update as CUDA graphs, each captured at its first call."""
 
-    def __init__(self, learner: Updated, halves: Halves) -> None:
+    def __init__(self, learner: LearnerParts, halves: Halves) -> None:
         self._learner = learner
         self._halves = halves
         self._captured: dict[str, Captured] = {}
@@ -113,7 +113,7 @@ class Graphs:
     def _replay(self, half: str, run: Callable[..., Any], inputs: Sequence[Tensor]) -> Any:
         if half not in self._captured:
             with changing_nothing(self._learner):
-                run(*(x.clone() for x in inputs))  # which compiles: no capture may contain that
+                run(*(x.clone() for x in inputs))  # compiles now: a capture must not contain that
                 self._captured[half] = Captured(run, inputs)
         return self._captured[half](*inputs)
 

@@ -35,7 +35,7 @@ class Late(Mapping[str, float]):
 
 
 def send(scalars: Mapping[str, Tensor]) -> Late:
-    """Start to copy scalars to the host, with the values they have after the stream's queued work."""
+    """Start to copy scalars to the host, as they are once the stream's queued work is done."""
     names = list(scalars)
     values = torch.stack([value.detach().to(torch.float32) for value in scalars.values()])
     if not values.is_cuda:

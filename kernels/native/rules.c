@@ -1,5 +1,5 @@
 /* The rules of fast weights on CPUs, forward and backward: one head of one batch row at a time, its fast weights
- * in the first-level cache from the first step to the last. ../README.md has the equations.
+ * in the first-level cache from the first step to the last. README.md has the algorithm.
  *
  * A vector is a row of N blocks of LANES numbers; a matrix is an array of rows. Every product of a matrix and a
  * vector adds up rows, each scaled by one entry of the vector, so that lanes never interact. Where both W x and

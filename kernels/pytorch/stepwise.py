@@ -29,7 +29,7 @@ from .. import reference
 from ..precision import without_autocast
 
 SPACING = 8
-"""Steps between stored fast weights; memory is least near the square root of the unroll length."""
+"""Steps between stored fast weights; the square root of the unroll's length takes least memory."""
 
 
 @torch.no_grad()

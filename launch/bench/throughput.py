@@ -171,7 +171,7 @@ def _inference(one: LocalEngine | Worker, seconds: float) -> float:
 
     def work() -> int:
         nonlocal state
-        with torch.no_grad(), actor.agent.at_rest():
+        with torch.no_grad(), actor.agent.cached_casts():
             for observation, reward, done in zip(unroll.observation, unroll.reward, unroll.done, strict=True):
                 output, state = actor.act(observation, reward, done, state)
                 output.action.cpu()

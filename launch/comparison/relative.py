@@ -7,7 +7,7 @@ from ..runs.published import published_scores
 
 PUBLISHED_CORES = ("feedforward", "lstm", "linear_transformer", "delta_net", "delta_rnn", "rdn")
 LATER_CORES = ("gated_feedforward", "rdn_large")
-"""Published on four games each, after 200M agent steps alone."""
+"""Published on four games each, only after 200M agent steps."""
 BUDGETS = (50, 200)
 """Millions of agent steps after which the published agents were evaluated."""
 

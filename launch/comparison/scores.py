@@ -95,7 +95,7 @@ def _runs_with(runs: Sequence[Run], way: tuple[str | None, bool]) -> int:
 
 
 def _best_known(run: Run, protocol: str | None, greedy: bool) -> Evaluation | None:
-    """Its evaluation in this way at the highest step: the one of most episodes, the newest of several.
+    """Return the run's evaluation of this kind: highest step first, then most episodes, then newest.
 
     A quick look of a few episodes, for a video say, does not displace a whole evaluation.
     """
@@ -124,7 +124,7 @@ def _score(run: Run, evaluation: Evaluation) -> Score | None:
 
 
 def _same_step(scores: list[Score], left_out: list[str]) -> list[Score]:
-    """Scores of a series at about the same step: what its median one is not is left out."""
+    """Keep the scores of a series near its median step; leave out the others."""
     if not scores:
         return []
     usual = statistics.median_low(score.step for score in scores)

@@ -79,7 +79,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
 
 
 def _check(config: EvalConfig) -> None:
-    """Raise UsageError for numbers that cannot be."""
+    """Raise UsageError for numbers out of range."""
     for name in ("episodes", "repeats", "max_episode_steps"):
         if getattr(config, name) < 1:
             flag = name.replace("_", "-")

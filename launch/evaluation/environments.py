@@ -50,7 +50,7 @@ def check_fit(spec: AgentSpec, env: VectorEnv) -> None:
 
 
 def full_action_set(spec: AgentSpec) -> bool:
-    """Return whether the agent plays with all eighteen actions. Raises ValueError for an agent of another game."""
+    """Return whether the agent plays with all eighteen actions. Raises ValueError for another game's."""
     assert spec.game is not None
     minimal = game_info(spec.game).actions
     fewer = spec.num_actions == published.DEFAULT_ACTIONS < minimal  # it acts with the first ones

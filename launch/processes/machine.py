@@ -23,12 +23,12 @@ def prepare_process(threads: int | None = None) -> None:
     Every process calls this first.
     """
     keep_freed_memory()
-    keep_all_digits()
+    disable_tf32()
     torch.set_num_threads(threads or available_cores())
 
 
-def keep_all_digits() -> None:
-    """Compute float32 in float32: cuDNN's convolutions would use TF32, which has 10 bits of its 23."""
+def disable_tf32() -> None:
+    """Compute float32 in float32: cuDNN would use TF32, whose mantissa has 10 bits instead of 23."""
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 

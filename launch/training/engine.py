@@ -25,7 +25,7 @@ class Update:
 
 @dataclass(frozen=True)
 class ActingBegan:
-    """Actors act after a time in which none did, which must not count when speed is measured."""
+    """Actors are running again after none did: speed is measured from here on."""
 
 
 class ActorError(RuntimeError):

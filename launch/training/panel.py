@@ -28,7 +28,7 @@ REMEDIES = {
 
 MAX_WIDTH = 100
 FIRST_LOOK = 5.0
-"""Seconds after the first update until the speed is taken to last."""
+"""Seconds after the first update until the measured speed is used to predict the run's length."""
 
 
 def verdict(shares: Mapping[str, float]) -> str:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from gymnasium.vector import VectorEnv
 
-from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem, find_checkpoints
+from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem
 from ...agents.make_executor import make_executor
-from ...cores import Core
 from ...cores.registry import read_core_options
 from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env
 from ..config import TrainConfig
 from ..errors import UsageError
-from ..runs.directory import option_words, was_truncated
-from ..runs.options import DESCRIBING, FIXED, given_only_for
+from ..runs.options import DESCRIBING, given_only_for
 from ..units import parse_steps
 from .randomness import seed_everything
 
@@ -29,7 +25,7 @@ PAPER_SWEEP = "paper20"
 
 
 def check(config: TrainConfig) -> None:
-    """Raise ValueError for wrong options that nothing else would notice."""
+    """Raise ValueError for invalid options that are not caught elsewhere."""
     for steps in (config.steps, config.milestone_steps):
         parse_steps(steps)
     for name in ("num_envs", "num_actors", "num_workers", "batch_size", "unroll_length"):
@@ -81,7 +77,7 @@ def settle(config: TrainConfig) -> None:
 
 
 def check_local(config: TrainConfig) -> None:
-    """Raise UsageError for options that the local engine would pass over in silence."""
+    """Raise UsageError for options that the local engine would silently ignore."""
     if given := given_only_for("ray", config):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(f"{flags}: only with --engine ray; add that, or omit what it is for")
@@ -119,16 +115,16 @@ def _fit(num_envs: int, batch_size: int) -> bool:
 
 def overlaps(config: TrainConfig, device: torch.device) -> bool:
     """Return whether actors act while the learner learns; on CPUs both would fight for the same cores."""
-    return _pays(config.overlap, config, device)
+    return _is_on(config.overlap, config, device)
 
 
 def compiles(config: TrainConfig, device: torch.device) -> bool:
     """Return whether the learner's work is compiled; on CPUs it brings nothing."""
-    return _pays(config.compile, config, device)
+    return _is_on(config.compile, config, device)
 
 
-def _pays(asked: str, config: TrainConfig, device: torch.device) -> bool:
-    """Return whether an option is on that `auto` turns on with a GPU; `--deterministic` excludes it."""
+def _is_on(asked: str, config: TrainConfig, device: torch.device) -> bool:
+    """Resolve on, off or auto, which is on with a GPU; `--deterministic` turns it off."""
     return asked != "off" and not config.deterministic and (asked == "on" or device.type == "cuda")
 
 
@@ -147,56 +143,6 @@ def emulator_threads(config: TrainConfig, device: torch.device, threads: int) ->
 def share(config: TrainConfig, count: int) -> TrainConfig:
     """Return the options of one of `count` processes that share a run."""
     return replace(config, num_envs=config.num_envs // count, batch_size=config.batch_size // count)
-
-
-def check_resume(config: TrainConfig, run_dir: Path) -> None:
-    """Raise UsageError if what the run directory holds is not what `--resume` asks for."""
-    exists = bool(find_checkpoints(run_dir))
-    if config.resume == "must" and not exists:
-        raise UsageError(f"--resume must: no checkpoint in {run_dir}; start the run without it")
-    if config.resume == "never" and exists:
-        raise UsageError(f"--resume never: {run_dir} already holds a run; give another --run-dir or --seed")
-
-
-def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None:
-    """Raise UsageError if the run to go on with is another agent's."""
-    # The protocol may set the number of actions, and the environment the shape: causes come first.
-    causes = ("game", "env_id", "protocol", "core", "stem")
-    for name in dict.fromkeys((*causes, *AgentSpec.__dataclass_fields__)):
-        old, new = getattr(saved, name), getattr(wanted, name)
-        if old != new:
-            raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
-
-
-def check_not_truncated(config: TrainConfig, core: Core, run_dir: Path) -> None:
-    """Raise UsageError for an LSTM, or another memory without fast weights, that was cut at every step."""
-    if was_truncated(run_dir) and not core.has_fast_weights and core.initial_state(1):
-        raise UsageError(
-            f"{run_dir} holds a {config.core} whose gradients an earlier version cut at every step; "
-            "--bptt per_step no longer does that without fast weights: give another --run-dir"
-        )
-
-
-def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core, run_dir: Path) -> None:
-    """Raise UsageError if the run would go on learning otherwise than it did: two experiments in one log."""
-    defaults = vars(TrainConfig())  # of a run that is older than an option
-    differing = [
-        name
-        for name in FIXED
-        if saved.get(name, defaults[name]) != getattr(config, name)
-        and not (name == "bptt" and not core.has_fast_weights)  # where both are the same
-    ]
-    if saved and differing:
-        old, new = (
-            " ".join(option_words(name, options.get(name, defaults[name])) for name in differing)
-            for options in (saved, vars(config))
-        )
-        preset = f"with --preset {saved['preset']}" if saved.get("preset") else "without a preset"
-        begun = f", begun {preset}" if saved.get("preset") != config.preset else ""
-        raise UsageError(
-            f"{run_dir} holds a run with {old}, not {new}{begun}; "
-            f"give that to go on with it, or another --run-dir for a run of its own"
-        )
 
 
 def make_env(config: TrainConfig, num_threads: int | None) -> VectorEnv:

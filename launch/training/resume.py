@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shlex
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...agents import Agent, AgentSpec, UntrustedCore, load_latest
+from ...agents import Agent, AgentSpec, UntrustedCore, find_checkpoints, load_latest
+from ...cores import Core
 from ..config import TrainConfig
 from ..errors import UsageError
-from ..runs.directory import read_config
-from .plan import check_not_truncated, check_same_agent, check_same_options
+from ..runs.directory import option_words, read_config, was_truncated
+from ..runs.options import FIXED
 
 
 def find_run(
@@ -41,3 +43,53 @@ def find_run(
     check_same_options(saved, config, agent.core, run_dir)
     config.preset = saved.get("preset", config.preset)
     return agent, state, notes
+
+
+def check_resume(config: TrainConfig, run_dir: Path) -> None:
+    """Raise UsageError if what the run directory holds is not what `--resume` asks for."""
+    exists = bool(find_checkpoints(run_dir))
+    if config.resume == "must" and not exists:
+        raise UsageError(f"--resume must: no checkpoint in {run_dir}; start the run without it")
+    if config.resume == "never" and exists:
+        raise UsageError(f"--resume never: {run_dir} already holds a run; give another --run-dir or --seed")
+
+
+def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None:
+    """Raise UsageError if the run to go on with is another agent's."""
+    # The protocol may set the number of actions, and the environment the shape: causes come first.
+    causes = ("game", "env_id", "protocol", "core", "stem")
+    for name in dict.fromkeys((*causes, *AgentSpec.__dataclass_fields__)):
+        old, new = getattr(saved, name), getattr(wanted, name)
+        if old != new:
+            raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
+
+
+def check_not_truncated(config: TrainConfig, core: Core, run_dir: Path) -> None:
+    """Raise UsageError for an LSTM, or another memory without fast weights, that was cut at every step."""
+    if was_truncated(run_dir) and not core.has_fast_weights and core.initial_state(1):
+        raise UsageError(
+            f"{run_dir} holds a {config.core} whose gradients an earlier version cut at every step; "
+            "--bptt per_step no longer does that without fast weights: give another --run-dir"
+        )
+
+
+def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core, run_dir: Path) -> None:
+    """Raise UsageError if the run would go on learning otherwise than it did: two experiments in one log."""
+    defaults = vars(TrainConfig())  # of a run that is older than an option
+    differing = [
+        name
+        for name in FIXED
+        if saved.get(name, defaults[name]) != getattr(config, name)
+        and not (name == "bptt" and not core.has_fast_weights)  # where both are the same
+    ]
+    if saved and differing:
+        old, new = (
+            " ".join(option_words(name, options.get(name, defaults[name])) for name in differing)
+            for options in (saved, vars(config))
+        )
+        preset = f"with --preset {saved['preset']}" if saved.get("preset") else "without a preset"
+        begun = f", begun {preset}" if saved.get("preset") != config.preset else ""
+        raise UsageError(
+            f"{run_dir} holds a run with {old}, not {new}{begun}; "
+            f"give that to go on with it, or another --run-dir for a run of its own"
+        )

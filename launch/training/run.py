@@ -22,9 +22,9 @@ from ..runs.log import RunLog
 from ..units import parse_steps
 from .engine import ActingBegan, ActorError, CannotRepeat, Engine, Update, WeightsLost
 from .panel import Panel
-from .plan import check_resume, compiles, count_parameters, hyperparameters
+from .plan import compiles, count_parameters, hyperparameters
 from .progress import Scores, Speed
-from .resume import find_run
+from .resume import check_resume, find_run
 
 
 class Run:
@@ -149,7 +149,7 @@ class Run:
         self.panel.update(self.engine.steps, row)
 
     def _must_hold(self) -> bool:
-        """Return whether the weights are to stay as they are until the next update is asked for."""
+        """Return whether the engine must wait: a checkpoint is due, or training is done."""
         return self.engine.steps >= self.total_steps or self._save_is_due()
 
     def _save_is_due(self) -> bool:

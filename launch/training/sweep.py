@@ -18,7 +18,7 @@ from ...cores.registry import read_core_options
 from ...envs import PAPER_GAMES, canonical_game
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError
-from ..processes.machine import keep_all_digits, keep_freed_memory
+from ..processes.machine import disable_tf32, keep_freed_memory
 from ..processes.supervision import stop_signals
 from ..runs.directory import default_run_dir
 from ..units import parse_steps
@@ -89,7 +89,7 @@ class RunProcess:
     def train(self, run: TrainConfig) -> tuple[int, float | None]:
         """Train, or go on; return the agent steps reached and the mean game return."""
         keep_freed_memory()
-        keep_all_digits()
+        disable_tf32()
         with ExitStack() as stack:
             settle(run)
             engine = LocalEngine(run, stack, self._cores)

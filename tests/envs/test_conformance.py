@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from session_seed import SEED
 
-from deltabeast.envs import make_vector_env
+from deltabeast.envs import PROTOCOLS, make_vector_env
 from deltabeast.envs.conformance import check_vector_env
 
 
@@ -89,7 +89,7 @@ def clock(view, num_envs=3):
     return make_vector_env(env_id=f"deltabeast-test/Clock-{view}-v0", num_envs=num_envs)
 
 
-@pytest.mark.parametrize("protocol", ["paper-code", "paper-text", "ale-standard"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_atari(protocol):
     env = make_vector_env("breakout", num_envs=3, protocol=protocol, num_threads=2)
     assert env.protocol == protocol
@@ -179,7 +179,7 @@ def test_neighbouring_seeds_share_no_game():
         ({}, "either a game or an env_id"),
         ({"game": "pong", "env_id": "CartPole-v1"}, "either a game or an env_id"),
         ({"game": "gophre"}, "did you mean gopher"),
-        ({"game": "pong", "protocol": "paper"}, "choose paper-code, paper-text, ale-standard"),
+        ({"game": "pong", "protocol": "paper"}, f"choose {', '.join(PROTOCOLS)}"),
         ({"game": "pong", "num_threads": 0}, "num_threads"),
         ({"game": "pong", "num_envs": 0}, "num_envs"),
         ({"env_id": "Pendulum-v1"}, "Discrete"),

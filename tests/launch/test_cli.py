@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
 from deltabeast.cores.options import Option
-from deltabeast.envs import PAPER_GAMES, GameInfo
+from deltabeast.envs import PAPER_GAMES, PROTOCOLS, GameInfo
 from deltabeast.launch import cli
 from deltabeast.launch.comparison.relative import LATER_CORES
 from deltabeast.launch.config import (
@@ -28,6 +28,7 @@ from deltabeast.launch.config import (
     BenchThroughputConfig,
     EvalConfig,
     GamesConfig,
+    ProtocolName,
 )
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.evaluation import environments
@@ -48,6 +49,10 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, captured.out, captured.err
 
 
+def test_every_protocol_can_be_asked_for() -> None:
+    assert get_args(ProtocolName) == tuple(PROTOCOLS)
+
+
 @pytest.mark.parametrize(
     ("arguments", "wrong", "right"),
     [
@@ -58,7 +63,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         ("train --num-evns 3", "--num-evns", "--num-envs"),
         ("train --zzzz 3", "--zzzz", "deltabeast train --help"),
         ("train --device", "--device has no value", "deltabeast train --help"),
-        ("train --protocol foo", "'foo'", "choose one of ale-standard, paper-code, paper-text\n"),
+        ("train --protocol foo", "'foo'", f"choose one of {', '.join(sorted(PROTOCOLS))}\n"),
         ("train --num-envs 3.5", "--num-envs '3.5'", "a whole number"),
         ("train --learning-rate fast", "--learning-rate 'fast'", "a number"),
         ("train --core-options hidden_size", "--core-options", "pairs of a name and a value"),

@@ -42,7 +42,7 @@ Handle = Any
 """A process of the cluster."""
 
 _STORE_BYTES = 1 << 30
-"""Object store of a cluster that starts here: some dozen unrolls and weights fit into a tenth of it."""
+"""Object store of a cluster that starts here: a dozen unrolls and the weights need about a tenth of it."""
 _LEAST_STORE_BYTES = 80 << 20
 _REACH_SECONDS = 10.0
 """Seconds in which a cluster that was there before must accept a connection."""

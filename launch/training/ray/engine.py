@@ -121,7 +121,7 @@ class RayEngine(Engine):
                 reply = self.cluster.next_reply(_POLL)
                 event = None if reply is None else self._handle(reply)
                 if isinstance(event, Update) and not (self.stop.is_set() or hold()):
-                    self.learners.begin_update()  # it need not wait until this one is written down
+                    self.learners.begin_update()  # the next update need not wait until this one is logged
                 if event is not None:
                     yield event
 
@@ -244,7 +244,7 @@ class _Stopped(Exception):
 def _placing(
     stop: threading.Event, say: Callable[[str], None], free: Callable[[], str]
 ) -> Callable[[float], None]:
-    """Return a patience that says now and then that the learner has no place yet."""
+    """Return a callback for waits, which says periodically that the learner is still unscheduled."""
     said = 0.0
 
     def wait(waited: float) -> None:

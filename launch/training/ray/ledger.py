@@ -48,7 +48,7 @@ class Ledger:
         self._settle(identities, "learned")
 
     def mark_died(self, identities: Iterable[ShardId]) -> None:
-        """Count shards whose machine is gone, and they with it."""
+        """Count shards lost with their machine."""
         self._settle(identities, "died")
 
     def roll_back(self, saved: Mapping[str, int]) -> None:

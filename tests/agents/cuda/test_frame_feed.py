@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from deltabeast.agents.cuda.frame_feed import FrameFeed
-from deltabeast.envs import make_vector_env
+from deltabeast.envs import PROTOCOLS, make_vector_env
 
 DEVICES = [
     torch.device("cpu"),
@@ -19,7 +19,7 @@ DEVICES = [
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=str)
-@pytest.mark.parametrize("protocol", ["paper-code", "paper-text", "ale-standard"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_games_frames_arrive_as_they_are(protocol: str, device: torch.device, seed: int) -> None:
     """Breakout loses lives fast, and FIRE must be pressed: stacks begin anew in every way there is."""
     env = make_vector_env("breakout", num_envs=5, protocol=protocol)

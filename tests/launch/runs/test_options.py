@@ -19,7 +19,8 @@ from deltabeast.launch.errors import UsageError
 from deltabeast.launch.runs.directory import read_config, resume_command, write_config
 from deltabeast.launch.runs.manifest import checkpoint_paths, read_spec
 from deltabeast.launch.runs.options import OPTIONS, declarations, given_only_for
-from deltabeast.launch.training.plan import check_same_options, hyperparameters
+from deltabeast.launch.training.plan import hyperparameters
+from deltabeast.launch.training.resume import check_same_options
 from deltabeast.launch.training.sweep import runs_of
 
 OTHERS: dict[str, Any] = {
