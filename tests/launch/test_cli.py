@@ -188,7 +188,7 @@ def test_cores_are_listed_with_their_published_sizes(capsys: pytest.CaptureFixtu
 
 def test_a_cores_options_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "cores", "gated_feedforward")
-    assert out.startswith("gated_feedforward: No memory, but a highway layer\n")
+    assert out.startswith("gated_feedforward: One highway layer and no memory\n")
     rows = [re.split(r"  +", line.strip()) for line in out.splitlines()[2:]]
     assert rows[0] == ["option", "type", "default", "values", "what it is"]
     assert rows[1][:3] == ["hidden_size", "int", "256"] and rows[1][3].startswith("width of")
