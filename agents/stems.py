@@ -154,8 +154,8 @@ def make_stem(name: str, observation_shape: tuple[int, ...], feature_size: int) 
     if name not in fitting:
         known = f"unknown stem '{name}'" if name not in STEMS else f"stem '{name}' does not fit"
         raise ValueError(
-            f"{known}; observations of shape {observation_shape} take {' or '.join(fitting)}: give one of "
-            "these as --stem, or auto, beside a preset too"
+            f"{known}; observations of shape {observation_shape} take {' or '.join(fitting)}: give "
+            f"--stem {fitting[0]} or --stem auto, beside a preset too"
         )
     if name == "mlp":
         return VectorStem(math.prod(observation_shape), feature_size)

@@ -1,6 +1,6 @@
 """The rules under which a game is played: scores under different rules must not be compared.
 
-Three protocols are named after what they reproduce: what the code of the published recurrent fast-weight
+The first three are named after what they reproduce: what the code of the published recurrent fast-weight
 agents does ("paper-code"), what their paper says ("paper-text"), and what Machado et al. (2018) recommend
 ("ale-standard"). README.md has the sources and the differences that remain.
 """

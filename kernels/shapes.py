@@ -5,6 +5,7 @@ C trusts shapes and PyTorch would silently broadcast, so shapes are checked befo
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 
@@ -39,6 +40,12 @@ class Shapes:
         shapes = [f"({', '.join(multiples.get(name, name) for name in shape)},)" for shape in self.dimensions]
         self._shapes: Callable[..., list[tuple[int, ...]]]
         self._shapes = eval(f"lambda {', '.join(self.letters)}: [{', '.join(shapes)}]")
+
+        self._texts = inputs
+
+    def __reduce__(self) -> tuple[Callable[[], Shapes], tuple[()]]:
+        """Pickle the texts: what is compiled of them cannot be."""
+        return functools.partial(Shapes, **self._texts), ()
 
     def _source(self, letter: str) -> tuple[int, int]:
         number = next(i for i, shape in enumerate(self.dimensions) if letter in shape)

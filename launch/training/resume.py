@@ -61,6 +61,10 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
     for name in dict.fromkeys((*causes, *AgentSpec.__dataclass_fields__)):
         old, new = getattr(saved, name), getattr(wanted, name)
         if old != new:
+            if name == "core_options":
+                old, new = (
+                    " ".join(f"{key} {value}" for key, value in given.items()) for given in (old, new)
+                )
             raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
 
 

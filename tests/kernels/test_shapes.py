@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 
 import fastweight_checks as checks
@@ -108,3 +109,12 @@ def test_what_agrees_is_taken(rule: Rule, backend: str) -> None:
 def test_shapes_that_say_nothing_are_refused(shapes: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=rf"^shapes: {re.escape(message)}[^\n]*$"):
         Shapes(**shapes)
+
+
+@each()
+def test_records_can_be_pickled(rule: Rule) -> None:
+    """So that a memory may hold one, and its core be copied and sent to other processes."""
+    sizes = dict.fromkeys(rule.shapes.letters, 3)
+    again = pickle.loads(pickle.dumps(rule))
+    assert again.name == rule.name and again.shapes.sized(sizes) == rule.shapes.sized(sizes)
+    assert again.shapes.names == rule.shapes.names
