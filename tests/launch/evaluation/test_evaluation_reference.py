@@ -140,8 +140,8 @@ def make_agent(game: str) -> Agent:
     ("game", "protocol", "episodes"),
     [
         ("space_invaders", "paper-code", 4),
-        ("ms_pacman", "paper-code", 4),
-        ("pong", "paper-code", 1),
+        pytest.param("ms_pacman", "paper-code", 4, marks=pytest.mark.long),
+        pytest.param("pong", "paper-code", 1, marks=pytest.mark.long),
         ("space_invaders", "ale-standard", 1),
     ],
 )

@@ -73,6 +73,7 @@ def test_second_signal_exits_at_once(tmp_path: Path, number: signal.Signals) -> 
     assert time.monotonic() - sent < 2.0
 
 
+@pytest.mark.long
 def test_ten_kills_lose_at_most_one_interval_each(uninterrupted: Path, tmp_path: Path, seed: int) -> None:
     run_dir = tmp_path / "run"
     batch = 20

@@ -15,7 +15,7 @@ def last_score(run_dir: Path, *arguments: str) -> float:
     return read_rows(run_dir / "logs.csv")[-1]["game_return"]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.long)])
 def test_an_agent_learns_what_it_sees(precision: str, tmp_path: Path, seed: int) -> None:
     """Guessing scores 16.7 of 50."""
     score = last_score(
@@ -38,7 +38,10 @@ def test_codes_in_small_images_are_told_apart(tmp_path: Path, seed: int) -> None
     assert score > 32
 
 
-@pytest.mark.parametrize(("core", "learns"), [("lstm", True), ("rdn", True), ("feedforward", False)])
+@pytest.mark.parametrize(
+    ("core", "learns"),
+    [pytest.param("lstm", True, marks=pytest.mark.long), ("rdn", True), ("feedforward", False)],
+)
 def test_only_a_memory_recalls(core: str, learns: bool, tmp_path: Path, seed: int) -> None:
     """Guessing scores 5 of 10."""
     score = last_score(

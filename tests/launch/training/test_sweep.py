@@ -32,7 +32,7 @@ from deltabeast.launch.training.sweep import is_finished, needs, runs_of, sweep
 STEPS = 600
 """Agent steps of each run of the sweep; every tenth waits for a fiftieth of a second."""
 SMALL = ("--num-envs", "2", "--batch-size", "2", "--unroll-length", "5", "--core", "lstm", "--steps", "100")
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 def test_games_cores_and_seeds_are_multiplied() -> None:

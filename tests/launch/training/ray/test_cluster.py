@@ -21,7 +21,7 @@ from deltabeast.launch.errors import UsageError
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.ray import cluster as ray_cluster
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 STRANGER = """
@@ -168,6 +168,7 @@ def all_end(pids: set[int]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
 def test_a_game_on_a_cluster_of_its_own(tmp_path: Path) -> None:
     """Asked to stop as from a terminal, killed, run again: it goes on, and leaves no process behind.

@@ -29,7 +29,7 @@ from deltabeast.launch.training.ray.learner_process import LearnerProcess
 from deltabeast.launch.training.ray.learners import Learners, Shard
 from deltabeast.launch.training.ray.ledger import ShardId
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 class Told:

@@ -22,7 +22,7 @@ from deltabeast.launch.errors import RunError
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.local import engine as local_engine
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 def test_nodes_come_and_go(cluster: Cluster, tmp_path: Path, seed: int) -> None:
@@ -55,6 +55,7 @@ DEATHS = ["learner", "both"] + ["actor"] * (SEED != 1)
 """An actor alone dies with its node in the test before."""
 
 
+@pytest.mark.long
 def test_processes_are_killed_at_random_moments(cluster: Cluster, tmp_path: Path, seed: int) -> None:
     """Actors and learners, once at the same time: nothing is lost that had been handed over, and nothing
     learned from twice."""
