@@ -40,13 +40,9 @@ Steps are agent steps: one action chosen, 4 emulator frames with the usual frame
 
 
 def train(config: TrainConfig) -> None:
-    from ..agents import CheckpointError
     from .training.command import train
 
-    try:
-        train(config)
-    except CheckpointError as error:
-        raise RunError(str(error)) from error
+    train(config)
 
 
 def evaluate(config: EvalConfig) -> None:

@@ -1,4 +1,4 @@
-"""Find runs on disk and read what a comparison needs: small files, no weights."""
+"""Find runs on disk and read what a comparison needs; weights are checked for damage, not loaded."""
 
 from __future__ import annotations
 

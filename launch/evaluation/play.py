@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...agents import AgentOutput
+from ...cores import State
 from ..errors import RunError
-
-State = tuple[Tensor, ...]
 
 
 class Player(Protocol):
@@ -24,7 +23,7 @@ class Player(Protocol):
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State: ...
 
     def act(
-        self, frame: Tensor, reward: Tensor, done: Tensor, state: State, greedy: bool = False
+        self, observation: Tensor, reward: Tensor, done: Tensor, state: State, greedy: bool = False
     ) -> tuple[AgentOutput, State]: ...
 
 
@@ -39,7 +38,7 @@ class RandomAgent:
 
     def act(
         self,
-        frame: Tensor,
+        observation: Tensor,
         reward: Tensor,
         done: Tensor,
         state: State,
@@ -100,9 +99,9 @@ class Rows:
             state = player.initial_state(count, device)
             active = np.full(count, self.episodes > 0)
             while active.any():
-                frame = torch.from_numpy(observation).to(device)
+                seen = torch.from_numpy(observation).to(device)
                 with torch.inference_mode():
-                    output, state = player.act(frame, reward, done, state, greedy=True)
+                    output, state = player.act(seen, reward, done, state, greedy=True)
                     actions = (
                         output.action.cpu().numpy() if setup.greedy else self._draw(output.policy_logits)
                     )

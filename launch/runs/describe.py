@@ -18,7 +18,7 @@ from .presets import overridden
 
 
 def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str]]:
-    """Describe a run in labelled lines. Reads only small files; no weights are loaded."""
+    """Describe a run in labelled lines. Loads no weights; checks the newest checkpoint for damage."""
     config = read_config(run_dir)
     checkpoints = checkpoint_paths(run_dir)
     rows, damage = _read_log(run_dir)

@@ -1,4 +1,4 @@
-"""Facts about a run's checkpoints, read from their small files without importing torch.
+"""Facts about a run's checkpoints, read without importing torch.
 
 `agents/checkpoint.py` writes checkpoints, describes their format, and loads what is in them.
 """
