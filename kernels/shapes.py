@@ -36,7 +36,7 @@ class Shapes:
         multiples = {name: self._multiple(name) for name in dimensions if name not in self.letters}
         # for each letter: the input that gives its size, and the dimension, counted from the end
         self._sources = [self._source(letter) for letter in self.letters]
-        # Compiled once, since actors check at every step: a loop over dimensions takes three times as long.
+        # Compiled once, since actors check at every step: a loop over dimensions is several times slower.
         shapes = [f"({', '.join(multiples.get(name, name) for name in shape)},)" for shape in self.dimensions]
         self._shapes: Callable[..., list[tuple[int, ...]]]
         self._shapes = eval(f"lambda {', '.join(self.letters)}: [{', '.join(shapes)}]")
