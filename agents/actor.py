@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,9 @@ class Actor:
         unroll_length: int,
         seed: int,
         deterministic: bool = False,
+        keep_trunk: bool = False,
     ) -> None:
+        """`keep_trunk` fills `Unroll.trunk`; `agent` must then be the learner's own, in turns with it."""
         self.env = ActionLog(env) if deterministic else env
         self.agent = agent
         self.weights = weights
@@ -45,7 +48,7 @@ class Actor:
         self._unrolls = 0
         """number of unrolls collected"""
         self._generator = torch.Generator(agent.policy.weight.device).manual_seed(seed)
-        self._inference = make_inference(agent, self._generator, deterministic)
+        self._inference = make_inference(agent, self._generator, deterministic, keep_trunk)
         self._observation: Tensor
         self._reward: Tensor
         self._done: Tensor
@@ -67,10 +70,10 @@ class Actor:
                 self._record_observation(unroll, t)
                 actions = self._choose(unroll, t)
                 self._emulate(unroll, t, actions)
-        self._record_observation(unroll, T)
-        self._inference.finish()
+            self._record_observation(unroll, T)
+            trunk = self._finish(unroll.observation[T])
         self._unrolls += 1
-        return unroll
+        return replace(unroll, trunk=trunk)
 
     def _record_observation(self, unroll: Unroll, t: int) -> None:
         unroll.observation[t], unroll.reward[t], unroll.done[t] = self._observation, self._reward, self._done
@@ -82,6 +85,10 @@ class Actor:
         output, self._state = self.act(*inputs, self._state)
         unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
         return output.action.cpu().numpy()
+
+    @timed("inference")
+    def _finish(self, observation: Tensor) -> list[Tensor]:
+        return self._inference.finish(observation)
 
     def _emulate(self, unroll: Unroll, t: int, actions: NDArray[np.int64]) -> None:
         """Step the environments, and keep what they answer for step t + 1."""

@@ -31,8 +31,9 @@ class Inference(Protocol):
         """Do as `Agent.act`, with actions sampled."""
         ...
 
-    def finish(self) -> None:
-        """Wait until what was recorded can be read by another thread."""
+    def finish(self, observation: Tensor) -> list[Tensor]:
+        """End an unroll with the observation that follows: wait until another thread can read all that was
+        recorded, and return the `Unroll.trunk` of the steps since the last call."""
         ...
 
 
@@ -53,12 +54,37 @@ class DirectInference:
     ) -> tuple[AgentOutput, State]:
         return self._agent.act(observation, reward, done, state, generator=self._generator)
 
-    def finish(self) -> None:
-        pass
+    def finish(self, observation: Tensor) -> list[Tensor]:
+        return []
 
 
-def make_inference(agent: Agent, generator: torch.Generator, deterministic: bool) -> Inference:
+class KeepingInference(DirectInference):
+    """On the CPU, by the learner's own agent: keeps what the trunk computed, and how, for the learner."""
+
+    def __init__(self, agent: Agent, generator: torch.Generator) -> None:
+        super().__init__(agent, generator)
+        self._kept: list[Tensor] = []
+
+    def act(
+        self, observation: Tensor, reward: Tensor, done: Tensor, state: State
+    ) -> tuple[AgentOutput, State]:
+        with torch.enable_grad():
+            features = self._agent.trunk_features(observation)
+        self._kept.append(features)
+        return self._agent.act_on(features.detach(), reward, done, state, generator=self._generator)
+
+    def finish(self, observation: Tensor) -> list[Tensor]:
+        # No gradient reaches the bootstrap value.
+        kept, self._kept = [*self._kept, self._agent.trunk_features(observation)], []
+        return kept
+
+
+def make_inference(
+    agent: Agent, generator: torch.Generator, deterministic: bool, keep_trunk: bool
+) -> Inference:
     """Choose by the agent's device; `generator` draws the actions."""
+    if keep_trunk:
+        return KeepingInference(agent, generator)
     if agent.policy.weight.device.type == "cuda":
         # Capturing draws random numbers, so a resumed run would not repeat what came before.
         return GpuInference(agent, generator, capture=not deterministic)

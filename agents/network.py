@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -81,33 +82,64 @@ class Agent(nn.Module):
         observation is the first of an episode. The action is sampled from the policy, or the most likely one
         if `greedy`.
         """
-        y, state = self.core.step(self._core_input(observation, reward), state, done)
+        return self.act_on(self.trunk_features(observation), reward, done, state, greedy, generator)
+
+    def act_on(
+        self,
+        trunk_features: Tensor,
+        reward: Tensor,
+        done: Tensor,
+        state: State,
+        greedy: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> tuple[AgentOutput, State]:
+        """Do as `act`, given the observation's `trunk_features`."""
+        y, state = self.core.step(self._core_input(trunk_features, reward), state, done)
         logits = self.policy(y)
         action = logits.argmax(-1) if greedy else _sample(logits, generator)
         return AgentOutput(action, logits, self.baseline(y).squeeze(-1)), state
 
     def unroll(
-        self, observation: Tensor, reward: Tensor, done: Tensor, state: State, bptt: Bptt = "full"
+        self,
+        observation: Tensor,
+        reward: Tensor,
+        done: Tensor,
+        state: State,
+        bptt: Bptt = "full",
+        trunk: Sequence[Tensor] = (),
     ) -> tuple[AgentOutput, State, Stats]:
         """Evaluate T steps at once: observation `[T, B, ...]`, reward and done `[T, B]`.
 
         `action` is the greedy one. The statistics are the core's, to be logged. `bptt="per_step"` lets no
         gradient cross a time step of a fast-weight core, as in the published RL code; for other cores
-        gradients flow through the whole unroll either way.
+        gradients flow through the whole unroll either way. `trunk` has the `trunk_features` of each step, if
+        they are known already.
         """
         T, B = done.shape
-        x = self._core_input(observation.flatten(0, 1), reward.flatten()).unflatten(0, (T, B))
+        features = torch.cat(list(trunk)) if trunk else self.trunk_features(observation.flatten(0, 1))
+        x = self._core_input(features, reward.flatten()).unflatten(0, (T, B))
         unroll = self.core.measured_unroll if bptt == "full" else self.core.unroll_per_step
         y, state, stats = unroll(x, state, done)
         logits = self.policy(y)
         return AgentOutput(logits.argmax(-1), logits, self.baseline(y).squeeze(-1)), state, stats
 
-    def _core_input(self, observation: Tensor, reward: Tensor) -> Tensor:
+    def trunk_features(self, observation: Tensor) -> Tensor:
+        """Run the first part of the stem: observations `[N, ...]` -> `[N, n]`."""
+        with self._autocast():
+            return self.stem.trunk_features(observation)
+
+    def _core_input(self, trunk_features: Tensor, reward: Tensor) -> Tensor:
         """Concatenate the stem's features and the clamped last reward: `[N, feature_size + 1]`."""
-        dtype = self.autocast_dtype
-        with torch.autocast(observation.device.type, dtype) if dtype else contextlib.nullcontext():
-            features = self.stem(observation)
+        with self._autocast():
+            features = self.stem.project(trunk_features)
         return torch.cat([features, reward.clamp(-REWARD_LIMIT, REWARD_LIMIT).unsqueeze(-1)], dim=-1)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        if self.autocast_dtype is None:
+            return contextlib.nullcontext()
+        # Gradients of a cast that several steps share would be added up in its own, lower precision.
+        shared = not torch.is_grad_enabled()
+        return torch.autocast(self.policy.weight.device.type, self.autocast_dtype, cache_enabled=shared)
 
 
 def _sample(logits: Tensor, generator: torch.Generator | None) -> Tensor:

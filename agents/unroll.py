@@ -40,6 +40,9 @@ class Unroll:
     version: int = 0
     """number of updates behind the weights that acted"""
     episodes: Episodes = field(default_factory=Episodes)
+    trunk: Sequence[Tensor] = ()
+    """The stem's `trunk_features` of each observation, `[B, n]`, and the graph of their computation, where
+    the learner has the very weights that acted: it need not compute them again. Empty elsewhere."""
 
     @classmethod
     def empty(cls, length: int, observation: Tensor, num_actions: int, state: State, version: int) -> Unroll:
@@ -79,7 +82,8 @@ class Unroll:
     def map(self, function: Callable[..., Tensor], *others: Unroll) -> Unroll:
         """Call `function(batch_dim, tensor, *tensors of the others)` for each tensor; keep the rest.
 
-        `batch_dim` is the dimension of the environments: 1 where time comes first, 0 for the state.
+        `batch_dim` is the dimension of the environments: 1 where time comes first, 0 for the state. `trunk`
+        is dropped.
         """
         batch_dims = [1] * len(PER_STEP) + [0] * len(self.state)
         together = zip(batch_dims, self.tensors(), *(other.tensors() for other in others), strict=True)
@@ -102,6 +106,13 @@ def split(unroll: Unroll, batch_size: int) -> list[Unroll]:
     return [cut(start) for start in range(0, unroll.columns(), batch_size)]
 
 
+def _join_trunks(unrolls: Sequence[Unroll]) -> list[Tensor]:
+    """Put the steps of all trunks side by side; none where weights differ or one is missing."""
+    if len({unroll.version for unroll in unrolls}) > 1:
+        return []
+    return [torch.cat(step) for step in zip(*(unroll.trunk for unroll in unrolls), strict=False)]
+
+
 def join(unrolls: Sequence[Unroll]) -> Unroll:
     """Put unrolls side by side in one batch, with the oldest `version` and all episodes."""
     first, *others = unrolls
@@ -111,4 +122,5 @@ def join(unrolls: Sequence[Unroll]) -> Unroll:
         first.map(lambda dim, *xs: torch.cat(xs, dim), *others),
         version=min(unroll.version for unroll in unrolls),
         episodes=concatenate([unroll.episodes for unroll in unrolls]),
+        trunk=_join_trunks(unrolls),
     )

@@ -73,7 +73,11 @@ def _mark(stream: torch.cuda.Stream | None) -> Callable[[], bool]:
 class SharedWeights:
     """Weights shared with the learner, which changes them in place while nobody acts: nothing to copy."""
 
-    version = 0
+    def __init__(self, version: int = 0) -> None:
+        self.version = version
+
+    def publish(self, agent: nn.Module, version: int) -> None:
+        self.version = version
 
     def pull(self, agent: nn.Module) -> int:
         return self.version

@@ -23,6 +23,9 @@ from .randomness import seed_everything
 PAPER_SWEEP = "paper20"
 """The --game that stands for all games of the publication."""
 
+KEEPING_PAYS_FROM = {"residual": 1, "nature": 4}
+"""Environments of a process from which on keeping a stem's trunk features pays (results/throughput)."""
+
 
 def check(config: TrainConfig) -> None:
     """Raise ValueError for invalid options that are not caught elsewhere."""
@@ -126,6 +129,17 @@ def compiles(config: TrainConfig, device: torch.device) -> bool:
 def _is_on(asked: str, config: TrainConfig, device: torch.device) -> bool:
     """Resolve on, off or auto, which is on with a GPU; `--deterministic` turns it off."""
     return asked != "off" and not config.deterministic and (asked == "on" or device.type == "cuda")
+
+
+def keeps_trunk(share: TrainConfig, device: torch.device, stem: str) -> bool:
+    """Return whether actors keep what the stem's trunk computed, so that the learner need not do it again.
+
+    The learner must have the weights that acted: it takes turns with actors and learns from whole unrolls.
+    `share` is that of one process.
+    """
+    in_turns = device.type == "cpu" and not overlaps(share, device) and not compiles(share, device)
+    whole = share.num_envs <= share.batch_size
+    return in_turns and whole and share.num_envs >= KEEPING_PAYS_FROM.get(stem, math.inf)
 
 
 def groups(config: TrainConfig, device: torch.device) -> int:

@@ -14,6 +14,7 @@ from gymnasium.vector import VectorEnv
 from ....agents import Actor, Agent, WeightStore, make_actor_agent
 from ....agents.cuda.graphs import FIRST
 from ....agents.stopwatch import Stopwatch
+from ....agents.weights import SharedWeights
 from ....envs import available_cores
 from ...config import TrainConfig
 from ...errors import UsageError
@@ -24,6 +25,7 @@ from ..plan import (
     agent_spec,
     emulator_threads,
     groups,
+    keeps_trunk,
     left_out_notes,
     make_env,
     make_learner,
@@ -88,7 +90,10 @@ class LocalEngine(Engine):
         self.learner = make_learner(agent, config, parse_steps(config.steps))
         if state is not None:
             self.learner.load_state_dict(state["learner"])
-        self.weights = WeightStore(agent, self.learner.version)
+        # In turns on a CPU actors run the learner's own agent.
+        self._shares_agent = self.device.type == "cpu" and not overlaps(config, self.device)
+        version = self.learner.version
+        self.weights = SharedWeights(version) if self._shares_agent else WeightStore(agent, version)
         self.actors = [self._make_actor(index, env) for index, env in enumerate(self._envs)]
         self.source = self._make_source(0 if state is None else state.get("turn", 0))
         if state is None:
@@ -100,11 +105,12 @@ class LocalEngine(Engine):
     def _make_actor(self, index: int, env: VectorEnv) -> Actor:
         return Actor(
             env,
-            make_actor_agent(self.agent),
+            self.agent if self._shares_agent else make_actor_agent(self.agent),
             self.weights,
             self.config.unroll_length,
             seed=actor_seed(self.config.seed, index),
             deterministic=self.config.deterministic,
+            keep_trunk=keeps_trunk(self.share, self.device, self.agent.spec.stem),
         )
 
     def _make_source(self, turn: int) -> Source:

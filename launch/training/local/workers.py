@@ -26,7 +26,7 @@ from ...processes.child import Child, ChildDied, RemoteTraceback
 from ...processes.machine import pin, prepare_process
 from ..engine import ActorError
 from ..flat_parameters import views
-from ..plan import make_env, make_learner
+from ..plan import keeps_trunk, make_env, make_learner
 from ..randomness import actor_seed
 from .sources import Lockstep
 
@@ -47,7 +47,14 @@ class Worker:
         self.weights = SharedWeights()
         env = make_env(config, threads)
         self.actors = [
-            Actor(env, agent, self.weights, config.unroll_length, seed=actor_seed(config.seed, index))
+            Actor(
+                env,
+                agent,
+                self.weights,
+                config.unroll_length,
+                seed=actor_seed(config.seed, index),
+                keep_trunk=keeps_trunk(config, self.device, agent.spec.stem),
+            )
         ]
         self._gradients = gradients
         self._batches = iter(Lockstep(self.actors, config.batch_size))
