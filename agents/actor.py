@@ -71,7 +71,7 @@ class Actor:
                 actions = self._choose(unroll, t)
                 self._emulate(unroll, t, actions)
             self._record_observation(unroll, T)
-            trunk = self._finish(unroll.observation[T])
+            trunk = self.finish(unroll.observation[T])
         self._unrolls += 1
         return replace(unroll, trunk=trunk)
 
@@ -85,10 +85,6 @@ class Actor:
         output, self._state = self.act(*inputs, self._state)
         unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
         return output.action.cpu().numpy()
-
-    @timed("inference")
-    def _finish(self, observation: Tensor) -> list[Tensor]:
-        return self._inference.finish(observation)
 
     def _emulate(self, unroll: Unroll, t: int, actions: NDArray[np.int64]) -> None:
         """Step the environments, and keep what they answer for step t + 1."""
@@ -109,6 +105,11 @@ class Actor:
     ) -> tuple[AgentOutput, State]:
         """Do as `Agent.act`, with actions sampled by this actor's generator."""
         return self._inference.act(observation, reward, done, state)
+
+    @timed("inference")
+    def finish(self, observation: Tensor) -> list[Tensor]:
+        """End an unroll with the observation that follows it; return its `Unroll.trunk`."""
+        return self._inference.finish(observation)
 
     @property
     def bytes_to_device(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,7 +76,7 @@ class Unroll:
     @classmethod
     def of(cls, tensors: Sequence[Tensor], version: int = 0, episodes: Episodes | None = None) -> Unroll:
         """Build an unroll from its `tensors()`."""
-        per_step = dict(zip(PER_STEP, tensors, strict=False))
+        per_step: dict[str, Any] = dict(zip(PER_STEP, tensors, strict=False))
         state = tuple(tensors[len(PER_STEP) :])
         return cls(**per_step, state=state, version=version, episodes=episodes or Episodes())
 

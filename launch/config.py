@@ -266,14 +266,18 @@ class BenchEnvConfig:
 class BenchThroughputConfig:
     """Time emulation, inference and learning alone and the training made of them, in one run."""
 
-    game: str = "pong"
-    """ALE game."""
+    game: str | None = None
+    """ALE game; pong if there is no --env."""
+    env: str | None = None
+    """Any Gymnasium environment with discrete actions instead."""
     core: str = "rdn"
     """Recurrent core."""
-    stem: Literal["auto", "residual", "nature"] = "auto"
-    """Network before the core; auto: residual."""
+    stem: Literal["auto", "residual", "nature", "small", "mlp"] = "auto"
+    """Network before the core, as of `train`."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic of the stem."""
+    bptt: Literal["full", "per_step"] = "full"
+    """Whether gradients cross the time steps of fast weights."""
     device: str = "auto"
     """auto, cpu or cuda."""
     num_envs: int = 32

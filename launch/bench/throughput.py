@@ -11,8 +11,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 
@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from ...agents import Unroll
+from ...agents.inference import DirectInference
 from ..config import BenchThroughputConfig, TrainConfig
 from ..errors import StoppedBySignal, UsageError
 from ..processes.machine import prepare_process
@@ -27,7 +29,7 @@ from ..runs.log import read_rows
 from ..training.local.engine import LocalEngine
 from ..training.local.sources import batches
 from ..training.local.workers import Worker
-from ..training.plan import overlaps, settle
+from ..training.plan import keeps_trunk, overlaps, settle
 from ..training.run import Run
 
 _WARM_UP = 3
@@ -41,9 +43,15 @@ class Throughput:
     emulation: float
     inference: float
     learning: float
+    acting: float
+    """inference that keeps trunk features for the learner, where training does so"""
+    backward: float
+    """learning from an unroll that has them"""
     bound: float
-    """highest speed of training: with turns 1 / (1/emulation + 1/inference + 1/learning); where actors
+    """highest speed of training: with turns 1 / (1/emulation + 1/acting + 1/backward); where actors
     overlap with the learner, the slowest of acting, all emulators busy, and learning"""
+    bound_apart: float
+    """the same if the learner computes everything anew: 1 / (1/emulation + 1/inference + 1/learning)"""
     trained: float
     share_of_bound: float
     share_of_emulation: float
@@ -90,6 +98,8 @@ def bench_throughput(config: BenchThroughputConfig) -> Iterator[Throughput]:
 def _train_config(config: BenchThroughputConfig, run_dir: Path) -> TrainConfig:
     shared = {field.name for field in dataclasses.fields(TrainConfig)}
     given = {name: value for name, value in vars(config).items() if name in shared}
+    if config.env is None:
+        given["game"] = config.game or "pong"
     return TrainConfig(**given, run_dir=run_dir, log_seconds=config.seconds / 2)
 
 
@@ -97,13 +107,18 @@ def _measure(run: Run, engine: LocalEngine, seconds: float) -> Throughput:
     emulation = _together(engine, _emulation, seconds)
     inference = _together(engine, _inference, seconds)
     learning = _together(engine, _learning, seconds)
+    acting, backward = inference, learning
+    if keeps_trunk(engine.share, engine.device, engine.agent.spec.stem):
+        acting = _together(engine, _acting, seconds)
+        backward = _together(engine, _backward, seconds)
     core = _together(engine, _core, seconds / 3)
     trained, rows, bus_bytes = _training(run, engine, seconds)
     if overlaps(engine.config, engine.device):
-        acting = len(engine.actors) / (1 / emulation + 1 / inference)
-        bound = min(acting, emulation, learning)
+        actors = len(engine.actors) / (1 / emulation + 1 / inference)
+        bound = bound_apart = min(actors, emulation, learning)
     else:
-        bound = 1 / (1 / emulation + 1 / inference + 1 / learning)
+        bound = 1 / (1 / emulation + 1 / acting + 1 / backward)
+        bound_apart = 1 / (1 / emulation + 1 / inference + 1 / learning)
     names = ("emulation", "inference", "learning", "waiting")
     shares = {name: statistics.fmean(row[f"share_{name}"] for row in rows) for name in names}
     lag = statistics.fmean(row["policy_lag"] for row in rows)
@@ -112,7 +127,10 @@ def _measure(run: Run, engine: LocalEngine, seconds: float) -> Throughput:
         emulation,
         inference,
         learning,
+        acting,
+        backward,
         bound,
+        bound_apart,
         trained,
         trained / bound,
         trained / emulation,
@@ -164,41 +182,82 @@ def _emulation(one: LocalEngine | Worker, seconds: float) -> float:
 
 
 def _inference(one: LocalEngine | Worker, seconds: float) -> float:
-    """Time one actor's choices alone, on observations that lie ready."""
+    """Time one actor's choices alone, on observations that lie ready; trunk features are not kept."""
     actor = one.actors[0]
     unroll = actor.collect()
+    act = DirectInference(actor.agent, torch.Generator()).act if unroll.trunk else actor.act
     state = unroll.state
 
     def work() -> int:
         nonlocal state
         with torch.no_grad(), actor.agent.cached_casts():
             for observation, reward, done in zip(unroll.observation, unroll.reward, unroll.done, strict=True):
-                output, state = actor.act(observation, reward, done, state)
+                output, state = act(observation, reward, done, state)
                 output.action.cpu()
         return unroll.done.numel()
 
     return _rate(work, seconds, one.device)
 
 
-def _learning(one: LocalEngine | Worker, seconds: float) -> float:
-    """Time the learner alone, on a batch that lies ready."""
-    unrolls = (actor.collect() for actor in cycle(one.actors))
-    batch = next(batches(unrolls, one.share.batch_size))
-    learner, agent = one.learner, one.agent
-    before = copy.deepcopy((learner.state_dict(), agent.state_dict()))
+def _acting(one: LocalEngine | Worker, seconds: float) -> float:
+    """Time the choices of an actor that keeps trunk features, on observations that lie ready."""
+    actor = one.actors[0]
+    unroll = actor.collect()
+    state = unroll.state
+    *steps, last = zip(unroll.observation, unroll.reward, unroll.done, strict=True)
 
     def work() -> int:
-        part = learner.backward(batch)
-        if isinstance(one, LocalEngine):  # one of them changes the weights
-            learner.step([part])
-        return batch.num_steps
+        nonlocal state
+        with torch.no_grad(), actor.agent.cached_casts():
+            for step in steps:
+                _, state = actor.act(*step, state)
+            actor.finish(last[0])
+        return unroll.num_steps
 
-    rate = _rate(work, seconds, one.device)
+    return _rate(work, seconds, one.device)
+
+
+def _learning(one: LocalEngine | Worker, seconds: float) -> float:
+    """Time the learner alone, on a batch that lies ready."""
+    batch = replace(next(_batches(one)), trunk=())
+    with _weights_restored(one):
+        return _rate(lambda: _learn(one, batch), seconds, one.device)
+
+
+def _backward(one: LocalEngine | Worker, seconds: float) -> float:
+    """Time the learner alone, on batches with trunk features; each is used up, so others are made untimed."""
+    steps, spent = 0, 0.0
+    unrolls = _batches(one)
+    with _weights_restored(one):
+        _learn(one, next(unrolls))
+        for batch in unrolls:
+            start = time.perf_counter()
+            steps += _learn(one, batch)
+            spent += time.perf_counter() - start
+            if spent >= seconds:
+                break
+    return steps / spent
+
+
+def _batches(one: LocalEngine | Worker) -> Iterator[Unroll]:
+    return batches((actor.collect() for actor in cycle(one.actors)), one.share.batch_size)
+
+
+def _learn(one: LocalEngine | Worker, batch: Unroll) -> int:
+    part = one.learner.backward(batch)
+    if isinstance(one, LocalEngine):  # one of them changes the weights
+        one.learner.step([part])
+    return batch.num_steps
+
+
+@contextmanager
+def _weights_restored(one: LocalEngine | Worker) -> Iterator[None]:
+    """Undo what is learned inside: training should not begin with what one batch taught again and again."""
+    before = copy.deepcopy((one.learner.state_dict(), one.agent.state_dict()))
+    yield
     if isinstance(one, LocalEngine):
-        # The same batch again and again teaches nothing that training should begin with.
-        learner.load_state_dict(before[0])
-        agent.load_state_dict(before[1])
-    return rate
+        one.learner.load_state_dict(before[0])
+        one.agent.load_state_dict(before[1])
 
 
 def _core(one: LocalEngine | Worker, seconds: float) -> float:
