@@ -138,7 +138,8 @@ def test_a_cores_own_statistics_are_metrics(bptt: Bptt, monkeypatch: pytest.Monk
         return y, state, {"steps_seen": torch.tensor(float(len(x))), "last": x[-1].detach().mean()}
 
     monkeypatch.setattr(core, "measured_unroll", measured)
-    x = learner.agent._core_input(batch.observation[-1], batch.reward[-1])
+    features = learner.agent.trunk_features(batch.observation[-1])
+    x = learner.agent._core_input(features, batch.reward[-1])
     metrics = learner.update(batch)
     assert metrics["steps_seen"] == (T + 1 if bptt == "full" else 1)
     assert metrics["last"] == pytest.approx(float(x.detach().mean()), rel=1e-4, abs=1e-6)

@@ -11,10 +11,12 @@ import torch
 from training_in_process import FEEDFORWARD, as_on_a_gpu, run
 from training_process import (
     CARTPOLE,
+    TINY,
     assert_same_run,
     rows,
 )
 
+from deltabeast.agents import Agent
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training import plan
@@ -44,6 +46,61 @@ def test_a_gpu_has_the_environments_in_two_groups(
 ) -> None:
     config = TrainConfig(num_envs=num_envs, batch_size=batch_size, **more)
     assert plan.groups(config, torch.device(device)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("stem", "num_envs", "more", "wanted"),
+    [
+        ("nature", 4, {}, True),
+        ("nature", 3, {}, False),  # too few to pay
+        ("residual", 1, {}, True),
+        ("small", 32, {}, False),
+        ("mlp", 32, {}, False),
+        ("nature", 4, {"batch_size": 8}, True),
+        ("nature", 8, {"batch_size": 4}, False),  # the second batch would be learned by changed weights
+        ("nature", 4, {"num_actors": 2}, True),
+        ("nature", 4, {"deterministic": True}, True),
+        ("nature", 4, {"overlap": "on"}, False),
+        ("nature", 4, {"compile": "on"}, False),
+    ],
+)
+def test_trunk_features_are_kept_where_the_learner_has_the_same_weights_and_it_pays(
+    stem: str, num_envs: int, more: dict[str, Any], wanted: bool
+) -> None:
+    config = TrainConfig(num_envs=num_envs, **{"batch_size": num_envs, **more})
+    assert plan.keeps_trunk(config, torch.device("cpu"), stem) == wanted
+    assert not plan.keeps_trunk(config, torch.device("cuda"), stem)
+
+
+@pytest.mark.parametrize("more", [(), ("--num-actors", "2"), ("--batch-size", "8"), ("--bptt", "per_step")])
+def test_training_with_kept_features_is_training(
+    more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Features were kept in one run and not in the other; the logs agree to rounding."""
+    arguments = ("--game", "pong", "--stem", "nature", *TINY, *more, "--steps", "80", "--log-seconds", "0")
+    computed = []
+    trunk_features = Agent.trunk_features
+
+    def counted(agent: Agent, observation: torch.Tensor) -> torch.Tensor:
+        computed.append(len(observation))
+        return trunk_features(agent, observation)
+
+    monkeypatch.setattr(Agent, "trunk_features", counted)
+    run(tmp_path / "kept", *arguments)
+    assert set(computed) == {4}, "only ever computed step by step"
+    monkeypatch.setattr(plan, "KEEPING_PAYS_FROM", {})
+    run(tmp_path / "anew", *arguments)
+    assert max(computed) > 4
+    kept, anew = ([_learned(row) for row in rows(tmp_path / name)] for name in ("kept", "anew"))
+    assert len(kept) >= 2
+    for one, other in zip(kept, anew, strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-4)
+    assert kept[0] != kept[1]
+
+
+def _learned(row: dict[str, str]) -> dict[str, float]:
+    names = ("total_loss", "policy_loss", "baseline_loss", "entropy", "grad_norm", "policy_lag", "game_return")
+    return {name: float(row[name]) for name in names if row[name]}
 
 
 def test_groups_train_as_one_actor_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
