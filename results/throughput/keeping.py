@@ -1,4 +1,4 @@
-"""Where does keeping the trunk's features pay? Acting and learning with and without, in turns; prints a table.
+"""Where does keeping the trunk's features pay? Acting and learning with and without, in turns: a table.
 
 Random images take the games' place, so that nothing but the agent is timed. One process, one core:
 taskset -c 0 python results/throughput/keeping.py [PRECISION ...]
@@ -77,4 +77,5 @@ for stem, precision in itertools.product(SHAPES, sys.argv[1:] or ["fp32", "bf16"
     for columns, T in SIZES:
         dtype = torch.bfloat16 if precision == "bf16" else None
         anew, kept, ratio = measure(stem, dtype, columns, T)
-        print(f"| {stem} | {precision} | {columns} | {T} | {anew:,.0f} | {kept:,.0f} | {ratio:.2f} |", flush=True)
+        times = f"{anew:,.0f} | {kept:,.0f} | {ratio:.2f}"
+        print(f"| {stem} | {precision} | {columns} | {T} | {times} |", flush=True)
