@@ -119,7 +119,8 @@ INLINE wholes load_in_order(const number *x) {
 }
 
 /* Maxima y over windows of 3 x 3 at stride 2, and r, rectified. The first window is centred on the first pixel.
- * `which` is the maximum's place in its window, 0 to 8, the first of equal ones; NULL if not wanted. */
+ * `which` is the maximum's place in its window, 0 to 8, the first of equal ones, 0 being more than -0; NULL if not
+ * wanted. */
 void pool_relu(
     int64_t n, int64_t H, int64_t W, int64_t C, int64_t threads, const number *x, number *y, number *r,
     uint8_t *which
