@@ -10,7 +10,6 @@ Whoever keeps activations and writes backward by hand has `*_into`, which fill g
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +30,7 @@ def scaled(frame: Tensor, dtype: torch.dtype) -> Tensor:
     if frame.dtype is not torch.uint8:
         raise ValueError(f"scaled: frame is {frame.dtype}; give torch.uint8")
     if frame.device.type == "cpu" and _in_c(dtype):
-        return _scaled(frame, dtype)
+        return (_scaled if _as_operator(frame) else _scaled_in_c)(frame, dtype)
     # bfloat16 holds 0 to 255 exactly.
     return frame.to(dtype=dtype, memory_format=torch.channels_last).div_(255.0)
 
@@ -45,13 +44,13 @@ def scaled_into(frame: Tensor, y: Tensor) -> None:
         y.copy_(frame).div_(255.0)
         return
     N, C, H, W = frame.shape
-    _call(y.dtype, "look_up", (N, C, H * W), y, frame.contiguous(), _table(y.dtype), y)
+    _call(y.dtype, "scale", (N, C, H * W), y, frame.contiguous(), y)
 
 
 def pool_relu(x: Tensor) -> tuple[Tensor, Tensor]:
     """Compute `y = max_pool2d(x, 3, stride=2, padding=1)` and `relu(y)`; x `[N, C, H, W]`."""
     if _takes(x):
-        y, r, _ = _pool_relu(x, wants_gradient(x))
+        y, r, _ = _pool_relu(x, wants_gradient(x)) if _as_operator(x) else _pool_relu_in_c(x, False)
         return y, r
     y = F.max_pool2d(x, 3, stride=2, padding=1)
     return y, F.relu(y)
@@ -105,7 +104,7 @@ def add_relu(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         wanted = f"{list(a.shape)} on {a.device}, as a is"
         raise ValueError(f"add_relu: b is {list(b.shape)} on {b.device}; give {wanted}")
     if _takes(a) and a.dtype == b.dtype:
-        return _add_relu(a, b)
+        return (_add_relu if _as_operator(a, b) else _add_relu_in_c)(a, b)
     y = a.add_(b)
     return y, F.relu(y)
 
@@ -142,11 +141,18 @@ def _in_c(dtype: torch.dtype) -> bool:
     return dtype in _DTYPES and compiling.problem("images.c", _DTYPES[dtype]) is None
 
 
-@torch.library.custom_op("deltabeast::scaled", mutates_args=())
-def _scaled(frame: Tensor, dtype: torch.dtype) -> Tensor:
+def _as_operator(*xs: Tensor) -> bool:
+    """Return whether PyTorch has to see the function, to differentiate or compile it: 30 us more a call."""
+    return torch.compiler.is_compiling() or wants_gradient(*xs) or any(type(x) is not Tensor for x in xs)
+
+
+def _scaled_in_c(frame: Tensor, dtype: torch.dtype) -> Tensor:
     y = _scaled_fake(frame, dtype)
     scaled_into(frame, y)
     return y
+
+
+_scaled = torch.library.custom_op("deltabeast::scaled", mutates_args=())(_scaled_in_c)
 
 
 @_scaled.register_fake
@@ -154,17 +160,14 @@ def _scaled_fake(frame: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty_like(frame, dtype=dtype, memory_format=torch.channels_last)
 
 
-@functools.cache
-def _table(dtype: torch.dtype) -> Tensor:
-    return torch.arange(256).to(dtype) / 255.0
-
-
-@torch.library.custom_op("deltabeast::pool_relu", mutates_args=())
-def _pool_relu(x: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _pool_relu_in_c(x: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return y, relu(y), and for backward each maximum's place in its window, empty unless `keep`."""
     y, r, which = outputs = _pool_relu_fake(x, keep)
     pool_relu_into(x, y, r, which if keep else None)
     return outputs
+
+
+_pool_relu = torch.library.custom_op("deltabeast::pool_relu", mutates_args=())(_pool_relu_in_c)
 
 
 @_pool_relu.register_fake
@@ -200,11 +203,13 @@ def _pool_relu_differentiate(ctx: Any, dy: Tensor | None, dr: Tensor | None, _: 
 torch.library.register_autograd(_pool_relu, _pool_relu_differentiate, setup_context=_pool_relu_save)
 
 
-@torch.library.custom_op("deltabeast::add_relu", mutates_args=())
-def _add_relu(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _add_relu_in_c(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     y, r = _add_relu_fake(a, b)
     add_relu_into(a, b, y, r)
     return y, r
+
+
+_add_relu = torch.library.custom_op("deltabeast::add_relu", mutates_args=())(_add_relu_in_c)
 
 
 @_add_relu.register_fake
