@@ -209,22 +209,36 @@ INLINE void load_places(ints *to, const uint8_t *which) {
     EACH(i) to[i] = __builtin_convertvector(two[i], ints);
 }
 
-/* Add to a row of x the gradients dy of a row of windows, in which it is the first, second or third row. */
-INLINE void spread(
-    group *dx, group *dy, const uint8_t *which, int place, int64_t W, int64_t columns, int64_t C
+/* a row of windows in backward: gradients of the maxima, and their places, in the order of `load` */
+typedef struct {
+    group d;
+    ints place[2];
+} window;
+
+INLINE void add_where(vec *sum, const window *w, int place) {
+    EACH(i) sum[i] += choose(w->place[i] == place, w->d[i], (vec){0});
+}
+
+/* Gradients of a row of x, which is row `place` of the windows `now` and, unless that is NULL, row 2 of those
+ * `above` it. Pixels under the middle of a window are in no other of its row; those between are in two. */
+INLINE void gather(
+    const window *above, const window *now, int place, int64_t W, int64_t columns, int64_t C, number *dx
 ) {
     const int64_t width = C / LANES; /* of a pixel */
-    for (int64_t column = 0; column < columns; column++)
-        for (int64_t j = column * width; j < (column + 1) * width; j++) {
-            ints at[2];
-            load_places(at, which + j * LANES);
-            for (int k = 0; k < 3; k++) {
-                const int64_t to = 2 * column + k - 1;
-                if (to < 0 || to >= W) continue;
-                vec *sum = dx[j + (to - column) * width];
-                EACH(i) sum[i] += choose(at[i] == 3 * place + k, dy[j][i], (vec){0});
-            }
+    for (int64_t j = 0; j < columns * width; j++) {
+        const int64_t column = j / width, to = 2 * column * C + j % width * LANES;
+        group middle = {{0}}, between = {{0}};
+        for (int i = 0; i < 2; i++) {
+            const window *w = i ? now : above;
+            const int row = i ? 3 * place : 6;
+            if (!w) continue;
+            add_where(middle, w + j, row + 1);
+            add_where(between, w + j, row + 2);
+            if (column + 1 < columns) add_where(between, w + j + width, row);
         }
+        store(dx + to, middle);
+        if (2 * column + 1 < W) store(dx + to + C, between);
+    }
 }
 
 void pool_relu_backward(
@@ -234,23 +248,17 @@ void pool_relu_backward(
     const int64_t rows = (H + 1) / 2, columns = (W + 1) / 2, size = columns * C;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t frame = 0; frame < n; frame++) {
-        group d[2][size / LANES], sums[W * C / LANES];
+        window windows[2][size / LANES];
         for (int64_t row = 0; row <= rows; row++) {
             const int64_t at = (frame * rows + row) * size;
-            group *now = d[row % 2], *before = d[(row + 1) % 2];
-            if (row < rows)
-                for (int64_t j = 0; j < size; j += LANES)
-                    rectify_backward(now[j / LANES], dy + at + j, dr + at + j, r + at + j);
-            /* the row of x shared with the windows above, and the one in the middle of these windows */
-            for (int place = 0; place < 2; place++) {
-                const int64_t y = 2 * row - 1 + place;
-                if (y < 0 || y >= H) continue;
-                memset(sums, 0, sizeof sums);
-                if (place == 0) spread(sums, before, which + at - size, 2, W, columns, C);
-                if (row < rows) spread(sums, now, which + at, place, W, columns, C);
-                for (int64_t j = 0; j < W * C; j += LANES)
-                    store(dx + (frame * H + y) * W * C + j, sums[j / LANES]);
+            window *now = row < rows ? windows[row % 2] : NULL, *above = row ? windows[(row + 1) % 2] : NULL;
+            number *to = dx + (frame * H + 2 * row) * W * C;
+            for (int64_t j = 0; now && j < size; j += LANES) {
+                rectify_backward(now[j / LANES].d, dy + at + j, dr + at + j, r + at + j);
+                load_places(now[j / LANES].place, which + at + j);
             }
+            if (row && 2 * row - 1 < H) gather(above, now, 0, W, columns, C, to - W * C);
+            if (now) gather(NULL, now, 1, W, columns, C, to);
         }
     }
 }
