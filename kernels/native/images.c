@@ -11,6 +11,7 @@
 #define LANES 16
 #define EACH(i) for (int i = 0; i < 2; i++)
 #define INLINE static inline __attribute__((always_inline))
+#define LITTLE (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
 
 typedef float vec __attribute__((vector_size(2 * LANES), may_alias));
 typedef int32_t ints __attribute__((vector_size(2 * LANES)));
@@ -34,6 +35,13 @@ INLINE void load(vec *to, const number *x) {
 /* to nearest, ties to even; the low bits of a nan from bfloat16 are 0, so nothing carries */
 INLINE bits rounded(vec x) { return (bits)x + 0x7fff + (((bits)x >> 16) & 1); }
 
+/* to nearest; a byte's share of 255 is never halfway */
+INLINE number narrow(float x) {
+    uint32_t whole;
+    memcpy(&whole, &x, sizeof whole);
+    return (whole + 0x8000) >> 16;
+}
+
 INLINE void store(number *y, const vec *from) {
     *(loose *)y = (rounded(from[0]) >> 16) | (rounded(from[1]) & 0xffff0000);
 }
@@ -41,6 +49,7 @@ INLINE void store(number *y, const vec *from) {
 typedef float number;
 typedef vec loose __attribute__((aligned(4), may_alias));
 
+INLINE number narrow(float x) { return x; }
 INLINE void load(vec *to, const number *x) { EACH(i) to[i] = ((const loose *)x)[i]; }
 INLINE void store(number *y, const vec *from) { EACH(i) ((loose *)y)[i] = from[i]; }
 #endif
@@ -55,16 +64,27 @@ INLINE void rectify_backward(vec *to, const number *dx, const number *dr, const 
     EACH(i) to[i] += choose(value[i] <= 0.0f, (vec){0}, d[i]);
 }
 
-/* [n, C, pixels] bytes -> [n, pixels, C] numbers by a table */
-void look_up(
-    int64_t n, int64_t C, int64_t pixels, int64_t threads, const uint8_t *x, const number *table, number *y
-) {
+#define TILE 64
+
+/* [n, C, pixels] bytes -> [n, pixels, C] numbers, divided by 255. Loops of known length become vectors. */
+void scale(int64_t n, int64_t C, int64_t pixels, int64_t threads, const uint8_t *x, number *y) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < n; i++)
-        for (int64_t c = 0; c < C; c++) {
-            const uint8_t *from = x + (i * C + c) * pixels;
-            number *to = y + i * C * pixels + c;
-            for (int64_t p = 0; p < pixels; p++) to[p * C] = table[from[p]];
+        for (int64_t p = 0; p < pixels; p += TILE) {
+            const int64_t count = pixels - p < TILE ? pixels - p : TILE;
+            const uint8_t *from = x + i * C * pixels + p;
+            number *to = y + (i * pixels + p) * C;
+            uint8_t turned[TILE * C];
+            if (LITTLE && C == 4 && count == TILE) {
+                uint32_t four[TILE];
+                for (int j = 0; j < TILE; j++)
+                    four[j] = from[j] | from[pixels + j] << 8 | from[2 * pixels + j] << 16
+                              | (uint32_t)from[3 * pixels + j] << 24;
+                memcpy(turned, four, sizeof four);
+            } else
+                for (int64_t c = 0; c < C; c++)
+                    for (int64_t j = 0; j < count; j++) turned[j * C + c] = from[c * pixels + j];
+            for (int64_t j = 0; j < count * C; j++) to[j] = narrow((float)turned[j] / 255.0f);
         }
 }
 
@@ -93,19 +113,23 @@ void add_relu_backward(
 }
 
 /* ---- pooling ----
- * Floats compare as their bits do, read as integers, once the bits of negative ones except the sign are inverted;
- * nan becomes the largest of all. Applied twice, the mapping undoes itself. */
+ * Floats compare as their bits do, read as integers, once the bits of negative ones except the sign are inverted.
+ * Shifted by all there is below -inf, which wraps around, nan of either sign is above all numbers. */
 
 #if BF16
 typedef int16_t whole;
+typedef uint16_t modular;
 #define INFINITE 0x7f80
 #else
 typedef int32_t whole;
+typedef uint32_t modular;
 #define INFINITE 0x7f800000
 #endif
 #define LARGEST (INFINITE | (INFINITE - 1)) /* all bits but the sign */
+#define BELOW (LARGEST - INFINITE)
 
 typedef whole wholes __attribute__((vector_size(LANES * sizeof(whole))));
+typedef modular modulars __attribute__((vector_size(LANES * sizeof(whole))));
 typedef wholes loose_wholes __attribute__((aligned(2), may_alias));
 typedef uint8_t places __attribute__((vector_size(LANES), aligned(1), may_alias));
 
@@ -114,40 +138,59 @@ INLINE wholes pick(wholes mask, wholes a, wholes b) { return (mask & a) | (~mask
 INLINE wholes in_order(wholes x) { return x ^ ((x < 0) & LARGEST); }
 
 INLINE wholes load_in_order(const number *x) {
-    wholes value = *(const loose_wholes *)x;
-    return pick((value & LARGEST) > INFINITE, (wholes){0} + LARGEST, in_order(value));
+    return (wholes)((modulars)in_order(*(const loose_wholes *)x) - BELOW);
+}
+
+INLINE void store_in_order(number *y, wholes x) { *(loose_wholes *)y = in_order((wholes)((modulars)x + BELOW)); }
+
+typedef struct {
+    wholes value, place;
+} maximum;
+
+/* the first of the largest, places being counted from 0 */
+INLINE maximum largest(const number *x, int64_t stride, int first, int last) {
+    maximum best = {load_in_order(x + first * stride), (wholes){0} + (whole)(first + 1)};
+    for (int i = first + 1; i <= last; i++) {
+        wholes value = load_in_order(x + i * stride), better = value > best.value;
+        best.value = pick(better, value, best.value);
+        best.place = pick(better, (wholes){0} + (whole)(i + 1), best.place);
+    }
+    return best;
+}
+
+INLINE maximum larger(maximum a, maximum b, int row) {
+    wholes better = b.value > a.value;
+    return (maximum){pick(better, b.value, a.value), pick(better, b.place + (whole)(3 * row), a.place)};
 }
 
 /* Maxima y over windows of 3 x 3 at stride 2, and r, rectified. The first window is centred on the first pixel.
- * `which` is the maximum's place in its window, 0 to 8, the first of equal ones; NULL if not wanted. */
+ * `which` is the maximum's place in its window, 0 to 8, the first of equal ones, 0 being more than -0; NULL if not
+ * wanted. A window's last row is the first of the one below: its maxima are kept. */
 void pool_relu(
     int64_t n, int64_t H, int64_t W, int64_t C, int64_t threads, const number *x, number *y, number *r,
     uint8_t *which
 ) {
-    const int64_t rows = (H + 1) / 2, columns = (W + 1) / 2;
+    const int64_t rows = (H + 1) / 2, columns = (W + 1) / 2, width = C / LANES;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t window = 0; window < n * rows; window++) {
-        const int64_t row = window % rows;
-        const number *centre = x + (window / rows * H + 2 * row) * W * C;
-        const int top = row == 0 ? 0 : -1, bottom = 2 * row + 1 < H ? 1 : 0;
-        for (int64_t column = 0; column < columns; column++) {
-            const int left = column == 0 ? 0 : -1, right = 2 * column + 1 < W ? 1 : 0;
-            for (int64_t c = 0; c < C; c += LANES) {
-                const int64_t to = (window * columns + column) * C + c;
-                wholes best = {0}, at = {0};
-                best += -LARGEST - 1;
-                for (int dy = top; dy <= bottom; dy++)
-                    for (int dx = left; dx <= right; dx++) {
-                        wholes value = load_in_order(centre + (dy * W + 2 * column + dx) * C + c);
-                        wholes better = value > best;
-                        best = pick(better, value, best);
-                        at = pick(better, (wholes){0} + (whole)(3 * dy + dx + 4), at);
-                    }
-                *(loose_wholes *)(y + to) = in_order(best);
-                *(loose_wholes *)(r + to) = pick(best > 0, best, (wholes){0});
-                if (which) *(places *)(which + to) = __builtin_convertvector(at, places);
+    for (int64_t frame = 0; frame < n; frame++) {
+        maximum kept[columns * width];
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t j = 0; j < columns * width; j++) {
+                const int64_t column = j / width, to = ((frame * rows + row) * columns * width + j) * LANES;
+                const number *centre = x + ((frame * H + 2 * row) * W + 2 * column) * C + j % width * LANES;
+                const int inside = column > 0 && 2 * column + 1 < W;
+                const int left = column ? -1 : 0, right = 2 * column + 1 < W ? 1 : 0;
+                maximum best = inside ? largest(centre, C, -1, 1) : largest(centre, C, left, right);
+                if (row) best = larger(kept[j], best, 1);
+                else best.place += 3;
+                if (2 * row + 1 < H) {
+                    kept[j] = inside ? largest(centre + W * C, C, -1, 1) : largest(centre + W * C, C, left, right);
+                    best = larger(best, kept[j], 2);
+                }
+                store_in_order(y + to, best.value);
+                store_in_order(r + to, pick(best.value > -BELOW, best.value, (wholes){0} - BELOW));
+                if (which) *(places *)(which + to) = __builtin_convertvector(best.place, places);
             }
-        }
     }
 }
 
@@ -166,22 +209,36 @@ INLINE void load_places(ints *to, const uint8_t *which) {
     EACH(i) to[i] = __builtin_convertvector(two[i], ints);
 }
 
-/* Add to a row of x the gradients dy of a row of windows, in which it is the first, second or third row. */
-INLINE void spread(
-    group *dx, group *dy, const uint8_t *which, int place, int64_t W, int64_t columns, int64_t C
+/* a row of windows in backward: gradients of the maxima, and their places, in the order of `load` */
+typedef struct {
+    group d;
+    ints place[2];
+} window;
+
+INLINE void add_where(vec *sum, const window *w, int place) {
+    EACH(i) sum[i] += choose(w->place[i] == place, w->d[i], (vec){0});
+}
+
+/* Gradients of a row of x, which is row `place` of the windows `now` and, unless that is NULL, row 2 of those
+ * `above` it. Pixels under the middle of a window are in no other of its row; those between are in two. */
+INLINE void gather(
+    const window *above, const window *now, int place, int64_t W, int64_t columns, int64_t C, number *dx
 ) {
     const int64_t width = C / LANES; /* of a pixel */
-    for (int64_t column = 0; column < columns; column++)
-        for (int64_t j = column * width; j < (column + 1) * width; j++) {
-            ints at[2];
-            load_places(at, which + j * LANES);
-            for (int k = 0; k < 3; k++) {
-                const int64_t to = 2 * column + k - 1;
-                if (to < 0 || to >= W) continue;
-                vec *sum = dx[j + (to - column) * width];
-                EACH(i) sum[i] += choose(at[i] == 3 * place + k, dy[j][i], (vec){0});
-            }
+    for (int64_t j = 0; j < columns * width; j++) {
+        const int64_t column = j / width, to = 2 * column * C + j % width * LANES;
+        group middle = {{0}}, between = {{0}};
+        for (int i = 0; i < 2; i++) {
+            const window *w = i ? now : above;
+            const int row = i ? 3 * place : 6;
+            if (!w) continue;
+            add_where(middle, w + j, row + 1);
+            add_where(between, w + j, row + 2);
+            if (column + 1 < columns) add_where(between, w + j + width, row);
         }
+        store(dx + to, middle);
+        if (2 * column + 1 < W) store(dx + to + C, between);
+    }
 }
 
 void pool_relu_backward(
@@ -191,23 +248,17 @@ void pool_relu_backward(
     const int64_t rows = (H + 1) / 2, columns = (W + 1) / 2, size = columns * C;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t frame = 0; frame < n; frame++) {
-        group d[2][size / LANES], sums[W * C / LANES];
+        window windows[2][size / LANES];
         for (int64_t row = 0; row <= rows; row++) {
             const int64_t at = (frame * rows + row) * size;
-            group *now = d[row % 2], *before = d[(row + 1) % 2];
-            if (row < rows)
-                for (int64_t j = 0; j < size; j += LANES)
-                    rectify_backward(now[j / LANES], dy + at + j, dr + at + j, r + at + j);
-            /* the row of x shared with the windows above, and the one in the middle of these windows */
-            for (int place = 0; place < 2; place++) {
-                const int64_t y = 2 * row - 1 + place;
-                if (y < 0 || y >= H) continue;
-                memset(sums, 0, sizeof sums);
-                if (place == 0) spread(sums, before, which + at - size, 2, W, columns, C);
-                if (row < rows) spread(sums, now, which + at, place, W, columns, C);
-                for (int64_t j = 0; j < W * C; j += LANES)
-                    store(dx + (frame * H + y) * W * C + j, sums[j / LANES]);
+            window *now = row < rows ? windows[row % 2] : NULL, *above = row ? windows[(row + 1) % 2] : NULL;
+            number *to = dx + (frame * H + 2 * row) * W * C;
+            for (int64_t j = 0; now && j < size; j += LANES) {
+                rectify_backward(now[j / LANES].d, dy + at + j, dr + at + j, r + at + j);
+                load_places(now[j / LANES].place, which + at + j);
             }
+            if (row && 2 * row - 1 < H) gather(above, now, 0, W, columns, C, to - W * C);
+            if (now) gather(NULL, now, 1, W, columns, C, to);
         }
     }
 }

@@ -98,10 +98,14 @@ def test_what_is_no_number_stays_none(dtype: torch.dtype, seed: int) -> None:
 @pytest.mark.parametrize("channels", [1, 4, 5])
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
 def test_bytes_become_numbers(channels: int, dtype: torch.dtype, seed: int) -> None:
-    frame = torch.randint(0, 256, (3, 2 * channels, 13, 7), dtype=torch.uint8)[:, ::2]
-    got = images.scaled(frame, dtype)
-    assert torch.equal(got, frame.to(dtype) / 255) and got.dtype == dtype
-    assert got.is_contiguous(memory_format=torch.channels_last)
+    every = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16) + torch.randint(
+        256, (2, 2 * channels, 1, 1)
+    )
+    odd = torch.randint(256, (3, 2 * channels, 13, 7))
+    for frame in (every.byte()[:, ::2], odd.byte()[:, ::2]):
+        got = images.scaled(frame, dtype)
+        assert torch.equal(got, frame.to(dtype) / 255) and got.dtype == dtype
+        assert got.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("why", ["no compiler", "float64", "12 channels"])
@@ -170,4 +174,6 @@ def test_operators(seed: int) -> None:
         return images.add_relu(y, r)
 
     compiled = torch.compile(both, backend="aot_eager", fullgraph=True)
-    assert all(torch.equal(a, b) for a, b in zip(compiled(x), both(x), strict=True))
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients):
+            assert all(torch.equal(a, b) for a, b in zip(compiled(x), both(x), strict=True))
