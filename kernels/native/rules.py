@@ -44,9 +44,9 @@ class _Span(ctypes.Structure):
 
 
 def delta_forward(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, *outputs: Tensor
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, *outputs: Tensor | None
 ) -> None:
-    """Fill outputs: y, W after the last step and, unless it is empty, the error."""
+    """Fill outputs: y, W after the last step and, unless it is empty or None, the error."""
     strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
     _call("delta_forward", W, reset, *strided, *pointers(W, *outputs))
 
@@ -69,9 +69,16 @@ def delta_backward(
 
 
 def delta_rnn_forward(
-    z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor, *outputs: Tensor
+    z: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    R: Tensor,
+    y0: Tensor,
+    reset: Tensor,
+    *outputs: Tensor | None,
 ) -> None:
-    """Fill outputs: y, R after the last step and, unless they are empty, error and p."""
+    """Fill outputs: y, R after the last step and, unless they are empty or None, error and p."""
     strided = (_strided(z), _strided(k), _strided(v), _strided(beta))
     _call("delta_rnn_forward", R, reset, *strided, *pointers(R, y0, *outputs[:-1]))
 
@@ -94,9 +101,9 @@ def delta_rnn_backward(
     _call("delta_rnn_backward", R, reset, _strided(k), _strided(beta), *saved)
 
 
-def recurrent_delta_forward(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *others: Tensor) -> None:
+def recurrent_delta_forward(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *others: Any) -> None:
     """Fill the outputs, which follow Rq, Rk, Rv, rb, W, y0 and reset: y, W after the last step and, unless
-    they are empty, g, the q, k, beta used, and error."""
+    they are empty or None, g, the q, k, beta used, and error."""
     *slow, W, y0, reset = others[:7]
     strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
     _call("recurrent_delta_forward", W, reset, *strided, *pointers(*slow, W, y0, *others[7:-1]))
