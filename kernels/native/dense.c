@@ -1,4 +1,5 @@
-/* Dense layers for few rows, without gradients: products, LayerNorm, rectifiers and sums, fused. dense.py documents the functions.
+/* Dense layers for few rows, without gradients, and the LSTM: products with slow weights and what stands between
+ * them. dense.py and lstm.py call the functions.
  *
  * Inside, the rows of a batch are the lanes: number k of a panel holds input k of up to LANES rows. Lanes never
  * interact, LayerNorm sums from panel entry to panel entry, and a weight is read once, as torch keeps it, and
@@ -116,7 +117,7 @@ static void normalize(vec *y, const vec *x, affine a, float eps, int64_t size) {
 
 /* y = x wᵀ + b, rectified if relu: x [rows, K], w [N, K], y [rows, N]. The bias may be NULL. */
 void linear(
-    int64_t rows, int64_t K, int64_t N, int64_t threads, float relu, const float *x, const float *w,
+    int64_t threads, int64_t rows, int64_t K, int64_t N, int64_t relu, const float *x, const float *w,
     const float *bias, float *y
 ) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -132,7 +133,7 @@ void linear(
 
 /* y = LN(x) wᵀ: x [rows, K], w [N, K], y [rows, N] */
 void normalized_linear(
-    int64_t rows, int64_t K, int64_t N, int64_t threads, float eps, const float *x, const float *norm,
+    int64_t threads, int64_t rows, int64_t K, int64_t N, float eps, const float *x, const float *norm,
     const float *norm_bias, const float *w, float *y
 ) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -148,7 +149,7 @@ void normalized_linear(
 
 /* z = x + y wᵀ, result = z + relu(LN(z) w1ᵀ + b1) w2ᵀ + b2: x, y, result [rows, d], w1 [ff, d], w2 [d, ff] */
 void residual_feedforward(
-    int64_t rows, int64_t d, int64_t ff, int64_t threads, float eps, const float *x, const float *y,
+    int64_t threads, int64_t rows, int64_t d, int64_t ff, float eps, const float *x, const float *y,
     const float *w, const float *norm, const float *norm_bias, const float *w1, const float *b1, const float *w2,
     const float *b2, float *result
 ) {
@@ -163,5 +164,116 @@ void residual_feedforward(
         product(hidden, in, (affine){w1, b1}, d, ff, false, true);
         product(z, hidden, (affine){w2, b2}, ff, d, true, false);
         scatter(result + row * d, z, some, d);
+    }
+}
+
+/* ---- the LSTM ---- */
+
+/* a where the mask is set, else b */
+INLINE vec choose(ints mask, vec a, vec b) { return (vec)((mask & (ints)a) | (~mask & (ints)b)); }
+
+/* exp(-|x|); 0 below -87; nan stays nan. Cephes' polynomial: 2 units in the last place. */
+INLINE vec decaying(vec x) {
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to whole numbers */
+    x = (vec)((ints)x | INT32_MIN);
+    vec whole = (x * 1.44269504f + shift) - shift;
+    whole = choose(whole < -126.0f, (vec){0} - 126.0f, whole);
+    vec r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    ints power = (__builtin_convertvector(whole, ints) + 127) << 23;
+    return choose(x < -87.0f, (vec){0}, p * (vec)power);
+}
+
+INLINE vec sigmoid(vec x) {
+    vec e = decaying(x);
+    return choose(x < 0.0f, e, (vec){0} + 1.0f) / (1.0f + e);
+}
+
+INLINE vec tanh_of(vec x) {
+    vec e = decaying(2.0f * x);
+    return (vec)((ints)((1.0f - e) / (1.0f + e)) | ((ints)x & INT32_MIN));
+}
+
+/* all bits set in the lanes of rows that go on at step t, where `reset` [T, B] is false */
+INLINE ints going_on(const bool *reset, int64_t some) {
+    ints mask = {0};
+    for (int64_t j = 0; j < some; j++) ((int32_t *)&mask)[j] = reset[j] ? 0 : -1;
+    return mask;
+}
+
+/* T steps. gates [T, B, 4 N] is the input's share of i, f, g, o, weight [4 N, N]; h [T, B, N] are the outputs.
+ * For backward, or NULL: hs [T, B, N], the output before each step, and for each block of LANES rows and each step
+ * a panel of i, f, g, o, c before and tanh(c) after, all after the resets. */
+void lstm_forward(
+    int64_t threads, int64_t T, int64_t B, int64_t N, const float *gates, const float *weight, const float *h0,
+    const float *c0, const bool *reset, float *h, float *c_last, float *hs, vec *kept
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < B; row += LANES) {
+        const int64_t some = B - row < LANES ? B - row : LANES;
+        vec now[N], c[N], one_step[6 * N];
+        gather(now, h0 + row * N, some, N);
+        gather(c, c0 + row * N, some, N);
+        for (int64_t t = 0; t < T; t++) {
+            const int64_t at = t * B + row;
+            const ints alive = going_on(reset + at, some);
+            vec *a = kept ? kept + (row / LANES * T + t) * 6 * N : one_step;
+            for (int64_t n = 0; n < N; n++) {
+                now[n] = (vec)(alive & (ints)now[n]);
+                c[n] = (vec)(alive & (ints)c[n]);
+            }
+            if (hs) scatter(hs + at * N, now, some, N);
+            gather(a, gates + at * 4 * N, some, 4 * N);
+            product(a, now, (affine){weight, 0}, N, 4 * N, true, false);
+            for (int64_t n = 0; n < N; n++) {
+                vec i = sigmoid(a[n]), f = sigmoid(a[N + n]), g = tanh_of(a[2 * N + n]), o = sigmoid(a[3 * N + n]);
+                a[n] = i, a[N + n] = f, a[2 * N + n] = g, a[3 * N + n] = o, a[4 * N + n] = c[n];
+                c[n] = f * c[n] + i * g;
+                a[5 * N + n] = tanh_of(c[n]);
+                now[n] = o * a[5 * N + n];
+            }
+            scatter(h + at * N, now, some, N);
+        }
+        scatter(c_last + row * N, c, some, N);
+    }
+}
+
+/* weight_T [N, 4 N]. The gradients dy of h and dc_last may be NULL, meaning zeros. */
+void lstm_backward(
+    int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *kept,
+    const float *dy, const float *dc_last, float *dgates, float *dh0, float *dc0
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < B; row += LANES) {
+        const int64_t some = B - row < LANES ? B - row : LANES;
+        vec dh[N], dc[N], from_y[N], d[4 * N];
+        memset(dh, 0, sizeof dh), memset(dc, 0, sizeof dc), memset(from_y, 0, sizeof from_y);
+        if (dc_last) gather(dc, dc_last + row * N, some, N);
+        for (int64_t t = T - 1; t >= 0; t--) {
+            const int64_t at = t * B + row;
+            const ints alive = going_on(reset + at, some);
+            const vec *a = kept + (row / LANES * T + t) * 6 * N;
+            if (dy) gather(from_y, dy + at * N, some, N);
+            for (int64_t n = 0; n < N; n++) {
+                vec i = a[n], f = a[N + n], g = a[2 * N + n], o = a[3 * N + n], c = a[4 * N + n], y = a[5 * N + n];
+                dh[n] += from_y[n];
+                dc[n] += dh[n] * o * (1.0f - y * y);
+                d[n] = dc[n] * g * i * (1.0f - i);
+                d[N + n] = dc[n] * c * f * (1.0f - f);
+                d[2 * N + n] = dc[n] * i * (1.0f - g * g);
+                d[3 * N + n] = dh[n] * y * o * (1.0f - o);
+                dc[n] = (vec)(alive & (ints)(dc[n] * f));
+            }
+            scatter(dgates + at * 4 * N, d, some, 4 * N);
+            product(dh, d, (affine){weight_T, 0}, 4 * N, N, false, false);
+            for (int64_t n = 0; n < N; n++) dh[n] = (vec)(alive & (ints)dh[n]);
+        }
+        scatter(dh0 + row * N, dh, some, N);
+        scatter(dc0 + row * N, dc, some, N);
     }
 }

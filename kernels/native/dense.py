@@ -34,16 +34,18 @@ def takes(x: Tensor, weights: Sequence[Tensor | None]) -> bool:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
     """Compute `x weightᵀ + bias`, rectified if `relu`: x `[..., K]`, weight `[N, K]` -> `[..., N]`."""
     N, K = weight.shape
-    y = x.new_empty((*x.shape[:-1], N))
-    _call("linear", x, (K, N), N * K, relu, weight, bias, y)
+    x, y = _rows("linear", x, K), x.new_empty((*x.shape[:-1], N))
+    rows = x.numel() // K
+    call("linear", rows, N * K, (rows, K, N, int(relu)), x, weight, bias, y)
     return y
 
 
 def normalized_linear(x: Tensor, eps: float, norm: Tensor, norm_bias: Tensor, weight: Tensor) -> Tensor:
     """Compute `LN(x) weightᵀ`, LN with weight norm: x `[..., K]`, weight `[N, K]` -> `[..., N]`."""
     N, K = weight.shape
-    y = x.new_empty((*x.shape[:-1], N))
-    _call("normalized_linear", x, (K, N), N * K, eps, norm, norm_bias, weight, y)
+    x, y = _rows("normalized_linear", x, K), x.new_empty((*x.shape[:-1], N))
+    rows = x.numel() // K
+    call("normalized_linear", rows, N * K, (rows, K, N, eps), x, norm, norm_bias, weight, y)
     return y
 
 
@@ -53,29 +55,35 @@ def residual_feedforward(x: Tensor, y: Tensor, eps: float, out: Tensor, *weights
     `weights`: weight and bias of LN, w1 `[ff, d]`, b1, w2 `[d, ff]`, b2.
     """
     ff, d = weights[2].shape
-    result = x.new_empty(x.shape)
-    _call("residual_feedforward", x, (d, ff), d * (d + 2 * ff), eps, y.contiguous(), out, *weights, result)
+    x, y, result = _rows("residual_feedforward", x, d), y.contiguous(), x.new_empty(x.shape)
+    rows = x.numel() // d
+    call("residual_feedforward", rows, d * (d + 2 * ff), (rows, d, ff, eps), x, y, out, *weights, result)
     return result
 
 
-def _call(
-    name: str, x: Tensor, sizes: tuple[int, int], work: int, setting: float, *tensors: Tensor | None
-) -> None:
-    """Call a function of `dense.c`; `work` is the number of its multiplications for each row of x."""
-    if x.shape[-1] != sizes[0]:
-        raise ValueError(f"{name}: x is {list(x.shape)}; give rows of {sizes[0]}")
-    x = x.contiguous()
-    rows = x.numel() // sizes[0]
-    # Half as many lanes take half the time, where they are not too few.
-    lanes = 8 if (rows - 1) % 16 < 8 else 16
-    threads = min(torch.get_num_threads(), -(-rows // lanes)) if rows * work > 1 << 20 else 1
-    pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-    _function(name, lanes, len(tensors))(rows, *sizes, threads, setting, x.data_ptr(), *pointers)
+def _rows(name: str, x: Tensor, size: int) -> Tensor:
+    if x.shape[-1] != size:
+        raise ValueError(f"{name}: x is {list(x.shape)}; give rows of {size}")
+    return x.contiguous()
+
+
+def lanes(rows: int) -> int:
+    """Return how many rows C computes at a time: 8 take half the time of 16."""
+    return 8 if (rows - 1) % 16 < 8 else 16
+
+
+def call(name: str, rows: int, work: int, numbers: tuple[int | float, ...], *tensors: Tensor | None) -> None:
+    """Call a function of `dense.c` for rows of a batch that take `work` multiplications each."""
+    width = lanes(rows)
+    threads = min(torch.get_num_threads(), -(-rows // width)) if rows * work > 1 << 20 else 1
+    pointers = [None if tensor is None or not tensor.numel() else tensor.data_ptr() for tensor in tensors]
+    _function(name, width, tuple(map(type, numbers)), len(tensors))(threads, *numbers, *pointers)
 
 
 @functools.cache
-def _function(name: str, lanes: int, tensors: int) -> Any:
-    function = getattr(compiling.library("dense.c", f"LANES={lanes}"), name)
-    function.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_float, *[ctypes.c_void_p] * (1 + tensors)]
+def _function(name: str, width: int, numbers: tuple[type, ...], tensors: int) -> Any:
+    function = getattr(compiling.library("dense.c", f"LANES={width}"), name)
+    kinds = (ctypes.c_float if number is float else ctypes.c_int64 for number in numbers)
+    function.argtypes = [ctypes.c_int64, *kinds, *[ctypes.c_void_p] * tensors]
     function.restype = None
     return function
