@@ -83,7 +83,7 @@ class FastWeights(nn.Module, ABC):
         """slow_net(x) `[T, B, H sum(sizes)]` -> y `[T, B, d]` and the trace, with the state after."""
         # Fast weights keep their precision under autocast, and kernels keep out of it.
         emitted = emitted.to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
-        parts = emitted.split(self.sizes, -1)
+        parts = torch.split_with_sizes(emitted, self.sizes, -1)
         y, next_state = self.unroll(parts, state, reset)
         return y.flatten(-2), MemoryTrace(parts, state, next_state, y, reset)
 
@@ -120,7 +120,7 @@ class Layer(nn.Module):
         """Compute what the slow net emits: x `[T, B, d]` -> `[T, B, H sum(sizes)]`."""
         norm, slow_net = self.norm, self.memory.slow_net
         weights = _weights(norm, slow_net)
-        if dense.takes(x, weights):
+        if weights and dense.takes(x, weights):
             return dense.normalized_linear(x, norm.eps, *weights[:3])
         return slow_net(norm(x))
 
@@ -128,7 +128,7 @@ class Layer(nn.Module):
         """Add what the memory read, y, and the feedforward sub-layer to x, all `[T, B, d]`."""
         out, norm, ff = self.out, self.ff_norm, self.ff
         weights = _weights(out, norm, *ff._modules.values())
-        if dense.takes(x, weights):
+        if weights and dense.takes(x, weights):
             out_weight, _, *others = weights
             return dense.residual_feedforward(x, y, norm.eps, out_weight, *others)
         x = x + out(y)
@@ -225,7 +225,8 @@ class FastWeightCore(Core):
 
     def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, list[MemoryTrace]]:
         weights = _weights(self.input_proj)
-        x = dense.linear(x, *weights) if dense.takes(x, weights) else self.input_proj(x)
+        taken = weights and dense.takes(x, weights)
+        x = dense.linear(x, *weights) if taken else self.input_proj(x)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             # Tensors made in inference_mode, as by an actor, could not be differentiated.
             state = tuple(part.clone() if part.is_inference() else part for part in state)

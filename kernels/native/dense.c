@@ -51,19 +51,23 @@ INLINE void transpose(vec *a) {
     }
 }
 
-/* panel[k][row] = x[row][k]: up to LANES rows of `size` numbers */
-static void gather(vec *panel, const float *x, int64_t rows, int64_t size) {
+/* panel[k][row] = x[row][k]: up to LANES rows of `size` numbers, `stride` apart */
+INLINE void gather_strided(vec *panel, const float *x, int64_t rows, int64_t size, int64_t stride) {
     for (int64_t k = 0; k < size; k += LANES) {
         const int64_t width = size - k < LANES ? size - k : LANES;
         vec a[LANES];
         for (int64_t j = 0; j < LANES; j++) {
             a[j] = (vec){0};
-            if (j < rows && width == LANES) a[j] = *(const loose *)(x + j * size + k);
-            else if (j < rows) memcpy(a + j, x + j * size + k, width * sizeof(float));
+            if (j < rows && width == LANES) a[j] = *(const loose *)(x + j * stride + k);
+            else if (j < rows) memcpy(a + j, x + j * stride + k, width * sizeof(float));
         }
         transpose(a);
         memcpy(panel + k, a, width * sizeof(vec));
     }
+}
+
+static void gather(vec *panel, const float *x, int64_t rows, int64_t size) {
+    gather_strided(panel, x, rows, size, size);
 }
 
 static void scatter(float *x, const vec *panel, int64_t rows, int64_t size) {
@@ -78,6 +82,26 @@ static void scatter(float *x, const vec *panel, int64_t rows, int64_t size) {
             else memcpy(x + j * size + k, a + j, width * sizeof(float));
         }
     }
+}
+
+/* a where the mask is set, else b */
+INLINE vec choose(ints mask, vec a, vec b) { return (vec)((mask & (ints)a) | (~mask & (ints)b)); }
+
+/* exp(-|x|); 0 below -87; nan stays nan. Cephes' polynomial: 2 units in the last place. */
+INLINE vec decaying(vec x) {
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to whole numbers */
+    x = (vec)((ints)x | INT32_MIN);
+    vec whole = (x * 1.44269504f + shift) - shift;
+    whole = choose(whole < -126.0f, (vec){0} - 126.0f, whole);
+    vec r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    ints power = (__builtin_convertvector(whole, ints) + 127) << 23;
+    return choose(x < -87.0f, (vec){0}, p * (vec)power);
 }
 
 INLINE vec rectified(vec x) {
@@ -167,27 +191,26 @@ void residual_feedforward(
     }
 }
 
-/* ---- the LSTM ---- */
-
-/* a where the mask is set, else b */
-INLINE vec choose(ints mask, vec a, vec b) { return (vec)((mask & (ints)a) | (~mask & (ints)b)); }
-
-/* exp(-|x|); 0 below -87; nan stays nan. Cephes' polynomial: 2 units in the last place. */
-INLINE vec decaying(vec x) {
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to whole numbers */
-    x = (vec)((ints)x | INT32_MIN);
-    vec whole = (x * 1.44269504f + shift) - shift;
-    whole = choose(whole < -126.0f, (vec){0} - 126.0f, whole);
-    vec r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
-    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    ints power = (__builtin_convertvector(whole, ints) + 127) << 23;
-    return choose(x < -87.0f, (vec){0}, p * (vec)power);
+/* y = (elu(x) + 1) / (its sum + epsilon), row by row: x has rows `stride` apart, y [rows, size] */
+void normalized_elu(
+    int64_t threads, int64_t rows, int64_t size, int64_t stride, float epsilon, const float *x, float *y
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < rows; row += LANES) {
+        const int64_t some = rows - row < LANES ? rows - row : LANES;
+        vec in[size], sum = {0};
+        gather_strided(in, x + row * stride, some, size, stride);
+        for (int64_t k = 0; k < size; k++) {
+            in[k] = choose(in[k] > 0.0f, in[k] + 1.0f, decaying(in[k]));
+            sum += in[k];
+        }
+        sum += epsilon;
+        for (int64_t k = 0; k < size; k++) in[k] /= sum;
+        scatter(y + row * size, in, some, size);
+    }
 }
+
+/* ---- the LSTM ---- */
 
 INLINE vec sigmoid(vec x) {
     vec e = decaying(x);

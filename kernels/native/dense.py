@@ -20,15 +20,15 @@ MAX_WIDTH = 4096
 """Most numbers of a row: a few of them for each of 16 rows lie on the stack."""
 
 
-def takes(x: Tensor, weights: Sequence[Tensor | None]) -> bool:
+def takes(x: Tensor, weights: Sequence[Tensor | None] = ()) -> bool:
     """Return whether these functions can compute with x and weights here: float32 on a CPU, no gradients."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
     for w in weights:
         if w is not None and not (w.dtype is torch.float32 and w.is_cpu and w.is_contiguous()):
             return False
-    right = len(weights) > 0 and type(x) is Tensor and x.is_cpu and x.dtype is torch.float32
-    return right and x.shape[-1] <= MAX_WIDTH and compiling.problem("dense.c", "LANES=8") is None
+    right = type(x) is Tensor and x.is_cpu and x.dtype is torch.float32 and x.shape[-1] <= MAX_WIDTH
+    return right and compiling.problem("dense.c", "LANES=8") is None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
@@ -61,6 +61,16 @@ def residual_feedforward(x: Tensor, y: Tensor, eps: float, out: Tensor, *weights
     return result
 
 
+def normalized_elu(x: Tensor, epsilon: float) -> Tensor:
+    """Compute `(elu(x) + 1) / (its sum over the last dimension + epsilon)`."""
+    y, flat = x.new_empty(x.shape), x.flatten(0, -2)
+    rows, size = flat.shape
+    if flat.stride(1) != 1:
+        flat = flat.contiguous()
+    call("normalized_elu", rows, size, (rows, size, flat.stride(0), epsilon), flat, y)
+    return y
+
+
 def _rows(name: str, x: Tensor, size: int) -> Tensor:
     if x.shape[-1] != size:
         raise ValueError(f"{name}: x is {list(x.shape)}; give rows of {size}")
@@ -76,8 +86,8 @@ def call(name: str, rows: int, work: int, numbers: tuple[int | float, ...], *ten
     """Call a function of `dense.c` for rows of a batch that take `work` multiplications each."""
     width = lanes(rows)
     threads = min(torch.get_num_threads(), -(-rows // width)) if rows * work > 1 << 20 else 1
-    pointers = [None if tensor is None or not tensor.numel() else tensor.data_ptr() for tensor in tensors]
-    _function(name, width, tuple(map(type, numbers)), len(tensors))(threads, *numbers, *pointers)
+    function = _function(name, width, tuple(map(type, numbers)), len(tensors))
+    function(threads, *numbers, *compiling.addresses(*tensors))
 
 
 @functools.cache

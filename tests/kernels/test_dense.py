@@ -61,6 +61,16 @@ def test_residual_feedforward(rows: int, seed: int) -> None:
         assert_near("z", dense.residual_feedforward(*inputs[:2], 0.1, *inputs[2:]), want, 1e-5)
 
 
+@pytest.mark.parametrize("rows", ROWS)
+def test_normalized_elu(rows: int, seed: int) -> None:
+    for size in (1, 7, 16, 32, 33):
+        wide = 30 * normal(2, rows, size + 3)
+        for x in (wide, wide[..., 2 : 2 + size], wide[..., :1], wide.mT, wide[:, ::2]):
+            positive = torch.where(x > 0, x.double() + 1, x.double().exp())
+            want = positive / (positive.sum(-1, keepdim=True) + 0.01)
+            assert_near("y", dense.normalized_elu(x, 0.01), want, 1e-6)
+
+
 def test_rows_are_independent_and_nan_stays(seed: int) -> None:
     x, w, b = normal(19, 5), normal(6, 5), normal(6)
     want = dense.linear(x, w, b, relu=True)
@@ -82,7 +92,7 @@ def test_threads_and_layout_change_nothing(seed: int, monkeypatch: pytest.Monkey
 def test_what_is_not_taken(seed: int) -> None:
     x, w = normal(2, 3), normal(4, 3)
     assert dense.takes(x, [w, None])
-    for other, weights in ((x.double(), [w]), (x, [w.double()]), (x, [w.T]), (x.to("meta"), [w]), (x, [])):
+    for other, weights in ((x.double(), [w]), (x, [w.double()]), (x, [w.T]), (x.to("meta"), [w])):
         assert not dense.takes(other, weights)
     with torch.autocast("cpu", torch.bfloat16):
         assert not dense.takes(x, [w])
