@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..kernels import lstm
+from ..kernels.native import dense
 from .base import Core, State
 from .registry import register
 
@@ -41,7 +42,8 @@ class LSTM(Core):
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         h, c = (part.squeeze(1) for part in state)
-        gates = F.linear(x, self.weight_ih_l0, self.bias_ih_l0 + self.bias_hh_l0)
+        weights = (self.weight_ih_l0, self.bias_ih_l0 + self.bias_hh_l0)
+        gates = dense.linear(x, *weights) if dense.takes(x, weights) else F.linear(x, *weights)
         # The state keeps its precision under autocast, and kernels keep out of it.
         y, h, c = lstm(gates.to(c.dtype), self.weight_hh_l0.to(c.dtype), h, c, reset)
         return y, (h.unsqueeze(1), c.unsqueeze(1))

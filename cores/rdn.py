@@ -32,7 +32,8 @@ class RecurrentDeltaMemory(FastWeights):
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         q, k, v, beta = parts
         W, y0 = state
-        Rq, Rk, Rv, rb = (R.to(W.dtype) for R in (self.Rq, self.Rk, self.Rv, self.rb))
+        slow = (self.Rq, self.Rk, self.Rv, self.rb)
+        Rq, Rk, Rv, rb = (R if R.dtype is W.dtype else R.to(W.dtype) for R in slow)
         y, W, y_T = recurrent_delta(q, k, v, beta.squeeze(-1), Rq, Rk, Rv, rb, W, y0, reset)
         return y, (W, y_T)
 

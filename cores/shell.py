@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..kernels.native import dense
 from .base import Core, State, Stats
 
 
@@ -78,11 +79,11 @@ class FastWeights(nn.Module, ABC):
         declared = zip(state, self.state_parts(), strict=True)
         return [tensor for tensor, part in declared if part.kind == "fast weights"]
 
-    def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
-        """x `[T, B, d]` -> y `[T, B, d]`, and the trace, which has the next state."""
+    def forward(self, emitted: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
+        """slow_net(x) `[T, B, H sum(sizes)]` -> y `[T, B, d]` and the trace, with the state after."""
         # Fast weights keep their precision under autocast, and kernels keep out of it.
-        emitted = self.slow_net(x).to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
-        parts = emitted.split(self.sizes, -1)
+        emitted = emitted.to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
+        parts = torch.split_with_sizes(emitted, self.sizes, -1)
         y, next_state = self.unroll(parts, state, reset)
         return y.flatten(-2), MemoryTrace(parts, state, next_state, y, reset)
 
@@ -112,9 +113,42 @@ class Layer(nn.Module):
         self.ff = nn.Sequential(nn.Linear(hidden_size, ff_size), nn.ReLU(), nn.Linear(ff_size, hidden_size))
 
     def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
-        y, trace = self.memory(self.norm(x), state, reset)
-        x = x + self.out(y)
-        return x + self.ff(self.ff_norm(x)), trace
+        y, trace = self.memory(self.enter(x), state, reset)
+        return self.leave(x, y), trace
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Compute what the slow net emits: x `[T, B, d]` -> `[T, B, H sum(sizes)]`."""
+        norm, slow_net = self.norm, self.memory.slow_net
+        weights = _weights(norm, slow_net)
+        if weights and dense.takes(x, weights):
+            return dense.normalized_linear(x, norm.eps, *weights[:3])
+        return slow_net(norm(x))
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """Add what the memory read, y, and the feedforward sub-layer to x, all `[T, B, d]`."""
+        out, norm, ff = self.out, self.ff_norm, self.ff
+        weights = _weights(out, norm, *ff._modules.values())
+        if weights and dense.takes(x, weights):
+            out_weight, _, *others = weights
+            return dense.residual_feedforward(x, y, norm.eps, out_weight, *others)
+        x = x + out(y)
+        return x + ff(norm(x))
+
+
+_PLAIN = (nn.Linear, nn.LayerNorm, nn.ReLU)
+
+
+def _weights(*modules: Any) -> list[Any]:
+    """List the modules' parameters, None for each that is missing; none at all if a module is not as made.
+
+    Reads them where `nn.Module` keeps them: its attributes take a good part of an actor's step to find.
+    """
+    weights: list[Any] = []
+    for module in modules:
+        if type(module) not in _PLAIN or module._forward_hooks or module._forward_pre_hooks:
+            return []
+        weights.extend(module._parameters.values())
+    return weights
 
 
 class FastWeightCore(Core):
@@ -190,7 +224,9 @@ class FastWeightCore(Core):
         return y, state, measure(self.memories(), traces)
 
     def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, list[MemoryTrace]]:
-        x = self.input_proj(x)
+        weights = _weights(self.input_proj)
+        taken = weights and dense.takes(x, weights)
+        x = dense.linear(x, *weights) if taken else self.input_proj(x)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             # Tensors made in inference_mode, as by an actor, could not be differentiated.
             state = tuple(part.clone() if part.is_inference() else part for part in state)

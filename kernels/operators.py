@@ -28,6 +28,11 @@ def _launch(backend: str) -> ModuleType:
     return native
 
 
+def _calls_c(backend: str, *inputs: Tensor) -> bool:
+    """Return whether to call C itself: for an actor's step that takes a third of the time of an operator."""
+    return backend == "native" and not (torch.compiler.is_compiling() or wants_gradient(*inputs))
+
+
 def _rows(*xs: Tensor) -> tuple[Tensor, ...]:
     """Make the last dimension contiguous; slices of one projection already are, and are not copied."""
     return tuple(x if x.stride(-1) == 1 else x.contiguous() for x in xs)
@@ -334,15 +339,25 @@ def sum_rule(
     q: Tensor, k: Tensor, v: Tensor, W: Tensor, reset: Tensor, backend: str
 ) -> tuple[Tensor, Tensor]:
     """Equals `reference.sum_rule` to rounding."""
-    y, W_T, _ = _delta_forward(q, k, v, None, W, reset, wants_gradient(q, k, v, W), backend)
-    return y, W_T
+    return _delta(q, k, v, None, W, reset, backend)
 
 
 def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, W: Tensor, reset: Tensor, backend: str
 ) -> tuple[Tensor, Tensor]:
     """Equals `reference.delta_rule` to rounding."""
-    y, W_T, _ = _delta_forward(q, k, v, beta, W, reset, wants_gradient(q, k, v, beta, W), backend)
+    return _delta(q, k, v, beta, W, reset, backend)
+
+
+def _delta(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, backend: str
+) -> tuple[Tensor, Tensor]:
+    floats = (q, k, v, W) if beta is None else (q, k, v, beta, W)
+    if _calls_c(backend, *floats):
+        y, W_T = v.new_empty(v.shape), W.new_empty(W.shape)
+        native.delta_forward(*_rows(q, k, v), beta, *_dense(W, reset), y, W_T, None)
+    else:
+        y, W_T, _ = _delta_forward(q, k, v, beta, W, reset, wants_gradient(*floats), backend)
     return y, W_T
 
 
@@ -351,7 +366,11 @@ def delta_rnn(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equals `reference.delta_rnn` to rounding."""
     inputs = (z, k, v, beta, R, y0)
-    y, R_T, *_ = _delta_rnn_forward(*inputs, reset, wants_gradient(*inputs), backend)
+    if _calls_c(backend, *inputs):
+        y, R_T = v.new_empty(v.shape), R.new_empty(R.shape)
+        native.delta_rnn_forward(*_rows(z, k, v), beta, *_dense(R, y0, reset), y, R_T, None, None, None)
+    else:
+        y, R_T, *_ = _delta_rnn_forward(*inputs, reset, wants_gradient(*inputs), backend)
     return y, R_T, y[-1]
 
 
@@ -371,5 +390,10 @@ def recurrent_delta(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equals `reference.recurrent_delta` to rounding."""
     inputs = (q, k, v, beta, Rq, Rk, Rv, rb, W, y0)
-    y, W_T, *_ = _recurrent_delta_forward(*inputs, reset, wants_gradient(*inputs), backend)
+    if _calls_c(backend, *inputs):
+        y, W_T = v.new_empty(v.shape), W.new_empty(W.shape)
+        dense = _dense(Rq, Rk, Rv, rb, W, y0, reset)
+        native.recurrent_delta_forward(*_rows(q, k, v), beta, *dense, y, W_T, *[None] * 6)
+    else:
+        y, W_T, *_ = _recurrent_delta_forward(*inputs, reset, wants_gradient(*inputs), backend)
     return y, W_T, y[-1]

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from . import operators, reference, triton
 from .dispatch import Fused, Rule
+from .native import lstm as native_lstm
 from .native import rules as native
 from .pytorch import chunked, stepwise
 from .shapes import Shapes
@@ -74,7 +75,8 @@ LSTM = Rule(
     Shapes(gates="T B 4N", weight="4N N", h0="B N", c0="B N"),
     reference.lstm,
     chunked=stepwise.lstm,
-    triton=Fused(triton.lstm_operator, triton.lstm_problem),  # not in C: its matrix products are torch's
+    native=Fused(native_lstm.lstm, native_lstm.problem),
+    triton=Fused(triton.lstm_operator, triton.lstm_problem),
 )
 
 RULES = {rule.name: rule for rule in (SUM_RULE, DELTA_RULE, DELTA_RNN, RECURRENT_DELTA, LSTM)}

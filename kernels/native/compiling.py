@@ -57,6 +57,11 @@ def library(source: str, define: str) -> ctypes.CDLL:
         raise CannotBuildError(f"cannot load C kernels: {error}") from error
 
 
+def addresses(*xs: Tensor | None) -> list[int | None]:
+    """Make arguments for a library's function with `argtypes`: None, which is NULL, for an empty tensor, too."""
+    return [x.data_ptr() if x is not None and x.numel() else None for x in xs]
+
+
 def pointers(*xs: Tensor | None) -> list[ctypes.c_void_p]:
     """Make arguments for a library's function: NULL for None or an empty tensor."""
     return [ctypes.c_void_p(x.data_ptr() if x is not None and x.numel() else None) for x in xs]

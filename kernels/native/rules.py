@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ..shapes import widest
 from . import compiling
-from .compiling import pointers
+from .compiling import addresses
 
 LANES = 16
 """Numbers per block of a row, as in `rules.c`."""
@@ -44,11 +45,11 @@ class _Span(ctypes.Structure):
 
 
 def delta_forward(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, *outputs: Tensor
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, *outputs: Tensor | None
 ) -> None:
-    """Fill outputs: y, W after the last step and, unless it is empty, the error."""
+    """Fill outputs: y, W after the last step and, unless it is empty or None, the error."""
     strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
-    _call("delta_forward", W, reset, *strided, *pointers(W, *outputs))
+    _call("delta_forward", W, reset, *strided, *addresses(W, *outputs))
 
 
 def delta_backward(
@@ -65,15 +66,22 @@ def delta_backward(
 ) -> None:
     """Fill the gradients of q, k, v, beta and W."""
     strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
-    _call("delta_backward", W, reset, *strided, *pointers(W, error, dy, dW_T, *grads))
+    _call("delta_backward", W, reset, *strided, *addresses(W, error, dy, dW_T, *grads))
 
 
 def delta_rnn_forward(
-    z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor, *outputs: Tensor
+    z: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    R: Tensor,
+    y0: Tensor,
+    reset: Tensor,
+    *outputs: Tensor | None,
 ) -> None:
-    """Fill outputs: y, R after the last step and, unless they are empty, error and p."""
+    """Fill outputs: y, R after the last step and, unless they are empty or None, error and p."""
     strided = (_strided(z), _strided(k), _strided(v), _strided(beta))
-    _call("delta_rnn_forward", R, reset, *strided, *pointers(R, y0, *outputs[:-1]))
+    _call("delta_rnn_forward", R, reset, *strided, *addresses(R, y0, *outputs[:-1]))
 
 
 def delta_rnn_backward(
@@ -90,16 +98,16 @@ def delta_rnn_backward(
 ) -> None:
     """Fill the gradients of z, k, v, beta, R and y0."""
     past = _new_past(R, len(reset))
-    saved = pointers(R, error, p, dy, dR_T, *grads, past)
+    saved = addresses(R, error, p, dy, dR_T, *grads, past)
     _call("delta_rnn_backward", R, reset, _strided(k), _strided(beta), *saved)
 
 
-def recurrent_delta_forward(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *others: Tensor) -> None:
+def recurrent_delta_forward(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *others: Any) -> None:
     """Fill the outputs, which follow Rq, Rk, Rv, rb, W, y0 and reset: y, W after the last step and, unless
-    they are empty, g, the q, k, beta used, and error."""
+    they are empty or None, g, the q, k, beta used, and error."""
     *slow, W, y0, reset = others[:7]
     strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
-    _call("recurrent_delta_forward", W, reset, *strided, *pointers(*slow, W, y0, *others[7:-1]))
+    _call("recurrent_delta_forward", W, reset, *strided, *addresses(*slow, W, y0, *others[7:-1]))
 
 
 def recurrent_delta_backward(
@@ -122,16 +130,12 @@ def recurrent_delta_backward(
     """Fill the gradients of q, k, v, beta, W and y0."""
     past = _new_past(W, len(reset))
     saved = (Rq, Rk, Rv, rb, W, g, q_used, k_used, beta_used, error)
-    _call("recurrent_delta_backward", W, reset, *pointers(*saved, dy, dW_T, *grads, past))
-
-
-def _blocks(size: int) -> int:
-    return (size + LANES - 1) // LANES
+    _call("recurrent_delta_backward", W, reset, *addresses(*saved, dy, dW_T, *grads, past))
 
 
 def _new_past(W: Tensor, steps: int) -> Tensor:
     """Allocate, for each thread, room for one head's fast weights before every step."""
-    size = LANES * _blocks(max(W.shape[2:]))
+    size = LANES * ((max(W.shape[2:]) + LANES - 1) // LANES)
     return W.new_empty(_threads(W, steps), steps, size, size)
 
 
@@ -145,10 +149,18 @@ def _strided(x: Tensor | None) -> _Strided:
 
 
 def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
-    B, H, V, K = W.shape
-    span = _Span(len(reset), B, H, V, K, _threads(W, len(reset)), reset.data_ptr())
-    library = compiling.library("rules.c", f"N={_blocks(max(V, K))}")
-    getattr(library, name)(ctypes.byref(span), *arguments)
+    (B, H, V, K), steps = W.shape, reset.shape[0]
+    span = _Span(steps, B, H, V, K, _threads(W, steps), reset.data_ptr())
+    kinds = tuple(_Strided if type(each) is _Strided else ctypes.c_void_p for each in arguments)
+    _function(name, (max(V, K) + LANES - 1) // LANES, kinds)(span, *arguments)
+
+
+@functools.cache
+def _function(name: str, blocks: int, kinds: tuple[Any, ...]) -> Any:
+    function = getattr(compiling.library("rules.c", f"N={blocks}"), name)
+    function.argtypes = [ctypes.POINTER(_Span), *kinds]
+    function.restype = None
+    return function
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

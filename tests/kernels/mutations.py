@@ -276,7 +276,7 @@ MUTANTS = [
     ("cores/shell.py", "self.layers, layer_states", "self.layers, reversed(list(layer_states))"),
     ("cores/shell.py", ".unflatten(-1, (self.num_heads, -1))", ".unflatten(-1, (-1, self.num_heads)).mT"),
     ("cores/shell.py", "part.clone() if part.is_inference() else part", "part"),
-    ("cores/features.py", "+ 1e-5", "+ 1e-2"),
+    ("cores/features.py", "_EPSILON = 1e-5", "_EPSILON = 1e-2"),
     ("cores/delta_rnn.py", "v, recurrent_k, recurrent_v,", "recurrent_k, v, recurrent_v,"),
     ("cores/rdn.py", "(beta + (before", "(beta - (before"),
     ("cores/rdn.py", "* h**-0.5", ""),

@@ -1,0 +1,302 @@
+/* Dense layers for few rows, without gradients, and the LSTM: products with slow weights and what stands between
+ * them. dense.py and lstm.py call the functions.
+ *
+ * Inside, the rows of a batch are the lanes: number k of a panel holds input k of up to LANES rows. Lanes never
+ * interact, LayerNorm sums from panel entry to panel entry, and a weight is read once, as torch keeps it, and
+ * multiplies all rows. So any number of rows works; those that are missing are computed as zeros and not stored. */
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#if LANES == 16 && !defined __AVX512F__
+#define TILE 4
+#else
+#define TILE 8 /* outputs that are summed in registers at a time */
+#endif
+
+typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
+typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(4 * LANES), may_alias));
+
+typedef struct {
+    const float *weight, *bias;
+} affine; /* of a LayerNorm, or of a product, whose bias may be NULL */
+
+#if LANES == 16
+#define ROUNDS 4
+#define INDICES(i) i, 16 + i, 1 + i, 17 + i, 2 + i, 18 + i, 3 + i, 19 + i, \
+    4 + i, 20 + i, 5 + i, 21 + i, 6 + i, 22 + i, 7 + i, 23 + i
+#else
+#define ROUNDS 3
+#define INDICES(i) i, 8 + i, 1 + i, 9 + i, 2 + i, 10 + i, 3 + i, 11 + i
+#endif
+#ifdef __clang__
+#define INTERLEAVE(a, b, from) __builtin_shufflevector(a, b, INDICES(from))
+#else
+#define INTERLEAVE(a, b, from) __builtin_shuffle(a, b, (ints){INDICES(from)})
+#endif
+
+/* Transpose LANES vectors. Each round joins halves of pairs twice as far apart. */
+INLINE void transpose(vec *a) {
+    for (int round = 0; round < ROUNDS; round++) {
+        vec b[LANES];
+        for (int j = 0; j < LANES / 2; j++) {
+            b[2 * j] = INTERLEAVE(a[j], a[j + LANES / 2], 0);
+            b[2 * j + 1] = INTERLEAVE(a[j], a[j + LANES / 2], LANES / 2);
+        }
+        memcpy(a, b, sizeof b);
+    }
+}
+
+/* panel[k][row] = x[row][k]: up to LANES rows of `size` numbers, `stride` apart */
+INLINE void gather_strided(vec *panel, const float *x, int64_t rows, int64_t size, int64_t stride) {
+    for (int64_t k = 0; k < size; k += LANES) {
+        const int64_t width = size - k < LANES ? size - k : LANES;
+        vec a[LANES];
+        for (int64_t j = 0; j < LANES; j++) {
+            a[j] = (vec){0};
+            if (j < rows && width == LANES) a[j] = *(const loose *)(x + j * stride + k);
+            else if (j < rows) memcpy(a + j, x + j * stride + k, width * sizeof(float));
+        }
+        transpose(a);
+        memcpy(panel + k, a, width * sizeof(vec));
+    }
+}
+
+static void gather(vec *panel, const float *x, int64_t rows, int64_t size) {
+    gather_strided(panel, x, rows, size, size);
+}
+
+static void scatter(float *x, const vec *panel, int64_t rows, int64_t size) {
+    for (int64_t k = 0; k < size; k += LANES) {
+        const int64_t width = size - k < LANES ? size - k : LANES;
+        vec a[LANES];
+        memset(a, 0, sizeof a);
+        memcpy(a, panel + k, width * sizeof(vec));
+        transpose(a);
+        for (int64_t j = 0; j < rows; j++) {
+            if (width == LANES) *(loose *)(x + j * size + k) = a[j];
+            else memcpy(x + j * size + k, a + j, width * sizeof(float));
+        }
+    }
+}
+
+/* a where the mask is set, else b */
+INLINE vec choose(ints mask, vec a, vec b) { return (vec)((mask & (ints)a) | (~mask & (ints)b)); }
+
+/* exp(-|x|); 0 below -87; nan stays nan. Cephes' polynomial: 2 units in the last place. */
+INLINE vec decaying(vec x) {
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to whole numbers */
+    x = (vec)((ints)x | INT32_MIN);
+    vec whole = (x * 1.44269504f + shift) - shift;
+    whole = choose(whole < -126.0f, (vec){0} - 126.0f, whole);
+    vec r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    ints power = (__builtin_convertvector(whole, ints) + 127) << 23;
+    return choose(x < -87.0f, (vec){0}, p * (vec)power);
+}
+
+INLINE vec rectified(vec x) {
+    ints dead = x <= 0.0f; /* a nan stays, as in torch */
+    return (vec)(~dead & (ints)x);
+}
+
+/* `count` outputs of a product: y_i = b_i + sum over k of w_ik x_k, or y_i += the same */
+INLINE void tile(vec *y, const vec *x, const float *w, const float *bias, int64_t K, int count, bool add, bool relu) {
+    vec sums[TILE];
+    for (int i = 0; i < count; i++) sums[i] = (vec){0};
+    for (int64_t k = 0; k < K; k++)
+        for (int i = 0; i < count; i++) sums[i] += w[i * K + k] * x[k];
+    for (int i = 0; i < count; i++) {
+        if (bias) sums[i] += bias[i];
+        if (add) sums[i] += y[i];
+        y[i] = relu ? rectified(sums[i]) : sums[i];
+    }
+}
+
+INLINE void product(vec *y, const vec *x, affine a, int64_t K, int64_t N, bool add, bool relu) {
+    int64_t n = 0;
+    for (; n + TILE <= N; n += TILE)
+        tile(y + n, x, a.weight + n * K, a.bias ? a.bias + n : 0, K, TILE, add, relu);
+    for (; n < N; n++) tile(y + n, x, a.weight + n * K, a.bias ? a.bias + n : 0, K, 1, add, relu);
+}
+
+static void normalize(vec *y, const vec *x, affine a, float eps, int64_t size) {
+    vec mean = {0}, square = {0}, scale;
+    for (int64_t k = 0; k < size; k++) mean += x[k];
+    mean /= (float)size;
+    for (int64_t k = 0; k < size; k++) square += (x[k] - mean) * (x[k] - mean);
+    square = square / (float)size + eps;
+    for (int j = 0; j < LANES; j++) ((float *)&scale)[j] = 1.0f / sqrtf(((float *)&square)[j]);
+    for (int64_t k = 0; k < size; k++) y[k] = (x[k] - mean) * scale * a.weight[k] + a.bias[k];
+}
+
+/* y = x wᵀ + b, rectified if relu: x [rows, K], w [N, K], y [rows, N]. The bias may be NULL. */
+void linear(
+    int64_t threads, int64_t rows, int64_t K, int64_t N, int64_t relu, const float *x, const float *w,
+    const float *bias, float *y
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < rows; row += LANES) {
+        const int64_t some = rows - row < LANES ? rows - row : LANES;
+        vec in[K], out[N];
+        gather(in, x + row * K, some, K);
+        if (relu) product(out, in, (affine){w, bias}, K, N, false, true);
+        else product(out, in, (affine){w, bias}, K, N, false, false);
+        scatter(y + row * N, out, some, N);
+    }
+}
+
+/* y = LN(x) wᵀ: x [rows, K], w [N, K], y [rows, N] */
+void normalized_linear(
+    int64_t threads, int64_t rows, int64_t K, int64_t N, float eps, const float *x, const float *norm,
+    const float *norm_bias, const float *w, float *y
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < rows; row += LANES) {
+        const int64_t some = rows - row < LANES ? rows - row : LANES;
+        vec in[K], out[N];
+        gather(in, x + row * K, some, K);
+        normalize(in, in, (affine){norm, norm_bias}, eps, K);
+        product(out, in, (affine){w, 0}, K, N, false, false);
+        scatter(y + row * N, out, some, N);
+    }
+}
+
+/* z = x + y wᵀ, result = z + relu(LN(z) w1ᵀ + b1) w2ᵀ + b2: x, y, result [rows, d], w1 [ff, d], w2 [d, ff] */
+void residual_feedforward(
+    int64_t threads, int64_t rows, int64_t d, int64_t ff, float eps, const float *x, const float *y,
+    const float *w, const float *norm, const float *norm_bias, const float *w1, const float *b1, const float *w2,
+    const float *b2, float *result
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < rows; row += LANES) {
+        const int64_t some = rows - row < LANES ? rows - row : LANES;
+        vec z[d], in[d], hidden[ff];
+        gather(z, x + row * d, some, d);
+        gather(in, y + row * d, some, d);
+        product(z, in, (affine){w, 0}, d, d, true, false);
+        normalize(in, z, (affine){norm, norm_bias}, eps, d);
+        product(hidden, in, (affine){w1, b1}, d, ff, false, true);
+        product(z, hidden, (affine){w2, b2}, ff, d, true, false);
+        scatter(result + row * d, z, some, d);
+    }
+}
+
+/* y = (elu(x) + 1) / (its sum + epsilon), row by row: x has rows `stride` apart, y [rows, size] */
+void normalized_elu(
+    int64_t threads, int64_t rows, int64_t size, int64_t stride, float epsilon, const float *x, float *y
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < rows; row += LANES) {
+        const int64_t some = rows - row < LANES ? rows - row : LANES;
+        vec in[size], sum = {0};
+        gather_strided(in, x + row * stride, some, size, stride);
+        for (int64_t k = 0; k < size; k++) {
+            in[k] = choose(in[k] > 0.0f, in[k] + 1.0f, decaying(in[k]));
+            sum += in[k];
+        }
+        sum += epsilon;
+        for (int64_t k = 0; k < size; k++) in[k] /= sum;
+        scatter(y + row * size, in, some, size);
+    }
+}
+
+/* ---- the LSTM ---- */
+
+INLINE vec sigmoid(vec x) {
+    vec e = decaying(x);
+    return choose(x < 0.0f, e, (vec){0} + 1.0f) / (1.0f + e);
+}
+
+INLINE vec tanh_of(vec x) {
+    vec e = decaying(2.0f * x);
+    return (vec)((ints)((1.0f - e) / (1.0f + e)) | ((ints)x & INT32_MIN));
+}
+
+/* all bits set in the lanes of rows that go on at step t, where `reset` [T, B] is false */
+INLINE ints going_on(const bool *reset, int64_t some) {
+    ints mask = {0};
+    for (int64_t j = 0; j < some; j++) ((int32_t *)&mask)[j] = reset[j] ? 0 : -1;
+    return mask;
+}
+
+/* T steps. gates [T, B, 4 N] is the input's share of i, f, g, o, weight [4 N, N]; h [T, B, N] are the outputs.
+ * For backward, or NULL: hs [T, B, N], the output before each step, and for each block of LANES rows and each step
+ * a panel of i, f, g, o, c before and tanh(c) after, all after the resets. */
+void lstm_forward(
+    int64_t threads, int64_t T, int64_t B, int64_t N, const float *gates, const float *weight, const float *h0,
+    const float *c0, const bool *reset, float *h, float *c_last, float *hs, vec *kept
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < B; row += LANES) {
+        const int64_t some = B - row < LANES ? B - row : LANES;
+        vec now[N], c[N], one_step[6 * N];
+        gather(now, h0 + row * N, some, N);
+        gather(c, c0 + row * N, some, N);
+        for (int64_t t = 0; t < T; t++) {
+            const int64_t at = t * B + row;
+            const ints alive = going_on(reset + at, some);
+            vec *a = kept ? kept + (row / LANES * T + t) * 6 * N : one_step;
+            for (int64_t n = 0; n < N; n++) {
+                now[n] = (vec)(alive & (ints)now[n]);
+                c[n] = (vec)(alive & (ints)c[n]);
+            }
+            if (hs) scatter(hs + at * N, now, some, N);
+            gather(a, gates + at * 4 * N, some, 4 * N);
+            product(a, now, (affine){weight, 0}, N, 4 * N, true, false);
+            for (int64_t n = 0; n < N; n++) {
+                vec i = sigmoid(a[n]), f = sigmoid(a[N + n]), g = tanh_of(a[2 * N + n]), o = sigmoid(a[3 * N + n]);
+                a[n] = i, a[N + n] = f, a[2 * N + n] = g, a[3 * N + n] = o, a[4 * N + n] = c[n];
+                c[n] = f * c[n] + i * g;
+                a[5 * N + n] = tanh_of(c[n]);
+                now[n] = o * a[5 * N + n];
+            }
+            scatter(h + at * N, now, some, N);
+        }
+        scatter(c_last + row * N, c, some, N);
+    }
+}
+
+/* weight_T [N, 4 N]. The gradients dy of h and dc_last may be NULL, meaning zeros. */
+void lstm_backward(
+    int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *kept,
+    const float *dy, const float *dc_last, float *dgates, float *dh0, float *dc0
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < B; row += LANES) {
+        const int64_t some = B - row < LANES ? B - row : LANES;
+        vec dh[N], dc[N], from_y[N], d[4 * N];
+        memset(dh, 0, sizeof dh), memset(dc, 0, sizeof dc), memset(from_y, 0, sizeof from_y);
+        if (dc_last) gather(dc, dc_last + row * N, some, N);
+        for (int64_t t = T - 1; t >= 0; t--) {
+            const int64_t at = t * B + row;
+            const ints alive = going_on(reset + at, some);
+            const vec *a = kept + (row / LANES * T + t) * 6 * N;
+            if (dy) gather(from_y, dy + at * N, some, N);
+            for (int64_t n = 0; n < N; n++) {
+                vec i = a[n], f = a[N + n], g = a[2 * N + n], o = a[3 * N + n], c = a[4 * N + n], y = a[5 * N + n];
+                dh[n] += from_y[n];
+                dc[n] += dh[n] * o * (1.0f - y * y);
+                d[n] = dc[n] * g * i * (1.0f - i);
+                d[N + n] = dc[n] * c * f * (1.0f - f);
+                d[2 * N + n] = dc[n] * i * (1.0f - g * g);
+                d[3 * N + n] = dh[n] * y * o * (1.0f - o);
+                dc[n] = (vec)(alive & (ints)(dc[n] * f));
+            }
+            scatter(dgates + at * 4 * N, d, some, 4 * N);
+            product(dh, d, (affine){weight_T, 0}, 4 * N, N, false, false);
+            for (int64_t n = 0; n < N; n++) dh[n] = (vec)(alive & (ints)dh[n]);
+        }
+        scatter(dh0 + row * N, dh, some, N);
+        scatter(dc0 + row * N, dc, some, N);
+    }
+}

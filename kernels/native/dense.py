@@ -1,0 +1,99 @@
+"""What stands before and after a memory when an actor steps it: one call of `dense.c` for each.
+
+A step of few rows takes torch's operators longer to call than to compute. These functions of tensors
+`[..., size]` have no gradients; `takes` says where they can be used. They equal torch's to rounding.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import compiling
+
+MAX_WIDTH = 4096
+"""Most numbers of a row: a few of them for each of 16 rows lie on the stack."""
+
+
+def takes(x: Tensor, weights: Sequence[Tensor | None] = ()) -> bool:
+    """Return whether these functions can compute with x and weights here: float32 on a CPU, no gradients."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+        return False
+    for w in weights:
+        if w is not None and not (w.dtype is torch.float32 and w.is_cpu and w.is_contiguous()):
+            return False
+    right = type(x) is Tensor and x.is_cpu and x.dtype is torch.float32 and x.shape[-1] <= MAX_WIDTH
+    return right and compiling.problem("dense.c", "LANES=8") is None
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
+    """Compute `x weightᵀ + bias`, rectified if `relu`: x `[..., K]`, weight `[N, K]` -> `[..., N]`."""
+    N, K = weight.shape
+    x, y = _rows("linear", x, K), x.new_empty((*x.shape[:-1], N))
+    rows = x.numel() // K
+    call("linear", rows, N * K, (rows, K, N, int(relu)), x, weight, bias, y)
+    return y
+
+
+def normalized_linear(x: Tensor, eps: float, norm: Tensor, norm_bias: Tensor, weight: Tensor) -> Tensor:
+    """Compute `LN(x) weightᵀ`, LN with weight norm: x `[..., K]`, weight `[N, K]` -> `[..., N]`."""
+    N, K = weight.shape
+    x, y = _rows("normalized_linear", x, K), x.new_empty((*x.shape[:-1], N))
+    rows = x.numel() // K
+    call("normalized_linear", rows, N * K, (rows, K, N, eps), x, norm, norm_bias, weight, y)
+    return y
+
+
+def residual_feedforward(x: Tensor, y: Tensor, eps: float, out: Tensor, *weights: Tensor) -> Tensor:
+    """Compute `z = x + y outᵀ`, then `z + relu(LN(z) w1ᵀ + b1) w2ᵀ + b2`: x, y and the result `[..., d]`.
+
+    `weights`: weight and bias of LN, w1 `[ff, d]`, b1, w2 `[d, ff]`, b2.
+    """
+    ff, d = weights[2].shape
+    x, y, result = _rows("residual_feedforward", x, d), y.contiguous(), x.new_empty(x.shape)
+    rows = x.numel() // d
+    call("residual_feedforward", rows, d * (d + 2 * ff), (rows, d, ff, eps), x, y, out, *weights, result)
+    return result
+
+
+def normalized_elu(x: Tensor, epsilon: float) -> Tensor:
+    """Compute `(elu(x) + 1) / (its sum over the last dimension + epsilon)`."""
+    y, flat = x.new_empty(x.shape), x.flatten(0, -2)
+    rows, size = flat.shape
+    if flat.stride(1) != 1:
+        flat = flat.contiguous()
+    call("normalized_elu", rows, size, (rows, size, flat.stride(0), epsilon), flat, y)
+    return y
+
+
+def _rows(name: str, x: Tensor, size: int) -> Tensor:
+    if x.shape[-1] != size:
+        raise ValueError(f"{name}: x is {list(x.shape)}; give rows of {size}")
+    return x.contiguous()
+
+
+def lanes(rows: int) -> int:
+    """Return how many rows C computes at a time: 8 take half the time of 16."""
+    return 8 if (rows - 1) % 16 < 8 else 16
+
+
+def call(name: str, rows: int, work: int, numbers: tuple[int | float, ...], *tensors: Tensor | None) -> None:
+    """Call a function of `dense.c` for rows of a batch that take `work` multiplications each."""
+    width = lanes(rows)
+    threads = min(torch.get_num_threads(), -(-rows // width)) if rows * work > 1 << 20 else 1
+    function = _function(name, width, tuple(map(type, numbers)), len(tensors))
+    function(threads, *numbers, *compiling.addresses(*tensors))
+
+
+@functools.cache
+def _function(name: str, width: int, numbers: tuple[type, ...], tensors: int) -> Any:
+    function = getattr(compiling.library("dense.c", f"LANES={width}"), name)
+    kinds = (ctypes.c_float if number is float else ctypes.c_int64 for number in numbers)
+    function.argtypes = [ctypes.c_int64, *kinds, *[ctypes.c_void_p] * tensors]
+    function.restype = None
+    return function

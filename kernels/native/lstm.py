@@ -1,0 +1,113 @@
+"""The LSTM in C for CPUs: whole unrolls, forward and backward, by `dense.c`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..precision import without_autocast
+from ..pytorch.stepwise import wants_gradient
+from . import compiling, dense
+
+
+def problem(inputs: tuple[Tensor, ...]) -> str | None:
+    """Return why C cannot take these inputs, which passed `Shapes.check`; None if it can."""
+    gates, weight, *_ = inputs
+    if gates.device.type != "cpu":
+        return f"the C kernels need CPU tensors, not {gates.device.type} ones"
+    if gates.dtype is not torch.float32:
+        return f"the C kernels compute in float32, not {gates.dtype}"
+    if weight.shape[0] > dense.MAX_WIDTH:
+        return f"the C kernels take up to {dense.MAX_WIDTH // 4} units, not {weight.shape[1]}"
+    return _cannot_build()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _cannot_build() -> str | None:
+    return compiling.problem("dense.c", "LANES=8")
+
+
+def lstm(
+    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Equals `reference.lstm` to rounding."""
+    inputs = (gates, weight, h0, c0)
+    if wants_gradient(*inputs) or torch.compiler.is_compiling():
+        h, c_T, *_ = _forward(*inputs, reset, wants_gradient(*inputs))
+    else:
+        h, c_T = h0.new_empty((*gates.shape[:2], *h0.shape[1:])), c0.new_empty(c0.shape)
+        _run(*inputs, reset, h, c_T, None, None)
+    return h, h[-1], c_T
+
+
+def _run(
+    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, *outputs: Tensor | None
+) -> None:
+    """Fill outputs: h, c after the last step and, unless None, what backward needs."""
+    inputs = (x.contiguous() for x in (gates, weight, h0, c0, reset))
+    T, (B, N) = len(gates), h0.shape
+    dense.call("lstm_forward", B, 4 * N * N * T, (T, B, N), *inputs, *outputs)
+
+
+@torch.library.custom_op("deltabeast::lstm_forward_c", mutates_args=())
+def _forward(
+    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return h, c after the last step, and for backward h before each step and what C keeps, empty unless `keep`."""
+    outputs = _forward_fake(gates, weight, h0, c0, reset, keep)
+    _run(gates, weight, h0, c0, reset, *outputs)
+    return outputs
+
+
+@_forward.register_fake
+def _forward_fake(
+    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    T, (B, N) = len(gates), h0.shape
+    lanes = dense.lanes(B)
+    rows = (B + lanes - 1) // lanes * lanes
+    hs, kept = h0.new_empty((T, B, N) if keep else 0), h0.new_empty((rows, T, 6, N) if keep else 0)
+    return h0.new_empty(T, B, N), c0.new_empty(B, N), hs, kept
+
+
+@torch.library.custom_op("deltabeast::lstm_backward_c", mutates_args=())
+def _backward(
+    weight: Tensor, reset: Tensor, kept: Tensor, dy: Tensor | None, dc_T: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return gradients of gates, h0 and c0."""
+    grads = _backward_fake(weight, reset, kept, dy, dc_T)
+    T, B = reset.shape
+    dy, dc_T = (None if x is None else x.contiguous() for x in (dy, dc_T))
+    inputs = (weight.mT.contiguous(), reset.contiguous(), kept, dy, dc_T)
+    N = weight.shape[1]
+    dense.call("lstm_backward", B, 4 * N * N * T, (T, B, N), *inputs, *grads)
+    return grads
+
+
+@_backward.register_fake
+def _backward_fake(
+    weight: Tensor, reset: Tensor, kept: Tensor, dy: Tensor | None, dc_T: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    (T, B), N = reset.shape, weight.shape[1]
+    return kept.new_empty(T, B, 4 * N), kept.new_empty(B, N), kept.new_empty(B, N)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    _, weight, _, _, reset, _ = inputs
+    _, _, hs, kept = output
+    ctx.save_for_backward(weight, reset, hs, kept)
+
+
+@without_autocast
+def _differentiate(
+    ctx: Any, dy: Tensor | None, dc_T: Tensor | None, *_: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    weight, reset, hs, kept = ctx.saved_tensors
+    dgates, dh0, dc0 = _backward(weight, reset, kept, dy, dc_T)
+    return dgates, dgates.flatten(0, 1).mT @ hs.flatten(0, 1), dh0, dc0, None, None
+
+
+_forward.register_autograd(_differentiate, setup_context=_save)
