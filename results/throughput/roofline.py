@@ -307,6 +307,20 @@ def show(result: dict) -> None:
         )
 
 
+def summarise(results: list[dict]) -> None:
+    """Print, in us a frame: bound and time of what multiplies, the rest, their sum, the whole stem."""
+    print("\n## In short\n")
+    print("| stem | precision | frames | products' bound | products | the rest | sum | whole stem |")
+    print("|---|---|---|---|---|---|---|---|")
+    for result in results:
+        products = [row for row in result["operations"] if row["gflops"]]
+        bound = sum(row["share_of_best"] * row["microseconds_per_frame"] for row in products)
+        took = sum(row["microseconds_per_frame"] for row in products)
+        total, whole = (sum(result[key].values()) for key in ("sum", "whole"))
+        numbers = " | ".join(f"{x:,.0f}" for x in (bound, took, total - took, total, whole))
+        print(f"| {result['stem']} | {result['precision']} | {result['frames']} | {numbers} |")
+
+
 def main() -> None:
     prepare_process(1)
     dtypes = [torch.float32, *([torch.bfloat16] if torch.cpu._is_avx512_bf16_supported() else [])]
@@ -316,6 +330,7 @@ def main() -> None:
             for N in (ACTING, LEARNING):
                 results.append(measure(stem, dtype, N))
                 show(results[-1])
+    summarise(results)
     content = {"hardware": hardware(), "versions": versions(), "threads": 1, "results": results}
     Path(__file__).with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
 
