@@ -55,7 +55,7 @@ def _run(
 def _forward(
     gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return h, c after the last step and, empty unless `keep`, the earlier h and what else backward needs."""
+    """Return h, c after the last step and, empty unless `keep`, the earlier h and what backward needs."""
     outputs = _forward_fake(gates, weight, h0, c0, reset, keep)
     _run(gates, weight, h0, c0, reset, *outputs)
     return outputs
