@@ -280,7 +280,7 @@ MUTANTS = [
     ("cores/shell.py", "part.clone() if part.is_inference() else part", "part"),
     ("cores/features.py", "_EPSILON = 1e-5", "_EPSILON = 1e-2"),
     ("cores/delta_rnn.py", "v, recurrent_k, recurrent_v,", "recurrent_k, v, recurrent_v,"),
-    ("cores/rdn.py", "(beta + (before", "(beta - (before"),
+    ("cores/rdn.py", "squeeze(-1) + seen", "squeeze(-1) - seen"),
     ("cores/rdn.py", "* h**-0.5", ""),
     ("cores/lstm.py", "y, h, c = lstm(", "y, c, h = lstm("),
     ("cores/base.py", "        check_not_empty(x)\n", ""),
