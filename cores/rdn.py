@@ -40,9 +40,10 @@ class RecurrentDeltaMemory(FastWeights):
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         # The rule does not return the strengths it used; they follow from its outputs.
         before = torch.cat((trace.before[-1].unsqueeze(0), trace.y[:-1]))
-        before = before.masked_fill(trace.reset[:, :, None, None], 0)
-        beta = trace.emitted[-1].squeeze(-1)
-        return {"write_strength": (beta + (before.tanh() * self.rb).sum(-1)).sigmoid()}
+        # tanh(y) = 2 sigmoid(2 y) - 1, several times faster on CPUs; after a reset it is zero.
+        seen = ((2 * before).sigmoid() * self.rb).sum(-1) * 2 - self.rb.sum(-1)
+        seen = seen.masked_fill(trace.reset.unsqueeze(-1), 0)
+        return {"write_strength": (trace.emitted[-1].squeeze(-1) + seen).sigmoid()}
 
 
 @register("rdn")

@@ -58,7 +58,7 @@ def library(source: str, define: str) -> ctypes.CDLL:
 
 
 def addresses(*xs: Tensor | None) -> list[int | None]:
-    """Make arguments for a library's function with `argtypes`: None, which is NULL, for an empty tensor, too."""
+    """Make arguments for a function with `argtypes`; None, which is NULL, for an empty tensor, too."""
     return [x.data_ptr() if x is not None and x.numel() else None for x in xs]
 
 

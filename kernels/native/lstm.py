@@ -51,11 +51,11 @@ def _run(
     dense.call("lstm_forward", B, 4 * N * N * T, (T, B, N), *inputs, *outputs)
 
 
-@torch.library.custom_op("deltabeast::lstm_forward_c", mutates_args=())
+@torch.library.custom_op("deltabeast::native_lstm_forward", mutates_args=())
 def _forward(
     gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return h, c after the last step, and for backward h before each step and what C keeps, empty unless `keep`."""
+    """Return h, c after the last step and, empty unless `keep`, the earlier h and what backward needs."""
     outputs = _forward_fake(gates, weight, h0, c0, reset, keep)
     _run(gates, weight, h0, c0, reset, *outputs)
     return outputs
@@ -72,7 +72,7 @@ def _forward_fake(
     return h0.new_empty(T, B, N), c0.new_empty(B, N), hs, kept
 
 
-@torch.library.custom_op("deltabeast::lstm_backward_c", mutates_args=())
+@torch.library.custom_op("deltabeast::native_lstm_backward", mutates_args=())
 def _backward(
     weight: Tensor, reset: Tensor, kept: Tensor, dy: Tensor | None, dc_T: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:

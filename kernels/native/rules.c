@@ -188,6 +188,13 @@ INLINE void transpose(vec *to, const vec *from) {
     EACH(i) for (int j = 0; j < N; j++) transpose_block(to + j * LANES * N + i, from + i * LANES * N + j);
 }
 
+/* entry j is the sum of the numbers in a_j; a is overwritten */
+INLINE vec sums(vec *a) {
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; j++) a[j] = INTERLEAVE(a[j], a[j + half], 0) + INTERLEAVE(a[j], a[j + half], 8);
+    return a[0];
+}
+
 /* ---- the rules ----
  * q, k, v and the like are [T, B, H, size] with strides in numbers, the last dimension dense; all else is dense.
  * Heads are shared among threads, in the order of h: those with the same slow weights follow each other. */
@@ -240,24 +247,58 @@ INLINE void delta_step(
     write_and_contract(y, q, W_T, k, u, K);
 }
 
+/* The only step of an unroll, from W to W_last as they lie: transposing both would take longer than the step.
+ * y = W q + (k·q) u equals a read after the write of u, which is v without beta. */
+INLINE void only_step(
+    vec *y, const float *W, float *W_last, bool fresh, const vec *q, const vec *k, const vec *v, const float *beta,
+    const span *s
+) {
+    const float match = dot(k, q);
+    row u, now;
+    EACH(i) {
+        vec with_k[LANES], with_q[LANES];
+        for (int64_t j = 0; j < LANES; j++) {
+            const int64_t at = i * LANES + j;
+            zero(now);
+            if (at < s->V && !fresh) load(now, W + at * s->K, s->K);
+            with_k[j] = now[0] * k[0], with_q[j] = now[0] * q[0];
+            for (int c = 1; c < N; c++) with_k[j] += now[c] * k[c], with_q[j] += now[c] * q[c];
+        }
+        u[i] = v[i];
+        if (beta) u[i] = *beta * (v[i] - sums(with_k));
+        y[i] = sums(with_q) + match * u[i];
+    }
+    for (int64_t j = 0; j < s->V; j++) {
+        zero(now);
+        if (!fresh) load(now, W + j * s->K, s->K);
+        EACH(i) now[i] += entries(u)[j] * k[i];
+        store(W_last + j * s->K, now, s->K);
+    }
+}
+
 /* The sum rule if beta.at is NULL. error may be NULL: then it is not stored. */
 void delta_forward(
     const span *s, strided q, strided k, strided v, strided beta, const float *W, float *y, float *W_last,
     float *error
 ) {
+    const bool alone = s->T == 1 && !error;
 #pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
     for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+        const float *from = W + first * s->V * s->K;
+        float *to = W_last + first * s->V * s->K;
         matrix now;
-        load_transposed(now, W + first * s->V * s->K, s);
+        if (!alone) load_transposed(now, from, s);
         for (int64_t t = 0; t < s->T; t++) {
             const int64_t at = flat(s, t, b, h);
             row q_row, k_row, v_row, y_row, error_row;
-            if (fresh(s, t, b)) clear(now);
+            if (fresh(s, t, b) && !alone) clear(now);
             load(q_row, of(q, t, b, h), s->K);
             load(k_row, of(k, t, b, h), s->K);
             load(v_row, of(v, t, b, h), s->V);
-            if (beta.at) {
+            if (alone) {
+                only_step(y_row, from, to, fresh(s, t, b), q_row, k_row, v_row, of(beta, t, b, h), s);
+            } else if (beta.at) {
                 delta_step(y_row, error_row, now, q_row, k_row, v_row, *of(beta, t, b, h), s->K);
                 if (error) store(error + at * s->V, error_row, s->V);
             } else {
@@ -265,7 +306,7 @@ void delta_forward(
             }
             store(y + at * s->V, y_row, s->V);
         }
-        store_transposed(W_last + first * s->V * s->K, now, s);
+        if (!alone) store_transposed(to, now, s);
     }
 }
 
@@ -339,12 +380,15 @@ void delta_rnn_forward(
     const span *s, strided z, strided k, strided v, strided beta, const float *R, const float *y0, float *y,
     float *R_last, float *error, float *p
 ) {
+    const bool alone = s->T == 1 && !error;
 #pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
     for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
         matrix now;
         row p_row, k_row, v_row, z_row, y_row, error_row;
-        load_transposed(now, R + first * s->V * s->K, s);
+        const float *from = R + first * s->V * s->K;
+        float *to = R_last + first * s->V * s->K;
+        if (!alone) load_transposed(now, from, s);
         load(p_row, y0 + first * s->V, s->V);
         for (int64_t t = 0; t < s->T; t++) {
             const int64_t at = flat(s, t, b, h);
@@ -353,7 +397,8 @@ void delta_rnn_forward(
             load(k_row, of(k, t, b, h), s->K);
             load(v_row, of(v, t, b, h), s->V);
             load(z_row, of(z, t, b, h), s->V);
-            delta_step(y_row, error_row, now, p_row, k_row, v_row, *of(beta, t, b, h), s->K);
+            if (alone) only_step(y_row, from, to, fresh(s, t, b), p_row, k_row, v_row, of(beta, t, b, h), s);
+            else delta_step(y_row, error_row, now, p_row, k_row, v_row, *of(beta, t, b, h), s->K);
             EACH(i) y_row[i] += z_row[i];
             store(y + at * s->V, y_row, s->V);
             if (error) {
@@ -362,7 +407,7 @@ void delta_rnn_forward(
             }
             memcpy(p_row, y_row, sizeof p_row);
         }
-        store_transposed(R_last + first * s->V * s->K, now, s);
+        if (!alone) store_transposed(to, now, s);
     }
 }
 
@@ -473,6 +518,7 @@ void recurrent_delta_forward(
     const float *rb, const float *W, const float *y0, float *y, float *W_last, float *g, float *q_used,
     float *k_used, float *beta_used, float *error
 ) {
+    const bool alone = s->T == 1 && !error;
 #pragma omp parallel num_threads(s->threads) if (s->threads > 1)
     {
         recurrent R;
@@ -483,7 +529,9 @@ void recurrent_delta_forward(
             matrix now;
             row q_row, k_row, v_row, y_row, g_row, error_row;
             if (loaded != h) load_recurrent(&R, Rq, Rk, Rv, rb, h, s), loaded = h;
-            load_transposed(now, W + first * s->V * s->K, s);
+            const float *from = W + first * s->V * s->K;
+            float *to = W_last + first * s->V * s->K;
+            if (!alone) load_transposed(now, from, s);
             load(y_row, y0 + first * s->V, s->V);
             for (int64_t t = 0; t < s->T; t++) {
                 const int64_t at = flat(s, t, b, h);
@@ -498,7 +546,8 @@ void recurrent_delta_forward(
                 softmax(q_row, s->K);
                 softmax(k_row, s->K);
                 const float strength = sigmoid(*of(beta, t, b, h) + dot(g_row, R.beta));
-                delta_step(y_row, error_row, now, q_row, k_row, v_row, strength, s->K);
+                if (alone) only_step(y_row, from, to, fresh(s, t, b), q_row, k_row, v_row, &strength, s);
+                else delta_step(y_row, error_row, now, q_row, k_row, v_row, strength, s->K);
                 store(y + at * s->V, y_row, s->V);
                 if (g) {
                     store(g + at * s->V, g_row, s->V);
@@ -508,7 +557,7 @@ void recurrent_delta_forward(
                     beta_used[at] = strength;
                 }
             }
-            store_transposed(W_last + first * s->V * s->K, now, s);
+            if (!alone) store_transposed(to, now, s);
         }
     }
 }

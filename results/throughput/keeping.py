@@ -21,7 +21,7 @@ from deltabeast.launch.processes.machine import prepare_process
 
 ROUNDS = 7
 SHAPES = {"residual": (4, 84, 84), "nature": (4, 84, 84), "small": (3, 7, 7), "mlp": (64,)}
-SIZES = [(1, 20), (2, 20), (4, 20), (8, 20), (16, 20), (4, 50), (16, 50), (32, 50)]
+SIZES = [(1, 20), (2, 20), (4, 20), (8, 20), (16, 20), (4, 50), (16, 50)]
 
 
 class Images(VectorEnv):

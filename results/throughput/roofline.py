@@ -164,14 +164,12 @@ def scale(N, dtype, channels, size):
 
 def pool(N, dtype, channels, size):
     x = numbers(dtype, N, channels, size, size)
-    y, r = images.pool_relu(x)
-    which = torch.empty_like(y, dtype=torch.uint8)
-    images.pool_relu_into(x, y, r, which)
-    kept = [] if N == ACTING else [which]
+    y, r, which = images._pool_relu_in_c(x, True)
+    keeps = N != ACTING
     return {
-        "forward": Work(lambda: images.pool_relu_into(x, y, r, *kept), [x, y, r, *kept]),
+        "forward": Work(lambda: images._pool_relu_in_c(x, keeps), [x, y, r, *([which] if keeps else [])]),
         "input gradient": Work(
-            lambda: images.pool_relu_backward(y, r, r, which, size, size), [y, r, r, which, x]
+            lambda: images._pool_relu_backward(y, r, r, which, size, size), [y, r, r, which, x]
         ),
     }
 
@@ -188,7 +186,7 @@ def add_relu(N, dtype, channels, size):
     a, b = (numbers(dtype, N, channels, size, size) for _ in range(2))
     return {
         "forward": Work(lambda: images.add_relu(a, b), [a, b, a, b]),
-        "input gradient": Work(lambda: images.add_relu_backward(a, b, b), [a, b, b, a]),
+        "input gradient": Work(lambda: images._add_relu_backward(a, b, b), [a, b, b, a]),
     }
 
 

@@ -1,4 +1,4 @@
-"""Trunk features that an actor keeps for its learner: the same update as one that computes everything anew."""
+"""Trunk features kept by an actor for its learner: the same update as if they were computed anew."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_training_with_kept_features_is_training(
 
 
 def _learned(row: dict[str, str]) -> dict[str, float]:
-    names = ("total_loss", "policy_loss", "baseline_loss", "entropy", "grad_norm", "policy_lag", "game_return")
+    names = ("total_loss", "policy_loss", "baseline_loss", "entropy", "grad_norm", "policy_lag")
     return {name: float(row[name]) for name in names if row[name]}
 
 
