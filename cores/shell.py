@@ -82,7 +82,9 @@ class FastWeights(nn.Module, ABC):
     def forward(self, emitted: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
         """slow_net(x) `[T, B, H sum(sizes)]` -> y `[T, B, d]` and the trace, with the state after."""
         # Fast weights keep their precision under autocast, and kernels keep out of it.
-        emitted = emitted.to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
+        if emitted.dtype is not state[0].dtype:
+            emitted = emitted.to(state[0].dtype)
+        emitted = emitted.unflatten(-1, (self.num_heads, -1))
         parts = torch.split_with_sizes(emitted, self.sizes, -1)
         y, next_state = self.unroll(parts, state, reset)
         return y.flatten(-2), MemoryTrace(parts, state, next_state, y, reset)
@@ -113,26 +115,15 @@ class Layer(nn.Module):
         self.ff = nn.Sequential(nn.Linear(hidden_size, ff_size), nn.ReLU(), nn.Linear(ff_size, hidden_size))
 
     def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
-        y, trace = self.memory(self.enter(x), state, reset)
-        return self.leave(x, y), trace
-
-    def enter(self, x: Tensor) -> Tensor:
-        """Compute what the slow net emits: x `[T, B, d]` -> `[T, B, H sum(sizes)]`."""
-        norm, slow_net = self.norm, self.memory.slow_net
-        weights = _weights(norm, slow_net)
+        modules: Any = self._modules.values()
+        norm, memory, out, ff_norm, ff = modules
+        weights = _weights(norm, memory.slow_net, out, ff_norm, *ff._modules.values())
         if weights and dense.takes(x, weights):
-            return dense.normalized_linear(x, norm.eps, *weights[:3])
-        return slow_net(norm(x))
-
-    def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add what the memory read, y, and the feedforward sub-layer to x, all `[T, B, d]`."""
-        out, norm, ff = self.out, self.ff_norm, self.ff
-        weights = _weights(out, norm, *ff._modules.values())
-        if weights and dense.takes(x, weights):
-            out_weight, _, *others = weights
-            return dense.residual_feedforward(x, y, norm.eps, out_weight, *others)
+            y, trace = memory(dense.normalized_linear(x, norm.eps, *weights[:4]), state, reset)
+            return dense.residual_feedforward(x, y, ff_norm.eps, *weights[4:]), trace
+        y, trace = memory(memory.slow_net(norm(x)), state, reset)
         x = x + out(y)
-        return x + ff(norm(x))
+        return x + ff(ff_norm(x)), trace
 
 
 _PLAIN = (nn.Linear, nn.LayerNorm, nn.ReLU)

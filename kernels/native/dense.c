@@ -155,10 +155,10 @@ void linear(
     }
 }
 
-/* y = LN(x) wᵀ: x [rows, K], w [N, K], y [rows, N] */
+/* y = LN(x) wᵀ + b: x [rows, K], w [N, K], y [rows, N] */
 void normalized_linear(
     int64_t threads, int64_t rows, int64_t K, int64_t N, float eps, const float *x, const float *norm,
-    const float *norm_bias, const float *w, float *y
+    const float *norm_bias, const float *w, const float *bias, float *y
 ) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row += LANES) {
@@ -166,16 +166,16 @@ void normalized_linear(
         vec in[K], out[N];
         gather(in, x + row * K, some, K);
         normalize(in, in, (affine){norm, norm_bias}, eps, K);
-        product(out, in, (affine){w, 0}, K, N, false, false);
+        product(out, in, (affine){w, bias}, K, N, false, false);
         scatter(y + row * N, out, some, N);
     }
 }
 
-/* z = x + y wᵀ, result = z + relu(LN(z) w1ᵀ + b1) w2ᵀ + b2: x, y, result [rows, d], w1 [ff, d], w2 [d, ff] */
+/* z = x + y w0ᵀ + b0, result = z + relu(LN(z) w1ᵀ + b1) w2ᵀ + b2: x, y, result [rows, d], w1 [ff, d], w2 [d, ff] */
 void residual_feedforward(
     int64_t threads, int64_t rows, int64_t d, int64_t ff, float eps, const float *x, const float *y,
-    const float *w, const float *norm, const float *norm_bias, const float *w1, const float *b1, const float *w2,
-    const float *b2, float *result
+    const float *w0, const float *b0, const float *norm, const float *norm_bias, const float *w1, const float *b1,
+    const float *w2, const float *b2, float *result
 ) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row += LANES) {
@@ -183,7 +183,7 @@ void residual_feedforward(
         vec z[d], in[d], hidden[ff];
         gather(z, x + row * d, some, d);
         gather(in, y + row * d, some, d);
-        product(z, in, (affine){w, 0}, d, d, true, false);
+        product(z, in, (affine){w0, b0}, d, d, true, false);
         normalize(in, z, (affine){norm, norm_bias}, eps, d);
         product(hidden, in, (affine){w1, b1}, d, ff, false, true);
         product(z, hidden, (affine){w2, b2}, ff, d, true, false);

@@ -40,24 +40,29 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = F
     return y
 
 
-def normalized_linear(x: Tensor, eps: float, norm: Tensor, norm_bias: Tensor, weight: Tensor) -> Tensor:
-    """Compute `LN(x) weightᵀ`, LN with weight norm: x `[..., K]`, weight `[N, K]` -> `[..., N]`."""
+def normalized_linear(
+    x: Tensor, eps: float, norm: Tensor, norm_bias: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """Compute `LN(x) weightᵀ + bias`, LN with weight norm: x `[..., K]`, weight `[N, K]` -> `[..., N]`."""
     N, K = weight.shape
     x, y = _rows("normalized_linear", x, K), x.new_empty((*x.shape[:-1], N))
     rows = x.numel() // K
-    call("normalized_linear", rows, N * K, (rows, K, N, eps), x, norm, norm_bias, weight, y)
+    call("normalized_linear", rows, N * K, (rows, K, N, eps), x, norm, norm_bias, weight, bias, y)
     return y
 
 
-def residual_feedforward(x: Tensor, y: Tensor, eps: float, out: Tensor, *weights: Tensor) -> Tensor:
-    """Compute `z = x + y outᵀ`, then `z + relu(LN(z) w1ᵀ + b1) w2ᵀ + b2`: x, y and the result `[..., d]`.
+def residual_feedforward(x: Tensor, y: Tensor, eps: float, *weights: Tensor | None) -> Tensor:
+    """Compute `z = x + y w0ᵀ + b0`, then `z + relu(LN(z) w1ᵀ + b1) w2ᵀ + b2`: x, y and the result `[..., d]`.
 
-    `weights`: weight and bias of LN, w1 `[ff, d]`, b1, w2 `[d, ff]`, b2.
+    `weights`: w0 `[d, d]`, b0, weight and bias of LN, w1 `[ff, d]`, b1, w2 `[d, ff]`, b2; of products' biases
+    each may be None.
     """
-    ff, d = weights[2].shape
+    w1 = weights[4]
+    assert w1 is not None
+    ff, d = w1.shape
     x, y, result = _rows("residual_feedforward", x, d), y.contiguous(), x.new_empty(x.shape)
     rows = x.numel() // d
-    call("residual_feedforward", rows, d * (d + 2 * ff), (rows, d, ff, eps), x, y, out, *weights, result)
+    call("residual_feedforward", rows, d * (d + 2 * ff), (rows, d, ff, eps), x, y, *weights, result)
     return result
 
 
@@ -86,14 +91,15 @@ def call(name: str, rows: int, work: int, numbers: tuple[int | float, ...], *ten
     """Call a function of `dense.c` for rows of a batch that take `work` multiplications each."""
     width = lanes(rows)
     threads = min(torch.get_num_threads(), -(-rows // width)) if rows * work > 1 << 20 else 1
-    function = _function(name, width, tuple(map(type, numbers)), len(tensors))
+    function = _function(name, width, isinstance(numbers[-1], float), len(numbers), len(tensors))
     function(threads, *numbers, *compiling.addresses(*tensors))
 
 
 @functools.cache
-def _function(name: str, width: int, numbers: tuple[type, ...], tensors: int) -> Any:
+def _function(name: str, width: int, fraction: bool, numbers: int, tensors: int) -> Any:
+    """`fraction`: the last number is none of the whole ones."""
     function = getattr(compiling.library("dense.c", f"LANES={width}"), name)
-    kinds = (ctypes.c_float if number is float else ctypes.c_int64 for number in numbers)
-    function.argtypes = [ctypes.c_int64, *kinds, *[ctypes.c_void_p] * tensors]
+    last = ctypes.c_float if fraction else ctypes.c_int64
+    function.argtypes = [*[ctypes.c_int64] * numbers, last, *[ctypes.c_void_p] * tensors]
     function.restype = None
     return function

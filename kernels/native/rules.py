@@ -151,14 +151,16 @@ def _strided(x: Tensor | None) -> _Strided:
 def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
     (B, H, V, K), steps = W.shape, reset.shape[0]
     span = _Span(steps, B, H, V, K, _threads(W, steps), reset.data_ptr())
-    kinds = tuple(_Strided if type(each) is _Strided else ctypes.c_void_p for each in arguments)
-    _function(name, (max(V, K) + LANES - 1) // LANES, kinds)(span, *arguments)
+    strided = sum(type(argument) is _Strided for argument in arguments[:4])
+    _function(name, (max(V, K) + LANES - 1) // LANES, strided, len(arguments))(span, *arguments)
 
 
 @functools.cache
-def _function(name: str, blocks: int, kinds: tuple[Any, ...]) -> Any:
+def _function(name: str, blocks: int, strided: int, arguments: int) -> Any:
+    """`strided` arguments come first, addresses follow."""
     function = getattr(compiling.library("rules.c", f"N={blocks}"), name)
-    function.argtypes = [ctypes.POINTER(_Span), *kinds]
+    addresses = [ctypes.c_void_p] * (arguments - strided)
+    function.argtypes = [ctypes.POINTER(_Span), *[_Strided] * strided, *addresses]
     function.restype = None
     return function
 

@@ -53,10 +53,10 @@ def test_normalized_linear(rows: int, seed: int) -> None:
 def test_residual_feedforward(rows: int, seed: int) -> None:
     for _ in range(5):
         d, ff = integer(2, 70), integer(1, 70)
-        shapes = ((rows, d), (rows, d), (d, d), (d,), (d,), (ff, d), (ff,), (d, ff), (d,))
+        shapes = ((rows, d), (rows, d), (d, d), (d,), (d,), (d,), (ff, d), (ff,), (d, ff), (d,))
         inputs = [normal(*shape) for shape in shapes]
-        x, y, out, norm, bias, w1, b1, w2, b2 = (each.double() for each in inputs)
-        z = x + y @ out.T
+        x, y, w0, b0, norm, bias, w1, b1, w2, b2 = (each.double() for each in inputs)
+        z = x + y @ w0.T + b0
         want = z + F.linear(F.linear(F.layer_norm(z, (d,), norm, bias, 0.1), w1, b1).relu(), w2, b2)
         assert_near("z", dense.residual_feedforward(*inputs[:2], 0.1, *inputs[2:]), want, 1e-5)
 
