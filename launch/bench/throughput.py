@@ -108,7 +108,7 @@ def _measure(run: Run, engine: LocalEngine, seconds: float) -> Throughput:
     inference = _together(engine, _inference, seconds)
     learning = _together(engine, _learning, seconds)
     acting, backward = inference, learning
-    if keeps_trunk(engine.share, engine.device, engine.agent.spec.stem):
+    if keeps_trunk(engine.share, engine.device, engine.agent):
         acting = _together(engine, _acting, seconds)
         backward = _together(engine, _backward, seconds)
     core = _together(engine, _core, seconds / 3)

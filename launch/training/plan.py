@@ -23,8 +23,10 @@ from .randomness import seed_everything
 PAPER_SWEEP = "paper20"
 """The --game that stands for all games of the publication."""
 
-KEEPING_PAYS_FROM = {"residual": 1, "nature": 4}
-"""Environments of a process from which on keeping a stem's trunk features pays (results/throughput)."""
+KEEPING_STEMS = ("residual", "nature")
+KEEPING_PAYS_FROM = {None: 4, torch.bfloat16: 8}
+"""With these stems keeping trunk features pays, from so many environments of a process on, by the stem's dtype
+(None is float32): results/throughput."""
 
 
 def check(config: TrainConfig) -> None:
@@ -131,7 +133,7 @@ def _is_on(asked: str, config: TrainConfig, device: torch.device) -> bool:
     return asked != "off" and not config.deterministic and (asked == "on" or device.type == "cuda")
 
 
-def keeps_trunk(share: TrainConfig, device: torch.device, stem: str) -> bool:
+def keeps_trunk(share: TrainConfig, device: torch.device, agent: Agent) -> bool:
     """Return whether actors keep what the stem's trunk computed, so that the learner need not do it again.
 
     The learner must have the weights that acted: it takes turns with actors and learns from whole unrolls.
@@ -139,7 +141,8 @@ def keeps_trunk(share: TrainConfig, device: torch.device, stem: str) -> bool:
     """
     in_turns = device.type == "cpu" and not overlaps(share, device) and not compiles(share, device)
     whole = share.num_envs <= share.batch_size
-    return in_turns and whole and share.num_envs >= KEEPING_PAYS_FROM.get(stem, math.inf)
+    pays = agent.spec.stem in KEEPING_STEMS and share.num_envs >= KEEPING_PAYS_FROM[agent.autocast_dtype]
+    return in_turns and whole and pays
 
 
 def groups(config: TrainConfig, device: torch.device) -> int:

@@ -110,7 +110,7 @@ class LocalEngine(Engine):
             self.config.unroll_length,
             seed=actor_seed(self.config.seed, index),
             deterministic=self.config.deterministic,
-            keep_trunk=keeps_trunk(self.share, self.device, self.agent.spec.stem),
+            keep_trunk=keeps_trunk(self.share, self.device, self.agent),
         )
 
     def _make_source(self, turn: int) -> Source:

@@ -53,7 +53,7 @@ class Worker:
                 self.weights,
                 config.unroll_length,
                 seed=actor_seed(config.seed, index),
-                keep_trunk=keeps_trunk(config, self.device, agent.spec.stem),
+                keep_trunk=keeps_trunk(config, self.device, agent),
             )
         ]
         self._gradients = gradients

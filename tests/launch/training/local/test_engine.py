@@ -16,7 +16,7 @@ from training_process import (
     rows,
 )
 
-from deltabeast.agents import Agent
+from deltabeast.agents import Agent, AgentSpec
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training import plan
@@ -53,7 +53,10 @@ def test_a_gpu_has_the_environments_in_two_groups(
     [
         ("nature", 4, {}, True),
         ("nature", 3, {}, False),  # too few to pay
-        ("residual", 1, {}, True),
+        ("residual", 4, {}, True),
+        ("residual", 3, {}, False),
+        ("nature", 8, {"precision": "bf16"}, True),
+        ("nature", 7, {"precision": "bf16"}, False),
         ("small", 32, {}, False),
         ("mlp", 32, {}, False),
         ("nature", 4, {"batch_size": 8}, True),
@@ -67,9 +70,12 @@ def test_a_gpu_has_the_environments_in_two_groups(
 def test_trunk_features_are_kept_where_the_learner_has_the_same_weights_and_it_pays(
     stem: str, num_envs: int, more: dict[str, Any], wanted: bool
 ) -> None:
+    shape = {"small": (3, 5, 5), "mlp": (5,)}.get(stem, (4, 84, 84))
+    agent = Agent(AgentSpec(shape, 4, core="feedforward", stem=stem))
     config = TrainConfig(num_envs=num_envs, **{"batch_size": num_envs, **more})
-    assert plan.keeps_trunk(config, torch.device("cpu"), stem) == wanted
-    assert not plan.keeps_trunk(config, torch.device("cuda"), stem)
+    agent.autocast_dtype = torch.bfloat16 if config.precision == "bf16" else None
+    assert plan.keeps_trunk(config, torch.device("cpu"), agent) == wanted
+    assert not plan.keeps_trunk(config, torch.device("cuda"), agent)
 
 
 @pytest.mark.parametrize("more", [(), ("--num-actors", "2"), ("--batch-size", "8"), ("--bptt", "per_step")])
@@ -88,7 +94,7 @@ def test_training_with_kept_features_is_training(
     monkeypatch.setattr(Agent, "trunk_features", counted)
     run(tmp_path / "kept", *arguments)
     assert set(computed) == {4}, "only ever computed step by step"
-    monkeypatch.setattr(plan, "KEEPING_PAYS_FROM", {})
+    monkeypatch.setattr(plan, "KEEPING_STEMS", ())
     run(tmp_path / "anew", *arguments)
     assert max(computed) > 4
     kept, anew = ([_learned(row) for row in rows(tmp_path / name)] for name in ("kept", "anew"))
