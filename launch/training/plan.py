@@ -25,7 +25,7 @@ PAPER_SWEEP = "paper20"
 
 KEEPING_STEMS = ("residual", "nature")
 KEEPING_PAYS_FROM = {None: 4, torch.bfloat16: 8}
-"""With these stems keeping trunk features pays, from so many environments of a process on, by the stem's dtype
+"""With these stems keeping trunk features pays, from so many environments of a process on, by their dtype
 (None is float32): results/throughput."""
 
 
