@@ -18,7 +18,7 @@ from pathlib import Path
 from deltabeast.launch.bench.command import hardware
 from deltabeast.launch.runs.directory import versions
 
-WARM_UP, SECONDS = 6.0, 14.0
+WARM_UP, SECONDS = 4.0, 12.0
 HERE = Path(__file__).parent
 ATARI = ["--game", "pong", "--num-envs", "32", "--batch-size", "32", "--unroll-length", "50"]
 DEMO = ["--game", "kung_fu_master", "--stem", "nature", "--num-envs", "8", "--batch-size", "8"]

@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
-STAGES = ("emulation", "inference", "learning", "bound", "trained")
+STAGES = ("emulation", "inference", "learning", "acting", "backward", "bound_apart", "bound", "trained")
 print(
-    "| stem | precision | core | emulation | inference | learning | bound | trained | of the bound | core |"
+    "| stem | precision | core | emulation | inference | learning | acting, kept | backward | bound, anew "
+    "| bound | trained | of the bound | core |"
 )
-print("|---|---|---|---|---|---|---|---|---|---|")
+print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
 for path in sorted(Path(__file__).parent.glob("cpu/*.json"), reverse=True):
     stem, precision, core = path.stem.split("-")
     (result,) = json.loads(path.read_text())["results"]
