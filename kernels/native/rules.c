@@ -426,8 +426,8 @@ INLINE void replay(
         load(k_row, of(k, t, b, h), s->K);
         load(u, error + flat(s, t, b, h) * s->V, s->V);
         EACH(i) u[i] *= strength;
-        memcpy(now + size, now, size * sizeof(vec));
-        write(now + size, u, k_row, s->V);
+        for (int64_t j = 0; j < LANES * N; j++) /* u is zero past V */
+            EACH(i) now[size + j * N + i] = now[j * N + i] + entries(u)[j] * k_row[i];
     }
 }
 
