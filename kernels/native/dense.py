@@ -25,7 +25,9 @@ def takes(x: Tensor, weights: Sequence[Tensor | None] = ()) -> bool:
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
     for w in weights:
-        if w is not None and not (w.dtype is torch.float32 and w.is_cpu and w.is_contiguous()):
+        if w is None:
+            continue
+        if not (w.dtype is torch.float32 and w.is_cpu and w.is_contiguous() and w.size(0) <= MAX_WIDTH):
             return False
     right = type(x) is Tensor and x.is_cpu and x.dtype is torch.float32 and x.shape[-1] <= MAX_WIDTH
     return right and compiling.problem("dense.c", "LANES=8") is None

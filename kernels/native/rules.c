@@ -145,6 +145,21 @@ INLINE void write_and_contract(
     EACH(i) y[i] = even[i] + odd[i];
 }
 
+/* M_i += x_i a, M_i += z_i c, and y = sum of s_i M_i */
+INLINE void write_twice_and_contract(
+    vec *y, const vec *scales, vec *M, const vec *x, const vec *a, const vec *z, const vec *c, int64_t rows
+) {
+    const float *s = entries(scales), *f = entries(x), *g = entries(z);
+    row sum;
+    zero(sum);
+    for (int64_t j = 0; j < rows; j++)
+        EACH(i) {
+            vec now = M[j * N + i] + f[j] * a[i];
+            sum[i] += s[j] * (M[j * N + i] = now + g[j] * c[i]);
+        }
+    EACH(i) y[i] = sum[i];
+}
+
 /* M_i += x_i a */
 INLINE void write(vec *M, const vec *x, const vec *a, int64_t rows) {
     for (int64_t j = 0; j < rows; j++) EACH(i) M[j * N + i] += entries(x)[j] * a[i];
@@ -319,8 +334,8 @@ void delta_backward(
     for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
         matrix G, G_T, now;
-        row q_row, k_row, u, dy_row, dk_row, dv_row;
-        zero(dy_row);
+        row q_row, k_row, u, dy_row, dk_row, dv_row, late_v, late_k; /* as in delta_step_backward */
+        zero(dy_row), zero(late_v), zero(late_k);
         clear(G), clear(G_T);
         if (dW_last) {
             load_matrix(G, dW_last + first * s->V * s->K, s->V, s->K);
@@ -334,21 +349,26 @@ void delta_backward(
             load(u, beta.at ? error + at * s->V : of(v, t, b, h), s->V);
             EACH(i) u[i] *= strength;
             if (dy) load(dy_row, dy + at * s->V, s->V);
-            write_and_contract(dk_row, u, G, dy_row, q_row, s->V);
-            write_and_contract(dv_row, k_row, G_T, q_row, dy_row, s->K); /* the gradient of u */
+            if (beta.at) {
+                write_twice_and_contract(dk_row, u, G, late_v, late_k, dy_row, q_row, s->V);
+                write_twice_and_contract(dv_row, k_row, G_T, late_k, late_v, q_row, dy_row, s->K);
+            } else {
+                write_and_contract(dk_row, u, G, dy_row, q_row, s->V);
+                write_and_contract(dv_row, k_row, G_T, q_row, dy_row, s->K);
+            }
             store(dk + at * s->K, dk_row, s->K);
             if (beta.at) {
-                row error_row, minus_dv;
+                row error_row;
                 load(error_row, error + at * s->V, s->V);
                 dbeta[at] = dot(dv_row, error_row);
                 EACH(i) dv_row[i] *= strength;
-                EACH(i) minus_dv[i] = -dv_row[i];
-                write(G, minus_dv, k_row, s->V);
-                write(G_T, k_row, minus_dv, s->K);
+                EACH(i) late_v[i] = -dv_row[i];
+                EACH(i) late_k[i] = k_row[i];
             }
             store(dv + at * s->V, dv_row, s->V);
-            if (fresh(s, t, b)) clear(G), clear(G_T);
+            if (fresh(s, t, b)) clear(G), clear(G_T), zero(late_v), zero(late_k);
         }
+        write(G, late_v, late_k, s->V);
         store_matrix(dW + first * s->V * s->K, G, s->V, s->K);
 
         load_matrix(now, W + first * s->V * s->K, s->V, s->K);
@@ -426,28 +446,28 @@ INLINE void replay(
         load(k_row, of(k, t, b, h), s->K);
         load(u, error + flat(s, t, b, h) * s->V, s->V);
         EACH(i) u[i] *= strength;
-        memcpy(now + size, now, size * sizeof(vec));
-        write(now + size, u, k_row, s->V);
+        for (int64_t j = 0; j < LANES * N; j++) /* u is zero past V */
+            EACH(i) now[size + j * N + i] = now[j * N + i] + entries(u)[j] * k_row[i];
     }
 }
 
-/* Backward of one delta-rule step; W is the one before it, G and G_T move from after it to before it. */
+/* Backward of one delta-rule step; W is the one before it, G and G_T move from after it to before it but for the
+ * write of late_v late_kᵀ, which the next step does with its own: memory bounds writes. */
 INLINE float delta_step_backward(
-    vec *dq, vec *dk, vec *dv, vec *G, vec *G_T, const vec *W, const vec *q, const vec *k, float beta,
-    const vec *error, const vec *dy, const span *s
+    vec *dq, vec *dk, vec *dv, vec *G, vec *G_T, vec *late_v, vec *late_k, const vec *W, const vec *q, const vec *k,
+    float beta, const vec *error, const vec *dy, const span *s
 ) {
-    row u, minus_dv;
+    row u;
     EACH(i) u[i] = beta * error[i];
-    write_and_contract(dk, u, G, dy, q, s->V);
-    write_and_contract(dv, k, G_T, q, dy, s->K); /* the gradient of u */
+    write_twice_and_contract(dk, u, G, late_v, late_k, dy, q, s->V);
+    write_twice_and_contract(dv, k, G_T, late_k, late_v, q, dy, s->K); /* the gradient of u */
     const float dbeta = dot(dv, error), match = dot(u, dy);
     EACH(i) dv[i] *= beta;
-    EACH(i) minus_dv[i] = -dv[i];
+    EACH(i) late_v[i] = -dv[i];
+    EACH(i) late_k[i] = k[i];
     contract(dq, dy, W, s->V, false);
     EACH(i) dq[i] += match * k[i];
-    contract(dk, minus_dv, W, s->V, true);
-    write(G, minus_dv, k, s->V);
-    write(G_T, k, minus_dv, s->K);
+    contract(dk, late_v, W, s->V, true);
     return dbeta;
 }
 
@@ -460,8 +480,8 @@ void delta_rnn_backward(
     for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
         matrix G, G_T;
-        row p_row, k_row, error_row, dy_row, dp_row, dk_row, dv_row;
-        clear(G), clear(G_T), zero(dp_row);
+        row p_row, k_row, error_row, dy_row, dp_row, dk_row, dv_row, late_v, late_k;
+        clear(G), clear(G_T), zero(dp_row), zero(late_v), zero(late_k);
         if (dR_last) {
             load_matrix(G, dR_last + first * s->V * s->K, s->V, s->K);
             transpose(G_T, G);
@@ -478,14 +498,15 @@ void delta_rnn_backward(
             load(k_row, of(k, t, b, h), s->K);
             load(error_row, error + at * s->V, s->V);
             dbeta[at] = delta_step_backward(
-                dp_row, dk_row, dv_row, G, G_T, W_before + t * LANES * N * N, p_row, k_row, *of(beta, t, b, h),
+                dp_row, dk_row, dv_row, G, G_T, late_v, late_k, W_before + t * LANES * N * N, p_row, k_row, *of(beta, t, b, h),
                 error_row, dy_row, s
             );
             store(dk + at * s->K, dk_row, s->K);
             store(dv + at * s->V, dv_row, s->V);
             softmax_backward(dp_row, p_row);
-            if (fresh(s, t, b)) clear(G), clear(G_T), zero(dp_row);
+            if (fresh(s, t, b)) clear(G), clear(G_T), zero(dp_row), zero(late_v), zero(late_k);
         }
+        write(G, late_v, late_k, s->V);
         store_matrix(dR + first * s->V * s->K, G, s->V, s->K);
         store(dy0 + first * s->V, dp_row, s->V);
     }
@@ -579,7 +600,7 @@ void recurrent_delta_backward(
         for (int64_t head = 0; head < s->B * s->H; head++) {
             const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
             matrix G, G_T;
-            row g_row, q_row, k_row, error_row, dy_row, dg_row, dq_row, dk_row, dv_row;
+            row g_row, q_row, k_row, error_row, dy_row, dg_row, dq_row, dk_row, dv_row, late_v, late_k;
             if (loaded != h) {
                 loaded = h;
                 load_recurrent(&R_T, Rq, Rk, Rv, rb, h, s);
@@ -587,7 +608,7 @@ void recurrent_delta_backward(
                 transpose_in_place(R_T.k);
                 transpose_in_place(R_T.v);
             }
-            clear(G), clear(G_T), zero(dg_row);
+            clear(G), clear(G_T), zero(dg_row), zero(late_v), zero(late_k);
             if (dW_last) {
                 load_matrix(G, dW_last + first * s->V * s->K, s->V, s->K);
                 transpose(G_T, G);
@@ -605,7 +626,7 @@ void recurrent_delta_backward(
                 load(k_row, k_used + at * s->K, s->K);
                 load(error_row, error + at * s->V, s->V);
                 const float dstrength = delta_step_backward(
-                    dq_row, dk_row, dv_row, G, G_T, W_before + t * LANES * N * N, q_row, k_row, strength, error_row,
+                    dq_row, dk_row, dv_row, G, G_T, late_v, late_k, W_before + t * LANES * N * N, q_row, k_row, strength, error_row,
                     dy_row, s
                 );
                 softmax_backward(dq_row, q_row);
@@ -618,8 +639,9 @@ void recurrent_delta_backward(
                 contract(dg_row, dk_row, R_T.k, s->K, true);
                 contract(dg_row, dv_row, R_T.v, s->V, true);
                 EACH(i) dg_row[i] = (dg_row[i] + dbeta[at] * R_T.beta[i]) * (1.0f - g_row[i] * g_row[i]);
-                if (fresh(s, t, b)) clear(G), clear(G_T), zero(dg_row);
+                if (fresh(s, t, b)) clear(G), clear(G_T), zero(dg_row), zero(late_v), zero(late_k);
             }
+            write(G, late_v, late_k, s->V);
             store_matrix(dW + first * s->V * s->K, G, s->V, s->K);
             store(dy0 + first * s->V, dg_row, s->V);
         }

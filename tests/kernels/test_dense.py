@@ -92,7 +92,9 @@ def test_threads_and_layout_change_nothing(seed: int, monkeypatch: pytest.Monkey
 def test_what_is_not_taken(seed: int) -> None:
     x, w = normal(2, 3), normal(4, 3)
     assert dense.takes(x, [w, None])
-    for other, weights in ((x.double(), [w]), (x, [w.double()]), (x, [w.T]), (x.to("meta"), [w])):
+    too_many = normal(dense.MAX_WIDTH + 1, 3)  # they would not fit the stack
+    cases = [(x.double(), [w]), (x, [w.double()]), (x, [w.T]), (x.to("meta"), [w]), (x, [w, too_many])]
+    for other, weights in [*cases, (too_many.T.contiguous(), [])]:
         assert not dense.takes(other, weights)
     with torch.autocast("cpu", torch.bfloat16):
         assert not dense.takes(x, [w])
