@@ -27,8 +27,6 @@ def rmsprop_if(
     `finite` (bool) and `lr` are scalars on the parameters' device. If not `finite`, gradients may hold
     anything and are zeroed, and nothing else changes. Rounded as in torch's RMSprop on a CPU.
     """
-    if finite.is_cpu and not torch.compiler.is_compiling():
-        return _rmsprop_or_zeros(bool(finite), parameters, gradients, squares, steps, float(lr), alpha, eps)
     # NaN times zero is NaN, but its bits times zero are zero.
     torch._foreach_mul_([g.view(_BITS[g.itemsize]) for g in gradients], finite.to(torch.int32))
     torch._foreach_add_(steps, finite.to(torch.float32), alpha=1)
@@ -39,27 +37,6 @@ def rmsprop_if(
     changes = torch._foreach_mul(gradients, -lr)
     torch._foreach_div_(changes, roots)
     torch._foreach_add_(parameters, changes)
-
-
-def _rmsprop_or_zeros(
-    finite: bool,
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    squares: list[Tensor],
-    steps: list[Tensor],
-    lr: float,
-    alpha: float,
-    eps: float,
-) -> None:
-    """Do the same with fewer passes over memory, where looking at `finite` waits for nothing."""
-    if not finite:
-        return torch._foreach_zero_(gradients)
-    torch._foreach_add_(steps, 1)
-    torch._foreach_mul_(squares, alpha)
-    torch._foreach_addcmul_(squares, gradients, gradients, 1 - alpha)
-    roots = torch._foreach_sqrt(squares)
-    torch._foreach_add_(roots, eps)
-    torch._foreach_addcdiv_(parameters, gradients, roots, -lr)
 
 
 class RMSprop(torch.optim.RMSprop):
