@@ -1,4 +1,4 @@
-"""Training speed and memory of another checkout beside this one's, in turns: a table, and against.json.
+"""Training speed and memory of another checkout beside this one's, in turns; prints a table.
 
     python results/throughput/against.py /path/of/other/.venv/bin/deltabeast [ROUNDS] [ROW ...]
 
@@ -6,7 +6,6 @@ Each cell is `deltabeast train` as a user runs it, ended after SECONDS of log. N
 """
 
 import csv
-import json
 import signal
 import statistics
 import subprocess
@@ -19,7 +18,6 @@ from deltabeast.launch.bench.command import hardware
 from deltabeast.launch.runs.directory import versions
 
 WARM_UP, SECONDS = 4.0, 12.0
-HERE = Path(__file__).parent
 ATARI = ["--game", "pong", "--num-envs", "32", "--batch-size", "32", "--unroll-length", "50"]
 DEMO = ["--game", "kung_fu_master", "--stem", "nature", "--num-envs", "8", "--batch-size", "8"]
 POPGYM = ["--env", "popgym:popgym-RepeatPreviousEasy-v0", "--num-envs", "16", "--batch-size", "16"]
@@ -103,16 +101,14 @@ other, rounds, wanted = sys.argv[1], int((sys.argv[2:] or ["3"])[0]), sys.argv[3
 ours = str(Path(sys.executable).parent / "deltabeast")
 print("| | before, agent steps/s | after | ratio | memory before, GiB | after | ratio |")
 print("|---|---|---|---|---|---|---|")
-results = {}
 for name, arguments, cores in rows():
     if wanted and not any(name.startswith(word) for word in wanted):
         continue
     both = [[train(one, arguments, cores) for one in (other, ours)] for _ in range(rounds)]
     speeds, peaks = ([[run[i] for run in one] for one in zip(*both, strict=True)] for i in (0, 1))
     ratio = statistics.median(b / a for a, b in zip(*speeds, strict=True))
-    results[name] = {"speed": speeds, "peak_bytes": peaks, "ratio": ratio, "arguments": arguments}
     a, b = (statistics.median(one) for one in speeds)
     m, n = (statistics.median(one) / 2**30 for one in peaks)
     print(f"| {name} | {a:,.0f} | {b:,.0f} | {ratio:.2f} | {m:.2f} | {n:.2f} | {n / m:.2f} |", flush=True)
-content = {"before": commit_of(other), "hardware": hardware(), "versions": versions(), "results": results}
-(HERE / "against.json").write_text(json.dumps(content, indent=2) + "\n")
+about = f"{hardware()['processor']}, {hardware()['cores']} cores, torch {versions()['torch']}"
+print(f"\nCommits {commit_of(other)} and {commit_of(ours)}; {about}; medians of {rounds}.")
