@@ -107,7 +107,7 @@ class Actor:
         return self._inference.act(observation, reward, done, state)
 
     @timed("inference")
-    def finish(self, observation: Tensor) -> list[Tensor]:
+    def finish(self, observation: Tensor) -> tuple[Tensor, ...]:
         """End an unroll with the observation that follows it; return its `Unroll.trunk`."""
         return self._inference.finish(observation)
 

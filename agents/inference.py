@@ -31,7 +31,7 @@ class Inference(Protocol):
         """Do as `Agent.act`, with actions sampled."""
         ...
 
-    def finish(self, observation: Tensor) -> list[Tensor]:
+    def finish(self, observation: Tensor) -> tuple[Tensor, ...]:
         """End an unroll with the observation that follows: wait until another thread can read all that was
         recorded, and return the `Unroll.trunk` of the steps since the last call."""
         ...
@@ -54,8 +54,8 @@ class DirectInference:
     ) -> tuple[AgentOutput, State]:
         return self._agent.act(observation, reward, done, state, generator=self._generator)
 
-    def finish(self, observation: Tensor) -> list[Tensor]:
-        return []
+    def finish(self, observation: Tensor) -> tuple[Tensor, ...]:
+        return ()
 
 
 class KeepingInference(DirectInference):
@@ -73,9 +73,9 @@ class KeepingInference(DirectInference):
         self._kept.append(features)
         return self._agent.act_on(features.detach(), reward, done, state, generator=self._generator)
 
-    def finish(self, observation: Tensor) -> list[Tensor]:
+    def finish(self, observation: Tensor) -> tuple[Tensor, ...]:
         # No gradient reaches the bootstrap value.
-        kept, self._kept = [*self._kept, self._agent.trunk_features(observation)], []
+        kept, self._kept = (*self._kept, self._agent.trunk_features(observation)), []
         return kept
 
 

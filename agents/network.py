@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -106,7 +105,7 @@ class Agent(nn.Module):
         done: Tensor,
         state: State,
         bptt: Bptt = "full",
-        trunk: Sequence[Tensor] = (),
+        trunk: tuple[Tensor, ...] = (),
     ) -> tuple[AgentOutput, State, Stats]:
         """Evaluate T steps at once: observation `[T, B, ...]`, reward and done `[T, B]`.
 
@@ -116,7 +115,7 @@ class Agent(nn.Module):
         they are known already.
         """
         T, B = done.shape
-        features = torch.cat(list(trunk)) if trunk else self.trunk_features(observation.flatten(0, 1))
+        features = torch.cat(trunk) if trunk else self.trunk_features(observation.flatten(0, 1))
         x = self._core_input(features, reward.flatten()).unflatten(0, (T, B))
         unroll = self.core.measured_unroll if bptt == "full" else self.core.unroll_per_step
         y, state, stats = unroll(x, state, done)

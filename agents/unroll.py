@@ -41,7 +41,7 @@ class Unroll:
     version: int = 0
     """number of updates behind the weights that acted"""
     episodes: Episodes = field(default_factory=Episodes)
-    trunk: Sequence[Tensor] = ()
+    trunk: tuple[Tensor, ...] = ()
     """The stem's `trunk_features` of each observation, `[B, n]`, and the graph of their computation, where
     the learner has the very weights that acted: it need not compute them again. Empty elsewhere."""
 
@@ -107,11 +107,11 @@ def split(unroll: Unroll, batch_size: int) -> list[Unroll]:
     return [cut(start) for start in range(0, unroll.columns(), batch_size)]
 
 
-def _join_trunks(unrolls: Sequence[Unroll]) -> list[Tensor]:
+def _join_trunks(unrolls: Sequence[Unroll]) -> tuple[Tensor, ...]:
     """Put the steps of all trunks side by side; none where weights differ or one is missing."""
     if len({unroll.version for unroll in unrolls}) > 1:
-        return []
-    return [torch.cat(step) for step in zip(*(unroll.trunk for unroll in unrolls), strict=False)]
+        return ()
+    return tuple(torch.cat(step) for step in zip(*(unroll.trunk for unroll in unrolls), strict=False))
 
 
 def join(unrolls: Sequence[Unroll]) -> Unroll:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .native import compiling
 from .native import rules as native
 from .precision import without_autocast
 from .pytorch.stepwise import SPACING, sum_of_outer, wants_gradient
@@ -30,7 +31,7 @@ def _launch(backend: str) -> ModuleType:
 
 def _calls_c(backend: str, *inputs: Tensor) -> bool:
     """Return whether to call C itself: for an actor's step that takes a third of the time of an operator."""
-    return backend == "native" and not (torch.compiler.is_compiling() or wants_gradient(*inputs))
+    return backend == "native" and not (compiling.is_watched() or wants_gradient(*inputs))
 
 
 def _rows(*xs: Tensor) -> tuple[Tensor, ...]:

@@ -41,6 +41,6 @@ class GpuInference:
             self._captured = CapturedAct(self._agent, observation, reward, done, state, self._generator)
         return self._captured(observation, reward, done, state)
 
-    def finish(self, observation: Tensor) -> list[Tensor]:
+    def finish(self, observation: Tensor) -> tuple[Tensor, ...]:
         torch.cuda.current_stream(self._device).synchronize()  # the learner reads on another stream
-        return []
+        return ()

@@ -18,6 +18,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 # Sums keep their order and nan stays nan; only errno and traps, which nobody reads, are given up.
@@ -55,6 +56,12 @@ def library(source: str, define: str) -> ctypes.CDLL:
         return ctypes.CDLL(str(made))
     except OSError as error:  # a folder from which nothing may be executed, for one
         raise CannotBuildError(f"cannot load C kernels: {error}") from error
+
+
+def is_watched() -> bool:
+    """Return whether a compiler or a dispatch mode watches PyTorch's operations, and would miss C that is
+    called directly."""
+    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
 
 
 def addresses(*xs: Tensor | None) -> list[int | None]:

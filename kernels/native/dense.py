@@ -22,7 +22,7 @@ MAX_WIDTH = 4096
 
 def takes(x: Tensor, weights: Sequence[Tensor | None] = ()) -> bool:
     """Return whether these functions can compute with x and weights here: float32 on a CPU, no gradients."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+    if torch.is_grad_enabled() or compiling.is_watched() or torch.is_autocast_enabled("cpu"):
         return False
     for w in weights:
         if w is None:

@@ -62,7 +62,7 @@ def _in_c(dtype: torch.dtype) -> bool:
 
 def _as_operator(*xs: Tensor) -> bool:
     """Return whether PyTorch has to see the function, to differentiate or compile it: 30 us more a call."""
-    return torch.compiler.is_compiling() or wants_gradient(*xs) or any(type(x) is not Tensor for x in xs)
+    return compiling.is_watched() or wants_gradient(*xs) or any(type(x) is not Tensor for x in xs)
 
 
 def _scaled_in_c(frame: Tensor, dtype: torch.dtype) -> Tensor:

@@ -34,7 +34,7 @@ def lstm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equals `reference.lstm` to rounding."""
     inputs = (gates, weight, h0, c0)
-    if wants_gradient(*inputs) or torch.compiler.is_compiling():
+    if wants_gradient(*inputs) or compiling.is_watched():
         h, c_T, *_ = _forward(*inputs, reset, wants_gradient(*inputs))
     else:
         h, c_T = h0.new_empty((*gates.shape[:2], *h0.shape[1:])), c0.new_empty(c0.shape)

@@ -242,7 +242,7 @@ MUTANTS = [
     ("kernels/native/images.py", "dy, dr = _dense(dy, dr)\n    dx = _pool", "dx = _pool"),
     ("kernels/native/images.py", "frame.contiguous()", "frame"),
     ("kernels/native/images.py", "wants_gradient(*xs) or any", "any"),
-    ("kernels/native/images.py", "torch.compiler.is_compiling() or ", ""),
+    ("kernels/native/images.py", "compiling.is_watched() or ", ""),
     ("kernels/native/images.py", " and a.dtype == b.dtype", ""),
     ("kernels/native/images.py", "a.shape != b.shape", "a.shape[1:] != b.shape[1:]"),
     ("kernels/native/images.py", " or a.device != b.device", ""),
