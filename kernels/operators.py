@@ -30,7 +30,7 @@ def _launch(backend: str) -> ModuleType:
 
 
 def _calls_c(backend: str, *inputs: Tensor) -> bool:
-    """Return whether to call C itself: for an actor's step that takes a third of the time of an operator."""
+    """Return whether to call C itself: an operator costs more than an actor's step."""
     return backend == "native" and not (compiling.is_watched() or wants_gradient(*inputs))
 
 

@@ -85,7 +85,7 @@ def _rows(name: str, x: Tensor, size: int) -> Tensor:
 
 
 def lanes(rows: int) -> int:
-    """Return how many rows C computes at a time: 8 take half the time of 16."""
+    """Return how many rows C computes at a time: 8 if the last 16 would be half empty."""
     return 8 if (rows - 1) % 16 < 8 else 16
 
 
