@@ -24,7 +24,7 @@
 #endif
 #define BLOCK (GROUP * BLOCK_GROUPS) /* tiles */
 #ifndef BLOCK_GROUPS
-#define BLOCK_GROUPS 3
+#define BLOCK_GROUPS 2
 #endif
 #ifndef LONG_BLOCK
 #define LONG_BLOCK 48 /* for weights' gradients, which load and store their sums once a block */
@@ -125,26 +125,33 @@ INLINE vec pixel(const grid *g, const float *x, int64_t C, int64_t row, int64_t 
     return *(const loose *)(x + (row * g->W + column) * C);
 }
 
-/* V[point][tile][channel] from the S x S pixels under and around each tile of a strip; V at its first tile */
+/* the first half of the inner transform of S pixels one above the other */
+INLINE void transform_column(
+    vec *to, const grid *g, const float *x, int64_t C, int64_t row, int64_t column, bool inside
+) {
+    vec d[S];
+    for (int i = 0; i < S; i++) d[i] = pixel(g, x, C, row + i, column, inside);
+    transform_input(to, 1, d, 1);
+}
+
+/* V[point][tile][channel] from the S x S pixels under and around each tile of a strip; V at its first tile.
+ * Neighbours share two columns of pixels. */
 INLINE void input_strip(
     vec *V, int64_t block, const grid *g, strip s, const float *x, int64_t C, bool inside
 ) {
-    const int64_t width = C / LANES, top = s.row * M - 1;
+    const int64_t width = C / LANES, top = s.row * M - 1, start = s.left * M - 1;
     vec columns[S][S];
+    for (int j = 0; j < 2; j++) transform_column(columns[j], g, x, C, top, start + j, false);
     for (int64_t t = 0; t < s.count; t++) {
-        const int64_t left = (s.left + t) * M - 1;
-        const bool within = inside && left >= 0 && left + S <= g->W;
-        for (int j = t ? 2 : 0; j < S; j++) {
-            vec d[S];
-            if (within)
-                for (int i = 0; i < S; i++) d[i] = pixel(g, x, C, top + i, left + j, true);
-            else
-                for (int i = 0; i < S; i++) d[i] = pixel(g, x, C, top + i, left + j, false);
-            transform_input(columns[j], 1, d, 1);
-        }
+        const int64_t left = start + t * M;
+        if (inside && left + S <= g->W)
+            for (int j = 2; j < S; j++) transform_column(columns[j], g, x, C, top, left + j, true);
+        else
+            for (int j = 2; j < S; j++) transform_column(columns[j], g, x, C, top, left + j, false);
         for (int i = 0; i < S; i++)
             transform_input(V + (i * block + t) * width, S * block * width, columns[0] + i, S);
-        for (int i = 0; i < S; i++) columns[0][i] = columns[M][i], columns[1][i] = columns[M + 1][i];
+        for (int j = 0; j < 2; j++)
+            for (int i = 0; i < S; i++) columns[j][i] = columns[M + j][i];
     }
 }
 
