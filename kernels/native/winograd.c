@@ -262,3 +262,109 @@ void convolve(
         else if (inputs == 32) forward_block(y, x, (vec *)U, &g, first, 32, outputs, f);
         else forward_block(y, x, (vec *)U, &g, first, inputs, outputs, f);
 }
+
+/* ---- gradients of weights and bias ---- */
+
+/* D[point][tile][channel]: the adjoint of the outer transform, of dy's M x M pixels */
+INLINE void gradient_strip(vec *D, const grid *g, strip s, const float *dy, int64_t C, bool inside) {
+    const int64_t width = C / LANES, top = s.row * M;
+    for (int64_t t = 0; t < s.count; t++) {
+        const int64_t left = (s.left + t) * M;
+        vec d[M][M], columns[M][S];
+        for (int a = 0; a < M; a++)
+            for (int b = 0; b < M; b++) d[b][a] = pixel(g, dy, C, top + a, left + b, inside);
+        for (int b = 0; b < M; b++) adjoint_output(columns[b], 1, d[b], 1);
+        for (int i = 0; i < S; i++)
+            adjoint_output(D + (i * LONG_BLOCK + t) * width, S * LONG_BLOCK * width, columns[0] + i, S);
+    }
+}
+
+INLINE void gradient_block(vec *D, const grid *g, int64_t first, int64_t count, const float *dy, int64_t C) {
+    strip s;
+    for (int64_t t = 0; t < count; t += s.count) {
+        s = strip_at(g, first + t, count - t);
+        strip within = s;
+        const bool inside = s.row * M + M <= g->H;
+        within.count = inside ? least(s.count, g->W / M - s.left) : 0;
+        const strip rest = {s.frame, s.row, s.left + within.count, s.count - within.count};
+        const float *frame = dy + s.frame * g->H * g->W * C;
+        for (int64_t c = 0; c < C; c += LANES) {
+            vec *to = D + (t * C + c) / LANES;
+            gradient_strip(to, g, within, frame + c, C, true);
+            gradient_strip(to + within.count * C / LANES, g, rest, frame + c, C, false);
+        }
+    }
+}
+
+/* sums[point][input][output] += V[point][tile][input] D[point][tile][output], summed over a block's tiles */
+INLINE void add_products(
+    vec *sums, vec *bias, const float *V, const vec *D, int64_t count, int64_t inputs, int64_t outputs
+) {
+    const int64_t width = outputs / LANES;
+    for (int64_t p = 0; p < S * S; p++)
+        for (int64_t c = 0; c < inputs; c += ROWS)
+            for (int64_t o = 0; o < width; o++) {
+                vec *to = sums + (p * inputs + c) * width + o, some[ROWS];
+                for (int k = 0; k < ROWS; k++) some[k] = to[k * width];
+                for (int64_t t = 0; t < count; t++) {
+                    const vec d = D[(p * LONG_BLOCK + t) * width + o];
+                    const float *v = V + (p * LONG_BLOCK + t) * inputs + c;
+                    for (int k = 0; k < ROWS; k++) some[k] += v[k] * d;
+                }
+                for (int k = 0; k < ROWS; k++) to[k * width] = some[k];
+            }
+    for (int64_t o = 0; o < width; o++) /* at the point 1, 1 is the sum of a tile's dy */
+        for (int64_t t = 0; t < count; t++) bias[o] += D[((S + 1) * LONG_BLOCK + t) * width + o];
+}
+
+INLINE void gradient_part(
+    vec *sums, const float *x, const float *dy, const grid *g, int64_t first, int64_t end, int64_t inputs,
+    int64_t outputs
+) {
+    vec V[S * S * LONG_BLOCK * inputs / LANES], D[S * S * LONG_BLOCK * outputs / LANES];
+    memset(sums, 0, (S * S * inputs + 1) * outputs * sizeof(float));
+    for (; first < end; first += LONG_BLOCK) {
+        const int64_t count = least(LONG_BLOCK, end - first);
+        input_block(V, LONG_BLOCK, g, first, count, x, inputs);
+        gradient_block(D, g, first, count, dy, outputs);
+        add_products(sums, sums + S * S * inputs * outputs / LANES, (float *)V, D, count, inputs, outputs);
+    }
+}
+
+/* dw[output][place][input] */
+static void finish_weights(float *dw, const vec *sums, int64_t inputs, int64_t outputs) {
+    const int64_t width = outputs / LANES;
+    for (int64_t o = 0; o < width; o++)
+        for (int64_t i = 0; i < inputs; i++) {
+            vec half[S][3], g[9];
+            for (int j = 0; j < S; j++)
+                adjoint_weight(half[j], 1, sums + (j * S * inputs + i) * width + o, inputs * width);
+            for (int a = 0; a < 3; a++) adjoint_weight(g + 3 * a, 1, half[0] + a, 3);
+            for (int k = 0; k < 9; k++)
+                for (int l = 0; l < LANES; l++)
+                    dw[((o * LANES + l) * 9 + k) * inputs + i] = ((float *)(g + k))[l];
+        }
+}
+
+/* Each part's tiles are summed apart and the parts added in order, whichever threads computed them. */
+void weight_gradient(
+    int64_t n, int64_t H, int64_t W, int64_t inputs, int64_t outputs, int64_t parts, int64_t threads,
+    const float *x, const float *dy, float *sums, float *dw, float *db
+) {
+    const grid g = grid_of(n, H, W);
+    const int64_t tiles = n * g.down * g.across, size = (S * S * inputs + 1) * outputs;
+    const int64_t each = (tiles + parts - 1) / parts;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t part = 0; part < parts; part++) {
+        vec *to = (vec *)(sums + part * size);
+        const int64_t first = part * each, end = least(tiles, first + each);
+        if (inputs == 16 && outputs == 16) gradient_part(to, x, dy, &g, first, end, 16, 16);
+        else if (inputs == 16 && outputs == 32) gradient_part(to, x, dy, &g, first, end, 16, 32);
+        else if (inputs == 32 && outputs == 32) gradient_part(to, x, dy, &g, first, end, 32, 32);
+        else gradient_part(to, x, dy, &g, first, end, inputs, outputs);
+    }
+    for (int64_t part = 1; part < parts; part++)
+        for (int64_t j = 0; j < size; j++) sums[j] += sums[part * size + j];
+    finish_weights(dw, (vec *)sums, inputs, outputs);
+    memcpy(db, sums + S * S * inputs * outputs, outputs * sizeof(float));
+}
