@@ -4,8 +4,8 @@
  *
  * y = A^T [(G g G^T) * (B^T x B)] A for each tile of M x M outputs, summed over input channels before the outer
  * transform; gradients are the adjoints. Images are channels-last, channels a multiple of LANES. Channels are the
- * lanes of all transforms, so that these only add vectors. A block of tiles, counted through all frames, stays in
- * the caches from its first transform to its last. */
+ * lanes of all transforms, which so only add and scale vectors. A block of tiles, counted through all frames, stays
+ * in the caches from its first transform to its last, and no tile's arithmetic depends on its place in a block. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,19 +22,20 @@
 #define GROUP (12 / S)
 #define ROWS 8
 #endif
-#define BLOCK (GROUP * BLOCK_GROUPS) /* tiles */
-#ifndef BLOCK_GROUPS
-#define BLOCK_GROUPS 2
-#endif
-#ifndef LONG_BLOCK
+#define BLOCK (2 * GROUP) /* tiles */
 #define LONG_BLOCK 48 /* for weights' gradients, which load and store their sums once a block */
-#endif
 
 typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), may_alias));
 
-/* ---- transforms of one dimension; elements of x and y are `from` and `to` apart ---- */
+/* x where the condition holds for that of a rectifier: not at or below 0; a nan passes, as in torch */
+INLINE vec where_positive(vec condition, vec x) { return (vec)(~(condition <= 0.0f) & (ints)x); }
+
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* ---- transforms of one dimension; elements of x and y are `from` and `to` apart ----
+ * Those of polynomials evaluated at 0, points of either sign, and infinity. */
 
 #if M == 2
 INLINE void transform_input(vec *y, int64_t to, const vec *x, int64_t from) {
@@ -62,38 +63,55 @@ INLINE void adjoint_weight(vec *y, int64_t to, const vec *x, int64_t from) {
     y[0] = a + 0.5f * (b + c), y[to] = 0.5f * (b - c), y[2 * to] = 0.5f * (b + c) + d;
 }
 #else
+#ifndef NEAR
+#define NEAR 1.0
+#define FAR 2.0
+#endif
+#define POWER2(p) ((float)((p) * (p)))
+#define POWER3(p) ((float)((p) * (p) * (p)))
+#define BOTH ((float)(NEAR * NEAR * FAR * FAR))
+#define SUM ((float)(NEAR * NEAR + FAR * FAR))
+#define AT_NEAR(p) ((float)((p) / (2 * NEAR * NEAR * (NEAR * NEAR - FAR * FAR))))
+#define AT_FAR(p) ((float)((p) / (2 * FAR * FAR * (FAR * FAR - NEAR * NEAR))))
+
 INLINE void transform_input(vec *y, int64_t to, const vec *x, int64_t from) {
     const vec a = x[0], b = x[from], c = x[2 * from], d = x[3 * from], e = x[4 * from], f = x[5 * from];
-    const vec p = e - 4.0f * c, q = d - 4.0f * b, r = e - c, s = 2.0f * (d - b);
-    y[0] = 4.0f * a + (e - 5.0f * c), y[to] = p + q, y[2 * to] = p - q;
-    y[3 * to] = r + s, y[4 * to] = r - s, y[5 * to] = 4.0f * b + (f - 5.0f * d);
+    const vec p = e - POWER2(FAR) * c, q = (float)NEAR * (d - POWER2(FAR) * b);
+    const vec r = e - POWER2(NEAR) * c, s = (float)FAR * (d - POWER2(NEAR) * b);
+    y[0] = BOTH * a + (e - SUM * c), y[5 * to] = BOTH * b + (f - SUM * d);
+    y[to] = p + q, y[2 * to] = p - q, y[3 * to] = r + s, y[4 * to] = r - s;
 }
 
 INLINE void transform_weight(vec *y, int64_t to, const vec *x, int64_t from) {
     const vec a = x[0], b = x[from], c = x[2 * from];
-    const vec p = (a + c) * (-1.0f / 6), q = b * (1.0f / 6), r = a * (1.0f / 24) + c * (1.0f / 6), s = b * (1.0f / 12);
-    y[0] = 0.25f * a, y[to] = p - q, y[2 * to] = p + q, y[3 * to] = r + s, y[4 * to] = r - s, y[5 * to] = c;
+    const vec p = AT_NEAR(1) * a + AT_NEAR(NEAR * NEAR) * c, q = AT_NEAR(NEAR) * b;
+    const vec r = AT_FAR(1) * a + AT_FAR(FAR * FAR) * c, s = AT_FAR(FAR) * b;
+    y[0] = 1.0f / BOTH * a, y[5 * to] = c;
+    y[to] = p + q, y[2 * to] = p - q, y[3 * to] = r + s, y[4 * to] = r - s;
 }
 
 INLINE void transform_output(vec *y, int64_t to, const vec *x, int64_t from) {
-    const vec a = x[0], f = x[5 * from];
     const vec p = x[from] + x[2 * from], q = x[from] - x[2 * from];
     const vec r = x[3 * from] + x[4 * from], s = x[3 * from] - x[4 * from];
-    y[0] = a + (p + r), y[to] = q + 2.0f * s, y[2 * to] = p + 4.0f * r, y[3 * to] = (q + f) + 8.0f * s;
+    y[0] = x[0] + (p + r), y[to] = (float)NEAR * q + (float)FAR * s;
+    y[2 * to] = POWER2(NEAR) * p + POWER2(FAR) * r;
+    y[3 * to] = (POWER3(NEAR) * q + x[5 * from]) + POWER3(FAR) * s;
 }
 
 INLINE void adjoint_output(vec *y, int64_t to, const vec *x, int64_t from) {
     const vec a = x[0], b = x[from], c = x[2 * from], d = x[3 * from];
-    const vec p = a + c, q = b + d, r = a + 4.0f * c, s = 2.0f * b + 8.0f * d;
-    y[0] = a, y[to] = p + q, y[2 * to] = p - q, y[3 * to] = r + s, y[4 * to] = r - s, y[5 * to] = d;
+    const vec p = a + POWER2(NEAR) * c, q = (float)NEAR * b + POWER3(NEAR) * d;
+    const vec r = a + POWER2(FAR) * c, s = (float)FAR * b + POWER3(FAR) * d;
+    y[0] = a, y[5 * to] = d;
+    y[to] = p + q, y[2 * to] = p - q, y[3 * to] = r + s, y[4 * to] = r - s;
 }
 
 INLINE void adjoint_weight(vec *y, int64_t to, const vec *x, int64_t from) {
     const vec p = x[from] + x[2 * from], q = x[from] - x[2 * from];
     const vec r = x[3 * from] + x[4 * from], s = x[3 * from] - x[4 * from];
-    y[0] = 0.25f * x[0] - p * (1.0f / 6) + r * (1.0f / 24);
-    y[to] = s * (1.0f / 12) - q * (1.0f / 6);
-    y[2 * to] = (r - p) * (1.0f / 6) + x[5 * from];
+    y[0] = 1.0f / BOTH * x[0] + (AT_NEAR(1) * p + AT_FAR(1) * r);
+    y[to] = AT_NEAR(NEAR) * q + AT_FAR(FAR) * s;
+    y[2 * to] = AT_NEAR(NEAR * NEAR) * p + AT_FAR(FAR * FAR) * r + x[5 * from];
 }
 #endif
 
@@ -103,11 +121,15 @@ typedef struct {
     int64_t n, H, W, down, across; /* frames, their size, and tiles in a frame's columns and rows */
 } grid;
 
+typedef struct {
+    const float *x; /* [n, H, W, C] */
+    int64_t C;
+    bool rectify; /* numbers as they are read */
+} images;
+
 INLINE grid grid_of(int64_t n, int64_t H, int64_t W) {
     return (grid){n, H, W, (H + M - 1) / M, (W + M - 1) / M};
 }
-
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* tiles side by side: `count` of a frame's row, from column `left` */
 typedef struct {
@@ -119,91 +141,99 @@ INLINE strip strip_at(const grid *g, int64_t tile, int64_t most) {
     return (strip){row / g->down, row % g->down, left, least(most, g->across - left)};
 }
 
-/* LANES channels of a pixel; zeros outside of the frame, unless it is known to be `inside` */
-INLINE vec pixel(const grid *g, const float *x, int64_t C, int64_t row, int64_t column, bool inside) {
+/* vectors between points of V and D below: one more than they need, so that points do not share lines of a cache */
+INLINE int64_t apart(int64_t block, int64_t C) { return block * C / LANES + 1; }
+
+/* LANES channels of a frame's pixel; zeros outside of it, which need no look when it is known to be `inside` */
+INLINE vec pixel(const grid *g, images of, const float *frame, int64_t row, int64_t column, bool inside) {
     if (!inside && (row < 0 || row >= g->H || column < 0 || column >= g->W)) return (vec){0};
-    return *(const loose *)(x + (row * g->W + column) * C);
+    const vec x = *(const loose *)(frame + (row * g->W + column) * of.C);
+    return of.rectify ? where_positive(x, x) : x;
 }
 
-/* the first half of the inner transform of S pixels one above the other */
+/* the first half of the inner transform: S pixels one above the other */
 INLINE void transform_column(
-    vec *to, const grid *g, const float *x, int64_t C, int64_t row, int64_t column, bool inside
+    vec *to, const grid *g, images of, const float *frame, int64_t row, int64_t column, bool inside
 ) {
     vec d[S];
-    for (int i = 0; i < S; i++) d[i] = pixel(g, x, C, row + i, column, inside);
+    for (int i = 0; i < S; i++) d[i] = pixel(g, of, frame, row + i, column, inside);
     transform_input(to, 1, d, 1);
 }
 
-/* V[point][tile][channel] from the S x S pixels under and around each tile of a strip; V at its first tile.
- * Neighbours share two columns of pixels. */
-INLINE void input_strip(
-    vec *V, int64_t block, const grid *g, strip s, const float *x, int64_t C, bool inside
-) {
-    const int64_t width = C / LANES, top = s.row * M - 1, start = s.left * M - 1;
-    vec columns[S][S];
-    for (int j = 0; j < 2; j++) transform_column(columns[j], g, x, C, top, start + j, false);
+/* V[point][tile][channel] from the S x S pixels under and around each tile of a strip, for LANES channels; V at its
+ * first tile. Neighbours share two columns of pixels. */
+INLINE void input_strip(vec *V, int64_t block, const grid *g, strip s, images of, const float *frame, bool inside) {
+    const int64_t width = of.C / LANES, point = apart(block, of.C), top = s.row * M - 1, start = s.left * M - 1;
+    vec columns[S * S];
+    for (int j = 0; j < 2; j++) transform_column(columns + j * S, g, of, frame, top, start + j, false);
     for (int64_t t = 0; t < s.count; t++) {
         const int64_t left = start + t * M;
         if (inside && left + S <= g->W)
-            for (int j = 2; j < S; j++) transform_column(columns[j], g, x, C, top, left + j, true);
+            for (int j = 2; j < S; j++) transform_column(columns + j * S, g, of, frame, top, left + j, true);
         else
-            for (int j = 2; j < S; j++) transform_column(columns[j], g, x, C, top, left + j, false);
-        for (int i = 0; i < S; i++)
-            transform_input(V + (i * block + t) * width, S * block * width, columns[0] + i, S);
-        for (int j = 0; j < 2; j++)
-            for (int i = 0; i < S; i++) columns[j][i] = columns[M + j][i];
+            for (int j = 2; j < S; j++) transform_column(columns + j * S, g, of, frame, top, left + j, false);
+        for (int i = 0; i < S; i++) transform_input(V + i * point + t * width, S * point, columns + i, S);
+        for (int k = 0; k < 2 * S; k++) columns[k] = columns[M * S + k];
     }
 }
 
-INLINE void input_block(
-    vec *V, int64_t block, const grid *g, int64_t first, int64_t count, const float *x, int64_t C
-) {
+INLINE void input_block(vec *V, int64_t block, const grid *g, int64_t first, int64_t count, images of) {
+    const images plain = {of.x, of.C, false}, rectified = {of.x, of.C, true};
     strip s;
     for (int64_t t = 0; t < count; t += s.count) {
         s = strip_at(g, first + t, count - t);
         const bool inside = s.row > 0 && s.row * M + M < g->H;
-        const float *frame = x + s.frame * g->H * g->W * C;
-        for (int64_t c = 0; c < C; c += LANES) {
-            vec *to = V + (t * C + c) / LANES;
-            if (inside) input_strip(to, block, g, s, frame + c, C, true);
-            else input_strip(to, block, g, s, frame + c, C, false);
+        for (int64_t c = 0; c < of.C; c += LANES) {
+            const float *frame = of.x + s.frame * g->H * g->W * of.C + c;
+            vec *to = V + (t * of.C + c) / LANES;
+            if (of.rectify && inside) input_strip(to, block, g, s, rectified, frame, true);
+            else if (of.rectify) input_strip(to, block, g, s, rectified, frame, false);
+            else if (inside) input_strip(to, block, g, s, plain, frame, true);
+            else input_strip(to, block, g, s, plain, frame, false);
         }
     }
 }
 
 /* ---- forward, and the gradient of the input ---- */
 
-/* U[outputs / LANES][column of points][input][row of points]: weights' element of output o, input i and place k is
- * w[o * output + i * input + k * place]; backwards, places are counted from the last */
-static void transform_weights(
-    vec *U, const float *w, int64_t outputs, int64_t inputs, int64_t output, int64_t input, int64_t place,
-    bool backwards
-) {
-    for (int64_t o = 0; o < outputs; o += LANES)
+/* U[outputs / LANES][column of points][input][row of points] from w [outputs, 3, 3, inputs]; for the gradient of the
+ * input, whose inputs are the outputs of w, from w [inputs, 3, 3, outputs] with places counted from the last */
+static void transform_weights(vec *U, const float *w, int64_t outputs, int64_t inputs, bool transposed) {
+    const int64_t output = transposed ? 1 : 9 * inputs, input = transposed ? 9 * outputs : 1;
+    const int64_t place = transposed ? -outputs : inputs;
+    if (transposed) w += 8 * outputs;
+    vec lanes[9 * inputs];
+    for (int64_t o = 0; o < outputs; o += LANES) {
+        for (int64_t l = 0; l < LANES; l++)
+            for (int64_t k = 0; k < 9; k++)
+                for (int64_t i = 0; i < inputs; i++)
+                    ((float *)(lanes + i * 9 + k))[l] = w[(o + l) * output + i * input + k * place];
         for (int64_t i = 0; i < inputs; i++) {
-            vec g[9], half[3][S];
-            for (int k = 0; k < 9; k++)
-                for (int l = 0; l < LANES; l++)
-                    ((float *)(g + k))[l] = w[(o + l) * output + i * input + (backwards ? 8 - k : k) * place];
-            for (int j = 0; j < 3; j++) transform_weight(half[j], 1, g + j, 3);
-            for (int r = 0; r < S; r++)
-                transform_weight(U + ((o / LANES * S) * inputs + i) * S + r, inputs * S, half[0] + r, S);
+            vec half[3 * S], *to = U + (o / LANES * S * inputs + i) * S;
+            for (int j = 0; j < 3; j++) transform_weight(half + j * S, 1, lanes + i * 9 + j, 3);
+            for (int r = 0; r < S; r++) transform_weight(to + r, inputs * S, half + r, S);
         }
+    }
 }
 
-/* GROUP tiles' products at S points of a column, summed over inputs, and the outer transform's first half */
-INLINE void product(vec *T, const float *V, const vec *U, int64_t C) {
-    vec sums[S][GROUP];
+/* the products of GROUP tiles at a column of points, summed over inputs, and the outer transform's first half */
+INLINE void product(vec *T, const vec *V, const vec *U, int64_t C) {
+    const float *v = (const float *)V;
+    const int64_t point = apart(BLOCK, C) * LANES;
+    vec sums[S * GROUP];
     memset(sums, 0, sizeof sums);
     for (int64_t c = 0; c < C; c++)
         for (int i = 0; i < S; i++)
-            for (int t = 0; t < GROUP; t++) sums[i][t] += V[(i * BLOCK + t) * C + c] * U[c * S + i];
-    for (int t = 0; t < GROUP; t++) transform_output(T + t * M, 1, sums[0] + t, GROUP);
+            for (int t = 0; t < GROUP; t++) sums[i * GROUP + t] += v[i * point + t * C + c] * U[c * S + i];
+    for (int t = 0; t < GROUP; t++) transform_output(T + t * M, 1, sums + t, GROUP);
 }
 
+/* what happens to outputs before they are stored, in this order; pointers may be NULL */
 typedef struct {
-    const float *bias, *mask; /* each may be NULL; where the mask, of y's shape, is not above 0, y becomes 0 */
+    const float *bias; /* [C], is added */
     bool relu;
+    const float *mask; /* [n, H, W, C]: where it is not above 0, y becomes 0 */
+    const float *add; /* [n, H, W, C] */
 } finish;
 
 INLINE void output_block(
@@ -215,16 +245,17 @@ INLINE void output_block(
     for (int64_t t = 0; t < count; t += s.count) {
         s = strip_at(g, first + t, count - t);
         for (int64_t k = 0; k < s.count; k++) {
-            vec tile[M][M];
-            for (int a = 0; a < M; a++) transform_output(tile[a], 1, T + (t + k) * M + a, BLOCK * M);
+            vec tile[M * M];
+            for (int a = 0; a < M; a++) transform_output(tile + a * M, 1, T + (t + k) * M + a, BLOCK * M);
             for (int a = 0; a < M; a++)
                 for (int b = 0; b < M; b++) {
                     const int64_t row = s.row * M + a, column = (s.left + k) * M + b;
                     if (row >= g->H || column >= g->W) continue;
                     const int64_t at = ((s.frame * g->H + row) * g->W + column) * C + c;
-                    vec v = tile[a][b] + bias;
-                    if (f.relu) v = (vec)(~(v <= 0.0f) & (ints)v); /* a nan stays, as in torch */
-                    if (f.mask) v = (vec)(~(*(const loose *)(f.mask + at) <= 0.0f) & (ints)v);
+                    vec v = tile[a * M + b] + bias;
+                    if (f.relu) v = where_positive(v, v);
+                    if (f.mask) v = where_positive(*(const loose *)(f.mask + at), v);
+                    if (f.add) v += *(const loose *)(f.add + at);
                     *(loose *)(y + at) = v;
                 }
         }
@@ -232,136 +263,136 @@ INLINE void output_block(
 }
 
 INLINE void forward_block(
-    float *y, const float *x, const vec *U, const grid *g, int64_t first, int64_t C, int64_t outputs, finish f
+    float *y, images x, const vec *U, const grid *g, int64_t first, int64_t outputs, finish f
 ) {
-    const int64_t count = least(BLOCK, g->n * g->down * g->across - first);
-    vec V[S * S * BLOCK * C / LANES], T[S * BLOCK * M];
-    input_block(V, BLOCK, g, first, count, x, C);
+    const int64_t count = least(BLOCK, g->n * g->down * g->across - first), point = apart(BLOCK, x.C);
+    vec V[S * S * point], T[S * BLOCK * M];
+    input_block(V, BLOCK, g, first, count, x);
     for (int64_t c = 0; c < outputs; c += LANES) {
-        for (int j = 0; j < S; j++) {
-            const float *from = (const float *)V + j * S * BLOCK * C;
-            for (int64_t t = 0; t < count; t += GROUP)
-                product(T + (j * BLOCK + t) * M, from + t * C, U + (c / LANES * S + j) * C * S, C);
-        }
+        for (int j = 0; j < S; j++)
+            for (int64_t t = 0; t < count; t += GROUP) {
+                const vec *from = V + j * S * point + t * x.C / LANES;
+                product(T + (j * BLOCK + t) * M, from, U + (c / LANES * S + j) * x.C * S, x.C);
+            }
         output_block(y, T, g, first, count, outputs, c, f);
     }
 }
 
+/* U, aligned to vectors, is where transformed weights go: S * S * inputs * outputs numbers */
 void convolve(
-    int64_t n, int64_t H, int64_t W, int64_t inputs, int64_t outputs, int64_t relu, int64_t transposed,
-    int64_t threads, const float *x, const float *w, const float *bias, const float *mask, float *U, float *y
+    int64_t n, int64_t H, int64_t W, int64_t inputs, int64_t outputs, int64_t rectify, int64_t relu,
+    int64_t transposed, int64_t threads, const float *x, const float *w, const float *bias, const float *mask,
+    const float *add, float *U, float *y
 ) {
     const grid g = grid_of(n, H, W);
     const int64_t tiles = n * g.down * g.across;
-    const finish f = {bias, mask, relu};
-    if (transposed) transform_weights((vec *)U, w, outputs, inputs, 1, 9 * outputs, outputs, true);
-    else transform_weights((vec *)U, w, outputs, inputs, 9 * inputs, 1, inputs, false);
+    const finish f = {bias, relu, mask, add};
+    transform_weights((vec *)U, w, outputs, inputs, transposed);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t first = 0; first < tiles; first += BLOCK)
-        if (inputs == 16) forward_block(y, x, (vec *)U, &g, first, 16, outputs, f);
-        else if (inputs == 32) forward_block(y, x, (vec *)U, &g, first, 32, outputs, f);
-        else forward_block(y, x, (vec *)U, &g, first, inputs, outputs, f);
+        if (inputs == 16) forward_block(y, (images){x, 16, rectify}, (vec *)U, &g, first, outputs, f);
+        else if (inputs == 32) forward_block(y, (images){x, 32, rectify}, (vec *)U, &g, first, outputs, f);
+        else forward_block(y, (images){x, inputs, rectify}, (vec *)U, &g, first, outputs, f);
 }
 
 /* ---- gradients of weights and bias ---- */
 
-/* D[point][tile][channel]: the adjoint of the outer transform, of dy's M x M pixels */
-INLINE void gradient_strip(vec *D, const grid *g, strip s, const float *dy, int64_t C, bool inside) {
-    const int64_t width = C / LANES, top = s.row * M;
+/* D[point][tile][channel]: the adjoint of the outer transform, of dy's M x M pixels. Returns the sum of dy. */
+INLINE vec gradient_strip(vec *D, const grid *g, strip s, images dy, const float *frame, bool inside) {
+    const int64_t width = dy.C / LANES, point = apart(LONG_BLOCK, dy.C);
+    vec sum = {0};
     for (int64_t t = 0; t < s.count; t++) {
-        const int64_t left = (s.left + t) * M;
-        vec d[M][M], columns[M][S];
-        for (int a = 0; a < M; a++)
-            for (int b = 0; b < M; b++) d[b][a] = pixel(g, dy, C, top + a, left + b, inside);
-        for (int b = 0; b < M; b++) adjoint_output(columns[b], 1, d[b], 1);
-        for (int i = 0; i < S; i++)
-            adjoint_output(D + (i * LONG_BLOCK + t) * width, S * LONG_BLOCK * width, columns[0] + i, S);
+        vec d[M], columns[M * S];
+        for (int b = 0; b < M; b++) {
+            for (int a = 0; a < M; a++) {
+                d[a] = pixel(g, dy, frame, s.row * M + a, (s.left + t) * M + b, inside);
+                sum += d[a];
+            }
+            adjoint_output(columns + b * S, 1, d, 1);
+        }
+        for (int i = 0; i < S; i++) adjoint_output(D + i * point + t * width, S * point, columns + i, S);
     }
+    return sum;
 }
 
-INLINE void gradient_block(vec *D, const grid *g, int64_t first, int64_t count, const float *dy, int64_t C) {
+INLINE void gradient_block(vec *D, vec *bias, const grid *g, int64_t first, int64_t count, images dy) {
     strip s;
     for (int64_t t = 0; t < count; t += s.count) {
         s = strip_at(g, first + t, count - t);
-        strip within = s;
-        const bool inside = s.row * M + M <= g->H;
-        within.count = inside ? least(s.count, g->W / M - s.left) : 0;
-        const strip rest = {s.frame, s.row, s.left + within.count, s.count - within.count};
-        const float *frame = dy + s.frame * g->H * g->W * C;
-        for (int64_t c = 0; c < C; c += LANES) {
-            vec *to = D + (t * C + c) / LANES;
-            gradient_strip(to, g, within, frame + c, C, true);
-            gradient_strip(to + within.count * C / LANES, g, rest, frame + c, C, false);
+        strip whole = s, rest = s; /* tiles of which all pixels are in the frame, and others */
+        whole.count = s.row * M + M <= g->H ? least(s.count, g->W / M - s.left) : 0;
+        rest.left += whole.count, rest.count -= whole.count;
+        for (int64_t c = 0; c < dy.C; c += LANES) {
+            const float *frame = dy.x + s.frame * g->H * g->W * dy.C + c;
+            vec *to = D + (t * dy.C + c) / LANES;
+            bias[c / LANES] += gradient_strip(to, g, whole, dy, frame, true);
+            bias[c / LANES] += gradient_strip(to + whole.count * dy.C / LANES, g, rest, dy, frame, false);
         }
     }
 }
 
 /* sums[point][input][output] += V[point][tile][input] D[point][tile][output], summed over a block's tiles */
-INLINE void add_products(
-    vec *sums, vec *bias, const float *V, const vec *D, int64_t count, int64_t inputs, int64_t outputs
-) {
+INLINE void add_products(vec *sums, const vec *V, const vec *D, int64_t count, int64_t inputs, int64_t outputs) {
     const int64_t width = outputs / LANES;
     for (int64_t p = 0; p < S * S; p++)
         for (int64_t c = 0; c < inputs; c += ROWS)
             for (int64_t o = 0; o < width; o++) {
+                const float *v = (const float *)(V + p * apart(LONG_BLOCK, inputs)) + c;
+                const vec *d = D + p * apart(LONG_BLOCK, outputs) + o;
                 vec *to = sums + (p * inputs + c) * width + o, some[ROWS];
                 for (int k = 0; k < ROWS; k++) some[k] = to[k * width];
-                for (int64_t t = 0; t < count; t++) {
-                    const vec d = D[(p * LONG_BLOCK + t) * width + o];
-                    const float *v = V + (p * LONG_BLOCK + t) * inputs + c;
-                    for (int k = 0; k < ROWS; k++) some[k] += v[k] * d;
-                }
+                for (int64_t t = 0; t < count; t++)
+                    for (int k = 0; k < ROWS; k++) some[k] += v[t * inputs + k] * d[t * width];
                 for (int k = 0; k < ROWS; k++) to[k * width] = some[k];
             }
-    for (int64_t o = 0; o < width; o++) /* at the point 1, 1 is the sum of a tile's dy */
-        for (int64_t t = 0; t < count; t++) bias[o] += D[((S + 1) * LONG_BLOCK + t) * width + o];
 }
 
-INLINE void gradient_part(
-    vec *sums, const float *x, const float *dy, const grid *g, int64_t first, int64_t end, int64_t inputs,
-    int64_t outputs
-) {
-    vec V[S * S * LONG_BLOCK * inputs / LANES], D[S * S * LONG_BLOCK * outputs / LANES];
-    memset(sums, 0, (S * S * inputs + 1) * outputs * sizeof(float));
+/* sums: those of all points, then those of the bias */
+INLINE void gradient_part(vec *sums, images x, images dy, const grid *g, int64_t first, int64_t end) {
+    vec V[S * S * apart(LONG_BLOCK, x.C)], D[S * S * apart(LONG_BLOCK, dy.C)];
+    memset(sums, 0, (S * S * x.C + 1) * dy.C * sizeof(float));
     for (; first < end; first += LONG_BLOCK) {
         const int64_t count = least(LONG_BLOCK, end - first);
-        input_block(V, LONG_BLOCK, g, first, count, x, inputs);
-        gradient_block(D, g, first, count, dy, outputs);
-        add_products(sums, sums + S * S * inputs * outputs / LANES, (float *)V, D, count, inputs, outputs);
+        input_block(V, LONG_BLOCK, g, first, count, x);
+        gradient_block(D, sums + S * S * x.C * dy.C / LANES, g, first, count, dy);
+        add_products(sums, V, D, count, x.C, dy.C);
     }
 }
 
-/* dw[output][place][input] */
+/* dw [outputs, 3, 3, inputs] from sums over all tiles */
 static void finish_weights(float *dw, const vec *sums, int64_t inputs, int64_t outputs) {
     const int64_t width = outputs / LANES;
     for (int64_t o = 0; o < width; o++)
         for (int64_t i = 0; i < inputs; i++) {
-            vec half[S][3], g[9];
+            vec half[S * 3], g[9];
             for (int j = 0; j < S; j++)
-                adjoint_weight(half[j], 1, sums + (j * S * inputs + i) * width + o, inputs * width);
-            for (int a = 0; a < 3; a++) adjoint_weight(g + 3 * a, 1, half[0] + a, 3);
+                adjoint_weight(half + j * 3, 1, sums + (j * S * inputs + i) * width + o, inputs * width);
+            for (int a = 0; a < 3; a++) adjoint_weight(g + 3 * a, 1, half + a, 3);
             for (int k = 0; k < 9; k++)
                 for (int l = 0; l < LANES; l++)
                     dw[((o * LANES + l) * 9 + k) * inputs + i] = ((float *)(g + k))[l];
         }
 }
 
-/* Each part's tiles are summed apart and the parts added in order, whichever threads computed them. */
+/* sums, aligned to vectors: (S * S * inputs + 1) * outputs numbers for each part. The tiles of a part are summed apart
+ * and the parts added in order, so that threads change nothing. */
 void weight_gradient(
-    int64_t n, int64_t H, int64_t W, int64_t inputs, int64_t outputs, int64_t parts, int64_t threads,
-    const float *x, const float *dy, float *sums, float *dw, float *db
+    int64_t n, int64_t H, int64_t W, int64_t inputs, int64_t outputs, int64_t rectify, int64_t parts,
+    int64_t threads, const float *x, const float *dy, float *sums, float *dw, float *db
 ) {
     const grid g = grid_of(n, H, W);
     const int64_t tiles = n * g.down * g.across, size = (S * S * inputs + 1) * outputs;
-    const int64_t each = (tiles + parts - 1) / parts;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t part = 0; part < parts; part++) {
+        const int64_t first = tiles * part / parts, end = tiles * (part + 1) / parts;
         vec *to = (vec *)(sums + part * size);
-        const int64_t first = part * each, end = least(tiles, first + each);
-        if (inputs == 16 && outputs == 16) gradient_part(to, x, dy, &g, first, end, 16, 16);
-        else if (inputs == 16 && outputs == 32) gradient_part(to, x, dy, &g, first, end, 16, 32);
-        else if (inputs == 32 && outputs == 32) gradient_part(to, x, dy, &g, first, end, 32, 32);
-        else gradient_part(to, x, dy, &g, first, end, inputs, outputs);
+        if (inputs == 16 && outputs == 16)
+            gradient_part(to, (images){x, 16, rectify}, (images){dy, 16, false}, &g, first, end);
+        else if (inputs == 16 && outputs == 32)
+            gradient_part(to, (images){x, 16, rectify}, (images){dy, 32, false}, &g, first, end);
+        else if (inputs == 32 && outputs == 32)
+            gradient_part(to, (images){x, 32, rectify}, (images){dy, 32, false}, &g, first, end);
+        else gradient_part(to, (images){x, inputs, rectify}, (images){dy, outputs, false}, &g, first, end);
     }
     for (int64_t part = 1; part < parts; part++)
         for (int64_t j = 0; j < size; j++) sums[j] += sums[part * size + j];

@@ -1,0 +1,247 @@
+"""3x3 convolutions of stride 1 and padding 1, and residual blocks of two, with fewer multiplications.
+
+oneDNN runs the direct product of a 3x3 convolution at a CPU's peak. Winograd's minimal filtering (Winograd
+1980; Lavin and Gray 2015) computes `TILE x TILE` outputs at a time from `(TILE + 2)²` products instead of
+`9 TILE²`. On CPUs, in float32 and for channels in multiples of 16, `winograd.c` does so, wrapped as custom
+operators with gradients; elsewhere PyTorch's functions do the same. A frame's results do not depend on those
+beside it, nor on the number of threads. Images are channels-last.
+
+A pixel that is not finite makes those of its tile nan, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..pytorch.stepwise import wants_gradient
+from . import compiling
+
+TILE = 4
+"""Outputs of a tile's side, 2 or 4: 0.44 or 0.25 times a direct product's multiplications. The README tells their
+precision."""
+LANES = 16
+"""The numbers of channels must be multiples of this, as in `winograd.c`."""
+MAX_CHANNELS = 64
+"""A block of transformed tiles lies on the stack."""
+
+
+def conv3x3(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Compute `conv2d(x, weight, bias, padding=1)`: x `[N, C, H, W]`, weight `[D, C, 3, 3]`, bias `[D]`."""
+    _check("conv3x3", x, [(weight, bias)])
+    if not _takes(x, weight, bias):
+        return F.conv2d(x, weight, bias, padding=1)
+    return (_conv3x3 if _as_operator(x, weight, bias) else _conv3x3_in_c)(x, weight, bias)
+
+
+def residual_block(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    """Compute `x + conv(relu(conv(relu(x), w1, b1)), w2, b2)`, the convolutions as in `conv3x3`."""
+    _check("residual_block", x, [(w1, b1), (w2, b2)])
+    if w2.shape[0] != x.shape[1]:
+        raise ValueError(
+            f"residual_block: w2 is {list(w2.shape)}; give {x.shape[1]} outputs, as x has channels"
+        )
+    inputs = x, w1, b1, w2, b2
+    if not _takes(*inputs):
+        h = F.relu(F.conv2d(F.relu(x), w1, b1, padding=1))
+        return x + F.conv2d(h, w2, b2, padding=1)
+    y, _ = (_residual_block if _as_operator(*inputs) else _residual_block_in_c)(*inputs)
+    return y
+
+
+def _check(name: str, x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> None:
+    if x.dim() != 4:
+        raise ValueError(f"{name}: x is {list(x.shape)}; give [N, C, H, W]")
+    channels = x.shape[1]
+    for weight, bias in layers:
+        wanted = [len(weight), channels, 3, 3]
+        if list(weight.shape) != wanted or list(bias.shape) != wanted[:1]:
+            given = f"weight is {list(weight.shape)} and bias {list(bias.shape)}"
+            raise ValueError(f"{name}: {given}; give {wanted} and {wanted[:1]}")
+        channels = len(weight)
+
+
+def _takes(x: Tensor, *weights: Tensor) -> bool:
+    if torch.is_autocast_enabled("cpu") or not _fits(x.shape[1]):
+        return False
+    usual = all(t.device.type == "cpu" and t.dtype is torch.float32 for t in (x, *weights))
+    return usual and all(_fits(w.shape[0]) for w in weights) and _in_c(TILE)
+
+
+def _fits(channels: int) -> bool:
+    return channels % LANES == 0 and channels <= MAX_CHANNELS
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _in_c(tile: int) -> bool:
+    return compiling.problem("winograd.c", f"M={tile}") is None
+
+
+def _as_operator(*xs: Tensor) -> bool:
+    """Return whether PyTorch has to see the function, to differentiate or compile it."""
+    return torch.compiler.is_compiling() or wants_gradient(*xs) or any(not _plain(x) for x in xs)
+
+
+def _plain(x: Tensor) -> bool:
+    return type(x) in (Tensor, torch.nn.Parameter)
+
+
+def _conv3x3_in_c(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return _convolve(x, weight, bias)
+
+
+_conv3x3 = torch.library.custom_op("deltabeast::conv3x3", mutates_args=())(_conv3x3_in_c)
+
+
+@_conv3x3.register_fake
+def _conv3x3_fake(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return _new(x, weight.shape[0])
+
+
+@torch.library.custom_op("deltabeast::conv3x3_backward", mutates_args=())
+def _conv3x3_backward(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    (dy,) = _dense(dy)
+    return _convolve(dy, weight, transposed=True), *_weight_gradient(x, dy)
+
+
+@_conv3x3_backward.register_fake
+def _conv3x3_backward_fake(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return _new(x, x.shape[1]), *_new_weight(weight.shape[0], x)
+
+
+def _conv3x3_save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    x, weight, _ = inputs
+    ctx.save_for_backward(x, weight)
+
+
+def _conv3x3_differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    gradients: tuple[Tensor, Tensor, Tensor] = _conv3x3_backward(dy, *ctx.saved_tensors)
+    return gradients
+
+
+torch.library.register_autograd(_conv3x3, _conv3x3_differentiate, setup_context=_conv3x3_save)
+
+
+def _residual_block_in_c(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
+    """Return y, and for backward the second convolution's input."""
+    (x,) = _dense(x)
+    h = _convolve(x, w1, b1, rectify=True, relu=True)
+    return _convolve(h, w2, b2, add=x), h
+
+
+_residual_block = torch.library.custom_op("deltabeast::residual_block", mutates_args=())(_residual_block_in_c)
+
+
+@_residual_block.register_fake
+def _residual_block_fake(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
+    return _new(x, x.shape[1]), _new(x, w1.shape[0])
+
+
+Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+@torch.library.custom_op("deltabeast::residual_block_backward", mutates_args=())
+def _residual_block_backward(
+    dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, w2: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dy, x = _dense(dy, x)
+    dh = _convolve(dy, w2, transposed=True, mask=h)
+    dx = _convolve(dh, w1, transposed=True, mask=x, add=dy)
+    return dx, *_weight_gradient(x, dh, rectify=True), *_weight_gradient(h, dy)
+
+
+@_residual_block_backward.register_fake
+def _residual_block_backward_fake(dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, w2: Tensor) -> Five:
+    return _new(x, x.shape[1]), *_new_weight(w1.shape[0], x), *_new_weight(w2.shape[0], h)
+
+
+def _residual_block_save(ctx: Any, inputs: Five, output: tuple[Tensor, Tensor]) -> None:
+    x, w1, _, w2, _ = inputs
+    ctx.save_for_backward(x, output[1], w1, w2)
+
+
+def _residual_block_differentiate(ctx: Any, dy: Tensor, _: Tensor) -> Five:
+    gradients: Five = _residual_block_backward(dy, *ctx.saved_tensors)
+    return gradients
+
+
+torch.library.register_autograd(
+    _residual_block, _residual_block_differentiate, setup_context=_residual_block_save
+)
+
+
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    rectify: bool = False,
+    relu: bool = False,
+    transposed: bool = False,
+    mask: Tensor | None = None,
+    add: Tensor | None = None,
+) -> Tensor:
+    """Convolve x, rectified first if `rectify`; `transposed` gives the input's gradient from the output's.
+
+    Then rectify if `relu`, set to zero where `mask <= 0`, and add `add`; these two are channels-last.
+    """
+    x, weight = _dense(x, weight)
+    N, inputs, H, W = x.shape
+    outputs = weight.shape[1 if transposed else 0]
+    y, transformed = _new(x, outputs), x.new_empty((TILE + 2) ** 2 * inputs * outputs)
+    if bias is not None:
+        bias = bias.contiguous()
+    sizes = (N, H, W, inputs, outputs, rectify, relu, transposed, _threads(x.numel() * outputs))
+    _call("convolve", sizes, x, weight, bias, mask, add, transformed, y)
+    return y
+
+
+def _weight_gradient(x: Tensor, dy: Tensor, rectify: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the gradients of weight and bias; x is rectified first if `rectify`, and dy channels-last."""
+    (x,) = _dense(x)
+    N, inputs, H, W = x.shape
+    outputs = dy.shape[1]
+    dw, db = _new_weight(outputs, x)
+    tiles = N * -(-H // TILE) * -(-W // TILE)
+    parts = min(32, 1 << (tiles >> 10).bit_length())  # each costs as much as some fifty tiles
+    sums = x.new_empty(parts * ((TILE + 2) ** 2 * inputs + 1) * outputs)
+    sizes = (N, H, W, inputs, outputs, rectify, parts, min(parts, _threads(x.numel() * outputs)))
+    _call("weight_gradient", sizes, x, dy, sums, dw, db)
+    return dw, db
+
+
+def _call(name: str, sizes: tuple[int, ...], *tensors: Tensor | None) -> None:
+    _function(name, TILE, len(sizes), len(tensors))(*sizes, *compiling.addresses(*tensors))
+
+
+@functools.cache
+def _function(name: str, tile: int, sizes: int, tensors: int) -> Any:
+    function = getattr(compiling.library("winograd.c", f"M={tile}"), name)
+    function.argtypes = [*[ctypes.c_int64] * sizes, *[ctypes.c_void_p] * tensors]
+    function.restype = None
+    return function
+
+
+def _threads(work: int) -> int:
+    """Return how many threads to use: waking another costs as much as a small image."""
+    return torch.get_num_threads() if work > 1 << 20 else 1
+
+
+def _new(x: Tensor, channels: int) -> Tensor:
+    shape = (x.shape[0], channels, *x.shape[2:])
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
+def _new_weight(outputs: int, x: Tensor) -> tuple[Tensor, Tensor]:
+    shape = (outputs, x.shape[1], 3, 3)
+    dw = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    return dw, dw.new_empty(outputs)
+
+
+def _dense(*xs: Tensor) -> tuple[Tensor, ...]:
+    return tuple(x.contiguous(memory_format=torch.channels_last) for x in xs)
