@@ -23,8 +23,8 @@ from ..pytorch.stepwise import wants_gradient
 from . import compiling
 
 TILE = 4
-"""Outputs of a tile's side, 2 or 4: 0.44 or 0.25 times a direct product's multiplications. The README tells their
-precision."""
+"""Outputs of a tile's side, 2 or 4: 0.44 or 0.25 times a direct product's multiplications. The README tells
+how precise they are."""
 LANES = 16
 """The numbers of channels must be multiples of this, as in `winograd.c`."""
 MAX_CHANNELS = 64
