@@ -29,8 +29,8 @@ def layer(inputs: int, outputs: int) -> list[Tensor]:
 
 
 def any_layout(x: Tensor) -> Tensor:
-    dense = x.to(memory_format=torch.channels_last)
-    return random.choice([x.contiguous(), dense, torch.stack([x, x], -1)[..., 0]])
+    apart = torch.stack([x, x], -1)[..., 0]
+    return random.choice([x, apart, x.to(memory_format=torch.channels_last)] if x.dim() == 4 else [x, apart])
 
 
 def results(function: Callable[..., Tensor], inputs: list[Tensor], weight: Tensor) -> list[Tensor]:
@@ -41,14 +41,14 @@ def results(function: Callable[..., Tensor], inputs: list[Tensor], weight: Tenso
 
 
 def check(ours: Callable[..., Tensor], theirs: Callable[..., Tensor], inputs: list[Tensor]) -> None:
-    """Compare results and gradients with those in float64, in units of their own size."""
+    """Compare results and gradients with those in float64, relative to their norm."""
     weight = torch.randn_like(theirs(*inputs))
     got = results(ours, [any_layout(x) for x in inputs], any_layout(weight))
     want = results(theirs, [x.double() for x in inputs], weight.double())
-    bound = 3e-6 if winograd.TILE == 2 else 3e-5
+    bound = 3e-6 if winograd.TILE == 2 else 1e-5
     for a, b in zip(got, want, strict=True):
         assert a.dtype == torch.float32 and a.shape == b.shape
-        assert (a - b).abs().max() <= bound * b.square().mean().sqrt()
+        assert (a - b).norm() <= bound * b.norm()
 
 
 @pytest.fixture(params=[2, 4])
