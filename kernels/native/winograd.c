@@ -197,7 +197,7 @@ INLINE void input_block(vec *V, int64_t block, const grid *g, int64_t first, int
 
 /* U[outputs / LANES][column of points][input][row of points] from w [outputs, 3, 3, inputs]; for the gradient of the
  * input, whose inputs are the outputs of w, from w [inputs, 3, 3, outputs] with places counted from the last */
-static void transform_weights(vec *U, const float *w, int64_t outputs, int64_t inputs, bool transposed) {
+void transform_weights(int64_t inputs, int64_t outputs, int64_t transposed, const float *w, float *U) {
     const int64_t output = transposed ? 1 : 9 * inputs, input = transposed ? 9 * outputs : 1;
     const int64_t place = transposed ? -outputs : inputs;
     if (transposed) w += 8 * outputs;
@@ -208,7 +208,7 @@ static void transform_weights(vec *U, const float *w, int64_t outputs, int64_t i
                 for (int64_t i = 0; i < inputs; i++)
                     ((float *)(lanes + i * 9 + k))[l] = w[(o + l) * output + i * input + k * place];
         for (int64_t i = 0; i < inputs; i++) {
-            vec half[3 * S], *to = U + (o / LANES * S * inputs + i) * S;
+            vec half[3 * S], *to = (vec *)U + (o / LANES * S * inputs + i) * S;
             for (int j = 0; j < 3; j++) transform_weight(half + j * S, 1, lanes + i * 9 + j, 3);
             for (int r = 0; r < S; r++) transform_weight(to + r, inputs * S, half + r, S);
         }
@@ -277,16 +277,14 @@ INLINE void forward_block(
     }
 }
 
-/* U, aligned to vectors, is where transformed weights go: S * S * inputs * outputs numbers */
+/* U comes from transform_weights, aligned to vectors */
 void convolve(
     int64_t n, int64_t H, int64_t W, int64_t inputs, int64_t outputs, int64_t rectify, int64_t relu,
-    int64_t transposed, int64_t threads, const float *x, const float *w, const float *bias, const float *mask,
-    const float *add, float *U, float *y
+    int64_t threads, const float *x, const float *U, const float *bias, const float *mask, const float *add, float *y
 ) {
     const grid g = grid_of(n, H, W);
     const int64_t tiles = n * g.down * g.across;
     const finish f = {bias, relu, mask, add};
-    transform_weights((vec *)U, w, outputs, inputs, transposed);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t first = 0; first < tiles; first += BLOCK)
         if (inputs == 16) forward_block(y, (images){x, 16, rectify}, (vec *)U, &g, first, outputs, f);
@@ -346,10 +344,8 @@ INLINE void add_products(vec *sums, const vec *V, const vec *D, int64_t count, i
             }
 }
 
-/* sums: those of all points, then those of the bias */
 INLINE void gradient_part(vec *sums, images x, images dy, const grid *g, int64_t first, int64_t end) {
     vec V[S * S * apart(LONG_BLOCK, x.C)], D[S * S * apart(LONG_BLOCK, dy.C)];
-    memset(sums, 0, (S * S * x.C + 1) * dy.C * sizeof(float));
     for (; first < end; first += LONG_BLOCK) {
         const int64_t count = least(LONG_BLOCK, end - first);
         input_block(V, LONG_BLOCK, g, first, count, x);
@@ -358,26 +354,11 @@ INLINE void gradient_part(vec *sums, images x, images dy, const grid *g, int64_t
     }
 }
 
-/* dw [outputs, 3, 3, inputs] from sums over all tiles */
-static void finish_weights(float *dw, const vec *sums, int64_t inputs, int64_t outputs) {
-    const int64_t width = outputs / LANES;
-    for (int64_t o = 0; o < width; o++)
-        for (int64_t i = 0; i < inputs; i++) {
-            vec half[S * 3], g[9];
-            for (int j = 0; j < S; j++)
-                adjoint_weight(half + j * 3, 1, sums + (j * S * inputs + i) * width + o, inputs * width);
-            for (int a = 0; a < 3; a++) adjoint_weight(g + 3 * a, 1, half + a, 3);
-            for (int k = 0; k < 9; k++)
-                for (int l = 0; l < LANES; l++)
-                    dw[((o * LANES + l) * 9 + k) * inputs + i] = ((float *)(g + k))[l];
-        }
-}
-
-/* sums, aligned to vectors: (S * S * inputs + 1) * outputs numbers for each part. The tiles of a part are summed apart
- * and the parts added in order, so that threads change nothing. */
-void weight_gradient(
+/* Add to sums [parts, (S * S * inputs + 1) * outputs], aligned to vectors: for each point and input, then for the
+ * bias. A part's tiles are summed apart, so that threads change nothing. */
+void add_weight_gradient(
     int64_t n, int64_t H, int64_t W, int64_t inputs, int64_t outputs, int64_t rectify, int64_t parts,
-    int64_t threads, const float *x, const float *dy, float *sums, float *dw, float *db
+    int64_t threads, const float *x, const float *dy, float *sums
 ) {
     const grid g = grid_of(n, H, W);
     const int64_t tiles = n * g.down * g.across, size = (S * S * inputs + 1) * outputs;
@@ -393,8 +374,22 @@ void weight_gradient(
             gradient_part(to, (images){x, 32, rectify}, (images){dy, 32, false}, &g, first, end);
         else gradient_part(to, (images){x, inputs, rectify}, (images){dy, outputs, false}, &g, first, end);
     }
+}
+
+/* dw [outputs, 3, 3, inputs] and db; the first part of sums becomes the sum of all */
+void weight_gradient(int64_t inputs, int64_t outputs, int64_t parts, float *sums, float *dw, float *db) {
+    const int64_t width = outputs / LANES, size = (S * S * inputs + 1) * outputs;
     for (int64_t part = 1; part < parts; part++)
         for (int64_t j = 0; j < size; j++) sums[j] += sums[part * size + j];
-    finish_weights(dw, (vec *)sums, inputs, outputs);
+    for (int64_t o = 0; o < width; o++)
+        for (int64_t i = 0; i < inputs; i++) {
+            vec half[S * 3], g[9];
+            for (int j = 0; j < S; j++)
+                adjoint_weight(half + j * 3, 1, (vec *)sums + (j * S * inputs + i) * width + o, inputs * width);
+            for (int a = 0; a < 3; a++) adjoint_weight(g + 3 * a, 1, half + a, 3);
+            for (int k = 0; k < 9; k++)
+                for (int l = 0; l < LANES; l++)
+                    dw[((o * LANES + l) * 9 + k) * inputs + i] = ((float *)(g + k))[l];
+        }
     memcpy(db, sums + S * S * inputs * outputs, outputs * sizeof(float));
 }

@@ -29,6 +29,10 @@ LANES = 16
 """The numbers of channels must be multiples of this, as in `winograd.c`."""
 MAX_CHANNELS = 64
 """A block of transformed tiles lies on the stack."""
+CHUNK = 1 << 18
+"""Numbers of an image tensor that go through a layer's passes before the next do, to stay in the caches."""
+MAX_PARTS = 8
+"""Sums that make up a weight's gradient, and so threads that compute it."""
 
 
 def conv3x3(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -92,7 +96,9 @@ def _plain(x: Tensor) -> bool:
 
 
 def _conv3x3_in_c(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return _convolve(x, weight, bias)
+    (x,), y = _dense(x), _new(x, len(weight))
+    _convolve(x, y, _transformed(weight), bias)
+    return y
 
 
 _conv3x3 = torch.library.custom_op("deltabeast::conv3x3", mutates_args=())(_conv3x3_in_c)
@@ -105,13 +111,17 @@ def _conv3x3_fake(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @torch.library.custom_op("deltabeast::conv3x3_backward", mutates_args=())
 def _conv3x3_backward(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    (dy,) = _dense(dy)
-    return _convolve(dy, weight, transposed=True), *_weight_gradient(x, dy)
+    dy, x = _dense(dy, x)
+    dx, transformed, sums = _new(x, x.shape[1]), _transformed(weight, transposed=True), _sums(x, len(weight))
+    for at in _chunks(x, dy):
+        _convolve(dy[at], dx[at], transformed)
+        _add_weight_gradient(sums, x[at], dy[at])
+    return dx, *_weight_gradient(sums, weight)
 
 
 @_conv3x3_backward.register_fake
 def _conv3x3_backward_fake(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return _new(x, x.shape[1]), *_new_weight(weight.shape[0], x)
+    return _new(x, x.shape[1]), *_new_weight(weight)
 
 
 def _conv3x3_save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -129,9 +139,12 @@ torch.library.register_autograd(_conv3x3, _conv3x3_differentiate, setup_context=
 
 def _residual_block_in_c(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
     """Return y, and for backward the second convolution's input."""
-    (x,) = _dense(x)
-    h = _convolve(x, w1, b1, rectify=True, relu=True)
-    return _convolve(h, w2, b2, add=x), h
+    (x,), y, h = _dense(x), *_residual_block_fake(x, w1, b1, w2, b2)
+    first, second = _transformed(w1), _transformed(w2)
+    for at in _chunks(x, h):
+        _convolve(x[at], h[at], first, b1, rectify=True, relu=True)
+        _convolve(h[at], y[at], second, b2, add=x[at])
+    return y, h
 
 
 _residual_block = torch.library.custom_op("deltabeast::residual_block", mutates_args=())(_residual_block_in_c)
@@ -150,14 +163,20 @@ def _residual_block_backward(
     dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, w2: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dy, x = _dense(dy, x)
-    dh = _convolve(dy, w2, transposed=True, mask=h)
-    dx = _convolve(dh, w1, transposed=True, mask=x, add=dy)
-    return dx, *_weight_gradient(x, dh, rectify=True), *_weight_gradient(h, dy)
+    dx, dh = _new(x, x.shape[1]), torch.empty_like(h)
+    first, second = _transformed(w1, transposed=True), _transformed(w2, transposed=True)
+    sums1, sums2 = _sums(x, len(w1)), _sums(h, len(w2))
+    for at in _chunks(x, h):
+        _convolve(dy[at], dh[at], second, mask=h[at])
+        _convolve(dh[at], dx[at], first, mask=x[at], add=dy[at])
+        _add_weight_gradient(sums2, h[at], dy[at])
+        _add_weight_gradient(sums1, x[at], dh[at], rectify=True)
+    return dx, *_weight_gradient(sums1, w1), *_weight_gradient(sums2, w2)
 
 
 @_residual_block_backward.register_fake
 def _residual_block_backward_fake(dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, w2: Tensor) -> Five:
-    return _new(x, x.shape[1]), *_new_weight(w1.shape[0], x), *_new_weight(w2.shape[0], h)
+    return _new(x, x.shape[1]), *_new_weight(w1), *_new_weight(w2)
 
 
 def _residual_block_save(ctx: Any, inputs: Five, output: tuple[Tensor, Tensor]) -> None:
@@ -175,43 +194,65 @@ torch.library.register_autograd(
 )
 
 
+def _chunks(*images: Tensor) -> list[slice]:
+    """Return frames of images that all have the same number, some at a time."""
+    frames = max(1, CHUNK * len(images[0]) // max(1, *(x.numel() for x in images)))
+    return [slice(i, i + frames) for i in range(0, len(images[0]), frames)]
+
+
+def _transformed(weight: Tensor, transposed: bool = False) -> Tensor:
+    """Transform weights for `_convolve`; `transposed`: which makes the gradient of x from that of y."""
+    (weight,), (outputs, inputs) = _dense(weight), weight.shape[:2]
+    if transposed:
+        outputs, inputs = inputs, outputs
+    transformed = weight.new_empty((TILE + 2) ** 2 * inputs * outputs)
+    _call("transform_weights", (inputs, outputs, transposed), weight, transformed)
+    return transformed
+
+
 def _convolve(
     x: Tensor,
-    weight: Tensor,
+    y: Tensor,
+    transformed: Tensor,
     bias: Tensor | None = None,
     *,
     rectify: bool = False,
     relu: bool = False,
-    transposed: bool = False,
     mask: Tensor | None = None,
     add: Tensor | None = None,
-) -> Tensor:
-    """Convolve x, rectified first if `rectify`; `transposed` gives the input's gradient from the output's.
-
-    Then rectify if `relu`, set to zero where `mask <= 0`, and add `add`; these two are channels-last.
+) -> None:
+    """Convolve x, rectified first if `rectify`, and add the bias; then rectify if `relu`, set to zero where
+    `mask <= 0`, and add `add`. Images are channels-last.
     """
-    x, weight = _dense(x, weight)
     N, inputs, H, W = x.shape
-    outputs = weight.shape[1 if transposed else 0]
-    y, transformed = _new(x, outputs), x.new_empty((TILE + 2) ** 2 * inputs * outputs)
+    outputs = y.shape[1]
     if bias is not None:
         bias = bias.contiguous()
-    sizes = (N, H, W, inputs, outputs, rectify, relu, transposed, _threads(x.numel() * outputs))
-    _call("convolve", sizes, x, weight, bias, mask, add, transformed, y)
-    return y
+    sizes = (N, H, W, inputs, outputs, rectify, relu, _threads(x.numel() * outputs))
+    _call("convolve", sizes, x, transformed, bias, mask, add, y)
 
 
-def _weight_gradient(x: Tensor, dy: Tensor, rectify: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the gradients of weight and bias; x is rectified first if `rectify`, and dy channels-last."""
-    (x,) = _dense(x)
+def _sums(x: Tensor, outputs: int) -> Tensor:
+    """Return zeros to which `_add_weight_gradient` adds: a row for each of several parts of x's tiles."""
     N, inputs, H, W = x.shape
-    outputs = dy.shape[1]
-    dw, db = _new_weight(outputs, x)
     tiles = N * -(-H // TILE) * -(-W // TILE)
-    parts = min(32, 1 << (tiles >> 10).bit_length())  # each costs as much as some fifty tiles
-    sums = x.new_empty(parts * ((TILE + 2) ** 2 * inputs + 1) * outputs)
+    parts = min(MAX_PARTS, 1 << (tiles >> 10).bit_length())  # each costs as much as some fifty tiles
+    return x.new_zeros(parts, ((TILE + 2) ** 2 * inputs + 1) * outputs)
+
+
+def _add_weight_gradient(sums: Tensor, x: Tensor, dy: Tensor, rectify: bool = False) -> None:
+    """Add what the gradients of weight and bias are made of; x is rectified first if `rectify`."""
+    N, inputs, H, W = x.shape
+    outputs, parts = dy.shape[1], len(sums)
     sizes = (N, H, W, inputs, outputs, rectify, parts, min(parts, _threads(x.numel() * outputs)))
-    _call("weight_gradient", sizes, x, dy, sums, dw, db)
+    _call("add_weight_gradient", sizes, x, dy, sums)
+
+
+def _weight_gradient(sums: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of weight and bias from all sums."""
+    dw, db = _new_weight(weight)
+    outputs, inputs = weight.shape[:2]
+    _call("weight_gradient", (inputs, outputs, len(sums)), sums, dw, db)
     return dw, db
 
 
@@ -237,10 +278,9 @@ def _new(x: Tensor, channels: int) -> Tensor:
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
-def _new_weight(outputs: int, x: Tensor) -> tuple[Tensor, Tensor]:
-    shape = (outputs, x.shape[1], 3, 3)
-    dw = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    return dw, dw.new_empty(outputs)
+def _new_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
+    dw = torch.empty_like(weight, memory_format=torch.channels_last)
+    return dw, dw.new_empty(len(weight))
 
 
 def _dense(*xs: Tensor) -> tuple[Tensor, ...]:
