@@ -261,8 +261,22 @@ INLINE void output_block(
     }
 }
 
+/* Ask for LANES channels of a tile's pixels, shifted by `shift` down and to the right, to be read or written soon. */
+INLINE void prefetch(const grid *g, int64_t tile, const float *x, int64_t C, int64_t shift, bool write) {
+    if (tile >= g->n * g->down * g->across) return;
+    const strip s = strip_at(g, tile, 1);
+    for (int a = 0; a < M; a++)
+        for (int b = 0; b < M; b++) {
+            const int64_t row = least(s.row * M + a + shift, g->H - 1);
+            const int64_t column = least(s.left * M + b + shift, g->W - 1);
+            const float *at = x + ((s.frame * g->H + row) * g->W + column) * C;
+            if (write) __builtin_prefetch(at, 1);
+            else __builtin_prefetch(at);
+        }
+}
+
 INLINE void forward_block(
-    float *y, images x, const vec *U, const grid *g, int64_t first, int64_t outputs, finish f
+    float *y, images x, const vec *U, const grid *g, int64_t first, int64_t outputs, finish f, bool distant
 ) {
     const int64_t count = least(BLOCK, g->n * g->down * g->across - first), point = apart(BLOCK, x.C);
     vec V[S * S * point], T[S * BLOCK * M];
@@ -271,25 +285,34 @@ INLINE void forward_block(
         for (int j = 0; j < S; j++)
             for (int64_t t = 0; t < count; t += GROUP) {
                 const vec *from = V + j * S * point + t * x.C / LANES;
+                const int64_t k = j * (BLOCK / GROUP) + t / GROUP;
+                if (distant && k < BLOCK) {
+                    prefetch(g, first + k, y + c, outputs, 0, true);
+                    for (int64_t i = c; i < x.C; i += outputs) prefetch(g, first + BLOCK + k, x.x + i, x.C, 1, false);
+                }
                 product(T + (j * BLOCK + t) * M, from, U + (c / LANES * S + j) * x.C * S, x.C);
             }
         output_block(y, T, g, first, count, outputs, c, f);
     }
 }
 
-/* U comes from transform_weights, aligned to vectors */
+/* U comes from transform_weights, aligned to vectors; `distant`: images are not in the caches yet */
 void convolve(
     int64_t n, int64_t H, int64_t W, int64_t inputs, int64_t outputs, int64_t rectify, int64_t relu,
-    int64_t threads, const float *x, const float *U, const float *bias, const float *mask, const float *add, float *y
+    int64_t distant, int64_t threads, const float *x, const float *U, const float *bias, const float *mask,
+    const float *add, float *y
 ) {
     const grid g = grid_of(n, H, W);
     const int64_t tiles = n * g.down * g.across;
     const finish f = {bias, relu, mask, add};
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t first = 0; first < tiles; first += BLOCK)
-        if (inputs == 16) forward_block(y, (images){x, 16, rectify}, (vec *)U, &g, first, outputs, f);
-        else if (inputs == 32) forward_block(y, (images){x, 32, rectify}, (vec *)U, &g, first, outputs, f);
-        else forward_block(y, (images){x, inputs, rectify}, (vec *)U, &g, first, outputs, f);
+        if (inputs == 16 && distant) forward_block(y, (images){x, 16, rectify}, (vec *)U, &g, first, outputs, f, true);
+        else if (inputs == 16) forward_block(y, (images){x, 16, rectify}, (vec *)U, &g, first, outputs, f, false);
+        else if (inputs == 32 && distant)
+            forward_block(y, (images){x, 32, rectify}, (vec *)U, &g, first, outputs, f, true);
+        else if (inputs == 32) forward_block(y, (images){x, 32, rectify}, (vec *)U, &g, first, outputs, f, false);
+        else forward_block(y, (images){x, inputs, rectify}, (vec *)U, &g, first, outputs, f, false);
 }
 
 /* ---- gradients of weights and bias ---- */

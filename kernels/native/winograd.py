@@ -31,6 +31,8 @@ MAX_CHANNELS = 64
 """A block of transformed tiles lies on the stack."""
 CHUNK = 1 << 18
 """Numbers of an image tensor that go through a layer's passes before the next do, to stay in the caches."""
+CACHE = 1 << 22
+"""Bytes of an image tensor that is likely to be in the caches; larger ones are prefetched."""
 MAX_PARTS = 8
 """Sums that make up a weight's gradient, and so threads that compute it."""
 
@@ -228,7 +230,8 @@ def _convolve(
     outputs = y.shape[1]
     if bias is not None:
         bias = bias.contiguous()
-    sizes = (N, H, W, inputs, outputs, rectify, relu, _threads(x.numel() * outputs))
+    distant = x.untyped_storage().nbytes() > CACHE
+    sizes = (N, H, W, inputs, outputs, rectify, relu, distant, _threads(x.numel() * outputs))
     _call("convolve", sizes, x, transformed, bias, mask, add, y)
 
 
