@@ -141,7 +141,8 @@ torch.library.register_autograd(_conv3x3, _conv3x3_differentiate, setup_context=
 
 def _residual_block_in_c(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
     """Return y, and for backward the second convolution's input."""
-    (x,), y, h = _dense(x), *_residual_block_fake(x, w1, b1, w2, b2)
+    (x,) = _dense(x)
+    y, h = _new(x, x.shape[1]), _new(x, len(w1))
     first, second = _transformed(w1), _transformed(w2)
     for at in _chunks(x, h):
         _convolve(x[at], h[at], first, b1, rectify=True, relu=True)
