@@ -1,6 +1,7 @@
 /* 3x3 convolutions of stride 1 and padding 1 by Winograd's minimal filtering (Winograd 1980; Lavin and Gray 2015):
  * M x M outputs take (M + 2)^2 products for each pair of channels instead of 9 M^2. winograd.py documents the
- * functions.
+ * functions. Compiled once for images in float32 (-DBF16=0) and once in bfloat16, which are widened as they are read
+ * and rounded as they are written; weights, their gradients and all arithmetic are float32.
  *
  * y = A^T [(G g G^T) * (B^T x B)] A for each tile of M x M outputs, summed over input channels before the outer
  * transform; gradients are the adjoints. Images are channels-last, channels a multiple of LANES. Channels are the
@@ -10,8 +11,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 #define INLINE static inline __attribute__((always_inline))
+#define M 4
 #define S (M + 2) /* points: the side of a transformed tile */
 #ifdef __AVX512F__
 #define LANES 16
@@ -29,6 +34,30 @@ typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), may_alias));
 
+#if BF16
+typedef uint16_t number;
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
+typedef halves loose_halves __attribute__((aligned(2), may_alias));
+typedef uint32_t bits __attribute__((vector_size(4 * LANES)));
+
+INLINE vec load(const number *x) { return (vec)(__builtin_convertvector(*(const loose_halves *)x, bits) << 16); }
+
+/* to nearest, ties to even, and a nan, whose rounding could carry into its sign, to all ones */
+INLINE void store(number *y, vec x) {
+#ifdef __AVX512BF16__
+    _mm256_storeu_si256((__m256i *)y, (__m256i)_mm512_cvtneps_pbh(x));
+#else
+    const bits rounded = ((bits)x + 0x7fff + (((bits)x >> 16) & 1)) >> 16 | (bits)(x != x);
+    *(loose_halves *)y = __builtin_convertvector(rounded, halves);
+#endif
+}
+#else
+typedef float number;
+
+INLINE vec load(const number *x) { return *(const loose *)x; }
+INLINE void store(number *y, vec x) { *(loose *)y = x; }
+#endif
+
 /* x where the condition holds for that of a rectifier: not at or below 0; a nan passes, as in torch */
 INLINE vec where_positive(vec condition, vec x) { return (vec)(~(condition <= 0.0f) & (ints)x); }
 
@@ -37,32 +66,6 @@ INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* ---- transforms of one dimension; elements of x and y are `from` and `to` apart ----
  * Those of polynomials evaluated at 0, points of either sign, and infinity. */
 
-#if M == 2
-INLINE void transform_input(vec *y, int64_t to, const vec *x, int64_t from) {
-    const vec a = x[0], b = x[from], c = x[2 * from], d = x[3 * from];
-    y[0] = a - c, y[to] = b + c, y[2 * to] = c - b, y[3 * to] = b - d;
-}
-
-INLINE void transform_weight(vec *y, int64_t to, const vec *x, int64_t from) {
-    const vec a = x[0], b = x[from], c = x[2 * from], half = 0.5f * (a + c);
-    y[0] = a, y[to] = half + 0.5f * b, y[2 * to] = half - 0.5f * b, y[3 * to] = c;
-}
-
-INLINE void transform_output(vec *y, int64_t to, const vec *x, int64_t from) {
-    const vec a = x[0], b = x[from], c = x[2 * from], d = x[3 * from];
-    y[0] = a + (b + c), y[to] = (b - c) - d;
-}
-
-INLINE void adjoint_output(vec *y, int64_t to, const vec *x, int64_t from) {
-    const vec a = x[0], b = x[from];
-    y[0] = a, y[to] = a + b, y[2 * to] = a - b, y[3 * to] = -b;
-}
-
-INLINE void adjoint_weight(vec *y, int64_t to, const vec *x, int64_t from) {
-    const vec a = x[0], b = x[from], c = x[2 * from], d = x[3 * from];
-    y[0] = a + 0.5f * (b + c), y[to] = 0.5f * (b - c), y[2 * to] = 0.5f * (b + c) + d;
-}
-#else
 /* Points that are each other's reciprocals: a third of the error of 1 and 2. */
 #define NEAR (2.0 / 3)
 #define FAR 1.5
@@ -112,7 +115,6 @@ INLINE void adjoint_weight(vec *y, int64_t to, const vec *x, int64_t from) {
     y[to] = AT_NEAR(NEAR) * q + AT_FAR(FAR) * s;
     y[2 * to] = AT_NEAR(NEAR * NEAR) * p + AT_FAR(FAR * FAR) * r + x[5 * from];
 }
-#endif
 
 /* ---- tiles ---- */
 
@@ -121,7 +123,7 @@ typedef struct {
 } grid;
 
 typedef struct {
-    const float *x; /* [n, H, W, C] */
+    const number *x; /* [n, H, W, C] */
     int64_t C;
     bool rectify; /* numbers as they are read */
 } images;
@@ -144,15 +146,15 @@ INLINE strip strip_at(const grid *g, int64_t tile, int64_t most) {
 INLINE int64_t apart(int64_t block, int64_t C) { return block * C / LANES + 1; }
 
 /* LANES channels of a frame's pixel; zeros outside of it, which need no look when it is known to be `inside` */
-INLINE vec pixel(const grid *g, images of, const float *frame, int64_t row, int64_t column, bool inside) {
+INLINE vec pixel(const grid *g, images of, const number *frame, int64_t row, int64_t column, bool inside) {
     if (!inside && (row < 0 || row >= g->H || column < 0 || column >= g->W)) return (vec){0};
-    const vec x = *(const loose *)(frame + (row * g->W + column) * of.C);
+    const vec x = load(frame + (row * g->W + column) * of.C);
     return of.rectify ? where_positive(x, x) : x;
 }
 
 /* the first half of the inner transform: S pixels one above the other */
 INLINE void transform_column(
-    vec *to, const grid *g, images of, const float *frame, int64_t row, int64_t column, bool inside
+    vec *to, const grid *g, images of, const number *frame, int64_t row, int64_t column, bool inside
 ) {
     vec d[S];
     for (int i = 0; i < S; i++) d[i] = pixel(g, of, frame, row + i, column, inside);
@@ -161,7 +163,7 @@ INLINE void transform_column(
 
 /* V[point][tile][channel] from the S x S pixels under and around each tile of a strip, for LANES channels; V at its
  * first tile. Neighbours share two columns of pixels. */
-INLINE void input_strip(vec *V, int64_t block, const grid *g, strip s, images of, const float *frame, bool inside) {
+INLINE void input_strip(vec *V, int64_t block, const grid *g, strip s, images of, const number *frame, bool inside) {
     const int64_t width = of.C / LANES, point = apart(block, of.C), top = s.row * M - 1, start = s.left * M - 1;
     vec columns[S * S];
     for (int j = 0; j < 2; j++) transform_column(columns + j * S, g, of, frame, top, start + j, false);
@@ -183,7 +185,7 @@ INLINE void input_block(vec *V, int64_t block, const grid *g, int64_t first, int
         s = strip_at(g, first + t, count - t);
         const bool inside = s.row > 0 && s.row * M + M < g->H;
         for (int64_t c = 0; c < of.C; c += LANES) {
-            const float *frame = of.x + s.frame * g->H * g->W * of.C + c;
+            const number *frame = of.x + s.frame * g->H * g->W * of.C + c;
             vec *to = V + (t * of.C + c) / LANES;
             if (of.rectify && inside) input_strip(to, block, g, s, rectified, frame, true);
             else if (of.rectify) input_strip(to, block, g, s, rectified, frame, false);
@@ -231,12 +233,12 @@ INLINE void product(vec *T, const vec *V, const vec *U, int64_t C) {
 typedef struct {
     const float *bias; /* [C], is added */
     bool relu;
-    const float *mask; /* [n, H, W, C]: where it is not above 0, y becomes 0 */
-    const float *add; /* [n, H, W, C] */
+    const number *mask; /* [n, H, W, C]: where it is not above 0, y becomes 0 */
+    const number *add; /* [n, H, W, C] */
 } finish;
 
 INLINE void output_block(
-    float *y, const vec *T, const grid *g, int64_t first, int64_t count, int64_t C, int64_t c, finish f
+    number *y, const vec *T, const grid *g, int64_t first, int64_t count, int64_t C, int64_t c, finish f
 ) {
     vec bias = {0};
     if (f.bias) bias = *(const loose *)(f.bias + c);
@@ -253,30 +255,30 @@ INLINE void output_block(
                     const int64_t at = ((s.frame * g->H + row) * g->W + column) * C + c;
                     vec v = tile[a * M + b] + bias;
                     if (f.relu) v = where_positive(v, v);
-                    if (f.mask) v = where_positive(*(const loose *)(f.mask + at), v);
-                    if (f.add) v += *(const loose *)(f.add + at);
-                    *(loose *)(y + at) = v;
+                    if (f.mask) v = where_positive(load(f.mask + at), v);
+                    if (f.add) v += load(f.add + at);
+                    store(y + at, v);
                 }
         }
     }
 }
 
 /* Ask for LANES channels of a tile's pixels, shifted by `shift` down and to the right, to be read or written soon. */
-INLINE void prefetch(const grid *g, int64_t tile, const float *x, int64_t C, int64_t shift, bool write) {
+INLINE void prefetch(const grid *g, int64_t tile, const number *x, int64_t C, int64_t shift, bool write) {
     if (tile >= g->n * g->down * g->across) return;
     const strip s = strip_at(g, tile, 1);
     for (int a = 0; a < M; a++)
         for (int b = 0; b < M; b++) {
             const int64_t row = least(s.row * M + a + shift, g->H - 1);
             const int64_t column = least(s.left * M + b + shift, g->W - 1);
-            const float *at = x + ((s.frame * g->H + row) * g->W + column) * C;
+            const number *at = x + ((s.frame * g->H + row) * g->W + column) * C;
             if (write) __builtin_prefetch(at, 1);
             else __builtin_prefetch(at);
         }
 }
 
 INLINE void forward_block(
-    float *y, images x, const vec *U, const grid *g, int64_t first, int64_t outputs, finish f, bool distant
+    number *y, images x, const vec *U, const grid *g, int64_t first, int64_t outputs, finish f, bool distant
 ) {
     const int64_t count = least(BLOCK, g->n * g->down * g->across - first), point = apart(BLOCK, x.C);
     vec V[S * S * point], T[S * BLOCK * M];
@@ -299,8 +301,8 @@ INLINE void forward_block(
 /* U comes from transform_weights, aligned to vectors; `distant`: images are not in the caches yet */
 void convolve(
     int64_t n, int64_t H, int64_t W, int64_t inputs, int64_t outputs, int64_t rectify, int64_t relu,
-    int64_t distant, int64_t threads, const float *x, const float *U, const float *bias, const float *mask,
-    const float *add, float *y
+    int64_t distant, int64_t threads, const number *x, const float *U, const float *bias, const number *mask,
+    const number *add, number *y
 ) {
     const grid g = grid_of(n, H, W);
     const int64_t tiles = n * g.down * g.across;
@@ -318,7 +320,7 @@ void convolve(
 /* ---- gradients of weights and bias ---- */
 
 /* D[point][tile][channel]: the adjoint of the outer transform, of dy's M x M pixels. Returns the sum of dy. */
-INLINE vec gradient_strip(vec *D, const grid *g, strip s, images dy, const float *frame, bool inside) {
+INLINE vec gradient_strip(vec *D, const grid *g, strip s, images dy, const number *frame, bool inside) {
     const int64_t width = dy.C / LANES, point = apart(LONG_BLOCK, dy.C);
     vec sum = {0};
     for (int64_t t = 0; t < s.count; t++) {
@@ -343,7 +345,7 @@ INLINE void gradient_block(vec *D, vec *bias, const grid *g, int64_t first, int6
         whole.count = s.row * M + M <= g->H ? least(s.count, g->W / M - s.left) : 0;
         rest.left += whole.count, rest.count -= whole.count;
         for (int64_t c = 0; c < dy.C; c += LANES) {
-            const float *frame = dy.x + s.frame * g->H * g->W * dy.C + c;
+            const number *frame = dy.x + s.frame * g->H * g->W * dy.C + c;
             vec *to = D + (t * dy.C + c) / LANES;
             bias[c / LANES] += gradient_strip(to, g, whole, dy, frame, true);
             bias[c / LANES] += gradient_strip(to + whole.count * dy.C / LANES, g, rest, dy, frame, false);
@@ -381,7 +383,7 @@ INLINE void gradient_part(vec *sums, images x, images dy, const grid *g, int64_t
  * bias. A part's tiles are summed apart, so that threads change nothing. */
 void add_weight_gradient(
     int64_t n, int64_t H, int64_t W, int64_t inputs, int64_t outputs, int64_t rectify, int64_t parts,
-    int64_t threads, const float *x, const float *dy, float *sums
+    int64_t threads, const number *x, const number *dy, float *sums
 ) {
     const grid g = grid_of(n, H, W);
     const int64_t tiles = n * g.down * g.across, size = (S * S * inputs + 1) * outputs;

@@ -1,10 +1,10 @@
 """3x3 convolutions of stride 1 and padding 1, and residual blocks of two, with fewer multiplications.
 
 oneDNN runs the direct product of a 3x3 convolution at a CPU's peak. Winograd's minimal filtering (Winograd
-1980; Lavin and Gray 2015) computes `TILE x TILE` outputs at a time from `(TILE + 2)²` products instead of
-`9 TILE²`. On CPUs, in float32 and for channels in multiples of 16, `winograd.c` does so, wrapped as custom
-operators with gradients; elsewhere PyTorch's functions do the same. A frame's results do not depend on those
-beside it, nor on the number of threads. Images are channels-last.
+1980; Lavin and Gray 2015) computes 4 x 4 outputs at a time from 36 products instead of 144. On CPUs, for
+channels in multiples of 16, `winograd.c` does so in float32, wrapped as custom operators with gradients;
+elsewhere PyTorch's functions do the same. Under autocast images are bfloat16, and nothing else is. A frame's
+results do not depend on those beside it, nor on the number of threads. Images are channels-last.
 
 A pixel that is not finite makes those of its tile nan, too.
 """
@@ -22,9 +22,8 @@ from torch.nn import functional as F
 from ..pytorch.stepwise import wants_gradient
 from . import compiling
 
-TILE = 4
-"""Outputs of a tile's side, 2 or 4: 0.44 or 0.25 times a direct product's multiplications. The README tells
-how precise they are."""
+TILE, POINTS = 4, 36
+"""Outputs of a tile's side, and products for each of its pairs of channels, as in `winograd.c`."""
 LANES = 16
 """The numbers of channels must be multiples of this, as in `winograd.c`."""
 MAX_CHANNELS = 64
@@ -33,6 +32,7 @@ CHUNK = 1 << 18
 """Numbers of an image tensor that go through a layer's passes before the next do, to stay in the caches."""
 CACHE = 1 << 22
 """Bytes of an image tensor that is likely to be in the caches; larger ones are prefetched."""
+_DTYPES = {torch.float32: "BF16=0", torch.bfloat16: "BF16=1"}
 MAX_PARTS = 8
 """Sums that make up a weight's gradient, and so threads that compute it."""
 
@@ -73,10 +73,12 @@ def _check(name: str, x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def _takes(x: Tensor, *weights: Tensor) -> bool:
-    if torch.is_autocast_enabled("cpu") or not _fits(x.shape[1]):
+    autocast = torch.is_autocast_enabled("cpu")
+    wanted = torch.get_autocast_dtype("cpu") if autocast else torch.float32
+    if x.device.type != "cpu" or x.dtype is not wanted or not _fits(x.shape[1]):
         return False
-    usual = all(t.device.type == "cpu" and t.dtype is torch.float32 for t in (x, *weights))
-    return usual and all(_fits(w.shape[0]) for w in weights) and _in_c(TILE)
+    usual = all(w.device.type == "cpu" and w.dtype is torch.float32 and _fits(len(w)) for w in weights)
+    return usual and _in_c(x.dtype)
 
 
 def _fits(channels: int) -> bool:
@@ -84,13 +86,16 @@ def _fits(channels: int) -> bool:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _in_c(tile: int) -> bool:
-    return compiling.problem("winograd.c", f"M={tile}") is None
+def _in_c(dtype: torch.dtype) -> bool:
+    # Where tiles of bfloat16 are multiplied at once (AMX), direct products are faster.
+    if dtype is torch.bfloat16 and torch.cpu._is_amx_tile_supported():
+        return False
+    return dtype in _DTYPES and compiling.problem("winograd.c", _DTYPES[dtype]) is None
 
 
 def _as_operator(*xs: Tensor) -> bool:
     """Return whether PyTorch has to see the function, to differentiate or compile it."""
-    return torch.compiler.is_compiling() or wants_gradient(*xs) or any(not _plain(x) for x in xs)
+    return compiling.is_watched() or wants_gradient(*xs) or any(not _plain(x) for x in xs)
 
 
 def _plain(x: Tensor) -> bool:
@@ -208,8 +213,8 @@ def _transformed(weight: Tensor, transposed: bool = False) -> Tensor:
     (weight,), (outputs, inputs) = _dense(weight), weight.shape[:2]
     if transposed:
         outputs, inputs = inputs, outputs
-    transformed = weight.new_empty((TILE + 2) ** 2 * inputs * outputs)
-    _call("transform_weights", (inputs, outputs, transposed), weight, transformed)
+    transformed = weight.new_empty(POINTS * inputs * outputs)
+    _call(weight, "transform_weights", (inputs, outputs, transposed), weight, transformed)
     return transformed
 
 
@@ -233,7 +238,7 @@ def _convolve(
         bias = bias.contiguous()
     distant = x.untyped_storage().nbytes() > CACHE
     sizes = (N, H, W, inputs, outputs, rectify, relu, distant, _threads(x.numel() * outputs))
-    _call("convolve", sizes, x, transformed, bias, mask, add, y)
+    _call(x, "convolve", sizes, x, transformed, bias, mask, add, y)
 
 
 def _sums(x: Tensor, outputs: int) -> Tensor:
@@ -241,7 +246,7 @@ def _sums(x: Tensor, outputs: int) -> Tensor:
     N, inputs, H, W = x.shape
     tiles = N * -(-H // TILE) * -(-W // TILE)
     parts = min(MAX_PARTS, 1 << (tiles >> 10).bit_length())  # each costs as much as some fifty tiles
-    return x.new_zeros(parts, ((TILE + 2) ** 2 * inputs + 1) * outputs)
+    return torch.zeros(parts, (POINTS * inputs + 1) * outputs)
 
 
 def _add_weight_gradient(sums: Tensor, x: Tensor, dy: Tensor, rectify: bool = False) -> None:
@@ -249,24 +254,24 @@ def _add_weight_gradient(sums: Tensor, x: Tensor, dy: Tensor, rectify: bool = Fa
     N, inputs, H, W = x.shape
     outputs, parts = dy.shape[1], len(sums)
     sizes = (N, H, W, inputs, outputs, rectify, parts, min(parts, _threads(x.numel() * outputs)))
-    _call("add_weight_gradient", sizes, x, dy, sums)
+    _call(x, "add_weight_gradient", sizes, x, dy, sums)
 
 
 def _weight_gradient(sums: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of weight and bias from all sums."""
     dw, db = _new_weight(weight)
     outputs, inputs = weight.shape[:2]
-    _call("weight_gradient", (inputs, outputs, len(sums)), sums, dw, db)
+    _call(weight, "weight_gradient", (inputs, outputs, len(sums)), sums, dw, db)
     return dw, db
 
 
-def _call(name: str, sizes: tuple[int, ...], *tensors: Tensor | None) -> None:
-    _function(name, TILE, len(sizes), len(tensors))(*sizes, *compiling.addresses(*tensors))
+def _call(like: Tensor, name: str, sizes: tuple[int, ...], *tensors: Tensor | None) -> None:
+    _function(name, like.dtype, len(sizes), len(tensors))(*sizes, *compiling.addresses(*tensors))
 
 
 @functools.cache
-def _function(name: str, tile: int, sizes: int, tensors: int) -> Any:
-    function = getattr(compiling.library("winograd.c", f"M={tile}"), name)
+def _function(name: str, dtype: torch.dtype, sizes: int, tensors: int) -> Any:
+    function = getattr(compiling.library("winograd.c", _DTYPES[dtype]), name)
     function.argtypes = [*[ctypes.c_int64] * sizes, *[ctypes.c_void_p] * tensors]
     function.restype = None
     return function
