@@ -1,7 +1,8 @@
 /* 3x3 convolutions of stride 1 and padding 1 by Winograd's minimal filtering (Winograd 1980; Lavin and Gray 2015):
  * M x M outputs take (M + 2)^2 products for each pair of channels instead of 9 M^2. winograd.py documents the
  * functions. Compiled once for images in float32 (-DBF16=0) and once in bfloat16, which are widened as they are read
- * and rounded as they are written; weights, their gradients and all arithmetic are float32.
+ * and rounded as they are written. Weights, their gradients, transforms and sums are float32; so are the factors of
+ * products, but for processors that add two products of bfloat16 at a time.
  *
  * y = A^T [(G g G^T) * (B^T x B)] A for each tile of M x M outputs, summed over input channels before the outer
  * transform; gradients are the adjoints. Images are channels-last, channels a multiple of LANES. Channels are the
@@ -11,8 +12,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#ifdef __AVX512BF16__
+#if BF16 && defined(__AVX512BF16__)
 #include <immintrin.h>
+#define TERMS 2
+#else
+#define TERMS 1
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
@@ -34,28 +38,56 @@ typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), may_alias));
 
+typedef uint32_t bits __attribute__((vector_size(4 * LANES)));
+
 #if BF16
 typedef uint16_t number;
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 typedef halves loose_halves __attribute__((aligned(2), may_alias));
-typedef uint32_t bits __attribute__((vector_size(4 * LANES)));
 
 INLINE vec load(const number *x) { return (vec)(__builtin_convertvector(*(const loose_halves *)x, bits) << 16); }
 
 /* to nearest, ties to even, and a nan, whose rounding could carry into its sign, to all ones */
-INLINE void store(number *y, vec x) {
-#ifdef __AVX512BF16__
-    _mm256_storeu_si256((__m256i *)y, (__m256i)_mm512_cvtneps_pbh(x));
+INLINE halves rounded(vec x) {
+#if TERMS == 2
+    return (halves)_mm512_cvtneps_pbh((__m512)x);
 #else
-    const bits rounded = ((bits)x + 0x7fff + (((bits)x >> 16) & 1)) >> 16 | (bits)(x != x);
-    *(loose_halves *)y = __builtin_convertvector(rounded, halves);
+    return __builtin_convertvector(((bits)x + 0x7fff + (((bits)x >> 16) & 1)) >> 16 | (bits)(x != x), halves);
 #endif
 }
+
+INLINE void store(number *y, vec x) { *(loose_halves *)y = rounded(x); }
 #else
 typedef float number;
 
 INLINE vec load(const number *x) { return *(const loose *)x; }
 INLINE void store(number *y, vec x) { *(loose *)y = x; }
+#endif
+
+/* Factors of products: a register holds TERMS for each lane. */
+#if TERMS == 2
+typedef uint16_t factor;
+
+INLINE void put(factor *to, vec x) { store(to, x); }
+
+/* as the i-th of each lane's terms, after those before it */
+INLINE void put_term(vec *to, vec x, int64_t i) {
+    const bits term = __builtin_convertvector(rounded(x), bits);
+    *to = (vec)(i ? (bits)*to | term << 16 : term);
+}
+
+/* sum + v u, added up over terms, which are the same for all lanes of v */
+INLINE vec plus_products(vec sum, const factor *v, vec u) {
+    int32_t terms;
+    memcpy(&terms, v, sizeof terms);
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(terms), (__m512bh)u);
+}
+#else
+typedef float factor;
+
+INLINE void put(factor *to, vec x) { *(vec *)to = x; }
+INLINE void put_term(vec *to, vec x, int64_t i) { *to = x; }
+INLINE vec plus_products(vec sum, const factor *v, vec u) { return sum + *v * u; }
 #endif
 
 /* x where the condition holds for that of a rectifier: not at or below 0; a nan passes, as in torch */
@@ -142,8 +174,31 @@ INLINE strip strip_at(const grid *g, int64_t tile, int64_t most) {
     return (strip){row / g->down, row % g->down, left, least(most, g->across - left)};
 }
 
-/* vectors between points of V and D below: one more than they need, so that points do not share lines of a cache */
-INLINE int64_t apart(int64_t block, int64_t C) { return block * C / LANES + 1; }
+/* Factors of a block's products: [S * S points][tile][channel] where channels are summed over, and
+ * [S * S points][tiles / TERMS][channel][TERMS] where tiles are. */
+typedef struct {
+    vec *points;
+    int64_t tiles; /* at most */
+    bool sum_over_tiles;
+} factors;
+
+/* vectors between points of C channels: one more than they need, so that points do not share lines of a cache */
+INLINE int64_t apart(int64_t tiles, int64_t C) { return tiles * C / (TERMS * LANES) + 1; }
+
+typedef void transform(vec *y, int64_t to, const vec *x, int64_t from);
+
+/* the transform's second half, and its result for LANES of C channels, from channel c, where it goes */
+INLINE void put_tile(factors to, int64_t tile, int64_t c, int64_t C, const vec *columns, transform second) {
+    for (int i = 0; i < S; i++) {
+        vec row[S];
+        second(row, 1, columns + i, S);
+        for (int j = 0; j < S; j++) {
+            vec *point = to.points + (j * S + i) * apart(to.tiles, C);
+            if (to.sum_over_tiles) put_term(point + (tile / TERMS * C + c) / LANES, row[j], tile % TERMS);
+            else put((factor *)point + tile * C + c, row[j]);
+        }
+    }
+}
 
 /* LANES channels of a frame's pixel; zeros outside of it, which need no look when it is known to be `inside` */
 INLINE vec pixel(const grid *g, images of, const number *frame, int64_t row, int64_t column, bool inside) {
@@ -161,10 +216,12 @@ INLINE void transform_column(
     transform_input(to, 1, d, 1);
 }
 
-/* V[point][tile][channel] from the S x S pixels under and around each tile of a strip, for LANES channels; V at its
- * first tile. Neighbours share two columns of pixels. */
-INLINE void input_strip(vec *V, int64_t block, const grid *g, strip s, images of, const number *frame, bool inside) {
-    const int64_t width = of.C / LANES, point = apart(block, of.C), top = s.row * M - 1, start = s.left * M - 1;
+/* Factors from the S x S pixels under and around each tile of a strip, the block's tile-th the first, for LANES
+ * channels from c. Neighbours share two columns of pixels. */
+INLINE void input_strip(
+    factors to, int64_t tile, int64_t c, const grid *g, strip s, images of, const number *frame, bool inside
+) {
+    const int64_t top = s.row * M - 1, start = s.left * M - 1;
     vec columns[S * S];
     for (int j = 0; j < 2; j++) transform_column(columns + j * S, g, of, frame, top, start + j, false);
     for (int64_t t = 0; t < s.count; t++) {
@@ -173,12 +230,12 @@ INLINE void input_strip(vec *V, int64_t block, const grid *g, strip s, images of
             for (int j = 2; j < S; j++) transform_column(columns + j * S, g, of, frame, top, left + j, true);
         else
             for (int j = 2; j < S; j++) transform_column(columns + j * S, g, of, frame, top, left + j, false);
-        for (int i = 0; i < S; i++) transform_input(V + i * point + t * width, S * point, columns + i, S);
+        put_tile(to, tile + t, c, of.C, columns, transform_input);
         for (int k = 0; k < 2 * S; k++) columns[k] = columns[M * S + k];
     }
 }
 
-INLINE void input_block(vec *V, int64_t block, const grid *g, int64_t first, int64_t count, images of) {
+INLINE void input_block(factors to, const grid *g, int64_t first, int64_t count, images of) {
     const images plain = {of.x, of.C, false}, rectified = {of.x, of.C, true};
     strip s;
     for (int64_t t = 0; t < count; t += s.count) {
@@ -186,18 +243,17 @@ INLINE void input_block(vec *V, int64_t block, const grid *g, int64_t first, int
         const bool inside = s.row > 0 && s.row * M + M < g->H;
         for (int64_t c = 0; c < of.C; c += LANES) {
             const number *frame = of.x + s.frame * g->H * g->W * of.C + c;
-            vec *to = V + (t * of.C + c) / LANES;
-            if (of.rectify && inside) input_strip(to, block, g, s, rectified, frame, true);
-            else if (of.rectify) input_strip(to, block, g, s, rectified, frame, false);
-            else if (inside) input_strip(to, block, g, s, plain, frame, true);
-            else input_strip(to, block, g, s, plain, frame, false);
+            if (of.rectify && inside) input_strip(to, t, c, g, s, rectified, frame, true);
+            else if (of.rectify) input_strip(to, t, c, g, s, rectified, frame, false);
+            else if (inside) input_strip(to, t, c, g, s, plain, frame, true);
+            else input_strip(to, t, c, g, s, plain, frame, false);
         }
     }
 }
 
 /* ---- forward, and the gradient of the input ---- */
 
-/* U[outputs / LANES][column of points][input][row of points] from w [outputs, 3, 3, inputs]; for the gradient of the
+/* U[outputs / LANES][column of points][inputs / TERMS][row of points][LANES][TERMS] from w [outputs, 3, 3, inputs]; for the gradient of the
  * input, whose inputs are the outputs of w, from w [inputs, 3, 3, outputs] with places counted from the last */
 void transform_weights(int64_t inputs, int64_t outputs, int64_t transposed, const float *w, float *U) {
     const int64_t output = transposed ? 1 : 9 * inputs, input = transposed ? 9 * outputs : 1;
@@ -210,22 +266,29 @@ void transform_weights(int64_t inputs, int64_t outputs, int64_t transposed, cons
                 for (int64_t i = 0; i < inputs; i++)
                     ((float *)(lanes + i * 9 + k))[l] = w[(o + l) * output + i * input + k * place];
         for (int64_t i = 0; i < inputs; i++) {
-            vec half[3 * S], *to = (vec *)U + (o / LANES * S * inputs + i) * S;
+            vec half[3 * S];
             for (int j = 0; j < 3; j++) transform_weight(half + j * S, 1, lanes + i * 9 + j, 3);
-            for (int r = 0; r < S; r++) transform_weight(to + r, inputs * S, half + r, S);
+            for (int r = 0; r < S; r++) {
+                vec row[S], *to = (vec *)U + (o / LANES * S * inputs + i) / TERMS * S + r;
+                transform_weight(row, 1, half + r, S);
+                for (int j = 0; j < S; j++) put_term(to + j * inputs / TERMS * S, row[j], i % TERMS);
+            }
         }
     }
 }
 
 /* the products of GROUP tiles at a column of points, summed over inputs, and the outer transform's first half */
-INLINE void product(vec *T, const vec *V, const vec *U, int64_t C) {
-    const float *v = (const float *)V;
-    const int64_t point = apart(BLOCK, C) * LANES;
+INLINE void product(vec *T, const vec *V, int64_t tile, const vec *U, int64_t C) {
+    const factor *v = (const factor *)V + tile * C;
+    const int64_t point = apart(BLOCK, C) * TERMS * LANES;
     vec sums[S * GROUP];
     memset(sums, 0, sizeof sums);
-    for (int64_t c = 0; c < C; c++)
+    for (int64_t c = 0; c < C; c += TERMS, U += S)
         for (int i = 0; i < S; i++)
-            for (int t = 0; t < GROUP; t++) sums[i * GROUP + t] += v[i * point + t * C + c] * U[c * S + i];
+            for (int t = 0; t < GROUP; t++) {
+                vec *sum = sums + i * GROUP + t;
+                *sum = plus_products(*sum, v + i * point + t * C + c, U[i]);
+            }
     for (int t = 0; t < GROUP; t++) transform_output(T + t * M, 1, sums + t, GROUP);
 }
 
@@ -282,17 +345,17 @@ INLINE void forward_block(
 ) {
     const int64_t count = least(BLOCK, g->n * g->down * g->across - first), point = apart(BLOCK, x.C);
     vec V[S * S * point], T[S * BLOCK * M];
-    input_block(V, BLOCK, g, first, count, x);
+    input_block((factors){V, BLOCK, false}, g, first, count, x);
     for (int64_t c = 0; c < outputs; c += LANES) {
         for (int j = 0; j < S; j++)
             for (int64_t t = 0; t < count; t += GROUP) {
-                const vec *from = V + j * S * point + t * x.C / LANES;
                 const int64_t k = j * (BLOCK / GROUP) + t / GROUP;
                 if (distant && k < BLOCK) {
                     prefetch(g, first + k, y + c, outputs, 0, true);
                     for (int64_t i = c; i < x.C; i += outputs) prefetch(g, first + BLOCK + k, x.x + i, x.C, 1, false);
                 }
-                product(T + (j * BLOCK + t) * M, from, U + (c / LANES * S + j) * x.C * S, x.C);
+                const vec *u = U + (c / LANES * S + j) * (x.C / TERMS) * S;
+                product(T + (j * BLOCK + t) * M, V + j * S * point, t, u, x.C);
             }
         output_block(y, T, g, first, count, outputs, c, f);
     }
@@ -319,9 +382,10 @@ void convolve(
 
 /* ---- gradients of weights and bias ---- */
 
-/* D[point][tile][channel]: the adjoint of the outer transform, of dy's M x M pixels. Returns the sum of dy. */
-INLINE vec gradient_strip(vec *D, const grid *g, strip s, images dy, const number *frame, bool inside) {
-    const int64_t width = dy.C / LANES, point = apart(LONG_BLOCK, dy.C);
+/* Factors from dy's M x M pixels by the outer transform's adjoint, as in input_strip. Returns the sum of dy. */
+INLINE vec gradient_strip(
+    factors to, int64_t tile, int64_t c, const grid *g, strip s, images dy, const number *frame, bool inside
+) {
     vec sum = {0};
     for (int64_t t = 0; t < s.count; t++) {
         vec d[M], columns[M * S];
@@ -332,12 +396,12 @@ INLINE vec gradient_strip(vec *D, const grid *g, strip s, images dy, const numbe
             }
             adjoint_output(columns + b * S, 1, d, 1);
         }
-        for (int i = 0; i < S; i++) adjoint_output(D + i * point + t * width, S * point, columns + i, S);
+        put_tile(to, tile + t, c, dy.C, columns, adjoint_output);
     }
     return sum;
 }
 
-INLINE void gradient_block(vec *D, vec *bias, const grid *g, int64_t first, int64_t count, images dy) {
+INLINE void gradient_block(factors to, vec *bias, const grid *g, int64_t first, int64_t count, images dy) {
     strip s;
     for (int64_t t = 0; t < count; t += s.count) {
         s = strip_at(g, first + t, count - t);
@@ -346,25 +410,25 @@ INLINE void gradient_block(vec *D, vec *bias, const grid *g, int64_t first, int6
         rest.left += whole.count, rest.count -= whole.count;
         for (int64_t c = 0; c < dy.C; c += LANES) {
             const number *frame = dy.x + s.frame * g->H * g->W * dy.C + c;
-            vec *to = D + (t * dy.C + c) / LANES;
-            bias[c / LANES] += gradient_strip(to, g, whole, dy, frame, true);
-            bias[c / LANES] += gradient_strip(to + whole.count * dy.C / LANES, g, rest, dy, frame, false);
+            bias[c / LANES] += gradient_strip(to, t, c, g, whole, dy, frame, true);
+            bias[c / LANES] += gradient_strip(to, t + whole.count, c, g, rest, dy, frame, false);
         }
     }
 }
 
-/* sums[point][input][output] += V[point][tile][input] D[point][tile][output], summed over a block's tiles */
+/* sums[point][input][output] += V[point][tile][input] D[point][tile][output], summed over a block's tiles; terms of
+ * the last that there are no tiles for are 0 */
 INLINE void add_products(vec *sums, const vec *V, const vec *D, int64_t count, int64_t inputs, int64_t outputs) {
     const int64_t width = outputs / LANES;
     for (int64_t p = 0; p < S * S; p++)
         for (int64_t c = 0; c < inputs; c += ROWS)
             for (int64_t o = 0; o < width; o++) {
-                const float *v = (const float *)(V + p * apart(LONG_BLOCK, inputs)) + c;
+                const factor *v = (const factor *)(V + p * apart(LONG_BLOCK, inputs)) + c * TERMS;
                 const vec *d = D + p * apart(LONG_BLOCK, outputs) + o;
                 vec *to = sums + (p * inputs + c) * width + o, some[ROWS];
                 for (int k = 0; k < ROWS; k++) some[k] = to[k * width];
-                for (int64_t t = 0; t < count; t++)
-                    for (int k = 0; k < ROWS; k++) some[k] += v[t * inputs + k] * d[t * width];
+                for (int64_t t = 0; t < count; t += TERMS, v += TERMS * inputs, d += width)
+                    for (int k = 0; k < ROWS; k++) some[k] = plus_products(some[k], v + k * TERMS, *d);
                 for (int k = 0; k < ROWS; k++) to[k * width] = some[k];
             }
 }
@@ -373,8 +437,9 @@ INLINE void gradient_part(vec *sums, images x, images dy, const grid *g, int64_t
     vec V[S * S * apart(LONG_BLOCK, x.C)], D[S * S * apart(LONG_BLOCK, dy.C)];
     for (; first < end; first += LONG_BLOCK) {
         const int64_t count = least(LONG_BLOCK, end - first);
-        input_block(V, LONG_BLOCK, g, first, count, x);
-        gradient_block(D, sums + S * S * x.C * dy.C / LANES, g, first, count, dy);
+        input_block((factors){V, LONG_BLOCK, true}, g, first, count, x);
+        vec *bias = sums + S * S * x.C * dy.C / LANES;
+        gradient_block((factors){D, LONG_BLOCK, true}, bias, g, first, count, dy);
         add_products(sums, V, D, count, x.C, dy.C);
     }
 }

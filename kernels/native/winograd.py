@@ -104,7 +104,7 @@ def _plain(x: Tensor) -> bool:
 
 def _conv3x3_in_c(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     (x,), y = _dense(x), _new(x, len(weight))
-    _convolve(x, y, _transformed(weight), bias)
+    _convolve(x, y, _transformed(weight, x.dtype), bias)
     return y
 
 
@@ -119,7 +119,8 @@ def _conv3x3_fake(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 @torch.library.custom_op("deltabeast::conv3x3_backward", mutates_args=())
 def _conv3x3_backward(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     dy, x = _dense(dy, x)
-    dx, transformed, sums = _new(x, x.shape[1]), _transformed(weight, transposed=True), _sums(x, len(weight))
+    dx, sums = _new(x, x.shape[1]), _sums(x, len(weight))
+    transformed = _transformed(weight, x.dtype, transposed=True)
     for at in _chunks(x, dy):
         _convolve(dy[at], dx[at], transformed)
         _add_weight_gradient(sums, x[at], dy[at])
@@ -148,7 +149,7 @@ def _residual_block_in_c(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tens
     """Return y, and for backward the second convolution's input."""
     (x,) = _dense(x)
     y, h = _new(x, x.shape[1]), _new(x, len(w1))
-    first, second = _transformed(w1), _transformed(w2)
+    first, second = _transformed(w1, x.dtype), _transformed(w2, x.dtype)
     for at in _chunks(x, h):
         _convolve(x[at], h[at], first, b1, rectify=True, relu=True)
         _convolve(h[at], y[at], second, b2, add=x[at])
@@ -172,7 +173,7 @@ def _residual_block_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dy, x = _dense(dy, x)
     dx, dh = _new(x, x.shape[1]), torch.empty_like(h)
-    first, second = _transformed(w1, transposed=True), _transformed(w2, transposed=True)
+    first, second = (_transformed(w, x.dtype, transposed=True) for w in (w1, w2))
     sums1, sums2 = _sums(x, len(w1)), _sums(h, len(w2))
     for at in _chunks(x, h):
         _convolve(dy[at], dh[at], second, mask=h[at])
@@ -208,13 +209,14 @@ def _chunks(*images: Tensor) -> list[slice]:
     return [slice(i, i + frames) for i in range(0, len(images[0]), frames)]
 
 
-def _transformed(weight: Tensor, transposed: bool = False) -> Tensor:
-    """Transform weights for `_convolve`; `transposed`: which makes the gradient of x from that of y."""
+def _transformed(weight: Tensor, dtype: torch.dtype, transposed: bool = False) -> Tensor:
+    """Transform weights for `_convolve` of images of a dtype; `transposed`: which makes the gradient of x from
+    that of y."""
     (weight,), (outputs, inputs) = _dense(weight), weight.shape[:2]
     if transposed:
         outputs, inputs = inputs, outputs
     transformed = weight.new_empty(POINTS * inputs * outputs)
-    _call(weight, "transform_weights", (inputs, outputs, transposed), weight, transformed)
+    _call(dtype, "transform_weights", (inputs, outputs, transposed), weight, transformed)
     return transformed
 
 
@@ -238,7 +240,7 @@ def _convolve(
         bias = bias.contiguous()
     distant = x.untyped_storage().nbytes() > CACHE
     sizes = (N, H, W, inputs, outputs, rectify, relu, distant, _threads(x.numel() * outputs))
-    _call(x, "convolve", sizes, x, transformed, bias, mask, add, y)
+    _call(x.dtype, "convolve", sizes, x, transformed, bias, mask, add, y)
 
 
 def _sums(x: Tensor, outputs: int) -> Tensor:
@@ -254,19 +256,19 @@ def _add_weight_gradient(sums: Tensor, x: Tensor, dy: Tensor, rectify: bool = Fa
     N, inputs, H, W = x.shape
     outputs, parts = dy.shape[1], len(sums)
     sizes = (N, H, W, inputs, outputs, rectify, parts, min(parts, _threads(x.numel() * outputs)))
-    _call(x, "add_weight_gradient", sizes, x, dy, sums)
+    _call(x.dtype, "add_weight_gradient", sizes, x, dy, sums)
 
 
 def _weight_gradient(sums: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of weight and bias from all sums."""
     dw, db = _new_weight(weight)
     outputs, inputs = weight.shape[:2]
-    _call(weight, "weight_gradient", (inputs, outputs, len(sums)), sums, dw, db)
+    _call(weight.dtype, "weight_gradient", (inputs, outputs, len(sums)), sums, dw, db)
     return dw, db
 
 
-def _call(like: Tensor, name: str, sizes: tuple[int, ...], *tensors: Tensor | None) -> None:
-    _function(name, like.dtype, len(sizes), len(tensors))(*sizes, *compiling.addresses(*tensors))
+def _call(dtype: torch.dtype, name: str, sizes: tuple[int, ...], *tensors: Tensor | None) -> None:
+    _function(name, dtype, len(sizes), len(tensors))(*sizes, *compiling.addresses(*tensors))
 
 
 @functools.cache
