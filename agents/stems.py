@@ -10,27 +10,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..kernels.native.images import add_relu, pool_relu, scaled
+from ..kernels.native.images import max_pool, scaled
+from ..kernels.native.winograd import conv3x3, residual_block
 
 
 class ResidualBlock(nn.Module):
-    """The branch `conv(relu(conv(r)))` of a residual block, whose input r is rectified already; 3x3."""
+    """`x + conv(relu(conv(relu(x))))`, 3x3."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
-    def forward(self, r: Tensor) -> Tensor:
-        # In place where no gradient needs the overwritten value: this network is bound by memory traffic.
-        branch: Tensor = self.conv2(F.relu(self.conv1(r), inplace=True))
-        return branch
+    def forward(self, x: Tensor) -> Tensor:
+        return residual_block(x, *self.conv1.parameters(), *self.conv2.parameters())
 
 
 class ResidualTrunk(nn.Sequential):
     """The 15-layer trunk of IMPALA's deep network (Espeholt et al. 2018, Figure 3, right), no normalisation.
 
-    Three sections of a convolution, max-pooling and two residual blocks, `x + branch(relu(x))`.
+    Three sections of a convolution, max-pooling and two residual blocks.
     """
 
     def __init__(self, in_channels: int) -> None:
@@ -43,11 +42,8 @@ class ResidualTrunk(nn.Sequential):
         super().__init__(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        layers = list(self)
-        for conv, _, first, second in zip(*[iter(layers)] * 4, strict=True):
-            x, r = pool_relu(conv(x))
-            x, r = add_relu(first(r), x)
-            x = second(r).add_(x)
+        for conv, _, first, second in zip(*[iter(self)] * 4, strict=True):
+            x = second(first(max_pool(conv3x3(x, conv.weight, conv.bias))))
         return F.relu(x, inplace=True)
 
 

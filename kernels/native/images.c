@@ -1,5 +1,5 @@
-/* The residual network's work between convolutions on CPUs: bytes to floats, max-pooling, sums and rectifiers,
- * forward and backward. Memory bounds all of it, so each is one pass. images.py documents the functions.
+/* The stems' work around convolutions on CPUs: bytes to floats and max-pooling, forward and backward. Memory bounds
+ * it, so each is one pass. images.py documents the functions.
  *
  * Images are channels-last: C numbers per pixel, a multiple of LANES except where bytes come in.
  * Compiled once for float32 (-DBF16=0) and once for bfloat16, which is widened, computed on and rounded back. */
@@ -54,16 +54,6 @@ INLINE void load(vec *to, const number *x) { EACH(i) to[i] = ((const loose *)x)[
 INLINE void store(number *y, const vec *from) { EACH(i) ((loose *)y)[i] = from[i]; }
 #endif
 
-/* As in torch: a nan stays nan, and receives the gradient. */
-INLINE void rectify(vec *x) { EACH(i) x[i] = choose(x[i] <= 0.0f, (vec){0}, x[i]); }
-
-/* gradient of x from that of x itself and that of r, the rectified x */
-INLINE void rectify_backward(vec *to, const number *dx, const number *dr, const number *r) {
-    group d, value;
-    load(to, dx), load(d, dr), load(value, r);
-    EACH(i) to[i] += choose(value[i] <= 0.0f, (vec){0}, d[i]);
-}
-
 #define TILE 64
 
 /* [n, C, pixels] bytes -> [n, pixels, C] numbers, divided by 255. Loops of known length become vectors. */
@@ -86,30 +76,6 @@ void scale(int64_t n, int64_t C, int64_t pixels, int64_t threads, const uint8_t 
                     for (int64_t j = 0; j < count; j++) turned[j * C + c] = from[c * pixels + j];
             for (int64_t j = 0; j < count * C; j++) to[j] = narrow((float)turned[j] / 255.0f);
         }
-}
-
-/* y = a + b, r = rectified y */
-void add_relu(int64_t size, int64_t threads, const number *a, const number *b, number *y, number *r) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t j = 0; j < size; j += LANES) {
-        group sum, other;
-        load(sum, a + j), load(other, b + j);
-        EACH(i) sum[i] += other[i];
-        store(y + j, sum);
-        rectify(sum);
-        store(r + j, sum);
-    }
-}
-
-void add_relu_backward(
-    int64_t size, int64_t threads, const number *dy, const number *dr, const number *r, number *dx
-) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t j = 0; j < size; j += LANES) {
-        group d;
-        rectify_backward(d, dy + j, dr + j, r + j);
-        store(dx + j, d);
-    }
 }
 
 /* ---- pooling ----
@@ -163,12 +129,11 @@ INLINE maximum larger(maximum a, maximum b, int row) {
     return (maximum){pick(better, b.value, a.value), pick(better, b.place + (whole)(3 * row), a.place)};
 }
 
-/* Maxima y over windows of 3 x 3 at stride 2, and r, rectified. The first window is centred on the first pixel.
+/* Maxima y over windows of 3 x 3 at stride 2. The first window is centred on the first pixel.
  * `which` is the maximum's place in its window, 0 to 8, the first of equal ones, 0 being more than -0; NULL if not
  * wanted. A window's last row is the first of the one below: its maxima are kept. */
-void pool_relu(
-    int64_t n, int64_t H, int64_t W, int64_t C, int64_t threads, const number *x, number *y, number *r,
-    uint8_t *which
+void max_pool(
+    int64_t n, int64_t H, int64_t W, int64_t C, int64_t threads, const number *x, number *y, uint8_t *which
 ) {
     const int64_t rows = (H + 1) / 2, columns = (W + 1) / 2, width = C / LANES;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -188,7 +153,6 @@ void pool_relu(
                     best = larger(best, kept[j], 2);
                 }
                 store_in_order(y + to, best.value);
-                store_in_order(r + to, pick(best.value > -BELOW, best.value, (wholes){0} - BELOW));
                 if (which) *(places *)(which + to) = __builtin_convertvector(best.place, places);
             }
     }
@@ -241,9 +205,9 @@ INLINE void gather(
     }
 }
 
-void pool_relu_backward(
-    int64_t n, int64_t H, int64_t W, int64_t C, int64_t threads, const number *dy, const number *dr,
-    const number *r, const uint8_t *which, number *dx
+void max_pool_backward(
+    int64_t n, int64_t H, int64_t W, int64_t C, int64_t threads, const number *dy, const uint8_t *which,
+    number *dx
 ) {
     const int64_t rows = (H + 1) / 2, columns = (W + 1) / 2, size = columns * C;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -254,7 +218,7 @@ void pool_relu_backward(
             window *now = row < rows ? windows[row % 2] : NULL, *above = row ? windows[(row + 1) % 2] : NULL;
             number *to = dx + (frame * H + 2 * row) * W * C;
             for (int64_t j = 0; now && j < size; j += LANES) {
-                rectify_backward(now[j / LANES].d, dy + at + j, dr + at + j, r + at + j);
+                load(now[j / LANES].d, dy + at + j);
                 load_places(now[j / LANES].place, which + at + j);
             }
             if (row && 2 * row - 1 < H) gather(above, now, 0, W, columns, C, to - W * C);

@@ -1,4 +1,4 @@
-"""The stems' work around their convolutions: bytes to floats, pooling, sums and rectifiers.
+"""The stems' work around their convolutions: bytes to floats, and pooling.
 
 On CPUs, where memory bounds all of them, each is one pass in C (`images.c`), wrapped as a custom operator
 with gradients; elsewhere, or without a compiler, PyTorch's functions do the same. Images are channels-last.
@@ -31,24 +31,12 @@ def scaled(frame: Tensor, dtype: torch.dtype) -> Tensor:
     return frame.to(dtype=dtype, memory_format=torch.channels_last).div_(255.0)
 
 
-def pool_relu(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute `y = max_pool2d(x, 3, stride=2, padding=1)` and `relu(y)`; x `[N, C, H, W]`."""
-    if _takes(x):
-        y, r, _ = _pool_relu(x, wants_gradient(x)) if _as_operator(x) else _pool_relu_in_c(x, False)
-        return y, r
-    y = F.max_pool2d(x, 3, stride=2, padding=1)
-    return y, F.relu(y)
-
-
-def add_relu(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute `y = a + b` and `relu(y)` for a and b of one shape; a may be overwritten."""
-    if a.shape != b.shape or a.device != b.device:
-        wanted = f"{list(a.shape)} on {a.device}, as a is"
-        raise ValueError(f"add_relu: b is {list(b.shape)} on {b.device}; give {wanted}")
-    if _takes(a) and a.dtype == b.dtype:
-        return (_add_relu if _as_operator(a, b) else _add_relu_in_c)(a, b)
-    y = a.add_(b)
-    return y, F.relu(y)
+def max_pool(x: Tensor) -> Tensor:
+    """Compute `max_pool2d(x, 3, stride=2, padding=1)`; x `[N, C, H, W]`."""
+    if not _takes(x):
+        return F.max_pool2d(x, 3, stride=2, padding=1)
+    y, _ = _max_pool(x, wants_gradient(x)) if _as_operator(x) else _max_pool_in_c(x, False)
+    return y
 
 
 def _takes(x: Tensor) -> bool:
@@ -80,107 +68,51 @@ def _scaled_fake(frame: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty_like(frame, dtype=dtype, memory_format=torch.channels_last)
 
 
-def _pool_relu_in_c(x: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return y, relu(y), and for backward each maximum's place in its window, empty unless `keep`."""
-    (x,) = _dense(x)
-    y, r, which = outputs = _pool_relu_fake(x, keep)
-    _call(x.dtype, "pool_relu", _sizes(x), x, x, y, r, which)
-    return outputs
+def _max_pool_in_c(x: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+    """Return y, and for backward each maximum's place in its window, empty unless `keep`."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    y, which = _max_pool_fake(x, keep)
+    _call(x.dtype, "max_pool", _sizes(x), x, x, y, which)
+    return y, which
 
 
-_pool_relu = torch.library.custom_op("deltabeast::pool_relu", mutates_args=())(_pool_relu_in_c)
+_max_pool = torch.library.custom_op("deltabeast::max_pool", mutates_args=())(_max_pool_in_c)
 
 
-@_pool_relu.register_fake
-def _pool_relu_fake(x: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+@_max_pool.register_fake
+def _max_pool_fake(x: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
     N, C, H, W = x.shape
     y = _new(x, N, C, (H + 1) // 2, (W + 1) // 2)
-    which = torch.empty_like(y, dtype=torch.uint8) if keep else x.new_empty(0, dtype=torch.uint8)
-    return y, torch.empty_like(y), which
+    return y, torch.empty_like(y, dtype=torch.uint8) if keep else x.new_empty(0, dtype=torch.uint8)
 
 
-@torch.library.custom_op("deltabeast::pool_relu_backward", mutates_args=())
-def _pool_relu_backward(dy: Tensor, dr: Tensor, r: Tensor, which: Tensor, H: int, W: int) -> Tensor:
-    dy, dr = _dense(dy, dr)
-    dx = _pool_relu_backward_fake(dy, dr, r, which, H, W)
-    _call(r.dtype, "pool_relu_backward", _sizes(dx), dx, dy, dr, r, which, dx)
+@torch.library.custom_op("deltabeast::max_pool_backward", mutates_args=())
+def _max_pool_backward(dy: Tensor, which: Tensor, H: int, W: int) -> Tensor:
+    dy = dy.contiguous(memory_format=torch.channels_last)
+    dx = _max_pool_backward_fake(dy, which, H, W)
+    _call(dy.dtype, "max_pool_backward", _sizes(dx), dx, dy, which, dx)
     return dx
 
 
-@_pool_relu_backward.register_fake
-def _pool_relu_backward_fake(dy: Tensor, dr: Tensor, r: Tensor, which: Tensor, H: int, W: int) -> Tensor:
-    return _new(r, *r.shape[:2], H, W)
+@_max_pool_backward.register_fake
+def _max_pool_backward_fake(dy: Tensor, which: Tensor, H: int, W: int) -> Tensor:
+    return _new(dy, *dy.shape[:2], H, W)
 
 
-def _pool_relu_save(ctx: Any, inputs: tuple[Tensor, bool], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.set_materialize_grads(False)
-    x, _ = inputs
-    _, r, which = output
-    ctx.size = x.shape[2:]
-    ctx.save_for_backward(r, which)
-
-
-def _pool_relu_differentiate(ctx: Any, dy: Tensor | None, dr: Tensor | None, _: None) -> tuple[Tensor, None]:
-    r, which = ctx.saved_tensors
-    return _pool_relu_backward(_or_zeros(dy, r), _or_zeros(dr, r), r, which, *ctx.size), None
-
-
-torch.library.register_autograd(_pool_relu, _pool_relu_differentiate, setup_context=_pool_relu_save)
-
-
-def _add_relu_in_c(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    a, b = _dense(a, b)
-    y, r = _add_relu_fake(a, b)
-    _call(a.dtype, "add_relu", (a.numel(),), a, a, b, y, r)
-    return y, r
-
-
-_add_relu = torch.library.custom_op("deltabeast::add_relu", mutates_args=())(_add_relu_in_c)
-
-
-@_add_relu.register_fake
-def _add_relu_fake(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    y = torch.empty_like(a, memory_format=torch.channels_last)
-    return y, torch.empty_like(y)
-
-
-@torch.library.custom_op("deltabeast::add_relu_backward", mutates_args=())
-def _add_relu_backward(dy: Tensor, dr: Tensor, r: Tensor) -> Tensor:
-    dy, dr = _dense(dy, dr)
-    dx = torch.empty_like(r)
-    _call(r.dtype, "add_relu_backward", (r.numel(),), r, dy, dr, r, dx)
-    return dx
-
-
-@_add_relu_backward.register_fake
-def _add_relu_backward_fake(dy: Tensor, dr: Tensor, r: Tensor) -> Tensor:
-    return torch.empty_like(r)
-
-
-def _add_relu_save(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-    ctx.set_materialize_grads(False)
+def _max_pool_save(ctx: Any, inputs: tuple[Tensor, bool], output: tuple[Tensor, Tensor]) -> None:
+    ctx.size = inputs[0].shape[2:]
     ctx.save_for_backward(output[1])
 
 
-def _add_relu_differentiate(ctx: Any, dy: Tensor | None, dr: Tensor | None) -> tuple[Tensor, Tensor]:
-    (r,) = ctx.saved_tensors
-    d = _add_relu_backward(_or_zeros(dy, r), _or_zeros(dr, r), r)
-    return d, d
+def _max_pool_differentiate(ctx: Any, dy: Tensor, _: None) -> tuple[Tensor, None]:
+    return _max_pool_backward(dy, *ctx.saved_tensors, *ctx.size), None
 
 
-torch.library.register_autograd(_add_relu, _add_relu_differentiate, setup_context=_add_relu_save)
+torch.library.register_autograd(_max_pool, _max_pool_differentiate, setup_context=_max_pool_save)
 
 
 def _new(like: Tensor, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
-
-
-def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros_like(like) if gradient is None else gradient
-
-
-def _dense(*xs: Tensor) -> tuple[Tensor, ...]:
-    return tuple(x.contiguous(memory_format=torch.channels_last) for x in xs)
 
 
 def _sizes(x: Tensor) -> tuple[int, ...]:

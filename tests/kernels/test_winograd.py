@@ -1,9 +1,9 @@
-"""Convolutions by minimal filtering equal direct ones in float64, as far as float32 goes."""
+"""Convolutions by minimal filtering equal direct ones in float64, as far as float32 and bfloat16 go."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -45,39 +45,58 @@ def check(ours: Callable[..., Tensor], theirs: Callable[..., Tensor], inputs: li
     weight = torch.randn_like(theirs(*inputs))
     got = results(ours, [any_layout(x) for x in inputs], any_layout(weight))
     want = results(theirs, [x.double() for x in inputs], weight.double())
-    bound = 3e-6 if winograd.TILE == 2 else 1e-5
-    for a, b in zip(got, want, strict=True):
-        assert a.dtype == torch.float32 and a.shape == b.shape
+    bound = 3e-2 if inputs[0].dtype is torch.bfloat16 else 1e-5
+    for a, b, like in zip(got, want, [inputs[0], *inputs], strict=True):
+        assert a.dtype == like.dtype and a.shape == b.shape
         assert (a - b).norm() <= bound * b.norm()
 
 
-@pytest.fixture(params=[2, 4])
-def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(winograd, "TILE", request.param)
-    return int(request.param)
+@pytest.fixture(params=[torch.float32, torch.bfloat16])
+def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    """Of images, which are bfloat16 under autocast."""
+    half = request.param is torch.bfloat16
+    if half and torch.cpu._is_amx_tile_supported():
+        pytest.skip("where there is AMX, PyTorch convolves bfloat16")
+    with torch.autocast("cpu", torch.bfloat16, enabled=half, cache_enabled=False):
+        yield request.param
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_convolutions(size: tuple[int, int], tile: int, seed: int) -> None:
+def test_convolutions(size: tuple[int, int], dtype: torch.dtype, seed: int) -> None:
     for inputs, outputs in [random.choice(CHANNELS), (16, 16)]:
-        x = torch.randn(random.choice([1, 3, 17]) if max(size) < 40 else 2, inputs, *size)
+        x = torch.randn(random.choice([1, 3, 17]) if max(size) < 40 else 2, inputs, *size, dtype=dtype)
         check(winograd.conv3x3, conv3x3, [x, *layer(inputs, outputs)])
 
 
 def whole_block(channels: int, hidden: int, *size: int) -> list[Tensor]:
-    """Whole numbers and biases halfway between them, so that rounding turns no rectifier on or off."""
+    """Whole numbers and biases halfway between them: rounding in float32 turns no rectifier on or off."""
     x = torch.randint(-3, 4, (random.choice([1, 3]), channels, *size)).float()
     w1 = torch.randint(-1, 2, (hidden, channels, 3, 3)).float()
     return [x, w1, torch.randint(-9, 9, (hidden,)) + 0.5, *layer(hidden, channels)]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_residual_blocks(size: tuple[int, int], tile: int, seed: int) -> None:
+def test_residual_blocks(size: tuple[int, int], seed: int) -> None:
     check(winograd.residual_block, residual_block, whole_block(*random.choice(CHANNELS), *size))
 
 
-def test_nothing_depends_on_gradients_or_other_frames(tile: int, seed: int) -> None:
-    x = torch.randn(5, 16, 13, 6).to(memory_format=torch.channels_last)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16], indirect=True)
+def test_residual_blocks_are_two_convolutions(size: tuple[int, int], dtype: torch.dtype, seed: int) -> None:
+    """In bfloat16 rounding turns rectifiers on and off, but the same ones."""
+
+    def block(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+        return x + winograd.conv3x3(F.relu(winograd.conv3x3(F.relu(x), w1, b1)), w2, b2)
+
+    x, *weights = whole_block(*random.choice(CHANNELS), *size)
+    weight = torch.randn_like(x).to(dtype)
+    ours, theirs = (results(f, [x.to(dtype), *weights], weight) for f in (winograd.residual_block, block))
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype == b.dtype and (a.double() - b).norm() <= 1e-2 * b.double().norm()
+
+
+def test_nothing_depends_on_gradients_or_other_frames(dtype: torch.dtype, seed: int) -> None:
+    x = torch.randn(5, 16, 13, 6, dtype=dtype).to(memory_format=torch.channels_last)
     weights = [*layer(16, 16), *layer(16, 16)]
     for function, inputs in ((winograd.conv3x3, weights[:2]), (winograd.residual_block, weights)):
         y = function(x, *inputs)
@@ -87,9 +106,9 @@ def test_nothing_depends_on_gradients_or_other_frames(tile: int, seed: int) -> N
         x = x.detach()
 
 
-def test_threads_change_nothing(tile: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_nothing(dtype: torch.dtype, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does a second run."""
-    x, weights = torch.randn(11, 16, 42, 42), [*layer(16, 32), *layer(32, 16)]
+    x, weights = torch.randn(11, 16, 42, 42, dtype=dtype), [*layer(16, 32), *layer(32, 16)]
     first: list[Tensor] = []
     for threads in (1, 1, 2, 7):
         monkeypatch.setattr(winograd, "_threads", lambda work, threads=threads: threads)
@@ -98,8 +117,8 @@ def test_threads_change_nothing(tile: int, seed: int, monkeypatch: pytest.Monkey
         assert all(torch.equal(a, b) for a, b in zip(got, first, strict=True))
 
 
-def test_nan_stays(tile: int, seed: int) -> None:
-    x = torch.randn(2, 16, 12, 9)
+def test_nan_stays(dtype: torch.dtype, seed: int) -> None:
+    x = torch.randn(2, 16, 12, 9, dtype=dtype)
     x[1, 3, 5, 5] = torch.nan
     for function, theirs, inputs in (
         (winograd.conv3x3, conv3x3, layer(16, 16)),
