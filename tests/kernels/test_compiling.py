@@ -13,6 +13,7 @@ import pytest
 import torch
 from fastweight_helpers import make_reset
 from fastweight_rules import make_inputs
+from torch.nn import functional as F
 
 from deltabeast import kernels
 from deltabeast.kernels import Rule
@@ -43,10 +44,9 @@ def build(define: str = "BF16=0") -> Path:
     return compiling._build("images.c", define, threads=True)  # takes a quarter of the time of the other
 
 
-def add() -> None:
+def pool() -> None:
     """What needs that library."""
-    _, r = images.add_relu(IMAGE.clone(), IMAGE)
-    assert torch.equal(r, torch.relu(IMAGE + IMAGE))
+    assert torch.equal(images.max_pool(IMAGE), F.max_pool2d(IMAGE, 3, stride=2, padding=1))
 
 
 def run(rule: Rule, backend: str = "auto") -> torch.Tensor:
@@ -133,14 +133,14 @@ def test_what_was_damaged_is_built_anew(damage: str, cache: Path) -> None:
     if damage == "another name":
         made = made.rename(cache / f"{made.name.rpartition('-')[0]}-0.so")
     with pytest.warns(UserWarning, match=f"^{made} was damaged, [^\n]*; it is built anew$") as told:
-        add()
+        pool()
     assert len(told) == 1
     (again,) = cache.iterdir()  # nothing was built without threads
     assert again.name.split("-")[:2] == made.name.split("-")[:2]
     forget()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        add()
+        pool()
 
 
 @pytest.mark.parametrize("mask", [0, 0o022])
@@ -148,14 +148,14 @@ def test_the_cache_is_the_users_alone(mask: int, cache: Path) -> None:
     """Also where everybody may write to what a user makes."""
     before = os.umask(mask)
     try:
-        add()
+        pool()
         (made,) = cache.iterdir()
         assert cache.stat().st_mode & 0o777 == made.stat().st_mode & 0o777 == 0o700
         cache.chmod(0o775)  # as distributions have it that give each user a group
         made.chmod(0o775)
         forget()
         with pytest.warns(UserWarning, match="others could write to it; it is built anew$"):
-            add()
+            pool()
     finally:
         os.umask(before)
     (made,) = cache.iterdir()
@@ -173,7 +173,7 @@ def test_nothing_in_a_folder_of_another_user_is_run(
     monkeypatch.setattr(ctypes, "CDLL", lambda path: pytest.fail("loaded it"))
     remedy = f"^others can put code into {cache}; remove it, or set XDG_CACHE_HOME to a folder of your own;"
     with pytest.warns(UserWarning, match=remedy):
-        add()
+        pool()
     with pytest.raises(ValueError, match=r"^delta_rule: others can put code into [^\n]*$"):
         run(DELTA_RULE, "native")
     assert list(cache.iterdir()) == [made] and cache.stat().st_mode & 0o777 == mode
@@ -184,12 +184,12 @@ def test_libraries_of_another_user_are_built_anew(cache: Path) -> None:
     made = build()
     os.chown(made, 12345, 12345)
     with pytest.warns(UserWarning, match="others could write to it; it is built anew$"):
-        add()
+        pool()
     assert made.stat().st_uid == 0
     forget()
     os.chown(cache, 12345, 12345)
     with pytest.warns(UserWarning, match="^others can put code into .*; the PyTorch kernels"):
-        add()
+        pool()
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

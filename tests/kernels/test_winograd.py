@@ -143,11 +143,18 @@ def test_torch_does_what_c_cannot(why: str, seed: int, monkeypatch: pytest.Monke
     assert torch.equal(winograd.residual_block(*inputs), residual_block(*inputs))
 
 
-def test_autocast(seed: int) -> None:
+def test_images_of_another_precision_than_autocast(seed: int) -> None:
     inputs = [torch.randn(2, 16, 5, 6), *layer(16, 16)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = winograd.conv3x3(*inputs)
         assert y.dtype == torch.bfloat16 and torch.equal(y, conv3x3(*inputs))
+
+
+def test_processors_that_multiply_tiles(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    inputs = [torch.randn(2, 16, 5, 6, dtype=torch.bfloat16), *layer(16, 16)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(winograd.conv3x3(*inputs), conv3x3(*inputs))
 
 
 def test_what_c_would_read_past() -> None:
