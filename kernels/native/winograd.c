@@ -253,8 +253,9 @@ INLINE void input_block(factors to, const grid *g, int64_t first, int64_t count,
 
 /* ---- forward, and the gradient of the input ---- */
 
-/* U[outputs / LANES][column of points][inputs / TERMS][row of points][LANES][TERMS] from w [outputs, 3, 3, inputs]; for the gradient of the
- * input, whose inputs are the outputs of w, from w [inputs, 3, 3, outputs] with places counted from the last */
+/* U[outputs / LANES][column of points][inputs / TERMS][row of points][LANES][TERMS] from w [outputs, 3, 3, inputs];
+ * for the gradient of the input, whose inputs are the outputs of w, from w [inputs, 3, 3, outputs] with places counted
+ * from the last */
 void transform_weights(int64_t inputs, int64_t outputs, int64_t transposed, const float *w, float *U) {
     const int64_t output = transposed ? 1 : 9 * inputs, input = transposed ? 9 * outputs : 1;
     const int64_t place = transposed ? -outputs : inputs;
