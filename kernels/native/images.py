@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from ..pytorch.stepwise import wants_gradient
 from . import compiling
+from .operator import Operator
 
 LANES = 16
 """The number of channels must be a multiple of this, as in `images.c`."""
@@ -26,7 +27,8 @@ def scaled(frame: Tensor, dtype: torch.dtype) -> Tensor:
     if frame.dtype is not torch.uint8:
         raise ValueError(f"scaled: frame is {frame.dtype}; give torch.uint8")
     if frame.device.type == "cpu" and _in_c(dtype):
-        return (_scaled if _as_operator(frame) else _scaled_in_c)(frame, dtype)
+        y: Tensor = _scaled(frame, dtype)
+        return y
     # bfloat16 holds 0 to 255 exactly.
     return frame.to(dtype=dtype, memory_format=torch.channels_last).div_(255.0)
 
@@ -35,7 +37,7 @@ def max_pool(x: Tensor) -> Tensor:
     """Compute `max_pool2d(x, 3, stride=2, padding=1)`; x `[N, C, H, W]`."""
     if not _takes(x):
         return F.max_pool2d(x, 3, stride=2, padding=1)
-    y, _ = _max_pool(x, wants_gradient(x)) if _as_operator(x) else _max_pool_in_c(x, False)
+    y: Tensor = _max_pool(x, wants_gradient(x))[0]
     return y
 
 
@@ -48,11 +50,6 @@ def _in_c(dtype: torch.dtype) -> bool:
     return dtype in _DTYPES and compiling.problem("images.c", _DTYPES[dtype]) is None
 
 
-def _as_operator(*xs: Tensor) -> bool:
-    """Return whether PyTorch has to see the function, to differentiate or compile it, which costs time."""
-    return compiling.is_watched() or wants_gradient(*xs) or any(type(x) is not Tensor for x in xs)
-
-
 def _scaled_in_c(frame: Tensor, dtype: torch.dtype) -> Tensor:
     y = _scaled_fake(frame, dtype)
     N, C, H, W = frame.shape
@@ -60,12 +57,11 @@ def _scaled_in_c(frame: Tensor, dtype: torch.dtype) -> Tensor:
     return y
 
 
-_scaled = torch.library.custom_op("deltabeast::scaled", mutates_args=())(_scaled_in_c)
-
-
-@_scaled.register_fake
 def _scaled_fake(frame: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty_like(frame, dtype=dtype, memory_format=torch.channels_last)
+
+
+_scaled = Operator("scaled", _scaled_in_c, _scaled_fake)
 
 
 def _max_pool_in_c(x: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
@@ -76,30 +72,25 @@ def _max_pool_in_c(x: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
     return y, which
 
 
-_max_pool = torch.library.custom_op("deltabeast::max_pool", mutates_args=())(_max_pool_in_c)
-
-
-@_max_pool.register_fake
 def _max_pool_fake(x: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
     N, C, H, W = x.shape
     y = _new(x, N, C, (H + 1) // 2, (W + 1) // 2)
     return y, torch.empty_like(y, dtype=torch.uint8) if keep else x.new_empty(0, dtype=torch.uint8)
 
 
-@torch.library.custom_op("deltabeast::max_pool_backward", mutates_args=())
-def _max_pool_backward(dy: Tensor, which: Tensor, H: int, W: int) -> Tensor:
+def _max_pool_backward_in_c(dy: Tensor, which: Tensor, H: int, W: int) -> Tensor:
     dy = dy.contiguous(memory_format=torch.channels_last)
     dx = _max_pool_backward_fake(dy, which, H, W)
     _call(dy.dtype, "max_pool_backward", _sizes(dx), dx, dy, which, dx)
     return dx
 
 
-@_max_pool_backward.register_fake
 def _max_pool_backward_fake(dy: Tensor, which: Tensor, H: int, W: int) -> Tensor:
     return _new(dy, *dy.shape[:2], H, W)
 
 
 def _max_pool_save(ctx: Any, inputs: tuple[Tensor, bool], output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)
     ctx.size = inputs[0].shape[2:]
     ctx.save_for_backward(output[1])
 
@@ -108,7 +99,8 @@ def _max_pool_differentiate(ctx: Any, dy: Tensor, _: None) -> tuple[Tensor, None
     return _max_pool_backward(dy, *ctx.saved_tensors, *ctx.size), None
 
 
-torch.library.register_autograd(_max_pool, _max_pool_differentiate, setup_context=_max_pool_save)
+_max_pool_backward = Operator("max_pool_backward", _max_pool_backward_in_c, _max_pool_backward_fake)
+_max_pool = Operator("max_pool", _max_pool_in_c, _max_pool_fake, _max_pool_save, _max_pool_differentiate)
 
 
 def _new(like: Tensor, *shape: int) -> Tensor:

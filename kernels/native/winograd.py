@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..pytorch.stepwise import wants_gradient
 from . import compiling
+from .operator import Operator
 
 TILE, POINTS = 4, 36
 """Outputs of a tile's side, and products for each of its pairs of channels, as in `winograd.c`."""
@@ -42,7 +42,8 @@ def conv3x3(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     _check("conv3x3", x, [(weight, bias)])
     if not _takes(x, weight, bias):
         return F.conv2d(x, weight, bias, padding=1)
-    return (_conv3x3 if _as_operator(x, weight, bias) else _conv3x3_in_c)(x, weight, bias)
+    y: Tensor = _conv3x3(x, weight, bias)
+    return y
 
 
 def residual_block(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
@@ -57,7 +58,7 @@ def residual_block(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) ->
         # In place where no gradient needs the overwritten value, to spare memory traffic.
         h = F.relu(F.conv2d(F.relu(x), w1, b1, padding=1), inplace=True)
         return F.conv2d(h, w2, b2, padding=1).add_(x)
-    y, _ = (_residual_block if _as_operator(*inputs) else _residual_block_in_c)(*inputs)
+    y: Tensor = _residual_block(*inputs)[0]
     return y
 
 
@@ -94,31 +95,17 @@ def _in_c(dtype: torch.dtype) -> bool:
     return dtype in _DTYPES and compiling.problem("winograd.c", _DTYPES[dtype]) is None
 
 
-def _as_operator(*xs: Tensor) -> bool:
-    """Return whether PyTorch has to see the function, to differentiate or compile it."""
-    return compiling.is_watched() or wants_gradient(*xs) or any(not _plain(x) for x in xs)
-
-
-def _plain(x: Tensor) -> bool:
-    return type(x) in (Tensor, torch.nn.Parameter)
-
-
 def _conv3x3_in_c(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     (x,), y = _dense(x), _new(x, len(weight))
     _convolve(x, y, _transformed(weight, x.dtype), bias)
     return y
 
 
-_conv3x3 = torch.library.custom_op("deltabeast::conv3x3", mutates_args=())(_conv3x3_in_c)
-
-
-@_conv3x3.register_fake
 def _conv3x3_fake(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return _new(x, weight.shape[0])
 
 
-@torch.library.custom_op("deltabeast::conv3x3_backward", mutates_args=())
-def _conv3x3_backward(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _conv3x3_backward_in_c(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     dy, x = _dense(dy, x)
     dx, sums = _new(x, x.shape[1]), _sums(x, len(weight))
     transformed = _transformed(weight, x.dtype, transposed=True)
@@ -128,7 +115,6 @@ def _conv3x3_backward(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Te
     return dx, *_weight_gradient(sums, weight)
 
 
-@_conv3x3_backward.register_fake
 def _conv3x3_backward_fake(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return _new(x, x.shape[1]), *_new_weight(weight)
 
@@ -143,7 +129,8 @@ def _conv3x3_differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor
     return gradients
 
 
-torch.library.register_autograd(_conv3x3, _conv3x3_differentiate, setup_context=_conv3x3_save)
+_conv3x3_backward = Operator("conv3x3_backward", _conv3x3_backward_in_c, _conv3x3_backward_fake)
+_conv3x3 = Operator("conv3x3", _conv3x3_in_c, _conv3x3_fake, _conv3x3_save, _conv3x3_differentiate)
 
 
 def _residual_block_in_c(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,10 +144,6 @@ def _residual_block_in_c(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tens
     return y, h
 
 
-_residual_block = torch.library.custom_op("deltabeast::residual_block", mutates_args=())(_residual_block_in_c)
-
-
-@_residual_block.register_fake
 def _residual_block_fake(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
     return _new(x, x.shape[1]), _new(x, w1.shape[0])
 
@@ -168,8 +151,7 @@ def _residual_block_fake(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tens
 Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-@torch.library.custom_op("deltabeast::residual_block_backward", mutates_args=())
-def _residual_block_backward(
+def _residual_block_backward_in_c(
     dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, w2: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dy, x = _dense(dy, x)
@@ -184,23 +166,30 @@ def _residual_block_backward(
     return dx, *_weight_gradient(sums1, w1), *_weight_gradient(sums2, w2)
 
 
-@_residual_block_backward.register_fake
 def _residual_block_backward_fake(dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, w2: Tensor) -> Five:
     return _new(x, x.shape[1]), *_new_weight(w1), *_new_weight(w2)
 
 
 def _residual_block_save(ctx: Any, inputs: Five, output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)
     x, w1, _, w2, _ = inputs
     ctx.save_for_backward(x, output[1], w1, w2)
 
 
-def _residual_block_differentiate(ctx: Any, dy: Tensor, _: Tensor) -> Five:
+def _residual_block_differentiate(ctx: Any, dy: Tensor, _: None) -> Five:
     gradients: Five = _residual_block_backward(dy, *ctx.saved_tensors)
     return gradients
 
 
-torch.library.register_autograd(
-    _residual_block, _residual_block_differentiate, setup_context=_residual_block_save
+_residual_block_backward = Operator(
+    "residual_block_backward", _residual_block_backward_in_c, _residual_block_backward_fake
+)
+_residual_block = Operator(
+    "residual_block",
+    _residual_block_in_c,
+    _residual_block_fake,
+    _residual_block_save,
+    _residual_block_differentiate,
 )
 
 

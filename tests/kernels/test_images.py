@@ -124,8 +124,8 @@ def test_threads_change_nothing(dtype: torch.dtype, seed: int, monkeypatch: pyte
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 def test_operators(seed: int) -> None:
     x = torch.randn(2, 16, 5, 4).to(memory_format=torch.channels_last).requires_grad_()
-    torch.library.opcheck(images._max_pool, (x, True))
-    torch.library.opcheck(images._scaled, (torch.zeros(2, 4, 5, 3, dtype=torch.uint8), torch.bfloat16))
+    torch.library.opcheck(images._max_pool.custom, (x, True))
+    torch.library.opcheck(images._scaled.custom, (torch.zeros(2, 4, 5, 3, dtype=torch.uint8), torch.bfloat16))
     compiled = torch.compile(images.max_pool, backend="aot_eager", fullgraph=True)
     for gradients in (True, False):
         with torch.set_grad_enabled(gradients):

@@ -175,8 +175,8 @@ def test_what_c_would_read_past() -> None:
 def test_operators(seed: int) -> None:
     x = torch.randn(2, 16, 5, 4).to(memory_format=torch.channels_last).requires_grad_()
     weights = [w.requires_grad_() for w in (*layer(16, 32), *layer(32, 16))]
-    torch.library.opcheck(winograd._conv3x3, (x, *weights[:2]))
-    torch.library.opcheck(winograd._residual_block, (x, *weights))
+    torch.library.opcheck(winograd._conv3x3.custom, (x, *weights[:2]))
+    torch.library.opcheck(winograd._residual_block.custom, (x, *weights))
 
     def both(x: Tensor) -> Tensor:
         return winograd.conv3x3(winograd.residual_block(x, *weights), *weights[:2])

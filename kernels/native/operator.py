@@ -1,0 +1,65 @@
+"""Functions in C as operators of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..pytorch.stepwise import wants_gradient
+from . import compiling
+
+Save = Callable[[Any, tuple[Any, ...], Any], None]
+Differentiate = Callable[..., tuple[Tensor | None, ...]]
+
+
+class Operator:
+    """A function in C, with its gradient if it has one.
+
+    Called directly, or as an `autograd.Function` where gradients are wanted; as one of PyTorch's custom
+    operators, which take longer to call, only where PyTorch has to see it.
+
+    Args:
+        name: In the namespace `deltabeast`.
+        in_c: The function, of tensors and integers. Its results are new.
+        fake: Returns results of the same kind and shape, whatever they hold.
+        save: Keeps what `differentiate` needs, as `setup_context` of `torch.library.register_autograd`.
+        differentiate: Returns gradients of all inputs, as `backward` of the same.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        in_c: Callable[..., Any],
+        fake: Callable[..., Any],
+        save: Save | None = None,
+        differentiate: Differentiate | None = None,
+    ) -> None:
+        self.in_c = in_c
+        self.custom = torch.library.custom_op(f"deltabeast::{name}", in_c, mutates_args=())
+        self.custom.register_fake(fake)
+        self._function: type[torch.autograd.Function] | None = None
+        if save and differentiate:
+            torch.library.register_autograd(self.custom, differentiate, setup_context=save)
+            self._function = _function(in_c, save, differentiate)
+
+    def __call__(self, *inputs: Any) -> Any:
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        if compiling.is_watched() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors):
+            return self.custom(*inputs)
+        if self._function and wants_gradient(*tensors):
+            return self._function.apply(*inputs)  # type: ignore[no-untyped-call]
+        return self.in_c(*inputs)
+
+
+def _function(in_c: Callable[..., Any], save: Save, backward: Differentiate) -> type[torch.autograd.Function]:
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        # Not by `setup_context`, which takes as long as a custom operator.
+        output = in_c(*inputs)
+        save(ctx, inputs, output)
+        return output
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type("Operator", (torch.autograd.Function,), methods)
