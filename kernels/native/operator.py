@@ -50,7 +50,7 @@ class Operator:
         if compiling.is_watched() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors):
             return self.custom(*inputs)
         if self._function and wants_gradient(*tensors):
-            return self._function.apply(*inputs)  # type: ignore[no-untyped-call]
+            return self._function.apply(*inputs)
         return self.in_c(*inputs)
 
 
