@@ -91,13 +91,19 @@ typedef int32_t whole;
 typedef uint32_t modular;
 #define INFINITE 0x7f800000
 #endif
+/* Numbers compared at a time: vectors larger than registers would be taken apart, number by number. */
+#if defined(__AVX512F__) || BF16
+#define WIDTH 16
+#else
+#define WIDTH 8
+#endif
 #define LARGEST (INFINITE | (INFINITE - 1)) /* all bits but the sign */
 #define BELOW (LARGEST - INFINITE)
 
-typedef whole wholes __attribute__((vector_size(LANES * sizeof(whole))));
-typedef modular modulars __attribute__((vector_size(LANES * sizeof(whole))));
+typedef whole wholes __attribute__((vector_size(WIDTH * sizeof(whole))));
+typedef modular modulars __attribute__((vector_size(WIDTH * sizeof(whole))));
 typedef wholes loose_wholes __attribute__((aligned(2), may_alias));
-typedef uint8_t places __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef uint8_t places __attribute__((vector_size(WIDTH), aligned(1), may_alias));
 
 INLINE wholes pick(wholes mask, wholes a, wholes b) { return (mask & a) | (~mask & b); }
 
@@ -135,14 +141,14 @@ INLINE maximum larger(maximum a, maximum b, int row) {
 void max_pool(
     int64_t n, int64_t H, int64_t W, int64_t C, int64_t threads, const number *x, number *y, uint8_t *which
 ) {
-    const int64_t rows = (H + 1) / 2, columns = (W + 1) / 2, width = C / LANES;
+    const int64_t rows = (H + 1) / 2, columns = (W + 1) / 2, width = C / WIDTH;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t frame = 0; frame < n; frame++) {
         maximum kept[columns * width];
         for (int64_t row = 0; row < rows; row++)
             for (int64_t j = 0; j < columns * width; j++) {
-                const int64_t column = j / width, to = ((frame * rows + row) * columns * width + j) * LANES;
-                const number *centre = x + ((frame * H + 2 * row) * W + 2 * column) * C + j % width * LANES;
+                const int64_t column = j / width, to = ((frame * rows + row) * columns * width + j) * WIDTH;
+                const number *centre = x + ((frame * H + 2 * row) * W + 2 * column) * C + j % width * WIDTH;
                 const int inside = column > 0 && 2 * column + 1 < W;
                 const int left = column ? -1 : 0, right = 2 * column + 1 < W ? 1 : 0;
                 maximum best = inside ? largest(centre, C, -1, 1) : largest(centre, C, left, right);
@@ -167,7 +173,8 @@ INLINE void load_places(ints *to, const uint8_t *which) {
     two[1] = *(const shorts *)which >> 8;
 #else /* via shorts: otherwise gcc 12 does not vectorize it */
     typedef uint16_t wide __attribute__((vector_size(2 * LANES), may_alias));
-    wide all = __builtin_convertvector(*(const places *)which, wide);
+    typedef uint8_t narrow __attribute__((vector_size(LANES), aligned(1), may_alias));
+    wide all = __builtin_convertvector(*(const narrow *)which, wide);
     memcpy(two, &all, sizeof two);
 #endif
     EACH(i) to[i] = __builtin_convertvector(two[i], ints);

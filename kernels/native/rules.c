@@ -6,14 +6,24 @@
  * Wᵀ x are needed, the matrix is stored both ways round; _T marks the transposed one. Padding of a row is zero
  * or never read: sums run over true sizes.
  *
- * Compiled once per N (-DN=2 for heads of 17 to 32 numbers): rows of known length live in registers. */
+ * Compiled once per size of heads (-DSIXTEENS=2 for 17 to 32 numbers): rows of known length live in registers. */
 
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __AVX512F__
 #define LANES 16
+#define ROUNDS 4
+#define INDICES(i) i, 16 + i, 1 + i, 17 + i, 2 + i, 18 + i, 3 + i, 19 + i, \
+    4 + i, 20 + i, 5 + i, 21 + i, 6 + i, 22 + i, 7 + i, 23 + i
+#else /* vectors larger than registers would be taken apart, number by number */
+#define LANES 8
+#define ROUNDS 3
+#define INDICES(i) i, 8 + i, 1 + i, 9 + i, 2 + i, 10 + i, 3 + i, 11 + i
+#endif
+#define N (SIXTEENS * 16 / LANES)
 #define INLINE static inline __attribute__((always_inline))
 #define EACH(i) for (int i = 0; i < N; i++)
 
@@ -49,10 +59,10 @@ INLINE void store(float *x, const vec *from, int64_t size) {
 INLINE void zero(vec *x) { EACH(i) x[i] = (vec){0}; }
 
 INLINE float sum_lanes(vec x) {
-    half a[2];
+    half a[LANES / 8];
     quarter b[2];
     memcpy(a, &x, sizeof a);
-    a[0] += a[1];
+    if (LANES == 16) a[0] += a[LANES / 8 - 1];
     memcpy(b, a, sizeof b);
     b[0] += b[1];
     return (b[0][0] + b[0][2]) + (b[0][1] + b[0][3]);
@@ -177,8 +187,6 @@ INLINE void store_matrix(float *x, const vec *M, int64_t rows, int64_t size) {
     for (int64_t j = 0; j < rows; j++) store(x + j * size, M + j * N, size);
 }
 
-#define INDICES(i) i, 16 + i, 1 + i, 17 + i, 2 + i, 18 + i, 3 + i, 19 + i, \
-    4 + i, 20 + i, 5 + i, 21 + i, 6 + i, 22 + i, 7 + i, 23 + i
 #ifdef __clang__
 #define INTERLEAVE(a, b, from) __builtin_shufflevector(a, b, INDICES(from))
 #else
@@ -189,10 +197,10 @@ INLINE void store_matrix(float *x, const vec *M, int64_t rows, int64_t size) {
 INLINE void transpose_block(vec *to, const vec *from) {
     vec a[LANES], b[LANES];
     for (int j = 0; j < LANES; j++) a[j] = from[j * N];
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < ROUNDS; round++) {
         for (int j = 0; j < LANES / 2; j++) {
             b[2 * j] = INTERLEAVE(a[j], a[j + LANES / 2], 0);
-            b[2 * j + 1] = INTERLEAVE(a[j], a[j + LANES / 2], 8);
+            b[2 * j + 1] = INTERLEAVE(a[j], a[j + LANES / 2], LANES / 2);
         }
         memcpy(a, b, sizeof a);
     }
@@ -206,7 +214,7 @@ INLINE void transpose(vec *to, const vec *from) {
 /* entry j is the sum of the numbers in a_j; a is overwritten */
 INLINE vec sums(vec *a) {
     for (int half = LANES / 2; half > 0; half /= 2)
-        for (int j = 0; j < half; j++) a[j] = INTERLEAVE(a[j], a[j + half], 0) + INTERLEAVE(a[j], a[j + half], 8);
+        for (int j = 0; j < half; j++) a[j] = INTERLEAVE(a[j], a[j + half], 0) + INTERLEAVE(a[j], a[j + half], LANES / 2);
     return a[0];
 }
 

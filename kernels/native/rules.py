@@ -158,7 +158,7 @@ def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
 @functools.cache
 def _function(name: str, blocks: int, strided: int, arguments: int) -> Any:
     """`strided` arguments come first, addresses follow."""
-    function = getattr(compiling.library("rules.c", f"N={blocks}"), name)
+    function = getattr(compiling.library("rules.c", f"SIXTEENS={blocks}"), name)
     addresses = [ctypes.c_void_p] * (arguments - strided)
     function.argtypes = [ctypes.POINTER(_Span), *[_Strided] * strided, *addresses]
     function.restype = None
@@ -167,4 +167,4 @@ def _function(name: str, blocks: int, strided: int, arguments: int) -> Any:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _cannot_build(blocks: int) -> str | None:
-    return compiling.problem("rules.c", f"N={blocks}")
+    return compiling.problem("rules.c", f"SIXTEENS={blocks}")

@@ -330,7 +330,7 @@ MUTANTS = [
     ("kernels/native/compiling.py", "status.st_uid == os.geteuid() and ", ""),
     ("kernels/native/compiling.py", " and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)", ""),
     ("kernels/native/compiling.py", "stat.S_IWGRP | ", ""),
-    ("kernels/native/rules.py", 'return compiling.problem("rules.c", f"N={blocks}")', "return None"),
+    ("kernels/native/rules.py", 'return compiling.problem("rules.c", f"SIXTEENS={blocks}")', "return None"),
     ("kernels/native/rules.py", "_cannot_build(blocks)", "_cannot_build(2)"),
     ("kernels/dispatch.py", "        self.shapes.check(self.name, inputs)\n", ""),
     ("kernels/dispatch.py", "self.reference if torch.is_grad_enabled() else self.step", "self.step"),

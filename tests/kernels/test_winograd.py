@@ -107,7 +107,7 @@ def test_nothing_depends_on_gradients_or_other_frames(dtype: torch.dtype, seed: 
 
 
 def test_threads_change_nothing(dtype: torch.dtype, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does a second run."""
+    """Nor does a second run, and several parts make up the gradients of weights."""
     x, weights = torch.randn(11, 16, 42, 42, dtype=dtype), [*layer(16, 32), *layer(32, 16)]
     first: list[Tensor] = []
     for threads in (1, 1, 2, 7):
@@ -115,6 +115,8 @@ def test_threads_change_nothing(dtype: torch.dtype, seed: int, monkeypatch: pyte
         got = results(winograd.residual_block, [x, *weights], torch.ones(()))
         first = first or got
         assert all(torch.equal(a, b) for a, b in zip(got, first, strict=True))
+    want = results(residual_block, [x.double(), *(w.double() for w in weights)], torch.ones(()))
+    assert all((a - b).norm() <= 0.1 * b.norm() for a, b in zip(first, want, strict=True))
 
 
 def test_nan_stays(dtype: torch.dtype, seed: int) -> None:
@@ -141,6 +143,12 @@ def test_torch_does_what_c_cannot(why: str, seed: int, monkeypatch: pytest.Monke
     monkeypatch.setattr(compiling, "library", None)
     assert torch.equal(winograd.conv3x3(*inputs[:3]), conv3x3(*inputs[:3]))
     assert torch.equal(winograd.residual_block(*inputs), residual_block(*inputs))
+
+
+def test_weights_of_another_precision(seed: int) -> None:
+    x, weight, bias = torch.randn(2, 16, 5, 6), *layer(16, 16)
+    with pytest.raises(RuntimeError, match="type"):
+        winograd.conv3x3(x, weight.double(), bias)
 
 
 def test_images_of_another_precision_than_autocast(seed: int) -> None:
