@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -213,3 +215,18 @@ def test_what_cannot_be_loaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(compiling, "_build", lambda source, define, threads: damaged)
     with pytest.warns(UserWarning, match="^cannot load C kernels: .*; the PyTorch kernels"):
         run(SUM_RULE)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="has no AVX-512 to do without")
+def test_other_processors(tmp_path: Path) -> None:
+    """Without AVX-512 vectors are half as wide."""
+    folder = Path(__file__).parent
+    tests = [str(folder / f"test_{name}.py") for name in ("native", "dense", "images", "winograd")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests],
+        env={**os.environ, "CC": "cc -mno-avx512f", "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
