@@ -11,10 +11,11 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
-#if LANES == 16 && !defined __AVX512F__
-#define TILE 4
-#else
 #define TILE 8 /* outputs that are summed in registers at a time */
+#ifdef __AVX512F__
+const int64_t widest = 16; /* rows that a register holds */
+#else
+const int64_t widest = 8;
 #endif
 
 typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
