@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import recurrent_delta
+from ..kernels.native.shell import StepRule
 from .base import State
 from .registry import register
 from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
@@ -36,6 +37,10 @@ class RecurrentDeltaMemory(FastWeights):
         Rq, Rk, Rv, rb = (R if R.dtype is W.dtype else R.to(W.dtype) for R in slow)
         y, W, y_T = recurrent_delta(q, k, v, beta.squeeze(-1), Rq, Rk, Rv, rb, W, y0, reset)
         return y, (W, y_T)
+
+    def step_rule(self) -> StepRule:
+        slow: Any = self._parameters
+        return StepRule("recurrent_delta", ("", "", "", ""), (slow["Rq"], slow["Rk"], slow["Rv"], slow["rb"]))
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         # The rule does not return the strengths it used; they follow from its outputs.

@@ -10,6 +10,7 @@ A core adds one `FastWeights` subclass: how the slow net's output becomes writes
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -18,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels.native import dense
+from ..kernels.native.shell import Shape, StepRule, step
 from .base import Core, State, Stats
+from .features import EPSILON
 
 
 class StatePart(NamedTuple):
@@ -70,6 +73,10 @@ class FastWeights(nn.Module, ABC):
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         """The slow net's output split by `sizes`, each `[T, B, H, size]` -> y `[T, B, H, h]`, next state."""
 
+    def step_rule(self) -> StepRule | None:
+        """Say what `unroll` computes, if C can do the same for an actor's step; stands beside `unroll`."""
+        return None
+
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         """Return what to log about an unroll's writes, by name: tensors whose mean is the metric."""
         return {}
@@ -116,30 +123,59 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
         modules: Any = self._modules.values()
-        norm, memory, out, ff_norm, ff = modules
-        weights = _weights(norm, memory.slow_net, out, ff_norm, *ff._modules.values())
+        norm, memory, out, ff_norm, _ = modules
+        weights = self.weights()
         if weights and dense.takes(x, weights):
             y, trace = memory(dense.normalized_linear(x, norm.eps, *weights[:4]), state, reset)
             return dense.residual_feedforward(x, y, ff_norm.eps, *weights[4:]), trace
         y, trace = memory(memory.slow_net(norm(x)), state, reset)
         x = x + out(y)
-        return x + ff(ff_norm(x)), trace
+        return x + self.ff(ff_norm(x)), trace
+
+    def in_c(self) -> tuple[Any, list[Any]]:
+        """Return what C must know of this layer, and its parameters; None and none where C cannot step it."""
+        weights, memory = self.weights(), self._modules["memory"]
+        hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (self, memory))
+        rule = memory.step_rule() if _same_in_c(type(memory)) else None
+        if not weights or rule is None or hooked or type(self) is not Layer:
+            return None, []
+        norm, ff_norm = self._modules["norm"], self._modules["ff_norm"]
+        kind = memory.num_heads, norm.eps, ff_norm.eps, rule.rule, rule.maps
+        return kind, [*weights, *rule.slow, *[None] * (4 - len(rule.slow))]
+
+    def weights(self) -> list[Any]:
+        """List the parameters but for the memory's own; none at all if a module is not as made."""
+        modules: Any = self._modules.values()
+        norm, memory, out, ff_norm, ff = modules
+        return _weights(norm, memory._modules["slow_net"], out, ff_norm, *ff._modules.values(), kinds=_LAYER)
 
 
-_PLAIN = (nn.Linear, nn.LayerNorm, nn.ReLU)
+_LAYER = (nn.LayerNorm, nn.Linear, nn.Linear, nn.LayerNorm, nn.Linear, nn.ReLU, nn.Linear)
 
 
-def _weights(*modules: Any) -> list[Any]:
-    """List the modules' parameters, None for each that is missing; none at all if a module is not as made.
+def _weights(*modules: Any, kinds: tuple[type[nn.Module], ...]) -> list[Any]:
+    """List the modules' parameters, None for each that is missing; none at all if a module is of another kind
+    or hooked.
 
     Reads them where `nn.Module` keeps them: its attributes take a good part of an actor's step to find.
     """
     weights: list[Any] = []
+    if tuple(map(type, modules)) != kinds:
+        return []
     for module in modules:
-        if type(module) not in _PLAIN or module._forward_hooks or module._forward_pre_hooks:
+        if module._forward_hooks or module._forward_pre_hooks:
+            return []
+        if type(module) is nn.LayerNorm and module._parameters["bias"] is None:
             return []
         weights.extend(module._parameters.values())
     return weights
+
+
+@functools.cache
+def _same_in_c(memory: type[FastWeights]) -> bool:
+    """Return whether `step_rule` speaks of this memory's `unroll`, not of one that a subclass replaced."""
+    owner = next(each for each in memory.__mro__ if "unroll" in vars(each))
+    return "step_rule" in vars(owner) and memory.forward is FastWeights.forward
 
 
 class FastWeightCore(Core):
@@ -206,6 +242,28 @@ class FastWeightCore(Core):
         """Return the memory of each layer."""
         return [layer.memory for layer in self.layers]  # type: ignore[misc]
 
+    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        return self._step_in_c(x, state, reset) or super().step(x, state, reset)
+
+    def _step_in_c(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State] | None:
+        """Do as `step` in one call; None where something is not as made, or not for C."""
+        weights = _weights(self.input_proj, kinds=(nn.Linear,))
+        if not weights or torch.is_grad_enabled():
+            return None
+        kinds = set()
+        layers: Any = self.layers._modules.values()
+        for layer in layers:
+            kind, each = layer.in_c()
+            kinds.add(kind)
+            weights += each
+        if len(kinds) > 1 or None in kinds:
+            return None
+        heads, eps, ff_eps, rule, maps = kinds.pop()
+        if eps != ff_eps:
+            return None
+        shape = Shape(self.input_size, self.output_size, len(weights[10]), heads, eps, EPSILON)
+        return step(shape, rule, maps, x, state, reset, weights)
+
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         y, state, _ = self._run(x, state, reset)
         return y, state
@@ -215,7 +273,7 @@ class FastWeightCore(Core):
         return y, state, measure(self.memories(), traces)
 
     def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, list[MemoryTrace]]:
-        weights = _weights(self.input_proj)
+        weights = _weights(self.input_proj, kinds=(nn.Linear,))
         taken = weights and dense.takes(x, weights)
         x = dense.linear(x, *weights) if taken else self.input_proj(x)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
