@@ -28,7 +28,7 @@ class StepRule(NamedTuple):
     """A memory as `dense.c` knows it."""
 
     rule: str
-    """`delta` (state W; the sum rule where no β is emitted), `delta_rnn` (W, R, y), `recurrent_delta` (W, y)"""
+    """`delta` (state W; without β the sum rule), `delta_rnn` (W, R, y) or `recurrent_delta` (W, y)"""
     maps: tuple[str, ...]
     """what becomes of each part that the slow net emits: "", normalized_elu, softmax or sigmoid"""
     slow: tuple[Tensor, ...] = ()
