@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..kernels import lstm
 from ..kernels.native import dense
+from ..kernels.native.lstm import step as native_step
 from .base import Core, State
 from .registry import register
 
@@ -39,6 +42,16 @@ class LSTM(Core):
         dtype = torch.promote_types(weight.dtype, torch.float32)
         shape = (batch_size, 1, self.output_size)
         return tuple(torch.zeros(shape, dtype=dtype, device=device or weight.device) for _ in range(2))
+
+    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        weights: Any = self._parameters  # as attributes they would take longer to find
+        named = (weights[f"{kind}_{part}_l0"] for kind in ("weight", "bias") for part in ("ih", "hh"))
+        h, c = (part.squeeze(1) for part in state)
+        taken = native_step(x, list(named), h, c, reset)
+        if taken is None:
+            return super().step(x, state, reset)
+        h, c = taken
+        return h, (h.unsqueeze(1), c.unsqueeze(1))
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         h, c = (part.squeeze(1) for part in state)

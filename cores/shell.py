@@ -134,12 +134,13 @@ class Layer(nn.Module):
 
     def in_c(self) -> tuple[Any, list[Any]]:
         """Return what C must know of this layer, and its parameters; None and none where C cannot step it."""
-        weights, memory = self.weights(), self._modules["memory"]
+        modules: Any = self._modules.values()
+        norm, memory, _, ff_norm, _ = modules
+        weights = self.weights()
         hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (self, memory))
-        rule = memory.step_rule() if _same_in_c(type(memory)) else None
+        rule = memory.step_rule() if _same_in_c(memory.__class__) else None
         if not weights or rule is None or hooked or type(self) is not Layer:
             return None, []
-        norm, ff_norm = self._modules["norm"], self._modules["ff_norm"]
         kind = memory.num_heads, norm.eps, ff_norm.eps, rule.rule, rule.maps
         return kind, [*weights, *rule.slow, *[None] * (4 - len(rule.slow))]
 

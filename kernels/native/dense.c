@@ -271,6 +271,31 @@ void lstm_forward(
     }
 }
 
+/* One step without gradients, from x [B, K]: w_x [4 N, K], w_h [4 N, N] and both biases. */
+void lstm_step(
+    int64_t threads, int64_t B, int64_t K, int64_t N, const float *x, const float *w_x, const float *w_h,
+    const float *b_x, const float *b_h, const float *h0, const float *c0, const bool *reset, float *h, float *c_last
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < B; row += LANES) {
+        const int64_t some = B - row < LANES ? B - row : LANES;
+        const ints alive = going_on(reset + row, some);
+        vec in[K], now[N], c[N], a[4 * N];
+        gather(in, x + row * K, some, K);
+        gather(now, h0 + row * N, some, N);
+        gather(c, c0 + row * N, some, N);
+        for (int64_t n = 0; n < N; n++) now[n] = (vec)(alive & (ints)now[n]), c[n] = (vec)(alive & (ints)c[n]);
+        product(a, in, (affine){w_x, b_x}, K, 4 * N, false, false);
+        product(a, now, (affine){w_h, b_h}, N, 4 * N, true, false);
+        for (int64_t n = 0; n < N; n++) {
+            c[n] = sigmoid(a[N + n]) * c[n] + sigmoid(a[n]) * tanh_of(a[2 * N + n]);
+            now[n] = sigmoid(a[3 * N + n]) * tanh_of(c[n]);
+        }
+        scatter(h + row * N, now, some, N);
+        scatter(c_last + row * N, c, some, N);
+    }
+}
+
 /* weight_T [N, 4 N]. The gradients dy of h and dc_last may be NULL, meaning zeros. */
 void lstm_backward(
     int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *kept,

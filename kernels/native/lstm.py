@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,6 +41,33 @@ def lstm(
         h, c_T = h0.new_empty((*gates.shape[:2], *h0.shape[1:])), c0.new_empty(c0.shape)
         _run(*inputs, reset, h, c_T, None, None)
     return h, h[-1], c_T
+
+
+def step(
+    x: Tensor, weights: Sequence[Tensor], h0: Tensor, c0: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """Compute h and c `[B, N]` after one step from x `[B, K]`; None where C cannot take these inputs.
+
+    `weights`: that of the input `[4 N, K]`, that of h `[4 N, N]`, the bias of each `[4 N]`.
+    """
+    (B, N), K = h0.shape, x.shape[-1]
+    shapes = [(4 * N, K), (4 * N, N), (4 * N,), (4 * N,)]
+    if (
+        not dense.takes(x, weights)
+        or [w.shape for w in weights] != shapes
+        or x.shape != (B, K)
+        or c0.shape != (B, N)
+        or reset.shape != (B,)
+        or B == 0
+        or reset.dtype is not torch.bool
+        or not all(part.dtype is torch.float32 and part.is_cpu for part in (h0, c0))
+        or not reset.is_cpu
+    ):
+        return None
+    h, c = h0.new_empty(B, N), c0.new_empty(B, N)
+    inputs = (part.contiguous() for part in (h0, c0, reset))
+    dense.call("lstm_step", B, 4 * N * (K + N), (B, K, N), x.contiguous(), *weights, *inputs, h, c)
+    return h, c
 
 
 def _run(

@@ -164,6 +164,10 @@ MUTANTS = [
         "s->heads, d / s->heads, d / s->heads, 1, reset}",
     ),
     ("kernels/native/dense.c", "before[i] = state[i] + at", "before[i] = state[i] + row * s->state_sizes[i]"),
+    ("kernels/native/dense.c", "sigmoid(a[N + n]) * c[n] + ", "c[n] + "),
+    ("kernels/native/dense.c", "now[n] = (vec)(alive & (ints)now[n]), c[n] =", "c[n] ="),
+    ("kernels/native/dense.c", "{w_h, b_h}", "{w_h, 0}"),
+    ("kernels/native/lstm.py", "        or reset.shape != (B,)\n", ""),
     ("kernels/native/dense.c", "memcpy(y, after[2]", "if (0) memcpy(y, after[2]"),
     (
         "kernels/native/shell.py",
@@ -369,8 +373,9 @@ TESTS = {
     "lstm.py": (
         "tests/kernels/test_backends.py",
         "tests/kernels/test_fused.py",
+        "tests/kernels/test_dense.py",
         "-k",
-        "native-lstm or lstm-native",
+        "native-lstm or lstm-native or lstm_step",
     ),
     ".c": ("tests/kernels/test_backends.py", "tests/kernels/test_fused.py", "-k", "native"),
 }

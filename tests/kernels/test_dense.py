@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -201,6 +202,27 @@ def test_what_is_not_stepped_in_one_call(seed: int) -> None:
         kept, layer._modules[name] = layer._modules[name], module
         assert core._step_in_c(x, state, reset) is None, module
         layer._modules[name] = kept
+    for each in core.layers:
+        each.norm.eps = 0.1  # C has one for both
+    assert core._step_in_c(x, state, reset) is None
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16, 17, 40])
+def test_lstm_step_is_the_unroll_in_float64(rows: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = make_core("lstm", integer(1, 40), hidden_size=integer(1, 40))
+    x, state, reset = arguments(core, rows)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    for taken in (state, tuple(part.repeat(1, 2, 1)[:, 1:] for part in state)):
+        y, after = core.step(x, taken, reset)
+        doubles = tuple(part.double() for part in state)
+        want, want_after = (
+            copy.deepcopy(core).double().unroll(x.double().unsqueeze(0), doubles, reset.unsqueeze(0))
+        )
+        assert_near("y", y, want[0], 1e-5)
+        for got, expected in zip(after, want_after, strict=True):
+            assert_near("state", got, expected, 1e-5)
+    with pytest.raises(ValueError, match=r"reset is \["):
+        core.step(x, state, reset[:0])
 
 
 def test_a_memory_of_another_unroll_is_not_passed_over(seed: int) -> None:
