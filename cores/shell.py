@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..kernels.native import dense
-from ..kernels.native.shell import Shape, StepRule, step
+from ..kernels.native import dense, known
+from ..kernels.native.known import Kept
+from ..kernels.native.shell import Shape, StepRule, new_kept, step
 from .base import Core, State, Stats
 from .features import EPSILON
 
@@ -144,6 +145,16 @@ class Layer(nn.Module):
         kind = memory.num_heads, norm.eps, ff_norm.eps, rule.rule, rule.maps
         return kind, [*weights, *rule.slow, *[None] * (4 - len(rule.slow))]
 
+    def known(
+        self, x: Tensor, state: State, reset: Tensor, values: Sequence[Tensor], weights: list[Any]
+    ) -> tuple[Tensor, MemoryTrace]:
+        """Do as `forward`; known are the slow net's output and what `known.residual_feedforward` takes."""
+        modules: Any = self._modules.values()
+        norm, memory, _, ff_norm, _ = modules
+        emitted, *others = values
+        y, trace = memory(known.normalized_linear(emitted, x, norm.eps, *weights[:4]), state, reset)
+        return known.residual_feedforward(others, x, y, ff_norm.eps, *weights[4:12]), trace
+
     def weights(self) -> list[Any]:
         """List the parameters but for the memory's own; none at all if a module is not as made."""
         modules: Any = self._modules.values()
@@ -170,6 +181,10 @@ def _weights(*modules: Any, kinds: tuple[type[nn.Module], ...]) -> list[Any]:
             return []
         weights.extend(module._parameters.values())
     return weights
+
+
+def _present(weights: list[Any]) -> list[Tensor]:
+    return [weight for weight in weights if weight is not None]
 
 
 @functools.cache
@@ -246,24 +261,38 @@ class FastWeightCore(Core):
     def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         return self._step_in_c(x, state, reset) or super().step(x, state, reset)
 
-    def _step_in_c(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State] | None:
-        """Do as `step` in one call; None where something is not as made, or not for C."""
-        weights = _weights(self.input_proj, kinds=(nn.Linear,))
-        if not weights or torch.is_grad_enabled():
+    def new_kept(self, steps: int, batch_size: int) -> Kept | None:
+        kind, weights = self._in_c()
+        if kind is None:
             return None
-        kinds = set()
+        sizes = self.output_size, len(weights[4]), len(weights[10])  # of slow_net and the first of ff
+        return new_kept(steps, batch_size, len(self.layers), sizes, _present(weights))
+
+    def keeping_step(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State]:
+        return self._step_in_c(x, state, reset, kept) or super().step(x, state, reset)
+
+    def _step_in_c(
+        self, x: Tensor, state: State, reset: Tensor, kept: Kept | None = None
+    ) -> tuple[Tensor, State] | None:
+        """Do as `step` in one call; None where something is not as made, or not for C."""
+        kind, weights = (None, []) if torch.is_grad_enabled() else self._in_c()
+        if kind is None:
+            return None
+        heads, eps, _, rule, maps = kind
+        shape = Shape(self.input_size, self.output_size, len(weights[10]), heads, eps, EPSILON)
+        return step(shape, rule, maps, x, state, reset, weights, kept)
+
+    def _in_c(self) -> tuple[Any, list[Any]]:
+        """Return what C must know of the layers, which are alike, and the parameters, or None and none."""
+        weights = _weights(self.input_proj, kinds=(nn.Linear,))
+        kinds = {None} if not weights else set()
         layers: Any = self.layers._modules.values()
         for layer in layers:
             kind, each = layer.in_c()
             kinds.add(kind)
             weights += each
-        if len(kinds) > 1 or None in kinds:
-            return None
-        heads, eps, ff_eps, rule, maps = kinds.pop()
-        if eps != ff_eps:
-            return None
-        shape = Shape(self.input_size, self.output_size, len(weights[10]), heads, eps, EPSILON)
-        return step(shape, rule, maps, x, state, reset, weights)
+        kind = kinds.pop()
+        return (None, []) if kinds or kind is None or kind[1] != kind[2] else (kind, weights)
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         y, state, _ = self._run(x, state, reset)
@@ -273,17 +302,38 @@ class FastWeightCore(Core):
         y, state, traces = self._run(x, state, reset)
         return y, state, measure(self.memories(), traces)
 
+    def known_unroll(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State, Stats]:
+        kind, weights = self._in_c()
+        if kind is None or not kept.knows(x, _present(weights)):
+            return self.measured_unroll(x, state, reset)
+        stream, emitted, middle, hidden = kept.tensors
+        x = known.linear(stream[0], x, *weights[:2])
+
+        def run(i: int, x: Tensor, state: State) -> tuple[Tensor, MemoryTrace]:
+            layer: Any = self.layers[i]
+            values = emitted[i], middle[i], hidden[i], stream[i + 1]
+            return layer.known(x, state, reset, values, weights[2 + 16 * i :])
+
+        y, state, traces = _through_layers(run, x, state)
+        return y, state, measure(self.memories(), traces)
+
     def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, list[MemoryTrace]]:
         weights = _weights(self.input_proj, kinds=(nn.Linear,))
         taken = weights and dense.takes(x, weights)
         x = dense.linear(x, *weights) if taken else self.input_proj(x)
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # Tensors made in inference_mode, as by an actor, could not be differentiated.
-            state = tuple(part.clone() if part.is_inference() else part for part in state)
-        layer_states = zip(*(part.unbind(1) for part in state), strict=True)
-        traces = []
-        for layer, layer_state in zip(self.layers, layer_states, strict=True):
-            x, trace = layer(x, layer_state, reset)
-            traces.append(trace)
-        next_states = zip(*(trace.after for trace in traces), strict=True)
-        return x, tuple(torch.stack(parts).transpose(0, 1) for parts in next_states), traces
+        return _through_layers(lambda i, *inputs: self.layers[i](*inputs, reset), x, state)
+
+
+def _through_layers(
+    run: Callable[[int, Tensor, State], tuple[Tensor, MemoryTrace]], x: Tensor, state: State
+) -> tuple[Tensor, State, list[MemoryTrace]]:
+    """Run layer after layer, each with its share of the state."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        # Tensors made in inference_mode, as by an actor, could not be differentiated.
+        state = tuple(part.clone() if part.is_inference() else part for part in state)
+    traces = []
+    for i, layer_state in enumerate(zip(*(part.unbind(1) for part in state), strict=True)):
+        x, trace = run(i, x, layer_state)
+        traces.append(trace)
+    next_states = zip(*(trace.after for trace in traces), strict=True)
+    return x, tuple(torch.stack(parts).transpose(0, 1) for parts in next_states), traces

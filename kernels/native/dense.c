@@ -234,6 +234,17 @@ INLINE ints going_on(const bool *reset, int64_t some) {
     return mask;
 }
 
+/* From sums a [4 N] for i, f, g, o and c to the next output and c; a [6 N] becomes what backward needs. */
+INLINE void lstm_cell(vec *a, vec *now, vec *c, int64_t N) {
+    for (int64_t n = 0; n < N; n++) {
+        vec i = sigmoid(a[n]), f = sigmoid(a[N + n]), g = tanh_of(a[2 * N + n]), o = sigmoid(a[3 * N + n]);
+        a[n] = i, a[N + n] = f, a[2 * N + n] = g, a[3 * N + n] = o, a[4 * N + n] = c[n];
+        c[n] = f * c[n] + i * g;
+        a[5 * N + n] = tanh_of(c[n]);
+        now[n] = o * a[5 * N + n];
+    }
+}
+
 /* T steps. gates [T, B, 4 N] is the input's share of i, f, g, o, weight [4 N, N]; h [T, B, N] are the outputs.
  * For backward, or NULL: hs [T, B, N], the output before each step, and for each block of LANES rows and each step
  * a panel of i, f, g, o, c before and tanh(c) after, all after the resets. */
@@ -258,39 +269,33 @@ void lstm_forward(
             if (hs) scatter(hs + at * N, now, some, N);
             gather(a, gates + at * 4 * N, some, 4 * N);
             product(a, now, (affine){weight, 0}, N, 4 * N, true, false);
-            for (int64_t n = 0; n < N; n++) {
-                vec i = sigmoid(a[n]), f = sigmoid(a[N + n]), g = tanh_of(a[2 * N + n]), o = sigmoid(a[3 * N + n]);
-                a[n] = i, a[N + n] = f, a[2 * N + n] = g, a[3 * N + n] = o, a[4 * N + n] = c[n];
-                c[n] = f * c[n] + i * g;
-                a[5 * N + n] = tanh_of(c[n]);
-                now[n] = o * a[5 * N + n];
-            }
+            lstm_cell(a, now, c, N);
             scatter(h + at * N, now, some, N);
         }
         scatter(c_last + row * N, c, some, N);
     }
 }
 
-/* One step without gradients, from x [B, K]: w_x [4 N, K], w_h [4 N, N] and both biases. */
+/* One step without gradients, from x [B, K]: w_x [4 N, K], w_h [4 N, N] and both biases. `hs` and `kept` are as in
+ * lstm_forward, for this step t of T, or NULL. */
 void lstm_step(
-    int64_t threads, int64_t B, int64_t K, int64_t N, const float *x, const float *w_x, const float *w_h,
-    const float *b_x, const float *b_h, const float *h0, const float *c0, const bool *reset, float *h, float *c_last
+    int64_t threads, int64_t B, int64_t K, int64_t N, int64_t T, int64_t t, const float *x, const float *w_x, const float *w_h,
+    const float *b_x, const float *b_h, const float *h0, const float *c0, const bool *reset, float *h, float *c_last,
+    float *hs, vec *kept
 ) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < B; row += LANES) {
         const int64_t some = B - row < LANES ? B - row : LANES;
         const ints alive = going_on(reset + row, some);
-        vec in[K], now[N], c[N], a[4 * N];
+        vec in[K], now[N], c[N], one_step[6 * N], *a = kept ? kept + (row / LANES * T + t) * 6 * N : one_step;
         gather(in, x + row * K, some, K);
         gather(now, h0 + row * N, some, N);
         gather(c, c0 + row * N, some, N);
         for (int64_t n = 0; n < N; n++) now[n] = (vec)(alive & (ints)now[n]), c[n] = (vec)(alive & (ints)c[n]);
+        if (hs) scatter(hs + (t * B + row) * N, now, some, N);
         product(a, in, (affine){w_x, b_x}, K, 4 * N, false, false);
         product(a, now, (affine){w_h, b_h}, N, 4 * N, true, false);
-        for (int64_t n = 0; n < N; n++) {
-            c[n] = sigmoid(a[N + n]) * c[n] + sigmoid(a[n]) * tanh_of(a[2 * N + n]);
-            now[n] = sigmoid(a[3 * N + n]) * tanh_of(c[n]);
-        }
+        lstm_cell(a, now, c, N);
         scatter(h + row * N, now, some, N);
         scatter(c_last + row * N, c, some, N);
     }
@@ -416,10 +421,22 @@ static void remember(
     }
 }
 
+/* What a learner needs not compute again, all steps of an unroll, each [layers, steps, rows, its size]: the stream
+ * before a layer (and a last layer's share of it, after all), what the slow net emits, and inside the feedforward
+ * sub-layer its input and its hidden numbers. Step t goes there. */
+typedef struct {
+    float *stream, *emitted, *middle, *hidden;
+    int64_t steps, t;
+} kept;
+
+INLINE void keep(float *all, const vec *panel, const kept *k, int64_t layer, int64_t rows, int64_t row, int64_t some, int64_t size) {
+    scatter(all + ((layer * k->steps + k->t) * rows + row) * size, panel, some, size);
+}
+
 /* One step: x [rows, inputs], y [rows, d], state and next [layers, rows, their size] each. */
 void shell_step(
     int64_t threads, int64_t rows, const shell *s, const float *x, const bool *reset, const float *const *weights,
-    const float *const *state, float *const *next, float *y
+    const float *const *state, float *const *next, float *y, const kept *k
 ) {
     int64_t width = 0;
     for (int64_t i = 0; i < s->parts; i++) width += s->sizes[i];
@@ -439,8 +456,10 @@ void shell_step(
                 const int64_t at = (layer * rows + row) * s->state_sizes[i];
                 before[i] = state[i] + at, after[i] = next[i] + at;
             }
+            if (k) keep(k->stream, stream, k, layer, rows, row, some, d);
             normalize(in, stream, (affine){w[0], w[1]}, s->eps, d);
             product(wide, in, (affine){w[2], w[3]}, d, emitted, false, false);
+            if (k) keep(k->emitted, wide, k, layer, rows, row, some, emitted);
             vec *numbers = wide;
             for (int64_t i = 0; i < s->heads * s->parts; i++) {
                 const int64_t size = s->sizes[i % s->parts];
@@ -451,10 +470,13 @@ void shell_step(
             remember(s, &part, by_row, w + 12, before, after, read);
             gather(in, read, some, d);
             product(stream, in, (affine){w[4], w[5]}, d, d, true, false);
+            if (k) keep(k->middle, stream, k, layer, rows, row, some, d);
             normalize(in, stream, (affine){w[6], w[7]}, s->eps, d);
             product(wide, in, (affine){w[8], w[9]}, d, s->ff, false, true);
+            if (k) keep(k->hidden, wide, k, layer, rows, row, some, s->ff);
             product(stream, wide, (affine){w[10], w[11]}, s->ff, d, true, false);
         }
+        if (k) keep(k->stream, stream, k, s->layers, rows, row, some, d);
         scatter(y + row * d, stream, some, d);
     }
 }

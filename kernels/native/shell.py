@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from . import compiling, dense, rules
+from .known import Kept
 
 _MAPS = ("", "normalized_elu", "softmax", "sigmoid")
 _PARTS, _STATES = 7, 3
@@ -58,6 +59,22 @@ class _Shell(ctypes.Structure):
     ]
 
 
+class _Kept(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("stream", "emitted", "middle", "hidden")),
+        *((name, ctypes.c_int64) for name in ("steps", "t")),
+    ]
+
+
+def new_kept(
+    steps: int, rows: int, layers: int, sizes: tuple[int, int, int], weights: Sequence[Tensor]
+) -> Kept:
+    """Make room for an unroll of a core with these weights; sizes: of the stream, what is emitted, hidden."""
+    stream, emitted, hidden = sizes
+    shapes = ((layers + 1, stream), (layers, emitted), (layers, stream), (layers, hidden))
+    return Kept(steps, rows, tuple(torch.empty(n, steps, rows, size) for n, size in shapes), weights)
+
+
 def step(
     shape: Shape,
     rule: str,
@@ -66,12 +83,13 @@ def step(
     state: tuple[Tensor, ...],
     reset: Tensor,
     weights: Sequence[Tensor | None],
+    kept: Kept | None = None,
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
     """Compute `y [B, hidden]` and the next state; None where C cannot take these inputs.
 
     x `[B, inputs]`, state `[B, layers, ...]` with layers first in memory, reset `[B]`. `weights` has those of
     the input projection and, for each layer, those of the shell and of the memory (None for each of the four
-    that it has not), in the order of `dense.c`.
+    that it has not), in the order of `dense.c`. The step goes into `kept`, made by `new_kept`.
     """
     B, layers, h = len(x), (len(weights) - 2) // 16, shape.hidden // shape.heads
     parts = tuple((layers, B, *rest) for rest in _state_shapes(rule, shape.heads, h))
@@ -83,6 +101,7 @@ def step(
         or max(shape.ff, shape.heads * sum(_sizes(rule, maps, h))) > dense.MAX_WIDTH
         or x.shape != (B, shape.inputs)
         or B == 0
+        or not (kept is None or kept.has_room(B))
         or reset.shape != (B,)
         or reset.dtype is not torch.bool
         or not (reset.is_cpu and reset.is_contiguous() and x.is_contiguous())
@@ -104,7 +123,10 @@ def step(
         reset.data_ptr(),
         *map(_pointers, (weights, before, after)),
         y.data_ptr(),
+        None if kept is None else _Kept(*compiling.addresses(*kept.tensors), kept.steps, kept.t),
     )
+    if kept is not None:
+        kept.t += 1
     return y, tuple(part.transpose(0, 1) for part in after)
 
 
@@ -164,6 +186,12 @@ def _function(shape: Shape, rule: str, maps: tuple[str, ...], layers: int, width
         *known,
     )
     function = compiling.library("dense.c", f"LANES={width}").shell_step
-    function.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(_Shell), *[ctypes.c_void_p] * 6]
+    function.argtypes = [
+        ctypes.c_int64,
+        ctypes.c_int64,
+        ctypes.POINTER(_Shell),
+        *[ctypes.c_void_p] * 6,
+        ctypes.POINTER(_Kept),
+    ]
     function.restype = None
     return function, shell

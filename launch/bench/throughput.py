@@ -29,7 +29,7 @@ from ..runs.log import read_rows
 from ..training.local.engine import LocalEngine
 from ..training.local.sources import batches
 from ..training.local.workers import Worker
-from ..training.plan import keeps_trunk, overlaps, settle
+from ..training.plan import keeps, overlaps, settle
 from ..training.run import Run
 
 _WARM_UP = 3
@@ -108,7 +108,7 @@ def _measure(run: Run, engine: LocalEngine, seconds: float) -> Throughput:
     inference = _together(engine, _inference, seconds)
     learning = _together(engine, _learning, seconds)
     acting, backward = inference, learning
-    if keeps_trunk(engine.share, engine.device, engine.agent):
+    if any(keeps(engine.share, engine.device, engine.agent)):
         acting = _together(engine, _acting, seconds)
         backward = _together(engine, _backward, seconds)
     core = _together(engine, _core, seconds / 3)
@@ -219,7 +219,7 @@ def _acting(one: LocalEngine | Worker, seconds: float) -> float:
 
 def _learning(one: LocalEngine | Worker, seconds: float) -> float:
     """Time the learner alone, on a batch that lies ready."""
-    batch = replace(next(_batches(one)), trunk=())
+    batch = replace(next(_batches(one)), trunk=(), kept=None)
     with _weights_restored(one):
         return _rate(lambda: _learn(one, batch), seconds, one.device)
 
