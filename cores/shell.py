@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels.native import dense, known
+from ..kernels.native import shell as native
 from ..kernels.native.known import Kept
-from ..kernels.native.shell import Shape, StepRule, new_kept, step
+from ..kernels.native.shell import StepRule
 from .base import Core, State, Stats
 from .features import EPSILON
 
@@ -183,10 +184,6 @@ def _weights(*modules: Any, kinds: tuple[type[nn.Module], ...]) -> list[Any]:
     return weights
 
 
-def _present(weights: list[Any]) -> list[Tensor]:
-    return [weight for weight in weights if weight is not None]
-
-
 @functools.cache
 def _same_in_c(memory: type[FastWeights]) -> bool:
     """Return whether `step_rule` speaks of this memory's `unroll`, not of one that a subclass replaced."""
@@ -262,37 +259,31 @@ class FastWeightCore(Core):
         return self._step_in_c(x, state, reset) or super().step(x, state, reset)
 
     def new_kept(self, steps: int, batch_size: int) -> Kept | None:
-        kind, weights = self._in_c()
-        if kind is None:
-            return None
-        sizes = self.output_size, len(weights[4]), len(weights[10])  # of slow_net and the first of ff
-        return new_kept(steps, batch_size, len(self.layers), sizes, _present(weights))
+        plan = self._plan()
+        return None if plan is None else native.new_kept(plan, steps, batch_size)
 
     def keeping_step(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State]:
-        return self._step_in_c(x, state, reset, kept) or super().step(x, state, reset)
+        return native.step(kept.plan, x, state, reset, kept) or super().step(x, state, reset)
 
-    def _step_in_c(
-        self, x: Tensor, state: State, reset: Tensor, kept: Kept | None = None
-    ) -> tuple[Tensor, State] | None:
+    def _step_in_c(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State] | None:
         """Do as `step` in one call; None where something is not as made, or not for C."""
-        kind, weights = (None, []) if torch.is_grad_enabled() else self._in_c()
-        if kind is None:
-            return None
-        heads, eps, _, rule, maps = kind
-        shape = Shape(self.input_size, self.output_size, len(weights[10]), heads, eps, EPSILON)
-        return step(shape, rule, maps, x, state, reset, weights, kept)
+        plan = None if torch.is_grad_enabled() else self._plan()
+        return None if plan is None else native.step(plan, x, state, reset)
 
-    def _in_c(self) -> tuple[Any, list[Any]]:
-        """Return what C must know of the layers, which are alike, and the parameters, or None and none."""
+    def _plan(self) -> native.Plan | None:
+        """Prepare steps in C; None if something is not as made, or layers differ."""
         weights = _weights(self.input_proj, kinds=(nn.Linear,))
-        kinds = {None} if not weights else set()
+        kinds: set[Any] = set() if weights else {None}
         layers: Any = self.layers._modules.values()
         for layer in layers:
             kind, each = layer.in_c()
             kinds.add(kind)
             weights += each
-        kind = kinds.pop()
-        return (None, []) if kinds or kind is None or kind[1] != kind[2] else (kind, weights)
+        if len(kinds) > 1 or None in kinds:
+            return None
+        heads, eps, ff_eps, rule, maps = kinds.pop()
+        shape = native.Shape(self.input_size, self.output_size, len(weights[10]), heads, eps, EPSILON)
+        return native.plan(shape, rule, maps, weights) if eps == ff_eps else None
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         y, state, _ = self._run(x, state, reset)
@@ -303,9 +294,10 @@ class FastWeightCore(Core):
         return y, state, measure(self.memories(), traces)
 
     def known_unroll(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State, Stats]:
-        kind, weights = self._in_c()
-        if kind is None or not kept.knows(x, _present(weights)):
+        plan = self._plan()
+        if plan is None or not kept.knows(x, plan.weights):
             return self.measured_unroll(x, state, reset)
+        weights: list[Any] = list(plan.weights)
         stream, emitted, middle, hidden = kept.tensors
         x = known.linear(stream[0], x, *weights[:2])
 

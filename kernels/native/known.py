@@ -18,9 +18,18 @@ from torch.autograd.function import once_differentiable
 class Kept:
     """What the steps of an unroll keep, `[..., steps, rows, size]` each, and the weights that made them."""
 
-    def __init__(self, steps: int, rows: int, tensors: tuple[Tensor, ...], weights: Iterable[Tensor]) -> None:
+    def __init__(
+        self,
+        steps: int,
+        rows: int,
+        tensors: tuple[Tensor, ...],
+        weights: Iterable[Tensor],
+        plan: Any = None,
+    ) -> None:
+        """`plan` is what the core prepared for these steps."""
         self.steps, self.rows = steps, rows
         self.tensors = tensors
+        self.plan = plan
         self.t = 0
         """number of steps kept so far"""
         self._weights = list(weights)
@@ -30,9 +39,10 @@ class Kept:
         """Return whether there is room for another step of so many rows."""
         return rows == self.rows and self.t < self.steps
 
-    def knows(self, x: Tensor, weights: Iterable[Tensor]) -> bool:
+    def knows(self, x: Tensor, weights: Iterable[Tensor | None]) -> bool:
         """Return whether all steps of x `[steps, rows, ...]` were kept, by these weights as they are now."""
-        same = all(map(operator.is_, self._weights, weights)) and self._versions == self._now()
+        present = (weight for weight in weights if weight is not None)
+        same = all(map(operator.is_, self._weights, present)) and self._versions == self._now()
         return same and x.shape[:2] == (self.steps, self.rows) and self.t == self.steps
 
     def _now(self) -> list[int]:

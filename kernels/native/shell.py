@@ -66,39 +66,63 @@ class _Kept(ctypes.Structure):
     ]
 
 
-def new_kept(
-    steps: int, rows: int, layers: int, sizes: tuple[int, int, int], weights: Sequence[Tensor]
-) -> Kept:
-    """Make room for an unroll of a core with these weights; sizes: of the stream, what is emitted, hidden."""
-    stream, emitted, hidden = sizes
-    shapes = ((layers + 1, stream), (layers, emitted), (layers, stream), (layers, hidden))
-    return Kept(steps, rows, tuple(torch.empty(n, steps, rows, size) for n, size in shapes), weights)
+class Plan(NamedTuple):
+    """A core as `dense.c` steps it."""
+
+    shape: Shape
+    rule: str
+    maps: tuple[str, ...]
+    layers: int
+    weights: Sequence[Tensor | None]
+    pointers: Any
+    """to the weights"""
+
+
+def plan(shape: Shape, rule: str, maps: tuple[str, ...], weights: Sequence[Tensor | None]) -> Plan | None:
+    """Prepare the steps of a core; None where C cannot make them. A plan is good until a weight is replaced.
+
+    `weights` has those of the input projection and, for each layer, those of the shell and of the memory
+    (None for each of the four that it has not), in the order of `dense.c`.
+    """
+    h, layers = shape.hidden // shape.heads, (len(weights) - 2) // 16
+    widest = max(shape.inputs, shape.hidden, shape.ff, shape.heads * sum(_sizes(rule, maps, h)))
+    shapes = _weight_shapes(shape, rule, maps, layers)
+    for weight, each in zip(weights, shapes, strict=True):
+        if weight is None:
+            continue
+        right = weight.dtype is torch.float32 and weight.is_cpu and weight.is_contiguous()
+        if not right or weight.shape != each:
+            return None
+    if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH or rules._cannot_build(-(-h // rules.LANES)):
+        return None
+    return Plan(shape, rule, maps, layers, weights, _pointers(weights))
+
+
+def new_kept(plan: Plan, steps: int, rows: int) -> Kept:
+    """Make room for what the steps of an unroll compute; until its end the core must stay as it is."""
+    shape, weights = plan.shape, [weight for weight in plan.weights if weight is not None]
+    emitted = shape.heads * sum(_sizes(plan.rule, plan.maps, shape.hidden // shape.heads))
+    sizes = (1, shape.hidden), (0, emitted), (0, shape.hidden), (0, shape.ff)
+    tensors = (weights[0].new_empty(plan.layers + more, steps, rows, size) for more, size in sizes)
+    return Kept(steps, rows, tuple(tensors), weights, plan)
 
 
 def step(
-    shape: Shape,
-    rule: str,
-    maps: tuple[str, ...],
-    x: Tensor,
-    state: tuple[Tensor, ...],
-    reset: Tensor,
-    weights: Sequence[Tensor | None],
-    kept: Kept | None = None,
+    plan: Plan, x: Tensor, state: tuple[Tensor, ...], reset: Tensor, kept: Kept | None = None
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
     """Compute `y [B, hidden]` and the next state; None where C cannot take these inputs.
 
-    x `[B, inputs]`, state `[B, layers, ...]` with layers first in memory, reset `[B]`. `weights` has those of
-    the input projection and, for each layer, those of the shell and of the memory (None for each of the four
-    that it has not), in the order of `dense.c`. The step goes into `kept`, made by `new_kept`.
+    x `[B, inputs]`, state `[B, layers, ...]` with layers first in memory, reset `[B]`. The step goes into
+    `kept`, made by `new_kept`.
     """
-    B, layers, h = len(x), (len(weights) - 2) // 16, shape.hidden // shape.heads
-    parts = tuple((layers, B, *rest) for rest in _state_shapes(rule, shape.heads, h))
+    shape, rule, maps, layers, _, weights = plan
+    B = len(x)
+    parts = tuple(
+        (layers, B, *rest) for rest in _state_shapes(rule, shape.heads, shape.hidden // shape.heads)
+    )
     before = [part.transpose(0, 1) for part in state]
     if (
-        not dense.takes(x, weights)
-        or not all(map(_fits, weights, _weight_shapes(shape, rule, maps, layers)))
-        or h > rules.MAX_SIZE
-        or max(shape.ff, shape.heads * sum(_sizes(rule, maps, h))) > dense.MAX_WIDTH
+        not dense.takes(x)
         or x.shape != (B, shape.inputs)
         or B == 0
         or not (kept is None or kept.has_room(B))
@@ -107,35 +131,24 @@ def step(
         or not (reset.is_cpu and reset.is_contiguous() and x.is_contiguous())
         or tuple(part.shape for part in before) != parts
         or not all(part.dtype is torch.float32 and part.is_cpu and part.is_contiguous() for part in before)
-        or rules._cannot_build(-(-h // rules.LANES))
     ):
         return None
     width = dense.lanes(B)
     function, shell = _function(shape, rule, maps, layers, width)
     after, y = [x.new_empty(part) for part in parts], x.new_empty(B, shape.hidden)
-    work = B * (x.shape[1] * shape.hidden + layers * shape.hidden * (shape.ff + shape.hidden) * 2)
+    work = B * (shape.inputs * shape.hidden + layers * shape.hidden * (shape.ff + shape.hidden) * 2)
     threads = min(torch.get_num_threads(), -(-B // width)) if work > 1 << 20 else 1
-    function(
-        threads,
-        B,
-        shell,
-        x.data_ptr(),
-        reset.data_ptr(),
-        *map(_pointers, (weights, before, after)),
-        y.data_ptr(),
-        None if kept is None else _Kept(*compiling.addresses(*kept.tensors), kept.steps, kept.t),
-    )
+    place = None
     if kept is not None:
+        place = _Kept(*compiling.addresses(*kept.tensors), kept.steps, kept.t)
         kept.t += 1
+    states = _pointers(before), _pointers(after)
+    function(threads, B, shell, x.data_ptr(), reset.data_ptr(), weights, *states, y.data_ptr(), place)
     return y, tuple(part.transpose(0, 1) for part in after)
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*compiling.addresses(*tensors))
-
-
-def _fits(weight: Tensor | None, shape: tuple[int, ...]) -> bool:
-    return weight is None or weight.shape == shape
 
 
 @functools.cache
