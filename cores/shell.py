@@ -47,6 +47,8 @@ class MemoryTrace(NamedTuple):
     """`[T, B, H, h]`"""
     reset: Tensor
     """`[T, B]`"""
+    known: tuple[Tensor, ...] = ()
+    """what an actor kept of the memory's own arithmetic, `[T, ...]` each"""
 
 
 class FastWeights(nn.Module, ABC):
@@ -79,6 +81,12 @@ class FastWeights(nn.Module, ABC):
         """Say what `unroll` computes, if C can do the same for an actor's step; stands beside `unroll`."""
         return None
 
+    def known_unroll(
+        self, parts: tuple[Tensor, ...], state: State, reset: Tensor, values: Sequence[Tensor], after: State
+    ) -> tuple[Tensor, State]:
+        """Do as `unroll` where a rule's own arithmetic was kept as `values`, and the state that it left."""
+        return self.unroll(parts, state, reset)
+
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         """Return what to log about an unroll's writes, by name: tensors whose mean is the metric."""
         return {}
@@ -88,15 +96,23 @@ class FastWeights(nn.Module, ABC):
         declared = zip(state, self.state_parts(), strict=True)
         return [tensor for tensor, part in declared if part.kind == "fast weights"]
 
-    def forward(self, emitted: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
-        """slow_net(x) `[T, B, H sum(sizes)]` -> y `[T, B, d]` and the trace, with the state after."""
+    def forward(
+        self, emitted: Tensor, state: State, reset: Tensor, values: Sequence[Tensor] = (), after: State = ()
+    ) -> tuple[Tensor, MemoryTrace]:
+        """slow_net(x) `[T, B, H sum(sizes)]` -> y `[T, B, d]` and the trace, with the state after.
+
+        `values` and `after` are known, or empty.
+        """
         # Fast weights keep their precision under autocast, and kernels keep out of it.
         if emitted.dtype is not state[0].dtype:
             emitted = emitted.to(state[0].dtype)
         emitted = emitted.unflatten(-1, (self.num_heads, -1))
         parts = torch.split_with_sizes(emitted, self.sizes, -1)
-        y, next_state = self.unroll(parts, state, reset)
-        return y.flatten(-2), MemoryTrace(parts, state, next_state, y, reset)
+        if values:
+            y, next_state = self.known_unroll(parts, state, reset, values, after)
+        else:
+            y, next_state = self.unroll(parts, state, reset)
+        return y.flatten(-2), MemoryTrace(parts, state, next_state, y, reset, tuple(values))
 
 
 @torch.no_grad()
@@ -147,13 +163,21 @@ class Layer(nn.Module):
         return kind, [*weights, *rule.slow, *[None] * (4 - len(rule.slow))]
 
     def known(
-        self, x: Tensor, state: State, reset: Tensor, values: Sequence[Tensor], weights: list[Any]
+        self,
+        x: Tensor,
+        state: State,
+        reset: Tensor,
+        values: Sequence[Tensor],
+        after: State,
+        weights: list[Any],
     ) -> tuple[Tensor, MemoryTrace]:
-        """Do as `forward`; known are the slow net's output and what `known.residual_feedforward` takes."""
+        """Do as `forward`; `values` has the slow net's output, the three of `known.residual_feedforward`, and
+        what the memory kept."""
         modules: Any = self._modules.values()
         norm, memory, _, ff_norm, _ = modules
-        emitted, *others = values
-        y, trace = memory(known.normalized_linear(emitted, x, norm.eps, *weights[:4]), state, reset)
+        emitted, *others = values[:4]
+        emitted = known.normalized_linear(emitted, x, norm.eps, *weights[:4])
+        y, trace = memory(emitted, state, reset, values[4:], after)
         return known.residual_feedforward(others, x, y, ff_norm.eps, *weights[4:12]), trace
 
     def weights(self) -> list[Any]:
@@ -298,13 +322,14 @@ class FastWeightCore(Core):
         if plan is None or not kept.knows(x, plan.weights):
             return self.measured_unroll(x, state, reset)
         weights: list[Any] = list(plan.weights)
-        stream, emitted, middle, hidden = kept.tensors
+        stream, emitted, middle, hidden, *inside = kept.tensors
         x = known.linear(stream[0], x, *weights[:2])
 
         def run(i: int, x: Tensor, state: State) -> tuple[Tensor, MemoryTrace]:
             layer: Any = self.layers[i]
-            values = emitted[i], middle[i], hidden[i], stream[i + 1]
-            return layer.known(x, state, reset, values, weights[2 + 16 * i :])
+            values = emitted[i], middle[i], hidden[i], stream[i + 1], *(each[i] for each in inside)
+            after = tuple(part[i] for part in kept.after)
+            return layer.known(x, state, reset, values, after, weights[2 + 16 * i :])
 
         y, state, traces = _through_layers(run, x, state)
         return y, state, measure(self.memories(), traces)

@@ -393,10 +393,19 @@ typedef struct {
     recurrent_delta_rule *recurrent_delta;
 } shell;
 
+/* What a learner needs not compute again, all steps of an unroll, each [layers, steps, rows, its size]: the stream
+ * before a layer (and a last layer's share of it, after all), what the slow net emits, and inside the feedforward
+ * sub-layer its input and its hidden numbers; of recurrent_delta also y and what it stores for backward, else NULL.
+ * Step t goes there. */
+typedef struct {
+    float *stream, *emitted, *middle, *hidden, *y, *g, *q_used, *k_used, *beta_used, *error;
+    int64_t steps, t;
+} kept;
+
 /* The memory of some rows: `emitted` [rows, heads, sum of sizes], `before` and `after` the rows' shares of the state. */
 static void remember(
     const shell *s, const span *rows, const float *emitted, const float *const *slow, const float *const *before,
-    float *const *after, float *y
+    float *const *after, float *y, const kept *k, int64_t at
 ) {
     strided part[PARTS] = {{0}};
     int64_t width = 0;
@@ -406,11 +415,14 @@ static void remember(
     }
     for (int64_t i = 0; i < s->parts; i++) part[i].b = s->heads * width, part[i].h = width;
     if (s->recurrent_delta) {
+        float *const g = k ? k->g + at * s->d : 0; /* without it the others are not stored */
         s->recurrent_delta(
             rows, part[0], part[1], part[2], part[3], slow[0], slow[1], slow[2], slow[3], before[0], before[1],
-            after[1], after[0], 0, 0, 0, 0, 0
+            after[1], after[0], g, k ? k->q_used + at * s->d : 0, k ? k->k_used + at * s->d : 0,
+            k ? k->beta_used + at * s->heads : 0, k ? k->error + at * s->d : 0
         );
         memcpy(y, after[1], rows->B * s->d * sizeof(float));
+        if (k) memcpy(k->y + at * s->d, y, rows->B * s->d * sizeof(float));
     } else if (s->delta_rnn) {
         s->delta(rows, part[0], part[1], part[2], part[5], before[0], y, after[0], 0);
         const strided z = {y, 0, s->d, s->d / s->heads};
@@ -419,18 +431,6 @@ static void remember(
     } else {
         s->delta(rows, part[0], part[1], part[2], part[3], before[0], y, after[0], 0);
     }
-}
-
-/* What a learner needs not compute again, all steps of an unroll, each [layers, steps, rows, its size]: the stream
- * before a layer (and a last layer's share of it, after all), what the slow net emits, and inside the feedforward
- * sub-layer its input and its hidden numbers. Step t goes there. */
-typedef struct {
-    float *stream, *emitted, *middle, *hidden;
-    int64_t steps, t;
-} kept;
-
-INLINE void keep(float *all, const vec *panel, const kept *k, int64_t layer, int64_t rows, int64_t row, int64_t some, int64_t size) {
-    scatter(all + ((layer * k->steps + k->t) * rows + row) * size, panel, some, size);
 }
 
 /* One step: x [rows, inputs], y [rows, d], state and next [layers, rows, their size] each. */
@@ -456,10 +456,11 @@ void shell_step(
                 const int64_t at = (layer * rows + row) * s->state_sizes[i];
                 before[i] = state[i] + at, after[i] = next[i] + at;
             }
-            if (k) keep(k->stream, stream, k, layer, rows, row, some, d);
+            const int64_t at = k ? (layer * k->steps + k->t) * rows + row : 0;
+            if (k) scatter(k->stream + at * d, stream, some, d);
             normalize(in, stream, (affine){w[0], w[1]}, s->eps, d);
             product(wide, in, (affine){w[2], w[3]}, d, emitted, false, false);
-            if (k) keep(k->emitted, wide, k, layer, rows, row, some, emitted);
+            if (k) scatter(k->emitted + at * emitted, wide, some, emitted);
             vec *numbers = wide;
             for (int64_t i = 0; i < s->heads * s->parts; i++) {
                 const int64_t size = s->sizes[i % s->parts];
@@ -467,16 +468,16 @@ void shell_step(
                 numbers += size;
             }
             scatter(by_row, wide, some, emitted);
-            remember(s, &part, by_row, w + 12, before, after, read);
+            remember(s, &part, by_row, w + 12, before, after, read, k, at);
             gather(in, read, some, d);
             product(stream, in, (affine){w[4], w[5]}, d, d, true, false);
-            if (k) keep(k->middle, stream, k, layer, rows, row, some, d);
+            if (k) scatter(k->middle + at * d, stream, some, d);
             normalize(in, stream, (affine){w[6], w[7]}, s->eps, d);
             product(wide, in, (affine){w[8], w[9]}, d, s->ff, false, true);
-            if (k) keep(k->hidden, wide, k, layer, rows, row, some, s->ff);
+            if (k) scatter(k->hidden + at * s->ff, wide, some, s->ff);
             product(stream, wide, (affine){w[10], w[11]}, s->ff, d, true, false);
         }
-        if (k) keep(k->stream, stream, k, s->layers, rows, row, some, d);
+        if (k) scatter(k->stream + ((s->layers * k->steps + k->t) * rows + row) * d, stream, some, d);
         scatter(y + row * d, stream, some, d);
     }
 }

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..operators import recurrent_delta_differentiate
+
 
 class Kept:
     """What the steps of an unroll keep, `[..., steps, rows, size]` each, and the weights that made them."""
@@ -27,6 +29,8 @@ class Kept:
         plan: Any = None,
     ) -> None:
         """`plan` is what the core prepared for these steps."""
+        self.after: Sequence[Tensor] = ()
+        """the state after the newest step, where it is not among the tensors; `[layers, rows, ...]` each"""
         self.steps, self.rows = steps, rows
         self.tensors = tensors
         self.plan = plan
@@ -69,6 +73,32 @@ def residual_feedforward(
     """Compute as `dense.residual_feedforward`; known are z, relu(LN(z) w1ᵀ + b1) and the result."""
     result: Tensor = _ResidualFeedforward.apply(known, eps, x, y, *weights)
     return result
+
+
+def recurrent_delta(
+    values: Sequence[Tensor], W_T: Tensor, reset: Tensor, *inputs: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute the rule of that name from its inputs: y `[T, B, H, V]` and W after the last step."""
+    y, W_T = _RecurrentDelta.apply(values, W_T, reset, *inputs)
+    return y, W_T
+
+
+class _RecurrentDelta(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, values: Sequence[Tensor], W_T: Tensor, reset: Tensor, *inputs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        y, g, q_used, k_used, beta_used, error = values
+        _, _, _, _, *slow, W, _ = inputs
+        ctx.set_materialize_grads(False)
+        ctx.backend = "native"
+        ctx.save_for_backward(*slow, W, reset, g, q_used, k_used, beta_used, error, g.new_empty(0))
+        return y.detach(), W_T.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor | None, dW_T: Tensor | None) -> tuple[Tensor | None, ...]:
+        return None, None, None, *recurrent_delta_differentiate(ctx, dy, dW_T)[:-3]
 
 
 class _Linear(torch.autograd.Function):

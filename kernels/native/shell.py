@@ -59,9 +59,14 @@ class _Shell(ctypes.Structure):
     ]
 
 
+_SHELL = ("stream", "emitted", "middle", "hidden")
+_INSIDE = ("y", "g", "q_used", "k_used", "beta_used", "error")
+"""the latter of `recurrent_delta` only"""
+
+
 class _Kept(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("stream", "emitted", "middle", "hidden")),
+        *((name, ctypes.c_void_p) for name in (*_SHELL, *_INSIDE)),
         *((name, ctypes.c_int64) for name in ("steps", "t")),
     ]
 
@@ -101,9 +106,14 @@ def plan(shape: Shape, rule: str, maps: tuple[str, ...], weights: Sequence[Tenso
 def new_kept(plan: Plan, steps: int, rows: int) -> Kept:
     """Make room for what the steps of an unroll compute; until its end the core must stay as it is."""
     shape, weights = plan.shape, [weight for weight in plan.weights if weight is not None]
-    emitted = shape.heads * sum(_sizes(plan.rule, plan.maps, shape.hidden // shape.heads))
-    sizes = (1, shape.hidden), (0, emitted), (0, shape.hidden), (0, shape.ff)
-    tensors = (weights[0].new_empty(plan.layers + more, steps, rows, size) for more, size in sizes)
+    h = shape.hidden // shape.heads
+    emitted = shape.heads * sum(_sizes(plan.rule, plan.maps, h))
+    shapes: list[tuple[int, ...]] = [(plan.layers + 1, steps, rows, shape.hidden)]
+    shapes += [(plan.layers, steps, rows, size) for size in (emitted, shape.hidden, shape.ff)]
+    if plan.rule == "recurrent_delta":
+        strengths = (plan.layers, steps, rows, shape.heads)
+        shapes += [strengths if name == "beta_used" else (*strengths, h) for name in _INSIDE]
+    tensors = [weights[0].new_empty(each) for each in shapes]
     return Kept(steps, rows, tuple(tensors), weights, plan)
 
 
@@ -140,8 +150,10 @@ def step(
     threads = min(torch.get_num_threads(), -(-B // width)) if work > 1 << 20 else 1
     place = None
     if kept is not None:
-        place = _Kept(*compiling.addresses(*kept.tensors), kept.steps, kept.t)
+        at = dict(zip((*_SHELL, *_INSIDE), compiling.addresses(*kept.tensors), strict=False))
+        place = _Kept(**at, steps=kept.steps, t=kept.t)
         kept.t += 1
+        kept.after = after
     states = _pointers(before), _pointers(after)
     function(threads, B, shell, x.data_ptr(), reset.data_ptr(), weights, *states, y.data_ptr(), place)
     return y, tuple(part.transpose(0, 1) for part in after)
