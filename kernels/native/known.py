@@ -26,14 +26,14 @@ class Kept:
         rows: int,
         tensors: tuple[Tensor, ...],
         weights: Iterable[Tensor],
-        plan: Any = None,
+        prepared: Any = None,
     ) -> None:
-        """`plan` is what the core prepared for these steps."""
+        """`prepared` is what the core needs for each step and made in advance."""
         self.after: Sequence[Tensor] = ()
         """the state after the newest step, where it is not among the tensors; `[layers, rows, ...]` each"""
         self.steps, self.rows = steps, rows
         self.tensors = tensors
-        self.plan = plan
+        self.prepared = prepared
         self.t = 0
         """number of steps kept so far"""
         self._weights = list(weights)

@@ -104,7 +104,7 @@ def plan(shape: Shape, rule: str, maps: tuple[str, ...], weights: Sequence[Tenso
 
 
 def new_kept(plan: Plan, steps: int, rows: int) -> Kept:
-    """Make room for what the steps of an unroll compute; until its end the core must stay as it is."""
+    """Make room for what the steps of an unroll compute; until its end its modules must stay as they are."""
     shape, weights = plan.shape, [weight for weight in plan.weights if weight is not None]
     h = shape.hidden // shape.heads
     emitted = shape.heads * sum(_sizes(plan.rule, plan.maps, h))
@@ -114,7 +114,8 @@ def new_kept(plan: Plan, steps: int, rows: int) -> Kept:
         strengths = (plan.layers, steps, rows, shape.heads)
         shapes += [strengths if name == "beta_used" else (*strengths, h) for name in _INSIDE]
     tensors = [weights[0].new_empty(each) for each in shapes]
-    return Kept(steps, rows, tuple(tensors), weights, plan)
+    at = dict(zip((*_SHELL, *_INSIDE), compiling.addresses(*tensors), strict=False))
+    return Kept(steps, rows, tuple(tensors), weights, (plan, _Kept(**at, steps=steps)))
 
 
 def step(
@@ -150,8 +151,8 @@ def step(
     threads = min(torch.get_num_threads(), -(-B // width)) if work > 1 << 20 else 1
     place = None
     if kept is not None:
-        at = dict(zip((*_SHELL, *_INSIDE), compiling.addresses(*kept.tensors), strict=False))
-        place = _Kept(**at, steps=kept.steps, t=kept.t)
+        _, place = kept.prepared
+        place.t = kept.t
         kept.t += 1
         kept.after = after
     states = _pointers(before), _pointers(after)

@@ -144,7 +144,9 @@ def keeps(share: TrainConfig, device: torch.device, agent: Agent) -> Keep:
     if not in_turns or share.num_envs > share.batch_size:
         return NOTHING
     pays = agent.spec.stem in KEEPING_STEMS and share.num_envs >= KEEPING_PAYS_FROM[agent.autocast_dtype]
-    return Keep(trunk=pays, core=share.num_envs == share.batch_size and share.bptt == "full")
+    # A deterministic run may go on with another engine, whose learner rounds as if nothing had been kept.
+    core = share.num_envs == share.batch_size and share.bptt == "full" and not share.deterministic
+    return Keep(trunk=pays, core=core)
 
 
 def groups(config: TrainConfig, device: torch.device) -> int:
