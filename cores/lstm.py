@@ -48,7 +48,7 @@ class LSTM(Core):
         return self._step_in_c(x, state, reset) or super().step(x, state, reset)
 
     def keeping_step(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State]:
-        return self._step_in_c(x, state, reset, kept) or super().step(x, state, reset)
+        return self._step_in_c(x, state, reset, kept) or self.step(x, state, reset)
 
     def _step_in_c(
         self, x: Tensor, state: State, reset: Tensor, kept: Kept | None = None

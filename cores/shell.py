@@ -287,7 +287,7 @@ class FastWeightCore(Core):
         return None if plan is None else native.new_kept(plan, steps, batch_size)
 
     def keeping_step(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State]:
-        return native.step(kept.prepared[0], x, state, reset, kept) or super().step(x, state, reset)
+        return native.step(kept.prepared[0], x, state, reset, kept) or self.step(x, state, reset)
 
     def _step_in_c(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State] | None:
         """Do as `step` in one call; None where something is not as made, or not for C."""

@@ -182,10 +182,10 @@ def _emulation(one: LocalEngine | Worker, seconds: float) -> float:
 
 
 def _inference(one: LocalEngine | Worker, seconds: float) -> float:
-    """Time one actor's choices alone, on observations that lie ready; trunk features are not kept."""
+    """Time one actor's choices alone, on observations that lie ready; nothing is kept."""
     actor = one.actors[0]
     unroll = actor.collect()
-    act = DirectInference(actor.agent, torch.Generator()).act if unroll.trunk else actor.act
+    act = DirectInference(actor.agent, torch.Generator()).act if unroll.trunk or unroll.kept else actor.act
     state = unroll.state
 
     def work() -> int:
