@@ -200,7 +200,7 @@ def _inference(one: LocalEngine | Worker, seconds: float) -> float:
 
 
 def _acting(one: LocalEngine | Worker, seconds: float) -> float:
-    """Time the choices of an actor that keeps trunk features, on observations that lie ready."""
+    """Time the choices of an actor that keeps what it computes, on observations that lie ready."""
     actor = one.actors[0]
     unroll = actor.collect()
     state = unroll.state
@@ -225,7 +225,7 @@ def _learning(one: LocalEngine | Worker, seconds: float) -> float:
 
 
 def _backward(one: LocalEngine | Worker, seconds: float) -> float:
-    """Time the learner alone, on batches with trunk features; each is used up, so others are made untimed."""
+    """Time the learner alone, on batches of such actors; each is used up, so others are made untimed."""
     steps, spent = 0, 0.0
     unrolls = _batches(one)
     with _weights_restored(one):

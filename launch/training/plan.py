@@ -146,7 +146,7 @@ def keeps(share: TrainConfig, device: torch.device, agent: Agent) -> Keep:
     pays = agent.spec.stem in KEEPING_STEMS and share.num_envs >= KEEPING_PAYS_FROM[agent.autocast_dtype]
     # A deterministic run may go on with another engine, whose learner rounds as if nothing had been kept.
     core = share.num_envs == share.batch_size and share.bptt == "full" and not share.deterministic
-    return Keep(trunk=pays, core=core)
+    return Keep(trunk=pays, core=core and agent.core.new_kept(1, 1) is not None)
 
 
 def groups(config: TrainConfig, device: torch.device) -> int:

@@ -18,6 +18,7 @@ from training_process import (
 
 from deltabeast.agents import Agent, AgentSpec
 from deltabeast.agents.inference import NOTHING
+from deltabeast.kernels.native import compiling
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training import plan
@@ -95,9 +96,11 @@ def test_trunk_features_are_kept_where_the_learner_has_the_same_weights_and_it_p
 def test_what_the_core_computed_is_kept_where_the_learner_has_the_same_weights(
     more: dict[str, Any], wanted: bool
 ) -> None:
-    agent = Agent(AgentSpec((5,), 4, core="rdn", stem="mlp"))
     config = TrainConfig(num_envs=4, **{"batch_size": 4, **more})
-    assert plan.keeps(config, torch.device("cpu"), agent) == (False, wanted)
+    built = compiling.problem("dense.c", "LANES=8") is None
+    for core, can in (("rdn", built), ("lstm", True), ("feedforward", False)):
+        agent = Agent(AgentSpec((5,), 4, core=core, stem="mlp"))
+        assert plan.keeps(config, torch.device("cpu"), agent) == (False, wanted and can)
 
 
 @pytest.mark.parametrize("more", [(), ("--num-actors", "2"), ("--batch-size", "8"), ("--bptt", "per_step")])
