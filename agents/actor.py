@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..cores import State
 from .action_log import ActionLog, Step
-from .inference import make_inference
+from .inference import NOTHING, Keep, make_inference
 from .network import Agent, AgentOutput
 from .stopwatch import Stopwatch, timed
-from .unroll import Unroll
+from .unroll import Known, Unroll
 from .weights import Weights
 
 
@@ -36,9 +36,9 @@ class Actor:
         unroll_length: int,
         seed: int,
         deterministic: bool = False,
-        keep_trunk: bool = False,
+        keep: Keep = NOTHING,
     ) -> None:
-        """`keep_trunk` fills `Unroll.trunk`; `agent` must then be the learner's own, in turns with it."""
+        """`keep` fills `Unroll.trunk`, `kept`; `agent` must then be the learner's own, in turns with it."""
         self.env = ActionLog(env) if deterministic else env
         self.agent = agent
         self.weights = weights
@@ -48,7 +48,7 @@ class Actor:
         self._unrolls = 0
         """number of unrolls collected"""
         self._generator = torch.Generator(agent.policy.weight.device).manual_seed(seed)
-        self._inference = make_inference(agent, self._generator, deterministic, keep_trunk)
+        self._inference = make_inference(agent, self._generator, deterministic, keep, unroll_length)
         self._observation: Tensor
         self._reward: Tensor
         self._done: Tensor
@@ -71,9 +71,9 @@ class Actor:
                 actions = self._choose(unroll, t)
                 self._emulate(unroll, t, actions)
             self._record_observation(unroll, T)
-            trunk = self.finish(unroll.observation[T])
+            known = self.finish(unroll.observation[T])
         self._unrolls += 1
-        return replace(unroll, trunk=trunk)
+        return replace(unroll, **known._asdict())
 
     def _record_observation(self, unroll: Unroll, t: int) -> None:
         unroll.observation[t], unroll.reward[t], unroll.done[t] = self._observation, self._reward, self._done
@@ -107,9 +107,9 @@ class Actor:
         return self._inference.act(observation, reward, done, state)
 
     @timed("inference")
-    def finish(self, observation: Tensor) -> tuple[Tensor, ...]:
-        """End an unroll with the observation that follows it; return its `Unroll.trunk`."""
-        return self._inference.finish(observation)
+    def finish(self, observation: Tensor) -> Known:
+        """End an unroll with the observation that follows it; return what is known of its steps."""
+        return self._inference.finish(observation, self._reward, self._done, self._state)
 
     @property
     def bytes_to_device(self) -> int:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..cores import State
+from ..cores import Kept, State
 from .cuda.inference import GpuInference
 from .network import Agent, AgentOutput
+from .unroll import Known
+
+
+class Keep(NamedTuple):
+    """Whether to keep what the stem's trunk computes, and what the core computes."""
+
+    trunk: bool = False
+    core: bool = False
+
+
+NOTHING = Keep()
 
 
 class Inference(Protocol):
@@ -31,9 +42,9 @@ class Inference(Protocol):
         """Do as `Agent.act`, with actions sampled."""
         ...
 
-    def finish(self, observation: Tensor) -> tuple[Tensor, ...]:
-        """End an unroll with the observation that follows: wait until another thread can read all that was
-        recorded, and return the `Unroll.trunk` of the steps since the last call."""
+    def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
+        """End an unroll with what follows it: wait until another thread can read all that was recorded, and
+        return what is known of the steps since the last call."""
         ...
 
 
@@ -54,37 +65,49 @@ class DirectInference:
     ) -> tuple[AgentOutput, State]:
         return self._agent.act(observation, reward, done, state, generator=self._generator)
 
-    def finish(self, observation: Tensor) -> tuple[Tensor, ...]:
-        return ()
+    def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
+        return Known()
 
 
 class KeepingInference(DirectInference):
-    """On the CPU, by the learner's own agent: keeps what the trunk computed, and how, for the learner."""
+    """On the CPU, by the learner's own agent: keeps what it computed, and how, for the learner."""
 
-    def __init__(self, agent: Agent, generator: torch.Generator) -> None:
+    def __init__(self, agent: Agent, generator: torch.Generator, keep: Keep, unroll_length: int) -> None:
         super().__init__(agent, generator)
-        self._kept: list[Tensor] = []
+        self._keep = keep
+        self._steps = unroll_length + 1
+        self._trunk: list[Tensor] = []
+        self._core: Kept | None = None
 
     def act(
         self, observation: Tensor, reward: Tensor, done: Tensor, state: State
     ) -> tuple[AgentOutput, State]:
-        with torch.enable_grad():
+        with torch.set_grad_enabled(self._keep.trunk):
             features = self._agent.trunk_features(observation)
-        self._kept.append(features)
-        return self._agent.act_on(features.detach(), reward, done, state, generator=self._generator)
+        if self._keep.trunk:
+            self._trunk.append(features)
+        if self._keep.core and self._core is None:
+            self._core = self._agent.core.new_kept(self._steps, len(done))
+        return self._agent.act_on(
+            features.detach(), reward, done, state, generator=self._generator, kept=self._core
+        )
 
-    def finish(self, observation: Tensor) -> tuple[Tensor, ...]:
+    def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
         # No gradient reaches the bootstrap value.
-        kept, self._kept = (*self._kept, self._agent.trunk_features(observation)), []
-        return kept
+        features = self._agent.trunk_features(observation)
+        if self._core is not None:
+            self._agent.core_step(features, reward, done, state, self._core)
+        known = Known((*self._trunk, features) if self._trunk else (), self._core)
+        self._trunk, self._core = [], None
+        return known
 
 
 def make_inference(
-    agent: Agent, generator: torch.Generator, deterministic: bool, keep_trunk: bool
+    agent: Agent, generator: torch.Generator, deterministic: bool, keep: Keep, unroll_length: int
 ) -> Inference:
     """Choose by the agent's device; `generator` draws the actions."""
-    if keep_trunk:
-        return KeepingInference(agent, generator)
+    if keep.trunk or keep.core:
+        return KeepingInference(agent, generator, keep, unroll_length)
     if agent.policy.weight.device.type == "cuda":
         # Capturing draws random numbers, so a resumed run would not repeat what came before.
         return GpuInference(agent, generator, capture=not deterministic)

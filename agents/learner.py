@@ -47,7 +47,7 @@ def actor_critic_loss(agent: Agent, batch: Unroll, config: LearnerConfig) -> tup
     only: there the behaviour is part of the environment, so their ratio is 1.
     """
     output, _, memory_stats = agent.unroll(
-        batch.observation, batch.reward, batch.done, batch.state, config.bptt, batch.trunk
+        batch.observation, batch.reward, batch.done, batch.state, config.bptt, batch.trunk, batch.kept
     )
     logits, values = output.policy_logits[:-1], output.baseline[:-1]
     chosen = ~batch.forced
@@ -122,8 +122,9 @@ class Learner:
     ) -> None:
         self.agent = agent
         self.config = config
+        self._parameters = list(agent.parameters())
         self.optimizer = RMSprop(
-            agent.parameters(), lr=config.learning_rate, alpha=config.rmsprop_alpha, eps=config.rmsprop_eps
+            self._parameters, lr=config.learning_rate, alpha=config.rmsprop_alpha, eps=config.rmsprop_eps
         )
         self.steps = 0
         """agent steps learned from"""
@@ -152,7 +153,7 @@ class Learner:
         replaced before `step`.
         """
         metrics, gradients = self._executor.backward(batch)
-        for parameter, gradient in zip(self.agent.parameters(), gradients, strict=True):
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         return Contribution(metrics, batch.num_steps, batch.version, batch.episodes)
 
@@ -162,7 +163,7 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self._rate.fill_(rate)
-        norm = self._executor.step([p.grad for p in self.agent.parameters() if p.grad is not None])
+        norm = self._executor.step([p.grad for p in self._parameters if p.grad is not None])
         lag = self.version - min(each.version for each in contributions)
 
         def metrics() -> dict[str, float]:
@@ -180,14 +181,15 @@ class Learner:
     def differentiate(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]:
         """Compute a batch's metrics and the gradients of the parameters."""
         loss, metrics = self.loss_function(batch)
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         # Times NaN if the loss is not finite, so that it always shows in the norm of the gradients.
         loss.backward(1 + 0 * loss.detach())
-        return metrics, [parameter.grad for parameter in self.agent.parameters()]
+        return metrics, [parameter.grad for parameter in self._parameters]
 
     def change(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:
         """Clip the gradients and change the weights, unless this or an earlier update was not finite."""
-        parameters = [p for p in self.agent.parameters() if p.grad is not None]
+        parameters = [p for p in self._parameters if p.grad is not None]
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         nn.utils.clip_grads_with_norm_(parameters, self.config.max_grad_norm, grad_norm)

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..cores import Core, State, Stats, core_feature_size, core_name, make_core
+from ..cores import Core, Kept, State, Stats, core_feature_size, core_name, make_core
 from .stems import make_stem
 
 Bptt = Literal["full", "per_step"]
@@ -91,12 +91,22 @@ class Agent(nn.Module):
         state: State,
         greedy: bool = False,
         generator: torch.Generator | None = None,
+        kept: Kept | None = None,
     ) -> tuple[AgentOutput, State]:
-        """Do as `act`, given the observation's `trunk_features`."""
-        y, state = self.core.step(self._core_input(trunk_features, reward), state, done)
+        """Do as `act`, given the observation's `trunk_features`; what the core computes goes into `kept`."""
+        y, state = self.core_step(trunk_features, reward, done, state, kept)
         logits = self.policy(y)
         action = logits.argmax(-1) if greedy else _sample(logits, generator)
         return AgentOutput(action, logits, self.baseline(y).squeeze(-1)), state
+
+    def core_step(
+        self, trunk_features: Tensor, reward: Tensor, done: Tensor, state: State, kept: Kept | None = None
+    ) -> tuple[Tensor, State]:
+        """Step the core: its output for the heads, and its next state."""
+        x = self._core_input(trunk_features, reward)
+        if kept is None:
+            return self.core.step(x, state, done)
+        return self.core.keeping_step(x, state, done, kept)
 
     def unroll(
         self,
@@ -106,19 +116,23 @@ class Agent(nn.Module):
         state: State,
         bptt: Bptt = "full",
         trunk: tuple[Tensor, ...] = (),
+        kept: Kept | None = None,
     ) -> tuple[AgentOutput, State, Stats]:
         """Evaluate T steps at once: observation `[T, B, ...]`, reward and done `[T, B]`.
 
         `action` is the greedy one. The statistics are the core's, to be logged. `bptt="per_step"` lets no
         gradient cross a time step of a fast-weight core, as in the published RL code; for other cores
-        gradients flow through the whole unroll either way. `trunk` has the `trunk_features` of each step, if
-        they are known already.
+        gradients flow through the whole unroll either way. `trunk` has the `trunk_features` of each step, and
+        `kept` what the core computed, if they are known already.
         """
         T, B = done.shape
         features = torch.cat(trunk) if trunk else self.trunk_features(observation.flatten(0, 1))
         x = self._core_input(features, reward.flatten()).unflatten(0, (T, B))
-        unroll = self.core.measured_unroll if bptt == "full" else self.core.unroll_per_step
-        y, state, stats = unroll(x, state, done)
+        if kept is not None and bptt == "full":
+            y, state, stats = self.core.known_unroll(x, state, done, kept)
+        else:
+            unroll = self.core.measured_unroll if bptt == "full" else self.core.unroll_per_step
+            y, state, stats = unroll(x, state, done)
         logits = self.policy(y)
         return AgentOutput(logits.argmax(-1), logits, self.baseline(y).squeeze(-1)), state, stats
 

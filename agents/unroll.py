@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..cores import State
+from ..cores import Kept, State
 from .episodes import Episodes, concatenate
+
+
+class Known(NamedTuple):
+    """What is known of an unroll's steps: `Unroll.trunk` and `Unroll.kept`."""
+
+    trunk: tuple[Tensor, ...] = ()
+    kept: Kept | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,8 @@ class Unroll:
     trunk: tuple[Tensor, ...] = ()
     """The stem's `trunk_features` of each observation, `[B, n]`, and the graph of their computation, where
     the learner has the very weights that acted: it need not compute them again. Empty elsewhere."""
+    kept: Kept | None = None
+    """what the core computed at each observation, for the same use; None elsewhere"""
 
     @classmethod
     def empty(cls, length: int, observation: Tensor, num_actions: int, state: State, version: int) -> Unroll:
@@ -84,7 +93,7 @@ class Unroll:
         """Call `function(batch_dim, tensor, *tensors of the others)` for each tensor; keep the rest.
 
         `batch_dim` is the dimension of the environments: 1 where time comes first, 0 for the state. `trunk`
-        is dropped.
+        and `kept` are dropped.
         """
         batch_dims = [1] * len(PER_STEP) + [0] * len(self.state)
         together = zip(batch_dims, self.tensors(), *(other.tensors() for other in others), strict=True)

@@ -1,5 +1,6 @@
 """Recurrent cores: one file each, one interface, made by name. README.md describes each of them."""
 
+from ..kernels.native.known import Kept
 from . import delta_net, delta_rnn, feedforward, gated_feedforward, linear_transformer, lstm, rdn
 from .base import Core, State, Stats
 from .registry import core_feature_size, core_name, core_names, make_core, register
@@ -9,6 +10,7 @@ __all__ = [
     "Core",
     "FastWeightCore",
     "FastWeights",
+    "Kept",
     "MemoryTrace",
     "State",
     "StatePart",

@@ -8,6 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..kernels.native.known import Kept
+
 State = tuple[Tensor, ...]
 """A core's memory: tensors whose first dimension is the batch. Feedforward cores use the empty tuple."""
 Stats = dict[str, Tensor]
@@ -55,6 +57,18 @@ class Core(nn.Module, ABC):
         """x `[B, input_size]`, reset `[B]` bool -> y `[B, output_size]`, next state."""
         y, state = self.unroll(x.unsqueeze(0), state, reset.unsqueeze(0))
         return y.squeeze(0), state
+
+    def new_kept(self, steps: int, batch_size: int) -> Kept | None:
+        """Make room for what this many steps compute, if `known_unroll` can do without computing it again."""
+        return None
+
+    def keeping_step(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State]:
+        """Do as `step`, and keep what it computed where that is possible."""
+        return self.step(x, state, reset)
+
+    def known_unroll(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State, Stats]:
+        """Do as `measured_unroll` from what the same steps kept; compute it again if any did not."""
+        return self.measured_unroll(x, state, reset)
 
     def measured_unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
         """Do as `unroll`, and return statistics of the memory besides."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..kernels import delta_rule
+from ..kernels.native.shell import StepRule
 from .base import State
 from .features import normalized_elu
 from .registry import register
@@ -26,6 +27,9 @@ class DeltaMemory(FastWeights):
         (W,) = state
         y, W = delta_rule(normalized_elu(q), normalized_elu(k), v, beta.squeeze(-1).sigmoid(), W, reset)
         return y, (W,)
+
+    def step_rule(self) -> StepRule:
+        return StepRule("delta", ("normalized_elu", "normalized_elu", "", "sigmoid"))
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {"write_strength": trace.emitted[-1].sigmoid()}

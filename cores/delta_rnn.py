@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..kernels import delta_rnn, delta_rule
+from ..kernels.native.shell import StepRule
 from .base import State
 from .registry import register
 from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
@@ -32,6 +33,9 @@ class DeltaRNNMemory(FastWeights):
         z, W = delta_rule(q.softmax(-1), k.softmax(-1), v, beta, W, reset)
         y, R, y_T = delta_rnn(z, recurrent_k.softmax(-1), recurrent_v, recurrent_beta, R, y0, reset)
         return y, (W, R, y_T)
+
+    def step_rule(self) -> StepRule:
+        return StepRule("delta_rnn", ("softmax", "softmax", "", "softmax", "", "sigmoid", "sigmoid"))
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         *_, beta, recurrent_beta = trace.emitted

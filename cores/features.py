@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..kernels.native import dense
 
-_EPSILON = 1e-5
+EPSILON = 1e-5
 
 
 def normalized_elu(x: Tensor) -> Tensor:
@@ -16,6 +16,6 @@ def normalized_elu(x: Tensor) -> Tensor:
     The sum normalisation is section 4.2 of Schlag et al. 2021; the 1e-5 is from the released RL code.
     """
     if x.dim() > 1 and dense.takes(x):
-        return dense.normalized_elu(x, _EPSILON)
+        return dense.normalized_elu(x, EPSILON)
     positive = F.elu(x) + 1
-    return positive / (positive.sum(-1, keepdim=True) + _EPSILON)
+    return positive / (positive.sum(-1, keepdim=True) + EPSILON)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..kernels import sum_rule
+from ..kernels.native.shell import StepRule
 from .base import State
 from .features import normalized_elu
 from .registry import register
@@ -26,6 +27,9 @@ class SumMemory(FastWeights):
         (W,) = state
         y, W = sum_rule(normalized_elu(q), normalized_elu(k), v, W, reset)
         return y, (W,)
+
+    def step_rule(self) -> StepRule:
+        return StepRule("delta", ("normalized_elu", "normalized_elu", ""))
 
 
 @register("linear_transformer")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..kernels import lstm
 from ..kernels.native import dense
-from .base import Core, State
+from ..kernels.native import lstm as native
+from ..kernels.native.known import Kept
+from .base import Core, State, Stats
 from .registry import register
 
 
@@ -39,6 +43,37 @@ class LSTM(Core):
         dtype = torch.promote_types(weight.dtype, torch.float32)
         shape = (batch_size, 1, self.output_size)
         return tuple(torch.zeros(shape, dtype=dtype, device=device or weight.device) for _ in range(2))
+
+    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        return self._step_in_c(x, state, reset) or super().step(x, state, reset)
+
+    def keeping_step(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State]:
+        return self._step_in_c(x, state, reset, kept) or self.step(x, state, reset)
+
+    def _step_in_c(
+        self, x: Tensor, state: State, reset: Tensor, kept: Kept | None = None
+    ) -> tuple[Tensor, State] | None:
+        h, c = (part.squeeze(1) for part in state)
+        taken = native.step(x, self._weights(), h, c, reset, kept)
+        if taken is None:
+            return None
+        h, c = taken
+        return h, (h.unsqueeze(1), c.unsqueeze(1))
+
+    def _weights(self) -> list[Tensor]:
+        """Both weights, both biases; as attributes they would take longer to find."""
+        weights: Any = self._parameters
+        return [weights[f"{kind}_{part}_l0"] for kind in ("weight", "bias") for part in ("ih", "hh")]
+
+    def new_kept(self, steps: int, batch_size: int) -> Kept | None:
+        return native.new_kept(steps, batch_size, self._weights())
+
+    def known_unroll(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State, Stats]:
+        if not kept.knows(x, self._weights()):
+            return self.measured_unroll(x, state, reset)
+        h, c = (part.squeeze(1) for part in state)
+        y, h, c = native.known_lstm(kept, x, self._weights(), h, c, reset)
+        return y, (h.unsqueeze(1), c.unsqueeze(1)), {}
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         h, c = (part.squeeze(1) for part in state)

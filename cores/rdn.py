@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..kernels import recurrent_delta
+from ..kernels.native import known
+from ..kernels.native.shell import StepRule
 from .base import State
 from .registry import register
 from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
@@ -37,7 +40,21 @@ class RecurrentDeltaMemory(FastWeights):
         y, W, y_T = recurrent_delta(q, k, v, beta.squeeze(-1), Rq, Rk, Rv, rb, W, y0, reset)
         return y, (W, y_T)
 
+    def known_unroll(
+        self, parts: tuple[Tensor, ...], state: State, reset: Tensor, values: Sequence[Tensor], after: State
+    ) -> tuple[Tensor, State]:
+        q, k, v, beta = parts
+        slow = (self.Rq, self.Rk, self.Rv, self.rb)
+        y, W = known.recurrent_delta(values, after[0], reset, q, k, v, beta.squeeze(-1), *slow, *state)
+        return y, (W, y[-1])
+
+    def step_rule(self) -> StepRule:
+        slow: Any = self._parameters
+        return StepRule("recurrent_delta", ("", "", "", ""), (slow["Rq"], slow["Rk"], slow["Rv"], slow["rb"]))
+
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        if trace.known:
+            return {"write_strength": trace.known[-2]}
         # The rule does not return the strengths it used; they follow from its outputs.
         before = torch.cat((trace.before[-1].unsqueeze(0), trace.y[:-1]))
         # tanh(y) = 2 sigmoid(2 y) - 1, several times faster on CPUs; after a reset it is zero.

@@ -10,15 +10,20 @@ A core adds one `FastWeights` subclass: how the slow net's output becomes writes
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..kernels.native import dense
+from ..kernels.native import dense, known
+from ..kernels.native import shell as native
+from ..kernels.native.known import Kept
+from ..kernels.native.shell import StepRule
 from .base import Core, State, Stats
+from .features import EPSILON
 
 
 class StatePart(NamedTuple):
@@ -42,6 +47,8 @@ class MemoryTrace(NamedTuple):
     """`[T, B, H, h]`"""
     reset: Tensor
     """`[T, B]`"""
+    known: tuple[Tensor, ...] = ()
+    """what an actor kept of the memory's own arithmetic, `[T, ...]` each"""
 
 
 class FastWeights(nn.Module, ABC):
@@ -70,6 +77,16 @@ class FastWeights(nn.Module, ABC):
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         """The slow net's output split by `sizes`, each `[T, B, H, size]` -> y `[T, B, H, h]`, next state."""
 
+    def step_rule(self) -> StepRule | None:
+        """Say what `unroll` computes, if C can do the same for an actor's step; stands beside `unroll`."""
+        return None
+
+    def known_unroll(
+        self, parts: tuple[Tensor, ...], state: State, reset: Tensor, values: Sequence[Tensor], after: State
+    ) -> tuple[Tensor, State]:
+        """Do as `unroll` where a rule's own arithmetic was kept as `values`, and the state that it left."""
+        return self.unroll(parts, state, reset)
+
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         """Return what to log about an unroll's writes, by name: tensors whose mean is the metric."""
         return {}
@@ -79,15 +96,23 @@ class FastWeights(nn.Module, ABC):
         declared = zip(state, self.state_parts(), strict=True)
         return [tensor for tensor, part in declared if part.kind == "fast weights"]
 
-    def forward(self, emitted: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
-        """slow_net(x) `[T, B, H sum(sizes)]` -> y `[T, B, d]` and the trace, with the state after."""
+    def forward(
+        self, emitted: Tensor, state: State, reset: Tensor, values: Sequence[Tensor] = (), after: State = ()
+    ) -> tuple[Tensor, MemoryTrace]:
+        """slow_net(x) `[T, B, H sum(sizes)]` -> y `[T, B, d]` and the trace, with the state after.
+
+        `values` and `after` are known, or empty.
+        """
         # Fast weights keep their precision under autocast, and kernels keep out of it.
         if emitted.dtype is not state[0].dtype:
             emitted = emitted.to(state[0].dtype)
         emitted = emitted.unflatten(-1, (self.num_heads, -1))
         parts = torch.split_with_sizes(emitted, self.sizes, -1)
-        y, next_state = self.unroll(parts, state, reset)
-        return y.flatten(-2), MemoryTrace(parts, state, next_state, y, reset)
+        if values:
+            y, next_state = self.known_unroll(parts, state, reset, values, after)
+        else:
+            y, next_state = self.unroll(parts, state, reset)
+        return y.flatten(-2), MemoryTrace(parts, state, next_state, y, reset, tuple(values))
 
 
 @torch.no_grad()
@@ -116,30 +141,78 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
         modules: Any = self._modules.values()
-        norm, memory, out, ff_norm, ff = modules
-        weights = _weights(norm, memory.slow_net, out, ff_norm, *ff._modules.values())
+        norm, memory, out, ff_norm, _ = modules
+        weights = self.weights()
         if weights and dense.takes(x, weights):
             y, trace = memory(dense.normalized_linear(x, norm.eps, *weights[:4]), state, reset)
             return dense.residual_feedforward(x, y, ff_norm.eps, *weights[4:]), trace
         y, trace = memory(memory.slow_net(norm(x)), state, reset)
         x = x + out(y)
-        return x + ff(ff_norm(x)), trace
+        return x + self.ff(ff_norm(x)), trace
+
+    def in_c(self) -> tuple[Any, list[Any]]:
+        """Return what C must know of this layer, and its parameters; None and none where C cannot step it."""
+        modules: Any = self._modules.values()
+        norm, memory, _, ff_norm, _ = modules
+        weights = self.weights()
+        hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (self, memory))
+        rule = memory.step_rule() if _same_in_c(memory.__class__) else None
+        if not weights or rule is None or hooked or type(self) is not Layer:
+            return None, []
+        kind = memory.num_heads, norm.eps, ff_norm.eps, rule.rule, rule.maps
+        return kind, [*weights, *rule.slow, *[None] * (4 - len(rule.slow))]
+
+    def known(
+        self,
+        x: Tensor,
+        state: State,
+        reset: Tensor,
+        values: Sequence[Tensor],
+        after: State,
+        weights: list[Any],
+    ) -> tuple[Tensor, MemoryTrace]:
+        """Do as `forward`; `values` has the slow net's output, the three of `known.residual_feedforward`, and
+        what the memory kept."""
+        modules: Any = self._modules.values()
+        norm, memory, _, ff_norm, _ = modules
+        emitted, *others = values[:4]
+        emitted = known.normalized_linear(emitted, x, norm.eps, *weights[:4])
+        y, trace = memory(emitted, state, reset, values[4:], after)
+        return known.residual_feedforward(others, x, y, ff_norm.eps, *weights[4:12]), trace
+
+    def weights(self) -> list[Any]:
+        """List the parameters but for the memory's own; none at all if a module is not as made."""
+        modules: Any = self._modules.values()
+        norm, memory, out, ff_norm, ff = modules
+        return _weights(norm, memory._modules["slow_net"], out, ff_norm, *ff._modules.values(), kinds=_LAYER)
 
 
-_PLAIN = (nn.Linear, nn.LayerNorm, nn.ReLU)
+_LAYER = (nn.LayerNorm, nn.Linear, nn.Linear, nn.LayerNorm, nn.Linear, nn.ReLU, nn.Linear)
 
 
-def _weights(*modules: Any) -> list[Any]:
-    """List the modules' parameters, None for each that is missing; none at all if a module is not as made.
+def _weights(*modules: Any, kinds: tuple[type[nn.Module], ...]) -> list[Any]:
+    """List the modules' parameters, None for each that is missing; none at all if a module is of another kind
+    or hooked.
 
     Reads them where `nn.Module` keeps them: its attributes take a good part of an actor's step to find.
     """
     weights: list[Any] = []
+    if tuple(map(type, modules)) != kinds:
+        return []
     for module in modules:
-        if type(module) not in _PLAIN or module._forward_hooks or module._forward_pre_hooks:
+        if module._forward_hooks or module._forward_pre_hooks:
+            return []
+        if type(module) is nn.LayerNorm and module._parameters["bias"] is None:
             return []
         weights.extend(module._parameters.values())
     return weights
+
+
+@functools.cache
+def _same_in_c(memory: type[FastWeights]) -> bool:
+    """Return whether `step_rule` speaks of this memory's `unroll`, not of one that a subclass replaced."""
+    owner = next(each for each in memory.__mro__ if "unroll" in vars(each))
+    return "step_rule" in vars(owner) and memory.forward is FastWeights.forward
 
 
 class FastWeightCore(Core):
@@ -206,6 +279,36 @@ class FastWeightCore(Core):
         """Return the memory of each layer."""
         return [layer.memory for layer in self.layers]  # type: ignore[misc]
 
+    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        return self._step_in_c(x, state, reset) or super().step(x, state, reset)
+
+    def new_kept(self, steps: int, batch_size: int) -> Kept | None:
+        plan = self._plan()
+        return None if plan is None else native.new_kept(plan, steps, batch_size)
+
+    def keeping_step(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State]:
+        return native.step(kept.prepared[0], x, state, reset, kept) or self.step(x, state, reset)
+
+    def _step_in_c(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State] | None:
+        """Do as `step` in one call; None where something is not as made, or not for C."""
+        plan = None if torch.is_grad_enabled() else self._plan()
+        return None if plan is None else native.step(plan, x, state, reset)
+
+    def _plan(self) -> native.Plan | None:
+        """Prepare steps in C; None if something is not as made, or layers differ."""
+        weights = _weights(self.input_proj, kinds=(nn.Linear,))
+        kinds: set[Any] = set() if weights else {None}
+        layers: Any = self.layers._modules.values()
+        for layer in layers:
+            kind, each = layer.in_c()
+            kinds.add(kind)
+            weights += each
+        if len(kinds) > 1 or None in kinds:
+            return None
+        heads, eps, ff_eps, rule, maps = kinds.pop()
+        shape = native.Shape(self.input_size, self.output_size, len(weights[10]), heads, eps, EPSILON)
+        return native.plan(shape, rule, maps, weights) if eps == ff_eps else None
+
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         y, state, _ = self._run(x, state, reset)
         return y, state
@@ -214,17 +317,40 @@ class FastWeightCore(Core):
         y, state, traces = self._run(x, state, reset)
         return y, state, measure(self.memories(), traces)
 
+    def known_unroll(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State, Stats]:
+        plan = self._plan()
+        if plan is None or not kept.knows(x, plan.weights):
+            return self.measured_unroll(x, state, reset)
+        weights: list[Any] = list(plan.weights)
+        stream, emitted, middle, hidden, *inside = kept.tensors
+        x = known.linear(stream[0], x, *weights[:2])
+
+        def run(i: int, x: Tensor, state: State) -> tuple[Tensor, MemoryTrace]:
+            layer: Any = self.layers[i]
+            values = emitted[i], middle[i], hidden[i], stream[i + 1], *(each[i] for each in inside)
+            after = tuple(part[i] for part in kept.after)
+            return layer.known(x, state, reset, values, after, weights[2 + 16 * i :])
+
+        y, state, traces = _through_layers(run, x, state)
+        return y, state, measure(self.memories(), traces)
+
     def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, list[MemoryTrace]]:
-        weights = _weights(self.input_proj)
+        weights = _weights(self.input_proj, kinds=(nn.Linear,))
         taken = weights and dense.takes(x, weights)
         x = dense.linear(x, *weights) if taken else self.input_proj(x)
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # Tensors made in inference_mode, as by an actor, could not be differentiated.
-            state = tuple(part.clone() if part.is_inference() else part for part in state)
-        layer_states = zip(*(part.unbind(1) for part in state), strict=True)
-        traces = []
-        for layer, layer_state in zip(self.layers, layer_states, strict=True):
-            x, trace = layer(x, layer_state, reset)
-            traces.append(trace)
-        next_states = zip(*(trace.after for trace in traces), strict=True)
-        return x, tuple(torch.stack(parts).transpose(0, 1) for parts in next_states), traces
+        return _through_layers(lambda i, *inputs: self.layers[i](*inputs, reset), x, state)
+
+
+def _through_layers(
+    run: Callable[[int, Tensor, State], tuple[Tensor, MemoryTrace]], x: Tensor, state: State
+) -> tuple[Tensor, State, list[MemoryTrace]]:
+    """Run layer after layer, each with its share of the state."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        # Tensors made in inference_mode, as by an actor, could not be differentiated.
+        state = tuple(part.clone() if part.is_inference() else part for part in state)
+    traces = []
+    for i, layer_state in enumerate(zip(*(part.unbind(1) for part in state), strict=True)):
+        x, trace = run(i, x, layer_state)
+        traces.append(trace)
+    next_states = zip(*(trace.after for trace in traces), strict=True)
+    return x, tuple(torch.stack(parts).transpose(0, 1) for parts in next_states), traces

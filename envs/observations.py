@@ -43,6 +43,8 @@ class NumberParts(gymnasium.ObservationWrapper[Any, Any, Any]):
         )
 
     def observation(self, observation: Any) -> tuple[Any, ...]:
+        if self._paths == [()]:  # the usual case, in which a look-up would take longer than many a step
+            return (observation,)
         return tuple(_at(path, observation) for path in self._paths)
 
 

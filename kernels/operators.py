@@ -321,7 +321,7 @@ def _recurrent_delta_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tenso
 
 
 @without_autocast
-def _recurrent_delta_differentiate(
+def recurrent_delta_differentiate(
     ctx: Any, dy: Tensor | None, dW_T: Tensor | None, *_: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     grads = _recurrent_delta_backward(*ctx.saved_tensors, dy, dW_T, ctx.backend)
@@ -331,9 +331,7 @@ def _recurrent_delta_differentiate(
     return dq, dk, dv, dbeta, dRq, dRk, dRv, drb.squeeze(-1), dW, dy0, None, None, None
 
 
-_recurrent_delta_forward.register_autograd(
-    _recurrent_delta_differentiate, setup_context=_recurrent_delta_save
-)
+_recurrent_delta_forward.register_autograd(recurrent_delta_differentiate, setup_context=_recurrent_delta_save)
 
 
 def sum_rule(

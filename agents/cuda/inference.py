@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...cores import State
 from ..network import Agent, AgentOutput
+from ..unroll import Known
 from .frame_feed import FrameFeed
 from .graphs import CapturedAct
 
@@ -41,6 +42,6 @@ class GpuInference:
             self._captured = CapturedAct(self._agent, observation, reward, done, state, self._generator)
         return self._captured(observation, reward, done, state)
 
-    def finish(self, observation: Tensor) -> tuple[Tensor, ...]:
+    def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
         torch.cuda.current_stream(self._device).synchronize()  # the learner reads on another stream
-        return ()
+        return Known()

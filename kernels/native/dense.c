@@ -192,6 +192,16 @@ void residual_feedforward(
     }
 }
 
+static void to_normalized_elu(vec *x, int64_t size, float epsilon) {
+    vec sum = {0};
+    for (int64_t k = 0; k < size; k++) {
+        x[k] = choose(x[k] > 0.0f, x[k] + 1.0f, decaying(x[k]));
+        sum += x[k];
+    }
+    sum += epsilon;
+    for (int64_t k = 0; k < size; k++) x[k] /= sum;
+}
+
 /* y = (elu(x) + 1) / (its sum + epsilon), row by row: x has rows `stride` apart, y [rows, size] */
 void normalized_elu(
     int64_t threads, int64_t rows, int64_t size, int64_t stride, float epsilon, const float *x, float *y
@@ -199,14 +209,9 @@ void normalized_elu(
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row += LANES) {
         const int64_t some = rows - row < LANES ? rows - row : LANES;
-        vec in[size], sum = {0};
+        vec in[size];
         gather_strided(in, x + row * stride, some, size, stride);
-        for (int64_t k = 0; k < size; k++) {
-            in[k] = choose(in[k] > 0.0f, in[k] + 1.0f, decaying(in[k]));
-            sum += in[k];
-        }
-        sum += epsilon;
-        for (int64_t k = 0; k < size; k++) in[k] /= sum;
+        to_normalized_elu(in, size, epsilon);
         scatter(y + row * size, in, some, size);
     }
 }
@@ -228,6 +233,17 @@ INLINE ints going_on(const bool *reset, int64_t some) {
     ints mask = {0};
     for (int64_t j = 0; j < some; j++) ((int32_t *)&mask)[j] = reset[j] ? 0 : -1;
     return mask;
+}
+
+/* From sums a [4 N] for i, f, g, o and c to the next output and c; a [6 N] becomes what backward needs. */
+INLINE void lstm_cell(vec *a, vec *now, vec *c, int64_t N) {
+    for (int64_t n = 0; n < N; n++) {
+        vec i = sigmoid(a[n]), f = sigmoid(a[N + n]), g = tanh_of(a[2 * N + n]), o = sigmoid(a[3 * N + n]);
+        a[n] = i, a[N + n] = f, a[2 * N + n] = g, a[3 * N + n] = o, a[4 * N + n] = c[n];
+        c[n] = f * c[n] + i * g;
+        a[5 * N + n] = tanh_of(c[n]);
+        now[n] = o * a[5 * N + n];
+    }
 }
 
 /* T steps. gates [T, B, 4 N] is the input's share of i, f, g, o, weight [4 N, N]; h [T, B, N] are the outputs.
@@ -254,15 +270,34 @@ void lstm_forward(
             if (hs) scatter(hs + at * N, now, some, N);
             gather(a, gates + at * 4 * N, some, 4 * N);
             product(a, now, (affine){weight, 0}, N, 4 * N, true, false);
-            for (int64_t n = 0; n < N; n++) {
-                vec i = sigmoid(a[n]), f = sigmoid(a[N + n]), g = tanh_of(a[2 * N + n]), o = sigmoid(a[3 * N + n]);
-                a[n] = i, a[N + n] = f, a[2 * N + n] = g, a[3 * N + n] = o, a[4 * N + n] = c[n];
-                c[n] = f * c[n] + i * g;
-                a[5 * N + n] = tanh_of(c[n]);
-                now[n] = o * a[5 * N + n];
-            }
+            lstm_cell(a, now, c, N);
             scatter(h + at * N, now, some, N);
         }
+        scatter(c_last + row * N, c, some, N);
+    }
+}
+
+/* One step without gradients, from x [B, K]: w_x [4 N, K], w_h [4 N, N] and both biases. `hs` and `kept` are as in
+ * lstm_forward, for this step t of T, or NULL. */
+void lstm_step(
+    int64_t threads, int64_t B, int64_t K, int64_t N, int64_t T, int64_t t, const float *x, const float *w_x, const float *w_h,
+    const float *b_x, const float *b_h, const float *h0, const float *c0, const bool *reset, float *h, float *c_last,
+    float *hs, vec *kept
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < B; row += LANES) {
+        const int64_t some = B - row < LANES ? B - row : LANES;
+        const ints alive = going_on(reset + row, some);
+        vec in[K], now[N], c[N], one_step[6 * N], *a = kept ? kept + (row / LANES * T + t) * 6 * N : one_step;
+        gather(in, x + row * K, some, K);
+        gather(now, h0 + row * N, some, N);
+        gather(c, c0 + row * N, some, N);
+        for (int64_t n = 0; n < N; n++) now[n] = (vec)(alive & (ints)now[n]), c[n] = (vec)(alive & (ints)c[n]);
+        if (hs) scatter(hs + (t * B + row) * N, now, some, N);
+        product(a, in, (affine){w_x, b_x}, K, 4 * N, false, false);
+        product(a, now, (affine){w_h, b_h}, N, 4 * N, true, false);
+        lstm_cell(a, now, c, N);
+        scatter(h + row * N, now, some, N);
         scatter(c_last + row * N, c, some, N);
     }
 }
@@ -299,5 +334,151 @@ void lstm_backward(
         }
         scatter(dh0 + row * N, dh, some, N);
         scatter(dc0 + row * N, dc, some, N);
+    }
+}
+
+/* ---- a whole step of fast weights and the shell around them ---- */
+
+enum { AS_IT_IS, NORMALIZED_ELU, SOFTMAX, SIGMOID }; /* what becomes of a number that a slow net emits */
+
+static void to_softmax(vec *x, int64_t size) {
+    vec largest = x[0], sum = {0};
+    for (int64_t k = 1; k < size; k++) largest = choose(x[k] > largest, x[k], largest);
+    for (int64_t k = 0; k < size; k++) {
+        x[k] = decaying(x[k] - largest);
+        sum += x[k];
+    }
+    for (int64_t k = 0; k < size; k++) x[k] /= sum;
+}
+
+static void map(vec *x, int64_t size, int64_t kind, float epsilon) {
+    if (kind == NORMALIZED_ELU) to_normalized_elu(x, size, epsilon);
+    if (kind == SOFTMAX) to_softmax(x, size);
+    for (int64_t k = 0; kind == SIGMOID && k < size; k++) x[k] = sigmoid(x[k]);
+}
+
+/* These four are as in rules.c, whose functions are handed over: each head size has a library of its own. */
+typedef struct {
+    const float *at;
+    int64_t t, b, h;
+} strided;
+
+typedef struct {
+    int64_t T, B, H, V, K, threads;
+    const bool *reset;
+} span;
+
+typedef void delta_rule(
+    const span *, strided q, strided k, strided v, strided beta, const float *W, float *y, float *W_last, float *error
+);
+typedef void delta_rnn_rule(
+    const span *, strided z, strided k, strided v, strided beta, const float *R, const float *y0, float *y,
+    float *R_last, float *error, float *p
+);
+typedef void recurrent_delta_rule(
+    const span *, strided q, strided k, strided v, strided beta, const float *Rq, const float *Rk, const float *Rv,
+    const float *rb, const float *W, const float *y0, float *y, float *W_last, float *g, float *q_used, float *k_used,
+    float *beta_used, float *error
+);
+
+#define PARTS 7   /* most numbers, or vectors of them, that a slow net emits for a head */
+#define WEIGHTS 16 /* of a layer: 12 of the shell in the order of their use, 4 of the memory */
+#define STATES 3
+
+typedef struct {
+    int64_t inputs, d, ff, heads, layers, parts, states;
+    int64_t sizes[PARTS], maps[PARTS], state_sizes[STATES];
+    float eps, epsilon; /* of LayerNorm, of NORMALIZED_ELU */
+    delta_rule *delta;  /* those that the memory has, else NULL */
+    delta_rnn_rule *delta_rnn;
+    recurrent_delta_rule *recurrent_delta;
+} shell;
+
+/* What a learner needs not compute again, all steps of an unroll, each [layers, steps, rows, its size]: the stream
+ * before a layer (and a last layer's share of it, after all), what the slow net emits, and inside the feedforward
+ * sub-layer its input and its hidden numbers; of recurrent_delta also y and what it stores for backward, else NULL.
+ * Step t goes there. */
+typedef struct {
+    float *stream, *emitted, *middle, *hidden, *y, *g, *q_used, *k_used, *beta_used, *error;
+    int64_t steps, t;
+} kept;
+
+/* The memory of some rows: `emitted` [rows, heads, sum of sizes], `before` and `after` the rows' shares of the state. */
+static void remember(
+    const shell *s, const span *rows, const float *emitted, const float *const *slow, const float *const *before,
+    float *const *after, float *y, const kept *k, int64_t at
+) {
+    strided part[PARTS] = {{0}};
+    int64_t width = 0;
+    for (int64_t i = 0; i < s->parts; i++) {
+        part[i] = (strided){emitted + width, 0, 0, 0};
+        width += s->sizes[i];
+    }
+    for (int64_t i = 0; i < s->parts; i++) part[i].b = s->heads * width, part[i].h = width;
+    if (s->recurrent_delta) {
+        float *const g = k ? k->g + at * s->d : 0; /* without it the others are not stored */
+        s->recurrent_delta(
+            rows, part[0], part[1], part[2], part[3], slow[0], slow[1], slow[2], slow[3], before[0], before[1],
+            after[1], after[0], g, k ? k->q_used + at * s->d : 0, k ? k->k_used + at * s->d : 0,
+            k ? k->beta_used + at * s->heads : 0, k ? k->error + at * s->d : 0
+        );
+        memcpy(y, after[1], rows->B * s->d * sizeof(float));
+        if (k) memcpy(k->y + at * s->d, y, rows->B * s->d * sizeof(float));
+    } else if (s->delta_rnn) {
+        s->delta(rows, part[0], part[1], part[2], part[5], before[0], y, after[0], 0);
+        const strided z = {y, 0, s->d, s->d / s->heads};
+        s->delta_rnn(rows, z, part[3], part[4], part[6], before[1], before[2], after[2], after[1], 0, 0);
+        memcpy(y, after[2], rows->B * s->d * sizeof(float));
+    } else {
+        s->delta(rows, part[0], part[1], part[2], part[3], before[0], y, after[0], 0);
+    }
+}
+
+/* One step: x [rows, inputs], y [rows, d], state and next [layers, rows, their size] each. */
+void shell_step(
+    int64_t threads, int64_t rows, const shell *s, const float *x, const bool *reset, const float *const *weights,
+    const float *const *state, float *const *next, float *y, const kept *k
+) {
+    int64_t width = 0;
+    for (int64_t i = 0; i < s->parts; i++) width += s->sizes[i];
+    const int64_t d = s->d, emitted = s->heads * width, widest = emitted > s->ff ? emitted : s->ff;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < rows; row += LANES) {
+        const int64_t some = rows - row < LANES ? rows - row : LANES;
+        const span part = {1, some, s->heads, d / s->heads, d / s->heads, 1, reset + row};
+        vec stream[d], in[s->inputs > d ? s->inputs : d], wide[widest];
+        float by_row[some * widest], read[some * d];
+        gather(in, x + row * s->inputs, some, s->inputs);
+        product(stream, in, (affine){weights[0], weights[1]}, s->inputs, d, false, false);
+        for (int64_t layer = 0; layer < s->layers; layer++) {
+            const float *const *w = weights + 2 + layer * WEIGHTS, *before[STATES];
+            float *after[STATES];
+            for (int64_t i = 0; i < s->states; i++) {
+                const int64_t at = (layer * rows + row) * s->state_sizes[i];
+                before[i] = state[i] + at, after[i] = next[i] + at;
+            }
+            const int64_t at = k ? (layer * k->steps + k->t) * rows + row : 0;
+            if (k) scatter(k->stream + at * d, stream, some, d);
+            normalize(in, stream, (affine){w[0], w[1]}, s->eps, d);
+            product(wide, in, (affine){w[2], w[3]}, d, emitted, false, false);
+            if (k) scatter(k->emitted + at * emitted, wide, some, emitted);
+            vec *numbers = wide;
+            for (int64_t i = 0; i < s->heads * s->parts; i++) {
+                const int64_t size = s->sizes[i % s->parts];
+                map(numbers, size, s->maps[i % s->parts], s->epsilon);
+                numbers += size;
+            }
+            scatter(by_row, wide, some, emitted);
+            remember(s, &part, by_row, w + 12, before, after, read, k, at);
+            gather(in, read, some, d);
+            product(stream, in, (affine){w[4], w[5]}, d, d, true, false);
+            if (k) scatter(k->middle + at * d, stream, some, d);
+            normalize(in, stream, (affine){w[6], w[7]}, s->eps, d);
+            product(wide, in, (affine){w[8], w[9]}, d, s->ff, false, true);
+            if (k) scatter(k->hidden + at * s->ff, wide, some, s->ff);
+            product(stream, wide, (affine){w[10], w[11]}, s->ff, d, true, false);
+        }
+        if (k) scatter(k->stream + ((s->layers * k->steps + k->t) * rows + row) * d, stream, some, d);
+        scatter(y + row * d, stream, some, d);
     }
 }

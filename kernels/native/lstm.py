@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from . import compiling, dense
+from .known import Kept, linear_backward
 
 
 def problem(inputs: tuple[Tensor, ...]) -> str | None:
@@ -40,6 +43,76 @@ def lstm(
         h, c_T = h0.new_empty((*gates.shape[:2], *h0.shape[1:])), c0.new_empty(c0.shape)
         _run(*inputs, reset, h, c_T, None, None)
     return h, h[-1], c_T
+
+
+def step(
+    x: Tensor, weights: Sequence[Tensor], h0: Tensor, c0: Tensor, reset: Tensor, kept: Kept | None = None
+) -> tuple[Tensor, Tensor] | None:
+    """Compute h and c `[B, N]` after one step from x `[B, K]`; None where C cannot take these inputs.
+
+    `weights`: that of the input `[4 N, K]`, that of h `[4 N, N]`, the bias of each `[4 N]`. The step goes
+    into `kept`, made by `new_kept`.
+    """
+    (B, N), K = h0.shape, x.shape[-1]
+    shapes = [(4 * N, K), (4 * N, N), (4 * N,), (4 * N,)]
+    if (
+        not dense.takes(x, weights)
+        or [w.shape for w in weights] != shapes
+        or x.shape != (B, K)
+        or c0.shape != (B, N)
+        or reset.shape != (B,)
+        or B == 0
+        or not (kept is None or kept.has_room(B))
+        or reset.dtype is not torch.bool
+        or not all(part.dtype is torch.float32 and part.is_cpu for part in (h0, c0))
+        or not reset.is_cpu
+    ):
+        return None
+    T, t = 1, 0
+    hs, panels = None, None
+    h, c = h0.new_empty(B, N), c0.new_empty(B, N)
+    if kept is not None:
+        T, t = kept.steps, kept.t
+        all_h, all_c, hs, panels = kept.tensors
+        h, c = all_h[t], all_c[t]
+        kept.t += 1
+    inputs = (part.contiguous() for part in (x, *weights, h0, c0, reset))
+    dense.call("lstm_step", B, 4 * N * (K + N), (B, K, N, T, t), *inputs, h, c, hs, panels)
+    return h, c
+
+
+def new_kept(steps: int, rows: int, weights: Sequence[Tensor]) -> Kept:
+    """Make room for an unroll: h and c after each step, h before it, and what backward needs."""
+    N = weights[1].shape[1]
+    lanes = dense.lanes(rows)
+    panels = torch.empty((rows + lanes - 1) // lanes * lanes, steps, 6, N)
+    return Kept(steps, rows, (*(torch.empty(steps, rows, N) for _ in range(3)), panels), weights)
+
+
+def known_lstm(
+    kept: Kept, x: Tensor, weights: Sequence[Tensor], h0: Tensor, c0: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute h `[T, B, N]`, and h and c after the last step, from x `[T, B, K]`, by steps that were kept."""
+    h, c_T = _Known.apply(kept, reset, x, *weights, h0, c0)
+    return h, h[-1], c_T
+
+
+class _Known(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kept: Kept, reset: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        h, c, *past = kept.tensors
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(reset, *past, *inputs[:-2])
+        return h.detach(), c[-1].detach()
+
+    @staticmethod
+    @once_differentiable
+    @without_autocast
+    def backward(ctx: Any, dy: Tensor | None, dc_T: Tensor | None) -> tuple[Tensor | None, ...]:
+        reset, hs, panels, x, w_x, w_h, b_x, _ = ctx.saved_tensors
+        dgates, dh0, dc0 = _backward(w_h, reset, panels, dy, dc_T)
+        dx, dw_x, db = linear_backward(dgates, x, w_x, b_x)
+        return None, None, dx, dw_x, dgates.flatten(0, 1).mT @ hs.flatten(0, 1), db, db, dh0, dc0
 
 
 def _run(

@@ -271,9 +271,9 @@ INLINE void delta_step(
 }
 
 /* The only step of an unroll, from W to W_last as they lie: transposing both would take longer than the step.
- * y = W q + (k·q) u equals a read after the write of u, which is v without beta. */
+ * y = W q + (k·q) u equals a read after the write of u, which is v without beta (and then there is no error). */
 INLINE void only_step(
-    vec *y, const float *W, float *W_last, bool fresh, const vec *q, const vec *k, const vec *v, const float *beta,
+    vec *y, vec *error, const float *W, float *W_last, bool fresh, const vec *q, const vec *k, const vec *v, const float *beta,
     const span *s
 ) {
     const float match = dot(k, q);
@@ -288,7 +288,7 @@ INLINE void only_step(
             for (int c = 1; c < N; c++) with_k[j] += now[c] * k[c], with_q[j] += now[c] * q[c];
         }
         u[i] = v[i];
-        if (beta) u[i] = *beta * (v[i] - sums(with_k));
+        if (beta) error[i] = v[i] - sums(with_k), u[i] = *beta * error[i];
         y[i] = sums(with_q) + match * u[i];
     }
     for (int64_t j = 0; j < s->V; j++) {
@@ -304,7 +304,7 @@ void delta_forward(
     const span *s, strided q, strided k, strided v, strided beta, const float *W, float *y, float *W_last,
     float *error
 ) {
-    const bool alone = s->T == 1 && !error;
+    const bool alone = s->T == 1;
 #pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
     for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
@@ -320,13 +320,13 @@ void delta_forward(
             load(k_row, of(k, t, b, h), s->K);
             load(v_row, of(v, t, b, h), s->V);
             if (alone) {
-                only_step(y_row, from, to, fresh(s, t, b), q_row, k_row, v_row, of(beta, t, b, h), s);
+                only_step(y_row, error_row, from, to, fresh(s, t, b), q_row, k_row, v_row, of(beta, t, b, h), s);
             } else if (beta.at) {
                 delta_step(y_row, error_row, now, q_row, k_row, v_row, *of(beta, t, b, h), s->K);
-                if (error) store(error + at * s->V, error_row, s->V);
             } else {
                 write_and_contract(y_row, q_row, now, k_row, v_row, s->K);
             }
+            if (error) store(error + at * s->V, error_row, s->V);
             store(y + at * s->V, y_row, s->V);
         }
         if (!alone) store_transposed(to, now, s);
@@ -408,7 +408,7 @@ void delta_rnn_forward(
     const span *s, strided z, strided k, strided v, strided beta, const float *R, const float *y0, float *y,
     float *R_last, float *error, float *p
 ) {
-    const bool alone = s->T == 1 && !error;
+    const bool alone = s->T == 1;
 #pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
     for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
@@ -425,7 +425,7 @@ void delta_rnn_forward(
             load(k_row, of(k, t, b, h), s->K);
             load(v_row, of(v, t, b, h), s->V);
             load(z_row, of(z, t, b, h), s->V);
-            if (alone) only_step(y_row, from, to, fresh(s, t, b), p_row, k_row, v_row, of(beta, t, b, h), s);
+            if (alone) only_step(y_row, error_row, from, to, fresh(s, t, b), p_row, k_row, v_row, of(beta, t, b, h), s);
             else delta_step(y_row, error_row, now, p_row, k_row, v_row, *of(beta, t, b, h), s->K);
             EACH(i) y_row[i] += z_row[i];
             store(y + at * s->V, y_row, s->V);
@@ -547,7 +547,7 @@ void recurrent_delta_forward(
     const float *rb, const float *W, const float *y0, float *y, float *W_last, float *g, float *q_used,
     float *k_used, float *beta_used, float *error
 ) {
-    const bool alone = s->T == 1 && !error;
+    const bool alone = s->T == 1;
 #pragma omp parallel num_threads(s->threads) if (s->threads > 1)
     {
         recurrent R;
@@ -575,7 +575,7 @@ void recurrent_delta_forward(
                 softmax(q_row, s->K);
                 softmax(k_row, s->K);
                 const float strength = sigmoid(*of(beta, t, b, h) + dot(g_row, R.beta));
-                if (alone) only_step(y_row, from, to, fresh(s, t, b), q_row, k_row, v_row, &strength, s);
+                if (alone) only_step(y_row, error_row, from, to, fresh(s, t, b), q_row, k_row, v_row, &strength, s);
                 else delta_step(y_row, error_row, now, q_row, k_row, v_row, strength, s->K);
                 store(y + at * s->V, y_row, s->V);
                 if (g) {

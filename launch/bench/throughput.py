@@ -29,7 +29,7 @@ from ..runs.log import read_rows
 from ..training.local.engine import LocalEngine
 from ..training.local.sources import batches
 from ..training.local.workers import Worker
-from ..training.plan import keeps_trunk, overlaps, settle
+from ..training.plan import keeps, overlaps, settle
 from ..training.run import Run
 
 _WARM_UP = 3
@@ -108,7 +108,7 @@ def _measure(run: Run, engine: LocalEngine, seconds: float) -> Throughput:
     inference = _together(engine, _inference, seconds)
     learning = _together(engine, _learning, seconds)
     acting, backward = inference, learning
-    if keeps_trunk(engine.share, engine.device, engine.agent):
+    if any(keeps(engine.share, engine.device, engine.agent)):
         acting = _together(engine, _acting, seconds)
         backward = _together(engine, _backward, seconds)
     core = _together(engine, _core, seconds / 3)
@@ -182,10 +182,10 @@ def _emulation(one: LocalEngine | Worker, seconds: float) -> float:
 
 
 def _inference(one: LocalEngine | Worker, seconds: float) -> float:
-    """Time one actor's choices alone, on observations that lie ready; trunk features are not kept."""
+    """Time one actor's choices alone, on observations that lie ready; nothing is kept."""
     actor = one.actors[0]
     unroll = actor.collect()
-    act = DirectInference(actor.agent, torch.Generator()).act if unroll.trunk else actor.act
+    act = DirectInference(actor.agent, torch.Generator()).act if unroll.trunk or unroll.kept else actor.act
     state = unroll.state
 
     def work() -> int:
@@ -200,7 +200,7 @@ def _inference(one: LocalEngine | Worker, seconds: float) -> float:
 
 
 def _acting(one: LocalEngine | Worker, seconds: float) -> float:
-    """Time the choices of an actor that keeps trunk features, on observations that lie ready."""
+    """Time the choices of an actor that keeps what it computes, on observations that lie ready."""
     actor = one.actors[0]
     unroll = actor.collect()
     state = unroll.state
@@ -219,13 +219,13 @@ def _acting(one: LocalEngine | Worker, seconds: float) -> float:
 
 def _learning(one: LocalEngine | Worker, seconds: float) -> float:
     """Time the learner alone, on a batch that lies ready."""
-    batch = replace(next(_batches(one)), trunk=())
+    batch = replace(next(_batches(one)), trunk=(), kept=None)
     with _weights_restored(one):
         return _rate(lambda: _learn(one, batch), seconds, one.device)
 
 
 def _backward(one: LocalEngine | Worker, seconds: float) -> float:
-    """Time the learner alone, on batches with trunk features; each is used up, so others are made untimed."""
+    """Time the learner alone, on batches of such actors; each is used up, so others are made untimed."""
     steps, spent = 0, 0.0
     unrolls = _batches(one)
     with _weights_restored(one):

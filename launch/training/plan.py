@@ -11,6 +11,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem
+from ...agents.inference import NOTHING, Keep
 from ...agents.make_executor import make_executor
 from ...cores.registry import read_core_options
 from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env
@@ -133,16 +134,19 @@ def _is_on(asked: str, config: TrainConfig, device: torch.device) -> bool:
     return asked != "off" and not config.deterministic and (asked == "on" or device.type == "cuda")
 
 
-def keeps_trunk(share: TrainConfig, device: torch.device, agent: Agent) -> bool:
-    """Return whether actors keep what the stem's trunk computed, so that the learner need not do it again.
+def keeps(share: TrainConfig, device: torch.device, agent: Agent) -> Keep:
+    """Choose what actors keep of what trunk and core computed: the learner need not compute it again.
 
     The learner must have the weights that acted: it takes turns with actors and learns from whole unrolls.
     `share` is that of one process.
     """
     in_turns = device.type == "cpu" and not overlaps(share, device) and not compiles(share, device)
-    whole = share.num_envs <= share.batch_size
+    # A deterministic run may go on with another engine, whose learner rounds as if nothing had been kept.
+    if not in_turns or share.deterministic or share.num_envs > share.batch_size:
+        return NOTHING
     pays = agent.spec.stem in KEEPING_STEMS and share.num_envs >= KEEPING_PAYS_FROM[agent.autocast_dtype]
-    return in_turns and whole and pays
+    core = share.num_envs == share.batch_size and share.bptt == "full"
+    return Keep(trunk=pays, core=core and agent.core.new_kept(1, 1) is not None)
 
 
 def groups(config: TrainConfig, device: torch.device) -> int:

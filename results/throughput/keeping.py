@@ -16,6 +16,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig
+from deltabeast.agents.inference import Keep
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.launch.processes.machine import prepare_process
 
@@ -57,7 +58,7 @@ def measure(stem, dtype, columns, T):
     agent.autocast_dtype = dtype
     learner = Learner(agent, LearnerConfig(total_steps=10**9))
     actors = {
-        keep: Actor(Images(columns, SHAPES[stem]), agent, SharedWeights(), T, 1, keep_trunk=keep)
+        keep: Actor(Images(columns, SHAPES[stem]), agent, SharedWeights(), T, 1, keep=Keep(trunk=keep))
         for keep in (False, True)
     }
     once = max(seconds(actors[True], learner, 2, True) for _ in range(2))

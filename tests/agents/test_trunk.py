@@ -1,4 +1,4 @@
-"""Trunk features kept by an actor for its learner: the same update as if they were computed anew."""
+"""What an actor keeps of trunk and core for its learner: the same update as if it were computed anew."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from random_batches import CORES
 from torch import Tensor
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig, Unroll, join, split
+from deltabeast.agents.inference import Keep
 from deltabeast.agents.weights import SharedWeights
 
 SHAPES = {"residual": (4, 20, 20), "nature": (4, 36, 36), "small": (3, 5, 5), "mlp": (6,)}
@@ -40,7 +41,7 @@ def play(
     agent = Agent(AgentSpec(SHAPES[stem], 4, core=core, stem=stem))
     agent.autocast_dtype = dtype
     env = PictureEnv((3, T, 1, 50), SHAPES[stem])
-    actor = Actor(env, agent, SharedWeights(), T, seed, keep_trunk=True)
+    actor = Actor(env, agent, SharedWeights(), T, seed, keep=Keep(trunk=True, core=True))
     return actor, Learner(agent, LearnerConfig(total_steps=10_000))
 
 
@@ -51,8 +52,8 @@ def gradients(learner: Learner, unroll: Unroll, bptt: str = "full") -> dict[str,
 
 
 def anew(learner: Learner, unroll: Unroll, bptt: str = "full") -> dict[str, Tensor]:
-    """Return the gradients of a learner that computes the trunk's features itself."""
-    return gradients(copy.deepcopy(learner), replace(unroll, trunk=()), bptt)
+    """Return the gradients of a learner that computes everything itself."""
+    return gradients(copy.deepcopy(learner), replace(unroll, trunk=(), kept=None), bptt)
 
 
 def relative_error(kept: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
@@ -67,6 +68,8 @@ def test_the_update_is_the_same_for_every_core(core: str, bptt: str, seed: int) 
     actor.collect()  # so that the state is not zero
     unroll = actor.collect()
     assert unroll.done.any() and unroll.forced.any() and not unroll.done.all()
+    assert (unroll.kept is None) == (core in ("feedforward", "gated_feedforward"))
+    assert unroll.kept is None or unroll.kept.t == 7
     assert len(unroll.trunk) == 7 and unroll.trunk[0].requires_grad and not unroll.trunk[-1].requires_grad
     expected = anew(learner, unroll, bptt)
     errors = relative_error(gradients(learner, unroll, bptt), expected)
@@ -104,7 +107,7 @@ def test_it_acts_as_an_actor_that_keeps_nothing(seed: int) -> None:
     )
     for _ in range(2):
         kept, plain = actor.collect(), other.collect()
-        assert kept.trunk and not plain.trunk
+        assert kept.trunk and kept.kept and not plain.trunk and not plain.kept
         for x, y in zip(kept.tensors(), plain.tensors(), strict=True):
             torch.testing.assert_close(x, y, rtol=0, atol=0)
             assert not x.requires_grad
@@ -117,6 +120,45 @@ def test_features_of_other_weights_are_refused(seed: int) -> None:
     learner.update(first)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         learner.backward(second)
+
+
+def without_trunk(learner: Learner, unroll: Unroll) -> dict[str, Tensor]:
+    return gradients(learner, replace(unroll, trunk=()))
+
+
+@pytest.mark.parametrize("core", ["lstm", "delta_net", "rdn"])
+def test_a_core_of_other_weights_or_a_changed_one_computes_anew(core: str, seed: int) -> None:
+    actor, learner = play(core=core, seed=seed)
+    first, second, third = (actor.collect() for _ in range(3))
+    other = copy.deepcopy(learner)
+    for parameter in other.agent.core.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    errors = relative_error(without_trunk(other, first), anew(other, first))
+    assert max(errors.values()) < 1e-6, errors
+    learner.update(first)
+    errors = relative_error(without_trunk(learner, second), anew(learner, second))
+    assert max(errors.values()) < 1e-6, errors
+    if core != "lstm":
+        learner.agent.core.layers[0].ff[1].register_forward_hook(lambda module, given, result: 2 * result)
+        errors = relative_error(without_trunk(learner, third), anew(learner, third))
+        assert max(errors.values()) < 1e-6, errors
+
+
+@pytest.mark.parametrize("core", ["lstm", "rdn"])
+def test_steps_beyond_what_there_is_room_for_are_steps_all_the_same(core: str, seed: int) -> None:
+    agent = Agent(AgentSpec((5,), 4, core=core, stem="mlp"))
+    with torch.no_grad():
+        for rows, room in ((3, 1), (2, 0)):  # as there is room for, and too few rows
+            kept = agent.core.new_kept(1, 3)
+            x, done, state = (
+                torch.randn(rows, 257),
+                torch.ones(rows, dtype=torch.bool),
+                agent.initial_state(rows),
+            )
+            for _ in range(2):
+                y, _ = agent.core.keeping_step(x, state, done, kept)
+                torch.testing.assert_close(y, agent.core.step(x, state, done)[0])
+            assert kept.t == room
 
 
 def test_joined_unrolls_keep_their_features_and_cut_ones_do_not(seed: int) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 from fastweight_helpers import assert_near, integer
@@ -115,3 +118,122 @@ def test_a_changed_layer_is_not_passed_over(seed: int) -> None:
         hook.remove()
     core.layers[0].ff[1] = torch.nn.GELU()
     assert not torch.allclose(core.step(x, core.initial_state(3), reset)[0], before)
+
+
+FAST_WEIGHTS = ("linear_transformer", "delta_net", "delta_rnn", "rdn")
+
+
+def made(name: str, **options: object) -> Any:
+    """Make a core whose every weight matters: biases and norms are not at their first values."""
+    core = make_core(name, integer(1, 40), hidden_size=24, num_heads=3, ff_size=7, **options)
+    for parameter in core.parameters():
+        parameter.add_(0.1 * torch.randn_like(parameter))
+    return core
+
+
+def arguments(core: Any, rows: int) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+    state = tuple(torch.randn_like(part) for part in core.initial_state(rows))
+    return torch.randn(rows, core.input_size), state, torch.rand(rows) < 0.3
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16, 17, 40])
+@pytest.mark.parametrize("name", FAST_WEIGHTS)
+def test_a_step_in_one_call_is_the_unroll_in_float64(
+    name: str, rows: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = made(name, num_layers=3)
+    x, state, reset = arguments(core, rows)
+    before = [part.clone() for part in state]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    y, after = core._step_in_c(x, state, reset)
+    assert all(map(torch.equal, state, before))
+    doubles = tuple(part.double() for part in state)
+    want, want_after = core.double().unroll(x.double().unsqueeze(0), doubles, reset.unsqueeze(0))
+    assert_near("y", y, want[0], 1e-5)
+    for got, expected in zip(after, want_after, strict=True):
+        assert_near("state", got, expected, 1e-5)
+        assert got.transpose(0, 1).is_contiguous()  # as the next step needs it
+
+
+@pytest.mark.parametrize("name", FAST_WEIGHTS)
+def test_a_step_in_one_call_keeps_rows_apart(name: str, seed: int) -> None:
+    core = made(name)
+    x, state, reset = arguments(core, 19)
+    want, _ = core._step_in_c(x, state, reset)
+    x[7, 0] = torch.nan
+    got, _ = core._step_in_c(x, state, reset)
+    assert got[7].isnan().all()
+    assert torch.equal(got[torch.arange(19) != 7], want[torch.arange(19) != 7])
+
+
+def test_what_is_not_stepped_in_one_call(seed: int) -> None:
+    core = made("rdn")
+    x, state, reset = arguments(core, 3)
+    assert core._step_in_c(x, state, reset) is not None
+    W, y = state
+    for wrong in (
+        (x[:, 1:] if core.input_size > 1 else x.repeat(1, 2), state, reset),
+        (x.double(), state, reset),
+        (x, (W, y[:, :1]), reset),
+        (x, (W.double(), y), reset),
+        (x, (W.contiguous(), y), reset),
+        (x, state, reset[:2]),
+        (x, state, reset.int()),
+        (x[:0], tuple(part[:0] for part in state), reset[:0]),
+    ):
+        assert core._step_in_c(*wrong) is None
+    with pytest.raises(ValueError, match=r"reset is \[1, 2\]"):
+        core.step(x, state, reset[:2])
+    layer = core.layers[1]
+    for module in (layer, layer.memory, layer.memory.slow_net, layer.ff[1]):
+        hook = module.register_forward_hook(lambda *_: None)
+        assert core._step_in_c(x, state, reset) is None
+        hook.remove()
+    with torch.enable_grad():
+        assert core._step_in_c(x, state, reset) is None
+    for name, module in (
+        ("norm", torch.nn.LayerNorm(24, elementwise_affine=False)),
+        ("norm", torch.nn.LayerNorm(24, eps=0.1)),
+        ("ff", torch.nn.Sequential(torch.nn.Linear(24, 9), torch.nn.ReLU(), torch.nn.Linear(9, 24))),
+        ("memory", make_core("rdn", 5, hidden_size=24, num_heads=2).layers[0].memory),
+        ("memory", made("delta_net", num_layers=1).layers[0].memory),
+        ("out", torch.nn.Linear(24, 25)),
+    ):
+        kept, layer._modules[name] = layer._modules[name], module
+        assert core._step_in_c(x, state, reset) is None, module
+        layer._modules[name] = kept
+    for each in core.layers:
+        each.norm.eps = 0.1  # C has one for both
+    assert core._step_in_c(x, state, reset) is None
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16, 17, 40])
+def test_lstm_step_is_the_unroll_in_float64(rows: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = make_core("lstm", integer(1, 40), hidden_size=integer(1, 40))
+    x, state, reset = arguments(core, rows)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    for taken in (state, tuple(part.repeat(1, 2, 1)[:, 1:] for part in state)):
+        y, after = core.step(x, taken, reset)
+        doubles = tuple(part.double() for part in state)
+        want, want_after = (
+            copy.deepcopy(core).double().unroll(x.double().unsqueeze(0), doubles, reset.unsqueeze(0))
+        )
+        assert_near("y", y, want[0], 1e-5)
+        for got, expected in zip(after, want_after, strict=True):
+            assert_near("state", got, expected, 1e-5)
+    with pytest.raises(ValueError, match=r"reset is \["):
+        core.step(x, state, reset[:0])
+
+
+def test_a_memory_of_another_unroll_is_not_passed_over(seed: int) -> None:
+    core = made("rdn")
+    x, state, reset = arguments(core, 3)
+
+    class Still(type(core.layers[0].memory)):  # type: ignore[misc]
+        def unroll(self, parts: Any, state: Any, reset: Any) -> Any:
+            y, _ = super().unroll(parts, state, reset)
+            return y, state
+
+    core.layers[1].memory.__class__ = Still
+    _, (W, _) = core.step(x, state, reset)
+    assert torch.equal(W[:, 1], state[0][:, 1]) and not torch.equal(W[:, 0], state[0][:, 0])

@@ -25,7 +25,7 @@ from ..plan import (
     agent_spec,
     emulator_threads,
     groups,
-    keeps_trunk,
+    keeps,
     left_out_notes,
     make_env,
     make_learner,
@@ -110,7 +110,7 @@ class LocalEngine(Engine):
             self.config.unroll_length,
             seed=actor_seed(self.config.seed, index),
             deterministic=self.config.deterministic,
-            keep_trunk=keeps_trunk(self.share, self.device, self.agent),
+            keep=keeps(self.share, self.device, self.agent),
         )
 
     def _make_source(self, turn: int) -> Source:

@@ -26,7 +26,7 @@ from ...processes.child import Child, ChildDied, RemoteTraceback
 from ...processes.machine import pin, prepare_process
 from ..engine import ActorError
 from ..flat_parameters import views
-from ..plan import keeps_trunk, make_env, make_learner
+from ..plan import keeps, make_env, make_learner
 from ..randomness import actor_seed
 from .sources import Lockstep
 
@@ -53,7 +53,7 @@ class Worker:
                 self.weights,
                 config.unroll_length,
                 seed=actor_seed(config.seed, index),
-                keep_trunk=keeps_trunk(config, self.device, agent),
+                keep=keeps(config, self.device, agent),
             )
         ]
         self._gradients = gradients

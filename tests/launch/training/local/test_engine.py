@@ -17,6 +17,8 @@ from training_process import (
 )
 
 from deltabeast.agents import Agent, AgentSpec
+from deltabeast.agents.inference import NOTHING
+from deltabeast.kernels.native import compiling
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training import plan
@@ -74,8 +76,31 @@ def test_trunk_features_are_kept_where_the_learner_has_the_same_weights_and_it_p
     agent = Agent(AgentSpec(shape, 4, core="feedforward", stem=stem))
     config = TrainConfig(num_envs=num_envs, **{"batch_size": num_envs, **more})
     agent.autocast_dtype = torch.bfloat16 if config.precision == "bf16" else None
-    assert plan.keeps_trunk(config, torch.device("cpu"), agent) == wanted
-    assert not plan.keeps_trunk(config, torch.device("cuda"), agent)
+    assert plan.keeps(config, torch.device("cpu"), agent).trunk == wanted
+    assert not any(plan.keeps(config, torch.device("cuda"), agent))
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, True),
+        ({"batch_size": 8}, False),  # unrolls are joined
+        ({"batch_size": 2}, False),
+        ({"num_actors": 2}, True),
+        ({"deterministic": True}, False),  # Ray's learner keeps nothing, and the same bits are promised
+        ({"bptt": "per_step"}, False),
+        ({"overlap": "on"}, False),
+        ({"compile": "on"}, False),
+    ],
+)
+def test_what_the_core_computed_is_kept_where_the_learner_has_the_same_weights(
+    more: dict[str, Any], wanted: bool
+) -> None:
+    config = TrainConfig(num_envs=4, **{"batch_size": 4, **more})
+    built = compiling.problem("dense.c", "LANES=8") is None
+    for core, can in (("rdn", built), ("lstm", True), ("feedforward", False)):
+        agent = Agent(AgentSpec((5,), 4, core=core, stem="mlp"))
+        assert plan.keeps(config, torch.device("cpu"), agent) == (False, wanted and can)
 
 
 @pytest.mark.parametrize("more", [(), ("--num-actors", "2"), ("--batch-size", "8"), ("--bptt", "per_step")])
@@ -94,7 +119,7 @@ def test_training_with_kept_features_is_training(
     monkeypatch.setattr(Agent, "trunk_features", counted)
     run(tmp_path / "kept", *arguments)
     assert set(computed) == {4}, "only ever computed step by step"
-    monkeypatch.setattr(plan, "KEEPING_STEMS", ())
+    monkeypatch.setattr("deltabeast.launch.training.local.engine.keeps", lambda *_: NOTHING)
     run(tmp_path / "anew", *arguments)
     assert max(computed) > 4
     kept, anew = ([_learned(row) for row in rows(tmp_path / name)] for name in ("kept", "anew"))

@@ -1,0 +1,223 @@
+"""One step of a whole core of fast weights in one call of `dense.c`: the shell, and the memory in it.
+
+Called piece by piece, an actor's step of few rows takes Python twice as long as it takes C.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import compiling, dense, rules
+from .known import Kept
+
+_MAPS = ("", "normalized_elu", "softmax", "sigmoid")
+_PARTS, _STATES = 7, 3
+_RULES = {
+    "delta": ("delta_forward",),
+    "delta_rnn": ("delta_forward", "delta_rnn_forward"),
+    "recurrent_delta": ("recurrent_delta_forward",),
+}
+
+
+class StepRule(NamedTuple):
+    """A memory as `dense.c` knows it."""
+
+    rule: str
+    """`delta` (state W; without β the sum rule), `delta_rnn` (W, R, y) or `recurrent_delta` (W, y)"""
+    maps: tuple[str, ...]
+    """what becomes of each part that the slow net emits: "", normalized_elu, softmax or sigmoid"""
+    slow: tuple[Tensor, ...] = ()
+    """the slow weights of `recurrent_delta`: Rq, Rk, Rv, rb"""
+
+
+class Shape(NamedTuple):
+    """Sizes of a shell."""
+
+    inputs: int
+    hidden: int
+    ff: int
+    heads: int
+    eps: float
+    """of LayerNorm"""
+    epsilon: float
+    """of normalized_elu"""
+
+
+class _Shell(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("inputs", "d", "ff", "heads", "layers", "parts", "states")),
+        *((name, ctypes.c_int64 * _PARTS) for name in ("sizes", "maps")),
+        ("state_sizes", ctypes.c_int64 * _STATES),
+        *((name, ctypes.c_float) for name in ("eps", "epsilon")),
+        *((name, ctypes.c_void_p) for name in _RULES),
+    ]
+
+
+_SHELL = ("stream", "emitted", "middle", "hidden")
+_INSIDE = ("y", "g", "q_used", "k_used", "beta_used", "error")
+"""the latter of `recurrent_delta` only"""
+
+
+class _Kept(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in (*_SHELL, *_INSIDE)),
+        *((name, ctypes.c_int64) for name in ("steps", "t")),
+    ]
+
+
+class Plan(NamedTuple):
+    """A core as `dense.c` steps it."""
+
+    shape: Shape
+    rule: str
+    maps: tuple[str, ...]
+    layers: int
+    weights: Sequence[Tensor | None]
+    pointers: Any
+    """to the weights"""
+
+
+def plan(shape: Shape, rule: str, maps: tuple[str, ...], weights: Sequence[Tensor | None]) -> Plan | None:
+    """Prepare the steps of a core; None where C cannot make them. A plan is good until a weight is replaced.
+
+    `weights` has those of the input projection and, for each layer, those of the shell and of the memory
+    (None for each of the four that it has not), in the order of `dense.c`.
+    """
+    h, layers = shape.hidden // shape.heads, (len(weights) - 2) // 16
+    widest = max(shape.inputs, shape.hidden, shape.ff, shape.heads * sum(_sizes(rule, maps, h)))
+    shapes = _weight_shapes(shape, rule, maps, layers)
+    for weight, each in zip(weights, shapes, strict=True):
+        if weight is None:
+            continue
+        right = weight.dtype is torch.float32 and weight.is_cpu and weight.is_contiguous()
+        if not right or weight.shape != each:
+            return None
+    if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH or rules._cannot_build(-(-h // rules.LANES)):
+        return None
+    return Plan(shape, rule, maps, layers, weights, _pointers(weights))
+
+
+def new_kept(plan: Plan, steps: int, rows: int) -> Kept:
+    """Make room for what the steps of an unroll compute; until its end its modules must stay as they are."""
+    shape, weights = plan.shape, [weight for weight in plan.weights if weight is not None]
+    h = shape.hidden // shape.heads
+    emitted = shape.heads * sum(_sizes(plan.rule, plan.maps, h))
+    shapes: list[tuple[int, ...]] = [(plan.layers + 1, steps, rows, shape.hidden)]
+    shapes += [(plan.layers, steps, rows, size) for size in (emitted, shape.hidden, shape.ff)]
+    if plan.rule == "recurrent_delta":
+        strengths = (plan.layers, steps, rows, shape.heads)
+        shapes += [strengths if name == "beta_used" else (*strengths, h) for name in _INSIDE]
+    tensors = [weights[0].new_empty(each) for each in shapes]
+    at = dict(zip((*_SHELL, *_INSIDE), compiling.addresses(*tensors), strict=False))
+    return Kept(steps, rows, tuple(tensors), weights, (plan, _Kept(**at, steps=steps)))
+
+
+def step(
+    plan: Plan, x: Tensor, state: tuple[Tensor, ...], reset: Tensor, kept: Kept | None = None
+) -> tuple[Tensor, tuple[Tensor, ...]] | None:
+    """Compute `y [B, hidden]` and the next state; None where C cannot take these inputs.
+
+    x `[B, inputs]`, state `[B, layers, ...]` with layers first in memory, reset `[B]`. The step goes into
+    `kept`, made by `new_kept`.
+    """
+    shape, rule, maps, layers, _, weights = plan
+    B = len(x)
+    parts = tuple(
+        (layers, B, *rest) for rest in _state_shapes(rule, shape.heads, shape.hidden // shape.heads)
+    )
+    before = [part.transpose(0, 1) for part in state]
+    if (
+        not dense.takes(x)
+        or x.shape != (B, shape.inputs)
+        or B == 0
+        or not (kept is None or kept.has_room(B))
+        or reset.shape != (B,)
+        or reset.dtype is not torch.bool
+        or not (reset.is_cpu and reset.is_contiguous() and x.is_contiguous())
+        or tuple(part.shape for part in before) != parts
+        or not all(part.dtype is torch.float32 and part.is_cpu and part.is_contiguous() for part in before)
+    ):
+        return None
+    width = dense.lanes(B)
+    function, shell = _function(shape, rule, maps, layers, width)
+    after, y = [x.new_empty(part) for part in parts], x.new_empty(B, shape.hidden)
+    work = B * (shape.inputs * shape.hidden + layers * shape.hidden * (shape.ff + shape.hidden) * 2)
+    threads = min(torch.get_num_threads(), -(-B // width)) if work > 1 << 20 else 1
+    place = None
+    if kept is not None:
+        _, place = kept.prepared
+        place.t = kept.t
+        kept.t += 1
+        kept.after = after
+    states = _pointers(before), _pointers(after)
+    function(threads, B, shell, x.data_ptr(), reset.data_ptr(), weights, *states, y.data_ptr(), place)
+    return y, tuple(part.transpose(0, 1) for part in after)
+
+
+def _pointers(tensors: Sequence[Tensor | None]) -> Any:
+    return (ctypes.c_void_p * len(tensors))(*compiling.addresses(*tensors))
+
+
+@functools.cache
+def _weight_shapes(shape: Shape, rule: str, maps: tuple[str, ...], layers: int) -> list[tuple[int, ...]]:
+    _, d, ff, heads, *_ = shape
+    h = d // heads
+    emitted = heads * sum(_sizes(rule, maps, h))
+    layer = [(d,), (d,), (emitted, d), (emitted,), (d, d), (d,), (d,), (d,), (ff, d), (ff,), (d, ff), (d,)]
+    return [(d, shape.inputs), (d,), *(layer + [(heads, h, h)] * 3 + [(heads, h)]) * layers]
+
+
+@functools.cache
+def _state_shapes(rule: str, heads: int, h: int) -> tuple[tuple[int, ...], ...]:
+    W, y = (heads, h, h), (heads, h)
+    return {"delta": (W,), "delta_rnn": (W, W, y), "recurrent_delta": (W, y)}[rule]
+
+
+@functools.cache
+def _sizes(rule: str, maps: tuple[str, ...], h: int) -> tuple[int, ...]:
+    """How many numbers each part has: vectors first, then the strengths."""
+    strengths = len(maps) - {"delta": 3, "delta_rnn": 5, "recurrent_delta": 3}[rule]
+    return (h,) * (len(maps) - strengths) + (1,) * strengths
+
+
+@functools.cache
+def _function(shape: Shape, rule: str, maps: tuple[str, ...], layers: int, width: int) -> tuple[Any, Any]:
+    h = shape.hidden // shape.heads
+    sizes = _sizes(rule, maps, h)
+    states = [torch.Size(part).numel() for part in _state_shapes(rule, shape.heads, h)]
+    blocks = compiling.library("rules.c", f"N={-(-h // rules.LANES)}")
+    entries = [ctypes.cast(getattr(blocks, f"{name}_forward"), ctypes.c_void_p).value for name in _RULES]
+    known = [
+        at if f"{name}_forward" in _RULES[rule] else None for name, at in zip(_RULES, entries, strict=True)
+    ]
+    shell = _Shell(
+        shape.inputs,
+        shape.hidden,
+        shape.ff,
+        shape.heads,
+        layers,
+        len(maps),
+        len(states),
+        (ctypes.c_int64 * _PARTS)(*sizes),
+        (ctypes.c_int64 * _PARTS)(*map(_MAPS.index, maps)),
+        (ctypes.c_int64 * _STATES)(*states),
+        shape.eps,
+        shape.epsilon,
+        *known,
+    )
+    function = compiling.library("dense.c", f"LANES={width}").shell_step
+    function.argtypes = [
+        ctypes.c_int64,
+        ctypes.c_int64,
+        ctypes.POINTER(_Shell),
+        *[ctypes.c_void_p] * 6,
+        ctypes.POINTER(_Kept),
+    ]
+    function.restype = None
+    return function, shell
