@@ -13,8 +13,8 @@ from ..shapes import widest
 from . import compiling
 from .compiling import addresses
 
-LANES = 16
-"""Numbers per block of a row, as in `rules.c`."""
+BLOCK = 16
+"""Rows are as long as a multiple of this: `SIXTEENS` in `rules.c`."""
 MAX_SIZE = 128
 """Most rows or columns of fast weights: a few such matrices fit a processor's first two caches."""
 
@@ -27,8 +27,8 @@ def problem(inputs: tuple[Tensor, ...]) -> str | None:
     if x.dtype is not torch.float32:
         return f"the C kernels compute in float32, not {x.dtype}"
     size = widest(inputs)
-    for blocks in range(1, MAX_SIZE // LANES + 1):
-        if size <= LANES * blocks:  # no division: `torch.compile` may not know its result as a number
+    for blocks in range(1, MAX_SIZE // BLOCK + 1):
+        if size <= BLOCK * blocks:  # no division: `torch.compile` may not know its result as a number
             return _cannot_build(blocks)
     return f"the C kernels take heads up to {MAX_SIZE} wide, not {size}"
 
@@ -135,7 +135,7 @@ def recurrent_delta_backward(
 
 def _new_past(W: Tensor, steps: int) -> Tensor:
     """Allocate, for each thread, room for one head's fast weights before every step."""
-    size = LANES * ((max(W.shape[2:]) + LANES - 1) // LANES)
+    size = BLOCK * ((max(W.shape[2:]) + BLOCK - 1) // BLOCK)
     return W.new_empty(_threads(W, steps), steps, size, size)
 
 
@@ -152,13 +152,13 @@ def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
     (B, H, V, K), steps = W.shape, reset.shape[0]
     span = _Span(steps, B, H, V, K, _threads(W, steps), reset.data_ptr())
     strided = sum(type(argument) is _Strided for argument in arguments[:4])
-    _function(name, (max(V, K) + LANES - 1) // LANES, strided, len(arguments))(span, *arguments)
+    _function(name, (max(V, K) + BLOCK - 1) // BLOCK, strided, len(arguments))(span, *arguments)
 
 
 @functools.cache
 def _function(name: str, blocks: int, strided: int, arguments: int) -> Any:
     """`strided` arguments come first, addresses follow."""
-    function = getattr(compiling.library("rules.c", f"SIXTEENS={blocks}"), name)
+    function = getattr(library(blocks), name)
     addresses = [ctypes.c_void_p] * (arguments - strided)
     function.argtypes = [ctypes.POINTER(_Span), *[_Strided] * strided, *addresses]
     function.restype = None
@@ -168,3 +168,8 @@ def _function(name: str, blocks: int, strided: int, arguments: int) -> Any:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _cannot_build(blocks: int) -> str | None:
     return compiling.problem("rules.c", f"SIXTEENS={blocks}")
+
+
+def library(blocks: int) -> ctypes.CDLL:
+    """Load the functions for heads of so many blocks. Raises CannotBuildError."""
+    return compiling.library("rules.c", f"SIXTEENS={blocks}")

@@ -98,7 +98,7 @@ def plan(shape: Shape, rule: str, maps: tuple[str, ...], weights: Sequence[Tenso
         right = weight.dtype is torch.float32 and weight.is_cpu and weight.is_contiguous()
         if not right or weight.shape != each:
             return None
-    if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH or rules._cannot_build(-(-h // rules.LANES)):
+    if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH or rules._cannot_build(-(-h // rules.BLOCK)):
         return None
     return Plan(shape, rule, maps, layers, weights, _pointers(weights))
 
@@ -191,7 +191,7 @@ def _function(shape: Shape, rule: str, maps: tuple[str, ...], layers: int, width
     h = shape.hidden // shape.heads
     sizes = _sizes(rule, maps, h)
     states = [torch.Size(part).numel() for part in _state_shapes(rule, shape.heads, h)]
-    blocks = compiling.library("rules.c", f"N={-(-h // rules.LANES)}")
+    blocks = rules.library(-(-h // rules.BLOCK))
     entries = [ctypes.cast(getattr(blocks, f"{name}_forward"), ctypes.c_void_p).value for name in _RULES]
     known = [
         at if f"{name}_forward" in _RULES[rule] else None for name, at in zip(_RULES, entries, strict=True)
