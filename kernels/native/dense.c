@@ -13,9 +13,9 @@
 #define INLINE static inline __attribute__((always_inline))
 #define TILE 8 /* outputs that are summed in registers at a time */
 #ifdef __AVX512F__
-const int64_t widest = 16; /* rows that a register holds */
+const int64_t register_rows = 16; /* as many as fit a register */
 #else
-const int64_t widest = 8;
+const int64_t register_rows = 8;
 #endif
 
 typedef float vec __attribute__((vector_size(4 * LANES), may_alias));

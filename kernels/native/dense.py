@@ -87,12 +87,12 @@ def _rows(name: str, x: Tensor, size: int) -> Tensor:
 def lanes(rows: int) -> int:
     """Return how many rows C computes at a time: as many as a register holds, or 8 if the last 16 would be
     half empty. Vectors wider than registers would be taken apart, number by number."""
-    return 8 if (rows - 1) % 16 < 8 else _widest()
+    return 8 if (rows - 1) % 16 < 8 else _register_rows()
 
 
 @functools.cache
-def _widest() -> int:
-    return int(ctypes.c_int64.in_dll(compiling.library("dense.c", "LANES=8"), "widest").value)
+def _register_rows() -> int:
+    return int(ctypes.c_int64.in_dll(compiling.library("dense.c", "LANES=8"), "register_rows").value)
 
 
 def call(name: str, rows: int, work: int, numbers: tuple[int | float, ...], *tensors: Tensor | None) -> None:

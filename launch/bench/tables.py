@@ -47,8 +47,8 @@ def throughput_table(results: Sequence[Throughput]) -> Table:
         for name in ("emulation", "inference", "learning"):
             table.add_row(f"{name} alone", f"{getattr(result, name):,.0f}")
         if result.bound != result.bound_apart:
-            table.add_row("inference, trunk kept", f"{result.acting:,.0f}")
-            table.add_row("learning, trunk known", f"{result.backward:,.0f}")
+            table.add_row("inference, kept for the learner", f"{result.acting:,.0f}")
+            table.add_row("learning from what was kept", f"{result.backward:,.0f}")
             table.add_row("bound if nothing is kept", f"{result.bound_apart:,.0f}")
         table.add_row("bound", f"{result.bound:,.0f}")
         table.add_row(Text("training", style="bold"), Text(f"{result.trained:,.0f}", style="bold"))
