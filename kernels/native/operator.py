@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ..pytorch.stepwise import wants_gradient
 from . import compiling
@@ -61,5 +62,6 @@ def _function(in_c: Callable[..., Any], save: Save, backward: Differentiate) -> 
         save(ctx, inputs, output)
         return output
 
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    # Twice would be wrong in silence: C leaves no graph behind.
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(once_differentiable(backward))}
     return type("Operator", (torch.autograd.Function,), methods)

@@ -179,6 +179,14 @@ def test_what_c_would_read_past() -> None:
         winograd.residual_block(x, weight, bias, torch.zeros(32, 32, 3, 3), bias)
 
 
+def test_second_derivatives_are_refused(seed: int) -> None:
+    x, (weight, bias) = torch.randn(2, 16, 5, 4, requires_grad=True), layer(16, 16)
+    y = winograd.conv3x3(x, weight, bias).square().sum()
+    (gradient,) = torch.autograd.grad(y, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="twice"):
+        gradient.sum().backward()
+
+
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 def test_operators(seed: int) -> None:
     x = torch.randn(2, 16, 5, 4).to(memory_format=torch.channels_last).requires_grad_()
