@@ -13,6 +13,7 @@ from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from . import compiling, dense
 from .known import Kept, linear_backward
+from .operator import Operator
 
 
 def problem(inputs: tuple[Tensor, ...]) -> str | None:
@@ -37,11 +38,7 @@ def lstm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equals `reference.lstm` to rounding."""
     inputs = (gates, weight, h0, c0)
-    if wants_gradient(*inputs) or compiling.is_watched():
-        h, c_T, *_ = _forward(*inputs, reset, wants_gradient(*inputs))
-    else:
-        h, c_T = h0.new_empty((*gates.shape[:2], *h0.shape[1:])), c0.new_empty(c0.shape)
-        _run(*inputs, reset, h, c_T, None, None)
+    h, c_T, *_ = _forward(*inputs, reset, wants_gradient(*inputs))
     return h, h[-1], c_T
 
 
@@ -84,9 +81,14 @@ def step(
 def new_kept(steps: int, rows: int, weights: Sequence[Tensor]) -> Kept:
     """Make room for an unroll: h and c after each step, h before it, and what backward needs."""
     N = weights[1].shape[1]
-    lanes = dense.lanes(rows)
-    panels = torch.empty((rows + lanes - 1) // lanes * lanes, steps, 6, N)
+    panels = torch.empty(_panels(steps, rows, N))
     return Kept(steps, rows, (*(torch.empty(steps, rows, N) for _ in range(3)), panels), weights)
+
+
+def _panels(T: int, B: int, N: int) -> tuple[int, ...]:
+    """Return the shape of what backward needs besides h before each step."""
+    lanes = dense.lanes(B)
+    return (B + lanes - 1) // lanes * lanes, T, 6, N
 
 
 def known_lstm(
@@ -115,38 +117,26 @@ class _Known(torch.autograd.Function):
         return None, None, dx, dw_x, dgates.flatten(0, 1).mT @ hs.flatten(0, 1), db, db, dh0, dc0
 
 
-def _run(
-    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, *outputs: Tensor | None
-) -> None:
-    """Fill outputs: h, c after the last step and, unless None, what backward needs."""
-    inputs = (x.contiguous() for x in (gates, weight, h0, c0, reset))
-    T, (B, N) = len(gates), h0.shape
-    dense.call("lstm_forward", B, 4 * N * N * T, (T, B, N), *inputs, *outputs)
-
-
-@torch.library.custom_op("deltabeast::native_lstm_forward", mutates_args=())
-def _forward(
+def _forward_in_c(
     gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return h, c after the last step and, empty unless `keep`, the earlier h and what backward needs."""
     outputs = _forward_fake(gates, weight, h0, c0, reset, keep)
-    _run(gates, weight, h0, c0, reset, *outputs)
+    inputs = (x.contiguous() for x in (gates, weight, h0, c0, reset))
+    T, (B, N) = len(gates), h0.shape
+    dense.call("lstm_forward", B, 4 * N * N * T, (T, B, N), *inputs, *outputs)
     return outputs
 
 
-@_forward.register_fake
 def _forward_fake(
     gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     T, (B, N) = len(gates), h0.shape
-    lanes = dense.lanes(B)
-    rows = (B + lanes - 1) // lanes * lanes
-    hs, kept = h0.new_empty((T, B, N) if keep else 0), h0.new_empty((rows, T, 6, N) if keep else 0)
+    hs, kept = (h0.new_empty(shape if keep else 0) for shape in ((T, B, N), _panels(T, B, N)))
     return h0.new_empty(T, B, N), c0.new_empty(B, N), hs, kept
 
 
-@torch.library.custom_op("deltabeast::native_lstm_backward", mutates_args=())
-def _backward(
+def _backward_in_c(
     weight: Tensor, reset: Tensor, kept: Tensor, dy: Tensor | None, dc_T: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return gradients of gates, h0 and c0."""
@@ -159,7 +149,6 @@ def _backward(
     return grads
 
 
-@_backward.register_fake
 def _backward_fake(
     weight: Tensor, reset: Tensor, kept: Tensor, dy: Tensor | None, dc_T: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -183,4 +172,5 @@ def _differentiate(
     return dgates, dgates.flatten(0, 1).mT @ hs.flatten(0, 1), dh0, dc0, None, None
 
 
-_forward.register_autograd(_differentiate, setup_context=_save)
+_backward = Operator("native_lstm_backward", _backward_in_c, _backward_fake)
+_forward = Operator("native_lstm_forward", _forward_in_c, _forward_fake, _save, _differentiate)
