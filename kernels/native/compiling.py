@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,14 +65,29 @@ def is_watched() -> bool:
     return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
 
 
+def call(
+    source: str, define: str, name: str, numbers: tuple[int | float, ...], *tensors: Tensor | None
+) -> None:
+    """Call a function of `library(source, define)` that takes numbers, int64_t or float, then pointers."""
+    _function(source, define, name, tuple(map(type, numbers)), len(tensors))(*numbers, *addresses(*tensors))
+
+
 def addresses(*xs: Tensor | None) -> list[int | None]:
     """Make arguments for a function with `argtypes`; None, which is NULL, for an empty tensor, too."""
     return [x.data_ptr() if x is not None and x.numel() else None for x in xs]
 
 
-def pointers(*xs: Tensor | None) -> list[ctypes.c_void_p]:
-    """Make arguments for a library's function: NULL for None or an empty tensor."""
-    return [ctypes.c_void_p(x.data_ptr() if x is not None and x.numel() else None) for x in xs]
+@functools.cache
+def _function(source: str, define: str, name: str, numbers: tuple[type, ...], tensors: int) -> Any:
+    kinds = [ctypes.c_float if kind is float else ctypes.c_int64 for kind in numbers]
+    return typed(library(source, define), name, *kinds, *[ctypes.c_void_p] * tensors)
+
+
+def typed(made: ctypes.CDLL, name: str, *argtypes: Any) -> Any:
+    """Return a library's function of such arguments, which returns nothing."""
+    function = getattr(made, name)
+    function.argtypes, function.restype = argtypes, None
+    return function
 
 
 def _build(source: str, define: str, threads: bool) -> Path:
@@ -81,10 +97,11 @@ def _build(source: str, define: str, threads: bool) -> Path:
     threads, or fails if that is not the compiler's own. Two runtimes would compete for the cores.
     """
     path = Path(__file__).with_name(source)
+    texts = [path.read_bytes(), *(header.read_bytes() for header in sorted(path.parent.glob("*.h")))]
     compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
     flags = [f"-D{define}", *FLAGS, *(["-fopenmp"] if threads else [])]
     command = " ".join([*compiler, *flags])
-    name = f"{path.stem}-{_digest(path.read_bytes(), command.encode(), _processor().encode())}"
+    name = f"{path.stem}-{_digest(*texts, command.encode(), _processor().encode())}"
     folder = _cache()
     try:
         _make_private(folder)

@@ -10,47 +10,16 @@
 #include <stdint.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
-#define TILE 8 /* outputs that are summed in registers at a time */
-#ifdef __AVX512F__
-const int64_t register_rows = 16; /* as many as fit a register */
-#else
-const int64_t register_rows = 8;
-#endif
+#include "heads.h"
+#include "vectors.h"
 
-typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
-typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ints __attribute__((vector_size(4 * LANES), may_alias));
+#define TILE 8 /* outputs that are summed in registers at a time */
+
+const int64_t register_rows = REGISTER;
 
 typedef struct {
     const float *weight, *bias;
 } affine; /* of a LayerNorm, or of a product, whose bias may be NULL */
-
-#if LANES == 16
-#define ROUNDS 4
-#define INDICES(i) i, 16 + i, 1 + i, 17 + i, 2 + i, 18 + i, 3 + i, 19 + i, \
-    4 + i, 20 + i, 5 + i, 21 + i, 6 + i, 22 + i, 7 + i, 23 + i
-#else
-#define ROUNDS 3
-#define INDICES(i) i, 8 + i, 1 + i, 9 + i, 2 + i, 10 + i, 3 + i, 11 + i
-#endif
-#ifdef __clang__
-#define INTERLEAVE(a, b, from) __builtin_shufflevector(a, b, INDICES(from))
-#else
-#define INTERLEAVE(a, b, from) __builtin_shuffle(a, b, (ints){INDICES(from)})
-#endif
-
-/* Transpose LANES vectors. Each round joins halves of pairs twice as far apart. */
-INLINE void transpose(vec *a) {
-    for (int round = 0; round < ROUNDS; round++) {
-        vec b[LANES];
-        for (int j = 0; j < LANES / 2; j++) {
-            b[2 * j] = INTERLEAVE(a[j], a[j + LANES / 2], 0);
-            b[2 * j + 1] = INTERLEAVE(a[j], a[j + LANES / 2], LANES / 2);
-        }
-        memcpy(a, b, sizeof b);
-    }
-}
 
 /* panel[k][row] = x[row][k]: up to LANES rows of `size` numbers, `stride` apart */
 INLINE void gather_strided(vec *panel, const float *x, int64_t rows, int64_t size, int64_t stride) {
@@ -62,7 +31,7 @@ INLINE void gather_strided(vec *panel, const float *x, int64_t rows, int64_t siz
             if (j < rows && width == LANES) a[j] = *(const loose *)(x + j * stride + k);
             else if (j < rows) memcpy(a + j, x + j * stride + k, width * sizeof(float));
         }
-        transpose(a);
+        transpose_lanes(a);
         memcpy(panel + k, a, width * sizeof(vec));
     }
 }
@@ -77,32 +46,12 @@ static void scatter(float *x, const vec *panel, int64_t rows, int64_t size) {
         vec a[LANES];
         memset(a, 0, sizeof a);
         memcpy(a, panel + k, width * sizeof(vec));
-        transpose(a);
+        transpose_lanes(a);
         for (int64_t j = 0; j < rows; j++) {
             if (width == LANES) *(loose *)(x + j * size + k) = a[j];
             else memcpy(x + j * size + k, a + j, width * sizeof(float));
         }
     }
-}
-
-/* a where the mask is set, else b */
-INLINE vec choose(ints mask, vec a, vec b) { return (vec)((mask & (ints)a) | (~mask & (ints)b)); }
-
-/* exp(-|x|); 0 below -87; nan stays nan. Cephes' polynomial: 2 units in the last place. */
-INLINE vec decaying(vec x) {
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to whole numbers */
-    x = (vec)((ints)x | INT32_MIN);
-    vec whole = (x * 1.44269504f + shift) - shift;
-    whole = choose(whole < -126.0f, (vec){0} - 126.0f, whole);
-    vec r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
-    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    ints power = (__builtin_convertvector(whole, ints) + 127) << 23;
-    return choose(x < -87.0f, (vec){0}, p * (vec)power);
 }
 
 INLINE vec rectified(vec x) {
@@ -195,7 +144,7 @@ void residual_feedforward(
 static void to_normalized_elu(vec *x, int64_t size, float epsilon) {
     vec sum = {0};
     for (int64_t k = 0; k < size; k++) {
-        x[k] = choose(x[k] > 0.0f, x[k] + 1.0f, decaying(x[k]));
+        x[k] = choose(x[k] > 0.0f, x[k] + 1.0f, exponential(negative(x[k])));
         sum += x[k];
     }
     sum += epsilon;
@@ -219,13 +168,8 @@ void normalized_elu(
 /* ---- the LSTM ---- */
 
 INLINE vec sigmoid(vec x) {
-    vec e = decaying(x);
+    vec e = exponential(negative(x));
     return choose(x < 0.0f, e, (vec){0} + 1.0f) / (1.0f + e);
-}
-
-INLINE vec tanh_of(vec x) {
-    vec e = decaying(2.0f * x);
-    return (vec)((ints)((1.0f - e) / (1.0f + e)) | ((ints)x & INT32_MIN));
 }
 
 /* all bits set in the lanes of rows that go on at step t, where `reset` [T, B] is false */
@@ -345,7 +289,7 @@ static void to_softmax(vec *x, int64_t size) {
     vec largest = x[0], sum = {0};
     for (int64_t k = 1; k < size; k++) largest = choose(x[k] > largest, x[k], largest);
     for (int64_t k = 0; k < size; k++) {
-        x[k] = decaying(x[k] - largest);
+        x[k] = exponential(x[k] - largest);
         sum += x[k];
     }
     for (int64_t k = 0; k < size; k++) x[k] /= sum;
@@ -356,30 +300,6 @@ static void map(vec *x, int64_t size, int64_t kind, float epsilon) {
     if (kind == SOFTMAX) to_softmax(x, size);
     for (int64_t k = 0; kind == SIGMOID && k < size; k++) x[k] = sigmoid(x[k]);
 }
-
-/* These four are as in rules.c, whose functions are handed over: each head size has a library of its own. */
-typedef struct {
-    const float *at;
-    int64_t t, b, h;
-} strided;
-
-typedef struct {
-    int64_t T, B, H, V, K, threads;
-    const bool *reset;
-} span;
-
-typedef void delta_rule(
-    const span *, strided q, strided k, strided v, strided beta, const float *W, float *y, float *W_last, float *error
-);
-typedef void delta_rnn_rule(
-    const span *, strided z, strided k, strided v, strided beta, const float *R, const float *y0, float *y,
-    float *R_last, float *error, float *p
-);
-typedef void recurrent_delta_rule(
-    const span *, strided q, strided k, strided v, strided beta, const float *Rq, const float *Rk, const float *Rv,
-    const float *rb, const float *W, const float *y0, float *y, float *W_last, float *g, float *q_used, float *k_used,
-    float *beta_used, float *error
-);
 
 #define PARTS 7   /* most numbers, or vectors of them, that a slow net emits for a head */
 #define WEIGHTS 16 /* of a layer: 12 of the shell in the order of their use, 4 of the memory */

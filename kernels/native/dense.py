@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,15 +98,4 @@ def call(name: str, rows: int, work: int, numbers: tuple[int | float, ...], *ten
     """Call a function of `dense.c` for rows of a batch that take `work` multiplications each."""
     width = lanes(rows)
     threads = min(torch.get_num_threads(), -(-rows // width)) if rows * work > 1 << 20 else 1
-    function = _function(name, width, isinstance(numbers[-1], float), len(numbers), len(tensors))
-    function(threads, *numbers, *compiling.addresses(*tensors))
-
-
-@functools.cache
-def _function(name: str, width: int, fraction: bool, numbers: int, tensors: int) -> Any:
-    """`fraction`: the last number is none of the whole ones."""
-    function = getattr(compiling.library("dense.c", f"LANES={width}"), name)
-    last = ctypes.c_float if fraction else ctypes.c_int64
-    function.argtypes = [*[ctypes.c_int64] * numbers, last, *[ctypes.c_void_p] * tensors]
-    function.restype = None
-    return function
+    compiling.call("dense.c", f"LANES={width}", name, (threads, *numbers), *tensors)

@@ -6,7 +6,6 @@ with gradients; elsewhere, or without a compiler, PyTorch's functions do the sam
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
@@ -114,8 +113,7 @@ def _sizes(x: Tensor) -> tuple[int, ...]:
 
 
 def _call(dtype: torch.dtype, name: str, sizes: tuple[int, ...], largest: Tensor, *xs: Tensor) -> None:
-    integers = [ctypes.c_int64(size) for size in (*sizes, _threads(largest))]
-    getattr(compiling.library("images.c", _DTYPES[dtype]), name)(*integers, *compiling.pointers(*xs))
+    compiling.call("images.c", _DTYPES[dtype], name, (*sizes, _threads(largest)), *xs)
 
 
 def _threads(largest: Tensor) -> int:

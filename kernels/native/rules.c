@@ -13,23 +13,12 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __AVX512F__
-#define LANES 16
-#define ROUNDS 4
-#define INDICES(i) i, 16 + i, 1 + i, 17 + i, 2 + i, 18 + i, 3 + i, 19 + i, \
-    4 + i, 20 + i, 5 + i, 21 + i, 6 + i, 22 + i, 7 + i, 23 + i
-#else /* vectors larger than registers would be taken apart, number by number */
-#define LANES 8
-#define ROUNDS 3
-#define INDICES(i) i, 8 + i, 1 + i, 9 + i, 2 + i, 10 + i, 3 + i, 11 + i
-#endif
+#include "heads.h"
+#include "vectors.h"
+
 #define N (SIXTEENS * 16 / LANES)
-#define INLINE static inline __attribute__((always_inline))
 #define EACH(i) for (int i = 0; i < N; i++)
 
-typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
-typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ints __attribute__((vector_size(4 * LANES), may_alias));
 typedef float half __attribute__((vector_size(32), may_alias));
 typedef float quarter __attribute__((vector_size(16), may_alias));
 typedef vec row[N];
@@ -72,33 +61,6 @@ INLINE float dot(const vec *x, const vec *y) {
     vec products = x[0] * y[0];
     for (int i = 1; i < N; i++) products += x[i] * y[i];
     return sum_lanes(products);
-}
-
-/* a where the mask is set, else b */
-INLINE vec choose(ints mask, vec a, vec b) { return (vec)((mask & (ints)a) | (~mask & (ints)b)); }
-
-/* exp(x) for x <= 0; 0 below -87; nan stays nan. Cephes' polynomial: 2 units in the last place. */
-INLINE vec exponential(vec x) {
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to whole numbers */
-    vec whole = (x * 1.44269504f + shift) - shift;
-    whole = choose(whole < -126.0f, (vec){0} - 126.0f, whole);
-    vec r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
-    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    ints power = (__builtin_convertvector(whole, ints) + 127) << 23;
-    return choose(x < -87.0f, (vec){0}, p * (vec)power);
-}
-
-INLINE void tanh_of(vec *y, const vec *x) {
-    EACH(i) {
-        ints sign = (ints)x[i] & INT32_MIN;
-        vec e = exponential(-2.0f * (vec)((ints)x[i] & INT32_MAX)); /* at most 1: no overflow */
-        y[i] = (vec)((ints)((1.0f - e) / (1.0f + e)) | sign);
-    }
 }
 
 INLINE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
@@ -187,23 +149,11 @@ INLINE void store_matrix(float *x, const vec *M, int64_t rows, int64_t size) {
     for (int64_t j = 0; j < rows; j++) store(x + j * size, M + j * N, size);
 }
 
-#ifdef __clang__
-#define INTERLEAVE(a, b, from) __builtin_shufflevector(a, b, INDICES(from))
-#else
-#define INTERLEAVE(a, b, from) __builtin_shuffle(a, b, (ints){INDICES(from)})
-#endif
-
-/* The transpose of LANES rows, N blocks apart. Each round joins halves of pairs of rows twice as far apart. */
+/* the transpose of LANES rows, N blocks apart */
 INLINE void transpose_block(vec *to, const vec *from) {
-    vec a[LANES], b[LANES];
+    vec a[LANES];
     for (int j = 0; j < LANES; j++) a[j] = from[j * N];
-    for (int round = 0; round < ROUNDS; round++) {
-        for (int j = 0; j < LANES / 2; j++) {
-            b[2 * j] = INTERLEAVE(a[j], a[j + LANES / 2], 0);
-            b[2 * j + 1] = INTERLEAVE(a[j], a[j + LANES / 2], LANES / 2);
-        }
-        memcpy(a, b, sizeof a);
-    }
+    transpose_lanes(a);
     for (int j = 0; j < LANES; j++) to[j * N] = a[j];
 }
 
@@ -218,19 +168,11 @@ INLINE vec sums(vec *a) {
     return a[0];
 }
 
-/* ---- the rules ----
- * q, k, v and the like are [T, B, H, size] with strides in numbers, the last dimension dense; all else is dense.
- * Heads are shared among threads, in the order of h: those with the same slow weights follow each other. */
+/* ---- the rules ---- */
 
-typedef struct {
-    const float *at;
-    int64_t t, b, h;
-} strided;
-
-typedef struct {
-    int64_t T, B, H, V, K, threads;
-    const bool *reset;
-} span;
+delta_rule delta_forward;
+delta_rnn_rule delta_rnn_forward;
+recurrent_delta_rule recurrent_delta_forward;
 
 #ifdef _OPENMP
 extern int omp_get_thread_num(void);
@@ -565,7 +507,7 @@ void recurrent_delta_forward(
             for (int64_t t = 0; t < s->T; t++) {
                 const int64_t at = flat(s, t, b, h);
                 if (fresh(s, t, b)) clear(now), zero(y_row);
-                tanh_of(g_row, y_row);
+                EACH(i) g_row[i] = tanh_of(y_row[i]);
                 load(q_row, of(q, t, b, h), s->K);
                 load(k_row, of(k, t, b, h), s->K);
                 load(v_row, of(v, t, b, h), s->V);

@@ -158,11 +158,8 @@ def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
 @functools.cache
 def _function(name: str, blocks: int, strided: int, arguments: int) -> Any:
     """`strided` arguments come first, addresses follow."""
-    function = getattr(library(blocks), name)
-    addresses = [ctypes.c_void_p] * (arguments - strided)
-    function.argtypes = [ctypes.POINTER(_Span), *[_Strided] * strided, *addresses]
-    function.restype = None
-    return function
+    others = [ctypes.c_void_p] * (arguments - strided)
+    return compiling.typed(library(blocks), name, ctypes.POINTER(_Span), *[_Strided] * strided, *others)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

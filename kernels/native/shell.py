@@ -211,13 +211,6 @@ def _function(shape: Shape, rule: str, maps: tuple[str, ...], layers: int, width
         shape.epsilon,
         *known,
     )
-    function = compiling.library("dense.c", f"LANES={width}").shell_step
-    function.argtypes = [
-        ctypes.c_int64,
-        ctypes.c_int64,
-        ctypes.POINTER(_Shell),
-        *[ctypes.c_void_p] * 6,
-        ctypes.POINTER(_Kept),
-    ]
-    function.restype = None
-    return function, shell
+    numbers, pointers = [ctypes.c_int64] * 2, [ctypes.c_void_p] * 6
+    argtypes = (*numbers, ctypes.POINTER(_Shell), *pointers, ctypes.POINTER(_Kept))
+    return compiling.typed(compiling.library("dense.c", f"LANES={width}"), "shell_step", *argtypes), shell

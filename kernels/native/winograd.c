@@ -19,24 +19,19 @@
 #define TERMS 1
 #endif
 
-#define INLINE static inline __attribute__((always_inline))
+#include "vectors.h"
+
 #define M 4
 #define S (M + 2) /* points: the side of a transformed tile */
-#ifdef __AVX512F__
-#define LANES 16
+#if LANES == 16
 #define GROUP (24 / S) /* tiles of which S points are summed in registers at a time */
 #define ROWS 16 /* input channels of which weights' gradients are summed in registers at a time */
 #else
-#define LANES 8
 #define GROUP (12 / S)
 #define ROWS 8
 #endif
 #define BLOCK (2 * GROUP) /* tiles */
 #define LONG_BLOCK 48 /* for weights' gradients, which load and store their sums once a block */
-
-typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
-typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ints __attribute__((vector_size(4 * LANES), may_alias));
 
 typedef uint32_t bits __attribute__((vector_size(4 * LANES)));
 

@@ -11,8 +11,6 @@ A pixel that is not finite makes those of its tile nan, too.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from typing import Any
 
 import torch
@@ -258,15 +256,7 @@ def _weight_gradient(sums: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _call(dtype: torch.dtype, name: str, sizes: tuple[int, ...], *tensors: Tensor | None) -> None:
-    _function(name, dtype, len(sizes), len(tensors))(*sizes, *compiling.addresses(*tensors))
-
-
-@functools.cache
-def _function(name: str, dtype: torch.dtype, sizes: int, tensors: int) -> Any:
-    function = getattr(compiling.library("winograd.c", _DTYPES[dtype]), name)
-    function.argtypes = [*[ctypes.c_int64] * sizes, *[ctypes.c_void_p] * tensors]
-    function.restype = None
-    return function
+    compiling.call("winograd.c", _DTYPES[dtype], name, sizes, *tensors)
 
 
 def _threads(work: int) -> int:

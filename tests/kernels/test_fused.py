@@ -58,6 +58,20 @@ def test_large_pre_activations(backend: str, rule: Rule, seed: int) -> None:
         torch.testing.assert_close(got[name], single[name], rtol=3e-4, atol=3e-5 * scale)
 
 
+@cases(case for case in CASES if case[1] in BOUNDED)
+def test_small_pre_activations(backend: str, rule: Rule, seed: int) -> None:
+    """Near zero, tanh has as many digits as its argument, and so have the gradients that multiply it."""
+    inputs = make_inputs(rule, 2, most=1)
+    named = dict(zip(rule.shapes.names, inputs, strict=False))
+    small = {"v", "W", "y0", "gates", "h0", "c0"}
+    inputs = tuple((1e-4 if name in small else 1) * x for name, x in named.items())
+    reset = make_reset("none", 2, inputs[0].shape[1])
+    want = run(rule, inputs, reset, "reference", torch.float64)
+    got = run(rule, inputs, reset, backend, torch.float32, DEVICE[backend])
+    for name in want:
+        assert_near(name, got[name], want[name], 1e-5)
+
+
 @cases(CASES)
 def test_takes_any_size(backend: str, rule: Rule, seed: int) -> None:
     """Odd ones, and ones below any block: what pads them never shows."""

@@ -1,0 +1,30 @@
+/* How the rules of rules.c take their heads, and those that dense.c is handed: each head size has a library of its own.
+ *
+ * q, k, v and the like are [T, B, H, size] with strides in numbers, the last dimension dense; all else is dense.
+ * Heads are shared among threads, in the order of h: those with the same slow weights follow each other. */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct {
+    const float *at;
+    int64_t t, b, h;
+} strided;
+
+typedef struct {
+    int64_t T, B, H, V, K, threads;
+    const bool *reset;
+} span;
+
+typedef void delta_rule(
+    const span *, strided q, strided k, strided v, strided beta, const float *W, float *y, float *W_last, float *error
+);
+typedef void delta_rnn_rule(
+    const span *, strided z, strided k, strided v, strided beta, const float *R, const float *y0, float *y,
+    float *R_last, float *error, float *p
+);
+typedef void recurrent_delta_rule(
+    const span *, strided q, strided k, strided v, strided beta, const float *Rq, const float *Rk, const float *Rv,
+    const float *rb, const float *W, const float *y0, float *y, float *W_last, float *g, float *q_used, float *k_used,
+    float *beta_used, float *error
+);
