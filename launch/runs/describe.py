@@ -14,7 +14,7 @@ from .consent import consent
 from .directory import eval_command, is_claimed, no_run, read_config, read_object, resume_command
 from .log import read_rows
 from .manifest import checkpoint_paths, damaged_file, is_milestone, read_spec
-from .presets import overridden
+from .presets import PURPOSES, overridden
 
 
 def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str]]:
@@ -28,8 +28,9 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     known = {**config, **{key: value for key, value in spec.items() if value is not None}}
     lines = [("run", str(run_dir)), ("trains", _subject(known))]
     if preset := config.get("preset"):
-        changes = overridden(config)
-        lines.append(("preset", f"{preset}, but {', '.join(changes)}" if changes else str(preset)))
+        purpose = f" ({PURPOSES[preset]})" if preset in PURPOSES else ""
+        changes = ", ".join(overridden(config))
+        lines.append(("preset", f"{preset}{purpose}" + (f", but {changes}" if changes else "")))
     if source := read_object(run_dir / "imported.json"):
         lines.append(("imported from", f"{source.get('file')}, SHA-256 {str(source.get('sha256'))[:16]}..."))
     if not config and (run_dir / "config.json").is_file():

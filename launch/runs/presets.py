@@ -7,6 +7,10 @@ from typing import Any, Final
 
 from ..config import TrainConfig
 
+PURPOSES: Final[Mapping[str, str]] = {
+    "published": "as in Irie et al. 2021",
+    "laptop": "a game in half an hour on two CPU cores",
+}
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     # Irie et al. (2021), section 4.2 and appendix C, and the released code where they leave something open.
     "published": {
@@ -25,6 +29,18 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "rmsprop_eps": 0.01,
         "rmsprop_corrected": False,
         "max_grad_norm": 40.0,
+    },
+    # Found by a search (results/laptop): few steps an update, since a short run needs many updates; entropy
+    # that lets a policy settle; an eps that leaves early, small gradients their full step.
+    "laptop": {
+        "stem": "nature",
+        "steps": "5M",
+        "num_envs": 16,
+        "batch_size": 16,
+        "unroll_length": 20,
+        "learning_rate": 4e-4,
+        "entropy_cost": 0.005,
+        "rmsprop_eps": 1e-3,
     },
 }
 

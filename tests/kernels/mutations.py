@@ -406,7 +406,10 @@ MUTANTS = [
 
 # The tests of a file, by a part of its name.
 TESTS = {
-    "triton": ("tests/kernels/test_triton.py", "-k", "not compile_for_gpus"),
+    "triton": (
+        *("tests/kernels/test_triton.py", "tests/kernels/test_fused.py"),
+        *("-k", "not compile_for_gpus and not native"),
+    ),
     "images": ("tests/kernels/test_images.py",),
     "winograd": ("tests/kernels/test_winograd.py",),
     "operator.py": ("tests/kernels/test_winograd.py", "tests/kernels/test_images.py"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.directory import resume_command
-from deltabeast.launch.runs.presets import NOT_PUBLISHED, PRESETS, overridden, preset_config
+from deltabeast.launch.runs.presets import NOT_PUBLISHED, PRESETS, PURPOSES, overridden, preset_config
 from deltabeast.launch.runs.published import PROTOCOL
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.plan import learner_config
@@ -119,7 +120,8 @@ def test_info_shows_the_preset_and_the_command_that_goes_on_with_it(tmp_path: Pa
     assert config["preset"] == "published" and config["rmsprop_corrected"] is False
     assert config["core"] == "lstm" and config["bptt"] == "per_step"
     lines = dict(describe_run(tmp_path / "run"))
-    assert lines["preset"].startswith("published, but ") and "batch_size 2" in lines["preset"]
+    assert lines["preset"].startswith("published (as in Irie et al. 2021), but ")
+    assert "batch_size 2" in lines["preset"]
     assert "bptt" not in lines["preset"]
     config["steps"] = "80"
     command = resume_command(config, tmp_path / "run").split()[1:]
@@ -131,6 +133,27 @@ def test_info_shows_the_preset_and_the_command_that_goes_on_with_it(tmp_path: Pa
         if name != "run_dir"
     }
     train(again)
+
+
+def test_every_preset_sets_options_that_differ_and_says_what_it_is_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert set(PRESETS) == set(PURPOSES)
+    for name, options in PRESETS.items():
+        config = vars(parse(["train", "--game", "gopher", "--preset", name]))
+        assert {option: config[option] for option in options} == options
+        assert config != {**vars(TrainConfig(game="gopher")), "preset": name}
+    with pytest.raises(SystemExit):
+        parse(["train", "--help"])
+    shown = " ".join(re.sub(r"[^\x00-\x7f]", " ", capsys.readouterr().out).split())
+    assert all(f"{name}:" in shown for name in PRESETS)
+
+
+def test_the_laptops_preset_trains_and_info_names_it(tmp_path: Path) -> None:
+    words = f"train --game pong --preset laptop --steps 320 --device cpu --run-dir {tmp_path}/run"
+    train(parse(words.split()))
+    lines = dict(describe_run(tmp_path / "run"))
+    assert lines["preset"] == "laptop (a game in half an hour on two CPU cores), but steps 320"
 
 
 def test_a_preset_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
