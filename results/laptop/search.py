@@ -1,0 +1,79 @@
+"""Search for settings with which a laptop learns Pong soonest: short runs, one a CPU core; prints a table.
+
+    python results/laptop/search.py RUNS_DIR UNTIL_STEP CORE [NAME ...]
+
+Each run is `deltabeast train` with the annealing of a run of 5M steps, ended at UNTIL_STEP or a return of 18;
+the same command goes on with what is unfinished. Learning does not depend on the number of processes, so each
+run has one core of the processor.
+"""
+
+import csv
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+
+CANDIDATES = {
+    "entropy 0.01": "--learning-rate 4e-4",
+    "entropy 0.005": "--learning-rate 4e-4 --entropy-cost 0.005",
+    "preset": "--learning-rate 4e-4 --entropy-cost 0.005 --rmsprop-eps 1e-3",
+    "learning rate 6e-4": "--learning-rate 6e-4 --entropy-cost 0.005",
+    "unroll 10": "--learning-rate 5e-4 --entropy-cost 0.005 --unroll-length 10",
+}
+COMMON = (
+    "--game pong --stem nature --steps 5M --num-envs 16 --batch-size 16 --unroll-length 20 "
+    "--num-workers 1 --device cpu"
+)
+GOALS = (-15, 0, 10, 18)
+Log = list[tuple[int, float]]
+
+
+def read_log(run: Path) -> Log:
+    """Return steps and mean returns of the last 100 games."""
+    if not (run / "logs.csv").exists():
+        return []
+    with (run / "logs.csv").open(newline="") as file:
+        rows = [(int(row["step"]), row["game_return"]) for row in csv.DictReader(file)]
+    return [(step, float(score)) for step, score in rows if score]
+
+
+def main() -> None:
+    runs, until, core = Path(sys.argv[1]) / sys.argv[3], int(sys.argv[2]), sys.argv[3]
+    names = sys.argv[4:] or list(CANDIDATES)
+    free: Queue[int] = Queue()
+    for cpu in range(2):
+        free.put(cpu)
+
+    def done(name: str) -> bool:
+        log = read_log(runs / name)
+        return bool(log) and (log[-1][0] >= until or log[-1][1] >= GOALS[-1])
+
+    def train(name: str) -> None:
+        cpu = free.get()
+        deltabeast = str(Path(sys.executable).parent / "deltabeast")
+        options = [*COMMON.split(), *CANDIDATES[name].split(), "--core", core, "--run-dir", str(runs / name)]
+        command = ["taskset", "-c", str(cpu), "nice", deltabeast, "train", *options]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        while process.poll() is None and not done(name):
+            time.sleep(5)
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        free.put(cpu)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(train, (name for name in names if not done(name))))
+    print(f"| | options | {' | '.join(f'{goal} at step' for goal in GOALS)} | ended at | with |")
+    print("|---" * (len(GOALS) + 4) + "|")
+    for name in names:
+        log = read_log(runs / name)
+        reached = (next((f"{step:,}" for step, score in log if score >= goal), "") for goal in GOALS)
+        print(
+            f"| {name} | `{CANDIDATES[name]}` | {' | '.join(reached)} | {log[-1][0]:,} | {log[-1][1]:.1f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
