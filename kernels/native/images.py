@@ -18,7 +18,8 @@ from .operator import Operator
 
 LANES = 16
 """The number of channels must be a multiple of this, as in `images.c`."""
-_DTYPES = {torch.float32: "BF16=0", torch.bfloat16: "BF16=1"}
+DEFINES = {torch.float32: "BF16=0", torch.bfloat16: "BF16=1"}
+"""How a source is compiled for images of a dtype."""
 
 
 def scaled(frame: Tensor, dtype: torch.dtype) -> Tensor:
@@ -46,7 +47,7 @@ def _takes(x: Tensor) -> bool:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _in_c(dtype: torch.dtype) -> bool:
-    return dtype in _DTYPES and compiling.problem("images.c", _DTYPES[dtype]) is None
+    return dtype in DEFINES and compiling.problem("images.c", DEFINES[dtype]) is None
 
 
 def _scaled_in_c(frame: Tensor, dtype: torch.dtype) -> Tensor:
@@ -113,7 +114,7 @@ def _sizes(x: Tensor) -> tuple[int, ...]:
 
 
 def _call(dtype: torch.dtype, name: str, sizes: tuple[int, ...], largest: Tensor, *xs: Tensor) -> None:
-    compiling.call("images.c", _DTYPES[dtype], name, (*sizes, _threads(largest)), *xs)
+    compiling.call("images.c", DEFINES[dtype], name, (*sizes, _threads(largest)), *xs)
 
 
 def _threads(largest: Tensor) -> int:

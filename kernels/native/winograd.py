@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import compiling
+from .images import DEFINES
 from .operator import Operator
 
 TILE, POINTS = 4, 36
@@ -30,7 +31,6 @@ CHUNK = 1 << 18
 """Numbers of an image tensor that go through a layer's passes before the next do, to stay in the caches."""
 CACHE = 1 << 22
 """Bytes of an image tensor that is likely to be in the caches; larger ones are prefetched."""
-_DTYPES = {torch.float32: "BF16=0", torch.bfloat16: "BF16=1"}
 MAX_PARTS = 8
 """Sums that make up a weight's gradient, and so threads that compute it."""
 
@@ -90,7 +90,7 @@ def _in_c(dtype: torch.dtype) -> bool:
     # Where tiles of bfloat16 are multiplied at once (AMX), direct products are faster.
     if dtype is torch.bfloat16 and torch.cpu._is_amx_tile_supported():
         return False
-    return dtype in _DTYPES and compiling.problem("winograd.c", _DTYPES[dtype]) is None
+    return dtype in DEFINES and compiling.problem("winograd.c", DEFINES[dtype]) is None
 
 
 def _conv3x3_in_c(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -149,9 +149,7 @@ def _residual_block_fake(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tens
 Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def _residual_block_backward_in_c(
-    dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, w2: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _residual_block_backward_in_c(dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, w2: Tensor) -> Five:
     dy, x = _dense(dy, x)
     dx, dh = _new(x, x.shape[1]), torch.empty_like(h)
     first, second = (_transformed(w, x.dtype, transposed=True) for w in (w1, w2))
@@ -256,7 +254,7 @@ def _weight_gradient(sums: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _call(dtype: torch.dtype, name: str, sizes: tuple[int, ...], *tensors: Tensor | None) -> None:
-    compiling.call("winograd.c", _DTYPES[dtype], name, sizes, *tensors)
+    compiling.call("winograd.c", DEFINES[dtype], name, sizes, *tensors)
 
 
 def _threads(work: int) -> int:
