@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
 
+from table import GOALS, reached
+
 CANDIDATES = {
     "entropy 0.01": "--learning-rate 4e-4",
     "entropy 0.005": "--learning-rate 4e-4 --entropy-cost 0.005",
@@ -27,7 +29,6 @@ COMMON = (
     "--game pong --stem nature --steps 5M --num-envs 16 --batch-size 16 --unroll-length 20 "
     "--num-workers 1 --device cpu"
 )
-GOALS = (-15, 0, 10, 18)
 Log = list[tuple[int, float]]
 
 
@@ -65,14 +66,12 @@ def main() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(train, (name for name in names if not done(name))))
-    print(f"| | options | {' | '.join(f'{goal} at step' for goal in GOALS)} | ended at | with |")
+    print(f"| | options | {' | '.join(f'{goal:g} at step' for goal in GOALS)} | ended at | with |")
     print("|---" * (len(GOALS) + 4) + "|")
     for name in names:
         log = read_log(runs / name)
-        reached = (next((f"{step:,}" for step, score in log if score >= goal), "") for goal in GOALS)
-        print(
-            f"| {name} | `{CANDIDATES[name]}` | {' | '.join(reached)} | {log[-1][0]:,} | {log[-1][1]:.1f} |"
-        )
+        steps = ["-" if when is None else f"{when:,}" for when in reached(log)]
+        print(f"| {name} | `{CANDIDATES[name]}` | {' | '.join(steps)} | {log[-1][0]:,} | {log[-1][1]:.1f} |")
 
 
 if __name__ == "__main__":

@@ -2,16 +2,33 @@
 
 import csv
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 GOALS = (-15.0, 0.0, 10.0, 18.0)
 
-print(f"| run | {' | '.join(f'{goal:g} at minute' for goal in GOALS)} | steps | minutes | steps/s | last |")
-print("|---|" + "---|" * (len(GOALS) + 4))
-for path in sorted(Path(sys.argv[1]).glob("*.csv")):
-    with path.open(newline="") as file:
-        curve = [(float(r["minutes"]), int(r["steps"]), float(r["return"])) for r in csv.DictReader(file)]
-    reached = (next((f"{m:.1f}" for m, _, score in curve if score >= goal), "-") for goal in GOALS)
-    minutes, steps, last = curve[-1]
-    numbers = f"{steps:,} | {minutes:.1f} | {steps / minutes / 60:,.0f} | {last:.1f}"
-    print(f"| {path.stem} | {' | '.join(reached)} | {numbers} |")
+
+def reached(curve: Iterable[tuple[float, float]]) -> list[float | None]:
+    """Return when each of GOALS was reached first, of pairs of a time and a score; None if it was not."""
+    points = list(curve)
+    return [next((when for when, score in points if score >= goal), None) for goal in GOALS]
+
+
+def main() -> None:
+    print(
+        f"| run | {' | '.join(f'{goal:g} at minute' for goal in GOALS)} | steps | minutes | steps/s | last |"
+    )
+    print("|---|" + "---|" * (len(GOALS) + 4))
+    for path in sorted(Path(sys.argv[1]).glob("*.csv")):
+        with path.open(newline="") as file:
+            curve = [(float(r["minutes"]), int(r["steps"]), float(r["return"])) for r in csv.DictReader(file)]
+        times = [
+            "-" if when is None else f"{when:.1f}" for when in reached((m, score) for m, _, score in curve)
+        ]
+        minutes, steps, last = curve[-1]
+        numbers = f"{steps:,} | {minutes:.1f} | {steps / minutes / 60:,.0f} | {last:.1f}"
+        print(f"| {path.stem} | {' | '.join(times)} | {numbers} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -57,7 +57,7 @@ STEMS = {
             for before, after, size in ((4, 16, 84), (16, 32, 42), (32, 32, 21))
             for half in [(size + 1) // 2]
             for operation in (
-                ("convolution", 1, (4, 16, 84, 3, 1, 1))
+                ("convolution", 1, (before, after, size, 3, 1, 1))
                 if before == 4
                 else ("conv3x3", 1, (before, after, size)),
                 ("max_pool", 1, (after, size)),
