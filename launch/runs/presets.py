@@ -9,7 +9,7 @@ from ..config import TrainConfig
 
 PURPOSES: Final[Mapping[str, str]] = {
     "published": "as in Irie et al. 2021",
-    "laptop": "a game in half an hour on two CPU cores",
+    "laptop": "a game in 45 minutes on two CPU cores",
 }
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     # Irie et al. (2021), section 4.2 and appendix C, and the released code where they leave something open.
@@ -30,8 +30,8 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "rmsprop_corrected": False,
         "max_grad_norm": 40.0,
     },
-    # Found by a search (results/laptop): few steps an update, since a short run needs many updates; entropy
-    # that lets a policy settle; an eps that leaves early, small gradients their full step.
+    # Found by a search (results/laptop): few steps an update, since a short run needs many updates, and less
+    # entropy than is published, so that the policy can settle.
     "laptop": {
         "stem": "nature",
         "steps": "5M",

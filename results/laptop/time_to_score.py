@@ -23,7 +23,7 @@ from pathlib import Path
 
 GOAL, GAMES = 18.0, 100
 THROUGHPUT = Path(__file__).parents[1] / "throughput"
-# A laptop's two cores: as many workers as cores, all environments of a worker in one batch.
+# A laptop's two cores: as many workers as cores, whose environments act in two halves by turns.
 TUNED = ["--num_workers=2", "--num_envs_per_worker=8", "--worker_num_splits=2", "--async_rl=True"]
 
 Point = tuple[int, float]
