@@ -9,7 +9,7 @@ from ..config import TrainConfig
 
 PURPOSES: Final[Mapping[str, str]] = {
     "published": "as in Irie et al. 2021",
-    "laptop": "a game in 45 minutes on two CPU cores",
+    "laptop": "5M steps, 45 minutes on two CPU cores",
 }
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     # Irie et al. (2021), section 4.2 and appendix C, and the released code where they leave something open.

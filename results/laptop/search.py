@@ -42,6 +42,8 @@ def read_log(run: Path) -> Log:
 
 
 def main() -> None:
+    if len(sys.argv) < 4:
+        raise SystemExit(__doc__)
     runs, until, core = Path(sys.argv[1]) / sys.argv[3], int(sys.argv[2]), sys.argv[3]
     names = sys.argv[4:] or list(CANDIDATES)
     free: Queue[int] = Queue()

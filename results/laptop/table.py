@@ -15,6 +15,8 @@ def reached(curve: Iterable[tuple[float, float]]) -> list[float | None]:
 
 
 def main() -> None:
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        raise SystemExit(__doc__)
     print(
         f"| run | {' | '.join(f'{goal:g} at minute' for goal in GOALS)} | steps | minutes | steps/s | last |"
     )

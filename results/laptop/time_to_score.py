@@ -84,6 +84,8 @@ FOLLOW = {
 
 
 def main() -> None:
+    if len(sys.argv) < 5:
+        raise SystemExit(__doc__)
     curves, system, arguments = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     limit = {"deltabeast": "120", "sample-factory": arguments[-1], "cleanrl": arguments[-2]}[system]
     settings = [word for word in arguments if "/" not in word and word != limit]
