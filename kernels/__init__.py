@@ -1,7 +1,21 @@
 """The arithmetic of fast weights as pure functions; README.md says where to start."""
 
 from .dispatch import BACKENDS, Fused, Rule
-from .rules import backends, delta_rnn, delta_rule, lstm, recurrent_delta, sum_rule
+from .rules import (
+    attention,
+    backends,
+    delta_lstm,
+    delta_rnn,
+    delta_rule,
+    deltaformer,
+    gated_delta,
+    gated_sum,
+    gru,
+    lstm,
+    momentum_delta,
+    recurrent_delta,
+    sum_rule,
+)
 from .shapes import Shapes
 
 __all__ = [
@@ -9,10 +23,17 @@ __all__ = [
     "Fused",
     "Rule",
     "Shapes",
+    "attention",
     "backends",
+    "delta_lstm",
     "delta_rnn",
     "delta_rule",
+    "deltaformer",
+    "gated_delta",
+    "gated_sum",
+    "gru",
     "lstm",
+    "momentum_delta",
     "recurrent_delta",
     "sum_rule",
 ]

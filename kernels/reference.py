@@ -54,6 +54,52 @@ def delta_rule(
     return torch.stack(outputs), W
 
 
+def gated_sum(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, W: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Zhong et al. 2025, Table 2: `W_t = diag(λ_t) W_{t-1} + v_t k_tᵀ`, `y_t = W_t q_t`; λ `[T, B, H, V]`."""
+    outputs = []
+    for t in range(q.shape[0]):
+        W = write(decay[t].unsqueeze(-1) * begin(W, reset[t]), v[t], k[t])
+        outputs.append(read(W, q[t]))
+    return torch.stack(outputs), W
+
+
+def gated_delta(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor, W: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gated delta rule: the delta rule on `λ_t W_{t-1}`; decay λ `[T, B, H]`."""
+    outputs = []
+    for t in range(q.shape[0]):
+        W = delta_write(decay[t][..., None, None] * begin(W, reset[t]), k[t], v[t], beta[t])
+        outputs.append(read(W, q[t]))
+    return torch.stack(outputs), W
+
+
+def momentum_delta(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    decay: Tensor,
+    momentum: Tensor,
+    W: Tensor,
+    C: Tensor,
+    reset: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Zhong et al. 2025: `C_t = η_t C_{t-1} + β_t v_t k_tᵀ`, `W_t = λ_t W_{t-1} (I - β_t k_t k_tᵀ) + C_t`.
+
+    decay λ, momentum η `[T, B, H]`, C `[B, H, V, K]`.
+    """
+    outputs = []
+    for t in range(q.shape[0]):
+        W, C = decay[t][..., None, None] * begin(W, reset[t]), begin(C, reset[t])
+        C = write(momentum[t][..., None, None] * C, beta[t].unsqueeze(-1) * v[t], k[t])
+        W = write(W, -beta[t].unsqueeze(-1) * read(W, k[t]), k[t]) + C
+        outputs.append(read(W, q[t]))
+    return torch.stack(outputs), W, C
+
+
 def delta_rnn(
     z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -64,6 +110,40 @@ def delta_rnn(
         y = z[t] + read(R, begin(y, reset[t]).softmax(-1))
         outputs.append(y)
     return torch.stack(outputs), R, y
+
+
+def delta_lstm(
+    variant: str,
+    z: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    R: Tensor,
+    y: Tensor,
+    c: Tensor,
+    reset: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Irie et al. 2021, equations 20-40: an LSTM without bias whose recurrent weights are R, three a head.
+
+    z, k, v `[T, B, 3H, V]`, beta `[T, B, 3H]`, R `[B, 3H, V, V]`: head after head, for the gates i, u, o; y,
+    c `[B, H, V]`.
+    """
+    outputs = []
+    for t in range(z.shape[0]):
+        R = delta_write(begin(R, reset[t]), k[t], v[t], beta[t])
+        y, c = begin(y, reset[t]), begin(c, reset[t])
+        p = y if variant == "A" else y.softmax(-1)
+        given = z[t].unflatten(1, (-1, 3))
+        i, u, o = (given + read(R, p.repeat_interleave(3, 1)).unflatten(1, (-1, 3))).unbind(2)
+        i, o = i.sigmoid(), o.sigmoid()
+        c = i * (u if variant == "D" else u.sigmoid()) + (1 - i) * c
+        y = c * o
+        if variant == "A":
+            y = y.softmax(-1)
+        elif variant == "C":
+            y = y + given[:, :, 1]
+        outputs.append(y)
+    return torch.stack(outputs), R, y, c
 
 
 def recurrent_delta(
@@ -110,6 +190,113 @@ def lstm(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor, reset: Tensor) -> 
         h = o.sigmoid() * c.tanh()
         outputs.append(h)
     return torch.stack(outputs), h, c
+
+
+def attention(
+    normalise: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    bias: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    live: Tensor,
+    reset: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Attention to the present step and the last M: Zhong et al. 2025, Table 2, with a window.
+
+    decay λ `[T, B, H]`, bias `[T, B, H, M]` by age, from one step ago on; the last M keys `[B, H, M, K]`,
+    values `[B, H, M, V]` and what is left of each weight `[B, H, M]`, 0 where nothing was written, the
+    newest last.
+    """
+    outputs = []
+    for t in range(q.shape[0]):
+        rate, now = decay[t].unsqueeze(-1), torch.ones_like(live[..., :1])
+        keys = torch.cat((begin(keys, reset[t]), k[t].unsqueeze(-2)), -2)
+        values = torch.cat((rate.unsqueeze(-1) * begin(values, reset[t]), v[t].unsqueeze(-2)), -2)
+        live = torch.cat((rate * begin(live, reset[t]), now), -1)
+        ages = torch.cat((bias[t].flip(-1), torch.zeros_like(now)), -1)
+        scores = read(keys, q[t]) * q.shape[-1] ** -0.5 + ages
+        if normalise:
+            scores = scores - scores.masked_fill(live == 0, -torch.inf).amax(-1, keepdim=True).detach()
+            scores = scores.masked_fill(live == 0, -torch.inf)
+        weights = scores.exp()
+        y = (weights.unsqueeze(-1) * values).sum(-2)
+        outputs.append(y / (weights * live).sum(-1, keepdim=True) if normalise else y)
+        keys, values, live = keys[..., 1:, :], values[..., 1:, :], live[..., 1:]
+    return torch.stack(outputs), keys, values, live
+
+
+KERNELS = ("exp", "softmax", "linear", "relu", "round")
+"""of a DeltaFormer: what becomes of the product of a key and what it is compared with"""
+
+
+def kernel(kind: str, scores: Tensor, live: Tensor) -> Tensor:
+    """Turn scores `[..., size]` into weights, 0 where `live`, which is 0 or 1, is 0; all of them may be.
+
+    round is to the nearest whole number, its gradient that of `scores`.
+    """
+    if kind == "softmax":
+        masked = scores.masked_fill(live == 0, -torch.inf)
+        largest = masked.amax(-1, keepdim=True).detach()
+        weights = (masked - largest.masked_fill(largest == -torch.inf, 0)).exp() * live
+        total = weights.sum(-1, keepdim=True)
+        return weights / total.masked_fill(total == 0, 1)
+    if kind == "round":
+        scores = scores + (scores.round() - scores).detach()
+    scores = scores.masked_fill(live == 0, 0)
+    return live * (scores.exp() if kind == "exp" else scores.relu() if kind == "relu" else scores)
+
+
+def deltaformer(
+    first: str,
+    second: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    w: Tensor,
+    mix: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    live: Tensor,
+    reset: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Zhong et al. 2025: `u_t = α v_t - β Σ_{i<t} κ1(k_i, w_t) u_i`, `y_t = Σ_{i<=t} κ2(k_i, q_t) u_i`.
+
+    q, w `[T, B, H, G, K]`: G queries that share keys; κ1 is the mean over them, weighted by mix `[H, G]`.
+    alpha, beta `[T, B, H]`. State as in `attention`, u for values. y `[T, B, H, G, V]`.
+    """
+    outputs, scale = [], q.shape[-1] ** -0.5
+    for t in range(q.shape[0]):
+        keys, values, live = (begin(part, reset[t]) for part in (keys, values, live))
+        scores = (keys.unsqueeze(-3) * w[t].unsqueeze(-2)).sum(-1) * scale
+        found = kernel(first, scores, live.unsqueeze(-2)) * mix.unsqueeze(-1)
+        u = alpha[t].unsqueeze(-1) * v[t] - beta[t].unsqueeze(-1) * read(values.mT, found.mean(-2))
+        keys = torch.cat((keys, k[t].unsqueeze(-2)), -2)
+        values = torch.cat((values, u.unsqueeze(-2)), -2)
+        live = torch.cat((live, torch.ones_like(live[..., :1])), -1)
+        scores = (keys.unsqueeze(-3) * q[t].unsqueeze(-2)).sum(-1) * scale
+        outputs.append(kernel(second, scores, live.unsqueeze(-2)) @ values)
+        keys, values, live = keys[..., 1:, :], values[..., 1:, :], live[..., 1:]
+    return torch.stack(outputs), keys, values, live
+
+
+def gru(gates: Tensor, weight: Tensor, bias: Tensor, h: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    """Cho et al. 2014, with the reset gate after the product, as in `torch.nn.GRU`.
+
+    gates `[T, B, 3 N]` is the input's share of r, z, n; weight `[3 N, N]`, bias `[3 N]`, h `[B, N]`.
+    """
+    outputs = []
+    for t in range(gates.shape[0]):
+        h = begin(h, reset[t])
+        (r, z, n), (on_r, on_z, on_n) = gates[t].chunk(3, -1), (h @ weight.mT + bias).chunk(3, -1)
+        r, z = (r + on_r).sigmoid(), (z + on_z).sigmoid()
+        h = (1 - z) * (n + r * on_n).tanh() + z * h
+        outputs.append(h)
+    return torch.stack(outputs), h
 
 
 def _per_head(g: Tensor, R: Tensor) -> Tensor:

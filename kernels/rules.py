@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from . import operators, reference, triton
 from .dispatch import Fused, Rule
+from .native import gru as native_gru
 from .native import lstm as native_lstm
 from .native import rules as native
-from .pytorch import chunked, stepwise
+from .pytorch import attention as windowed
+from .pytorch import chunked, gated, stepwise
+from .pytorch.delta_lstm import delta_lstm as chunked_delta_lstm
+from .pytorch.gru import gru as chunked_gru
 from .shapes import Shapes
 
 
 def _softmax(x: Tensor) -> Tensor:
     return x.softmax(-1)
+
+
+def _slow(x: Tensor) -> Tensor:
+    return x.sigmoid() ** (1 / 16)
 
 
 SUM_RULE = Rule(
@@ -39,6 +50,89 @@ DELTA_RULE = Rule(
     maps={"q": _softmax, "k": _softmax, "beta": torch.sigmoid},
 )
 
+GATED_SUM = Rule(
+    "gated_sum",
+    Shapes(q="T B H K", k="T B H K", v="T B H V", decay="T B H V", W="B H V K"),
+    reference.gated_sum,
+    chunked=gated.gated_sum,
+    native=Fused(operators.gated_sum, native.gated_problem),
+    triton=Fused(operators.gated_sum, triton.problem),
+    maps={"q": _softmax, "k": _softmax, "decay": _slow},
+)
+
+GATED_DELTA = Rule(
+    "gated_delta",
+    Shapes(q="T B H K", k="T B H K", v="T B H V", beta="T B H", decay="T B H", W="B H V K"),
+    reference.gated_delta,
+    chunked=gated.gated_delta,
+    native=Fused(operators.gated_delta, native.gated_problem),
+    triton=Fused(operators.gated_delta, triton.problem),
+    maps={"q": _softmax, "k": _softmax, "beta": torch.sigmoid, "decay": _slow},
+)
+
+MOMENTUM_DELTA = Rule(
+    "momentum_delta",
+    Shapes(
+        q="T B H K",
+        k="T B H K",
+        v="T B H V",
+        beta="T B H",
+        decay="T B H",
+        momentum="T B H",
+        W="B H V K",
+        C="B H V K",
+    ),
+    reference.momentum_delta,
+    chunked=gated.momentum_delta,
+    native=Fused(operators.momentum_delta, native.gated_problem),
+    triton=Fused(operators.momentum_delta, triton.problem),
+    maps={"q": _softmax, "k": _softmax, "decay": _slow} | dict.fromkeys(("beta", "momentum"), torch.sigmoid),
+)
+
+_CACHE = {"keys": "B H M K", "values": "B H M V", "live": "B H M"}
+
+ATTENTION = {
+    normalise: Rule(
+        "attention" if normalise else "exp_attention",
+        Shapes(q="T B H K", k="T B H K", v="T B H V", decay="T B H", bias="T B H M", **_CACHE),
+        partial(reference.attention, normalise),
+        chunked=partial(windowed.attention, normalise),
+        maps={"decay": _slow, "live": torch.sigmoid},
+    )
+    for normalise in (True, False)
+}
+
+
+def _weak(x: Tensor) -> Tensor:
+    return 0.02 * x.sigmoid()
+
+
+@functools.cache
+def deltaformer_rule(first: str, second: str) -> Rule:
+    """Return the record of the DeltaFormer with these kernels, each one of `reference.KERNELS`."""
+    return Rule(
+        f"deltaformer_{first}_{second}",
+        Shapes(
+            q="T B H G K",
+            k="T B H K",
+            v="T B H V",
+            w="T B H G K",
+            mix="H G",
+            alpha="T B H",
+            beta="T B H",
+            **_CACHE,
+        ),
+        partial(reference.deltaformer, first, second),
+        chunked=partial(windowed.deltaformer, first, second),
+        maps={"alpha": torch.sigmoid, "beta": _weak, "live": torch.sigmoid},
+    )
+
+
+DELTAFORMERS = tuple(
+    deltaformer_rule(*kinds)
+    for kinds in (("linear", "linear"), ("exp", "softmax"), ("softmax", "exp"), ("relu", "softmax"))
+)
+
 DELTA_RNN = Rule(
     "delta_rnn",
     Shapes(z="T B H V", k="T B H V", v="T B H V", beta="T B H", R="B H V V", y0="B H V"),
@@ -49,6 +143,25 @@ DELTA_RNN = Rule(
     triton=Fused(operators.delta_rnn, triton.problem),
     maps={"k": _softmax, "beta": torch.sigmoid},
 )
+
+DELTA_LSTM = {
+    variant: Rule(
+        f"delta_lstm_{variant.lower()}",
+        Shapes(
+            z="T B 3H V",
+            k="T B 3H V",
+            v="T B 3H V",
+            beta="T B 3H",
+            R="B 3H V V",
+            y0="B H V",
+            c0="B H V",
+        ),
+        partial(reference.delta_lstm, variant),
+        chunked=partial(chunked_delta_lstm, variant),
+        maps={"k": _softmax, "beta": torch.sigmoid},
+    )
+    for variant in "ABCD"
+}
 
 RECURRENT_DELTA = Rule(
     "recurrent_delta",
@@ -79,7 +192,30 @@ LSTM = Rule(
     triton=Fused(triton.lstm_operator, triton.lstm_problem),
 )
 
-RULES = {rule.name: rule for rule in (SUM_RULE, DELTA_RULE, DELTA_RNN, RECURRENT_DELTA, LSTM)}
+GRU = Rule(
+    "gru",
+    Shapes(gates="T B 3N", weight="3N N", bias="3N", h0="B N"),
+    reference.gru,
+    chunked=chunked_gru,
+    native=Fused(native_gru.gru, native_gru.problem),
+    triton=Fused(triton.gru_operator, triton.lstm_problem),
+)
+
+_RULES = (
+    SUM_RULE,
+    DELTA_RULE,
+    GATED_SUM,
+    GATED_DELTA,
+    MOMENTUM_DELTA,
+    DELTA_RNN,
+    *DELTA_LSTM.values(),
+    RECURRENT_DELTA,
+    *ATTENTION.values(),
+    *DELTAFORMERS,
+    LSTM,
+    GRU,
+)
+RULES = {rule.name: rule for rule in _RULES}
 
 
 def backends(device: torch.device, head_size: int) -> dict[str, tuple[str, ...]]:
@@ -127,6 +263,87 @@ def delta_rule(
     return DELTA_RULE(q, k, v, beta, W, reset, backend=backend)
 
 
+def gated_sum(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, W: Tensor, reset: Tensor, backend: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Let the fast weights decay, row by row, before a write: `W_t = diag(λ_t) W_{t-1} + v_t k_tᵀ`.
+
+    Gated linear attention in the form of Zhong et al. 2025, "Understanding Transformer from the Perspective
+    of Associative Memory", Table 2: the gate has a number for each row of values, not for each channel of
+    keys as in Yang et al. 2024, "Gated Linear Attention Transformers with Hardware-Efficient Training". One
+    gate for all rows, `expand`ed, is the scalar decay of RetNet and Mamba-2; with `λ = 1 - β` and `v = β v`
+    this is the gated rule of Peng et al. 2021, "Random Feature Attention", section 3.2.
+
+    Args:
+        q, k, v, W, reset, backend: as in `sum_rule`.
+        decay: λ `[T, B, H, V]`, after any sigmoid.
+
+    Returns:
+        y `[T, B, H, V]` and W after step T. Gradients reach every float argument.
+
+    Raises:
+        ValueError: for an unknown backend or one that cannot take the inputs, or inputs that disagree.
+    """
+    return GATED_SUM(q, k, v, decay, W, reset, backend=backend)
+
+
+def gated_delta(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    decay: Tensor,
+    W: Tensor,
+    reset: Tensor,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """The delta rule on weights that decay first: `W_t = λ_t W_{t-1} + β_t (v_t - λ_t W_{t-1} k_t) k_tᵀ`.
+
+    Yang, Kautz, Hatamizadeh 2025, "Gated Delta Networks: Improving Mamba2 with Delta Rule", equation 10.
+    Arguments as in `delta_rule`, and decay λ `[T, B, H]`, one number a head, after any sigmoid.
+
+    Returns:
+        y `[T, B, H, V]` and W after step T.
+
+    Raises:
+        ValueError: for an unknown backend or one that cannot take the inputs, or inputs that disagree.
+    """
+    return GATED_DELTA(q, k, v, beta, decay, W, reset, backend=backend)
+
+
+def momentum_delta(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    decay: Tensor,
+    momentum: Tensor,
+    W: Tensor,
+    C: Tensor,
+    reset: Tensor,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Erase as the delta rule does, and write a running sum: `C_t = η_t C_{t-1} + β_t v_t k_tᵀ`,
+    `W_t = λ_t W_{t-1} (I - β_t k_t k_tᵀ) + C_t`.
+
+    Zhong et al. 2025, "Understanding Transformer from the Perspective of Associative Memory", Table 2, with
+    the write strength and decay of the gated delta rule, which it is for η = 0. A pair that is written again
+    and again reads back as v / (1 - η).
+
+    Args:
+        q, k, v, beta, W, reset, backend: as in `delta_rule`.
+        decay, momentum: λ and η `[T, B, H]`, after any sigmoid.
+        C: the running sum before the first step `[B, H, V, K]`.
+
+    Returns:
+        y `[T, B, H, V]`, W and C after step T. Gradients reach every float argument.
+
+    Raises:
+        ValueError: for an unknown backend or one that cannot take the inputs, or inputs that disagree.
+    """
+    return MOMENTUM_DELTA(q, k, v, beta, decay, momentum, W, C, reset, backend=backend)
+
+
 def delta_rnn(
     z: Tensor,
     k: Tensor,
@@ -156,6 +373,45 @@ def delta_rnn(
         ValueError: for an unknown backend or one that cannot take the inputs, or inputs that disagree.
     """
     return DELTA_RNN(z, k, v, beta, R, y0, reset, backend=backend)
+
+
+def delta_lstm(
+    z: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    R: Tensor,
+    y0: Tensor,
+    c0: Tensor,
+    reset: Tensor,
+    variant: str = "B",
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """An LSTM whose recurrent weights, three matrices a head, learn by the delta rule.
+
+    Irie et al. 2021, "Going Beyond Linear Transformers with Recurrent Fast Weight Programmers", equations
+    20-40: with `p = softmax(y_{t-1})`, `i = sigmoid(z_i + R_i p)`, `u = sigmoid(z_u + R_u p)`, `o =
+    sigmoid(z_o + R_o p)`, `c_t = i u + (1 - i) c_{t-1}` and `y_t = c_t o`. That is variant B; A reads with y
+    itself, which is `softmax(c_t o)`; C adds z_u to y; D has no sigmoid around u.
+
+    Args:
+        z: what other weights contribute to i, u and o, head after head `[T, B, 3 H, V]`.
+        k, v, beta: what is written into R, `[T, B, 3 H, V]` twice and `[T, B, 3 H]`, maps applied.
+        R: recurrent fast weights before the first step `[B, 3 H, V, V]`.
+        y0, c0: output and cell before the first step `[B, H, V]`.
+        reset: bool `[T, B]`; R, y and c of row b are zeroed before step t reads them.
+        variant: A, B, C or D.
+        backend: one of `BACKENDS`.
+
+    Returns:
+        y `[T, B, H, V]`, R after step T, y_T, which is the last row of y, and c_T.
+
+    Raises:
+        ValueError: for an unknown variant or backend, or inputs that disagree.
+    """
+    if variant not in DELTA_LSTM:
+        raise ValueError(f"delta_lstm: unknown variant {variant!r}; choose from {', '.join(DELTA_LSTM)}")
+    return DELTA_LSTM[variant](z, k, v, beta, R, y0, c0, reset, backend=backend)
 
 
 def recurrent_delta(
@@ -218,3 +474,116 @@ def lstm(
         ValueError: for an unknown backend or one that cannot take the inputs, or inputs that disagree.
     """
     return LSTM(gates, weight, h0, c0, reset, backend=backend)
+
+
+def gru(
+    gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, backend: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """A GRU layer from step to step: `r, z, n = gates_t` and `a, b, c = weight h_{t-1} + bias`.
+
+    Cho et al. 2014, "Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine
+    Translation", as `torch.nn.GRU` has it: `h_t = (1 - sigmoid(z + b)) tanh(n + sigmoid(r + a) c) +
+    sigmoid(z + b) h_{t-1}`.
+
+    Args:
+        gates: what the input contributes to r, z, n, in this order, its bias included `[T, B, 3 N]`.
+        weight, bias: of h `[3 N, N]`, `[3 N]`.
+        h0: output before the first step `[B, N]`.
+        reset: bool `[T, B]`; h of row b is zeroed before step t reads it.
+        backend: one of `BACKENDS`.
+
+    Returns:
+        h `[T, B, N]` and h_T, which is the last row of h. Gradients reach every float argument.
+
+    Raises:
+        ValueError: for an unknown backend or one that cannot take the inputs, or inputs that disagree.
+    """
+    return GRU(gates, weight, bias, h0, reset, backend=backend)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    bias: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    live: Tensor,
+    reset: Tensor,
+    normalise: bool = True,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Attend to this step and the last M: `y = Σ w_i v_i / Σ w_i`, `w_i = exp(q·k_i / sqrt(K) + bias) Π λ`.
+
+    Zhong et al. 2025, "Understanding Transformer from the Perspective of Associative Memory", Table 2, with
+    a window that bounds the state, a gate λ by which earlier weights decay, of the divisor, too, and a bias
+    by age.
+
+    Args:
+        q, k: queries and keys `[T, B, H, K]`.
+        v: values `[T, B, H, V]`.
+        decay: λ `[T, B, H]`, after any sigmoid; ones for attention that is not gated.
+        bias: added to the score of each of the last M, by age from one step ago on `[T, B, H, M]`; the
+            present has none.
+        keys, values, live: of the M steps before the first, the newest last `[B, H, M, K]`, `[B, H, M, V]`,
+            `[B, H, M]`; live is what is left of a step's weight, 0 where there was none.
+        reset: bool `[T, B]`; the state of row b is zeroed before step t reads it.
+        normalise: whether weights are divided by their sum.
+        backend: one of `BACKENDS`.
+
+    Returns:
+        y `[T, B, H, V]`, keys, values and live after step T. Gradients reach every float argument.
+
+    Raises:
+        ValueError: for an unknown backend, or inputs that disagree.
+    """
+    return ATTENTION[normalise](q, k, v, decay, bias, keys, values, live, reset, backend=backend)
+
+
+def deltaformer(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    w: Tensor,
+    mix: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    live: Tensor,
+    reset: Tensor,
+    first: str = "round",
+    second: str = "softmax",
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Attend to what is left of each value when what earlier ones already say under its key is taken out.
+
+    Zhong et al. 2025, "Understanding Transformer from the Perspective of Associative Memory", equations 41
+    and 42: `u_t = α v_t - β Σ_{i<t} κ1(k_i·w_t / sqrt(K)) u_i`, `y_t = Σ_{i<=t} κ2(k_i·q_t / sqrt(K)) u_i`,
+    sums over the last M.
+
+    Args:
+        q, w: queries, of the read and of the write `[T, B, H, G, K]`; G of them share a head's keys.
+        k, v: keys and values `[T, B, H, K]`, `[T, B, H, V]`.
+        mix: weights of the G kernels of a write, of which the mean is taken `[H, G]`.
+        alpha, beta: `[T, B, H]`.
+        keys, values, live: as in `attention`, with u for values.
+        reset: bool `[T, B]`; the state of row b is zeroed before step t reads it.
+        first, second: κ1 and κ2, each exp, softmax (over the window), linear, relu or round, which is to the
+            nearest whole number and has the gradient of linear.
+        backend: one of `BACKENDS`.
+
+    Returns:
+        y `[T, B, H, G, V]`, keys, values and live after step T.
+
+    Raises:
+        ValueError: for an unknown kernel or backend, or inputs that disagree.
+    """
+    for kind in (first, second):
+        if kind not in reference.KERNELS:
+            raise ValueError(
+                f"deltaformer: unknown kernel {kind!r}; choose from {', '.join(reference.KERNELS)}"
+            )
+    rule = deltaformer_rule(first, second)
+    return rule(q, k, v, w, mix, alpha, beta, keys, values, live, reset, backend=backend)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from fastweight_helpers import assert_near, choice, errors, integer
 from torch import Tensor
 
@@ -12,20 +13,31 @@ from deltabeast.kernels import Rule, rules
 Inputs = tuple[Tensor, ...]
 RULES = tuple(rules.RULES.values())
 KEYS = ("softmax", "zero", "collinear", "unit")
-STRENGTHS = ("sigmoid", "zero", "one")
+STRENGTHS = ("sigmoid", "zero", "one", "two")
+RATES = ("decay", "momentum")
+
+
+VARIANTS = (
+    *("delta_lstm_b", "delta_lstm_d", "exp_attention"),
+    *("deltaformer_linear_linear", "deltaformer_softmax_exp", "deltaformer_relu_softmax"),
+)
+"""rules that share their code with another: every test is for them, too, but only in the long run"""
 
 
 def each(*some: Rule) -> pytest.MarkDecorator:
     """Parametrize a test by rules, all of them if none is named."""
-    return pytest.mark.parametrize("rule", some or RULES, ids=[rule.name for rule in some or RULES])
+    return pytest.mark.parametrize("rule", [_case(rule) for rule in some or RULES])
 
 
 def pairs(*backends: str) -> pytest.MarkDecorator:
     """Every rule with each of the backends that it has."""
-    cases = [(rule, name) for rule in RULES for name in backends if name in rule.backends]
-    return pytest.mark.parametrize(
-        ("rule", "backend"), cases, ids=[f"{rule.name}-{name}" for rule, name in cases]
-    )
+    cases = [_case(rule, name) for rule in RULES for name in backends if name in rule.backends]
+    return pytest.mark.parametrize(("rule", "backend"), cases)
+
+
+def _case(rule: Rule, *backend: str) -> ParameterSet:
+    marks = [pytest.mark.long] if rule.name in VARIANTS else []
+    return pytest.param(rule, *backend, marks=marks, id="-".join((rule.name, *backend)))
 
 
 def make_inputs(
@@ -38,18 +50,27 @@ def make_inputs(
 ) -> Inputs:
     """All of the rule's float arguments, float64, of random sizes; B, H up to `most`.
 
-    `keys` and `strengths` change the inputs called k and beta.
+    `keys` and `strengths` change the inputs called k and beta. Rates are short, or long, or at times exactly
+    0 or 1.
     """
     by_letter = {letter: choice(sizes) for letter in rule.shapes.letters}
     by_letter |= {"T": steps, "B": integer(1, most), "H": integer(1, most)}
+    if "G" in by_letter:
+        by_letter["G"] = integer(1, 3)
     if "N" in by_letter:
         by_letter["N"] += 1  # no power of two, and no size anything likes
     inputs = dict(zip(rule.shapes.names, rule.random_inputs(by_letter, dtype=torch.float64), strict=False))
     if "k" in rule.maps and keys != "softmax":
         inputs["k"] = _keys(inputs["k"], keys)
-    if "beta" in inputs and strengths != "sigmoid":
-        low, high = (0, 1) if "beta" in rule.maps else (-60, 60)
-        inputs["beta"] = torch.full_like(inputs["beta"], low if strengths == "zero" else high)
+    if "beta" in inputs and "alpha" not in inputs and strengths != "sigmoid":
+        mapped = "beta" in rule.maps
+        value = {"zero": 0 if mapped else -60, "one": 1 if mapped else 60, "two": 2 if mapped else 90}[
+            strengths
+        ]
+        inputs["beta"] = torch.full_like(inputs["beta"], value)
+    for name in RATES:
+        if name in inputs:
+            inputs[name] = _rates(inputs[name], integer(0, 2))
     return tuple(inputs.values())
 
 
@@ -73,6 +94,14 @@ def assert_as_good_as_reference(
     for name in bad:
         off = max(max(errors(other[name], want[name])) for other in others)
         assert_near(name, got[name].cpu(), want[name], max(2e-5, 4 * off))
+
+
+def _rates(rates: Tensor, kind: int) -> Tensor:
+    """Rates between 0 and 1: of kind 0 they forget within a few steps, 1 within a hundred, 2 are 0 or 1."""
+    x = torch.randn_like(rates)
+    if kind == 2:
+        return (2 * x.sigmoid() - 0.5).clamp(0, 1)
+    return (x + 4 * kind).sigmoid()
 
 
 def _keys(k: Tensor, kind: str) -> Tensor:

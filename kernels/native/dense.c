@@ -281,6 +281,97 @@ void lstm_backward(
     }
 }
 
+/* ---- the GRU ---- */
+
+/* From the input's share a [3 N] and the recurrent one b [3 N] of r, z, n to the next output; a [5 N] becomes what
+ * backward needs. */
+INLINE void gru_cell(vec *a, const vec *b, vec *now, int64_t N) {
+    for (int64_t n = 0; n < N; n++) {
+        vec r = sigmoid(a[n] + b[n]), z = sigmoid(a[N + n] + b[N + n]), c = tanh_of(a[2 * N + n] + r * b[2 * N + n]);
+        a[n] = r, a[N + n] = z, a[2 * N + n] = c, a[3 * N + n] = b[2 * N + n], a[4 * N + n] = now[n];
+        now[n] = c + z * (now[n] - c);
+    }
+}
+
+/* As lstm_forward; gates [T, B, 3 N], weight [3 N, N], bias [3 N], and a panel is r, z, n, the recurrent share of n
+ * and the output before. */
+void gru_forward(
+    int64_t threads, int64_t T, int64_t B, int64_t N, const float *gates, const float *weight, const float *bias,
+    const float *h0, const bool *reset, float *h, float *hs, vec *kept
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < B; row += LANES) {
+        const int64_t some = B - row < LANES ? B - row : LANES;
+        vec now[N], recurrent[3 * N], one_step[5 * N];
+        gather(now, h0 + row * N, some, N);
+        for (int64_t t = 0; t < T; t++) {
+            const int64_t at = t * B + row;
+            const ints alive = going_on(reset + at, some);
+            vec *a = kept ? kept + (row / LANES * T + t) * 5 * N : one_step;
+            for (int64_t n = 0; n < N; n++) now[n] = (vec)(alive & (ints)now[n]);
+            if (hs) scatter(hs + at * N, now, some, N);
+            gather(a, gates + at * 3 * N, some, 3 * N);
+            product(recurrent, now, (affine){weight, bias}, N, 3 * N, false, false);
+            gru_cell(a, recurrent, now, N);
+            scatter(h + at * N, now, some, N);
+        }
+    }
+}
+
+/* One step without gradients, from x [B, K]: w_x [3 N, K], w_h [3 N, N] and both biases. */
+void gru_step(
+    int64_t threads, int64_t B, int64_t K, int64_t N, const float *x, const float *w_x, const float *w_h, const float *b_x,
+    const float *b_h, const float *h0, const bool *reset, float *h
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < B; row += LANES) {
+        const int64_t some = B - row < LANES ? B - row : LANES;
+        const ints alive = going_on(reset + row, some);
+        vec in[K], now[N], a[5 * N], recurrent[3 * N];
+        gather(in, x + row * K, some, K);
+        gather(now, h0 + row * N, some, N);
+        for (int64_t n = 0; n < N; n++) now[n] = (vec)(alive & (ints)now[n]);
+        product(a, in, (affine){w_x, b_x}, K, 3 * N, false, false);
+        product(recurrent, now, (affine){w_h, b_h}, N, 3 * N, false, false);
+        gru_cell(a, recurrent, now, N);
+        scatter(h + row * N, now, some, N);
+    }
+}
+
+/* weight_T [N, 3 N]. Gradients of both shares of r, z, n; dy, that of h, may be NULL, meaning zeros. */
+void gru_backward(
+    int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *kept,
+    const float *dy, float *dgates, float *drecurrent, float *dh0
+) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < B; row += LANES) {
+        const int64_t some = B - row < LANES ? B - row : LANES;
+        vec dh[N], from_y[N], d[3 * N], dn[N];
+        memset(dh, 0, sizeof dh), memset(from_y, 0, sizeof from_y);
+        for (int64_t t = T - 1; t >= 0; t--) {
+            const int64_t at = t * B + row;
+            const ints alive = going_on(reset + at, some);
+            const vec *a = kept + (row / LANES * T + t) * 5 * N;
+            if (dy) gather(from_y, dy + at * N, some, N);
+            for (int64_t n = 0; n < N; n++) {
+                vec r = a[n], z = a[N + n], c = a[2 * N + n], m = a[3 * N + n], h = a[4 * N + n];
+                dh[n] += from_y[n];
+                dn[n] = dh[n] * (1.0f - z) * (1.0f - c * c);
+                d[n] = dn[n] * m * r * (1.0f - r);
+                d[N + n] = dh[n] * (h - c) * z * (1.0f - z);
+                d[2 * N + n] = dn[n] * r;
+                dh[n] *= z;
+            }
+            scatter(drecurrent + at * 3 * N, d, some, 3 * N);
+            product(dh, d, (affine){weight_T, 0}, 3 * N, N, true, false);
+            memcpy(d + 2 * N, dn, sizeof dn);
+            scatter(dgates + at * 3 * N, d, some, 3 * N);
+            for (int64_t n = 0; n < N; n++) dh[n] = (vec)(alive & (ints)dh[n]);
+        }
+        scatter(dh0 + row * N, dh, some, N);
+    }
+}
+
 /* ---- a whole step of fast weights and the shell around them ---- */
 
 enum { AS_IT_IS, NORMALIZED_ELU, SOFTMAX, SIGMOID }; /* what becomes of a number that a slow net emits */

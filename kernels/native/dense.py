@@ -32,6 +32,13 @@ def takes(x: Tensor, weights: Sequence[Tensor | None] = ()) -> bool:
     return right and compiling.problem("dense.c", "LANES=8") is None
 
 
+def takes_state(reset: Tensor, *states: Tensor) -> bool:
+    """Return whether C can read these: reset `[B]` and states `[B, N]` of the first one's sizes."""
+    rows, right = states[0].shape[:1], reset.dtype is torch.bool and reset.is_cpu
+    same = all(x.shape == states[0].shape and x.dtype is torch.float32 and x.is_cpu for x in states)
+    return right and same and reset.shape == rows
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
     """Compute `x weightᵀ + bias`, rectified if `relu`: x `[..., K]`, weight `[N, K]` -> `[..., N]`."""
     N, K = weight.shape

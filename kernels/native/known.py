@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..operators import recurrent_delta_differentiate
+from ..operators.recurrent import recurrent_delta_differentiate
 
 
 class Kept:

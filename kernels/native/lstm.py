@@ -18,13 +18,17 @@ from .operator import Operator
 
 def problem(inputs: tuple[Tensor, ...]) -> str | None:
     """Return why C cannot take these inputs, which passed `Shapes.check`; None if it can."""
-    gates, weight, *_ = inputs
+    return problem_of_units(inputs[0], *inputs[1].shape)
+
+
+def problem_of_units(gates: Tensor, rows: int, units: int) -> str | None:
+    """Do as `problem`, for gates of any kind with recurrent weights `[rows, units]`."""
     if gates.device.type != "cpu":
         return f"the C kernels need CPU tensors, not {gates.device.type} ones"
     if gates.dtype is not torch.float32:
         return f"the C kernels compute in float32, not {gates.dtype}"
-    if weight.shape[0] > dense.MAX_WIDTH:
-        return f"the C kernels take up to {dense.MAX_WIDTH // 4} units, not {weight.shape[1]}"
+    if rows > dense.MAX_WIDTH:
+        return f"the C kernels take up to {dense.MAX_WIDTH * units // rows} units, not {units}"
     return _cannot_build()
 
 
@@ -56,13 +60,9 @@ def step(
         not dense.takes(x, weights)
         or [w.shape for w in weights] != shapes
         or x.shape != (B, K)
-        or c0.shape != (B, N)
-        or reset.shape != (B,)
         or B == 0
         or not (kept is None or kept.has_room(B))
-        or reset.dtype is not torch.bool
-        or not all(part.dtype is torch.float32 and part.is_cpu for part in (h0, c0))
-        or not reset.is_cpu
+        or not dense.takes_state(reset, h0, c0)
     ):
         return None
     T, t = 1, 0

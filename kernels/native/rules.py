@@ -21,6 +21,15 @@ MAX_SIZE = 128
 
 def problem(inputs: tuple[Tensor, ...]) -> str | None:
     """Return why the C kernels cannot take these inputs, which passed `Shapes.check`; None if they can."""
+    return _problem("rules.c", inputs)
+
+
+def gated_problem(inputs: tuple[Tensor, ...]) -> str | None:
+    """Do as `problem`, for the rules that decay."""
+    return _problem("gated.c", inputs)
+
+
+def _problem(source: str, inputs: tuple[Tensor, ...]) -> str | None:
     x = inputs[0]
     if x.device.type != "cpu":
         return f"the C kernels need CPU tensors, not {x.device.type} ones"
@@ -29,7 +38,7 @@ def problem(inputs: tuple[Tensor, ...]) -> str | None:
     size = widest(inputs)
     for blocks in range(1, MAX_SIZE // BLOCK + 1):
         if size <= BLOCK * blocks:  # no division: `torch.compile` may not know its result as a number
-            return _cannot_build(blocks)
+            return _cannot_build(source, blocks)
     return f"the C kernels take heads up to {MAX_SIZE} wide, not {size}"
 
 
@@ -67,6 +76,81 @@ def delta_backward(
     """Fill the gradients of q, k, v, beta and W."""
     strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
     _call("delta_backward", W, reset, *strided, *addresses(W, error, dy, dW_T, *grads))
+
+
+def gated_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    decay: Tensor,
+    W: Tensor,
+    reset: Tensor,
+    *outputs: Tensor | None,
+) -> None:
+    """Fill outputs as `delta_forward` does."""
+    strided = (_strided(q), _strided(k), _strided(v), _strided(beta), _strided(decay))
+    _call("gated_forward", W, reset, *strided, *addresses(W, *outputs[:-1]))
+
+
+def gated_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    decay: Tensor,
+    W: Tensor,
+    reset: Tensor,
+    y: Tensor,
+    W_T: Tensor,
+    error: Tensor,
+    kept: Tensor,
+    dy: Tensor | None,
+    dW_T: Tensor | None,
+    *grads: Tensor,
+) -> None:
+    """Fill the gradients of q, k, v, beta, decay and W."""
+    strided = (_strided(q), _strided(k), _strided(v), _strided(beta), _strided(decay))
+    past = _new_past(W, len(reset))
+    _call("gated_backward", W, reset, *strided, *addresses(W, error, y, W_T, dy, dW_T, *grads, past))
+
+
+def momentum_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    decay: Tensor,
+    momentum: Tensor,
+    W: Tensor,
+    C: Tensor,
+    reset: Tensor,
+    *outputs: Tensor | None,
+) -> None:
+    """Fill outputs: y, W, C after the last step and, unless it is empty or None, what was found under k."""
+    strided = [_strided(x) for x in (q, k, v, beta, decay, momentum)]
+    _call("momentum_forward", W, reset, *strided, *addresses(W, C, *outputs[:-2]))
+
+
+def momentum_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    decay: Tensor,
+    momentum: Tensor,
+    W: Tensor,
+    C: Tensor,
+    reset: Tensor,
+    found: Tensor,
+    kept: Tensor,
+    kept_C: Tensor,
+    *others: Tensor | None,
+) -> None:
+    """Fill the gradients of q, k, v, beta, decay, momentum, W, C, which follow those of y, W and C after."""
+    strided = [_strided(x) for x in (q, k, v, beta, decay, momentum)]
+    past = _new_past(W, 2 * len(reset))
+    _call("momentum_backward", W, reset, *strided, *addresses(W, C, found, *others, past))
 
 
 def delta_rnn_forward(
@@ -151,7 +235,7 @@ def _strided(x: Tensor | None) -> _Strided:
 def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
     (B, H, V, K), steps = W.shape, reset.shape[0]
     span = _Span(steps, B, H, V, K, _threads(W, steps), reset.data_ptr())
-    strided = sum(type(argument) is _Strided for argument in arguments[:4])
+    strided = sum(type(argument) is _Strided for argument in arguments[:6])
     _function(name, (max(V, K) + BLOCK - 1) // BLOCK, strided, len(arguments))(span, *arguments)
 
 
@@ -159,14 +243,15 @@ def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
 def _function(name: str, blocks: int, strided: int, arguments: int) -> Any:
     """`strided` arguments come first, addresses follow."""
     others = [ctypes.c_void_p] * (arguments - strided)
-    return compiling.typed(library(blocks), name, ctypes.POINTER(_Span), *[_Strided] * strided, *others)
+    made = library(blocks, "gated.c" if name.startswith(("gated", "momentum")) else "rules.c")
+    return compiling.typed(made, name, ctypes.POINTER(_Span), *[_Strided] * strided, *others)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _cannot_build(blocks: int) -> str | None:
-    return compiling.problem("rules.c", f"SIXTEENS={blocks}")
+def _cannot_build(source: str, blocks: int) -> str | None:
+    return compiling.problem(source, f"SIXTEENS={blocks}")
 
 
-def library(blocks: int) -> ctypes.CDLL:
-    """Load the functions for heads of so many blocks. Raises CannotBuildError."""
-    return compiling.library("rules.c", f"SIXTEENS={blocks}")
+def library(blocks: int, source: str = "rules.c") -> ctypes.CDLL:
+    """Load a source's functions for heads of so many blocks. Raises CannotBuildError."""
+    return compiling.library(source, f"SIXTEENS={blocks}")

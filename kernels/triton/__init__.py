@@ -23,7 +23,7 @@ def problem(inputs: tuple[Tensor, ...]) -> str | None:
 
 
 def lstm_problem(inputs: tuple[Tensor, ...]) -> str | None:
-    """Do the same for the LSTM, which may have any width."""
+    """Do the same for the LSTM and the GRU, which may have any width."""
     if not _HAS_TRITON:
         return _NO_TRITON
     from .rules import problem_of_any_width
@@ -38,3 +38,12 @@ def lstm_operator(
     from .lstm import lstm
 
     return lstm(gates, weight, h0, c0, reset)
+
+
+def gru_operator(
+    gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, backend: str
+) -> tuple[Tensor, Tensor]:
+    """Equals `reference.gru` to rounding; as `lstm_operator`."""
+    from .gru import gru
+
+    return gru(gates, weight, bias, h0, reset)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..shapes import widest
 from .delta import delta_backward, delta_forward
+from .gated import gated_backward, gated_forward, momentum_backward, momentum_forward
 from .recurrent import (
     delta_rnn_backward,
     delta_rnn_forward,
@@ -21,6 +22,10 @@ __all__ = [
     "delta_forward",
     "delta_rnn_backward",
     "delta_rnn_forward",
+    "gated_backward",
+    "gated_forward",
+    "momentum_backward",
+    "momentum_forward",
     "problem",
     "problem_of_any_width",
     "recurrent_delta_backward",

@@ -25,6 +25,9 @@ TOLERANCE = 1e-4
 BFLOAT16_TOLERANCE = 5e-2
 """The same for peers that compute in bfloat16: their routes are fast, not exact."""
 
+WINDOW = 64
+"""Steps that attention sees besides the present one."""
+
 Inputs = Sequence[Tensor]
 
 
@@ -94,6 +97,7 @@ def _sizes(rule: Rule, config: BenchKernelsConfig) -> dict[str, int]:
     known = {"T": config.steps, "B": config.batch_size, "H": config.heads}
     # An LSTM of published width has twice as many units as all heads together.
     known["N"] = 2 * config.heads * config.head_size
+    known |= {"M": WINDOW, "G": 1}
     return {letter: known.get(letter, config.head_size) for letter in rule.shapes.letters}
 
 

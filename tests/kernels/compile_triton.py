@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from deltabeast.kernels.pytorch.stepwise import SPACING
-from deltabeast.kernels.triton import delta, lstm, recurrent
+from deltabeast.kernels.triton import delta, gated, gru, lstm, recurrent
 from deltabeast.kernels.triton.launch import blocks
 
 CAPABILITIES = (80, 90)
@@ -40,6 +40,14 @@ def kernels() -> Iterator[tuple[str, Any, dict[str, Any]]]:
             constants = {**matrix, "DELTA": with_delta}
             yield f"{rule} forward {size}", delta.forward_kernel, {**constants, "KEEP": True}
             yield f"{rule} backward {size}", delta.backward_kernel, constants
+        for erases in (False, True):
+            rule = "gated_delta" if erases else "gated_sum"
+            constants = {**matrix, "ERASES": erases, "SPACING": SPACING}
+            yield f"{rule} forward {size}", gated.gated_forward_kernel, {**constants, "KEEP": True}
+            yield f"{rule} backward {size}", gated.gated_backward_kernel, constants
+        constants = {**matrix, "SPACING": SPACING}
+        yield f"momentum_delta forward {size}", gated.momentum_forward_kernel, {**constants, "KEEP": True}
+        yield f"momentum_delta backward {size}", gated.momentum_backward_kernel, constants
         for rule in ("delta_rnn", "recurrent_delta"):
             forward = getattr(recurrent, f"{rule}_forward_kernel")
             backward = getattr(recurrent, f"{rule}_backward_kernel")
@@ -48,6 +56,8 @@ def kernels() -> Iterator[tuple[str, Any, dict[str, Any]]]:
             yield f"{rule} backward {size}", backward, constants
     yield "lstm forward", lstm.forward_kernel, {"BLOCK": lstm.BLOCK}
     yield "lstm backward", lstm.backward_kernel, {"BLOCK": lstm.BLOCK}
+    yield "gru forward", gru.forward_kernel, {"BLOCK": gru.BLOCK}
+    yield "gru backward", gru.backward_kernel, {"BLOCK": gru.BLOCK}
 
 
 def signature(kernel: Any, constants: dict[str, Any]) -> dict[str, str]:

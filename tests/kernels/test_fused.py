@@ -23,7 +23,8 @@ DEVICE = {"native": "cpu"}
 if find_spec("triton"):
     DEVICE["triton"] = "cuda" if torch.cuda.is_available() else "cpu"
 CASES = [(backend, rule) for backend in DEVICE for rule in RULES if backend in rule.backends]
-BOUNDED = (rules.RECURRENT_DELTA, rules.LSTM)  # by tanh and sigmoid, inside
+SLOW = (rules.LSTM, rules.GRU)
+BOUNDED = (rules.RECURRENT_DELTA, *SLOW)  # by tanh and sigmoid, inside
 TOLERANCE = 1e-5  # ten times that for one row
 
 
@@ -63,7 +64,7 @@ def test_small_pre_activations(backend: str, rule: Rule, seed: int) -> None:
     """Near zero, tanh has as many digits as its argument, and so have the gradients that multiply it."""
     inputs = make_inputs(rule, 2, most=1)
     named = dict(zip(rule.shapes.names, inputs, strict=False))
-    small = {"v", "W", "y0", "gates", "h0", "c0"}
+    small = {"v", "W", "y0", "gates", "bias", "h0", "c0"}
     inputs = tuple((1e-4 if name in small else 1) * x for name, x in named.items())
     reset = make_reset("none", 2, inputs[0].shape[1])
     want = run(rule, inputs, reset, "reference", torch.float64)
@@ -93,7 +94,7 @@ def test_takes_any_strides(backend: str, rule: Rule, seed: int) -> None:
     views = []
     for i, x in enumerate(leaves):
         part = torch.cat((torch.full_like(x, torch.nan), x), -1)[..., x.shape[-1] :]
-        swapped = x.transpose(0, 1).contiguous().transpose(0, 1)
+        swapped = x.transpose(0, min(1, x.dim() - 1)).contiguous().transpose(0, min(1, x.dim() - 1))
         spread = torch.stack((x, torch.full_like(x, torch.nan)), -1)[..., 0]
         views.append((part, swapped, spread)[(i + seed) % 3])
     wide = torch.stack((~reset, reset), -1).to(DEVICE[backend])
@@ -175,16 +176,20 @@ def test_compiles_into_one_graph(backend: str, rule: Rule, seed: int) -> None:
         torch.testing.assert_close(got, want)
 
 
-@cases(case for case in CASES if case[1] is not rules.SUM_RULE)
+OPERATORS = {rules.DELTA_RULE: "delta", rules.GATED_DELTA: "gated", rules.MOMENTUM_DELTA: "momentum"}
+"""which are not called as the rule is"""
+
+
+@cases(case for case in CASES if case[1] not in (rules.SUM_RULE, rules.GATED_SUM))
 def test_operators_are_well_formed(backend: str, rule: Rule, seed: int) -> None:
-    """Schema, shapes on fake tensors, autograd registration. The sum rule's is the delta rule's."""
+    """Schema, shapes on fake tensors, autograd registration. The sum rules' are those of the delta rules."""
     inputs = [x.requires_grad_() for x in on_device(backend, make_inputs(rule, 2, most=1))]
     reset = make_reset("random", 2, inputs[0].shape[1]).to(DEVICE[backend])
     rule(*inputs, reset, backend=backend)  # registers it where no other test did
-    name = "delta" if rule is rules.DELTA_RULE else rule.name
-    name = "native_lstm" if rule is rules.LSTM and backend == "native" else name
+    name = OPERATORS.get(rule, rule.name)
+    name = f"native_{name}" if rule in SLOW and backend == "native" else name
     operator = getattr(torch.ops.deltabeast, f"{name}_forward").default
-    more = () if rule is rules.LSTM else (backend,)
+    more = () if rule in SLOW else (backend,)
     torch.library.opcheck(operator, (*inputs, reset, True, *more))
     torch.library.opcheck(operator, (*(x.detach() for x in inputs), reset, False, *more))
 

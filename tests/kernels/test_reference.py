@@ -8,7 +8,17 @@ import torch
 from fastweight_helpers import make_reset
 from torch import Tensor
 
-from deltabeast.kernels import delta_rnn, delta_rule, recurrent_delta, sum_rule
+from deltabeast.kernels import (
+    delta_lstm,
+    delta_rnn,
+    delta_rule,
+    gated_delta,
+    gated_sum,
+    gru,
+    momentum_delta,
+    recurrent_delta,
+    sum_rule,
+)
 
 
 def column(*values: float) -> Tensor:
@@ -48,6 +58,42 @@ def test_delta_rule_by_hand() -> None:
     assert W_T.item() == 10.0
 
 
+def test_gated_sum_by_hand() -> None:
+    # Each row of W has a decay of its own: (2, 4) -> (1, 4) + (3, 5) * 2 = (7, 14) -> reset, (0, 0) + (1, 1).
+    W = torch.tensor([[2.0], [4.0]], dtype=torch.float64).view(1, 1, 2, 1)
+    v = torch.tensor([[3.0, 5.0], [1.0, 1.0]], dtype=torch.float64).view(2, 1, 1, 2)
+    decay = torch.tensor([[0.5, 1.0], [0.5, 0.5]], dtype=torch.float64).view(2, 1, 1, 2)
+    reset = torch.tensor([[False], [True]])
+    y, W_T = gated_sum(column(1, 3), column(2, 1), v, decay, W, reset, backend="reference")
+    assert y.flatten().tolist() == [7.0, 14.0, 3.0, 3.0]
+    assert W_T.flatten().tolist() == [1.0, 1.0]
+
+
+def test_gated_delta_by_hand() -> None:
+    # W: 4 -> decays to 2 -> 2 + 0.5 (4 - 2) = 3 -> decays to 0.75 -> 0.75 + 1 (5 - 1.5) 2 = 7.75.
+    W = torch.full((1, 1, 1, 1), 4.0, dtype=torch.float64)
+    beta, decay = (torch.tensor(x, dtype=torch.float64).view(2, 1, 1) for x in ([0.5, 1.0], [0.5, 0.25]))
+    y, W_T = gated_delta(
+        column(1, 3), column(1, 2), column(4, 5), beta, decay, W, no_reset(2), backend="reference"
+    )
+    assert y.flatten().tolist() == [3.0, 23.25]
+    assert W_T.item() == 7.75
+
+
+def test_momentum_delta_by_hand() -> None:
+    # C: 2 -> 0.5 * 2 + 0.5 * 4 = 3 -> 0.25 * 3 + 1 * 5 * 2 = 10.75.
+    # W: 4 -> 0.5 * 4 (1 - 0.5) + 3 = 4 -> 4 (1 - 4) + 10.75 = -1.25. The second key is 2, its decay 1.
+    W, C = (torch.full((1, 1, 1, 1), x, dtype=torch.float64) for x in (4.0, 2.0))
+    rates = ([0.5, 1.0], [0.5, 1.0], [0.5, 0.25])
+    beta, decay, momentum = (torch.tensor(x, dtype=torch.float64).view(2, 1, 1) for x in rates)
+    inputs = (column(1, 3), column(1, 2), column(4, 5), beta, decay, momentum, W, C)
+    y, W_T, C_T = momentum_delta(*inputs, no_reset(2), backend="reference")
+    assert y.flatten().tolist() == [4.0, -3.75]
+    assert (W_T.item(), C_T.item()) == (-1.25, 10.75)
+    *_, C_T = momentum_delta(*inputs, ~no_reset(2), backend="reference")
+    assert C_T.item() == 10.0
+
+
 def test_delta_rnn_by_hand() -> None:
     # Width two: softmax of y is read after R's write; a reset makes it uniform.
     R = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64).view(1, 1, 2, 2)
@@ -64,6 +110,33 @@ def test_delta_rnn_by_hand() -> None:
     y, R_T, _ = delta_rnn(z, k, v, beta, R, y0, ~no_reset(1), backend="reference")
     assert R_T[0, 0].tolist() == [[2.5, 0.0], [3.5, 0.0]]
     torch.testing.assert_close(y.flatten(), torch.tensor([0.1 + 1.25, 0.2 + 1.75], dtype=torch.float64))
+
+
+def test_delta_lstm_by_hand() -> None:
+    # Width one: softmax is 1, so but for A the read is R itself; z is i, u, o.
+    z = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64).view(1, 1, 3, 1)
+    k = torch.ones(1, 1, 3, 1, dtype=torch.float64)
+    v = torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64).view(1, 1, 3, 1)
+    beta = torch.full((1, 1, 3), 0.5, dtype=torch.float64)
+    R = torch.tensor([0.2, 0.4, 0.6], dtype=torch.float64).view(1, 3, 1, 1)
+    y0, c0 = (torch.full((1, 1, 1), x, dtype=torch.float64) for x in (0.25, 0.7))
+    after = [0.6, 1.2, -0.2]
+
+    def sigmoid(x: float) -> float:
+        return 1 / (1 + math.exp(-x))
+
+    for variant in "ABCD":
+        read = 0.25 if variant == "A" else 1.0
+        i, u, o = (a + b * read for a, b in zip((0.3, -0.2, 0.5), after, strict=True))
+        c = sigmoid(i) * (u if variant == "D" else sigmoid(u)) + (1 - sigmoid(i)) * 0.7
+        want = {"A": 1.0, "C": c * sigmoid(o) - 0.2}.get(variant, c * sigmoid(o))
+        y, R_T, y_T, c_T = delta_lstm(z, k, v, beta, R, y0, c0, no_reset(1), variant, backend="reference")
+        torch.testing.assert_close([y.item(), y_T.item(), c_T.item()], [want, want, c])
+        torch.testing.assert_close(R_T.flatten().tolist(), after)
+        *_, c_T = delta_lstm(z, k, v, beta, R, y0, c0, ~no_reset(1), variant, backend="reference")
+        read = 0.0 if variant == "A" else 1.0
+        i, u = 0.3 + 0.5 * read, -0.2 + 1.0 * read
+        torch.testing.assert_close(c_T.item(), sigmoid(i) * (u if variant == "D" else sigmoid(u)))
 
 
 def test_recurrent_delta_by_hand() -> None:
@@ -94,6 +167,16 @@ def test_recurrent_delta_by_hand() -> None:
     torch.testing.assert_close(y.flatten(), torch.tensor(want, dtype=torch.float64))
     torch.testing.assert_close(W.item(), want[-1])
     assert torch.equal(y[-1], y_T)
+
+
+def test_gru_is_torch_gru(seed: int) -> None:
+    layer = torch.nn.GRU(3, 5).double()
+    x, h0 = torch.randn(7, 2, 3, dtype=torch.float64), torch.randn(1, 2, 5, dtype=torch.float64)
+    want, last = layer(x, h0)
+    gates = x @ layer.weight_ih_l0.mT + layer.bias_ih_l0
+    never = torch.zeros(7, 2, dtype=torch.bool)
+    y, h = gru(gates, layer.weight_hh_l0, layer.bias_hh_l0, h0[0], never, backend="reference")
+    torch.testing.assert_close((y, h), (want, last[0]))
 
 
 def test_recurrent_weights_multiply_row_vectors() -> None:
@@ -132,9 +215,26 @@ def test_gradients_by_finite_differences(seed: int) -> None:
     rb, y0 = (torch.randn(n, H, V, dtype=torch.float64, requires_grad=True) for n in (1, B))
     R = torch.randn(B, H, V, V, dtype=torch.float64, requires_grad=True)
     z, kr = (torch.randn(T, B, H, V, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    decays = torch.rand(T, B, H, V, dtype=torch.float64, requires_grad=True)
+    decay, momentum = torch.rand(2, T, B, H, dtype=torch.float64).requires_grad_()
+    C = torch.randn(B, H, V, K, dtype=torch.float64, requires_grad=True)
     check = torch.autograd.gradcheck
     assert check(lambda *a: sum_rule(*a, reset, "reference"), (q, k, v, W))
     assert check(lambda *a: delta_rule(*a, reset, "reference"), (q, k, v, beta, W))
+    assert check(lambda *a: gated_sum(*a, reset, "reference"), (q, k, v, decays, W))
+    assert check(lambda *a: gated_delta(*a, reset, "reference"), (q, k, v, beta, decay, W))
+    inputs = (q, k, v, beta, decay, momentum, W, C)
+    assert check(lambda *a: momentum_delta(*a, reset, "reference"), inputs)
+    three = [torch.randn(T, B, 3 * H, V, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    betas, R3 = torch.rand(T, B, 3 * H).double(), torch.randn(B, 3 * H, V, V, dtype=torch.float64)
+    ends = [torch.randn(B, H, V, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    for variant in "ABCD":
+        inputs = (*three, betas.requires_grad_(), R3.requires_grad_(), *ends)
+        assert check(lambda *a, x=variant: delta_lstm(*a, reset, x, "reference"), inputs)
+    N = 3
+    gates, weight = (torch.randn(*s, 3 * N, dtype=torch.float64).requires_grad_() for s in ((T, B), (N,)))
+    bias, h0 = (torch.randn(*s, dtype=torch.float64).requires_grad_() for s in ((3 * N,), (B, N)))
+    assert check(lambda g, w, *a: gru(g, w.mT, *a, reset, "reference"), (gates, weight, bias, h0))
     assert check(lambda *a: delta_rnn(*a, reset, "reference"), (z, kr, v, beta, R, y0))
     assert check(
         lambda q, k, v, b, Rq, Rk, Rv, rb, W, y: recurrent_delta(

@@ -52,6 +52,7 @@ else:
     CASES += [pytest.param(50, "random", 1, marks=pytest.mark.long)]
     HARD = [("zero", "one"), ("collinear", "one"), ("unit", "zero"), ("unit", "one")]
 TOLERANCE = 1e-5  # ten times that for one row
+IN_TRITON = tuple(rule for rule in RULES if rule.triton)
 
 
 def compare(rule: Rule, inputs: Inputs, reset: Tensor) -> None:
@@ -65,21 +66,21 @@ def on_device(inputs: Inputs) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("steps", "pattern", "most"), CASES)
-@each()
+@each(*IN_TRITON)
 def test_triton_lengths(rule: Rule, steps: int, pattern: str, most: int, seed: int) -> None:
     inputs = make_inputs(rule, steps, most=most)
     compare(rule, inputs, make_reset(pattern, steps, inputs[0].shape[1]))
 
 
 @pytest.mark.parametrize(("keys", "strengths"), HARD)
-@each(*(rule for rule in RULES if "k" in rule.shapes.names))
+@each(*(rule for rule in IN_TRITON if "k" in rule.shapes.names))
 def test_triton_keys_and_strengths(rule: Rule, keys: str, strengths: str, seed: int) -> None:
     inputs = make_inputs(rule, 9, keys, strengths, most=1)
     compare(rule, inputs, make_reset("random", 9, inputs[0].shape[1]))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@each()
+@each(*IN_TRITON)
 def test_triton_broken_state_ends_with_its_episode(rule: Rule, value: float, seed: int) -> None:
     inputs = on_device(make_inputs(rule, 6, most=2))
     for i in rule.shapes.states():
@@ -97,7 +98,7 @@ def test_triton_broken_state_ends_with_its_episode(rule: Rule, value: float, see
     assert all(g.isfinite().all() for g in grads)
 
 
-@each()
+@each(*IN_TRITON)
 def test_triton_no_gradient_crosses_a_reset(rule: Rule, seed: int) -> None:
     inputs = [x.requires_grad_() for x in on_device(make_inputs(rule, 5, most=1))]
     reset = make_reset("none", 5, inputs[0].shape[1]).to(DEVICE)
@@ -109,7 +110,7 @@ def test_triton_no_gradient_crosses_a_reset(rule: Rule, seed: int) -> None:
 
 
 @pytest.mark.skipif(not GPU, reason="no GPU")
-@each()
+@each(*IN_TRITON)
 def test_triton_goes_into_a_cuda_graph(rule: Rule, seed: int) -> None:
     """Captured once, forward and backward then follow new numbers and new resets in the same memory."""
     inputs = make_inputs(rule, 17)
@@ -166,7 +167,7 @@ def test_auto_leaves_cpu_tensors_to_the_other_backends(seed: int) -> None:
 
 
 @pytest.mark.skipif(not GPU, reason="no GPU")
-@each()
+@each(*IN_TRITON)
 def test_auto_takes_triton_on_gpus(rule: Rule, seed: int) -> None:
     taken: list[object] = []
     assert rule.triton is not None

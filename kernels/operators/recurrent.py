@@ -1,7 +1,4 @@
-"""Custom operators for rules that one kernel computes whole: shapes of fake tensors, gradients, autograd.
-
-`backend` names the room whose `rules.py` computes: "triton" on GPUs, "native" on CPUs. Both have the same
-functions, which fill outputs allocated here. A gradient that is None stands for zeros.
+"""The rules whose next step needs the last output, the Delta RNN and `recurrent_delta`, as operators.
 
 The gradient of a slow recurrent weight is the sum over steps and rows of `g dxᵀ`, where dx is the gradient of
 the input it was added to; backward writes dx anyway, so one product afterwards is enough.
@@ -9,125 +6,15 @@ the input it was added to; backward writes dx anyway, so one product afterwards 
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .native import compiling
-from .native import rules as native
-from .precision import without_autocast
-from .pytorch.stepwise import SPACING, sum_of_outer, wants_gradient
-
-
-def _launch(backend: str) -> ModuleType:
-    if backend == "triton":
-        from .triton import rules as triton
-
-        return triton
-    return native
-
-
-def _calls_c(backend: str, *inputs: Tensor) -> bool:
-    """Return whether to call C itself: an operator costs more than an actor's step."""
-    return backend == "native" and not (compiling.is_watched() or wants_gradient(*inputs))
-
-
-def _rows(*xs: Tensor) -> tuple[Tensor, ...]:
-    """Make the last dimension contiguous; slices of one projection already are, and are not copied."""
-    return tuple(x if x.stride(-1) == 1 else x.contiguous() for x in xs)
-
-
-def _dense(*xs: Tensor) -> tuple[Tensor, ...]:
-    return tuple(x.contiguous() for x in xs)
-
-
-def _gradient(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.contiguous()
-
-
-def _new_kept(W: Tensor, steps: int, keep: bool, backend: str) -> Tensor:
-    """Allocate room for every `SPACING`-th W, for Triton's backward; C replays all of them into cache."""
-    if not keep or backend != "triton":
-        return W.new_empty(0)
-    return W.new_empty((steps + SPACING - 1) // SPACING, *W.shape)
-
-
-@torch.library.custom_op("deltabeast::delta_forward", mutates_args=())
-def _delta_forward(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, keep: bool, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return y, W after the last step, and for backward the error `[T, B, H, V]`, empty unless `keep`."""
-    q, k, v = _rows(q, k, v)
-    W, reset = _dense(W, reset)
-    outputs = _delta_forward_fake(q, k, v, beta, W, reset, keep, backend)
-    _launch(backend).delta_forward(q, k, v, beta, W, reset, *outputs)
-    return outputs
-
-
-@_delta_forward.register_fake
-def _delta_forward_fake(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, keep: bool, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    error = v.new_empty(v.shape if keep and beta is not None else 0)
-    return v.new_empty(v.shape), W.new_empty(W.shape), error
-
-
-@torch.library.custom_op("deltabeast::delta_backward", mutates_args=())
-def _delta_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    W: Tensor,
-    reset: Tensor,
-    error: Tensor,
-    dy: Tensor | None,
-    dW_T: Tensor | None,
-    backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return gradients of q, k, v, beta (empty for the sum rule) and W."""
-    q, k, v = _rows(q, k, v)
-    W, reset = _dense(W, reset)
-    dy, dW_T = _gradient(dy), _gradient(dW_T)
-    grads = _delta_backward_fake(q, k, v, beta, W, reset, error, dy, dW_T, backend)
-    _launch(backend).delta_backward(q, k, v, beta, W, reset, error, dy, dW_T, *grads)
-    return grads
-
-
-@_delta_backward.register_fake
-def _delta_backward_fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    W: Tensor,
-    reset: Tensor,
-    error: Tensor,
-    dy: Tensor | None,
-    dW_T: Tensor | None,
-    backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dbeta = v.new_empty(0 if beta is None else beta.shape)
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbeta, W.new_empty(W.shape)
-
-
-def _delta_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    *tensors, _, ctx.backend = inputs
-    ctx.save_for_backward(*tensors, output[-1])
-
-
-@without_autocast
-def _delta_differentiate(
-    ctx: Any, dy: Tensor | None, dW_T: Tensor | None, _: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    dq, dk, dv, dbeta, dW = _delta_backward(*ctx.saved_tensors, dy, dW_T, ctx.backend)
-    return dq, dk, dv, dbeta if dbeta.numel() else None, dW, None, None, None
-
-
-_delta_forward.register_autograd(_delta_differentiate, setup_context=_delta_save)
+from ..native import rules as native
+from ..precision import without_autocast
+from ..pytorch.stepwise import sum_of_outer, wants_gradient
+from .calls import calls_c, dense, gradient, launch, new_kept, rows
 
 
 @torch.library.custom_op("deltabeast::delta_rnn_forward", mutates_args=())
@@ -142,11 +29,11 @@ def _delta_rnn_forward(
     keep: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return y, R after the last step; for backward the error, softmax of y before each step, `_new_kept`."""
-    z, k, v = _rows(z, k, v)
-    R, y0, reset = _dense(R, y0, reset)
+    """Return y, R after the last step; for backward the error, softmax of y before each step, `new_kept`."""
+    z, k, v = rows(z, k, v)
+    R, y0, reset = dense(R, y0, reset)
     outputs = _delta_rnn_forward_fake(z, k, v, beta, R, y0, reset, keep, backend)
-    _launch(backend).delta_rnn_forward(z, k, v, beta, R, y0, reset, *outputs)
+    launch(backend).delta_rnn_forward(z, k, v, beta, R, y0, reset, *outputs)
     return outputs
 
 
@@ -163,7 +50,7 @@ def _delta_rnn_forward_fake(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     error, p = (v.new_empty(v.shape if keep else 0) for _ in range(2))
-    return v.new_empty(v.shape), R.new_empty(R.shape), error, p, _new_kept(R, len(v), keep, backend)
+    return v.new_empty(v.shape), R.new_empty(R.shape), error, p, new_kept(R, len(v), keep, backend)
 
 
 @torch.library.custom_op("deltabeast::delta_rnn_backward", mutates_args=())
@@ -180,10 +67,10 @@ def _delta_rnn_backward(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return gradients of z, k, v, beta, R and y0."""
-    (k,), (R, reset) = _rows(k), _dense(R, reset)
-    dy, dR_T = _gradient(dy), _gradient(dR_T)
+    (k,), (R, reset) = rows(k), dense(R, reset)
+    dy, dR_T = gradient(dy), gradient(dR_T)
     grads = _delta_rnn_backward_fake(k, beta, R, reset, error, p, kept, dy, dR_T, backend)
-    _launch(backend).delta_rnn_backward(k, beta, R, reset, error, p, kept, dy, dR_T, *grads)
+    launch(backend).delta_rnn_backward(k, beta, R, reset, error, p, kept, dy, dR_T, *grads)
     return grads
 
 
@@ -236,11 +123,11 @@ def _recurrent_delta_forward(
     keep: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return y, W after the last step; for backward g, the q, k, beta used, the error and `_new_kept`."""
-    q, k, v = _rows(q, k, v)
-    Rq, Rk, Rv, rb, W, y0, reset = _dense(Rq, Rk, Rv, rb, W, y0, reset)
+    """Return y, W after the last step; for backward g, the q, k, beta used, the error and `new_kept`."""
+    q, k, v = rows(q, k, v)
+    Rq, Rk, Rv, rb, W, y0, reset = dense(Rq, Rk, Rv, rb, W, y0, reset)
     outputs = _recurrent_delta_forward_fake(q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset, keep, backend)
-    _launch(backend).recurrent_delta_forward(q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset, *outputs)
+    launch(backend).recurrent_delta_forward(q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset, *outputs)
     return outputs
 
 
@@ -261,7 +148,7 @@ def _recurrent_delta_forward_fake(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     g, q_used, k_used, beta_used, error = (x.new_empty(x.shape if keep else 0) for x in (v, q, k, beta, v))
-    kept = _new_kept(W, len(v), keep, backend)
+    kept = new_kept(W, len(v), keep, backend)
     return v.new_empty(v.shape), W.new_empty(W.shape), g, q_used, k_used, beta_used, error, kept
 
 
@@ -284,11 +171,11 @@ def _recurrent_delta_backward(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return gradients of q, k, v, beta, W and y0."""
-    Rq, Rk, Rv, rb, W, reset = _dense(Rq, Rk, Rv, rb, W, reset)
+    Rq, Rk, Rv, rb, W, reset = dense(Rq, Rk, Rv, rb, W, reset)
     saved = (Rq, Rk, Rv, rb, W, reset, g, q_used, k_used, beta_used, error, kept)
-    inputs = (*saved, _gradient(dy), _gradient(dW_T))
+    inputs = (*saved, gradient(dy), gradient(dW_T))
     grads = _recurrent_delta_backward_fake(*inputs, backend)
-    _launch(backend).recurrent_delta_backward(*inputs, *grads)
+    launch(backend).recurrent_delta_backward(*inputs, *grads)
     return grads
 
 
@@ -334,40 +221,14 @@ def recurrent_delta_differentiate(
 _recurrent_delta_forward.register_autograd(recurrent_delta_differentiate, setup_context=_recurrent_delta_save)
 
 
-def sum_rule(
-    q: Tensor, k: Tensor, v: Tensor, W: Tensor, reset: Tensor, backend: str
-) -> tuple[Tensor, Tensor]:
-    """Equals `reference.sum_rule` to rounding."""
-    return _delta(q, k, v, None, W, reset, backend)
-
-
-def delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, W: Tensor, reset: Tensor, backend: str
-) -> tuple[Tensor, Tensor]:
-    """Equals `reference.delta_rule` to rounding."""
-    return _delta(q, k, v, beta, W, reset, backend)
-
-
-def _delta(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, backend: str
-) -> tuple[Tensor, Tensor]:
-    floats = (q, k, v, W) if beta is None else (q, k, v, beta, W)
-    if _calls_c(backend, *floats):
-        y, W_T = v.new_empty(v.shape), W.new_empty(W.shape)
-        native.delta_forward(*_rows(q, k, v), beta, *_dense(W, reset), y, W_T, None)
-    else:
-        y, W_T, _ = _delta_forward(q, k, v, beta, W, reset, wants_gradient(*floats), backend)
-    return y, W_T
-
-
 def delta_rnn(
     z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equals `reference.delta_rnn` to rounding."""
     inputs = (z, k, v, beta, R, y0)
-    if _calls_c(backend, *inputs):
+    if calls_c(backend, *inputs):
         y, R_T = v.new_empty(v.shape), R.new_empty(R.shape)
-        native.delta_rnn_forward(*_rows(z, k, v), beta, *_dense(R, y0, reset), y, R_T, None, None, None)
+        native.delta_rnn_forward(*rows(z, k, v), beta, *dense(R, y0, reset), y, R_T, None, None, None)
     else:
         y, R_T, *_ = _delta_rnn_forward(*inputs, reset, wants_gradient(*inputs), backend)
     return y, R_T, y[-1]
@@ -389,10 +250,10 @@ def recurrent_delta(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equals `reference.recurrent_delta` to rounding."""
     inputs = (q, k, v, beta, Rq, Rk, Rv, rb, W, y0)
-    if _calls_c(backend, *inputs):
+    if calls_c(backend, *inputs):
         y, W_T = v.new_empty(v.shape), W.new_empty(W.shape)
-        dense = _dense(Rq, Rk, Rv, rb, W, y0, reset)
-        native.recurrent_delta_forward(*_rows(q, k, v), beta, *dense, y, W_T, *[None] * 6)
+        slow_and_states = dense(Rq, Rk, Rv, rb, W, y0, reset)
+        native.recurrent_delta_forward(*rows(q, k, v), beta, *slow_and_states, y, W_T, *[None] * 6)
     else:
         y, W_T, *_ = _recurrent_delta_forward(*inputs, reset, wants_gradient(*inputs), backend)
     return y, W_T, y[-1]

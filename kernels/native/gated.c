@@ -1,0 +1,412 @@
+/* Fast weights that decay, and those whose writes have momentum, forward and backward: as in rules.c, one head of one
+ * batch row at a time. README.md has the algorithm. */
+
+#include "rows.h"
+
+/* Loops over rows go by two, for two independent chains of additions. A row more than there are is padding: zeros. */
+#define PAIRS(rows) int64_t j = 0; j < (rows); j += 2
+#define BOTH(n) for (int n = 0; n < 2; n++)
+
+/* M_i = decay * M_i + x_i a, and y = sum of s_i M_i; decay lane by lane */
+INLINE void decay_write_and_contract(
+    vec *y, const vec *scales, vec *M, const vec *decay, const vec *x, const vec *a, int64_t rows
+) {
+    const float *s = entries(scales), *f = entries(x);
+    row sum[2];
+    BOTH(n) zero(sum[n]);
+    for (PAIRS(rows)) BOTH(n) EACH(i) {
+        vec *now = M + (j + n) * N + i;
+        sum[n][i] += s[j + n] * (*now = decay[i] * *now + f[j + n] * a[i]);
+    }
+    EACH(i) y[i] = sum[0][i] + sum[1][i];
+}
+
+/* The numbers by which the rows of W decay: one for each, or the same for all where writes erase. */
+INLINE void load_decay(vec *to, strided decay, bool same, int64_t t, int64_t b, int64_t h, const span *s) {
+    if (same) EACH(i) to[i] = (vec){0} + *of(decay, t, b, h);
+    else load(to, of(decay, t, b, h), s->V);
+}
+
+/* What the step writes: the error times beta, or v where there is no beta. */
+INLINE void load_write(
+    vec *u, strided v, strided beta, const float *error, int64_t t, int64_t b, int64_t h, const span *s
+) {
+    if (beta.at) {
+        const float strength = *of(beta, t, b, h);
+        load(u, error + flat(s, t, b, h) * s->V, s->V);
+        EACH(i) u[i] *= strength;
+    } else {
+        load(u, of(v, t, b, h), s->V);
+    }
+}
+
+/* W decays, then learns as in delta_forward. Without beta decay is [T, B, H, V], else [T, B, H]. */
+void gated_forward(
+    const span *s, strided q, strided k, strided v, strided beta, strided decay, const float *W, float *y,
+    float *W_last, float *error
+) {
+    const bool alone = s->T == 1;
+#pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
+    for (int64_t head = 0; head < s->B * s->H; head++) {
+        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+        const float *from = W + first * s->V * s->K;
+        float *to = W_last + first * s->V * s->K;
+        matrix now;
+        if (!alone) load_transposed(now, from, s);
+        for (int64_t t = 0; t < s->T; t++) {
+            const int64_t at = flat(s, t, b, h);
+            row q_row, k_row, v_row, y_row, error_row, rate, u;
+            if (fresh(s, t, b) && !alone) clear(now);
+            load(q_row, of(q, t, b, h), s->K);
+            load(k_row, of(k, t, b, h), s->K);
+            load(v_row, of(v, t, b, h), s->V);
+            load_decay(rate, decay, beta.at, t, b, h, s);
+            if (alone) {
+                const float *strength = beta.at ? of(beta, t, b, h) : NULL;
+                only_step(y_row, error_row, from, to, fresh(s, t, b), q_row, k_row, v_row, strength, rate, s);
+            } else if (beta.at) {
+                const float strength = *of(beta, t, b, h);
+                contract(error_row, k_row, now, s->K, false);
+                EACH(i) error_row[i] = v_row[i] - rate[i] * error_row[i];
+                EACH(i) u[i] = strength * error_row[i];
+                decay_write_and_contract(y_row, q_row, now, rate, k_row, u, s->K);
+            } else {
+                decay_write_and_contract(y_row, q_row, now, rate, k_row, v_row, s->K);
+            }
+            if (error) store(error + at * s->V, error_row, s->V);
+            store(y + at * s->V, y_row, s->V);
+        }
+        if (!alone) store_transposed(to, now, s);
+    }
+}
+
+INLINE vec decayed(vec x, vec lanes, float row, bool of_rows) {
+    if (of_rows) return row * x;
+    return lanes * x;
+}
+
+/* M = M decayed + z cᵀ + x aᵀ, and y = Mᵀ scales. Decays are of rows, or of lanes, all the same where a step erases;
+ * where it does not there is no z cᵀ. */
+INLINE void pass_back(
+    vec *y, const vec *scales, vec *M, const vec *decay, bool of_rows, const vec *z, const vec *c, const vec *x, const vec *a,
+    bool erases, int64_t rows
+) {
+    const float *s = entries(scales), *f = entries(x), *g = entries(z), *rate = entries(decay);
+    row sum[2];
+    BOTH(n) zero(sum[n]);
+    for (PAIRS(rows)) BOTH(n) EACH(i) {
+        vec *to = M + (j + n) * N + i, now = decayed(*to, decay[i], rate[j + n], of_rows) + f[j + n] * a[i];
+        if (erases) now += g[j + n] * c[i];
+        sum[n][i] += s[j + n] * (*to = now);
+    }
+    EACH(i) y[i] = sum[0][i] + sum[1][i];
+}
+
+/* The sums over each row of G's products with W. */
+INLINE void meet(vec *sum, const vec *G, const vec *W, int64_t rows) {
+    EACH(block) {
+        vec products[LANES];
+        for (int64_t j = 0; j < LANES; j++) {
+            const int64_t at = block * LANES + j;
+            products[j] = (vec){0};
+            if (at < rows) EACH(i) products[j] += G[at * N + i] * W[at * N + i];
+        }
+        sum[block] = sums(products);
+    }
+}
+
+/* M = M decayed + x aᵀ, and y = Mᵀ scales */
+INLINE void decay_write_again_and_contract(
+    vec *y, const vec *scales, vec *M, const vec *decay, bool of_rows, const vec *x, const vec *a, int64_t rows
+) {
+    pass_back(y, scales, M, decay, of_rows, NULL, NULL, x, a, false, rows);
+}
+
+INLINE float sum_row(const vec *x) {
+    vec all = x[0];
+    for (int i = 1; i < N; i++) all += x[i];
+    return sum_lanes(all);
+}
+
+/* Below this, a decay is not divided by. */
+#define SMALL 0.25f
+
+INLINE bool any_small(const vec *rates, int64_t size) {
+    bool small = false;
+    for (int64_t j = 0; j < size; j++) small |= entries(rates)[j] < SMALL;
+    return small;
+}
+
+/* The gradient of a decay λ is the product of λ W before the step with its gradient, over λ; and that product x is, from
+ * the last step to the first, x = x + dy·y - dv·v (for each row of W where nothing is erased): README.md says why. Where λ is too small to divide by, the gradient of W is kept
+ * until the second walk has W.
+ *
+ * The gradients of y and of the last W may be NULL, meaning zeros; `past` has room for T matrices a thread. */
+void gated_backward(
+    const span *s, strided q, strided k, strided v, strided beta, strided decay, const float *W, const float *error,
+    const float *y, const float *W_last, const float *dy, const float *dW_last, float *dq, float *dk, float *dv,
+    float *dbeta, float *ddecay, float *dW, vec *past
+) {
+    const int64_t size = LANES * N * N;
+#pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
+    for (int64_t head = 0; head < s->B * s->H; head++) {
+        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+        vec *kept = past + omp_get_thread_num() * s->T * size;
+        matrix G, G_T, now;
+        /* decays and writes of the step after this one, which G gets together with this one's */
+        row late_decay, late_v, late_k, q_row, k_row, v_row, u, rate, dy_row, dq_row, dk_row, dv_row, meets;
+        zero(dy_row), zero(late_v), zero(late_k), zero(meets);
+        EACH(i) late_decay[i] = (vec){0} + 1.0f;
+        if (dW_last) {
+            load_matrix(G, dW_last + first * s->V * s->K, s->V, s->K);
+            load_matrix(now, W_last + first * s->V * s->K, s->V, s->K);
+            meet(meets, G, now, s->V);
+            transpose(G_T, G);
+        } else {
+            clear(G), clear(G_T);
+        }
+        for (int64_t t = s->T - 1; t >= 0; t--) {
+            const int64_t at = flat(s, t, b, h);
+            load(q_row, of(q, t, b, h), s->K);
+            load(k_row, of(k, t, b, h), s->K);
+            load(v_row, of(v, t, b, h), s->V);
+            load_write(u, v, beta, error, t, b, h, s);
+            load_decay(rate, decay, beta.at, t, b, h, s);
+            if (dy) {
+                row y_row;
+                load(dy_row, dy + at * s->V, s->V);
+                load(y_row, y + at * s->V, s->V);
+                EACH(i) meets[i] += dy_row[i] * y_row[i];
+            }
+            if (beta.at) {
+                pass_back(dk_row, u, G, late_decay, false, late_v, late_k, dy_row, q_row, true, s->V);
+                pass_back(dv_row, k_row, G_T, late_decay, false, late_k, late_v, q_row, dy_row, true, s->K);
+            } else {
+                pass_back(dk_row, u, G, late_decay, true, NULL, NULL, dy_row, q_row, false, s->V);
+                pass_back(dv_row, k_row, G_T, late_decay, false, NULL, NULL, q_row, dy_row, false, s->K);
+            }
+            if (beta.at) {
+                row error_row;
+                const float strength = *of(beta, t, b, h);
+                load(error_row, error + at * s->V, s->V);
+                dbeta[at] = dot(dv_row, error_row);
+                EACH(i) dv_row[i] *= strength, late_v[i] = -dv_row[i], meets[i] -= dv_row[i] * v_row[i];
+                ddecay[at] = sum_row(meets) / entries(rate)[0];
+            } else {
+                row drate;
+                EACH(i) meets[i] -= dv_row[i] * v_row[i], drate[i] = meets[i] / rate[i];
+                store(ddecay + at * s->V, drate, s->V);
+            }
+            if (any_small(rate, beta.at ? 1 : s->V)) {
+                vec *to = kept + t * size;
+                for (int64_t j = 0; j < LANES * N; j++) EACH(i) {
+                    to[j * N + i] = G[j * N + i];
+                    if (beta.at) to[j * N + i] += entries(late_v)[j] * k_row[i];
+                }
+            }
+            store(dk + at * s->K, dk_row, s->K);
+            store(dv + at * s->V, dv_row, s->V);
+            EACH(i) late_decay[i] = rate[i], late_v[i] *= rate[i], late_k[i] = k_row[i];
+            if (fresh(s, t, b)) {
+                clear(G), clear(G_T), zero(late_v), zero(late_k), zero(meets);
+                memset(ddecay + (beta.at ? at : at * s->V), 0, (beta.at ? 1 : s->V) * sizeof(float));
+            }
+        }
+        for (int64_t j = 0; j < s->V; j++)
+            EACH(i) G[j * N + i] = entries(late_decay)[j] * G[j * N + i] + entries(late_v)[j] * late_k[i];
+        store_matrix(dW + first * s->V * s->K, G, s->V, s->K);
+
+        load_matrix(now, W + first * s->V * s->K, s->V, s->K);
+        for (int64_t t = 0; t < s->T; t++) {
+            const int64_t at = flat(s, t, b, h);
+            if (fresh(s, t, b)) clear(now);
+            load(k_row, of(k, t, b, h), s->K);
+            load_write(u, v, beta, error, t, b, h, s);
+            load_decay(rate, decay, beta.at, t, b, h, s);
+            if (any_small(rate, beta.at ? 1 : s->V)) {
+                meet(meets, kept + t * size, now, s->V);
+                if (!beta.at) {
+                    store(ddecay + at * s->V, meets, s->V);
+                } else {
+                    ddecay[at] = sum_row(meets);
+                }
+            }
+            if (beta.at) {
+                load(dk_row, dk + at * s->K, s->K);
+                load(dv_row, dv + at * s->V, s->V);
+                EACH(i) dv_row[i] *= -rate[i];
+                contract(dk_row, dv_row, now, s->V, true);
+                store(dk + at * s->K, dk_row, s->K);
+            }
+            if (dy) load(dy_row, dy + at * s->V, s->V);
+            if (beta.at) decay_write_again_and_contract(dq_row, dy_row, now, rate, false, u, k_row, s->V);
+            else decay_write_again_and_contract(dq_row, dy_row, now, rate, true, u, k_row, s->V);
+            store(dq + at * s->K, dq_row, s->K);
+        }
+    }
+}
+
+/* ---- momentum ---- */
+
+/* C_i = momentum C_i + x_i a, M_i = decay M_i - x_i c + C_i, and y = sum of s_i M_i */
+INLINE void write_with_momentum(
+    vec *y, const vec *scales, vec *M, vec *C, float decay, float momentum, const vec *x, const vec *a, const vec *c,
+    int64_t rows
+) {
+    const float *s = entries(scales), *f = entries(x);
+    row sum[2];
+    BOTH(n) zero(sum[n]);
+    for (PAIRS(rows)) BOTH(n) EACH(i) {
+        const int64_t at = (j + n) * N + i;
+        const vec added = momentum * C[at] + f[j + n] * a[i];
+        C[at] = added;
+        sum[n][i] += s[j + n] * (M[at] = decay * M[at] - f[j + n] * c[i] + added);
+    }
+    EACH(i) y[i] = sum[0][i] + sum[1][i];
+}
+
+/* W decays and its part along k is erased; what is written is C, a running sum. `found` is decay W k, for backward, or
+ * NULL. */
+void momentum_forward(
+    const span *s, strided q, strided k, strided v, strided beta, strided decay, strided momentum, const float *W,
+    const float *C, float *y, float *W_last, float *C_last, float *found
+) {
+#pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
+    for (int64_t head = 0; head < s->B * s->H; head++) {
+        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+        matrix now, sum;
+        load_transposed(now, W + first * s->V * s->K, s);
+        load_transposed(sum, C + first * s->V * s->K, s);
+        for (int64_t t = 0; t < s->T; t++) {
+            const int64_t at = flat(s, t, b, h);
+            const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h);
+            row q_row, k_row, v_row, y_row, found_row, erased;
+            if (fresh(s, t, b)) clear(now), clear(sum);
+            load(q_row, of(q, t, b, h), s->K);
+            load(k_row, of(k, t, b, h), s->K);
+            load(v_row, of(v, t, b, h), s->V);
+            contract(found_row, k_row, now, s->K, false);
+            EACH(i) found_row[i] *= rate, erased[i] = strength * found_row[i], v_row[i] *= strength;
+            write_with_momentum(y_row, q_row, now, sum, rate, *of(momentum, t, b, h), k_row, v_row, erased, s->K);
+            if (found) store(found + at * s->V, found_row, s->V);
+            store(y + at * s->V, y_row, s->V);
+        }
+        store_transposed(W_last + first * s->V * s->K, now, s);
+        store_transposed(C_last + first * s->V * s->K, sum, s);
+    }
+}
+
+/* One step back: P = decay P + late_v late_kᵀ + dy qᵀ, then Q = momentum Q + P, dk = Qᵀ written - Pᵀ erased, and P k and
+ * Q k. From W and C before the step besides: dq = Wᵀ of_W + Cᵀ of_C, and the sums over rows of P's products with W and of
+ * Q's with C. */
+INLINE void pass_both_back(
+    vec *dk, vec *P_k, vec *Q_k, vec *dq, vec *meets_W, vec *meets_C, vec *P, vec *Q, float decay, float momentum,
+    const vec *late_v, const vec *late_k, const vec *dy, const vec *q, const vec *k, const vec *erased, const vec *written,
+    const vec *W, const vec *C, const vec *of_W, const vec *of_C, const span *s
+) {
+    const float *e = entries(erased), *w = entries(written), *v = entries(late_v), *d = entries(dy);
+    const float *read_W = entries(of_W), *read_C = entries(of_C);
+    row to_k[2], to_q[2], all_W[2], all_C[2];
+    BOTH(n) zero(to_k[n]), zero(to_q[n]), zero(all_W[n]), zero(all_C[n]);
+    EACH(block) {
+        vec P_with_k[LANES], Q_with_k[LANES]; /* of each row, to be summed */
+        for (PAIRS(LANES)) BOTH(n) {
+            const int64_t at = block * LANES + j + n;
+            P_with_k[j + n] = Q_with_k[j + n] = (vec){0};
+            if (block * LANES + j < s->V) EACH(i) {
+                const vec W_row = W[at * N + i], C_row = C[at * N + i];
+                const vec p = decay * P[at * N + i] + v[at] * late_k[i] + d[at] * q[i], sum = momentum * Q[at * N + i] + p;
+                P[at * N + i] = p, Q[at * N + i] = sum;
+                P_with_k[j + n] += p * k[i], Q_with_k[j + n] += sum * k[i];
+                to_k[n][i] += w[at] * sum - e[at] * p;
+                to_q[n][i] += read_W[at] * W_row + read_C[at] * C_row;
+                all_W[n][i] += p * W_row;
+                all_C[n][i] += sum * C_row;
+            }
+        }
+        P_k[block] = sums(P_with_k), Q_k[block] = sums(Q_with_k);
+    }
+    EACH(i) dk[i] = to_k[0][i] + to_k[1][i], dq[i] = to_q[0][i] + to_q[1][i];
+    EACH(i) meets_W[i] = all_W[0][i] + all_W[1][i], meets_C[i] = all_C[0][i] + all_C[1][i];
+}
+
+/* The gradients of y and of the last W and C may be NULL, meaning zeros; `past` has room for 2 T matrices a thread. */
+void momentum_backward(
+    const span *s, strided q, strided k, strided v, strided beta, strided decay, strided momentum, const float *W,
+    const float *C, const float *found, const float *dy, const float *dW_last, const float *dC_last, float *dq,
+    float *dk, float *dv, float *dbeta, float *ddecay, float *dmomentum, float *dW, float *dC, vec *past
+) {
+    const int64_t size = LANES * N * N;
+#pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
+    for (int64_t head = 0; head < s->B * s->H; head++) {
+        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+        matrix P, Q;
+        row dy_row, late_v, late_k;
+        float late_decay = 1.0f, late_momentum = 1.0f;
+        zero(dy_row), zero(late_v), zero(late_k), clear(P), clear(Q);
+        if (dW_last) load_matrix(P, dW_last + first * s->V * s->K, s->V, s->K);
+        if (dC_last) load_matrix(Q, dC_last + first * s->V * s->K, s->V, s->K);
+
+        /* W and C before every step */
+        vec *pairs = past + omp_get_thread_num() * s->T * 2 * size;
+        load_matrix(pairs, W + first * s->V * s->K, s->V, s->K);
+        load_matrix(pairs + size, C + first * s->V * s->K, s->V, s->K);
+        for (int64_t t = 0; t < s->T; t++) {
+            vec *now = pairs + t * 2 * size;
+            if (fresh(s, t, b)) clear(now), clear(now + size);
+            if (t == s->T - 1) break;
+            const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h), kept = *of(momentum, t, b, h);
+            row k_row, v_row, found_row;
+            load(k_row, of(k, t, b, h), s->K);
+            load(v_row, of(v, t, b, h), s->V);
+            load(found_row, found + flat(s, t, b, h) * s->V, s->V);
+            for (int64_t j = 0; j < LANES * N; j++)
+                EACH(i) {
+                    const vec *from = now + j * N + i;
+                    const vec sum = kept * from[size] + strength * entries(v_row)[j] * k_row[i];
+                    now[3 * size + j * N + i] = sum;
+                    now[2 * size + j * N + i] = rate * from[0] - strength * entries(found_row)[j] * k_row[i] + sum;
+                }
+        }
+
+        for (int64_t t = s->T - 1; t >= 0; t--) {
+            const int64_t at = flat(s, t, b, h);
+            const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h), kept = *of(momentum, t, b, h);
+            const vec *before = pairs + t * 2 * size;
+            row q_row, k_row, v_row, found_row, written, erased, of_W, of_C, dq_row, dk_row, dv_row, dfound, erase, meets_W,
+                meets_C;
+            load(q_row, of(q, t, b, h), s->K);
+            load(k_row, of(k, t, b, h), s->K);
+            load(v_row, of(v, t, b, h), s->V);
+            load(found_row, found + at * s->V, s->V);
+            if (dy) load(dy_row, dy + at * s->V, s->V);
+            EACH(i) written[i] = strength * v_row[i], erased[i] = strength * found_row[i];
+            EACH(i) of_W[i] = rate * dy_row[i], of_C[i] = kept * dy_row[i];
+            pass_both_back(
+                dk_row, dfound, dv_row, dq_row, meets_W, meets_C, P, Q, late_decay, late_momentum, late_v, late_k, dy_row,
+                q_row, k_row, erased, written, before, before + size, of_W, of_C, s
+            );
+            dbeta[at] = dot(dv_row, v_row) - dot(dfound, found_row);
+            EACH(i) dv_row[i] *= strength, dfound[i] *= -strength;
+            contract(erase, dfound, before, s->V, false);
+            for (int i = 1; i < N; i++) meets_W[0] += meets_W[i], meets_C[0] += meets_C[i];
+            ddecay[at] = sum_lanes(meets_W[0]) + dot(erase, k_row); /* P lacks the write of dfound kᵀ */
+            dmomentum[at] = sum_lanes(meets_C[0]);
+            const float match = dot(written, dy_row) - dot(erased, dy_row);
+            EACH(i) dk_row[i] += rate * erase[i], dq_row[i] += match * k_row[i];
+            store(dq + at * s->K, dq_row, s->K);
+            store(dk + at * s->K, dk_row, s->K);
+            store(dv + at * s->V, dv_row, s->V);
+            late_decay = rate, late_momentum = kept;
+            EACH(i) late_v[i] = rate * dfound[i], late_k[i] = k_row[i];
+            if (fresh(s, t, b)) clear(P), clear(Q), zero(late_v), zero(late_k);
+        }
+        for (int64_t j = 0; j < s->V; j++)
+            EACH(i) {
+                P[j * N + i] = late_decay * P[j * N + i] + entries(late_v)[j] * late_k[i];
+                Q[j * N + i] *= late_momentum;
+            }
+        store_matrix(dW + first * s->V * s->K, P, s->V, s->K);
+        store_matrix(dC + first * s->V * s->K, Q, s->V, s->K);
+    }
+}

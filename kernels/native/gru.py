@@ -1,0 +1,107 @@
+"""The GRU in C for CPUs: whole unrolls, forward and backward, by `dense.c`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..precision import without_autocast
+from ..pytorch.stepwise import wants_gradient
+from . import dense
+from .lstm import problem_of_units
+from .operator import Operator
+
+
+def problem(inputs: tuple[Tensor, ...]) -> str | None:
+    """Return why C cannot take these inputs, which passed `Shapes.check`; None if it can."""
+    return problem_of_units(inputs[0], *inputs[1].shape)
+
+
+def gru(
+    gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, backend: str
+) -> tuple[Tensor, Tensor]:
+    """Equals `reference.gru` to rounding."""
+    inputs = (gates, weight, bias, h0)
+    h, *_ = _forward(*inputs, reset, wants_gradient(*inputs))
+    return h, h[-1]
+
+
+def step(x: Tensor, weights: Sequence[Tensor], h0: Tensor, reset: Tensor) -> Tensor | None:
+    """Compute h `[B, N]` after one step from x `[B, K]`; None where C cannot take these inputs.
+
+    `weights`: that of the input `[3 N, K]`, that of h `[3 N, N]`, the bias of each `[3 N]`.
+    """
+    (B, N), K = h0.shape, x.shape[-1]
+    shapes = [(3 * N, K), (3 * N, N), (3 * N,), (3 * N,)]
+    if not dense.takes(x, weights) or [w.shape for w in weights] != shapes or x.shape != (B, K) or B == 0:
+        return None
+    if not dense.takes_state(reset, h0):
+        return None
+    h = h0.new_empty(B, N)
+    inputs = (part.contiguous() for part in (x, *weights, h0, reset))
+    dense.call("gru_step", B, 3 * N * (K + N), (B, K, N), *inputs, h)
+    return h
+
+
+def _panels(T: int, B: int, N: int) -> tuple[int, ...]:
+    """Return the shape of what backward needs besides h before each step."""
+    lanes = dense.lanes(B)
+    return (B + lanes - 1) // lanes * lanes, T, 5, N
+
+
+def _forward_in_c(
+    gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return h and, empty unless `keep`, h before each step and what backward needs."""
+    outputs = _forward_fake(gates, weight, bias, h0, reset, keep)
+    inputs = (x.contiguous() for x in (gates, weight, bias, h0, reset))
+    T, (B, N) = len(gates), h0.shape
+    dense.call("gru_forward", B, 3 * N * N * T, (T, B, N), *inputs, *outputs)
+    return outputs
+
+
+def _forward_fake(
+    gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    T, (B, N) = len(gates), h0.shape
+    hs, kept = (h0.new_empty(shape if keep else 0) for shape in ((T, B, N), _panels(T, B, N)))
+    return h0.new_empty(T, B, N), hs, kept
+
+
+def _backward_in_c(
+    weight: Tensor, reset: Tensor, kept: Tensor, dy: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return gradients of gates, of the recurrent share of them, and of h0."""
+    grads = _backward_fake(weight, reset, kept, dy)
+    (T, B), N = reset.shape, weight.shape[1]
+    inputs = (weight.mT.contiguous(), reset.contiguous(), kept, None if dy is None else dy.contiguous())
+    dense.call("gru_backward", B, 3 * N * N * T, (T, B, N), *inputs, *grads)
+    return grads
+
+
+def _backward_fake(
+    weight: Tensor, reset: Tensor, kept: Tensor, dy: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    (T, B), N = reset.shape, weight.shape[1]
+    return kept.new_empty(T, B, 3 * N), kept.new_empty(T, B, 3 * N), kept.new_empty(B, N)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    _, weight, _, _, reset, _ = inputs
+    _, hs, kept = output
+    ctx.save_for_backward(weight, reset, hs, kept)
+
+
+@without_autocast
+def _differentiate(ctx: Any, dy: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    weight, reset, hs, kept = ctx.saved_tensors
+    dgates, drecurrent, dh0 = _backward(weight, reset, kept, dy)
+    dweight = drecurrent.flatten(0, 1).mT @ hs.flatten(0, 1)
+    return dgates, dweight, drecurrent.sum((0, 1)), dh0, None, None
+
+
+_backward = Operator("native_gru_backward", _backward_in_c, _backward_fake)
+_forward = Operator("native_gru_forward", _forward_in_c, _forward_fake, _save, _differentiate)

@@ -1,0 +1,58 @@
+"""A backward pass by autograd that stays out of autocast, as the hand-written ones do."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..precision import without_autocast
+from .stepwise import wants_gradient
+
+Function = Callable[..., tuple[Tensor, ...]]
+
+
+def differentiated_apart(function: Function) -> Function:
+    """Decorate a differentiable function of tensors and constants: its gradients have its tensors' own dtype.
+
+    Autograd alone would let products of the backward pass be autocast if that pass is called under autocast.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*inputs: Any) -> tuple[Tensor, ...]:
+        if not wants_gradient(*(x for x in inputs if isinstance(x, Tensor))):
+            return function(*inputs)
+        outputs: tuple[Tensor, ...] = _Apart.apply(function, *inputs)
+        return outputs
+
+    return wrapped
+
+
+class _Apart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: Function, *inputs: Any) -> tuple[Tensor, ...]:
+        ctx.inputs = [
+            x.detach().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x for x in inputs
+        ]
+        with torch.enable_grad():
+            ctx.outputs = function(*ctx.inputs)
+        ctx.set_materialize_grads(False)
+        outputs = tuple(output.detach() for output in ctx.outputs)
+        pairs = zip(outputs, ctx.outputs, strict=True)
+        ctx.mark_non_differentiable(*(output for output, inner in pairs if not inner.requires_grad))
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    @without_autocast
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        given = [(x, g) for x, g in zip(ctx.outputs, grads, strict=True) if g is not None]
+        wanted = [isinstance(x, Tensor) and x.requires_grad for x in ctx.inputs]
+        leaves = [x for x, take in zip(ctx.inputs, wanted, strict=True) if take]
+        outputs, gradients = zip(*given, strict=True)
+        found = iter(torch.autograd.grad(outputs, leaves, gradients, allow_unused=True, retain_graph=True))
+        return None, *(next(found) if take else None for take in wanted)

@@ -1,0 +1,291 @@
+"""What is known of the rules from elsewhere: where one is another, and what each does to what it holds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fastweight_helpers import assert_near, integer, make_reset
+from fastweight_rules import make_inputs, run
+from torch import Tensor
+
+from deltabeast.kernels import (
+    Rule,
+    attention,
+    delta_rule,
+    deltaformer,
+    gated_sum,
+    momentum_delta,
+    reference,
+    rules,
+)
+
+BACKENDS = ("reference", "chunked", "native")
+
+
+def run_with(rule: Rule, inputs: dict[str, Tensor], reset: Tensor, backend: str) -> dict[str, Tensor]:
+    """Outputs and gradients of a rule, by names that two rules share, of inputs by name."""
+    names = rule.shapes.names[:-1]
+    results = run(rule, tuple(inputs[name] for name in names), reset, backend, torch.float32)
+    return {name.replace("gradient ", ""): x for name, x in results.items() if name.startswith("out")} | {
+        names[i]: results[f"gradient {i}"] for i in range(len(names))
+    }
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("general", "special"),
+    [
+        (rules.GATED_SUM, rules.SUM_RULE),
+        (rules.GATED_DELTA, rules.DELTA_RULE),
+        (rules.MOMENTUM_DELTA, rules.GATED_DELTA),
+    ],
+    ids=lambda rule: rule.name,
+)
+def test_one_rule_is_another(general: Rule, special: Rule, backend: str, seed: int) -> None:
+    """Without decay the gated rules are those that they gate; without momentum that one is the gated rule."""
+    for steps in (1, 2, 16, 40):
+        inputs = dict(zip(general.shapes.names, make_inputs(general, steps), strict=False))
+        if special is rules.GATED_DELTA:
+            inputs["momentum"] = torch.zeros_like(inputs["momentum"])
+            inputs["C"] = torch.zeros_like(inputs["C"])
+        else:
+            inputs["decay"] = torch.ones_like(inputs["decay"])
+        reset = make_reset("random", steps, inputs["q"].shape[1])
+        got, want = (run_with(rule, inputs, reset, backend) for rule in (general, special))
+        shared = ["output 0", "output 1", *special.shapes.names[:-1]]
+        if special is rules.GATED_DELTA:  # the loss there is of C, too, which is the last write
+            shared = shared[:2]
+        for name in shared:
+            assert_near(name, got[name], want[name], 2e-5)
+
+
+def one_hot(i: int, size: int) -> Tensor:
+    return torch.eye(size)[i]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_delta_rule_keeps_what_the_gated_rule_lets_fade(backend: str, seed: int) -> None:
+    """Schlag et al. 2021, appendix B: written under keys that are orthogonal, read back under the first."""
+    size, beta = 5, 0.3
+    k = torch.eye(size).view(size, 1, 1, size)
+    v = torch.randn(size, 1, 1, size)
+    q = one_hot(0, size).expand_as(k)
+    strength, W = torch.full((size, 1, 1), beta), torch.zeros(1, 1, size, size)
+    reset = make_reset("first", size, 1)
+    y, _ = delta_rule(q, k, v, strength, W, reset, backend=backend)
+    torch.testing.assert_close(y, beta * v[:1].expand_as(y))
+    faded = torch.full((size, 1, 1, size), 1 - beta)
+    y, _ = gated_sum(q, k, beta * v, faded, W, reset, backend=backend)
+    shares = (1 - beta) ** torch.arange(size).view(-1, 1, 1, 1)
+    torch.testing.assert_close(y, beta * v[:1] * shares)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_momentum_adds_up_what_is_written_again(backend: str, seed: int) -> None:
+    """A pair that is written at every step reads back as v / (1 - η)."""
+    steps, eta = 200, 0.9
+    k = one_hot(1, 4).expand(steps, 1, 1, 4)
+    v = torch.randn(3).expand(steps, 1, 1, 3)
+    one, zeros = torch.ones(steps, 1, 1), torch.zeros(1, 1, 3, 4)
+    y, *_ = momentum_delta(
+        k, k, v, one, one, eta * one, zeros, zeros, make_reset("none", steps, 1), backend=backend
+    )
+    torch.testing.assert_close(y[-1], v[-1] / (1 - eta))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_keys_of_length_root_two_swap_exactly(backend: str, seed: int) -> None:
+    """`k = e_i - e_j`, `v = 0`, `β = 1`: the delta rule exchanges what is held under i and j. So do unit keys
+    with β = 2."""
+    steps, size = 400, 5
+    order = list(range(size))
+    k = torch.zeros(steps, 1, 1, size)
+    reads = torch.zeros(steps, 1, 1, size)
+    expected = []
+    for t in range(steps):
+        i = integer(0, size - 1)
+        j = (i + integer(1, size - 1)) % size
+        k[t, 0, 0, i], k[t, 0, 0, j] = 1, -1
+        order[i], order[j] = order[j], order[i]
+        place = integer(0, size - 1)
+        reads[t, 0, 0, place] = 1
+        expected.append(order[place])
+    held = torch.randint(-9, 10, (size, size)).float()  # a value for each thing, as columns
+    zeros, ones = torch.zeros(steps, 1, 1, size), torch.ones(steps, 1, 1)
+    never = make_reset("none", steps, 1)
+    y, _ = delta_rule(reads, k, zeros, ones, held.view(1, 1, size, size), never, backend=backend)
+    assert torch.equal(y.view(steps, size), held.T[expected])
+    y, _ = delta_rule(reads, k / 2**0.5, zeros, 2 * ones, held.view(1, 1, size, size), never, backend=backend)
+    torch.testing.assert_close(y.view(steps, size), held.T[expected], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_keys_that_sum_to_one_cannot_swap(backend: str, seed: int) -> None:
+    """With entries from 0 to 1 that sum to one and β below 1, no write turns anything round: the part of what
+    is held along k shrinks, but keeps its sign."""
+    size = 6
+    for _ in range(20):
+        k = torch.rand(1, 1, 1, size).softmax(-1)
+        held = torch.randn(1, 1, 1, size)
+        beta = torch.rand(1, 1, 1)
+        zeros = torch.zeros(1, 1, 1, 1)
+        _, after = delta_rule(k, k, zeros, beta, held, make_reset("none", 1, 1), backend=backend)
+        before, now = (held * k).sum(), (after * k).sum()
+        assert (before * now >= 0).all() and now.abs() <= before.abs()
+
+
+@pytest.mark.parametrize("backend", ["chunked", "native"])
+def test_one_decay_for_all_rows(backend: str, seed: int) -> None:
+    """Expanded, as cores with one gate a head hand it over: the same numbers and the gradient of the one."""
+    for steps in (1, 5, 40):
+        q, k, v, decay, W = make_inputs(rules.GATED_SUM, steps)
+        reset = make_reset("random", steps, len(W))
+        results = []
+        for name, dtype in (("reference", torch.float64), (backend, torch.float32)):
+            leaves = [x.to(dtype, copy=True).requires_grad_() for x in (q, k, v, decay[..., :1], W)]
+            y, W_T = gated_sum(*leaves[:3], leaves[3].expand_as(v), leaves[4], reset, backend=name)
+            grads = torch.autograd.grad(y.square().sum() + W_T.square().sum(), leaves)
+            results.append((y, W_T, *grads))
+        for i, (want, got) in enumerate(zip(*results, strict=True)):
+            assert_near(str(i), got, want, 2e-5)
+
+
+PLAIN = ("reference", "chunked")
+
+
+def attention_inputs(T: int, B: int, H: int, K: int, V: int, M: int) -> dict[str, Tensor]:
+    """Those of attention without gate and bias, from an empty state, float64."""
+    shapes = {"q": (T, B, H, K), "k": (T, B, H, K), "v": (T, B, H, V)}
+    inputs = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    inputs["decay"], inputs["bias"] = torch.ones(T, B, H).double(), torch.zeros(T, B, H, M).double()
+    return inputs | empty(B, H, K, V, M)
+
+
+def empty(B: int, H: int, K: int, V: int, M: int) -> dict[str, Tensor]:
+    shapes = {"keys": (B, H, M, K), "values": (B, H, M, V), "live": (B, H, M)}
+    return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+
+
+def causal(inputs: dict[str, Tensor]) -> Tensor:
+    """PyTorch's attention of q, k, v `[T, B, H, size]`."""
+    q, k, v = (inputs[name].permute(1, 2, 0, 3) for name in "qkv")
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).permute(2, 0, 1, 3)
+
+
+@pytest.mark.parametrize("backend", PLAIN)
+def test_attention_is_pytorchs(backend: str, seed: int) -> None:
+    for T in (1, 7, 70, 150):
+        inputs = attention_inputs(T, 2, 3, 8, 5, M=T)
+        y, keys, values, live = attention(**inputs, reset=make_reset("none", T, 2), backend=backend)
+        torch.testing.assert_close(y, causal(inputs))
+        assert torch.equal(keys, inputs["k"].permute(1, 2, 0, 3)) and (live == 1).all()
+        assert torch.equal(values, inputs["v"].permute(1, 2, 0, 3))
+
+
+@pytest.mark.parametrize("backend", PLAIN)
+def test_attention_sees_its_window_and_episode_alone(backend: str, seed: int) -> None:
+    T, M = 12, 3
+    inputs = attention_inputs(T, 1, 1, 4, 4, M)
+    inputs["v"].requires_grad_()
+    reset = make_reset("none", T, 1)
+    reset[6] = True
+    y, *_ = attention(**inputs, reset=reset, backend=backend)
+    for t in range(T):
+        (grad,) = torch.autograd.grad(y[t].sum(), inputs["v"], retain_graph=True)
+        first = max(t - M, 6 if t >= 6 else 0)
+        assert [bool(row.any()) for row in grad] == [first <= i <= t for i in range(T)]
+
+
+@pytest.mark.parametrize("backend", PLAIN)
+@pytest.mark.parametrize("normalise", [True, False])
+def test_gate_and_bias_of_attention(normalise: bool, backend: str, seed: int) -> None:
+    """Zhong et al. 2025, equations 30 and 31: step i has at step t the weight of all gates in between."""
+    T, M = 9, 5
+    inputs = attention_inputs(T, 1, 1, 4, 3, M)
+    inputs["decay"], inputs["bias"] = torch.rand_like(inputs["decay"]), torch.randn_like(inputs["bias"])
+    never = make_reset("none", T, 1)
+    y, *_ = attention(**inputs, reset=never, normalise=normalise, backend=backend)
+    q, k, v, decay = (inputs[name][:, 0, 0] for name in ("q", "k", "v", "decay"))
+    for t in range(T):
+        total, read = 0.0, torch.zeros(3, dtype=torch.float64)
+        for i in range(max(0, t - M), t + 1):
+            bias = inputs["bias"][t, 0, 0, t - i - 1] if i < t else 0.0
+            weight = ((q[t] @ k[i]) / 2 + bias).exp() * decay[i + 1 : t + 1].prod()
+            total, read = total + weight, read + weight * v[i]
+        torch.testing.assert_close(y[t, 0, 0], read / total if normalise else read)
+
+
+def deltaformer_inputs(T: int, B: int, H: int, G: int, K: int, V: int, M: int) -> dict[str, Tensor]:
+    q, w = torch.randn(2, T, B, H, G, K, dtype=torch.float64)
+    inputs = attention_inputs(T, B, H, K, V, M)
+    ones = {name: torch.ones(T, B, H).double() for name in ("alpha", "beta")}
+    del inputs["decay"], inputs["bias"]
+    return {**inputs, "q": q, "w": w, "mix": torch.ones(H, G).double(), **ones}
+
+
+@pytest.mark.parametrize("backend", PLAIN)
+def test_deltaformer_with_linear_kernels_is_the_delta_rule(backend: str, seed: int) -> None:
+    T, B, H, K, V = 40, 2, 2, 6, 4
+    inputs = deltaformer_inputs(T, B, H, 1, K, V, M=T)
+    k = inputs["k"] = inputs["k"] / inputs["k"].norm(dim=-1, keepdim=True)
+    inputs["w"] = (k * K**0.5).unsqueeze(3)  # scores are divided by it
+    never = make_reset("none", T, B)
+    y, *_ = deltaformer(**inputs, reset=never, first="linear", second="linear", backend=backend)
+    q = inputs["q"].squeeze(3) * K**-0.5
+    W, beta = torch.zeros(B, H, V, K).double(), torch.ones(T, B, H).double()
+    want, _ = delta_rule(q, k, inputs["v"], beta, W, never, backend="reference")
+    torch.testing.assert_close(y.squeeze(3), want)
+
+
+@pytest.mark.parametrize("backend", PLAIN)
+def test_deltaformer_that_takes_nothing_out_is_attention(backend: str, seed: int) -> None:
+    T = 80
+    inputs = deltaformer_inputs(T, 2, 2, 1, 6, 4, M=T)
+    inputs["beta"] = torch.zeros_like(inputs["beta"])
+    never = make_reset("none", T, 2)
+    y, *_ = deltaformer(**inputs, reset=never, first="exp", second="softmax", backend=backend)
+    torch.testing.assert_close(y.squeeze(3), causal(inputs | {"q": inputs["q"].squeeze(3)}))
+
+
+@pytest.mark.parametrize("backend", PLAIN)
+@pytest.mark.parametrize("first", reference.KERNELS)
+def test_deltaformer_by_its_equations(first: str, backend: str, seed: int) -> None:
+    """Three queries to a head of keys, a window, a reset: one number at a time."""
+    T, G, K, V, M = 10, 3, 4, 3, 4
+    inputs = deltaformer_inputs(T, 1, 1, G, K, V, M)
+    inputs["mix"] = torch.randn(1, G, dtype=torch.float64)
+    inputs["alpha"], inputs["beta"] = torch.rand(2, T, 1, 1, dtype=torch.float64)
+    reset = make_reset("none", T, 1)
+    reset[6] = True
+    y, *_ = deltaformer(**inputs, reset=reset, first=first, second="softmax", backend=backend)
+    q, k, v, w, alpha, beta = (inputs[n][:, 0, 0] for n in ("q", "k", "v", "w", "alpha", "beta"))
+    u: list[Tensor] = []
+    for t in range(T):
+        earlier = range(max(0, t - M, 6 if t >= 6 else 0), t)
+        found = torch.zeros(V, dtype=torch.float64)
+        for j in range(G):
+            scores = [float(k[i] @ w[t, j]) / 2 for i in earlier]
+            total = sum(torch.tensor(s).exp() for s in scores)
+            kinds = {
+                "exp": lambda s: float(torch.tensor(s).double().exp()),
+                "softmax": lambda s, total=total: float(torch.tensor(s).double().exp() / total),
+                "linear": lambda s: s,
+                "relu": lambda s: max(s, 0.0),
+                "round": lambda s: float(round(s)),
+            }
+            for i, score in zip(earlier, scores, strict=True):
+                found = found + inputs["mix"][0, j] / G * kinds[first](score) * u[i]
+        u.append(alpha[t] * v[t] - beta[t] * found)
+        for j in range(G):
+            weights = torch.stack([(k[i] @ q[t, j]) / 2 for i in (*earlier, t)]).softmax(0)
+            want = weights @ torch.stack([u[i] for i in (*earlier, t)])
+            torch.testing.assert_close(y[t, 0, 0, j], want, rtol=1e-5, atol=1e-6)
+
+
+def test_round_has_the_gradient_of_linear(seed: int) -> None:
+    scores, live = torch.randn(5, dtype=torch.float64, requires_grad=True), torch.ones(5).double()
+    rounded = reference.kernel("round", 3 * scores, live)
+    assert torch.equal(rounded, (3 * scores).round())
+    (grad,) = torch.autograd.grad(rounded.sum(), scores)
+    assert torch.equal(grad, torch.full_like(grad, 3))
