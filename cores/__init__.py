@@ -1,7 +1,24 @@
 """Recurrent cores: one file each, one interface, made by name. README.md describes each of them."""
 
 from ..kernels.native.known import Kept
-from . import delta_net, delta_rnn, feedforward, gated_feedforward, linear_transformer, lstm, rdn
+from . import (
+    attention,
+    delta_delta_net,
+    delta_lstm,
+    delta_mlp,
+    delta_net,
+    delta_rnn,
+    feedforward,
+    gated_delta_net,
+    gated_feedforward,
+    gated_linear_attention,
+    gru,
+    gtrxl,
+    hybrid,
+    linear_transformer,
+    lstm,
+    rdn,
+)
 from .base import Core, State, Stats
 from .registry import core_feature_size, core_name, core_names, make_core, register
 from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
@@ -15,13 +32,22 @@ __all__ = [
     "State",
     "StatePart",
     "Stats",
+    "attention",
     "core_feature_size",
     "core_name",
     "core_names",
+    "delta_delta_net",
+    "delta_lstm",
+    "delta_mlp",
     "delta_net",
     "delta_rnn",
     "feedforward",
+    "gated_delta_net",
     "gated_feedforward",
+    "gated_linear_attention",
+    "gru",
+    "gtrxl",
+    "hybrid",
     "linear_transformer",
     "lstm",
     "make_core",

@@ -31,6 +31,10 @@ class Core(nn.Module, ABC):
     A core needs `initial_state` and `unroll`. One with statistics to log has `measured_unroll` too.
     """
 
+    equation: ClassVar[str] = ""
+    """what a step does to the memory, in one line"""
+    source: ClassVar[str] = ""
+    """where that is from; `deltabeast cores` lists both"""
     has_fast_weights: ClassVar[bool] = False
     """whether `unroll_per_step` cuts gradients between this core's steps"""
     input_size: int

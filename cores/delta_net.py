@@ -2,37 +2,75 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Literal
+
+import torch
 from torch import Tensor
 
 from ..kernels import delta_rule
 from ..kernels.native.shell import StepRule
 from .base import State
-from .features import normalized_elu
+from .linear import LinearMemory, read_before
 from .registry import register
-from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
+from .shell import FastWeightCore, MemoryTrace
 
 
-class DeltaMemory(FastWeights):
-    """`W += β (v - W k) kᵀ`. The slow net emits q, k, v, β. State: W."""
+class DeltaMemory(LinearMemory):
+    """`W += β (v - W k) kᵀ`. The slow net emits q, k, v, β. State: W; with attention the keys' sum, too.
 
-    def __init__(self, hidden_size: int, num_heads: int) -> None:
-        h = hidden_size // num_heads
-        super().__init__(hidden_size, num_heads, (h, h, h, 1))
+    Args:
+        hidden_size: d, the width of the layer's input and output.
+        num_heads: H; each head's values are h = d/H wide.
+        beta_max: β lies between 0 and this. With unit keys, 2 lets a write reflect what is held, not only
+            erase it.
+        linear_options: as `LinearMemory` takes them.
+    """
 
-    def state_parts(self) -> tuple[StatePart, ...]:
-        return (StatePart("fast weights", (self.num_heads, self.head_size, self.head_size)),)
+    computing: ClassVar[tuple[str, ...]] = ("unroll", "learn", "attend", "strength")
+    rates: ClassVar[int] = 0
+    """how many more numbers the slow net emits a head, after β"""
 
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        q, k, v, beta = parts
+    def __init__(
+        self, hidden_size: int, num_heads: int, *, beta_max: Literal[1, 2] = 1, **linear_options: Any
+    ) -> None:
+        super().__init__(hidden_size, num_heads, _gates=(1,) * (1 + self.rates), **linear_options)
+        self.beta_max = beta_max
+
+    def strength(self, beta: Tensor) -> Tensor:
+        """Map what the slow net emits `[T, B, H, 1]` to the write strength `[T, B, H]`."""
+        beta = beta.squeeze(-1).sigmoid()
+        return beta if self.beta_max == 1 else beta * self.beta_max
+
+    def learn(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> tuple[Tensor, State]:
         (W,) = state
-        y, W = delta_rule(normalized_elu(q), normalized_elu(k), v, beta.squeeze(-1).sigmoid(), W, reset)
+        y, W = delta_rule(q, k, v, self.strength(gates[0]), W, reset)
         return y, (W,)
 
-    def step_rule(self) -> StepRule:
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gates: tuple[Tensor, ...],
+        z: Tensor,
+        state: State,
+        reset: Tensor,
+    ) -> tuple[Tensor, State]:
+        """What is found under k is divided by its weights, too: k is, and β is multiplied by them instead."""
+        found = read_before(k, z, reset)
+        found, (W,) = torch.where(found == 0, torch.ones_like(found), found), state
+        y, W = delta_rule(q, k / found, v, self.strength(gates[0]) * found.squeeze(-1), W, reset)
+        return y, (W,)
+
+    def step_rule(self) -> StepRule | None:
+        if not self.features.usual or self.beta_max != 1:
+            return None
         return StepRule("delta", ("normalized_elu", "normalized_elu", "", "sigmoid"))
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
-        return {"write_strength": trace.emitted[-1].sigmoid()}
+        return {"write_strength": self.strength(trace.emitted[3])}
 
 
 @register("delta_net")
@@ -41,5 +79,8 @@ class DeltaNet(FastWeightCore):
 
     State: (W `[B, L, H, h, h]`,).
     """
+
+    equation = "W = W + β (v - W k) kᵀ"
+    source = "Schlag et al. 2021"
 
     memory = DeltaMemory

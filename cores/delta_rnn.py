@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import torch
 from torch import Tensor
 
 from ..kernels import delta_rnn, delta_rule
@@ -15,11 +18,17 @@ class DeltaRNNMemory(FastWeights):
     """Delta-rule W and R, `y = W q + R softmax(last y)`. State: W, R, y.
 
     The slow net emits q, k, v for W, k, v for R, then β for each; nothing recurrent enters it.
+
+    Args:
+        hidden_size: d, the width of the layer's input and output.
+        num_heads: H; each head's fast weights are h = d/H wide.
+        variant: B, or A (equation 19), whose output is `softmax(W q + R last y)`.
     """
 
-    def __init__(self, hidden_size: int, num_heads: int) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, variant: Literal["A", "B"] = "B") -> None:
         h = hidden_size // num_heads
         super().__init__(hidden_size, num_heads, (h, h, h, h, h, 1, 1))
+        self.variant = variant
 
     def state_parts(self) -> tuple[StatePart, ...]:
         matrix = StatePart("fast weights", (self.num_heads, self.head_size, self.head_size))
@@ -31,10 +40,13 @@ class DeltaRNNMemory(FastWeights):
         beta = beta.squeeze(-1).sigmoid()
         recurrent_beta = recurrent_beta.squeeze(-1).sigmoid()
         z, W = delta_rule(q.softmax(-1), k.softmax(-1), v, beta, W, reset)
-        y, R, y_T = delta_rnn(z, recurrent_k.softmax(-1), recurrent_v, recurrent_beta, R, y0, reset)
+        learned = delta_rnn if self.variant == "B" else delta_rnn_a
+        y, R, y_T = learned(z, recurrent_k.softmax(-1), recurrent_v, recurrent_beta, R, y0, reset)
         return y, (W, R, y_T)
 
-    def step_rule(self) -> StepRule:
+    def step_rule(self) -> StepRule | None:
+        if self.variant == "A":
+            return None
         return StepRule("delta_rnn", ("softmax", "softmax", "", "softmax", "", "sigmoid", "sigmoid"))
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
@@ -42,13 +54,44 @@ class DeltaRNNMemory(FastWeights):
         return {"write_strength": beta.sigmoid(), "recurrent_write_strength": recurrent_beta.sigmoid()}
 
 
+def delta_rnn_a(
+    z: Tensor, k: Tensor, v: Tensor, beta: Tensor, R: Tensor, y0: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute `y_t = softmax(z_t + R_t y_{t-1})`; arguments and results as those of `delta_rnn`.
+
+    That rule reads with the softmax of its last output, so the softmax of its outputs is the same, but where
+    it has
+    none: it then reads with equal shares, and variant A with y0, or with zeros where an episode begins. The
+    difference of the two reads is put into z.
+    """
+    fresh = reset.unsqueeze(-1)
+    share = torch.full_like(y0, 1 / y0.shape[-1])
+    begins = reset[0].view(-1, 1, 1)
+    other = torch.where(begins, -share, y0 - share)
+    now = R.masked_fill(begins.unsqueeze(-1), 0)
+    error = v[0] - _read(now, k[0])
+    first = _read(now, other) + (beta[0] * (k[0] * other).sum(-1)).unsqueeze(-1) * error
+    later = (beta * (k * share).sum(-1)).masked_fill(~fresh, 0).unsqueeze(-1) * v
+    z = torch.cat((z[:1] + first, z[1:] - later[1:]))
+    logits, R, _ = delta_rnn(z, k, v, beta, R, torch.zeros_like(y0), reset)
+    y = logits.softmax(-1)
+    return y, R, y[-1]
+
+
+def _read(W: Tensor, q: Tensor) -> Tensor:
+    return (W @ q.unsqueeze(-1)).squeeze(-1)
+
+
 @register("delta_rnn")
 class DeltaRNN(FastWeightCore):
-    """A Delta Net whose output also passes through recurrent fast weights. Irie et al. 2021, equation 12.
+    """A Delta Net whose output passes recurrent fast weights, too. Irie et al. 2021, equations 12 and 19.
 
     Keys and queries pass a softmax, as in the released RL code.
 
     State: (W `[B, L, H, h, h]`, R `[B, L, H, h, h]`, y `[B, L, H, h]`).
     """
+
+    equation = "y = W q + R softmax(y); W, R by the delta rule"
+    source = "Irie et al. 2021, equation 12"
 
     memory = DeltaRNNMemory

@@ -1,13 +1,106 @@
-"""Feature maps of keys and queries."""
+"""Feature maps of keys and queries, and how they are normalised."""
 
 from __future__ import annotations
 
+from typing import Literal
+
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..kernels.native import dense
 
 EPSILON = 1e-5
+
+Map = Literal["elu", "relu", "softmax", "dpfp", "favor", "unit", "root2"]
+"""elu: ELU + 1. relu. softmax. dpfp: deterministic parameter-free projection (Schlag et al. 2021, section
+5.3).
+favor: FAVOR+, positive random features of the softmax kernel (Choromanski et al. 2021). unit: divided by its
+length. root2: the same times the square root of 2."""
+Normalisation = Literal["sum", "attention", "none"]
+"""sum: features are divided by their sum. attention: what is read is divided by the sum of the weights with
+which it was written (Katharopoulos et al. 2020). none."""
+
+_ANY_SIGN = ("unit", "root2")
+
+
+class Features(nn.Module):
+    """The feature map of one memory's keys and queries, `[..., h]` -> `[..., size]`.
+
+    Args:
+        head_size: h.
+        feature_map: see `Map`.
+        normalise: whether features are divided by their sum, see `Normalisation`; attention is the memory's
+            work.
+        dpfp_nu: ν of dpfp, whose size is 2 h ν.
+        favor_features: m of favor, whose size is 2 m; 0 for h.
+
+    Raises:
+        ValueError: for numbers out of range, or a map and a normalisation that do not go together.
+    """
+
+    random: nn.Parameter | None
+    """favor's matrix `[m, h]`: a weight that is never trained, so that it goes wherever weights go"""
+
+    def __init__(
+        self,
+        head_size: int,
+        feature_map: Map = "elu",
+        normalise: Normalisation = "sum",
+        dpfp_nu: int = 1,
+        favor_features: int = 0,
+    ) -> None:
+        super().__init__()
+        if feature_map in _ANY_SIGN and normalise != "none":
+            raise ValueError(
+                f"feature_map {feature_map} has entries of any sign, whose sum may be 0; give normalise none"
+            )
+        if feature_map == "softmax" and normalise == "sum":
+            raise ValueError("feature_map softmax sums to one already; give normalise none")
+        if not 1 <= dpfp_nu < 2 * head_size:
+            raise ValueError(f"dpfp_nu is {dpfp_nu}; give 1 to {2 * head_size - 1} for heads of {head_size}")
+        if favor_features < 0:
+            raise ValueError(
+                f"favor_features is {favor_features}; give a number of features, or 0 for {head_size}"
+            )
+        self.feature_map, self.normalise, self.dpfp_nu = feature_map, normalise, dpfp_nu
+        m = favor_features or head_size
+        self.size = {"dpfp": 2 * head_size * dpfp_nu, "favor": 2 * m}.get(feature_map, head_size)
+        drawn = (
+            nn.Parameter(orthogonal_normal(m, head_size), requires_grad=False)
+            if feature_map == "favor"
+            else None
+        )
+        self.register_parameter("random", drawn)
+
+    @property
+    def usual(self) -> bool:
+        """Whether this is `normalized_elu`, for which there is C."""
+        return self.feature_map == "elu" and self.normalise == "sum"
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.usual:
+            return normalized_elu(x)
+        features = self._map(x)
+        return features / (features.sum(-1, keepdim=True) + EPSILON) if self.normalise == "sum" else features
+
+    def _map(self, x: Tensor) -> Tensor:
+        match self.feature_map:
+            case "elu":
+                return F.elu(x) + 1
+            case "relu":
+                return F.relu(x)
+            case "softmax":
+                return x.softmax(-1)
+            case "dpfp":
+                return dpfp(x, self.dpfp_nu)
+            case "favor":
+                assert self.random is not None
+                return favor(x, self.random)
+            case "unit":
+                return F.normalize(x, dim=-1)
+            case "root2":
+                return F.normalize(x, dim=-1) * 2**0.5
 
 
 def normalized_elu(x: Tensor) -> Tensor:
@@ -19,3 +112,37 @@ def normalized_elu(x: Tensor) -> Tensor:
         return dense.normalized_elu(x, EPSILON)
     positive = F.elu(x) + 1
     return positive / (positive.sum(-1, keepdim=True) + EPSILON)
+
+
+def dpfp(x: Tensor, nu: int) -> Tensor:
+    """Multiply `z = [relu(x), relu(-x)]` by itself rolled by 1, ..., ν: `[..., h]` -> `[..., 2 h ν]`.
+
+    Schlag et al. 2021, equation 37; their code rolls by +j, ours does.
+    """
+    z = torch.cat((F.relu(x), F.relu(-x)), -1)
+    return torch.cat([z * z.roll(j, -1) for j in range(1, nu + 1)], -1)
+
+
+def favor(x: Tensor, random: Tensor) -> Tensor:
+    """Positive features whose products estimate exp(x·x'): `[..., h]`, random `[m, h]` -> `[..., 2 m]`.
+
+    Choromanski et al. 2021, "Rethinking Attention with Performers", Lemma 1: exp(±R x - |x|²/2) / sqrt(2 m).
+    """
+    projected = x @ random.to(x.dtype).mT
+    both = torch.cat((projected, -projected), -1) - x.square().sum(-1, keepdim=True) / 2
+    return both.exp() * both.shape[-1] ** -0.5
+
+
+def orthogonal_normal(rows: int, columns: int) -> Tensor:
+    """Draw a matrix whose rows are orthogonal in groups of `columns`, each as long as a normal vector is."""
+    blocks = [torch.linalg.qr(torch.randn(columns, columns))[0] for _ in range(-(-rows // columns))]
+    directions = torch.cat(blocks)[:rows]
+    return directions * torch.randn(rows, columns).norm(dim=-1, keepdim=True)
+
+
+TEMPERATURE = 16.0
+
+
+def slow_decay(x: Tensor, temperature: float = TEMPERATURE) -> Tensor:
+    """Compute `sigmoid(x) ** (1 / temperature)`: a rate near 1 from the beginning, where x is near 0."""
+    return (F.logsigmoid(x) / temperature).exp()

@@ -17,6 +17,9 @@ class Feedforward(Core):
         input_size: width of the input vectors, and of the output.
     """
 
+    equation = "no memory: y = x"
+    source = "Irie et al. 2021"
+
     def __init__(self, input_size: int) -> None:
         super().__init__(input_size, input_size)
 

@@ -27,6 +27,9 @@ class GatedFeedforward(Core):
         output_gate: whether to multiply y by the sigmoid of a fourth map of the input.
     """
 
+    equation = "no memory: y = g a(x) + (1 - g) b(x)"
+    source = "Irie et al. 2021, table 8"
+
     feature_size: ClassVar[int] = 320
 
     def __init__(self, input_size: int, hidden_size: int = 256, output_gate: bool = False) -> None:

@@ -7,37 +7,34 @@ from torch import Tensor
 from ..kernels import sum_rule
 from ..kernels.native.shell import StepRule
 from .base import State
-from .features import normalized_elu
+from .linear import LinearMemory
 from .registry import register
-from .shell import FastWeightCore, FastWeights, StatePart
+from .shell import FastWeightCore
 
 
-class SumMemory(FastWeights):
-    """`W += v kᵀ`. The slow net emits q, k, v. State: W."""
+class SumMemory(LinearMemory):
+    """`W += v kᵀ`. The slow net emits q, k, v. State: W; the sum of the keys if `normalise` is attention."""
 
-    def __init__(self, hidden_size: int, num_heads: int) -> None:
-        h = hidden_size // num_heads
-        super().__init__(hidden_size, num_heads, (h, h, h))
-
-    def state_parts(self) -> tuple[StatePart, ...]:
-        return (StatePart("fast weights", (self.num_heads, self.head_size, self.head_size)),)
-
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        q, k, v = parts
+    def learn(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> tuple[Tensor, State]:
         (W,) = state
-        y, W = sum_rule(normalized_elu(q), normalized_elu(k), v, W, reset)
+        y, W = sum_rule(q, k, v, W, reset)
         return y, (W,)
 
-    def step_rule(self) -> StepRule:
-        return StepRule("delta", ("normalized_elu", "normalized_elu", ""))
+    def step_rule(self) -> StepRule | None:
+        return StepRule("delta", ("normalized_elu", "normalized_elu", "")) if self.features.usual else None
 
 
 @register("linear_transformer")
 class LinearTransformer(FastWeightCore):
-    """Fast weights that only add: the sum rule, without attention normalisation.
+    """Fast weights that only add: the sum rule, without attention normalisation unless asked for.
 
     As in Irie et al. 2021 for RL. Rule: Katharopoulos et al. 2020; Schlag et al. 2021, section 3.1.
     State: (W `[B, L, H, h, h]`,).
     """
+
+    equation = "W = W + v kᵀ"
+    source = "Katharopoulos et al. 2020; Schlag et al. 2021"
 
     memory = SumMemory

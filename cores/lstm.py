@@ -28,6 +28,9 @@ class LSTM(Core):
         hidden_size: width of the state and of the output.
     """
 
+    equation = "c = f c + i g; y = o tanh(c)"
+    source = "Hochreiter, Schmidhuber 1997; Gers et al. 2000"
+
     def __init__(self, input_size: int, hidden_size: int = 256) -> None:
         super().__init__(input_size, hidden_size)
         if hidden_size < 1:

@@ -21,7 +21,7 @@ class MemoryStep:
     write_strength: Tensor | None
     """β of the delta rule; None for a memory that adds every write in full"""
     norm: Tensor
-    """Frobenius norm of the fast weights after the step; of both matrices together where there are two"""
+    """Frobenius norm of the fast weights after the step, of all matrices of a head together; 0 for none"""
     change: Tensor
     """Frobenius norm of the step's change to them, as a share of `norm`; 1 right after a reset"""
 
@@ -51,11 +51,12 @@ def _keeper(steps: list[MemoryStep], index: int) -> Callable[..., None]:
 @torch.no_grad()
 def _observe(memory: FastWeights, trace: MemoryTrace) -> MemoryStep:
     kept = (~trace.reset[0]).to(trace.before[0].dtype).view(-1, 1, 1, 1)
-    squares = changes = torch.zeros(())
+    squares = changes = torch.zeros(trace.y.shape[1:3])  # where a memory holds something else
     before, after = memory.fast_weights(trace.before), memory.fast_weights(trace.after)
     for old, new in zip(before, after, strict=True):
-        squares = squares + new.square().sum((-2, -1))
-        changes = changes + (new - old * kept).square().sum((-2, -1))
+        # some memories have several matrices a head
+        squares = squares + new.square().sum((-2, -1)).view(*squares.shape, -1).sum(-1)
+        changes = changes + (new - old * kept).square().sum((-2, -1)).view(*squares.shape, -1).sum(-1)
     strengths = memory.strengths(trace)
     beta = strengths["write_strength"].reshape(squares.shape) if "write_strength" in strengths else None
     return MemoryStep(beta, squares.sqrt(), (changes / squares.clamp(min=1e-30)).sqrt())

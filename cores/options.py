@@ -67,13 +67,18 @@ def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
     """Return the options of a core by name: its constructor's, and its memory's if it is handed the rest.
 
     A core that names a `memory` and takes `**memory_options` hands them to that memory's constructor, after
-    hidden_size and num_heads.
+    hidden_size and num_heads; one that ends in `**` itself hands them on to its base. Names that begin with
+    an underscore are no options.
     """
     options = _options(factory, after=1)
     memory = getattr(factory, "memory", None)
     if not inspect.isclass(memory) or _keywords(factory) != _FOR_MEMORY:
         return options
-    return options | {name: o for name, o in _options(memory, after=2).items() if name not in options}
+    for base in inspect.getmro(memory):  # each hands on to the next what it takes by **
+        options |= {name: each for name, each in _options(base, after=2).items() if name not in options}
+        if _keywords(base) is None:
+            break
+    return options
 
 
 def checked(
@@ -121,7 +126,7 @@ def _options(factory: Callable[..., Any], after: int) -> dict[str, Option]:
     return {
         p.name: Option(p.name, *_values(hints.get(p.name)), p.default, descriptions.get(p.name, ""))
         for p in list(inspect.signature(factory).parameters.values())[after:]
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and not p.name.startswith("_")
     }
 
 

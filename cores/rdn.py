@@ -70,6 +70,9 @@ class RecurrentDeltaNet(FastWeightCore):
     State: (W `[B, L, H, h, h]`, y `[B, L, H, h]`), y before the output projection.
     """
 
+    equation = "W = W + β (v - W k) kᵀ; q, k, v, β also from tanh(y)"
+    source = "Irie et al. 2021, equations 15-18"
+
     memory = RecurrentDeltaMemory
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -29,9 +29,10 @@ from .features import EPSILON
 class StatePart(NamedTuple):
     """One tensor of a layer's state."""
 
-    kind: Literal["fast weights", "momentum", "output", "cache"]
+    kind: Literal["fast weights", "momentum", "normaliser", "output", "cache"]
     """Fast weights are the matrices that writes change, and whose norm is logged. Momentum averages past
-    writes. An output was computed by an earlier step and is read again. A cache holds recent inputs."""
+    writes, a normaliser adds up keys. An output was computed by an earlier step and is read again. A cache
+    holds recent inputs."""
     shape: tuple[int, ...]
     """without the batch"""
 
@@ -61,6 +62,9 @@ class FastWeights(nn.Module, ABC):
         num_heads: H; each head's fast weights are h = d/H wide.
         sizes: how many numbers the slow net emits per head, in order, e.g. q, k, v, β as (h, h, h, 1).
     """
+
+    computing: ClassVar[tuple[str, ...]] = ("unroll",)
+    """the methods that `step_rule` stands for: it is not asked where a subclass has replaced one of them"""
 
     def __init__(self, hidden_size: int, num_heads: int, sizes: tuple[int, ...]) -> None:
         super().__init__()
@@ -152,12 +156,14 @@ class Layer(nn.Module):
 
     def in_c(self) -> tuple[Any, list[Any]]:
         """Return what C must know of this layer, and its parameters; None and none where C cannot step it."""
+        if type(self) is not Layer:
+            return None, []
         modules: Any = self._modules.values()
         norm, memory, _, ff_norm, _ = modules
         weights = self.weights()
         hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (self, memory))
         rule = memory.step_rule() if _same_in_c(memory.__class__) else None
-        if not weights or rule is None or hooked or type(self) is not Layer:
+        if not weights or rule is None or hooked:
             return None, []
         kind = memory.num_heads, norm.eps, ff_norm.eps, rule.rule, rule.maps
         return kind, [*weights, *rule.slow, *[None] * (4 - len(rule.slow))]
@@ -211,8 +217,12 @@ def _weights(*modules: Any, kinds: tuple[type[nn.Module], ...]) -> list[Any]:
 @functools.cache
 def _same_in_c(memory: type[FastWeights]) -> bool:
     """Return whether `step_rule` speaks of this memory's `unroll`, not of one that a subclass replaced."""
-    owner = next(each for each in memory.__mro__ if "unroll" in vars(each))
-    return "step_rule" in vars(owner) and memory.forward is FastWeights.forward
+
+    def owner(name: str) -> int:
+        return next(i for i, each in enumerate(memory.__mro__) if name in vars(each))
+
+    own = all(owner("step_rule") <= owner(name) for name in memory.computing)
+    return own and memory.forward is FastWeights.forward
 
 
 class FastWeightCore(Core):
@@ -234,6 +244,7 @@ class FastWeightCore(Core):
 
     has_fast_weights: ClassVar[bool] = True
     memory: type[FastWeights]
+    layer: ClassVar[type[Layer]] = Layer
 
     def __init__(
         self,
@@ -261,19 +272,34 @@ class FastWeightCore(Core):
             )
         self.input_proj = nn.Linear(input_size, hidden_size)
         self.layers = nn.ModuleList(
-            Layer(self.memory(hidden_size, num_heads, **memory_options), hidden_size, ff_size)
-            for _ in range(num_layers)
+            self.layer(self.make_memory(i, hidden_size, num_heads, memory_options), hidden_size, ff_size)
+            for i in range(num_layers)
         )
+
+    def make_memory(
+        self, layer: int, hidden_size: int, num_heads: int, options: Mapping[str, Any]
+    ) -> FastWeights:
+        """Make the memory of a layer, by default the same for all."""
+        return self.memory(hidden_size, num_heads, **options)
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
         weight = self.input_proj.weight
         dtype = torch.promote_types(weight.dtype, torch.float32)
-        return tuple(
-            torch.zeros(
-                len(self.layers), batch_size, *part.shape, dtype=dtype, device=device or weight.device
-            ).transpose(0, 1)  # each layer's share stays contiguous
-            for part in self.memories()[0].state_parts()
+        made: Any = {"dtype": dtype, "device": device or weight.device}
+        return self.join(
+            [
+                tuple(torch.zeros(batch_size, *part.shape, **made) for part in memory.state_parts())
+                for memory in self.memories()
+            ]
         )
+
+    def split(self, state: State) -> Iterable[State]:
+        """Split the state into the layers' shares, each tensor `[B, ...]`."""
+        return zip(*(part.unbind(1) for part in state), strict=True)
+
+    def join(self, states: Sequence[State]) -> State:
+        """Undo `split`; each layer's share stays contiguous."""
+        return tuple(torch.stack(parts).transpose(0, 1) for parts in zip(*states, strict=True))
 
     def memories(self) -> list[FastWeights]:
         """Return the memory of each layer."""
@@ -331,26 +357,24 @@ class FastWeightCore(Core):
             after = tuple(part[i] for part in kept.after)
             return layer.known(x, state, reset, values, after, weights[2 + 16 * i :])
 
-        y, state, traces = _through_layers(run, x, state)
+        y, state, traces = self._through_layers(run, x, state)
         return y, state, measure(self.memories(), traces)
 
     def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, list[MemoryTrace]]:
         weights = _weights(self.input_proj, kinds=(nn.Linear,))
         taken = weights and dense.takes(x, weights)
         x = dense.linear(x, *weights) if taken else self.input_proj(x)
-        return _through_layers(lambda i, *inputs: self.layers[i](*inputs, reset), x, state)
+        return self._through_layers(lambda i, *inputs: self.layers[i](*inputs, reset), x, state)
 
-
-def _through_layers(
-    run: Callable[[int, Tensor, State], tuple[Tensor, MemoryTrace]], x: Tensor, state: State
-) -> tuple[Tensor, State, list[MemoryTrace]]:
-    """Run layer after layer, each with its share of the state."""
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        # Tensors made in inference_mode, as by an actor, could not be differentiated.
-        state = tuple(part.clone() if part.is_inference() else part for part in state)
-    traces = []
-    for i, layer_state in enumerate(zip(*(part.unbind(1) for part in state), strict=True)):
-        x, trace = run(i, x, layer_state)
-        traces.append(trace)
-    next_states = zip(*(trace.after for trace in traces), strict=True)
-    return x, tuple(torch.stack(parts).transpose(0, 1) for parts in next_states), traces
+    def _through_layers(
+        self, run: Callable[[int, Tensor, State], tuple[Tensor, MemoryTrace]], x: Tensor, state: State
+    ) -> tuple[Tensor, State, list[MemoryTrace]]:
+        """Run layer after layer, each with its share of the state."""
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            # Tensors made in inference_mode, as by an actor, could not be differentiated.
+            state = tuple(part.clone() if part.is_inference() else part for part in state)
+        traces = []
+        for i, layer_state in enumerate(self.split(state)):
+            x, trace = run(i, x, layer_state)
+            traces.append(trace)
+        return x, self.join([trace.after for trace in traces]), traces

@@ -23,7 +23,7 @@ from ..units import parse_steps
 _SETTINGS = frozenset(SEPARATING) - {"game", "env", "core", "protocol"}
 """Options that set runs of one game and core apart; the others that do are fields of `Run`."""
 
-WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "lstm"})
+WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "gru", "lstm"})
 """Cores whose gradients cross the whole unroll under either `--bptt`, so that it is no setting of theirs."""
 TRUNCATED = "lstm, truncated"
 """Name of an LSTM whose gradients an earlier version cut at every step; no run is made so any more."""

@@ -61,6 +61,10 @@ def relative_error(kept: dict[str, Tensor], expected: dict[str, Tensor]) -> dict
     return {name: ((kept[name] - g).norm() / g.norm().clamp(min=1e-6)).item() for name, g in expected.items()}
 
 
+KEEPERS = ("lstm", "linear_transformer", "delta_net", "delta_rnn", "rdn")
+"""the cores that C steps"""
+
+
 @pytest.mark.parametrize("bptt", ["full", "per_step"])
 @pytest.mark.parametrize("core", CORES)
 def test_the_update_is_the_same_for_every_core(core: str, bptt: str, seed: int) -> None:
@@ -68,7 +72,7 @@ def test_the_update_is_the_same_for_every_core(core: str, bptt: str, seed: int) 
     actor.collect()  # so that the state is not zero
     unroll = actor.collect()
     assert unroll.done.any() and unroll.forced.any() and not unroll.done.all()
-    assert (unroll.kept is None) == (core in ("feedforward", "gated_feedforward"))
+    assert (unroll.kept is None) == (core not in KEEPERS)
     assert unroll.kept is None or unroll.kept.t == 7
     assert len(unroll.trunk) == 7 and unroll.trunk[0].requires_grad and not unroll.trunk[-1].requires_grad
     expected = anew(learner, unroll, bptt)

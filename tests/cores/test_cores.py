@@ -11,7 +11,8 @@ import torch
 from fastweight_helpers import RESET_PATTERNS, assert_near, integer, make_reset
 from torch import Tensor
 
-from deltabeast.cores import Core, FastWeightCore, FastWeights, State, StatePart, core_names, make_core
+from deltabeast.cores import Core, FastWeightCore, State, StatePart, core_names, make_core
+from deltabeast.cores.attention import WindowMemory
 from deltabeast.cores.delta_net import DeltaMemory
 
 SMALL = {"hidden_size": 16, "num_heads": 2, "ff_size": 24}
@@ -19,10 +20,24 @@ OPTIONS: dict[str, dict[str, int]] = {
     "feedforward": {},
     "gated_feedforward": {"hidden_size": 12},
     "lstm": {"hidden_size": 12},
+    "gru": {"hidden_size": 12},
 }
 STATELESS = ("feedforward", "gated_feedforward")
+SLOW = ("lstm", "gru")
 RECURRENT = tuple(name for name in core_names() if name not in STATELESS)
-FAST_WEIGHTS = tuple(name for name in RECURRENT if name != "lstm")
+FAST_WEIGHTS = tuple(name for name in RECURRENT if name not in SLOW)
+STRENGTHS: dict[str, set[str]] = {
+    "linear_transformer": set(),
+    "gated_linear_attention": {"decay"},
+    "gated_delta_net": {"write_strength", "decay"},
+    "momentum_delta_net": {"write_strength", "momentum"},
+    "delta_rnn": {"write_strength", "recurrent_write_strength"},
+    "softmax_attention": set(),
+    "gtrxl": set(),
+    "hybrid": {"write_strength"},
+    "delta_lstm": {"write_strength", "recurrent_write_strength"},
+}
+"""what a core logs of its writes, if not the write strength alone"""
 
 
 def small(name: str, dtype: torch.dtype = torch.float64) -> Core:
@@ -30,7 +45,14 @@ def small(name: str, dtype: torch.dtype = torch.float64) -> Core:
 
 
 def random_state(core: Core, batch: int) -> tuple[Tensor, ...]:
-    return tuple(torch.randn_like(part).requires_grad_() for part in core.initial_state(batch))
+    """Normal numbers; from 0 to 1 for what is left of weights, `[B, L, H, N]`."""
+    parts = core.initial_state(batch)
+    if isinstance(core, FastWeightCore) and isinstance(core.memories()[-1], WindowMemory):
+        return tuple(
+            (torch.rand_like if part.dim() == 4 else torch.randn_like)(part).requires_grad_()
+            for part in parts
+        )
+    return tuple(torch.randn_like(part).requires_grad_() for part in parts)
 
 
 def random_input(core: Core, steps: int, batch: int) -> Tensor:
@@ -136,11 +158,11 @@ def test_per_step_cuts_the_gradient_of_fast_weights_and_unroll_does_not(name: st
     (cut,) = torch.autograd.grad(y[-1].sum(), x, retain_graph=True)
     assert_near("y", y, core.unroll(x, state, reset)[0], 1e-11)
     assert all(full[t].any() for t in range(5))
-    if name == "lstm":
+    if name in SLOW:
         assert torch.equal(cut, full)
         return
     assert not cut[:-1].any() and cut[-1].any()
-    for part in end:  # W, R and y alike
+    for part in (part for part in end if part.requires_grad):  # W, R and y alike
         into, *before = torch.autograd.grad(
             part.sum(), (x, *state), retain_graph=True, allow_unused=True, materialize_grads=True
         )
@@ -171,7 +193,7 @@ def test_per_step_leaves_a_core_of_ones_own_whole_unless_it_declares_fast_weight
         assert (grad[0] == first).all() and (grad[-1] == 1).all()
 
 
-class WindowMemory(DeltaMemory):
+class RecentMemory(DeltaMemory):
     """Delta Net's memory that also reads the mean of its last values.
 
     Args:
@@ -195,15 +217,15 @@ class WindowMemory(DeltaMemory):
         return y + torch.stack(outputs), (W, cache)
 
 
-class Window(FastWeightCore):
+class Recent(FastWeightCore):
     """A core with a memory that has an option, and state that is no fast weights."""
 
-    memory = WindowMemory
+    memory = RecentMemory
 
 
 def test_a_memory_has_options_and_state_of_other_kinds(seed: int) -> None:
     """Norms are those of fast weights alone, whatever shape other state has; all of it is cut."""
-    core = Window(7, **SMALL, window=3).double()
+    core = Recent(7, **SMALL, window=3).double()
     assert [memory.window for memory in core.memories()] == [3, 3]
     assert [part.shape[2:] for part in core.initial_state(4)] == [(2, 8, 8), (3, 2, 8)]
     x, reset = random_input(core, 5, 2), make_reset("random", 5, 2)
@@ -302,18 +324,18 @@ def test_stats(name: str, seed: int) -> None:
     core = small(name)
     x, state, reset = random_input(core, 6, 2), random_state(core, 2), make_reset("random", 6, 2)
     _, end, stats = core.measured_unroll(x, state, reset)
-    matrices = torch.cat([part.flatten(0, 2) for part in end if part.dim() == 5])
-    torch.testing.assert_close(stats["fast_weight_norm"], matrices.norm(dim=(-2, -1)).mean().detach())
-    expected = {"fast_weight_norm"} | {n for n in stats if n.endswith("write_strength")}
-    assert set(stats) == expected
-    declares = any(type(memory).strengths is not FastWeights.strengths for memory in core.memories())
-    assert ("write_strength" in stats) == declares
-    assert "recurrent_write_strength" in stats or name != "delta_rnn"
+    layers = zip(core.memories(), core.split(end), strict=True)
+    parts = [part for memory, share in layers for part in memory.fast_weights(share)]
+    if parts:
+        norms = torch.cat([part.norm(dim=(-2, -1)).flatten() for part in parts])
+        torch.testing.assert_close(stats["fast_weight_norm"], norms.mean().detach())
+    logged = STRENGTHS.get(name, {"write_strength"})
+    assert set(stats) == logged | ({"fast_weight_norm"} if parts else set())
     assert all(value.shape == () and not value.requires_grad for value in stats.values())
     strengths = []
     for t in range(6):  # the mean over an unroll is the mean of its steps
         _, state, step = core.measured_unroll(x[t : t + 1], state, reset[t : t + 1])
-        strengths.append({n: v for n, v in step.items() if n.endswith("strength")})
+        strengths.append({n: v for n, v in step.items() if n != "fast_weight_norm"})
     for key in strengths[0]:
         torch.testing.assert_close(stats[key], torch.stack([s[key] for s in strengths]).mean())
         assert 0 < stats[key] < 1

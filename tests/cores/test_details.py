@@ -16,11 +16,19 @@ from deltabeast.cores import Core, core_feature_size, core_names, make_core, reg
 CORE_PARAMETERS = {
     "feedforward": 0,
     "lstm": 527_360,
+    "gru": 395_520,
     "linear_transformer": 428_544,
     "delta_net": 429_568,
     "rdn": 454_400,
     "delta_rnn": 496_128,
     "rdn_large": 2_277_888,
+    "gated_linear_attention": 429_568,
+    "gated_rule": 429_568,
+    "gated_delta_net": 430_592,
+    "momentum_delta_net": 430_592,
+    "delta_delta_net": 496_128,
+    "delta_mlp": 692_864,
+    "delta_lstm": 827_904,
 }
 # Agents with the residual stem and 18 actions.
 AGENT_PARAMETERS = {
@@ -55,6 +63,21 @@ def test_core_parameters(name: str) -> None:
     assert count(make_core(name, 257)) == CORE_PARAMETERS[name]
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "parameters"),
+    [
+        ("gated_linear_attention", {"gate": "value"}, 461_312),
+        ("delta_net", {"feature_map": "dpfp", "normalise": "attention"}, 429_568),
+        ("delta_rnn", {"variant": "A"}, 496_128),
+        ("delta_mlp", {"blocks": 2}, 1_022_720),
+        ("delta_mlp", {"published": True}, 1_020_544),
+        ("delta_mlp", {"blocks": 2, "published": True}, 1_678_080),
+    ],
+)
+def test_core_parameters_with_options(name: str, options: dict[str, object], parameters: int) -> None:
+    assert count(make_core(name, 257, **options)) == parameters
+
+
 @pytest.mark.parametrize("name", AGENT_PARAMETERS)
 def test_agent_parameters(name: str) -> None:
     assert agent_size(name, 18) == AGENT_PARAMETERS[name]
@@ -73,11 +96,19 @@ def test_gated_feedforward_sizes() -> None:
     [
         ("feedforward", 0),
         ("lstm", 512),
+        ("gru", 256),
         ("linear_transformer", 8_192),
         ("delta_net", 8_192),
         ("rdn", 8_448),
         ("delta_rnn", 16_640),
         ("rdn_large", 33_792),
+        ("gated_linear_attention", 8_192),
+        ("gated_rule", 8_192),
+        ("gated_delta_net", 8_192),
+        ("momentum_delta_net", 16_384),
+        ("delta_delta_net", 33_024),
+        ("delta_mlp", 65_536),
+        ("delta_lstm", 49_664),
     ],
 )
 def test_state_sizes(name: str, floats: int) -> None:
@@ -110,6 +141,21 @@ def test_lstm_is_torch_lstm(seed: int) -> None:
     assert_near("c", c_T.transpose(0, 1), c_want, 1e-5)
 
 
+def test_gru_is_torch_gru(seed: int) -> None:
+    core, torch_gru = make_core("gru", 7, hidden_size=12), nn.GRU(7, 12)
+    assert [n for n, _ in core.named_parameters()] == [n for n, _ in torch_gru.named_parameters()]
+    core.load_state_dict(torch_gru.state_dict())
+    x, h = torch.randn(9, 4, 7), torch.randn(4, 1, 12)
+    y, (h_T,) = core.unroll(x, (h,), make_reset("none", 9, 4))
+    want, h_want = torch_gru(x, h.transpose(0, 1).contiguous())
+    assert_near("y", y, want, 1e-5)
+    assert_near("h", h_T.transpose(0, 1), h_want, 1e-5)
+
+
+def naive_delta(W: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Tensor:
+    return W + beta * torch.outer(v - W @ k, k)
+
+
 def naive_layer(name: str, memory: nn.Module, x: Tensor) -> Tensor:
     """The fast-weight part of a layer from zero state: per row and head, plain vectors."""
     T, B, d = x.shape
@@ -124,6 +170,10 @@ def naive_layer(name: str, memory: nn.Module, x: Tensor) -> Tensor:
     for b in range(B):
         for n in range(H):
             W, R = torch.zeros(2, h, h, dtype=x.dtype)
+            M = torch.zeros(3 * h + 1, h, dtype=x.dtype)
+            first, second = torch.zeros(2, 4 * h, h, dtype=x.dtype)
+            Ws, Rs = ([torch.zeros(h, h, dtype=x.dtype)] * 3 for _ in range(2))
+            cell = torch.zeros(h, dtype=x.dtype)
             y = torch.zeros(h, dtype=x.dtype)
             for t in range(T):
                 p = packed[t, b, n]
@@ -131,9 +181,57 @@ def naive_layer(name: str, memory: nn.Module, x: Tensor) -> Tensor:
                 if name == "linear_transformer":
                     W = W + torch.outer(v, phi(k))
                     y = W @ phi(q)
+                elif name == "gated_linear_attention":
+                    W = rest[0].sigmoid() ** (1 / 16) * W + torch.outer(v, phi(k))
+                    y = W @ phi(q)
+                elif name == "gated_rule":
+                    beta = rest[0].sigmoid()
+                    W = (1 - beta) * W + beta * torch.outer(v, phi(k))
+                    y = W @ phi(q)
+                elif name == "gated_delta_net":
+                    beta, decay = rest[0].sigmoid(), rest[1].sigmoid() ** (1 / 16)
+                    k = k / k.norm()
+                    W = decay * W @ (
+                        torch.eye(h, dtype=x.dtype) - beta * torch.outer(k, k)
+                    ) + beta * torch.outer(v, k)
+                    y = W @ (q / q.norm())
+                elif name == "momentum_delta_net":
+                    beta, momentum = rest.sigmoid()
+                    R = momentum * R + beta * torch.outer(v, phi(k))
+                    W = W - beta * torch.outer(W @ phi(k), phi(k)) + R
+                    y = W @ phi(q)
                 elif name == "delta_net":
                     W = W + rest[0].sigmoid() * torch.outer(v - W @ phi(k), phi(k))
                     y = W @ phi(q)
+                elif name == "delta_delta_net":
+                    v, beta = p[2 * h : 5 * h + 1], p[-1].sigmoid()
+                    M = naive_delta(M, phi(k), v, beta)
+                    q, k, v, beta = (M @ phi(q)).split((h, h, h, 1))
+                    W = naive_delta(W, phi(k), v, beta.sigmoid())
+                    y = W @ phi(q)
+                elif name == "delta_mlp":
+                    _, k1, v1, k2, v2, beta1, beta2 = p.split((h, h, 4 * h, 4 * h, h, 1, 1))
+                    first = naive_delta(first, phi(k1), v1, beta1.sigmoid())
+                    second = naive_delta(second.T, phi(k2), v2, beta2.sigmoid()).T
+                    norm = memory.norms[0]
+                    inner = first @ phi(F.layer_norm(q, (h,), norm.weight, norm.bias))
+                    y = q + second.T @ phi(inner)
+                elif name.startswith("delta_lstm"):
+                    variant, betas = name[-1].upper(), p[15 * h :].sigmoid()
+                    z, a = [], []
+                    for gate in range(3):
+                        q, k, v, kr, vr = p[5 * h * gate : 5 * h * (gate + 1)].split(h)
+                        Ws[gate] = naive_delta(Ws[gate], phi(k), v, betas[2 * gate])
+                        Rs[gate] = naive_delta(Rs[gate], kr.softmax(0), vr, betas[2 * gate + 1])
+                        z.append(Ws[gate] @ phi(q))
+                        a.append(z[-1] + Rs[gate] @ (y if variant == "A" else y.softmax(0)))
+                    i, u, o = a[0].sigmoid(), a[1] if variant == "D" else a[1].sigmoid(), a[2].sigmoid()
+                    cell = i * u + (1 - i) * cell
+                    y = {"A": (cell * o).softmax(0), "C": cell * o + z[1]}.get(variant, cell * o)
+                elif name == "delta_rnn_a":
+                    kr, vr, (beta, beta_r) = rest[:h].softmax(0), rest[h : 2 * h], rest[2 * h :].sigmoid()
+                    W, R = naive_delta(W, k.softmax(0), v, beta), naive_delta(R, kr, vr, beta_r)
+                    y = (W @ q.softmax(0) + R @ y).softmax(0)
                 elif name == "delta_rnn":
                     kr, vr, (beta, beta_r) = rest[:h].softmax(0), rest[h : 2 * h], rest[2 * h :].sigmoid()
                     k = k.softmax(0)
@@ -150,14 +248,23 @@ def naive_layer(name: str, memory: nn.Module, x: Tensor) -> Tensor:
     return out.view(T, B, d)
 
 
-@pytest.mark.parametrize("name", ["linear_transformer", "delta_net", "delta_rnn", "rdn"])
+SHELLS = ("linear_transformer", "delta_net", "delta_rnn", "rdn")
+GATED = ("gated_linear_attention", "gated_rule", "gated_delta_net", "momentum_delta_net")
+VARIANTS = {"delta_rnn_a": ("delta_rnn", {"variant": "A"})} | {
+    f"delta_lstm_{each.lower()}": ("delta_lstm", {"variant": each}) for each in "ABCD"
+}
+NESTED = ("delta_delta_net", "delta_mlp", *VARIANTS)
+
+
+@pytest.mark.parametrize("name", [*SHELLS, *GATED, *NESTED])
 def test_shell_against_a_naive_one(name: str, seed: int) -> None:
     """The whole core again, from its parameters, with loops over rows and heads: packing order included."""
-    core = make_core(name, 7, hidden_size=12, num_heads=3, ff_size=10).double()
+    which, (name, options) = name, VARIANTS.get(name, (name, {}))
+    core = make_core(name, 7, hidden_size=12, num_heads=3, ff_size=10, **options).double()
     inputs = torch.randn(5, 2, 7, dtype=torch.float64)
     x = core.input_proj(inputs)
     for layer in core.layers:
-        x = x + naive_layer(name, layer.memory, F.layer_norm(x, (12,))) @ layer.out.weight.T
+        x = x + naive_layer(which, layer.memory, F.layer_norm(x, (12,))) @ layer.out.weight.T
         x = x + layer.ff[2](layer.ff[0](F.layer_norm(x, (12,))).relu())
     y, _ = core.unroll(inputs, core.initial_state(2), make_reset("none", 5, 2))
     assert_near("y", y, x, 1e-12)

@@ -11,7 +11,11 @@ from deltabeast.cores.observe import watch_memory
 SIZES = {"hidden_size": 12, "num_layers": 2, "num_heads": 3, "ff_size": 8}
 
 
-@pytest.mark.parametrize("core", ["linear_transformer", "delta_net", "delta_rnn", "rdn"])
+CORES = ("linear_transformer", "delta_net", "delta_rnn", "rdn", "momentum_delta_net", "delta_lstm")
+WITHOUT_MATRICES = ("softmax_attention", "deltaformer", "gtrxl", "hybrid")
+
+
+@pytest.mark.parametrize("core", CORES)
 def test_norms_changes_and_strengths(core: str, seed: int) -> None:
     memory = make_core(core, 5, **SIZES)
     state = tuple(torch.randn_like(part) for part in memory.initial_state(4))
@@ -20,11 +24,14 @@ def test_norms_changes_and_strengths(core: str, seed: int) -> None:
             before = tuple(part.clone() for part in state)
             _, state = memory.step(torch.randn(4, 5), state, reset)
             for index, layer in enumerate(layers):
-                matrices = [n for n, part in enumerate(state) if part.ndim == 5]
+                parts = memory.memories()[index].state_parts()  # type: ignore[operator]
+                matrices = [n for n, part in enumerate(parts) if part.kind == "fast weights"]
                 for row in range(4):
                     for head in range(3):
-                        new = torch.cat([state[n][row, index, head].flatten() for n in matrices])
-                        old = torch.cat([before[n][row, index, head].flatten() for n in matrices])
+                        new, old = (
+                            torch.cat([all_[n][row, index].view(3, -1)[head] for n in matrices])
+                            for all_ in (state, before)
+                        )
                         old = torch.zeros_like(old) if reset[row] else old
                         assert float(layer.norm[row, head]) == pytest.approx(float(new.norm()), rel=1e-4)
                         change = float((new - old).norm() / new.norm())
@@ -40,6 +47,17 @@ def test_norms_changes_and_strengths(core: str, seed: int) -> None:
         strengths = torch.stack([layer.write_strength for layer in layers])  # type: ignore[arg-type]
         assert float(strengths.mean()) == pytest.approx(float(stats["write_strength"]), rel=1e-5)
         assert strengths.shape == (2, 4, 3) and strengths.min() > 0 and strengths.max() < 1
+
+
+@pytest.mark.parametrize("core", WITHOUT_MATRICES)
+def test_layers_without_matrices_are_watched_all_the_same(core: str, seed: int) -> None:
+    memory = make_core(
+        core, 5, **{name: size for name, size in SIZES.items() if core != "hybrid" or name != "num_layers"}
+    )
+    with watch_memory(memory) as layers, torch.no_grad():
+        memory.step(torch.randn(4, 5), memory.initial_state(4), torch.ones(4, dtype=torch.bool))
+    assert len(layers) == 2 and all(layer.norm.shape == layer.change.shape == (4, 3) for layer in layers)
+    assert not layers[-1].norm.any() and (core == "hybrid") == bool(layers[0].norm.any())
 
 
 def test_nothing_is_left_behind_and_cores_without_fast_weights_show_nothing() -> None:

@@ -1,0 +1,184 @@
+"""Attention to a window of steps: memories that hold keys and values instead of fast weights."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..kernels import attention, deltaformer
+from .base import State
+from .features import slow_decay
+from .registry import register
+from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
+
+WINDOW = 64
+
+Kernel = Literal["exp", "softmax", "linear", "relu", "round"]
+
+
+class WindowMemory(FastWeights):
+    """A memory that holds keys, values and what is left of their weights, of the last N steps.
+
+    Args:
+        hidden_size: d, the width of the layer's input and output.
+        num_heads: H.
+        sizes: how many numbers the slow net emits per head of keys, in order.
+        window: N.
+        groups: how many queries share a head's keys and values.
+    """
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, sizes: tuple[int, ...], window: int, groups: int = 1
+    ) -> None:
+        if window < 1:
+            raise ValueError(f"window is {window}; it must be at least 1")
+        super().__init__(hidden_size, num_heads // groups, sizes)
+        self.window = window
+        self.key_size = hidden_size // num_heads
+
+    def state_parts(self) -> tuple[StatePart, ...]:
+        held = (self.num_heads, self.window)
+        vectors = StatePart("cache", (*held, self.key_size))
+        return vectors, vectors, StatePart("cache", held)
+
+
+class SoftmaxMemory(WindowMemory):
+    """`y = Σ exp(q·k_i / sqrt(h)) v_i` over its weights' sum, of the last N steps and this.
+
+    The slow net emits q, k, v. State: keys, values, what is left of their weights.
+
+    Args:
+        hidden_size: d, the width of the layer's input and output.
+        num_heads: H; each head is h = d/H wide.
+        window: N, how many steps besides the present one are seen.
+        normalise: whether weights are divided by their sum.
+        gated: whether the slow net emits one more number a head, by whose sigmoid earlier weights decay at
+            each step.
+        positions: whether each head learns a bias for each age.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        window: int = WINDOW,
+        normalise: bool = True,
+        gated: bool = False,
+        positions: bool = False,
+    ) -> None:
+        h = hidden_size // num_heads
+        super().__init__(hidden_size, num_heads, (h, h, h, 1) if gated else (h, h, h), window)
+        self.normalise, self.gated = normalise, gated
+        bias = nn.Parameter(torch.zeros(num_heads, window)) if positions else None
+        self.register_parameter("bias", bias)
+
+    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        q, k, v, *gate = parts
+        decay = slow_decay(gate[0].squeeze(-1)) if gate else torch.ones_like(q[..., 0])
+        q, bias = self.by_age(q)
+        keys, values, live = state
+        y, *after = attention(q, k, v, decay, bias, keys, values, live, reset, self.normalise)
+        return y, tuple(after)
+
+    def by_age(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries and what each step adds to the scores of earlier ones, by age `[T, B, H, N]`."""
+        bias = q.new_zeros(()) if self.bias is None else self.bias.to(q.dtype)
+        return q, bias.expand(*q.shape[:-1], self.window)
+
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        return {"decay": slow_decay(trace.emitted[3])} if self.gated else {}
+
+
+@register("softmax_attention")
+class SoftmaxAttention(FastWeightCore):
+    """A Transformer that sees the last N steps. Vaswani et al. 2017; without normaliser, or gated, as in
+    Zhong et al. 2025, Table 2, where the normaliser is gated like what it normalises.
+
+    State: (keys `[B, L, H, N, h]`, values `[B, L, H, N, h]`, weights left `[B, L, H, N]`).
+    """
+
+    equation = "y = Σ exp(q·k) v / Σ exp(q·k), last N steps"
+    source = "Vaswani et al. 2017"
+
+    memory = SoftmaxMemory
+
+
+class DeltaFormerMemory(WindowMemory):
+    """`u = α v - β Σ κ1(k_i·w) u_i` over earlier steps, `y = Σ κ2(k_i·q) u_i`.
+
+    The slow net emits q, k, v, w, α, β. State: keys, u, what is left of their weights.
+
+    Args:
+        hidden_size: d, the width of the layer's input and output.
+        num_heads: H; each head is h = d/H wide.
+        window: N, how many steps besides the present one are seen.
+        first: κ1, of the write.
+        second: κ2, of the read.
+        gates: input for α and β that the slow net emits, of which sigmoids are taken; scalar for one learned
+            number each a layer, from 1 on.
+        groups: how many heads of queries share a head of keys and values; their writes are mixed by learned
+            weights.
+
+    Raises:
+        ValueError: for a window or groups below 1, or groups that do not divide the heads.
+    """
+
+    alpha: nn.Parameter | None
+    beta: nn.Parameter | None
+    mix: nn.Parameter | None
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        window: int = WINDOW,
+        first: Kernel = "round",
+        second: Kernel = "softmax",
+        gates: Literal["input", "scalar"] = "input",
+        groups: int = 1,
+    ) -> None:
+        if groups < 1 or num_heads % groups:
+            raise ValueError(f"groups is {groups}; give a divisor of num_heads {num_heads}")
+        h = hidden_size // num_heads
+        sizes = (groups * h, h, h, groups * h)
+        super().__init__(
+            hidden_size, num_heads, (*sizes, 1, 1) if gates == "input" else sizes, window, groups
+        )
+        self.first, self.second, self.groups = first, second, groups
+        mix = nn.Parameter(torch.randn(self.num_heads, groups)) if groups > 1 else None
+        self.register_parameter("mix", mix)
+        for name in ("alpha", "beta"):
+            self.register_parameter(name, None if gates == "input" else nn.Parameter(torch.ones(())))
+
+    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        q, k, v, w, *gates = parts
+        q, w = (x.unflatten(-1, (self.groups, self.key_size)) for x in (q, w))
+        mix = q.new_ones(self.num_heads, 1) if self.mix is None else self.mix.to(q.dtype)
+        if self.alpha is None or self.beta is None:
+            alpha, beta = (gate.squeeze(-1).sigmoid() for gate in gates)
+        else:
+            alpha, beta = (x.to(q.dtype).expand(k.shape[:-1]) for x in (self.alpha, self.beta))
+        keys, values, live = state
+        kernels = (self.first, self.second)
+        y, *after = deltaformer(q, k, v, w, mix, alpha, beta, keys, values, live, reset, *kernels)
+        return y.flatten(-2), tuple(after)
+
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        return {"write_strength": trace.emitted[5].sigmoid()} if len(trace.emitted) > 4 else {}
+
+
+@register("deltaformer")
+class DeltaFormer(FastWeightCore):
+    """Attention whose writes take out what is there already. Zhong et al. 2025, equations 41 and 42.
+
+    State: (keys `[B, L, H, N, h]`, u `[B, L, H, N, h]`, weights left `[B, L, H, N]`), H of keys.
+    """
+
+    equation = "u = α v - β Σ κ1(k·w) u; y = Σ κ2(k·q) u, last N"
+    source = "Zhong et al. 2025, equations 41, 42"
+
+    memory = DeltaFormerMemory

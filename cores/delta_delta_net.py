@@ -1,0 +1,57 @@
+"""Delta-Delta Net: fast weights whose slow net are fast weights, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..kernels import delta_rule
+from .base import State
+from .linear import LinearMemory
+from .registry import register
+from .shell import FastWeightCore, MemoryTrace, StatePart
+
+
+class DeltaDeltaMemory(LinearMemory):
+    """M learns by the delta rule, and what is read from it are q, k, v, β by which W does. State: M, W.
+
+    The slow net emits q and k, a value of `3 h + 1` numbers, and β for M.
+    """
+
+    attends = False
+
+    def __init__(self, hidden_size: int, num_heads: int, **linear_options: Any) -> None:
+        values = 3 * (hidden_size // num_heads) + 1
+        super().__init__(hidden_size, num_heads, _gates=(1,), _values=values, **linear_options)
+
+    def state_parts(self) -> tuple[StatePart, ...]:
+        (W,) = super().state_parts()
+        heads, h, size = W.shape
+        return StatePart("fast weights", (heads, 3 * h + 1, size)), W
+
+    def learn(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> tuple[Tensor, State]:
+        M, W = state
+        emitted, M = delta_rule(q, k, v, gates[0].squeeze(-1).sigmoid(), M, reset)
+        q, k, v, beta = emitted.split((*[self.head_size] * 3, 1), -1)
+        q, k = self.features(q), self.features(k)
+        y, W = delta_rule(q, k, v, beta.squeeze(-1).sigmoid(), W, reset)
+        return y, (M, W)
+
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        return {"write_strength": trace.emitted[3].sigmoid()}
+
+
+@register("delta_delta_net")
+class DeltaDeltaNet(FastWeightCore):
+    """A Delta Net whose queries, keys, values and strengths come from another. Irie et al. 2021, appendix.
+
+    State: (M `[B, L, H, 3 h + 1, h]`, W `[B, L, H, h, h]`).
+    """
+
+    equation = "q, k, v, β of W are read from M; both by the delta rule"
+    source = "Irie et al. 2021"
+
+    memory = DeltaDeltaMemory

@@ -1,0 +1,74 @@
+"""Delta MLP: blocks of two fast-weight layers with a nonlinearity between."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..kernels import delta_rule
+from .base import State
+from .features import normalized_elu
+from .registry import register
+from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
+
+
+class DeltaMLPMemory(FastWeights):
+    """`x += W2 f(W1 f(LN x))` in every block, from x = q; all W learn by the delta rule, f is that of keys.
+
+    The slow net emits q, then for every block k, v, k, v and two β. Values written into W1 and keys of W2
+    are 4 h wide.
+    State: W1 and W2 of each block.
+
+    Args:
+        hidden_size: d, the width of the layer's input and output.
+        num_heads: H; each head's input and output are h = d/H wide.
+        blocks: K.
+        published: whether the slow net also emits the 10 K h numbers a head that the published one does and
+            never uses.
+    """
+
+    def __init__(self, hidden_size: int, num_heads: int, blocks: int = 1, published: bool = False) -> None:
+        if blocks < 1:
+            raise ValueError(f"blocks is {blocks}; it must be at least 1")
+        h = hidden_size // num_heads
+        sizes = (h, *(h, 4 * h, 4 * h, h, 1, 1) * blocks)
+        super().__init__(hidden_size, num_heads, (*sizes, 10 * blocks * h) if published else sizes)
+        self.norms = nn.ModuleList(nn.LayerNorm(h) for _ in range(blocks))
+
+    def state_parts(self) -> tuple[StatePart, ...]:
+        h = self.head_size
+        shapes = ((self.num_heads, 4 * h, h), (self.num_heads, h, 4 * h))
+        return tuple(StatePart("fast weights", shape) for shape in shapes) * len(self.norms)
+
+    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        x, after = parts[0], []
+        for i, norm in enumerate(self.norms):
+            k1, v1, k2, v2, beta1, beta2 = parts[1 + 6 * i : 7 + 6 * i]
+            betas = (beta.squeeze(-1).sigmoid() for beta in (beta1, beta2))
+            y = normalized_elu(norm(x).to(x.dtype))
+            for k, v, beta, W in zip((k1, k2), (v1, v2), betas, state[2 * i : 2 * i + 2], strict=True):
+                y, W_T = delta_rule(y, normalized_elu(k), v, beta, W, reset)
+                after.append(W_T)
+                y = normalized_elu(y) if k is k1 else y
+            x = x + y
+        return x, tuple(after)
+
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        betas = [part for i in range(len(self.norms)) for part in trace.emitted[5 + 6 * i : 7 + 6 * i]]
+        return {"write_strength": torch.cat(betas, -1).sigmoid().mean(-1, keepdim=True)}
+
+
+@register("delta_mlp")
+class DeltaMLP(FastWeightCore):
+    """A Delta Net of two and more fast layers. Irie et al. 2021, section 3.2, as in the released code.
+
+    The paper has a softmax between the fast layers; the code, and this, features of keys after a LayerNorm,
+    and a residual connection around each block.
+
+    State: (W1 `[B, L, H, 4 h, h]`, W2 `[B, L, H, h, 4 h]`) for each block.
+    """
+
+    equation = "y = q + W2 f(W1 f(q)); both by the delta rule"
+    source = "Irie et al. 2021, section 3.2"
+
+    memory = DeltaMLPMemory

@@ -1,0 +1,106 @@
+"""Gated Delta Net: fast weights that decay and correct what they hold; and one whose writes have momentum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kernels import gated_delta, momentum_delta
+from .base import State
+from .delta_net import DeltaMemory
+from .features import TEMPERATURE, Map, Normalisation, slow_decay
+from .registry import register
+from .shell import FastWeightCore, MemoryTrace, StatePart
+
+
+class GatedDeltaMemory(DeltaMemory):
+    """`W = λ W`, then `W += β (v - W k) kᵀ`. The slow net emits q, k, v, β, λ. State: W.
+
+    Args:
+        hidden_size: d, the width of the layer's input and output.
+        num_heads: H; each head's values are h = d/H wide.
+        feature_map: as `LinearMemory` takes it.
+        normalise: as `LinearMemory` takes it.
+        decay_temperature: τ of the decay `sigmoid(x) ** (1 / τ)`; with 1 half is forgotten at every step, to
+            begin with.
+        delta_options: as `DeltaMemory` takes them.
+    """
+
+    attends = False
+    rates = 1
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        *,
+        feature_map: Map = "unit",
+        normalise: Normalisation = "none",
+        decay_temperature: float = TEMPERATURE,
+        **delta_options: Any,
+    ) -> None:
+        super().__init__(
+            hidden_size, num_heads, feature_map=feature_map, normalise=normalise, **delta_options
+        )
+        self.decay_temperature = decay_temperature
+
+    def learn(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> tuple[Tensor, State]:
+        beta, decay = self.strength(gates[0]), slow_decay(gates[1].squeeze(-1), self.decay_temperature)
+        (W,) = state
+        y, W = gated_delta(q, k, v, beta, decay, W, reset)
+        return y, (W,)
+
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        return {**super().strengths(trace), "decay": slow_decay(trace.emitted[4], self.decay_temperature)}
+
+
+@register("gated_delta_net")
+class GatedDeltaNet(FastWeightCore):
+    """A Delta Net whose fast weights decay. Yang, Kautz, Hatamizadeh 2025; keys and queries of length 1.
+
+    State: (W `[B, L, H, h, h]`,).
+    """
+
+    equation = "W = λ W + β (v - λ W k) kᵀ"
+    source = "Yang, Kautz, Hatamizadeh 2025"
+
+    memory = GatedDeltaMemory
+
+
+class MomentumDeltaMemory(DeltaMemory):
+    """`C = η C + β v kᵀ`, `W = W (I - β k kᵀ) + C`. The slow net emits q, k, v, β, η. State: W, C."""
+
+    attends = False
+    rates = 1
+
+    def state_parts(self) -> tuple[StatePart, ...]:
+        (matrix,) = super().state_parts()
+        return matrix, StatePart("momentum", matrix.shape)
+
+    def learn(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> tuple[Tensor, State]:
+        beta, momentum = self.strength(gates[0]), gates[1].squeeze(-1).sigmoid()
+        W, C = state
+        y, W, C = momentum_delta(q, k, v, beta, torch.ones_like(beta), momentum, W, C, reset)
+        return y, (W, C)
+
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        return {**super().strengths(trace), "momentum": trace.emitted[4].sigmoid()}
+
+
+@register("momentum_delta_net")
+class MomentumDeltaNet(FastWeightCore):
+    """A Delta Net whose writes have momentum. Zhong et al. 2025, Table 2, with a write strength.
+
+    State: (W `[B, L, H, h, h]`, C `[B, L, H, h, h]`).
+    """
+
+    equation = "C = η C + β v kᵀ; W = W - β W k kᵀ + C"
+    source = "Zhong et al. 2025, table 2"
+
+    memory = MomentumDeltaMemory

@@ -1,0 +1,97 @@
+"""Gated linear attention: fast weights that add, and decay."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch import Tensor
+
+from ..kernels import gated_sum
+from .base import State
+from .features import TEMPERATURE, slow_decay
+from .linear import LinearMemory
+from .registry import register
+from .shell import FastWeightCore, MemoryTrace
+
+
+class GatedSumMemory(LinearMemory):
+    """`W = diag(λ) W + v kᵀ`. The slow net emits q, k, v, λ. State: W.
+
+    Args:
+        hidden_size: d, the width of the layer's input and output.
+        num_heads: H; each head's values are h = d/H wide.
+        gate: one decay a head, as in RetNet and Mamba-2, or one for each of its h values.
+        decay_temperature: τ of the decay `sigmoid(x) ** (1 / τ)`, from Yang et al. 2024; Zhong et al. have
+            1, with which half is forgotten at every step, to begin with.
+        linear_options: as `LinearMemory` takes them.
+    """
+
+    attends = False
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        *,
+        gate: Literal["head", "value"] = "head",
+        decay_temperature: float = TEMPERATURE,
+        **linear_options: Any,
+    ) -> None:
+        size = 1 if gate == "head" else hidden_size // num_heads
+        super().__init__(hidden_size, num_heads, _gates=(size,), **linear_options)
+        self.decay_temperature = decay_temperature
+
+    def learn(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> tuple[Tensor, State]:
+        decay, (W,) = slow_decay(gates[0], self.decay_temperature), state
+        y, W = gated_sum(q, k, v, decay.expand_as(v), W, reset)
+        return y, (W,)
+
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        return {"decay": slow_decay(trace.emitted[3], self.decay_temperature)}
+
+
+@register("gated_linear_attention")
+class GatedLinearAttention(FastWeightCore):
+    """Fast weights that add and decay. Zhong et al. 2025, Table 2; with one gate a head, equations 30 and 31.
+
+    The decay is of values' rows, not of keys' channels as in Yang et al. 2024. State: (W `[B, L, H, h, h]`,).
+    """
+
+    equation = "W = λ W + v kᵀ"
+    source = "Zhong et al. 2025, table 2"
+
+    memory = GatedSumMemory
+
+
+class GatedRuleMemory(LinearMemory):
+    """`W = (1 - β) W + β v kᵀ`. The slow net emits q, k, v, β. State: W."""
+
+    attends = False
+
+    def __init__(self, hidden_size: int, num_heads: int, **linear_options: Any) -> None:
+        super().__init__(hidden_size, num_heads, _gates=(1,), **linear_options)
+
+    def learn(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> tuple[Tensor, State]:
+        beta, (W,) = gates[0].sigmoid(), state
+        y, W = gated_sum(q, k, beta * v, (1 - beta).expand_as(v), W, reset)
+        return y, (W,)
+
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        return {"write_strength": trace.emitted[3].sigmoid()}
+
+
+@register("gated_rule")
+class GatedRule(FastWeightCore):
+    """Fast weights of which each write replaces a share, whatever its key. Peng et al. 2021, section 3.2.
+
+    State: (W `[B, L, H, h, h]`,).
+    """
+
+    equation = "W = (1 - β) W + β v kᵀ"
+    source = "Peng et al. 2021"
+
+    memory = GatedRuleMemory

@@ -1,0 +1,80 @@
+"""Layers with different memories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..kernels.native import shell as native
+from .base import State
+from .registry import core_name, core_names, find_core, register
+from .shell import FastWeightCore, FastWeights, Layer
+
+
+@register("hybrid")
+class Hybrid(FastWeightCore):
+    """The shell with a memory of its own for each layer, as language models alternate them since 2024.
+
+    State: for each layer after another its memory's tensors, `[B, 1, ...]` each.
+
+    Args:
+        input_size: width of the input vectors.
+        layers: cores whose memories the layers have, in order, with commas between; each with its default
+            options.
+        hidden_size: d, the width of the residual stream and of the output.
+        num_heads: H; each head's fast weights are d/H wide.
+        ff_size: hidden width of the feedforward sub-layers.
+
+    Raises:
+        ValueError: for a name that is no core in the shell.
+    """
+
+    equation = "each layer has its own memory"
+    source = "-"
+
+    def __init__(
+        self,
+        input_size: int,
+        layers: str = "delta_net,softmax_attention",
+        hidden_size: int = 128,
+        num_heads: int = 4,
+        ff_size: int = 512,
+    ) -> None:
+        self.kinds = [_memory(name.strip()) for name in layers.split(",")]
+        super().__init__(input_size, hidden_size, len(self.kinds), num_heads, ff_size)
+
+    def make_memory(
+        self, layer: int, hidden_size: int, num_heads: int, options: Mapping[str, Any]
+    ) -> FastWeights:
+        kind: Any = self.kinds[layer]  # their constructors take no sizes
+        made: FastWeights = kind(hidden_size, num_heads)
+        return made
+
+    def split(self, state: State) -> Iterable[State]:
+        parts = iter(state)
+        return [tuple(next(parts).squeeze(1) for _ in memory.state_parts()) for memory in self.memories()]
+
+    def join(self, states: Sequence[State]) -> State:
+        return tuple(part.unsqueeze(1) for state in states for part in state)
+
+    def _plan(self) -> native.Plan | None:
+        return None  # C expects layers stacked
+
+
+def _memory(name: str) -> type[FastWeights]:
+    name = core_name(name)
+    if name in in_shell():
+        return in_shell()[name]
+    raise ValueError(f"layers: {name!r} is no memory of a layer; choose from {', '.join(in_shell())}")
+
+
+def in_shell() -> dict[str, type[FastWeights]]:
+    """Return the memories of the registered cores in the shell as it is, by name."""
+    found = {}
+    for name in core_names():
+        core = find_core(name)
+        if isinstance(core, type) and issubclass(core, FastWeightCore) and core.layer is Layer:
+            memory = getattr(core, "memory", None)
+            if memory is not None and name != "rdn_large":
+                found[name] = memory
+    return found

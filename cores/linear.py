@@ -1,0 +1,94 @@
+"""What memories share that a query reads as `y = W q`: feature maps, normalisation, and W's shape."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..kernels import sum_rule
+from .base import State
+from .features import EPSILON, Features, Map, Normalisation
+from .shell import FastWeights, StatePart
+
+
+class LinearMemory(FastWeights):
+    """Fast weights under the features of keys. The slow net emits q, k, v, then `_gates`. State: W, ...
+
+    Args:
+        hidden_size: d, the width of the layer's input and output.
+        num_heads: H; each head's values are h = d/H wide.
+        _gates: how many more numbers the slow net emits a head, in order.
+        _values: how many values a head writes; 0 for h.
+        feature_map: what keys and queries pass: elu (ELU + 1), relu, softmax, dpfp, favor, unit (divided by
+            its length) or root2 (unit times the square root of 2: with write strengths near 1 the delta rule
+            can then exchange what it holds).
+        normalise: sum divides keys and queries by their sum; attention divides what is read by the sum of its
+            weights; or none.
+        dpfp_nu: dpfp has 2 h ν features.
+        favor_features: favor has twice as many features; 0 for h.
+    """
+
+    computing: ClassVar[tuple[str, ...]] = ("unroll", "learn", "attend")
+    attends: ClassVar[bool] = True
+    """whether `normalise` may be attention"""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        *,
+        _gates: tuple[int, ...] = (),
+        _values: int = 0,
+        feature_map: Map = "elu",
+        normalise: Normalisation = "sum",
+        dpfp_nu: int = 1,
+        favor_features: int = 0,
+    ) -> None:
+        h = hidden_size // num_heads
+        super().__init__(hidden_size, num_heads, (h, h, _values or h, *_gates))
+        if normalise == "attention" and not self.attends:
+            raise ValueError("normalise attention is for memories that forget nothing; give sum or none")
+        self.features = Features(h, feature_map, normalise, dpfp_nu, favor_features)
+
+    @abstractmethod
+    def learn(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> tuple[Tensor, State]:
+        """Write and read: features q, k `[T, B, H, size]`, v `[T, B, H, h]` -> y like v, next state."""
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gates: tuple[Tensor, ...],
+        z: Tensor,
+        state: State,
+        reset: Tensor,
+    ) -> tuple[Tensor, State]:
+        """Do as `learn`, with keys and strengths as attention has them, given the keys' sum z so far."""
+        return self.learn(q, k, v, gates, state, reset)
+
+    def state_parts(self) -> tuple[StatePart, ...]:
+        matrix = StatePart("fast weights", (self.num_heads, self.head_size, self.features.size))
+        sums = StatePart("normaliser", (self.num_heads, 1, self.features.size))
+        return (matrix, sums) if self.features.normalise == "attention" else (matrix,)
+
+    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        q, k, v, *gates = parts
+        q, k = self.features(q), self.features(k)
+        if self.features.normalise != "attention":
+            return self.learn(q, k, v, tuple(gates), state, reset)
+        *matrices, z = state
+        y, after = self.attend(q, k, v, tuple(gates), z, tuple(matrices), reset)
+        weights, z = sum_rule(q, k, torch.ones_like(v[..., :1]), z, reset)
+        return y / (weights + EPSILON), (*after, z)
+
+
+def read_before(k: Tensor, z: Tensor, reset: Tensor) -> Tensor:
+    """Return z·k_t with the sum z of all keys before step t, `[T, B, H, 1]`; exactly 0 if there are none."""
+    before = torch.cat((torch.zeros_like(k[:1]), k[:-1])).masked_fill(reset[:, :, None, None], 0)
+    return sum_rule(k, before, torch.ones_like(k[..., :1]), z, reset)[0]
