@@ -68,21 +68,17 @@ def cores(config: CoresConfig) -> None:
     if config.core is not None:
         _core_options(config.core)
         return
-    import torch
-
-    from ..agents import Agent, AgentSpec
-    from ..cores import core_names
-    from ..cores.registry import find_core
+    from .core_list import list_cores, measure_cores
     from .tables import cores_table
 
-    rows = []
-    with torch.device("meta"):  # shapes only: nothing is allocated or drawn
-        for name in core_names():
-            agent = Agent(AgentSpec((4, 84, 84), 18, name, "residual"))
-            parameters = sum(parameter.numel() for parameter in agent.parameters())
-            rows.append((name, parameters, _first_line(find_core(name).__doc__)))
-    _print(cores_table(rows))
-    print("\nParameters of a whole agent with 18 actions. --core package.module:Class takes one of your own.")
+    listed = list_cores()
+    _print(cores_table(listed, measure_cores([each.name for each in listed]) if config.measure else None))
+    print(
+        "\nParameters of the core and floats of its state for each environment, at the default size; the "
+        "stem and the heads have 1.09 M more with 18 actions. --core package.module:Class takes your own."
+    )
+    if config.measure:
+        print("Medians on this machine: a step of 32 rows, and 50 steps of them with their gradients.")
 
 
 def _core_options(name: str) -> None:

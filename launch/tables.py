@@ -13,6 +13,7 @@ from .units import format_score
 if TYPE_CHECKING:  # their imports take a while
     from ..cores.options import Option
     from ..envs import GameInfo
+    from .core_list import ListedCore
 
 
 def games_table(games: Sequence[GameInfo], published: Mapping[str, str]) -> Table:
@@ -31,13 +32,18 @@ def games_table(games: Sequence[GameInfo], published: Mapping[str, str]) -> Tabl
     return table
 
 
-def cores_table(cores: Sequence[tuple[str, int, str]]) -> Table:
-    """List every core: its name, the parameters of a whole agent with it, and what it is."""
-    table = plain_table("core", "parameters", "what it is")
-    table.columns[2].justify = "left"
-    table.columns[2].no_wrap = False
-    for name, parameters, description in cores:
-        table.add_row(name, f"{parameters:,}", description)
+def cores_table(cores: Sequence[ListedCore], costs: Mapping[str, tuple[float, float]] | None) -> Table:
+    """List every core: what it does, source, sizes and, in seconds, the costs of a step and an unroll."""
+    costs_of = ("step ms", "unroll ms") if costs else ()
+    table = plain_table("core", "parameters", "state", *costs_of, "a step", "source")
+    for column in table.columns[-2:]:
+        column.justify = "left"
+        column.no_wrap = False
+    for core in cores:
+        times = [f"{1000 * seconds:.2f}" for seconds in costs[core.name]] if costs else []
+        table.add_row(
+            core.name, f"{core.parameters:,}", f"{core.state:,}", *times, core.equation, core.source
+        )
     return table
 
 

@@ -18,9 +18,10 @@ import pytest
 from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
+from deltabeast.cores import core_names
 from deltabeast.cores.options import Option
 from deltabeast.envs import PAPER_GAMES, PROTOCOLS, GameInfo
-from deltabeast.launch import cli
+from deltabeast.launch import cli, core_list
 from deltabeast.launch.comparison.relative import LATER_CORES
 from deltabeast.launch.config import (
     BenchEnvConfig,
@@ -177,13 +178,21 @@ def test_arguments_reach_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert got == [expected]
 
 
-def test_cores_are_listed_with_their_published_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cores_are_listed_with_their_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "cores")
-    rows = {line.split()[0]: line.split()[1] for line in out.splitlines() if line}
-    # Irie et al. (2021) give 1.1, 1.6, 1.5, 1.5, 1.5 and 1.6 million.
-    assert rows["feedforward"] == "1,094,134" and rows["lstm"] == "1,621,475"
-    assert rows["linear_transformer"] == "1,520,227" and rows["delta_net"] == "1,521,251"
-    assert rows["rdn"] == "1,546,083" and rows["delta_rnn"] == "1,587,811"
+    lines = [line.split() for line in out.splitlines() if line and line[0] != " "]
+    rows = {line[0]: line[1:3] for line in lines}
+    assert rows["feedforward"] == ["0", "0"] and rows["lstm"] == ["527,360", "512"]
+    assert rows["delta_net"] == ["429,568", "8,192"] and rows["rdn"] == ["454,400", "8,448"]
+    assert set(rows) >= set(core_names()) and "W + β (v - W k) kᵀ" in out
+
+
+def test_cores_are_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [each for each in core_list.list_cores() if each.name in ("lstm", "delta_net")]
+    monkeypatch.setattr(core_list, "list_cores", lambda: listed)
+    _, out, _ = run(capsys, "cores", "--measure")
+    costs = [line.split()[3:5] for line in out.splitlines() if line.split()[:1] in (["lstm"], ["delta_net"])]
+    assert len(costs) == 2 and all(0 < float(step) < float(unroll) for step, unroll in costs)
 
 
 def test_a_cores_options_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

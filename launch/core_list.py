@@ -1,0 +1,80 @@
+"""What each core is and costs: the rows of `deltabeast cores`."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ..cores import Core, core_feature_size, core_names, make_core
+from ..cores.registry import find_core
+from .processes.machine import prepare_process
+
+STEPS, ROWS, REPEATS = 50, 32, 7
+
+
+class ListedCore(NamedTuple):
+    name: str
+    equation: str
+    source: str
+    parameters: int
+    state: int
+    """floats for each environment"""
+
+
+def list_cores() -> list[ListedCore]:
+    """Return every registered core at its default size."""
+    rows = []
+    with torch.device("meta"):  # shapes only: nothing is allocated or drawn
+        for name in core_names():
+            core, kind = _make(name), find_core(name)
+            parameters = sum(parameter.numel() for parameter in core.parameters())
+            state = sum(part.numel() for part in core.initial_state(1))
+            equation, source = (getattr(kind, attribute, "") for attribute in ("equation", "source"))
+            rows.append(ListedCore(name, equation, source, parameters, state))
+    return rows
+
+
+def measure_cores(names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Time each core: seconds of a step of 32 rows, and of an unroll of 50 such steps with its gradients.
+
+    Medians of several, all cores in turns, so that whatever else the machine does falls on all of them alike.
+    """
+    prepare_process()
+    work = {name: _work(_make(name)) for name in names}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for index in range(REPEATS + 1):
+        for name, both in work.items():
+            seconds = both()
+            if index:  # the first one warms up
+                times[name].append(seconds)
+    return {
+        name: (statistics.median(a for a, _ in each), statistics.median(b for _, b in each))
+        for name, each in times.items()
+    }
+
+
+def _make(name: str) -> Core:
+    return make_core(name, core_feature_size(name) + 1)
+
+
+def _work(core: Core) -> Callable[[], tuple[float, float]]:
+    """Return a function that takes some steps and one unroll; it returns seconds of a step and of that."""
+    x, reset = torch.randn(STEPS, ROWS, core.input_size), torch.zeros(STEPS, ROWS, dtype=torch.bool)
+    weights = [x.requires_grad_(), *(p for p in core.parameters() if p.requires_grad)]
+    start = core.initial_state(ROWS)
+
+    def once() -> tuple[float, float]:
+        begin, state = time.perf_counter(), start
+        with torch.inference_mode():
+            for t in range(STEPS):
+                _, state = core.step(x[t], state, reset[t])
+        stepped = time.perf_counter()
+        y, _ = core.unroll(x, start, reset)
+        torch.autograd.grad(y.sum(), weights, allow_unused=True)
+        return (stepped - begin) / STEPS, time.perf_counter() - stepped
+
+    return once
