@@ -7,16 +7,24 @@
 #define PAIRS(rows) int64_t j = 0; j < (rows); j += 2
 #define BOTH(n) for (int n = 0; n < 2; n++)
 
-/* M_i = decay * M_i + x_i a, and y = sum of s_i M_i; decay lane by lane */
+INLINE vec decayed(vec x, vec lane, float row, bool of_rows) {
+    if (of_rows) return row * x;
+    return lane * x;
+}
+
+/* M_i = decayed M_i + z_i c + x_i a, and y = sum of s_i M_i. Decays are of rows, or of lanes; without `twice` z and c are
+ * left out. */
 INLINE void decay_write_and_contract(
-    vec *y, const vec *scales, vec *M, const vec *decay, const vec *x, const vec *a, int64_t rows
+    vec *y, const vec *scales, vec *M, const vec *decay, bool of_rows, const vec *z, const vec *c, const vec *x, const vec *a,
+    bool twice, int64_t rows
 ) {
-    const float *s = entries(scales), *f = entries(x);
+    const float *s = entries(scales), *f = entries(x), *g = entries(z), *rate = entries(decay);
     row sum[2];
     BOTH(n) zero(sum[n]);
     for (PAIRS(rows)) BOTH(n) EACH(i) {
-        vec *now = M + (j + n) * N + i;
-        sum[n][i] += s[j + n] * (*now = decay[i] * *now + f[j + n] * a[i]);
+        vec *to = M + (j + n) * N + i, now = decayed(*to, decay[i], rate[j + n], of_rows) + f[j + n] * a[i];
+        if (twice) now += g[j + n] * c[i];
+        sum[n][i] += s[j + n] * (*to = now);
     }
     EACH(i) y[i] = sum[0][i] + sum[1][i];
 }
@@ -69,37 +77,15 @@ void gated_forward(
                 contract(error_row, k_row, now, s->K, false);
                 EACH(i) error_row[i] = v_row[i] - rate[i] * error_row[i];
                 EACH(i) u[i] = strength * error_row[i];
-                decay_write_and_contract(y_row, q_row, now, rate, k_row, u, s->K);
+                decay_write_and_contract(y_row, q_row, now, rate, false, NULL, NULL, k_row, u, false, s->K);
             } else {
-                decay_write_and_contract(y_row, q_row, now, rate, k_row, v_row, s->K);
+                decay_write_and_contract(y_row, q_row, now, rate, false, NULL, NULL, k_row, v_row, false, s->K);
             }
             if (error) store(error + at * s->V, error_row, s->V);
             store(y + at * s->V, y_row, s->V);
         }
         if (!alone) store_transposed(to, now, s);
     }
-}
-
-INLINE vec decayed(vec x, vec lanes, float row, bool of_rows) {
-    if (of_rows) return row * x;
-    return lanes * x;
-}
-
-/* M = M decayed + z cᵀ + x aᵀ, and y = Mᵀ scales. Decays are of rows, or of lanes, all the same where a step erases;
- * where it does not there is no z cᵀ. */
-INLINE void pass_back(
-    vec *y, const vec *scales, vec *M, const vec *decay, bool of_rows, const vec *z, const vec *c, const vec *x, const vec *a,
-    bool erases, int64_t rows
-) {
-    const float *s = entries(scales), *f = entries(x), *g = entries(z), *rate = entries(decay);
-    row sum[2];
-    BOTH(n) zero(sum[n]);
-    for (PAIRS(rows)) BOTH(n) EACH(i) {
-        vec *to = M + (j + n) * N + i, now = decayed(*to, decay[i], rate[j + n], of_rows) + f[j + n] * a[i];
-        if (erases) now += g[j + n] * c[i];
-        sum[n][i] += s[j + n] * (*to = now);
-    }
-    EACH(i) y[i] = sum[0][i] + sum[1][i];
 }
 
 /* The sums over each row of G's products with W. */
@@ -113,13 +99,6 @@ INLINE void meet(vec *sum, const vec *G, const vec *W, int64_t rows) {
         }
         sum[block] = sums(products);
     }
-}
-
-/* M = M decayed + x aᵀ, and y = Mᵀ scales */
-INLINE void decay_write_again_and_contract(
-    vec *y, const vec *scales, vec *M, const vec *decay, bool of_rows, const vec *x, const vec *a, int64_t rows
-) {
-    pass_back(y, scales, M, decay, of_rows, NULL, NULL, x, a, false, rows);
 }
 
 INLINE float sum_row(const vec *x) {
@@ -138,8 +117,8 @@ INLINE bool any_small(const vec *rates, int64_t size) {
 }
 
 /* The gradient of a decay λ is the product of λ W before the step with its gradient, over λ; and that product x is, from
- * the last step to the first, x = x + dy·y - dv·v (for each row of W where nothing is erased): README.md says why. Where λ is too small to divide by, the gradient of W is kept
- * until the second walk has W.
+ * the last step to the first, x = x + dy·y - dv·v (for each row of W where nothing is erased): README.md says why. Where λ
+ * is too small to divide by, the gradient of W is kept until the second walk has W.
  *
  * The gradients of y and of the last W may be NULL, meaning zeros; `past` has room for T matrices a thread. */
 void gated_backward(
@@ -178,12 +157,12 @@ void gated_backward(
                 load(y_row, y + at * s->V, s->V);
                 EACH(i) meets[i] += dy_row[i] * y_row[i];
             }
-            if (beta.at) {
-                pass_back(dk_row, u, G, late_decay, false, late_v, late_k, dy_row, q_row, true, s->V);
-                pass_back(dv_row, k_row, G_T, late_decay, false, late_k, late_v, q_row, dy_row, true, s->K);
+            if (beta.at) { /* one decay for all rows, and so for all lanes */
+                decay_write_and_contract(dk_row, u, G, late_decay, false, late_v, late_k, dy_row, q_row, true, s->V);
+                decay_write_and_contract(dv_row, k_row, G_T, late_decay, false, late_k, late_v, q_row, dy_row, true, s->K);
             } else {
-                pass_back(dk_row, u, G, late_decay, true, NULL, NULL, dy_row, q_row, false, s->V);
-                pass_back(dv_row, k_row, G_T, late_decay, false, NULL, NULL, q_row, dy_row, false, s->K);
+                decay_write_and_contract(dk_row, u, G, late_decay, true, NULL, NULL, dy_row, q_row, false, s->V);
+                decay_write_and_contract(dv_row, k_row, G_T, late_decay, false, NULL, NULL, q_row, dy_row, false, s->K);
             }
             if (beta.at) {
                 row error_row;
@@ -225,11 +204,8 @@ void gated_backward(
             load_decay(rate, decay, beta.at, t, b, h, s);
             if (any_small(rate, beta.at ? 1 : s->V)) {
                 meet(meets, kept + t * size, now, s->V);
-                if (!beta.at) {
-                    store(ddecay + at * s->V, meets, s->V);
-                } else {
-                    ddecay[at] = sum_row(meets);
-                }
+                if (beta.at) ddecay[at] = sum_row(meets);
+                else store(ddecay + at * s->V, meets, s->V);
             }
             if (beta.at) {
                 load(dk_row, dk + at * s->K, s->K);
@@ -239,8 +215,8 @@ void gated_backward(
                 store(dk + at * s->K, dk_row, s->K);
             }
             if (dy) load(dy_row, dy + at * s->V, s->V);
-            if (beta.at) decay_write_again_and_contract(dq_row, dy_row, now, rate, false, u, k_row, s->V);
-            else decay_write_again_and_contract(dq_row, dy_row, now, rate, true, u, k_row, s->V);
+            if (beta.at) decay_write_and_contract(dq_row, dy_row, now, rate, false, NULL, NULL, u, k_row, false, s->V);
+            else decay_write_and_contract(dq_row, dy_row, now, rate, true, NULL, NULL, u, k_row, false, s->V);
             store(dq + at * s->K, dq_row, s->K);
         }
     }
