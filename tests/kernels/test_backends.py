@@ -45,7 +45,7 @@ def test_resets_without_a_look_at_the_mask(rule: Rule, seed: int, monkeypatch: p
 
 @pytest.mark.parametrize("keys", KEYS)
 @pytest.mark.parametrize("strengths", STRENGTHS)
-@pairs("chunked", "auto")
+@pairs("chunked", "native")
 def test_keys_and_strengths(rule: Rule, backend: str, keys: str, strengths: str, seed: int) -> None:
     for steps in (1, 17, 70):
         checks.check_equals_reference(rule, steps, "random", backend, keys=keys, strengths=strengths)
