@@ -20,6 +20,7 @@ class DeltaDeltaMemory(LinearMemory):
     """
 
     attends = False
+    erases = True
 
     def __init__(self, hidden_size: int, num_heads: int, **linear_options: Any) -> None:
         values = 3 * (hidden_size // num_heads) + 1

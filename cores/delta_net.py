@@ -27,6 +27,7 @@ class DeltaMemory(LinearMemory):
     """
 
     computing: ClassVar[tuple[str, ...]] = ("unroll", "learn", "attend", "strength")
+    erases = True
     rates: ClassVar[int] = 0
     """how many more numbers the slow net emits a head, after β"""
 
@@ -34,6 +35,10 @@ class DeltaMemory(LinearMemory):
         self, hidden_size: int, num_heads: int, *, beta_max: Literal[1, 2] = 1, **linear_options: Any
     ) -> None:
         super().__init__(hidden_size, num_heads, _gates=(1,) * (1 + self.rates), **linear_options)
+        if beta_max == 2 and self.features.feature_map == "root2":
+            raise ValueError(
+                "beta_max 2 with feature_map root2: writes would grow without bound; give unit, or beta_max 1"
+            )
         self.beta_max = beta_max
 
     def strength(self, beta: Tensor) -> Tensor:

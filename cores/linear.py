@@ -34,6 +34,8 @@ class LinearMemory(FastWeights):
     computing: ClassVar[tuple[str, ...]] = ("unroll", "learn", "attend")
     attends: ClassVar[bool] = True
     """whether `normalise` may be attention"""
+    erases: ClassVar[bool] = False
+    """whether writes correct what is held, and make it grow without bound under keys that are too long"""
 
     def __init__(
         self,
@@ -51,6 +53,10 @@ class LinearMemory(FastWeights):
         super().__init__(hidden_size, num_heads, (h, h, _values or h, *_gates))
         if normalise == "attention" and not self.attends:
             raise ValueError("normalise attention is for memories that forget nothing; give sum or none")
+        if self.erases and normalise == "none" and feature_map not in ("softmax", "unit", "root2"):
+            raise ValueError(
+                f"feature_map {feature_map} with normalise none: writes grow without bound; give sum"
+            )
         self.features = Features(h, feature_map, normalise, dpfp_nu, favor_features)
 
     @abstractmethod

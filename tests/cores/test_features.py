@@ -109,6 +109,17 @@ def test_favor_is_a_weight_that_never_changes(seed: int) -> None:
         ("delta_net", {"feature_map": "dpfp", "dpfp_nu": 16}, "dpfp_nu is 16; give 1 to 15 for heads of 8"),
         ("delta_net", {"feature_map": "dpfp", "dpfp_nu": 0}, "dpfp_nu is 0; give 1 to 15 for heads of 8"),
         ("delta_net", {"feature_map": "favor", "favor_features": -1}, "favor_features is -1; give"),
+        ("delta_net", {"feature_map": "elu", "normalise": "none"}, "grow without bound; give sum"),
+        (
+            "delta_delta_net",
+            {"feature_map": "dpfp", "normalise": "none"},
+            "grow without bound; give sum",
+        ),
+        (
+            "delta_net",
+            {"feature_map": "root2", "normalise": "none", "beta_max": 2},
+            "give unit, or beta_max 1",
+        ),
         ("delta_net", {"beta_max": 3}, "beta_max is 3; it takes one of 1, 2"),
         ("gated_delta_net", {"feature_map": "elu", "normalise": "attention"}, "that forget nothing"),
         ("gated_linear_attention", {"normalise": "attention"}, "that forget nothing; give sum or none"),
