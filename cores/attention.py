@@ -54,8 +54,8 @@ class SoftmaxMemory(WindowMemory):
         num_heads: H; each head is h = d/H wide.
         window: N, how many steps besides the present one are seen.
         normalise: whether weights are divided by their sum.
-        gated: whether the slow net emits one more number a head, by whose sigmoid earlier weights decay at
-            each step.
+        gated: whether the slow net emits one more number a head, by the 16th root of whose sigmoid earlier
+            weights decay at each step.
         positions: whether each head learns a bias for each age.
     """
 

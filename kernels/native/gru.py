@@ -10,7 +10,7 @@ from torch import Tensor
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from . import dense
-from .lstm import problem_of_units
+from .lstm import panel_shape, problem_of_units
 from .operator import Operator
 
 
@@ -45,12 +45,6 @@ def step(x: Tensor, weights: Sequence[Tensor], h0: Tensor, reset: Tensor) -> Ten
     return h
 
 
-def _panels(T: int, B: int, N: int) -> tuple[int, ...]:
-    """Return the shape of what backward needs besides h before each step."""
-    lanes = dense.lanes(B)
-    return (B + lanes - 1) // lanes * lanes, T, 5, N
-
-
 def _forward_in_c(
     gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,7 +60,7 @@ def _forward_fake(
     gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     T, (B, N) = len(gates), h0.shape
-    hs, kept = (h0.new_empty(shape if keep else 0) for shape in ((T, B, N), _panels(T, B, N)))
+    hs, kept = (h0.new_empty(shape if keep else 0) for shape in ((T, B, N), panel_shape(T, B, 5, N)))
     return h0.new_empty(T, B, N), hs, kept
 
 

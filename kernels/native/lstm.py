@@ -81,14 +81,14 @@ def step(
 def new_kept(steps: int, rows: int, weights: Sequence[Tensor]) -> Kept:
     """Make room for an unroll: h and c after each step, h before it, and what backward needs."""
     N = weights[1].shape[1]
-    panels = torch.empty(_panels(steps, rows, N))
-    return Kept(steps, rows, (*(torch.empty(steps, rows, N) for _ in range(3)), panels), weights)
+    kept = torch.empty(panel_shape(steps, rows, 6, N))
+    return Kept(steps, rows, (*(torch.empty(steps, rows, N) for _ in range(3)), kept), weights)
 
 
-def _panels(T: int, B: int, N: int) -> tuple[int, ...]:
-    """Return the shape of what backward needs besides h before each step."""
+def panel_shape(T: int, B: int, count: int, N: int) -> tuple[int, ...]:
+    """Return the shape of what backward needs besides h before each step: so many numbers of a unit."""
     lanes = dense.lanes(B)
-    return (B + lanes - 1) // lanes * lanes, T, 6, N
+    return (B + lanes - 1) // lanes * lanes, T, count, N
 
 
 def known_lstm(
@@ -132,7 +132,7 @@ def _forward_fake(
     gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     T, (B, N) = len(gates), h0.shape
-    hs, kept = (h0.new_empty(shape if keep else 0) for shape in ((T, B, N), _panels(T, B, N)))
+    hs, kept = (h0.new_empty(shape if keep else 0) for shape in ((T, B, N), panel_shape(T, B, 6, N)))
     return h0.new_empty(T, B, N), c0.new_empty(B, N), hs, kept
 
 

@@ -44,9 +44,8 @@ def attention(
             scores = scores - scores.amax(-1, keepdim=True).detach()
         weights = scores.masked_fill(~now.sees, -torch.inf).exp()
         shares = weights * now.left
-        if (
-            normalise
-        ):  # before the product: where a step sees itself alone, its scores have no gradient at all
+        if normalise:
+            # Before the product: where a step sees itself alone, its scores then have no gradient at all.
             shares = shares / (weights * weight).sum(-1, keepdim=True)
         outputs.append(_steps(shares @ seen_values))
         states = now.end(seen_keys, seen_values, seen_live)
@@ -107,9 +106,8 @@ class _Span:
         steps, alive = left(torch.where(reset.unsqueeze(-1), zero, rates).permute(1, 2, 0))
         whole = torch.cat((alive.unsqueeze(-1).expand(*alive.shape, self.held), steps), -1)
         t, place = (torch.arange(size, device=rates.device) for size in whole.shape[-2:])
-        return torch.where(
-            place >= t.unsqueeze(-1), whole, zero
-        )  # the oldest t are beyond the window of step t
+        # The oldest t are beyond the window of step t.
+        return torch.where(place >= t.unsqueeze(-1), whole, zero)
 
     def join(
         self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, live: Tensor

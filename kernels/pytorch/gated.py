@@ -20,9 +20,8 @@ def gated_sum(
 ) -> tuple[Tensor, Tensor]:
     """Equals `reference.gated_sum` to rounding; in chunks where an `expand`ed decay is one for all rows."""
     if decay.shape[-1] > 1 and decay.stride(-1) != 0:
-        return reference.gated_sum(
-            q, k, v, decay, W, reset
-        )  # which takes less time than a triangle for each row
+        # A loop takes less time than a triangle for each row.
+        return reference.gated_sum(q, k, v, decay, W, reset)
     state, broken = _set_aside_broken(W)
     Q, K, V = _fold(q), _fold(k), _fold(v)
     shares, alive = _of_head(decay[..., 0], reset)
@@ -77,10 +76,8 @@ def momentum_delta(
     Q, K, b = _fold(q), _fold(k), _fold(beta.unsqueeze(-1))
     V = b * _fold(v)
     (shares, alive), (kept, old) = _of_head(decay, reset), _of_head(momentum, reset)
-    added, old_added = (
-        shares @ kept,
-        shares @ old,
-    )  # what the write of step i, and C before, contribute at step t
+    # What the write of step i, and C before the chunk, contribute at step t.
+    added, old_added = shares @ kept, shares @ old
     KK, QK = K @ K.mT, Q @ K.mT
     inverse = _inverse((shares * KK).tril(-1) * b.mT)
     found_V = ((added - kept) * KK).tril(-1) @ V
