@@ -5,8 +5,9 @@
     python results/laptop/time_to_score.py CURVES cleanrl PYTHON SEED MINUTES /path/of/ppo_atari_envpool.py
 
 One run, ended when it gets there or after so many MINUTES; its curve goes into the folder CURVES, as
-`minutes,steps,return`. Nothing else may run. `table.py CURVES` compares what is there. README.md has the
-peers' environments.
+`minutes,steps,return`. Nothing else may run: a machine that is needed for something else stops the run and its
+clock meanwhile (`kill -STOP` to this process and all that it started, later `-CONT`). `table.py CURVES` compares
+what is there. README.md has the peers' environments.
 """
 
 import csv
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -27,6 +29,23 @@ THROUGHPUT = Path(__file__).parents[1] / "throughput"
 TUNED = ["--num_workers=2", "--num_envs_per_worker=8", "--worker_num_splits=2", "--async_rl=True"]
 
 Point = tuple[int, float]
+
+
+class Clock:
+    """Minutes since it was made, less the time in which this process was stopped."""
+
+    def __init__(self) -> None:
+        self.minutes = 0.0
+        threading.Thread(target=self._tick, daemon=True).start()
+
+    def _tick(self) -> None:
+        last = time.monotonic()
+        while True:
+            time.sleep(0.5)
+            now = time.monotonic()
+            # A tick that took longer was stopped in its midst: a busy machine delays one by milliseconds.
+            self.minutes += min(now - last, 2.0) / 60
+            last = now
 
 
 def follow_deltabeast(process: subprocess.Popen[str], folder: Path) -> Iterator[Point]:
@@ -94,7 +113,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         (curves / "-".join([system, *settings])).with_suffix(".csv").open("w", newline="") as file,
     ):
-        start = time.monotonic()
+        clock = Clock()
         process = subprocess.Popen(
             command(system, arguments, Path(folder)),
             stdout=subprocess.DEVNULL if system == "deltabeast" else subprocess.PIPE,
@@ -107,7 +126,7 @@ def main() -> None:
         writer = csv.writer(file)
         writer.writerow(("minutes", "steps", "return"))
         for steps, score in FOLLOW[system](process, Path(folder)):
-            minutes = (time.monotonic() - start) / 60
+            minutes = clock.minutes
             writer.writerow((f"{minutes:.3f}", steps, f"{score:.3f}"))
             file.flush()
             if score >= GOAL or minutes > float(limit):
