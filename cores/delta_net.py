@@ -46,6 +46,10 @@ class DeltaMemory(LinearMemory):
         beta = beta.squeeze(-1).sigmoid()
         return beta if self.beta_max == 1 else beta * self.beta_max
 
+    @property
+    def strength_in_c(self) -> str:
+        return "sigmoid" if self.beta_max == 1 else "twice_sigmoid"
+
     def learn(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
@@ -70,9 +74,7 @@ class DeltaMemory(LinearMemory):
         return y, (W,)
 
     def step_rule(self) -> StepRule | None:
-        if not self.features.usual or self.beta_max != 1:
-            return None
-        return StepRule("delta", ("normalized_elu", "normalized_elu", "", "sigmoid"))
+        return self.linear_step("delta", self.strength_in_c)
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {"write_strength": self.strength(trace.emitted[3])}

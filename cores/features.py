@@ -74,6 +74,14 @@ class Features(nn.Module):
         self.register_parameter("random", drawn)
 
     @property
+    def in_c(self) -> str | None:
+        """The name of this map for an actor's step in C; None if C has none."""
+        if self.usual:
+            return "normalized_elu"
+        known = self.feature_map in ("softmax", "unit", "root2") and self.normalise == "none"
+        return self.feature_map if known else None
+
+    @property
     def usual(self) -> bool:
         """Whether this is `normalized_elu`, for which there is C."""
         return self.feature_map == "elu" and self.normalise == "sum"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import gated_delta, momentum_delta
+from ..kernels.native.shell import StepRule
 from .base import State
 from .delta_net import DeltaMemory
 from .features import TEMPERATURE, Map, Normalisation, slow_decay
@@ -54,6 +55,9 @@ class GatedDeltaMemory(DeltaMemory):
         y, W = gated_delta(q, k, v, beta, decay, W, reset)
         return y, (W,)
 
+    def step_rule(self) -> StepRule | None:
+        return self.linear_step("gated", self.strength_in_c, "slow", degree=self.decay_temperature)
+
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {**super().strengths(trace), "decay": slow_decay(trace.emitted[4], self.decay_temperature)}
 
@@ -88,6 +92,9 @@ class MomentumDeltaMemory(DeltaMemory):
         W, C = state
         y, W, C = momentum_delta(q, k, v, beta, torch.ones_like(beta), momentum, W, C, reset)
         return y, (W, C)
+
+    def step_rule(self) -> StepRule | None:
+        return self.linear_step("momentum", self.strength_in_c, "sigmoid")
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {**super().strengths(trace), "momentum": trace.emitted[4].sigmoid()}

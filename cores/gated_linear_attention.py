@@ -7,6 +7,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ..kernels import gated_sum
+from ..kernels.native.shell import StepRule
 from .base import State
 from .features import TEMPERATURE, slow_decay
 from .linear import LinearMemory
@@ -47,6 +48,10 @@ class GatedSumMemory(LinearMemory):
         decay, (W,) = slow_decay(gates[0], self.decay_temperature), state
         y, W = gated_sum(q, k, v, decay.expand_as(v), W, reset)
         return y, (W,)
+
+    def step_rule(self) -> StepRule | None:
+        of_heads = self.sizes[-1] == 1
+        return self.linear_step("gated", "slow", degree=self.decay_temperature) if of_heads else None
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {"decay": slow_decay(trace.emitted[3], self.decay_temperature)}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import sum_rule
+from ..kernels.native.shell import StepRule
 from .base import State
 from .features import EPSILON, Features, Map, Normalisation
 from .shell import FastWeights, StatePart
@@ -77,6 +78,11 @@ class LinearMemory(FastWeights):
     ) -> tuple[Tensor, State]:
         """Do as `learn`, with keys and strengths as attention has them, given the keys' sum z so far."""
         return self.learn(q, k, v, gates, state, reset)
+
+    def linear_step(self, rule: str, *gates: str, degree: float = 1.0) -> StepRule | None:
+        """Return a `step_rule` of q, k, v and these gates; None if C has not the features."""
+        features = self.features.in_c
+        return None if features is None else StepRule(rule, (features, features, "", *gates), degree=degree)
 
     def state_parts(self) -> tuple[StatePart, ...]:
         matrix = StatePart("fast weights", (self.num_heads, self.head_size, self.features.size))

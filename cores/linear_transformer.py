@@ -23,7 +23,7 @@ class SumMemory(LinearMemory):
         return y, (W,)
 
     def step_rule(self) -> StepRule | None:
-        return StepRule("delta", ("normalized_elu", "normalized_elu", "")) if self.features.usual else None
+        return self.linear_step("delta")
 
 
 @register("linear_transformer")

@@ -165,7 +165,7 @@ class Layer(nn.Module):
         rule = memory.step_rule() if _same_in_c(memory.__class__) else None
         if not weights or rule is None or hooked:
             return None, []
-        kind = memory.num_heads, norm.eps, ff_norm.eps, rule.rule, rule.maps
+        kind = memory.num_heads, norm.eps, ff_norm.eps, rule.rule, rule.maps, rule.degree
         return kind, [*weights, *rule.slow, *[None] * (4 - len(rule.slow))]
 
     def known(
@@ -331,8 +331,8 @@ class FastWeightCore(Core):
             weights += each
         if len(kinds) > 1 or None in kinds:
             return None
-        heads, eps, ff_eps, rule, maps = kinds.pop()
-        shape = native.Shape(self.input_size, self.output_size, len(weights[10]), heads, eps, EPSILON)
+        heads, eps, ff_eps, rule, maps, degree = kinds.pop()
+        shape = native.Shape(self.input_size, self.output_size, len(weights[10]), heads, eps, EPSILON, degree)
         return native.plan(shape, rule, maps, weights) if eps == ff_eps else None
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:

@@ -13,6 +13,7 @@ from .dispatch import Fused, Rule
 from .native import gru as native_gru
 from .native import lstm as native_lstm
 from .native import rules as native
+from .native.delta_lstm import delta_lstm as native_delta_lstm
 from .pytorch import attention as windowed
 from .pytorch import chunked, gated, stepwise
 from .pytorch.delta_lstm import delta_lstm as chunked_delta_lstm
@@ -158,6 +159,7 @@ DELTA_LSTM = {
         ),
         partial(reference.delta_lstm, variant),
         chunked=partial(chunked_delta_lstm, variant),
+        native=Fused(partial(native_delta_lstm, variant), native.delta_lstm_problem),
         maps={"k": _softmax, "beta": torch.sigmoid},
     )
     for variant in "ABCD"

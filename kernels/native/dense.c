@@ -167,11 +167,6 @@ void normalized_elu(
 
 /* ---- the LSTM ---- */
 
-INLINE vec sigmoid(vec x) {
-    vec e = exponential(negative(x));
-    return choose(x < 0.0f, e, (vec){0} + 1.0f) / (1.0f + e);
-}
-
 /* all bits set in the lanes of rows that go on at step t, where `reset` [T, B] is false */
 INLINE ints going_on(const bool *reset, int64_t some) {
     ints mask = {0};
@@ -182,7 +177,7 @@ INLINE ints going_on(const bool *reset, int64_t some) {
 /* From sums a [4 N] for i, f, g, o and c to the next output and c; a [6 N] becomes what backward needs. */
 INLINE void lstm_cell(vec *a, vec *now, vec *c, int64_t N) {
     for (int64_t n = 0; n < N; n++) {
-        vec i = sigmoid(a[n]), f = sigmoid(a[N + n]), g = tanh_of(a[2 * N + n]), o = sigmoid(a[3 * N + n]);
+        vec i = sigmoid_of(a[n]), f = sigmoid_of(a[N + n]), g = tanh_of(a[2 * N + n]), o = sigmoid_of(a[3 * N + n]);
         a[n] = i, a[N + n] = f, a[2 * N + n] = g, a[3 * N + n] = o, a[4 * N + n] = c[n];
         c[n] = f * c[n] + i * g;
         a[5 * N + n] = tanh_of(c[n]);
@@ -287,7 +282,7 @@ void lstm_backward(
  * backward needs. */
 INLINE void gru_cell(vec *a, const vec *b, vec *now, int64_t N) {
     for (int64_t n = 0; n < N; n++) {
-        vec r = sigmoid(a[n] + b[n]), z = sigmoid(a[N + n] + b[N + n]), c = tanh_of(a[2 * N + n] + r * b[2 * N + n]);
+        vec r = sigmoid_of(a[n] + b[n]), z = sigmoid_of(a[N + n] + b[N + n]), c = tanh_of(a[2 * N + n] + r * b[2 * N + n]);
         a[n] = r, a[N + n] = z, a[2 * N + n] = c, a[3 * N + n] = b[2 * N + n], a[4 * N + n] = now[n];
         now[n] = c + z * (now[n] - c);
     }
@@ -374,7 +369,8 @@ void gru_backward(
 
 /* ---- a whole step of fast weights and the shell around them ---- */
 
-enum { AS_IT_IS, NORMALIZED_ELU, SOFTMAX, SIGMOID }; /* what becomes of a number that a slow net emits */
+/* what becomes of numbers that a slow net emits; SLOW is a root of the sigmoid */
+enum { AS_IT_IS, NORMALIZED_ELU, SOFTMAX, SIGMOID, TWICE_SIGMOID, UNIT, ROOT2, SLOW };
 
 static void to_softmax(vec *x, int64_t size) {
     vec largest = x[0], sum = {0};
@@ -386,10 +382,32 @@ static void to_softmax(vec *x, int64_t size) {
     for (int64_t k = 0; k < size; k++) x[k] /= sum;
 }
 
-static void map(vec *x, int64_t size, int64_t kind, float epsilon) {
+/* divide by the length, which is taken to be at least 1e-12, and multiply */
+static void to_length(vec *x, int64_t size, float length) {
+    vec sum = {0};
+    for (int64_t k = 0; k < size; k++) sum += x[k] * x[k];
+    for (int64_t j = 0; j < LANES; j++) {
+        float *each = (float *)&sum + j;
+        *each = length / fmaxf(sqrtf(*each), 1e-12f);
+    }
+    for (int64_t k = 0; k < size; k++) x[k] *= sum;
+}
+
+static void to_root(vec *x, int64_t size, float degree) {
+    for (int64_t k = 0; k < size; k++) {
+        x[k] = sigmoid_of(x[k]);
+        for (int64_t j = 0; j < LANES; j++) ((float *)(x + k))[j] = powf(((float *)(x + k))[j], 1.0f / degree);
+    }
+}
+
+static void map(vec *x, int64_t size, int64_t kind, float epsilon, float degree) {
     if (kind == NORMALIZED_ELU) to_normalized_elu(x, size, epsilon);
     if (kind == SOFTMAX) to_softmax(x, size);
-    for (int64_t k = 0; kind == SIGMOID && k < size; k++) x[k] = sigmoid(x[k]);
+    if (kind == UNIT) to_length(x, size, 1.0f);
+    if (kind == ROOT2) to_length(x, size, 1.41421356f);
+    if (kind == SLOW) to_root(x, size, degree);
+    for (int64_t k = 0; kind == SIGMOID && k < size; k++) x[k] = sigmoid_of(x[k]);
+    for (int64_t k = 0; kind == TWICE_SIGMOID && k < size; k++) x[k] = 2.0f * sigmoid_of(x[k]);
 }
 
 #define PARTS 7   /* most numbers, or vectors of them, that a slow net emits for a head */
@@ -399,8 +417,10 @@ static void map(vec *x, int64_t size, int64_t kind, float epsilon) {
 typedef struct {
     int64_t inputs, d, ff, heads, layers, parts, states;
     int64_t sizes[PARTS], maps[PARTS], state_sizes[STATES];
-    float eps, epsilon; /* of LayerNorm, of NORMALIZED_ELU */
-    delta_rule *delta;  /* those that the memory has, else NULL */
+    float eps, epsilon, degree; /* of LayerNorm, of NORMALIZED_ELU, of SLOW */
+    delta_rule *delta;          /* those that the memory has, else NULL */
+    gated_rule *gated;
+    momentum_rule *momentum;
     delta_rnn_rule *delta_rnn;
     recurrent_delta_rule *recurrent_delta;
 } shell;
@@ -440,6 +460,21 @@ static void remember(
         const strided z = {y, 0, s->d, s->d / s->heads};
         s->delta_rnn(rows, z, part[3], part[4], part[6], before[1], before[2], after[2], after[1], 0, 0);
         memcpy(y, after[2], rows->B * s->d * sizeof(float));
+    } else if (s->momentum) {
+        const float none = 1.0f;
+        const strided decay = {&none, 0, 0, 0};
+        s->momentum(rows, part[0], part[1], part[2], part[3], decay, part[4], before[0], before[1], y, after[0], after[1], 0);
+    } else if (s->gated && s->parts == 5) {
+        s->gated(rows, part[0], part[1], part[2], part[3], part[4], before[0], y, after[0], 0);
+    } else if (s->gated) { /* without a write strength each row has its decay: the same for all of a head's here */
+        const int64_t size = s->d / s->heads;
+        float decays[rows->B * s->d];
+        for (int64_t b = 0; b < rows->B; b++)
+            for (int64_t h = 0; h < s->heads; h++)
+                for (int64_t j = 0; j < size; j++)
+                    decays[b * s->d + h * size + j] = part[3].at[b * part[3].b + h * part[3].h];
+        const strided decay = {decays, 0, s->d, size};
+        s->gated(rows, part[0], part[1], part[2], (strided){0}, decay, before[0], y, after[0], 0);
     } else {
         s->delta(rows, part[0], part[1], part[2], part[3], before[0], y, after[0], 0);
     }
@@ -476,7 +511,7 @@ void shell_step(
             vec *numbers = wide;
             for (int64_t i = 0; i < s->heads * s->parts; i++) {
                 const int64_t size = s->sizes[i % s->parts];
-                map(numbers, size, s->maps[i % s->parts], s->epsilon);
+                map(numbers, size, s->maps[i % s->parts], s->epsilon, s->degree);
                 numbers += size;
             }
             scatter(by_row, wide, some, emitted);

@@ -3,6 +3,9 @@
 
 #include "rows.h"
 
+gated_rule gated_forward;
+momentum_rule momentum_forward;
+
 /* Loops over rows go by two, for two independent chains of additions. A row more than there are is padding: zeros. */
 #define PAIRS(rows) int64_t j = 0; j < (rows); j += 2
 #define BOTH(n) for (int n = 0; n < 2; n++)

@@ -1,4 +1,4 @@
-/* How the rules of rules.c take their heads, and those that dense.c is handed: each head size has a library of its own.
+/* How the rules of rules.c and gated.c take their heads, and those that dense.c is handed: each head size has a library of its own.
  *
  * q, k, v and the like are [T, B, H, size] with strides in numbers, the last dimension dense; all else is dense.
  * Heads are shared among threads, in the order of h: those with the same slow weights follow each other. */
@@ -18,6 +18,14 @@ typedef struct {
 
 typedef void delta_rule(
     const span *, strided q, strided k, strided v, strided beta, const float *W, float *y, float *W_last, float *error
+);
+typedef void gated_rule(
+    const span *, strided q, strided k, strided v, strided beta, strided decay, const float *W, float *y, float *W_last,
+    float *error
+);
+typedef void momentum_rule(
+    const span *, strided q, strided k, strided v, strided beta, strided decay, strided momentum, const float *W,
+    const float *C, float *y, float *W_last, float *C_last, float *found
 );
 typedef void delta_rnn_rule(
     const span *, strided z, strided k, strided v, strided beta, const float *R, const float *y0, float *y,

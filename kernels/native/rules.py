@@ -29,7 +29,11 @@ def gated_problem(inputs: tuple[Tensor, ...]) -> str | None:
     return _problem("gated.c", inputs)
 
 
-def _problem(source: str, inputs: tuple[Tensor, ...]) -> str | None:
+def delta_lstm_problem(inputs: tuple[Tensor, ...]) -> str | None:
+    return _problem("delta_lstm.c", inputs)
+
+
+def _problem(file: str, inputs: tuple[Tensor, ...]) -> str | None:
     x = inputs[0]
     if x.device.type != "cpu":
         return f"the C kernels need CPU tensors, not {x.device.type} ones"
@@ -38,7 +42,7 @@ def _problem(source: str, inputs: tuple[Tensor, ...]) -> str | None:
     size = widest(inputs)
     for blocks in range(1, MAX_SIZE // BLOCK + 1):
         if size <= BLOCK * blocks:  # no division: `torch.compile` may not know its result as a number
-            return _cannot_build(source, blocks)
+            return _cannot_build(file, blocks)
     return f"the C kernels take heads up to {MAX_SIZE} wide, not {size}"
 
 
@@ -243,15 +247,23 @@ def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
 def _function(name: str, blocks: int, strided: int, arguments: int) -> Any:
     """`strided` arguments come first, addresses follow."""
     others = [ctypes.c_void_p] * (arguments - strided)
-    made = library(blocks, "gated.c" if name.startswith(("gated", "momentum")) else "rules.c")
-    return compiling.typed(made, name, ctypes.POINTER(_Span), *[_Strided] * strided, *others)
+    return compiling.typed(
+        library(blocks, source(name)), name, ctypes.POINTER(_Span), *[_Strided] * strided, *others
+    )
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _cannot_build(source: str, blocks: int) -> str | None:
-    return compiling.problem(source, f"SIXTEENS={blocks}")
+def _cannot_build(file: str, blocks: int) -> str | None:
+    return compiling.problem(file, f"SIXTEENS={blocks}")
 
 
-def library(blocks: int, source: str = "rules.c") -> ctypes.CDLL:
+def source(rule: str) -> str:
+    """Return the file that has a rule, or a function of one."""
+    if rule.startswith(("gated", "momentum")):
+        return "gated.c"
+    return "delta_lstm.c" if rule.startswith("delta_lstm") else "rules.c"
+
+
+def library(blocks: int, file: str = "rules.c") -> ctypes.CDLL:
     """Load a source's functions for heads of so many blocks. Raises CannotBuildError."""
-    return compiling.library(source, f"SIXTEENS={blocks}")
+    return compiling.library(file, f"SIXTEENS={blocks}")

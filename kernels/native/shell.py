@@ -16,24 +16,32 @@ from torch import Tensor
 from . import compiling, dense, rules
 from .known import Kept
 
-_MAPS = ("", "normalized_elu", "softmax", "sigmoid")
+_MAPS = ("", "normalized_elu", "softmax", "sigmoid", "twice_sigmoid", "unit", "root2", "slow")
 _PARTS, _STATES = 7, 3
 _RULES = {
-    "delta": ("delta_forward",),
-    "delta_rnn": ("delta_forward", "delta_rnn_forward"),
-    "recurrent_delta": ("recurrent_delta_forward",),
+    "delta": ("delta",),
+    "gated": ("gated",),
+    "momentum": ("momentum",),
+    "delta_rnn": ("delta", "delta_rnn"),
+    "recurrent_delta": ("recurrent_delta",),
 }
+"""the functions of each, in the order of `dense.c`"""
+_VECTORS = {"delta_rnn": 5}
+"""of the parts of each, if not three; strengths and rates follow"""
 
 
 class StepRule(NamedTuple):
     """A memory as `dense.c` knows it."""
 
     rule: str
-    """`delta` (state W; without β the sum rule), `delta_rnn` (W, R, y) or `recurrent_delta` (W, y)"""
+    """`delta` or `gated` (state W; without β the sum rules), `momentum` (W, C), `delta_rnn` (W, R, y) or
+    `recurrent_delta` (W, y)"""
     maps: tuple[str, ...]
-    """what becomes of each part that the slow net emits: "", normalized_elu, softmax or sigmoid"""
+    """what becomes of each part that the slow net emits, one of `_MAPS`"""
     slow: tuple[Tensor, ...] = ()
     """the slow weights of `recurrent_delta`: Rq, Rk, Rv, rb"""
+    degree: float = 1.0
+    """of the root of the sigmoid that `slow` is"""
 
 
 class Shape(NamedTuple):
@@ -47,6 +55,8 @@ class Shape(NamedTuple):
     """of LayerNorm"""
     epsilon: float
     """of normalized_elu"""
+    degree: float
+    """of slow"""
 
 
 class _Shell(ctypes.Structure):
@@ -54,7 +64,7 @@ class _Shell(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("inputs", "d", "ff", "heads", "layers", "parts", "states")),
         *((name, ctypes.c_int64 * _PARTS) for name in ("sizes", "maps")),
         ("state_sizes", ctypes.c_int64 * _STATES),
-        *((name, ctypes.c_float) for name in ("eps", "epsilon")),
+        *((name, ctypes.c_float) for name in ("eps", "epsilon", "degree")),
         *((name, ctypes.c_void_p) for name in _RULES),
     ]
 
@@ -98,7 +108,8 @@ def plan(shape: Shape, rule: str, maps: tuple[str, ...], weights: Sequence[Tenso
         right = weight.dtype is torch.float32 and weight.is_cpu and weight.is_contiguous()
         if not right or weight.shape != each:
             return None
-    if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH or rules._cannot_build("rules.c", -(-h // rules.BLOCK)):
+    unbuilt = rules._cannot_build(rules.source(rule), -(-h // rules.BLOCK))
+    if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH or unbuilt:
         return None
     return Plan(shape, rule, maps, layers, weights, _pointers(weights))
 
@@ -176,14 +187,15 @@ def _weight_shapes(shape: Shape, rule: str, maps: tuple[str, ...], layers: int) 
 @functools.cache
 def _state_shapes(rule: str, heads: int, h: int) -> tuple[tuple[int, ...], ...]:
     W, y = (heads, h, h), (heads, h)
-    return {"delta": (W,), "delta_rnn": (W, W, y), "recurrent_delta": (W, y)}[rule]
+    several = {"momentum": (W, W), "delta_rnn": (W, W, y), "recurrent_delta": (W, y)}
+    return several.get(rule, (W,))
 
 
 @functools.cache
 def _sizes(rule: str, maps: tuple[str, ...], h: int) -> tuple[int, ...]:
     """How many numbers each part has: vectors first, then the strengths."""
-    strengths = len(maps) - {"delta": 3, "delta_rnn": 5, "recurrent_delta": 3}[rule]
-    return (h,) * (len(maps) - strengths) + (1,) * strengths
+    vectors = _VECTORS.get(rule, 3)
+    return (h,) * vectors + (1,) * (len(maps) - vectors)
 
 
 @functools.cache
@@ -191,10 +203,12 @@ def _function(shape: Shape, rule: str, maps: tuple[str, ...], layers: int, width
     h = shape.hidden // shape.heads
     sizes = _sizes(rule, maps, h)
     states = [torch.Size(part).numel() for part in _state_shapes(rule, shape.heads, h)]
-    blocks = rules.library(-(-h // rules.BLOCK))
-    entries = [ctypes.cast(getattr(blocks, f"{name}_forward"), ctypes.c_void_p).value for name in _RULES]
+    blocks = rules.library(-(-h // rules.BLOCK), rules.source(rule))
     known = [
-        at if f"{name}_forward" in _RULES[rule] else None for name, at in zip(_RULES, entries, strict=True)
+        ctypes.cast(getattr(blocks, f"{name}_forward"), ctypes.c_void_p).value
+        if name in _RULES[rule]
+        else None
+        for name in _RULES
     ]
     shell = _Shell(
         shape.inputs,
@@ -209,6 +223,7 @@ def _function(shape: Shape, rule: str, maps: tuple[str, ...], layers: int, width
         (ctypes.c_int64 * _STATES)(*states),
         shape.eps,
         shape.epsilon,
+        shape.degree,
         *known,
     )
     numbers, pointers = [ctypes.c_int64] * 2, [ctypes.c_void_p] * 6

@@ -81,3 +81,9 @@ INLINE vec tanh_of(vec x) {
     ints size = (ints)(less_one / (less_one + 2.0f)) & INT32_MAX;
     return (vec)(size | ((ints)x & INT32_MIN));
 }
+
+/* 1 / (1 + exp(-x)), from exp(-|x|), which cannot overflow */
+INLINE vec sigmoid_of(vec x) {
+    vec e = exponential(negative(x));
+    return choose(x < 0.0f, e, (vec){0} + 1.0f) / (1.0f + e);
+}

@@ -5,9 +5,9 @@
     python results/laptop/time_to_score.py CURVES cleanrl PYTHON SEED MINUTES /path/of/ppo_atari_envpool.py
 
 One run, ended when it gets there or after so many MINUTES; its curve goes into the folder CURVES, as
-`minutes,steps,return`. Nothing else may run: a machine that is needed for something else stops the run and its
-clock meanwhile (`kill -STOP` to this process and all that it started, later `-CONT`). `table.py CURVES` compares
-what is there. README.md has the peers' environments.
+`minutes,steps,return`. Nothing else may run: who needs the machine meanwhile stops the run and its clock
+(`kill -STOP` to this process and all that it started, later `-CONT`). `table.py CURVES` compares what is
+there. README.md has the peers' environments.
 """
 
 import csv

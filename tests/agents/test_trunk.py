@@ -62,7 +62,7 @@ def relative_error(kept: dict[str, Tensor], expected: dict[str, Tensor]) -> dict
     return {name: ((kept[name] - g).norm() / g.norm().clamp(min=1e-6)).item() for name, g in expected.items()}
 
 
-KEEPERS = ("lstm", "linear_transformer", "delta_net", "delta_rnn", "rdn")
+KEEPERS = ("lstm", "linear_transformer", "delta_net", "gated_delta_net", "delta_rnn", "rdn")
 """the cores that C steps"""
 
 

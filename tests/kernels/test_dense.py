@@ -120,12 +120,23 @@ def test_a_changed_layer_is_not_passed_over(seed: int) -> None:
     assert not torch.allclose(core.step(x, core.initial_state(3), reset)[0], before)
 
 
-FAST_WEIGHTS = ("linear_transformer", "delta_net", "delta_rnn", "rdn")
+OTHERS: dict[str, tuple[str, dict[str, object]]] = {
+    "root2": ("delta_net", {"feature_map": "root2", "normalise": "none"}),
+    "unit": ("delta_net", {"feature_map": "unit", "normalise": "none", "beta_max": 2}),
+    "softmax": ("linear_transformer", {"feature_map": "softmax", "normalise": "none"}),
+    "elu": ("gated_delta_net", {"feature_map": "elu", "normalise": "sum", "decay_temperature": 3.0}),
+}
+"""cores with options, by a name of their own"""
+FAST_WEIGHTS = (
+    *("linear_transformer", "delta_net", "delta_rnn", "rdn"),
+    *("gated_linear_attention", "gated_delta_net", "momentum_delta_net", *OTHERS),
+)
 
 
 def made(name: str, **options: object) -> Any:
     """Make a core whose every weight matters: biases and norms are not at their first values."""
-    core = make_core(name, integer(1, 40), hidden_size=24, num_heads=3, ff_size=7, **options)
+    name, more = OTHERS.get(name, (name, {}))
+    core = make_core(name, integer(1, 40), hidden_size=24, num_heads=3, ff_size=7, **options, **more)
     for parameter in core.parameters():
         parameter.add_(0.1 * torch.randn_like(parameter))
     return core

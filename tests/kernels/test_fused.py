@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
@@ -180,18 +181,25 @@ OPERATORS = {rules.DELTA_RULE: "delta", rules.GATED_DELTA: "gated", rules.MOMENT
 """which are not called as the rule is"""
 
 
+def operator(backend: str, rule: Rule) -> tuple[Any, tuple[object, ...]]:
+    """Return a rule's operator and what it takes besides the inputs and whether to keep."""
+    name, more = OPERATORS.get(rule, rule.name), (backend,)
+    if rule in SLOW:
+        name, more = f"native_{name}" if backend == "native" else name, ()
+    elif rule.name.startswith("delta_lstm"):
+        name, more = "native_delta_lstm", ("abcd".index(rule.name[-1]),)
+    return getattr(torch.ops.deltabeast, f"{name}_forward").default, more
+
+
 @cases(case for case in CASES if case[1] not in (rules.SUM_RULE, rules.GATED_SUM))
 def test_operators_are_well_formed(backend: str, rule: Rule, seed: int) -> None:
     """Schema, shapes on fake tensors, autograd registration. The sum rules' are those of the delta rules."""
     inputs = [x.requires_grad_() for x in on_device(backend, make_inputs(rule, 2, most=1))]
     reset = make_reset("random", 2, inputs[0].shape[1]).to(DEVICE[backend])
     rule(*inputs, reset, backend=backend)  # registers it where no other test did
-    name = OPERATORS.get(rule, rule.name)
-    name = f"native_{name}" if rule in SLOW and backend == "native" else name
-    operator = getattr(torch.ops.deltabeast, f"{name}_forward").default
-    more = () if rule in SLOW else (backend,)
-    torch.library.opcheck(operator, (*inputs, reset, True, *more))
-    torch.library.opcheck(operator, (*(x.detach() for x in inputs), reset, False, *more))
+    forward, more = operator(backend, rule)
+    torch.library.opcheck(forward, (*inputs, reset, True, *more))
+    torch.library.opcheck(forward, (*(x.detach() for x in inputs), reset, False, *more))
 
 
 @pytest.mark.parametrize("backend", DEVICE)

@@ -13,7 +13,7 @@ from torch import Tensor
 from deltabeast.cores import Core, Kept, State, make_core
 from deltabeast.kernels.native import compiling
 
-CORES = ("linear_transformer", "delta_net", "delta_rnn", "rdn", "lstm")
+CORES = ("linear_transformer", "delta_net", "delta_rnn", "rdn", "gated_delta_net", "lstm")
 pytestmark = pytest.mark.skipif(
     compiling.problem("dense.c", "LANES=8") is not None, reason="no C compiler builds dense.c"
 )
