@@ -227,19 +227,25 @@ void gated_backward(
 
 /* ---- momentum ---- */
 
-/* C_i = momentum C_i + x_i a, M_i = decay M_i - x_i c + C_i, and y = sum of s_i M_i */
+INLINE vec scaled(vec x, float by, bool scales) {
+    if (scales) x *= by;
+    return x;
+}
+
+/* C_i = momentum C_i + x_i a, M_i = decay M_i + momentum C_i + x_i c with the C before, and y = sum of s_i M_i. Decay is 1
+ * unless it `decays`. */
 INLINE void write_with_momentum(
-    vec *y, const vec *scales, vec *M, vec *C, float decay, float momentum, const vec *x, const vec *a, const vec *c,
-    int64_t rows
+    vec *y, const vec *scales, vec *M, vec *C, float decay, bool decays, float momentum, const vec *x, const vec *a,
+    const vec *c, int64_t rows
 ) {
     const float *s = entries(scales), *f = entries(x);
     row sum[2];
     BOTH(n) zero(sum[n]);
     for (PAIRS(rows)) BOTH(n) EACH(i) {
         const int64_t at = (j + n) * N + i;
-        const vec added = momentum * C[at] + f[j + n] * a[i];
-        C[at] = added;
-        sum[n][i] += s[j + n] * (M[at] = decay * M[at] - f[j + n] * c[i] + added);
+        const vec kept = momentum * C[at], before = scaled(M[at], decay, decays);
+        C[at] = kept + f[j + n] * a[i];
+        sum[n][i] += s[j + n] * (M[at] = before + f[j + n] * c[i] + kept);
     }
     EACH(i) y[i] = sum[0][i] + sum[1][i];
 }
@@ -258,15 +264,16 @@ void momentum_forward(
         load_transposed(sum, C + first * s->V * s->K, s);
         for (int64_t t = 0; t < s->T; t++) {
             const int64_t at = flat(s, t, b, h);
-            const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h);
-            row q_row, k_row, v_row, y_row, found_row, erased;
+            const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h), kept = *of(momentum, t, b, h);
+            row q_row, k_row, v_row, y_row, found_row, change;
             if (fresh(s, t, b)) clear(now), clear(sum);
             load(q_row, of(q, t, b, h), s->K);
             load(k_row, of(k, t, b, h), s->K);
             load(v_row, of(v, t, b, h), s->V);
             contract(found_row, k_row, now, s->K, false);
-            EACH(i) found_row[i] *= rate, erased[i] = strength * found_row[i], v_row[i] *= strength;
-            write_with_momentum(y_row, q_row, now, sum, rate, *of(momentum, t, b, h), k_row, v_row, erased, s->K);
+            EACH(i) found_row[i] *= rate, v_row[i] *= strength, change[i] = v_row[i] - strength * found_row[i];
+            if (rate == 1.0f) write_with_momentum(y_row, q_row, now, sum, rate, false, kept, k_row, v_row, change, s->K);
+            else write_with_momentum(y_row, q_row, now, sum, rate, true, kept, k_row, v_row, change, s->K);
             if (found) store(found + at * s->V, found_row, s->V);
             store(y + at * s->V, y_row, s->V);
         }
@@ -275,110 +282,141 @@ void momentum_forward(
     }
 }
 
-/* One step back: P = decay P + late_v late_kᵀ + dy qᵀ, then Q = momentum Q + P, dk = Qᵀ written - Pᵀ erased, and P k and
- * Q k. From W and C before the step besides: dq = Wᵀ of_W + Cᵀ of_C, and the sums over rows of P's products with W and of
- * Q's with C. */
-INLINE void pass_both_back(
-    vec *dk, vec *P_k, vec *Q_k, vec *dq, vec *meets_W, vec *meets_C, vec *P, vec *Q, float decay, float momentum,
-    const vec *late_v, const vec *late_k, const vec *dy, const vec *q, const vec *k, const vec *erased, const vec *written,
-    const vec *W, const vec *C, const vec *of_W, const vec *of_C, const span *s
-) {
-    const float *e = entries(erased), *w = entries(written), *v = entries(late_v), *d = entries(dy);
-    const float *read_W = entries(of_W), *read_C = entries(of_C);
-    row to_k[2], to_q[2], all_W[2], all_C[2];
-    BOTH(n) zero(to_k[n]), zero(to_q[n]), zero(all_W[n]), zero(all_C[n]);
-    EACH(block) {
-        vec P_with_k[LANES], Q_with_k[LANES]; /* of each row, to be summed */
-        for (PAIRS(LANES)) BOTH(n) {
-            const int64_t at = block * LANES + j + n;
-            P_with_k[j + n] = Q_with_k[j + n] = (vec){0};
-            if (block * LANES + j < s->V) EACH(i) {
-                const vec W_row = W[at * N + i], C_row = C[at * N + i];
-                const vec p = decay * P[at * N + i] + v[at] * late_k[i] + d[at] * q[i], sum = momentum * Q[at * N + i] + p;
-                P[at * N + i] = p, Q[at * N + i] = sum;
-                P_with_k[j + n] += p * k[i], Q_with_k[j + n] += sum * k[i];
-                to_k[n][i] += w[at] * sum - e[at] * p;
-                to_q[n][i] += read_W[at] * W_row + read_C[at] * C_row;
-                all_W[n][i] += p * W_row;
-                all_C[n][i] += sum * C_row;
-            }
-        }
-        P_k[block] = sums(P_with_k), Q_k[block] = sums(Q_with_k);
-    }
-    EACH(i) dk[i] = to_k[0][i] + to_k[1][i], dq[i] = to_q[0][i] + to_q[1][i];
-    EACH(i) meets_W[i] = all_W[0][i] + all_W[1][i], meets_C[i] = all_C[0][i] + all_C[1][i];
-}
-
-/* The gradients of y and of the last W and C may be NULL, meaning zeros; `past` has room for 2 T matrices a thread. */
-void momentum_backward(
-    const span *s, strided q, strided k, strided v, strided beta, strided decay, strided momentum, const float *W,
-    const float *C, const float *found, const float *dy, const float *dW_last, const float *dC_last, float *dq,
-    float *dk, float *dv, float *dbeta, float *ddecay, float *dmomentum, float *dW, float *dC, vec *past
+/* C before every step, T matrices, by repeating the writes. */
+INLINE void replay_sums(
+    vec *past, const span *s, strided k, strided v, strided beta, strided momentum, const float *C, int64_t b, int64_t h
 ) {
     const int64_t size = LANES * N * N;
+    row k_row, u;
+    load_matrix(past, C + flat(s, 0, b, h) * s->V * s->K, s->V, s->K);
+    for (int64_t t = 0; t < s->T; t++) {
+        vec *now = past + t * size;
+        if (fresh(s, t, b)) clear(now);
+        if (t == s->T - 1) break;
+        const float strength = *of(beta, t, b, h), kept = *of(momentum, t, b, h);
+        load(k_row, of(k, t, b, h), s->K);
+        load(u, of(v, t, b, h), s->V);
+        EACH(i) u[i] *= strength;
+        for (int64_t j = 0; j < LANES * N; j++) /* u is zero past V */
+            EACH(i) now[size + j * N + i] = kept * now[j * N + i] + entries(u)[j] * k_row[i];
+    }
+}
+
+/* One step back: P = decay P + late_v late_kᵀ + dy qᵀ, then Q = momentum Q + P, dk = Qᵀ written - Pᵀ erased, and P k and
+ * Q k; returns the sum of Q's products with C, that before the step. Decay is 1 unless it `decays`. */
+INLINE float pass_both_back(
+    vec *dk, vec *P_k, vec *Q_k, vec *P, vec *Q, float decay, bool decays, float momentum, const vec *late_v,
+    const vec *late_k, const vec *dy, const vec *q, const vec *k, const vec *erased, const vec *written, const vec *C,
+    const span *s
+) {
+    const float *e = entries(erased), *w = entries(written), *v = entries(late_v), *d = entries(dy);
+    row to_k[2], meets[2];
+    BOTH(n) zero(to_k[n]), zero(meets[n]);
+    EACH(block) {
+        vec P_with_k[LANES / 2], Q_with_k[LANES / 2]; /* of two rows, to be summed */
+        for (int64_t j = 0; j < LANES / 2; j++) {
+            vec with_k[2][2] = {0};
+            if (block * LANES + j < s->V) BOTH(n) EACH(i) {
+                const int64_t at = block * LANES + j + n * (LANES / 2);
+                const vec after = scaled(P[at * N + i], decay, decays);
+                const vec p = after + v[at] * late_k[i] + d[at] * q[i], sum = momentum * Q[at * N + i] + p;
+                P[at * N + i] = p, Q[at * N + i] = sum;
+                with_k[0][n] += p * k[i], with_k[1][n] += sum * k[i];
+                to_k[n][i] += w[at] * sum - e[at] * p;
+                meets[n][i] += sum * C[at * N + i];
+            }
+            P_with_k[j] = folded(with_k[0][0], with_k[0][1]), Q_with_k[j] = folded(with_k[1][0], with_k[1][1]);
+        }
+        P_k[block] = sums_of_folded(P_with_k, LANES / 2), Q_k[block] = sums_of_folded(Q_with_k, LANES / 2);
+    }
+    EACH(i) dk[i] = to_k[0][i] + to_k[1][i], meets[0][i] += meets[1][i];
+    return sum_row(meets[0]);
+}
+
+/* M_i = decay M_i + x_i a + momentum C_i, and y = sum of s_i M_i. Decay is 1 unless it `decays`. */
+INLINE void add_and_contract(
+    vec *y, const vec *scales, vec *M, float decay, bool decays, const vec *x, const vec *a, float momentum, const vec *C,
+    int64_t rows
+) {
+    const float *s = entries(scales), *f = entries(x);
+    row sum[2];
+    BOTH(n) zero(sum[n]);
+    for (PAIRS(rows)) BOTH(n) EACH(i) {
+        const int64_t at = (j + n) * N + i;
+        const vec before = scaled(M[at], decay, decays);
+        sum[n][i] += s[j + n] * (M[at] = before + f[j + n] * a[i] + momentum * C[at]);
+    }
+    EACH(i) y[i] = sum[0][i] + sum[1][i];
+}
+
+/* As gated_backward: of the decay λ and the momentum η together, λ dλ + η dη follows from the steps after, and dη is Q's
+ * product with C. The gradients of y and of the last W and C may be NULL, meaning zeros; `past` has room for 2 T matrices
+ * and T rows a thread. */
+void momentum_backward(
+    const span *s, strided q, strided k, strided v, strided beta, strided decay, strided momentum, const float *W,
+    const float *C, const float *found, const float *y, const float *W_last, const float *C_last, const float *dy,
+    const float *dW_last, const float *dC_last, float *dq, float *dk, float *dv, float *dbeta, float *ddecay,
+    float *dmomentum, float *dW, float *dC, vec *past, int64_t room
+) {
+    const int64_t size = LANES * N * N;
+    const bool reads = dy || dW_last; /* or C alone has a gradient */
 #pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
     for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
-        matrix P, Q;
-        row dy_row, late_v, late_k;
+        vec *sums_before = past + omp_get_thread_num() * room * size, *kept_P = sums_before + s->T * size,
+            *dfound = kept_P + s->T * size;
+        matrix P, Q, now;
+        row q_row, k_row, v_row, found_row, written, erased, dy_row, dq_row, dk_row, dv_row, late_v, late_k, meets;
         float late_decay = 1.0f, late_momentum = 1.0f;
-        zero(dy_row), zero(late_v), zero(late_k), clear(P), clear(Q);
-        if (dW_last) load_matrix(P, dW_last + first * s->V * s->K, s->V, s->K);
-        if (dC_last) load_matrix(Q, dC_last + first * s->V * s->K, s->V, s->K);
-
-        /* W and C before every step */
-        vec *pairs = past + omp_get_thread_num() * s->T * 2 * size;
-        load_matrix(pairs, W + first * s->V * s->K, s->V, s->K);
-        load_matrix(pairs + size, C + first * s->V * s->K, s->V, s->K);
-        for (int64_t t = 0; t < s->T; t++) {
-            vec *now = pairs + t * 2 * size;
-            if (fresh(s, t, b)) clear(now), clear(now + size);
-            if (t == s->T - 1) break;
-            const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h), kept = *of(momentum, t, b, h);
-            row k_row, v_row, found_row;
-            load(k_row, of(k, t, b, h), s->K);
-            load(v_row, of(v, t, b, h), s->V);
-            load(found_row, found + flat(s, t, b, h) * s->V, s->V);
-            for (int64_t j = 0; j < LANES * N; j++)
-                EACH(i) {
-                    const vec *from = now + j * N + i;
-                    const vec sum = kept * from[size] + strength * entries(v_row)[j] * k_row[i];
-                    now[3 * size + j * N + i] = sum;
-                    now[2 * size + j * N + i] = rate * from[0] - strength * entries(found_row)[j] * k_row[i] + sum;
-                }
+        zero(dy_row), zero(late_v), zero(late_k), zero(meets), clear(P), clear(Q);
+        if (dW_last) {
+            load_matrix(P, dW_last + first * s->V * s->K, s->V, s->K);
+            load_matrix(now, W_last + first * s->V * s->K, s->V, s->K);
+            meet(meets, P, now, s->V);
         }
-
+        if (dC_last) {
+            row more;
+            load_matrix(Q, dC_last + first * s->V * s->K, s->V, s->K);
+            load_matrix(now, C_last + first * s->V * s->K, s->V, s->K);
+            meet(more, Q, now, s->V);
+            EACH(i) meets[i] += more[i];
+        }
+        replay_sums(sums_before, s, k, v, beta, momentum, C, b, h);
         for (int64_t t = s->T - 1; t >= 0; t--) {
             const int64_t at = flat(s, t, b, h);
             const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h), kept = *of(momentum, t, b, h);
-            const vec *before = pairs + t * 2 * size;
-            row q_row, k_row, v_row, found_row, written, erased, of_W, of_C, dq_row, dk_row, dv_row, dfound, erase, meets_W,
-                meets_C;
+            vec *dfound_row = dfound + t * N;
             load(q_row, of(q, t, b, h), s->K);
             load(k_row, of(k, t, b, h), s->K);
             load(v_row, of(v, t, b, h), s->V);
             load(found_row, found + at * s->V, s->V);
-            if (dy) load(dy_row, dy + at * s->V, s->V);
+            if (dy) {
+                row y_row;
+                load(dy_row, dy + at * s->V, s->V);
+                load(y_row, y + at * s->V, s->V);
+                EACH(i) meets[i] += dy_row[i] * y_row[i];
+            }
             EACH(i) written[i] = strength * v_row[i], erased[i] = strength * found_row[i];
-            EACH(i) of_W[i] = rate * dy_row[i], of_C[i] = kept * dy_row[i];
-            pass_both_back(
-                dk_row, dfound, dv_row, dq_row, meets_W, meets_C, P, Q, late_decay, late_momentum, late_v, late_k, dy_row,
-                q_row, k_row, erased, written, before, before + size, of_W, of_C, s
-            );
-            dbeta[at] = dot(dv_row, v_row) - dot(dfound, found_row);
-            EACH(i) dv_row[i] *= strength, dfound[i] *= -strength;
-            contract(erase, dfound, before, s->V, false);
-            for (int i = 1; i < N; i++) meets_W[0] += meets_W[i], meets_C[0] += meets_C[i];
-            ddecay[at] = sum_lanes(meets_W[0]) + dot(erase, k_row); /* P lacks the write of dfound kᵀ */
-            dmomentum[at] = sum_lanes(meets_C[0]);
-            const float match = dot(written, dy_row) - dot(erased, dy_row);
-            EACH(i) dk_row[i] += rate * erase[i], dq_row[i] += match * k_row[i];
-            store(dq + at * s->K, dq_row, s->K);
+#define PASS(decays) \
+    pass_both_back( \
+        dk_row, dfound_row, dv_row, P, Q, late_decay, decays, late_momentum, late_v, late_k, dy_row, q_row, k_row, erased, \
+        written, sums_before + t * size, s \
+    )
+            dmomentum[at] = late_decay == 1.0f ? PASS(false) : PASS(true);
+            dbeta[at] = dot(dv_row, v_row) - dot(dfound_row, found_row);
+            EACH(i) dv_row[i] *= strength, dfound_row[i] *= -strength, meets[i] -= dv_row[i] * v_row[i];
+            ddecay[at] = reads ? (sum_row(meets) - kept * dmomentum[at]) / rate : 0.0f;
+            if (rate < SMALL)
+                for (int64_t j = 0; j < LANES * N; j++)
+                    EACH(i) kept_P[t * size + j * N + i] = P[j * N + i] + entries(dfound_row)[j] * k_row[i];
             store(dk + at * s->K, dk_row, s->K);
             store(dv + at * s->V, dv_row, s->V);
             late_decay = rate, late_momentum = kept;
-            EACH(i) late_v[i] = rate * dfound[i], late_k[i] = k_row[i];
-            if (fresh(s, t, b)) clear(P), clear(Q), zero(late_v), zero(late_k);
+            EACH(i) late_v[i] = rate * dfound_row[i], late_k[i] = k_row[i];
+            if (fresh(s, t, b)) {
+                clear(P), clear(Q), zero(late_v), zero(late_k), zero(meets);
+                ddecay[at] = 0.0f;
+            }
         }
         for (int64_t j = 0; j < s->V; j++)
             EACH(i) {
@@ -387,5 +425,29 @@ void momentum_backward(
             }
         store_matrix(dW + first * s->V * s->K, P, s->V, s->K);
         store_matrix(dC + first * s->V * s->K, Q, s->V, s->K);
+
+        load_matrix(now, W + first * s->V * s->K, s->V, s->K);
+        for (int64_t t = 0; t < s->T; t++) {
+            const int64_t at = flat(s, t, b, h);
+            const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h), kept = *of(momentum, t, b, h);
+            const vec *dfound_row = dfound + t * N, *sum = sums_before + t * size;
+            row change;
+            if (fresh(s, t, b)) clear(now);
+            load(k_row, of(k, t, b, h), s->K);
+            load(v_row, of(v, t, b, h), s->V);
+            load(found_row, found + at * s->V, s->V);
+            if (rate < SMALL) {
+                meet(meets, kept_P + t * size, now, s->V);
+                ddecay[at] = sum_row(meets);
+            }
+            load(dk_row, dk + at * s->K, s->K);
+            EACH(i) late_v[i] = rate * dfound_row[i], change[i] = strength * (v_row[i] - found_row[i]);
+            contract(dk_row, late_v, now, s->V, true);
+            store(dk + at * s->K, dk_row, s->K);
+            if (dy) load(dy_row, dy + at * s->V, s->V);
+            if (rate == 1.0f) add_and_contract(dq_row, dy_row, now, rate, false, change, k_row, kept, sum, s->V);
+            else add_and_contract(dq_row, dy_row, now, rate, true, change, k_row, kept, sum, s->V);
+            store(dq + at * s->K, dq_row, s->K);
+        }
     }
 }

@@ -160,12 +160,18 @@ INLINE void transpose(vec *to, const vec *from) {
     EACH(i) for (int j = 0; j < N; j++) transpose_block(to + j * LANES * N + i, from + i * LANES * N + j);
 }
 
-/* entry j is the sum of the numbers in a_j; a is overwritten */
-INLINE vec sums(vec *a) {
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int j = 0; j < half; j++) a[j] = INTERLEAVE(a[j], a[j + half], 0) + INTERLEAVE(a[j], a[j + half], LANES / 2);
+/* Entries in turns of a and of b, each with half of the numbers to be summed. */
+INLINE vec folded(vec a, vec b) { return INTERLEAVE(a, b, 0) + INTERLEAVE(a, b, LANES / 2); }
+
+/* entry j is the sum of the numbers in a_j, of which a_j and a_{j + count} were folded; a is overwritten */
+INLINE vec sums_of_folded(vec *a, int count) {
+    for (int half = count / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; j++) a[j] = folded(a[j], a[j + half]);
     return a[0];
 }
+
+/* entry j is the sum of the numbers in a_j; a is overwritten */
+INLINE vec sums(vec *a) { return sums_of_folded(a, LANES); }
 
 /* ---- heads ---- */
 

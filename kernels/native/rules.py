@@ -146,6 +146,9 @@ def momentum_backward(
     W: Tensor,
     C: Tensor,
     reset: Tensor,
+    y: Tensor,
+    W_T: Tensor,
+    C_T: Tensor,
     found: Tensor,
     kept: Tensor,
     kept_C: Tensor,
@@ -153,8 +156,9 @@ def momentum_backward(
 ) -> None:
     """Fill the gradients of q, k, v, beta, decay, momentum, W, C, which follow those of y, W and C after."""
     strided = [_strided(x) for x in (q, k, v, beta, decay, momentum)]
-    past = _new_past(W, 2 * len(reset))
-    _call("momentum_backward", W, reset, *strided, *addresses(W, C, found, *others, past))
+    past = _new_past(W, 2 * len(reset) + len(reset) // BLOCK + 1)
+    saved = addresses(W, C, found, y, W_T, C_T, *others, past)
+    _call("momentum_backward", W, reset, *strided, *saved, past.shape[1])
 
 
 def delta_rnn_forward(

@@ -166,6 +166,9 @@ def _momentum_backward(
     W: Tensor,
     C: Tensor,
     reset: Tensor,
+    y: Tensor,
+    W_T: Tensor,
+    C_T: Tensor,
     found: Tensor,
     kept: Tensor,
     kept_C: Tensor,
@@ -178,7 +181,7 @@ def _momentum_backward(
     q, k, v = rows(q, k, v)
     W, C, reset = dense(W, C, reset)
     ends = gradient(dy), gradient(dW_T), gradient(dC_T)
-    inputs = (q, k, v, beta, decay, momentum, W, C, reset, found, kept, kept_C, *ends)
+    inputs = (q, k, v, beta, decay, momentum, W, C, reset, y, W_T, C_T, found, kept, kept_C, *ends)
     grads = _momentum_backward_fake(*inputs, backend)
     launch(backend).momentum_backward(*inputs, *grads)
     return grads
@@ -195,6 +198,9 @@ def _momentum_backward_fake(
     W: Tensor,
     C: Tensor,
     reset: Tensor,
+    y: Tensor,
+    W_T: Tensor,
+    C_T: Tensor,
     found: Tensor,
     kept: Tensor,
     kept_C: Tensor,
@@ -211,7 +217,7 @@ def _momentum_backward_fake(
 def _momentum_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)
     *tensors, _, ctx.backend = inputs
-    ctx.save_for_backward(*tensors, *output[3:])
+    ctx.save_for_backward(*tensors, *output)
 
 
 @without_autocast

@@ -507,6 +507,9 @@ def momentum_backward(
     W: Tensor,
     C: Tensor,
     reset: Tensor,
+    y: Tensor,
+    W_T: Tensor,
+    C_T: Tensor,
     found: Tensor,
     kept: Tensor,
     kept_C: Tensor,
@@ -515,7 +518,7 @@ def momentum_backward(
     dC_T: Tensor | None,
     *grads: Tensor,
 ) -> None:
-    """Fill the gradients of q, k, v, beta, decay, momentum, W and C."""
+    """Fill the gradients of q, k, v, beta, decay, momentum, W and C; y, W_T and C_T are not needed here."""
     T, B, H, _ = v.shape
     with torch.cuda.device_of(v):
         momentum_backward_kernel[B, H](
