@@ -3,8 +3,8 @@
     python results/kernels/in_turns.py [ROUNDS]
 
 T = 50 steps, B = 32 rows, H = 4 heads of 32 x 32, 2% resets, every input and output with a gradient. A round
-times each rule once; the ratio is the median over rounds. `momentum_delta` is timed without decay, too, as its
-core has it.
+times each rule once; the ratio is the median over rounds. `momentum_delta` is timed without decay, too: so
+its core has it.
 """
 
 import statistics
