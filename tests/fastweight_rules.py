@@ -18,7 +18,7 @@ RATES = ("decay", "momentum")
 
 
 VARIANTS = (
-    *("delta_lstm_b", "delta_lstm_d", "exp_attention"),
+    *("delta_lstm_a", "delta_lstm_b", "delta_lstm_d", "exp_attention"),
     *("deltaformer_linear_linear", "deltaformer_softmax_exp", "deltaformer_relu_softmax"),
 )
 """rules that share their code with another: every test is for them, too, but only in the long run"""

@@ -1,7 +1,7 @@
 """Figures, drawn with matplotlib. Nothing here computes a statistic.
 
 Colours are of Okabe and Ito's palette, which colour-blind readers can tell apart; a core has the same one in
-every report, and series of one core differ in their dashes. Every colour used is in `COLORS`, with its
+every report, cores of one kind share it, and series of one colour differ in their dashes. Every colour used is in `COLORS`, with its
 counterpart for a dark page: `html.py` replaces them in the SVG.
 """
 
@@ -47,7 +47,19 @@ _CORE_COLORS = {
     "delta_rnn": "#e69f00",
     "rdn": "#d55e00",
 }
+_KINDS = {
+    "gru": "lstm",
+    "gated_linear_attention": "linear_transformer",
+    "gated_rule": "linear_transformer",
+    "gated_delta_net": "delta_net",
+    "momentum_delta_net": "delta_net",
+    "delta_delta_net": "delta_net",
+    "delta_lstm": "delta_rnn",
+    "rdn_large": "rdn",
+}
+"""Cores whose colour is that of another."""
 _OTHER_COLORS = ("#cc79a7", "#3b3b98")
+_ATTENTION = ("softmax_attention", "deltaformer", "gtrxl")
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 _WIDTH = 4.9
 """inches; its text is 9 points, so that it can be read on a page 400 pixels wide"""
@@ -68,14 +80,17 @@ class Figures(NamedTuple):
 
 
 def looks(core_of: Mapping[str, str]) -> dict[str, Look]:
-    """Choose a look for every series: colour by core, dashes by its place among the series of that core."""
-    others = [core for core in dict.fromkeys(core_of.values()) if core not in _CORE_COLORS]
-    colors = {core: _OTHER_COLORS[i % len(_OTHER_COLORS)] for i, core in enumerate(others)} | _CORE_COLORS
+    """Choose a look for every series: colour by core, dashes by its place among the series of that colour."""
+    kinds = {core: _KINDS.get(core, core) for core in core_of.values()}
+    colors = dict.fromkeys(_ATTENTION, _OTHER_COLORS[0]) | _CORE_COLORS
+    others = [kind for kind in dict.fromkeys(kinds.values()) if kind not in colors]
+    colors |= {kind: _OTHER_COLORS[-1 - i % len(_OTHER_COLORS)] for i, kind in enumerate(others)}
     seen: dict[str, int] = {}
     result = {}
     for label, core in core_of.items():
-        number = seen[core] = seen.get(core, -1) + 1
-        result[label] = Look(colors[core], _DASHES[number % len(_DASHES)])
+        color = colors[kinds[core]]
+        number = seen[color] = seen.get(color, -1) + 1
+        result[label] = Look(color, _DASHES[number % len(_DASHES)])
     return result
 
 
