@@ -1,8 +1,8 @@
 """Figures, drawn with matplotlib. Nothing here computes a statistic.
 
 Colours are of Okabe and Ito's palette, which colour-blind readers can tell apart; a core has the same one in
-every report, cores of one kind share it, and series of one colour differ in their dashes. Every colour used is in `COLORS`, with its
-counterpart for a dark page: `html.py` replaces them in the SVG.
+every report, cores of one kind share it, and series of one colour differ in their dashes. Every colour used
+is in `COLORS`, with its counterpart for a dark page: `html.py` replaces them in the SVG.
 """
 
 from __future__ import annotations
