@@ -116,7 +116,8 @@ class DeltaFormerMemory(WindowMemory):
         hidden_size: d, the width of the layer's input and output.
         num_heads: H; each head is h = d/H wide.
         window: N, how many steps besides the present one are seen.
-        first: κ1, of the write.
+        first: κ1, of the write. Keys have any length, so only softmax, whose weights sum to one, keeps u from
+            growing without bound; the others are the paper's, which trains them on short sequences.
         second: κ2, of the read.
         gates: input for α and β that the slow net emits, of which sigmoids are taken; scalar for one learned
             number each a layer, from 1 on.
@@ -136,7 +137,7 @@ class DeltaFormerMemory(WindowMemory):
         hidden_size: int,
         num_heads: int,
         window: int = WINDOW,
-        first: Kernel = "round",
+        first: Kernel = "softmax",
         second: Kernel = "softmax",
         gates: Literal["input", "scalar"] = "input",
         groups: int = 1,
