@@ -1,4 +1,5 @@
-/* How the rules of rules.c and gated.c take their heads, and those that dense.c is handed: each head size has a library of its own.
+/* How the rules of rules.c and gated.c take their heads, and the types of those that dense.c is handed: each head size
+ * has a library of its own.
  *
  * q, k, v and the like are [T, B, H, size] with strides in numbers, the last dimension dense; all else is dense.
  * Heads are shared among threads, in the order of h: those with the same slow weights follow each other. */

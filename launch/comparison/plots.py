@@ -46,6 +46,7 @@ _CORE_COLORS = {
     "delta_net": "#009e73",
     "delta_rnn": "#e69f00",
     "rdn": "#d55e00",
+    "softmax_attention": "#cc79a7",
 }
 _KINDS = {
     "gru": "lstm",
@@ -56,10 +57,11 @@ _KINDS = {
     "delta_delta_net": "delta_net",
     "delta_lstm": "delta_rnn",
     "rdn_large": "rdn",
+    "deltaformer": "softmax_attention",
+    "gtrxl": "softmax_attention",
 }
 """Cores whose colour is that of another."""
-_OTHER_COLORS = ("#cc79a7", "#3b3b98")
-_ATTENTION = ("softmax_attention", "deltaformer", "gtrxl")
+_OTHER_COLORS = ("#3b3b98", "#cc79a7")
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 _WIDTH = 4.9
 """inches; its text is 9 points, so that it can be read on a page 400 pixels wide"""
@@ -82,9 +84,8 @@ class Figures(NamedTuple):
 def looks(core_of: Mapping[str, str]) -> dict[str, Look]:
     """Choose a look for every series: colour by core, dashes by its place among the series of that colour."""
     kinds = {core: _KINDS.get(core, core) for core in core_of.values()}
-    colors = dict.fromkeys(_ATTENTION, _OTHER_COLORS[0]) | _CORE_COLORS
-    others = [kind for kind in dict.fromkeys(kinds.values()) if kind not in colors]
-    colors |= {kind: _OTHER_COLORS[-1 - i % len(_OTHER_COLORS)] for i, kind in enumerate(others)}
+    others = [kind for kind in dict.fromkeys(kinds.values()) if kind not in _CORE_COLORS]
+    colors = {kind: _OTHER_COLORS[i % len(_OTHER_COLORS)] for i, kind in enumerate(others)} | _CORE_COLORS
     seen: dict[str, int] = {}
     result = {}
     for label, core in core_of.items():

@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2 as hparams_plugin_data_pb2
 
+from deltabeast.cores import core_names
 from deltabeast.launch import cli
 from deltabeast.launch.comparison.aggregation import ONE_SEED
 from deltabeast.launch.comparison.grouping import Comparison, compare
@@ -122,6 +123,12 @@ def test_a_report_of_runs(runs: Path, capsys: pytest.CaptureFixture[str], tmp_pa
         f"deltabeast compare {runs}",
     ):
         assert words in page and words in text
+
+
+def test_cores_are_told_apart_by_colour_or_dashes() -> None:
+    style = looks({core: core for core in core_names()})
+    assert len(set(style.values())) == len(style)
+    assert all(look.color in COLORS for look in style.values())
 
 
 def test_a_page_needs_nothing_else(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
