@@ -13,8 +13,8 @@ from deltabeast.kernels.pytorch import chunked, stepwise
 
 LENGTHS = (1, 2, 3, 15, 16, 17, 50, 51, 63, 64, 65, 80, 100, 130)
 WITHOUT_CHUNKS = (1, 2, 3, 16, 17, 50)
-"""of C, and of rules whose chunk form is a loop, where steps follow each other one by one; the others are left
-to the long run"""
+"""of C, and of rules whose chunk form is a loop: steps follow each other one by one. The others are left to
+the long run."""
 LOOPS = (rules.RECURRENT_DELTA, rules.LSTM, rules.GRU)
 FAST = ("chunked", "auto", "native")
 
