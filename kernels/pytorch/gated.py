@@ -42,8 +42,8 @@ def gated_delta(
     state, broken = _set_aside_broken(W)
     Q, K, V, b = _fold(q), _fold(k), _fold(v), _fold(beta.unsqueeze(-1))
     shares, alive = _of_head(decay, reset)
-    A, S = (shares * (K @ K.mT)).tril(-1), shares * (Q @ K.mT)
-    inverse = _inverse(A * b.mT)
+    S = shares * (Q @ K.mT)
+    inverse = _inverse(shares * (K @ K.mT) * b.mT)
     last = shares[:, :, -1].unsqueeze(-1)
     now, outputs = state.flatten(0, 1), []
     for c in range(len(Q)):
@@ -79,7 +79,7 @@ def momentum_delta(
     # What the write of step i, and C before the chunk, contribute at step t.
     added, old_added = shares @ kept, shares @ old
     KK, QK = K @ K.mT, Q @ K.mT
-    inverse = _inverse((shares * KK).tril(-1) * b.mT)
+    inverse = _inverse(shares * KK * b.mT)
     found_V = ((added - kept) * KK).tril(-1) @ V
     read_V, erased = (added * QK) @ V, shares * QK
     now, sum_, outputs = state.flatten(0, 1), sums.flatten(0, 1), []
@@ -118,6 +118,6 @@ def _of_head(rates: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _inverse(A: Tensor) -> Tensor:
-    """Return `(I + A)⁻¹` for strictly lower triangular A."""
+    """Return `(I + A)⁻¹`, of A what is below its diagonal."""
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand_as(A)
     return torch.linalg.solve_triangular(A, eye, upper=False, unitriangular=True)

@@ -456,7 +456,6 @@ MUTANTS = [
     ("kernels/pytorch/gated.py", "min(len(q) - c * Q.shape[2], Q.shape[2]) - 1", "Q.shape[2] - 1"),
     ("kernels/pytorch/gated.py", "unsqueeze(-1) - 1).squeeze(-1) + 1", "unsqueeze(-1)).squeeze(-1)"),
     ("kernels/pytorch/gated.py", "(added - kept) * KK", "added * KK"),
-    ("kernels/pytorch/gated.py", "(shares * KK).tril(-1)", "shares * KK"),
     ("kernels/pytorch/gated.py", "decay.stride(-1) != 0", "False"),
     ("kernels/pytorch/attention.py", "place >= t.unsqueeze(-1), whole", "place >= 0, whole"),
     ("kernels/pytorch/attention.py", "kept * live[", "live["),
