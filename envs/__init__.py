@@ -10,8 +10,11 @@ from .games import (
     game_names,
     human_normalized,
 )
-from .protocols import DEFAULT_PROTOCOL, PROTOCOLS, Protocol, find_protocol
+from .own import register_environments
+from .protocols import DEFAULT_PROTOCOL, PROTOCOLS, Protocol, find_protocol, varied
 from .vector_env import make_vector_env
+
+register_environments()
 
 __all__ = [
     "DEFAULT_PROTOCOL",
@@ -27,4 +30,5 @@ __all__ = [
     "game_names",
     "human_normalized",
     "make_vector_env",
+    "varied",
 ]

@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 from .available_cores import available_cores
 from .checks import Seeds, check_actions, environment_seeds, rows_to_reset
 from .episodes import EpisodeStatistics
+from .flicker import Flicker
 from .forced_actions import ForcedActions
 from .frame_stack import repeat_first_frame
 from .games import action_meanings, canonical_game, screen_size
@@ -27,10 +28,11 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
     """A vector environment around ALE's own, which steps the emulators in C++ threads.
 
     ALE plays; this class adds what the protocol asks for and ALE lacks (README.md, "Who resets what"), and
-    the returns and lengths of lives and games. It works on whole arrays: nothing loops over environments.
+    the returns and lengths of lives and games. It works on whole arrays: nothing but flicker loops over
+    environments.
 
-    colour: observations are the emulator's whole screen instead, `[N, 1, height, width, 3]`, for people to
-    look at. The same seed and actions give the same games either way.
+    colour: observations are the emulator's whole screen instead, `[N, 1, height, width, 3]`, without flicker,
+    for people to look at. The same seed and actions give the same games either way.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         self.action_meanings = action_meanings(self.game, full)
 
         height, width = screen_size(self.game) if colour else (84, 84)
-        stack = 1 if colour else 4
+        stack = 1 if colour else self.rules.frame_stack
         self._ale: AtariVectorEnv | None = AtariVectorEnv(
             self.game,
             num_envs,
@@ -84,6 +86,9 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
             if self.rules.press_fire
             else None
         )
+        self._flicker = (
+            Flicker(num_envs, stack, self.rules.flicker) if self.rules.flicker and not colour else None
+        )
         self._age = np.zeros(num_envs, np.int64)  # frames since the first one of the agent's episode
         self._game_start = np.zeros(num_envs, np.int64)  # the emulator's frame count when the game began
 
@@ -103,7 +108,9 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         self._seeded = True
         self._start_games(obs, ale_info, rows)
         self._age[rows] = 0
-        self._fill_stack(obs)
+        if self._flicker is not None and seeds is not None:
+            self._flicker.seed(seeds, rows)
+        self._fill_stack(obs, rows)
         if self._forced is not None:
             self._forced.reset(rows)
         infos = self._statistics.reset(rows)
@@ -131,7 +138,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         if self._forced is not None:
             self._forced.advance(done, game_over)
         self._age = np.where(done | forced, 0, self._age + 1)
-        self._fill_stack(obs)
+        self._fill_stack(obs, np.ones(self.num_envs, bool))
         infos["forced"] = forced
         infos |= _emulator_infos(ale_info)
         return obs, rewards.astype(np.float32), terminated, truncated, infos
@@ -159,9 +166,11 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         starts = ale_info["frame_number"] - ale_info["episode_frame_number"]
         self._game_start = np.where(rows, starts, self._game_start)
 
-    def _fill_stack(self, obs: Frames) -> None:
+    def _fill_stack(self, obs: Frames, rows: npt.NDArray[np.bool_]) -> None:
         if self.rules.repeat_first_frame:
             repeat_first_frame(obs, self._age)
+        if self._flicker is not None:
+            self._flicker.show(obs, self._age, rows)
 
 
 def _emulator_infos(ale_info: dict[str, Any]) -> dict[str, Any]:

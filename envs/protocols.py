@@ -3,10 +3,14 @@
 The first three are named after what they reproduce: what the code of the published recurrent fast-weight
 agents does ("paper-code"), what their paper says ("paper-text"), and what Machado et al. (2018) recommend
 ("ale-standard"). README.md has the sources and the differences that remain.
+
+Each of them can be played with less to see, to ask for memory; its name then goes on, for example
+"paper-code+stack1+flicker0.5". `varied` makes such names, `find_protocol` reads them.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 DEFAULT_PROTOCOL: Final = "paper-code"
@@ -25,6 +29,8 @@ class Protocol:
     repeat_first_frame: bool  # the frame stack begins as copies of the first frame, or with black ones
     max_frames: int  # length of a game
     max_frames_of: Mapping[str, int] = field(default_factory=dict)  # exceptions, by game
+    frame_stack: int = 4  # screens in an observation
+    flicker: float = 0.0  # chance that a screen is black (Hausknecht & Stone 2015)
 
     def frame_limit(self, game: str) -> int:
         return self.max_frames_of.get(game, self.max_frames)
@@ -71,7 +77,38 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 
 
+_VARIED = re.compile(r"([^+]+)(?:\+stack(\d+))?(?:\+flicker([\d.]+))?")
+
+
 def find_protocol(name: str) -> Protocol:
-    if name not in PROTOCOLS:
+    """Return the protocol of a name. Raises ValueError for one that is unknown."""
+    base, stack, flicker = _read(name)
+    if base not in PROTOCOLS:
         raise ValueError(f"unknown protocol {name!r}: choose {', '.join(PROTOCOLS)}")
-    return PROTOCOLS[name]
+    return replace(PROTOCOLS[base], frame_stack=stack, flicker=flicker)
+
+
+def varied(name: str, frame_stack: int | None = None, flicker: float | None = None) -> str:
+    """Name a protocol with another frame stack or flicker; None leaves them as `name` has them.
+
+    Raises ValueError for those that cannot be.
+    """
+    base, stack, share = _read(name)
+    stack, share = stack if frame_stack is None else frame_stack, share if flicker is None else flicker
+    if not 1 <= stack <= Protocol.frame_stack:
+        raise ValueError(f"a frame stack has 1 to {Protocol.frame_stack} screens, not {stack}")
+    if not 0 <= share < 1:
+        raise ValueError(f"flicker is a probability from 0 to less than 1, not {share}")
+    return "".join([
+        base,
+        f"+stack{stack}" if stack != Protocol.frame_stack else "",
+        f"+flicker{share:g}" if share else "",
+    ])  # fmt: skip
+
+
+def _read(name: str) -> tuple[str, int, float]:
+    parts = _VARIED.fullmatch(name)
+    if parts is None:
+        raise ValueError(f"unknown protocol {name!r}: choose {', '.join(PROTOCOLS)}")
+    base, stack, flicker = parts.groups()
+    return base, int(stack or Protocol.frame_stack), float(flicker or Protocol.flicker)

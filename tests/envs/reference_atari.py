@@ -45,6 +45,7 @@ class ReferenceGame:
         life_ends_episode: bool = True,
         press_fire: bool = True,
         repeat_first: bool = True,
+        stack: int = 4,
     ) -> None:
         self.ale = ale_py.ALEInterface()
         self.ale.setFloat("repeat_action_probability", sticky)
@@ -59,7 +60,8 @@ class ReferenceGame:
         self.noops: deque[list[int]] = deque()
         self.lives = 0
         self.game_really_over = True
-        self.frames: deque[np.ndarray] = deque(maxlen=4)
+        self.frames: deque[np.ndarray] = deque(maxlen=stack)
+        self.black: deque[bool] = deque(maxlen=stack)
 
     # No-op reset
     def noop_reset(self) -> np.ndarray:
@@ -114,14 +116,20 @@ class ReferenceGame:
     def warp(self, screen: np.ndarray) -> np.ndarray:
         return np.rint(resize(screen)).astype(np.int16)
 
-    def reset(self) -> np.ndarray:
+    def reset(self, black: bool = False) -> np.ndarray:
         frame = self.warp(self.fire_reset())
         for _ in range(4):
             self.frames.append(frame if self.repeat_first else np.zeros_like(frame))
+            self.black.append(black)
         self.frames.append(frame)
-        return np.stack(self.frames)
+        return self.seen()
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
+    def step(self, action: int, black: bool = False) -> tuple[np.ndarray, float, bool]:
         screen, reward, done = self.life_step(action)
         self.frames.append(self.warp(screen))
-        return np.stack(self.frames), reward, done
+        self.black.append(black)
+        return self.seen(), reward, done
+
+    # Flicker, whose chance is the caller's: `black` is whether the newest screen is
+    def seen(self) -> np.ndarray:
+        return np.stack([0 * f if b else f for f, b in zip(self.frames, self.black, strict=True)])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from session_seed import SEED
 
-from deltabeast.envs import make_vector_env
+from deltabeast.envs import find_protocol, make_vector_env, varied
 from deltabeast.envs.checks import environment_seeds
 
 from .reference_atari import ReferenceGame
@@ -56,6 +56,10 @@ def assert_same_frames(ours, theirs, where):
     assert difference.max() <= 1 and (difference > 0).mean() < 0.1, f"frames differ at {where}"
 
 
+def is_black(obs):
+    return not obs[0, -1].any()
+
+
 def follow(game, protocol, steps, seed, most=4, **settings):
     """Plays so many steps on both sides with the same actions, and on until an episode ends, up to `most`
     times as many; returns how many have ended."""
@@ -76,7 +80,7 @@ def follow(game, protocol, steps, seed, most=4, **settings):
         new_obs, reward, terminated, truncated, infos = env.step(np.array([action]))
         forced, done = bool(infos["forced"][0]), bool(terminated[0] | truncated[0])
         if fresh and not forced:
-            expected, fresh = reference.reset(), False
+            expected, fresh = reference.reset(is_black(obs)), False
             assert not reference.noops
             assert_same_frames(obs[0], expected, where)
         if infos["game_frames"][0] < before:
@@ -84,7 +88,8 @@ def follow(game, protocol, steps, seed, most=4, **settings):
         obs = new_obs
         if forced:
             continue
-        expected, expected_reward, expected_done = reference.step(action)
+        # What is seen after the end is the next episode's.
+        expected, expected_reward, expected_done = reference.step(action, not done and is_black(obs))
         life.append(expected_reward)
         assert (reward[0], done) == (expected_reward, expected_done), where
         assert infos["_life_return"][0] == done, where
@@ -116,6 +121,59 @@ def test_ale_standard_with_sticky_actions(game):
 def test_paper_text(game):
     rules = {"life_ends_episode": False, "press_fire": False}
     follow(game, "paper-text", 700, SEED, skip=1, sticky=0.25, **rules)
+
+
+@pytest.mark.parametrize("stack", [1, 2, 3])
+def test_fewer_screens_at_once(stack):
+    assert follow("breakout", f"paper-code+stack{stack}", 200, SEED, most=250, stack=stack) > 0
+
+
+@pytest.mark.parametrize(("name", "stack"), [("+flicker0.5", 4), ("+stack1+flicker0.5", 1)])
+def test_black_screens_stay_black_in_the_stack(name, stack):
+    follow("breakout", f"paper-code{name}", 200, SEED, most=250, stack=stack)
+    rules = {"life_ends_episode": False, "press_fire": False, "repeat_first": False}
+    follow("pong", f"ale-standard{name}", 200, SEED, full=True, sticky=0.25, stack=stack, **rules)
+
+
+def blanks(seed, num_envs=3, flicker="+flicker0.3", steps=300):
+    env = make_vector_env("pong", num_envs=num_envs, protocol=f"paper-code{flicker}", num_threads=1)
+    obs = [env.reset(seed=environment_seeds(seed, 3)[:num_envs])[0].copy()]
+    obs += [env.step(np.zeros(num_envs, int))[0].copy() for _ in range(steps)]
+    env.close()
+    return ~np.stack(obs)[:, :, -1].any((-2, -1))
+
+
+def test_screens_are_black_by_chance_and_by_seed():
+    first = blanks(SEED)
+    assert abs(first.mean() - 0.3) < 0.1, f"seed {SEED}"
+    assert np.array_equal(first, blanks(SEED)) and not np.array_equal(first, blanks(SEED + 1))
+    assert not np.array_equal(first[:, 0], first[:, 1])
+    assert np.array_equal(first[:, :2], blanks(SEED, num_envs=2))
+    assert not blanks(SEED, flicker="").any()
+
+
+def test_names_of_what_is_seen():
+    assert varied("paper-code") == "paper-code" and varied("paper-code", 4, 0.0) == "paper-code"
+    name = varied("ale-standard", 1, 0.5)
+    assert name == "ale-standard+stack1+flicker0.5" and varied(name) == name
+    assert (
+        varied(name, frame_stack=4) == "ale-standard+flicker0.5"
+        and varied(name, flicker=0) == "ale-standard+stack1"
+    )
+    rules = find_protocol(name)
+    assert (rules.frame_stack, rules.flicker, rules.sticky_probability) == (1, 0.5, 0.25)
+    for wrong in (
+        "none",
+        "paper-code+stack",
+        "paper-code+flicker",
+        "paper-code+flicker0.5+stack1",
+        "none+stack1",
+    ):
+        with pytest.raises(ValueError, match="unknown protocol"):
+            find_protocol(wrong)
+    for options in ({"frame_stack": 0}, {"frame_stack": 5}, {"flicker": 1.0}, {"flicker": -0.1}):
+        with pytest.raises(ValueError, match=r"1 to 4 screens|from 0 to less than 1"):
+            varied("paper-code", **options)
 
 
 def test_noops_are_uniform_from_1_to_30():

@@ -1,0 +1,12 @@
+"""Small tasks of sequences: what they draw, and what is right. README.md of `envs` lists them."""
+
+from .code import Code
+from .dag import Reachability
+from .listops import ListOps
+from .retrieval import Retrieval
+from .swap import Swap
+from .text import Text
+
+DRAWN = {"retrieval": Retrieval, "swap": Swap, "code": Code, "listops": ListOps, "dag": Reachability}
+TASKS = {**DRAWN, "text": Text}
+"""by the names that `deltabeast probe` knows"""
