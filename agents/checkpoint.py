@@ -19,13 +19,14 @@ import os
 import shlex
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from safetensors.torch import load, save
+from torch import Tensor
 
 from ..cores.registry import find_core
 from .network import Agent, AgentSpec
@@ -34,6 +35,27 @@ _DIRECTORY = "checkpoints"
 _DIGITS = 12
 _KEEP = 2
 _FILES = ("agent.json", "weights.safetensors", "state.pt")
+
+
+Loaded = TypeVar("Loaded")
+
+
+class Model(Protocol):
+    """What a checkpoint holds: an `Agent`, or another module that a dataclass describes."""
+
+    @property
+    def spec(self) -> Any: ...
+
+    def state_dict(self) -> Mapping[str, Tensor]: ...
+
+
+class Contents(NamedTuple):
+    """What was read of a checkpoint and passed its checksums."""
+
+    fields: dict[str, Any]
+    """of the spec"""
+    weights: dict[str, Tensor]
+    state: dict[str, Any]
 
 
 class CheckpointError(RuntimeError):
@@ -93,7 +115,7 @@ def resolve_checkpoint(run_dir: Path | str, which: str | int = "latest") -> Path
 
 
 def save_checkpoint(
-    run_dir: Path, step: int, agent: Agent, state: Mapping[str, Any], milestone: bool = False
+    run_dir: Path, step: int, agent: Model, state: Mapping[str, Any], milestone: bool = False
 ) -> Path:
     """Write a checkpoint and remove those older than the previous one, milestones excepted.
 
@@ -117,7 +139,7 @@ def save_checkpoint(
     return final
 
 
-def _contents(step: int, agent: Agent, state: Mapping[str, Any], milestone: bool) -> dict[str, bytes]:
+def _contents(step: int, agent: Model, state: Mapping[str, Any], milestone: bool) -> dict[str, bytes]:
     """Serialize the files of a checkpoint, the manifest last."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in agent.state_dict().items()}
     buffer = io.BytesIO()
@@ -190,16 +212,8 @@ def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, d
     Raises CheckpointError if it is damaged, UntrustedCore if its core is imported by a name other than
     `trust_core`, and ValueError if it cannot be imported.
     """
-    digests = _manifest(path).get("sha256")
-    if not isinstance(digests, dict):
-        raise CheckpointError(f"{path / 'manifest.json'} is damaged: it lists no checksums")
-    files: dict[str, bytes] = {}
-    for name in _FILES:
-        files[name] = _read(path / name)
-        if _sha256(files[name]) != digests.get(name):
-            raise CheckpointError(f"{path / name} is damaged: its checksum differs from the manifest's")
+    fields, weights, state = read_checkpoint(path)
     try:
-        fields = json.loads(files["agent.json"])
         fields["observation_shape"] = tuple(fields["observation_shape"])
         spec = AgentSpec(**fields)
         is_trusted = ":" not in spec.core or spec.core == trust_core
@@ -210,12 +224,35 @@ def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, d
     find_core(spec.core)  # a core of the user's own that cannot be imported is no damage
     try:
         agent = Agent(spec)
-        agent.load_state_dict(load(files["weights.safetensors"]))
-        state = torch.load(io.BytesIO(files["state.pt"]), map_location="cpu", weights_only=True)
+        agent.load_state_dict(weights)
     except Exception as error:
-        detail = str(error).strip().split("\n")[0]
-        raise CheckpointError(f"{path} is damaged or not a checkpoint: {detail}") from error
+        raise CheckpointError(f"{path} is damaged or not a checkpoint: {_first_line(error)}") from error
     return agent, state
+
+
+def read_checkpoint(path: Path) -> Contents:
+    """Read what one checkpoint holds, of whatever model. Raises CheckpointError if it is damaged."""
+    digests = _manifest(path).get("sha256")
+    if not isinstance(digests, dict):
+        raise CheckpointError(f"{path / 'manifest.json'} is damaged: it lists no checksums")
+    files: dict[str, bytes] = {}
+    for name in _FILES:
+        files[name] = _read(path / name)
+        if _sha256(files[name]) != digests.get(name):
+            raise CheckpointError(f"{path / name} is damaged: its checksum differs from the manifest's")
+    try:
+        fields = dict(json.loads(files["agent.json"]))
+    except Exception as error:
+        raise CheckpointError(f"{path / 'agent.json'} is damaged: {error}") from error
+    try:
+        state = torch.load(io.BytesIO(files["state.pt"]), map_location="cpu", weights_only=True)
+        return Contents(fields, load(files["weights.safetensors"]), state)
+    except Exception as error:
+        raise CheckpointError(f"{path} is damaged or not a checkpoint: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
 
 
 def load_latest(
@@ -226,10 +263,16 @@ def load_latest(
     A damaged one is skipped with a warning that names it. Raises CheckpointError if all are damaged, and
     ValueError as `load_checkpoint` does.
     """
+    found = load_newest(run_dir, lambda path: load_checkpoint(path, trust_core))
+    return None if found is None else (*found[0], found[1])
+
+
+def load_newest(run_dir: Path, load: Callable[[Path], Loaded]) -> tuple[Loaded, Checkpoint] | None:
+    """Load the newest checkpoint that `load` does not find damaged, as `load_latest` does with agents."""
     checkpoints = find_checkpoints(run_dir)
     for checkpoint in reversed(checkpoints):
         try:
-            return (*load_checkpoint(checkpoint.path, trust_core), checkpoint)
+            return load(checkpoint.path), checkpoint
         except CheckpointError as error:
             warnings.warn(f"{error}; trying the previous checkpoint", stacklevel=2)
     if checkpoints:

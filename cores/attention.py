@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import attention, deltaformer
+from ..kernels.reference import kernel
 from .base import State
 from .features import slow_decay
 from .registry import register
@@ -89,6 +90,9 @@ class SoftmaxMemory(WindowMemory):
         bias = q.new_zeros(()) if self.bias is None else self.bias.to(q.dtype)
         return q, bias.expand(*q.shape[:-1], self.window)
 
+    def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
+        return (keys @ query * self.key_size**-0.5).exp()
+
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {"decay": slow_decay(trace.emitted[3])} if self.gated else {}
 
@@ -167,6 +171,10 @@ class DeltaFormerMemory(WindowMemory):
         kernels = (self.first, self.second)
         y, *after = deltaformer(q, k, v, w, mix, alpha, beta, keys, values, live, reset, *kernels)
         return y.flatten(-2), tuple(after)
+
+    def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
+        scores = keys @ query * self.key_size**-0.5
+        return kernel("exp" if self.second == "softmax" else self.second, scores, torch.ones_like(scores))
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {"write_strength": trace.emitted[5].sigmoid()} if len(trace.emitted) > 4 else {}

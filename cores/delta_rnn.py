@@ -44,6 +44,9 @@ class DeltaRNNMemory(FastWeights):
         y, R, y_T = learned(z, recurrent_k.softmax(-1), recurrent_v, recurrent_beta, R, y0, reset)
         return y, (W, R, y_T)
 
+    def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
+        return keys.softmax(-1) @ query.softmax(-1)
+
     def step_rule(self) -> StepRule | None:
         if self.variant == "A":
             return None

@@ -84,6 +84,9 @@ class LinearMemory(FastWeights):
         features = self.features.in_c
         return None if features is None else StepRule(rule, (features, features, "", *gates), degree=degree)
 
+    def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
+        return self.features(keys) @ self.features(query)
+
     def state_parts(self) -> tuple[StatePart, ...]:
         matrix = StatePart("fast weights", (self.num_heads, self.head_size, self.features.size))
         sums = StatePart("normaliser", (self.num_heads, 1, self.features.size))

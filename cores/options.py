@@ -1,4 +1,4 @@
-"""The options of a core: names, types and defaults from its constructor, explanations from its docstring."""
+"""The options of a core or a task: names, types, defaults of its constructor, and what its docstring says."""
 
 from __future__ import annotations
 
@@ -63,14 +63,16 @@ class Option:
         return self.check(given)
 
 
-def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
+def options_of(factory: Callable[..., Any], after: int = 1) -> dict[str, Option]:
     """Return the options of a core by name: its constructor's, and its memory's if it is handed the rest.
+
+    The constructor's first `after` parameters are no options.
 
     A core that names a `memory` and takes `**memory_options` hands them to that memory's constructor, after
     hidden_size and num_heads; one that ends in `**` itself hands them on to its base. Names that begin with
     an underscore are no options.
     """
-    options = _options(factory, after=1)
+    options = _options(factory, after)
     memory = getattr(factory, "memory", None)
     if not inspect.isclass(memory) or _keywords(factory) != _FOR_MEMORY:
         return options
@@ -82,38 +84,44 @@ def options_of(factory: Callable[..., Any]) -> dict[str, Option]:
 
 
 def checked(
-    name: str, factory: Callable[..., Any], given: Mapping[str, Any], words: bool = False
+    name: str,
+    factory: Callable[..., Any],
+    given: Mapping[str, Any],
+    words: bool = False,
+    kind: str = "core",
+    after: int = 1,
 ) -> dict[str, Any]:
     """Check the options given for the core `name`; return them with the types that its constructor declares.
 
+    kind: what it is if not a core, whose constructor's first `after` parameters are no options.
     words: whether strings come from the command line, so that they may stand for numbers.
 
     Raises:
         ValueError: in one line, for an unknown option, a value that it does not take, or a missing option.
     """
-    options = options_of(factory)
+    options = options_of(factory, after)
     takes_any = _keywords(factory) not in (None, _FOR_MEMORY)
     values = {}
     for key, value in given.items():
         if key not in options and not takes_any:
-            raise ValueError(_unknown(name, key, list(options)))
+            raise ValueError(_unknown(f"{kind} {name!r}", key, list(options)))
         option = options.get(key) or Option(key, (), (), None, "")
         try:
             values[key] = (option.read if words else option.check)(value)
         except ValueError as error:
-            raise ValueError(f"core {name!r}: {error}") from None
+            raise ValueError(f"{kind} {name!r}: {error}") from None
     for option in options.values():
         if option.is_required and option.name not in given:
-            raise ValueError(f"core {name!r} needs the option {option.name}; it takes {option.takes}")
+            raise ValueError(f"{kind} {name!r} needs the option {option.name}; it takes {option.takes}")
     return values
 
 
-def _unknown(core: str, option: str, known: list[str]) -> str:
+def _unknown(whose: str, option: str, known: list[str]) -> str:
     if not known:
-        return f"core {core!r} has no option {option!r}; it has none at all"
+        return f"{whose} has no option {option!r}; it has none at all"
     near = difflib.get_close_matches(option, known, n=3)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"core {core!r} has no option {option!r}; {meant}it has {', '.join(known)}"
+    return f"{whose} has no option {option!r}; {meant}it has {', '.join(known)}"
 
 
 def _options(factory: Callable[..., Any], after: int) -> dict[str, Option]:

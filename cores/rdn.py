@@ -48,6 +48,9 @@ class RecurrentDeltaMemory(FastWeights):
         y, W = known.recurrent_delta(values, after[0], reset, q, k, v, beta.squeeze(-1), *slow, *state)
         return y, (W, y[-1])
 
+    def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
+        return keys.softmax(-1) @ query.softmax(-1)
+
     def step_rule(self) -> StepRule:
         slow: Any = self._parameters
         return StepRule("recurrent_delta", ("", "", "", ""), (slow["Rq"], slow["Rk"], slow["Rv"], slow["rb"]))

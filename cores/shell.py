@@ -95,6 +95,11 @@ class FastWeights(nn.Module, ABC):
         """Return what to log about an unroll's writes, by name: tensors whose mean is the metric."""
         return {}
 
+    def similarity(self, keys: Tensor, query: Tensor) -> Tensor | None:
+        """Return how much `query` `[h]` reads of what was written under each of `keys` `[N, h]`, relative to
+        one another: κ of the two; None where it depends on more."""
+        return None
+
     def fast_weights(self, state: State) -> list[Tensor]:
         """Select the state tensors that are fast weights."""
         declared = zip(state, self.state_parts(), strict=True)
