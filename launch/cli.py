@@ -16,12 +16,14 @@ from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from .config import (
     BenchConfig,
+    CardConfig,
     CompareConfig,
     CoresConfig,
     EvalConfig,
     GamesConfig,
     ImportConfig,
     InfoConfig,
+    ProbeConfig,
     TrainConfig,
 )
 from .errors import RunError, StoppedBySignal, UsageError
@@ -45,6 +47,18 @@ def train(config: TrainConfig) -> None:
     train(config)
 
 
+def probe(config: ProbeConfig) -> None:
+    from .probe.command import probe
+
+    probe(config)
+
+
+def card(config: CardConfig) -> None:
+    from .probe.card import make_card
+
+    make_card(config)
+
+
 def evaluate(config: EvalConfig) -> None:
     from .evaluation.command import evaluate_run
 
@@ -59,20 +73,23 @@ def compare(config: CompareConfig) -> None:
 
 def games(config: GamesConfig) -> None:
     from ..envs import PAPER_GAMES, game_info, game_names
-    from .tables import games_table
+    from .tables import games_table, show
 
-    _print(games_table([game_info(name) for name in game_names()], PAPER_GAMES))
+    show(games_table([game_info(name) for name in game_names()], PAPER_GAMES))
 
 
 def cores(config: CoresConfig) -> None:
     if config.core is not None:
         _core_options(config.core)
         return
-    from .core_list import list_cores, measure_cores
-    from .tables import cores_table
+    from .core_list import list_cores, make_default, measure_cores
+    from .tables import cores_table, show
 
     listed = list_cores()
-    _print(cores_table(listed, measure_cores([each.name for each in listed]) if config.measure else None))
+    measured = (
+        measure_cores({each.name: make_default(each.name) for each in listed}) if config.measure else None
+    )
+    show(cores_table(listed, measured))
     print(
         "\nParameters of the core and floats of its state for each environment, at the default size; the "
         "stem and the heads have 1.09 M more with 18 actions. --core package.module:Class takes your own."
@@ -85,7 +102,7 @@ def _core_options(name: str) -> None:
     """Print what a core is and which options it has."""
     from ..cores.options import options_of
     from ..cores.registry import find_core
-    from .tables import core_options_table
+    from .tables import core_options_table, show
 
     try:
         factory = find_core(name)
@@ -93,7 +110,7 @@ def _core_options(name: str) -> None:
         raise UsageError(str(error)) from error
     print(f"{name}: {_first_line(factory.__doc__)}\n")
     if options := options_of(factory):
-        _print(core_options_table(options.values()))
+        show(core_options_table(options.values()))
         print(f"\nGive them as: deltabeast train --core {name} --core-options OPTION VALUE ...")
     else:
         print("It has no options.")
@@ -123,6 +140,8 @@ def bench(config: BenchConfig) -> None:
 
 COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "train": (TrainConfig, train),
+    "probe": (ProbeConfig, probe),
+    "card": (CardConfig, card),
     "eval": (EvalConfig, evaluate),
     "compare": (CompareConfig, compare),
     "games": (GamesConfig, games),
@@ -289,10 +308,3 @@ def _first_line(doc: str | None) -> str:
     """Return the first sentence of a docstring."""
     paragraph = " ".join((doc or "").strip().split("\n\n")[0].split())
     return re.split(r"(?<=\.) ", paragraph)[0].rstrip(".")
-
-
-def _print(renderable: Any) -> None:
-    from rich.console import Console
-
-    # A pipe has no width: tables in it are as wide as they need to be.
-    Console(width=None if sys.stdout.isatty() else 160).print(renderable)

@@ -65,6 +65,10 @@ class TrainConfig:
     protocol: Annotated[ProtocolName | None, Decides.AGENT] = None
     """How a game of --game is played and what an episode is, paper-code unless told; envs/README.md compares
     them."""
+    frame_stack: Annotated[int, Decides.AGENT] = 4
+    """Screens of a game that an agent sees at once, 1 to 4: with 1, whatever moves asks for memory."""
+    flicker: Annotated[float, Decides.AGENT] = 0.0
+    """Probability that a screen of a game is black, which asks for memory, too (Hausknecht & Stone 2015)."""
     engine: Annotated[Literal["local", "ray"], Decides.CONDITIONS] = "local"
     """local: this machine. ray: a cluster, or several processes here (launch/training/ray/README.md)."""
     device: Annotated[str, Decides.SPEED] = "auto"
@@ -141,6 +145,62 @@ class TrainConfig:
 
 
 @dataclass
+class ProbeConfig:
+    """Train a memory on one of the source papers' small tasks; a run that exists is resumed."""
+
+    task: Literal["retrieval", "swap", "code", "listops", "dag", "text", "snr"]
+    """retrieval: pairs of keys and values, then a key. swap: a row whose places are exchanged. code: what a
+    program prints. listops: the value of a nested list. dag: which nodes descend from the first. text: the
+    next byte or word of a file. snr: noise of retrieval by kernel and size of keys, without training."""
+    task_options: dict[str, str | int | float | bool] = field(default_factory=dict)
+    """Options of the task as name value pairs, for example: --task-options size 60 setting 2."""
+    variant: Literal["code", "text"] = "code"
+    """Where the published code does not do what its paper says: as the code, or as the text."""
+    core: str = "rdn"
+    """Recurrent core (`deltabeast cores` lists them), or package.module:Class of your own."""
+    core_options: dict[str, str | int | float | bool] = field(default_factory=dict)
+    """Options of the core as name value pairs."""
+    seed: int = 1
+    """Seed of the weights, and of what is drawn or in which order it is read."""
+    updates: int | None = None
+    """Most updates; default: as published."""
+    batch_size: int | None = None
+    """Sequences in one update; default: as published."""
+    learning_rate: float | None = None
+    """Adam's learning rate; default: as published."""
+    dropout: float | None = None
+    """Share of the hidden units that is dropped while training; default: as published."""
+    shell: Literal["auto", "on", "off"] = "auto"
+    """Whether the core stands in its shell. auto: as published, where retrieval and swap try rules alone."""
+    evaluate_every: int | None = None
+    """Updates between evaluations; default: as published."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    run_dir: Path | None = None
+    """Where the run is kept; default runs/probe/<task>/<core>/seed-<n>."""
+    checkpoint_minutes: float = 10.0
+    """Most minutes between checkpoints; one is also written after each evaluation."""
+
+
+@dataclass
+class CardConfig:
+    """Try memories on small tasks and draw what each can do; runs that exist are not trained again."""
+
+    runs: Positional[Annotated[tuple[str, ...], arg(metavar="[RUN ...]")]] = ()
+    """Runs of probe and train to draw, nothing is trained then: directories, folders of them, or globs."""
+    cores: tuple[str, ...] = ()
+    """Cores to try."""
+    budget: Literal["quick", "full"] = "quick"
+    """quick: some minutes a core on two CPU cores. full: hours."""
+    seed: int = 1
+    """Seed of all runs."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    out: Path = Path("runs/card")
+    """Folder of the card and of the runs behind it."""
+
+
+@dataclass
 class EvalConfig:
     """Evaluate a saved agent; the result is printed and kept in RUN/eval."""
 
@@ -150,6 +210,8 @@ class EvalConfig:
     """latest, a number of agent steps (50M: the first checkpoint at or after it), or a checkpoint's path."""
     protocol: ProtocolName | None = None
     """How the game is played and what an episode is; default: as the agent was trained."""
+    flicker: float | None = None
+    """Probability that a screen of the game is black; default: as the agent was trained."""
     episodes: int = 30
     """Consecutive episodes in each environment."""
     repeats: int = 5
@@ -158,6 +220,9 @@ class EvalConfig:
     """Sample actions from the policy instead of taking the most likely one."""
     random: bool = False
     """Evaluate random play as well and print both side by side."""
+    forget_every: tuple[int, ...] = ()
+    """Evaluate the agent again with its memory wiped every so many agent steps, for example 1 2 4 8: the
+    smallest number without loss is how far back it uses its memory."""
     seed: int = 1
     """Seed of environments and sampling."""
     device: str = "auto"

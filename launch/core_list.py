@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,7 +30,7 @@ def list_cores() -> list[ListedCore]:
     rows = []
     with torch.device("meta"):  # shapes only: nothing is allocated or drawn
         for name in core_names():
-            core, kind = _make(name), find_core(name)
+            core, kind = make_default(name), find_core(name)
             parameters = sum(parameter.numel() for parameter in core.parameters())
             state = sum(part.numel() for part in core.initial_state(1))
             equation, source = (getattr(kind, attribute, "") for attribute in ("equation", "source"))
@@ -38,14 +38,14 @@ def list_cores() -> list[ListedCore]:
     return rows
 
 
-def measure_cores(names: Sequence[str]) -> dict[str, tuple[float, float]]:
+def measure_cores(cores: Mapping[str, Core]) -> dict[str, tuple[float, float]]:
     """Time each core: seconds of a step of 32 rows, and of an unroll of 50 such steps with its gradients.
 
     Medians of several, all cores in turns, so that whatever else the machine does falls on all of them alike.
     """
     prepare_process()
-    work = {name: _work(_make(name)) for name in names}
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    work = {name: _work(core) for name, core in cores.items()}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in cores}
     for index in range(REPEATS + 1):
         for name, both in work.items():
             seconds = both()
@@ -57,8 +57,9 @@ def measure_cores(names: Sequence[str]) -> dict[str, tuple[float, float]]:
     }
 
 
-def _make(name: str) -> Core:
-    return make_core(name, core_feature_size(name) + 1)
+def make_default(name: str, **options: Any) -> Core:
+    """Make a core as an agent has it: with as many inputs as its stem has features, and the last reward."""
+    return make_core(name, core_feature_size(name) + 1, **options)
 
 
 def _work(core: Core) -> Callable[[], tuple[float, float]]:

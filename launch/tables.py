@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ from rich.table import Table
 from .units import format_score
 
 if TYPE_CHECKING:  # their imports take a while
+    from rich.console import RenderableType
+
     from ..cores.options import Option
     from ..envs import GameInfo
     from .core_list import ListedCore
@@ -80,3 +83,10 @@ def plain_table(first: str, *others: str) -> Table:
     for name in others:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def show(renderable: RenderableType) -> None:
+    """Print; a pipe has no width: tables in it are as wide as they need to be."""
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 160).print(renderable)

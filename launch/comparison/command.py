@@ -19,12 +19,15 @@ from .layout import write_layout
 from .markdown import to_markdown
 from .names import count, join
 from .plots import looks
+from .probes import Probe, is_probe, read_probe
 from .report import Report, Section
 from .runs import Run, find_runs, read_run
 from .scores import ScoreBoard, score_board, unequal_steps
 from .sections import curves as curve_sections
 from .sections import runs as run_sections
 from .sections import scores as score_sections
+from .sections.forgetting import forgetting
+from .sections.probes import probes as probe_section
 from .sections.published import published_sections
 from .sections.relative import relative
 
@@ -36,11 +39,16 @@ def compare_runs(config: CompareConfig) -> Path:
     """
     if not config.runs and not config.published:
         raise UsageError("no run given; say deltabeast compare runs, or --published for the published scores")
-    runs, problems = _read(config.runs)
-    if config.runs and not runs:
+    runs, probed, problems = _read(config.runs)
+    if config.runs and not runs and not probed:
         raise UsageError("; ".join(problems))
-    out = config.out or _common_folder(config.runs, runs) / ("comparison" if runs else "published-comparison")
-    if not runs:
+    folder = _common_folder(config.runs, [*(run.path for run in runs), *(run.path for run in probed)])
+    out = config.out or folder / ("comparison" if runs or probed else "published-comparison")
+    if not runs and probed:
+        report = Report("Probes of memories", count(len(probed), "run"), [probe_section(probed)])
+        for line in problems:
+            print(line)
+    elif not runs:
         report = Report(
             "Six cores on twenty games, as published",
             "Scores of Irie, Schlag, Csordás and Schmidhuber (2021), Tables 9 and 10, after 50M and 200M "
@@ -54,34 +62,43 @@ def compare_runs(config: CompareConfig) -> Path:
         for line in [*run_sections.left_out_lines(comparison, board, problems), *notes]:
             print(line)
         report = _report(comparison, board, notes, problems)
+        if probed:
+            report.sections.append(probe_section(probed))
         if config.published:
             report.sections += published_sections()
-        _write_layout(_common_folder(config.runs, runs), comparison, board)
-    report.provenance = _provenance(config, runs)
+        _write_layout(folder, comparison, board)
+    report.provenance = _provenance(config, [*runs, *probed])
     _write(out, report)
     page = out / "report.html"
     print(f"report: {page}; the same as report.md, its plots in plots/, its numbers in tables/")
     return page
 
 
-def _read(arguments: Sequence[str]) -> tuple[list[Run], list[str]]:
+def _read(arguments: Sequence[str]) -> tuple[list[Run], list[Probe], list[str]]:
     paths, problems = find_runs(arguments)
-    runs = []
+    runs, probed = [], []
     for path in paths:
+        if is_probe(path):
+            probe = read_probe(path)
+            if isinstance(probe, Probe):
+                probed.append(probe)
+            else:
+                problems.append(probe)
+            continue
         run, wrong = read_run(path)
         problems += wrong
         if run is not None:
             runs.append(run)
-    return runs, problems
+    return runs, probed, problems
 
 
-def _common_folder(arguments: Sequence[str], runs: Sequence[Run]) -> Path:
+def _common_folder(arguments: Sequence[str], paths: Sequence[Path]) -> Path:
     """Return the folder that was given, or the innermost one that holds all runs."""
-    if not runs:
+    if not paths:
         return Path()
-    if len(arguments) == 1 and Path(arguments[0]).is_dir() and runs[0].path != Path(arguments[0]):
+    if len(arguments) == 1 and Path(arguments[0]).is_dir() and paths[0] != Path(arguments[0]):
         return Path(arguments[0])
-    return Path(os.path.commonpath([run.path.parent for run in runs]))
+    return Path(os.path.commonpath([path.parent for path in paths]))
 
 
 def _report(
@@ -105,6 +122,7 @@ def _report(
             score_sections.improvement(comparison, board, style),
             *relative(comparison, board),
             curve_sections.memory(comparison, style),
+            *forgetting(comparison, style),
             run_sections.published_differences(comparison, board),
             run_sections.left_out(comparison, board, problems),
             run_sections.runs(comparison, board),
@@ -112,7 +130,7 @@ def _report(
     )
 
 
-def _provenance(config: CompareConfig, runs: Sequence[Run]) -> list[tuple[str, str]]:
+def _provenance(config: CompareConfig, runs: Sequence[Run | Probe]) -> list[tuple[str, str]]:
     words = ["deltabeast", "compare", *config.runs, *(["--published"] if config.published else [])]
     words += ["--out", str(config.out)] if config.out else []
     ours = versions()

@@ -45,6 +45,8 @@ _RULES = {
     "press_fire": "FIRE is pressed for the agent: {}",
     "repeat_first_frame": "the frame stack begins with copies of the first frame, not black: {}",
     "max_frames": "a game is stopped after {} frames",
+    "frame_stack": "agents see {} screens at once",
+    "flicker": "a screen is black with probability {}",
 }
 
 _PUBLISHED_SETTINGS = {

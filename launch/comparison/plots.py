@@ -101,15 +101,7 @@ def learning_curves(
 ) -> Figures:  # fmt: skip
     """Draw each seed as a thin line and each mean bold, named at its end, lowest to highest shaded."""
     with _axes(3.2, title) as (figure, axes):
-        for label, seeds in curves.items():
-            color, dashes = style[label]
-            for curve in seeds:
-                axes.plot(curve.x, curve.y, color=color, linestyle=dashes, linewidth=0.7, alpha=0.45)
-            band = bands[label]
-            if band.seeds > 1:
-                axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.14, linewidth=0)
-            point = "o" if len(band.x) == 1 else None  # a line through one point is none
-            axes.plot(band.x, band.mean, color=color, linestyle=dashes, linewidth=2.0, marker=point)
+        _draw_seeds(axes, curves, bands, style)
         axes.set(xlabel=x_label, ylabel=y_label)
         axes.set_xlim(left=0)
         axes.margins(x=0.01)
@@ -119,6 +111,34 @@ def learning_curves(
             axes.xaxis.set_major_formatter(_steps)
         _name_ends(axes, bands, style)
         return _drawn(figure)
+
+
+def forgetting(
+    curves: Mapping[str, Sequence[Curve]], bands: Mapping[str, Band], style: Mapping[str, Look],
+    ticks: Mapping[float, str], title: str,
+) -> Figures:  # fmt: skip
+    """Draw the return over the steps between two wipes of the memory, whose places are named by `ticks`."""
+    with _axes(3.2, title) as (figure, axes):
+        _draw_seeds(axes, curves, bands, style)
+        axes.set(xlabel="memory wiped every so many agent steps", ylabel="return")
+        axes.set_xticks(list(ticks), list(ticks.values()))
+        axes.margins(x=0.01)
+        _name_ends(axes, bands, style)
+        return _drawn(figure)
+
+
+def _draw_seeds(
+    axes: Axes, curves: Mapping[str, Sequence[Curve]], bands: Mapping[str, Band], style: Mapping[str, Look]
+) -> None:
+    for label, seeds in curves.items():
+        color, dashes = style[label]
+        for curve in seeds:
+            axes.plot(curve.x, curve.y, color=color, linestyle=dashes, linewidth=0.7, alpha=0.45)
+        band = bands[label]
+        if band.seeds > 1:
+            axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.14, linewidth=0)
+        point = "o" if len(band.x) == 1 else None  # a line through one point is none
+        axes.plot(band.x, band.mean, color=color, linestyle=dashes, linewidth=2.0, marker=point)
 
 
 def _name_ends(axes: Axes, bands: Mapping[str, Band], style: Mapping[str, Look]) -> None:
@@ -225,6 +245,32 @@ def improvements(
             sides = ((0, "left", f"← {worse} better", WORSE), (1, "right", f"{better} better →", BETTER))
             for x, side, text, color in sides:
                 axes.annotate(text, (x, 1.01), xycoords="axes fraction", color=color, fontsize=8, ha=side)
+        return _drawn(figure)
+
+
+def abilities(
+    shares: Mapping[str, Sequence[float | None]], names: Sequence[str], style: Mapping[str, Look]
+) -> Figures:
+    """Draw a group of bars from 0 to 1 for each ability, one a core; None has no bar."""
+    with _axes(0.9 + 0.22 * len(shares) * len(names) + 0.15 * len(names), "What each memory can do") as (
+        figure,
+        axes,
+    ):
+        height = 0.8 / len(shares)
+        for place, (core, values) in enumerate(shares.items()):
+            for group, value in enumerate(values):
+                at = -group - (place - (len(shares) - 1) / 2) * height
+                text = "not tried" if value is None else f"{core} {number(value)}"
+                if value is not None:
+                    axes.barh(at, value, color=style[core].color, height=0.9 * height)
+                axes.annotate(
+                    text, (value or 0, at), (3, 0), textcoords="offset points", va="center", fontsize=8
+                )
+        axes.set_yticks([-group for group in range(len(names))], names)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlim(0, 1.45)
+        axes.set_xticks([0, 0.5, 1])
+        axes.grid(visible=False, axis="y")
         return _drawn(figure)
 
 

@@ -7,11 +7,11 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...envs import canonical_game
+from ...envs import canonical_game, varied
 from ..config import TrainConfig
 from ..runs.consent import consent
 from ..runs.directory import core_name, eval_command, read_config, read_object, was_truncated
@@ -20,7 +20,7 @@ from ..runs.manifest import checkpoint_paths, damaged_file, read_spec
 from ..runs.options import OPTIONS, SEPARATING
 from ..units import parse_steps
 
-_SETTINGS = frozenset(SEPARATING) - {"game", "env", "core", "protocol"}
+_SETTINGS = frozenset(SEPARATING) - {"game", "env", "core", "protocol", "frame_stack", "flicker"}
 """Options that set runs of one game and core apart; the others that do are fields of `Run`."""
 
 WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "gru", "lstm"})
@@ -44,6 +44,9 @@ class Evaluation:
     game: float | None
     """mean return of a whole game; None if none ended"""
     time: str
+    forgetful: Mapping[float, float] = field(default_factory=dict)
+    """the game return, or if no game ended that of an episode, by the agent steps between two wipes of its
+    memory"""
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         game=game,
         core=core,
         seed=_seed(path, config),
-        protocol=known.get("protocol") or (TRAINED_UNDER if known.get("game") else None),
+        protocol=_protocol(config, spec) if known.get("game") else None,
         settings=settings,
         steps=_steps(config),
         rows=rows,
@@ -163,6 +166,13 @@ def _left_out(path: Path, reasons: Sequence[str]) -> str:
 
 TRAINED_UNDER = "paper-code"
 """The default protocol of `train`."""
+
+
+def _protocol(config: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    """Name the protocol a game was played under, with its frame stack and flicker."""
+    if spec.get("protocol"):
+        return str(spec["protocol"])
+    return varied(config.get("protocol") or TRAINED_UNDER, config.get("frame_stack"), config.get("flicker"))
 
 
 def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,4 +248,16 @@ def _evaluation(file: Path) -> Evaluation:
         life=float(life["mean"]) if life else None,
         game=float(game["mean"]) if game else None,
         time=str(content["time"]),
+        forgetful=_forgetful(content["results"]),
     )
+
+
+def _forgetful(results: Mapping[str, Any]) -> dict[float, float]:
+    """Read what the agent scored with less memory; `evaluation/forgetting.py` names those results."""
+    kind = "game" if results["trained"]["summary"]["game"] else "life"
+    scores = {}
+    for name, result in results.items():
+        every, summary = re.fullmatch(r"forgets every (\d+)", name), result["summary"][kind]
+        if every and summary:
+            scores[float(every[1])] = float(summary["mean"])
+    return scores

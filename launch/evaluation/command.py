@@ -21,6 +21,7 @@ from ..runs.consent import check_env
 from ..training.plan import left_out_notes
 from .environments import check_fit, choose_protocol, env_maker
 from .evaluate import evaluate
+from .forgetting import Forgetful, name_of
 from .loading import Loaded, load
 from .play import Player, RandomAgent
 from .progress import progress, say
@@ -50,7 +51,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
         need_libraries()
     try:
         device = resolve_device(config.device)
-        protocol = choose_protocol(spec, config.protocol)
+        protocol = choose_protocol(spec, config.protocol, config.flicker)
         processes = _process_count(device, config.episodes * config.repeats)
         make_env = env_maker(spec, protocol, num_threads=1 if processes > 1 else None)
         with closing(make_env(1)) as env:  # what is wrong with it is said before anything is written
@@ -87,6 +88,8 @@ def _check(config: EvalConfig) -> None:
     for name in ("video", "seed"):
         if getattr(config, name) < 0:
             raise UsageError(f"--{name} {getattr(config, name)}; it must not be negative")
+    if any(every < 1 for every in config.forget_every):
+        raise UsageError(f"--forget-every {min(config.forget_every)}; it must be at least 1")
 
 
 def _process_count(device: torch.device, episodes: int) -> int:
@@ -103,11 +106,13 @@ def _play(
     processes: int,
     console: Console,
 ) -> dict[str, Evaluation]:
-    """Evaluate the agent, and with `--random` random play, by player."""
+    """Evaluate the agent, and if asked random play and the agent with less memory, by player."""
     spec = loaded.agent.spec
     players: dict[str, Player] = {"trained": loaded.agent.to(device).eval()}
     if config.random:
         players["random"] = RandomAgent(spec.num_actions)
+    for every in sorted(set(config.forget_every)):
+        players[name_of(every)] = Forgetful(players["trained"], every)
     results = {}
     for name, player in players.items():
         with progress(console, name) as tell:
@@ -116,7 +121,7 @@ def _play(
                 make_env,
                 config.episodes,
                 config.repeats,
-                greedy=not config.sample and name == "trained",
+                greedy=not config.sample and name != "random",
                 seed=config.seed,
                 max_episode_steps=config.max_episode_steps,
                 discard_negative=protocol == published.PROTOCOL and spec.game in published.NO_NEGATIVE,

@@ -9,19 +9,26 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from ...agents import AgentSpec
-from ...envs import DEFAULT_PROTOCOL, game_info, make_vector_env
+from ...envs import DEFAULT_PROTOCOL, find_protocol, game_info, make_vector_env, varied
 from ..runs import published
 
 
-def choose_protocol(spec: AgentSpec, wanted: str | None) -> str | None:
-    """Choose the protocol to play under; None for environments that have none. Raises ValueError."""
+def choose_protocol(spec: AgentSpec, wanted: str | None, flicker: float | None = None) -> str | None:
+    """Choose the protocol to play under, with the agent's frame stack and, unless told, its flicker; None for
+    environments that have none. Raises ValueError."""
     if spec.game is None:
-        if wanted is not None:
-            raise ValueError(
-                f"--protocol {wanted}: protocols are for Atari games, not {spec.env_id}; omit it"
-            )
+        for name, value in (("protocol", wanted), ("flicker", flicker)):
+            if value is not None:
+                raise ValueError(
+                    f"--{name} {value}: protocols are for Atari games, not {spec.env_id}; omit it"
+                )
         return None
-    return wanted or spec.protocol or DEFAULT_PROTOCOL
+    trained = find_protocol(spec.protocol or DEFAULT_PROTOCOL)
+    return varied(
+        wanted or spec.protocol or DEFAULT_PROTOCOL,
+        trained.frame_stack,
+        trained.flicker if flicker is None else flicker,
+    )
 
 
 def env_maker(spec: AgentSpec, protocol: str | None, num_threads: int | None) -> Callable[[int], VectorEnv]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...agents import Agent, CheckpointError, load_agent, load_latest, resolve_checkpoint
 from ..errors import RunError, UsageError
-from ..runs.directory import no_run
+from ..runs.directory import check_command, no_run
 from ..runs.manifest import saved_step
 from ..units import parse_steps
 
@@ -32,6 +32,7 @@ def load(run: Path, which: str, trust_core: str | None, say: Callable[[str], Non
     try:
         if not any((run / name).exists() for name in ("config.json", "checkpoints", "manifest.json")):
             raise FileNotFoundError(no_run(run))
+        check_command(run, "train")
         if (run / "manifest.json").is_file():
             if which != "latest":
                 raise ValueError(f"--checkpoint {which}: {run} is one checkpoint; give its run or omit it")

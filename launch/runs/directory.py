@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..config import TrainConfig
+from ..config import ProbeConfig, TrainConfig
 from ..errors import UsageError
 from .options import REPEATED
 from .presets import preset_config
@@ -119,12 +119,22 @@ def was_truncated(run_dir: Path) -> bool:
     return old and read_config(run_dir).get("bptt") == "per_step"
 
 
-def write_config(run_dir: Path, config: TrainConfig) -> None:
-    """Write config.json: the configuration and the versions it ran with."""
+def check_command(run_dir: Path, command: str) -> None:
+    """Raise UsageError if the directory holds a run of another command."""
+    other = read_object(run_dir / "config.json").get("command", command)
+    if other != command:
+        raise UsageError(f"{run_dir} holds a run of {other}, not of {command}; give another directory")
+
+
+def write_config(
+    run_dir: Path, config: TrainConfig | ProbeConfig, command: str = "train", **about: str
+) -> None:
+    """Write config.json: the command, what else there is to say of it, its configuration and the versions it
+    ran with."""
     settings = {
         key: str(value) if isinstance(value, Path) else value for key, value in asdict(config).items()
     }
-    content = {"format": _FORMAT, "config": settings, "versions": versions()}
+    content = {"format": _FORMAT, "command": command, **about, "config": settings, "versions": versions()}
     temporary = run_dir / ".config.json"
     temporary.write_text(json.dumps(content, indent=2) + "\n")
     temporary.rename(run_dir / "config.json")

@@ -7,7 +7,7 @@ import io
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -69,16 +69,19 @@ class RunLog:
 
     `resume_step` is the step of the checkpoint the run goes on from: rows that a killed run wrote beyond it
     are dropped, since training writes them again. None starts the log anew; an older logs.csv in the
-    directory is kept as logs.previous.csv.
+    directory is kept as logs.previous.csv. `columns` are those that a row of another kind of run may have.
     """
 
-    def __init__(self, run_dir: Path, resume_step: int | None = None) -> None:
+    def __init__(
+        self, run_dir: Path, resume_step: int | None = None, columns: Sequence[str] = tuple(TAGS)
+    ) -> None:
         # tensorboard's writer imports torch, which is slow: only training pays for it.
         from torch.utils.tensorboard import SummaryWriter
 
         run_dir.mkdir(parents=True, exist_ok=True)
         self.path = run_dir / "logs.csv"
         self._last_step = -1 if resume_step is None else resume_step
+        self._known = columns
         self._columns: list[str] | None = None
         if resume_step is not None:
             self._columns = drop_rows_beyond(self.path, resume_step)
@@ -106,8 +109,8 @@ class RunLog:
             # Every known column from the start: a metric missing from the first row (no game has ended yet)
             # needs its place in later ones.
             # Speeds of single actors and nodes, with a slash in their names, are for TensorBoard alone.
-            extra = [key for key in row if key not in TAGS and key not in ("step", "time") and "/" not in key]
-            self._columns = ["step", "time", *TAGS, *extra]
+            known = ("step", "time", *self._known)
+            self._columns = [*known, *(key for key in row if key not in known and "/" not in key)]
             self._file.write(_csv_line(self._columns))
         cells = {key: f"{value:.8g}" for key, value in metrics.items()}
         cells |= {"step": str(step), "time": f"{now:.3f}"}
@@ -117,7 +120,7 @@ class RunLog:
             self._writer.add_scalar(tag_of(key), value, step, walltime=now)
         self._writer.flush()
 
-    def hyperparameters(self, mapping: Mapping[str, Any]) -> None:
+    def hyperparameters(self, mapping: Mapping[str, Any], metrics: Sequence[str] = HEADLINE_TAGS) -> None:
         """Show a run's options in TensorBoard: as a table of text and on the hyperparameter page."""
         from torch.utils.tensorboard.summary import hparams
 
@@ -128,7 +131,7 @@ class RunLog:
         self._writer.add_text("options", table, max(self._last_step, 0))
         # SummaryWriter.add_hparams would open a second run in a subfolder; these three records are what
         # it writes, put into this run's own file.
-        for summary in hparams(plain, dict.fromkeys(HEADLINE_TAGS, 0.0)):
+        for summary in hparams(plain, dict.fromkeys(metrics, 0.0)):
             self._writer._get_file_writer().add_summary(summary, max(self._last_step, 0))
         self._writer.flush()
 

@@ -6,8 +6,9 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
+from typing import Protocol
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel as Frame
 from rich.progress_bar import ProgressBar
@@ -45,6 +46,23 @@ def verdict(shares: Mapping[str, float]) -> str:
     return f"{first.capitalize()} bounds this run: {REMEDIES[first]}."
 
 
+class Shown(Protocol):
+    """What a kind of run shows of a row of its log, beside how far it is."""
+
+    step: str
+    """what a step is called"""
+    steps: str
+    """many of them, where there is room"""
+    rate: str
+    """steps per second"""
+
+    def line(self, row: Mapping[str, float]) -> list[str]:
+        """Return parts of a line."""
+
+    def figures(self, row: Mapping[str, float], width: int, ascii_only: bool) -> list[RenderableType]:
+        """Return what is drawn below one another."""
+
+
 class Panel:
     """Shows how a run goes. Use as a context manager; `update` at every log interval."""
 
@@ -55,8 +73,10 @@ class Panel:
         start_step: int = 0,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        shown: Shown | None = None,
     ) -> None:
         self.title = title
+        self._shown = shown or TrainingShown()
         self.total_steps = total_steps
         self.console = console or Console()
         self._clock = clock
@@ -99,7 +119,7 @@ class Panel:
         speed = (step - first) / (now - since)
         minutes = math.ceil((self.total_steps - step) / speed / 60)
         text = format_duration(60 * minutes) if minutes > 90 else f"{minutes} minute{'s' * (minutes != 1)}"
-        self.message(f"about {text} to go at {speed:,.0f} steps/s")
+        self.message(f"about {text} to go at {speed:,.0f} {self._shown.step}s/s")
 
     def message(self, text: str) -> None:
         """Say something above the panel, or on a line of its own."""
@@ -117,21 +137,13 @@ class Panel:
         return f"{min(self._step / max(self.total_steps, 1), 1.0):.1%}"
 
     def _line(self, row: Mapping[str, float]) -> str:
+        last, shown = row.get("sps_10s", row.get("sps")), self._shown
         parts = [
-            f"step {self._step:,} of {self.total_steps:,} ({self._share_done()})",
-            f"{_count(row.get('sps_10s', row.get('sps')))} SPS (60 s: {_count(row.get('sps'))})",
+            f"{shown.step} {self._step:,} of {self.total_steps:,} ({self._share_done()})",
+            f"{_count(last)} {shown.rate} (60 s: {_count(row.get('sps'))})",
             f"ETA {format_duration(self._eta(row))}",
-            f"game {_score(row.get('game_return'))}",
-            f"life {_score(row.get('life_return'))}",
-            f"best {_score(row.get('best_game_return'))}",
-            f"loss {_metric(row.get('total_loss'))}",
-            f"entropy {_metric(row.get('entropy'))}",
-            f"lag {_metric(row.get('policy_lag'))}",
         ]
-        shares = _shares(row)
-        if shares:
-            parts.append(", ".join(f"{part} {share:.0%}" for part, share in shares.items()))
-        return " | ".join(parts)
+        return " | ".join([*parts, *self._shown.line(row)])
 
     def _render(self, row: Mapping[str, float]) -> Frame:
         width = min(self.console.width, MAX_WIDTH)
@@ -139,8 +151,8 @@ class Panel:
         elapsed = format_duration(self._clock() - self._began)
         return Frame(
             Group(
-                self._progress(row, inner), Text(), _figures(row), Text(),
-                *_time_use(_shares(row), inner, self.console.options.ascii_only),
+                self._progress(row, inner),
+                *self._shown.figures(row, inner, self.console.options.ascii_only),
             ),
             title=Text(self.title, style="bold"),
             title_align="left",
@@ -155,16 +167,37 @@ class Panel:
         head.add_column()
         head.add_column(justify="right")
         head.add_row(
-            Text.assemble((f"{self._step:,}", "bold"), f" of {self.total_steps:,} agent steps"),
+            Text.assemble((f"{self._step:,}", "bold"), f" of {self.total_steps:,} {self._shown.steps}"),
             Text.assemble((self._share_done(), "bold"), f"   ETA {format_duration(self._eta(row))}"),
         )  # fmt: skip
         bar = Table.grid()  # the bar alone would not end its line
         bar.add_row(ProgressBar(total=max(self.total_steps, 1), completed=self._step, width=width))
         speed = Text.assemble(
-            (_count(row.get("sps_10s", row.get("sps"))), "bold"), " steps/s over 10 s   ",
+            (_count(row.get("sps_10s", row.get("sps"))), "bold"), f" {self._shown.step}s/s over 10 s   ",
             (_count(row.get("sps")), "bold"), " over 60 s",
         )  # fmt: skip
         return Group(head, bar, speed)
+
+
+class TrainingShown:
+    """What a training run shows: scores, losses, and where its time goes."""
+
+    step, steps, rate = "step", "agent steps", "SPS"
+
+    def line(self, row: Mapping[str, float]) -> list[str]:
+        parts = [
+            f"game {_score(row.get('game_return'))}",
+            f"life {_score(row.get('life_return'))}",
+            f"best {_score(row.get('best_game_return'))}",
+            f"loss {_metric(row.get('total_loss'))}",
+            f"entropy {_metric(row.get('entropy'))}",
+            f"lag {_metric(row.get('policy_lag'))}",
+        ]
+        shares = ", ".join(f"{part} {share:.0%}" for part, share in _shares(row).items())
+        return [*parts, shares] if shares else parts
+
+    def figures(self, row: Mapping[str, float], width: int, ascii_only: bool) -> list[RenderableType]:
+        return [Text(), _figures(row), Text(), *_time_use(_shares(row), width, ascii_only)]
 
 
 def _figures(row: Mapping[str, float]) -> Table:

@@ -14,7 +14,7 @@ from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem
 from ...agents.inference import NOTHING, Keep
 from ...agents.make_executor import make_executor
 from ...cores.registry import read_core_options
-from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env
+from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env, varied
 from ..config import TrainConfig
 from ..errors import UsageError
 from ..runs.options import DESCRIBING, given_only_for
@@ -48,8 +48,12 @@ def check(config: TrainConfig) -> None:
         )
     if config.game is not None and config.env is not None:
         raise ValueError(f"--game {config.game} and --env {config.env}: give one of them")
-    if config.game is None and config.protocol is not None:
-        raise ValueError(f"--protocol {config.protocol}: protocols are for --game, not for --env; omit it")
+    for name, default in (("protocol", None), ("frame_stack", 4), ("flicker", 0.0)):
+        if config.game is None and (value := getattr(config, name)) != default:
+            raise ValueError(
+                f"--{name.replace('_', '-')} {value}: protocols are for --game, not for --env; omit it"
+            )
+    played(config)
     if config.deterministic and config.overlap == "on":
         raise ValueError("--deterministic takes turns, so it excludes --overlap on")
     if config.deterministic and config.compile == "on":
@@ -166,13 +170,19 @@ def share(config: TrainConfig, count: int) -> TrainConfig:
     return replace(config, num_envs=config.num_envs // count, batch_size=config.batch_size // count)
 
 
+def played(config: TrainConfig) -> str:
+    """Name the protocol under which games are played. Raises ValueError for a stack or flicker that cannot
+    be."""
+    return varied(config.protocol or DEFAULT_PROTOCOL, config.frame_stack, config.flicker)
+
+
 def make_env(config: TrainConfig, num_threads: int | None) -> VectorEnv:
     """Make the environments of a run, or of a process's share of it."""
     return make_vector_env(
         config.game,
         env_id=config.env,
         num_envs=config.num_envs,
-        protocol=config.protocol or DEFAULT_PROTOCOL,
+        protocol=played(config),
         num_threads=num_threads,
     )
 
@@ -188,7 +198,7 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
         core_options=dict(config.core_options),
         game=config.game,
         env_id=config.env,
-        protocol=config.protocol,
+        protocol=played(config) if config.game else None,
     )
 
 

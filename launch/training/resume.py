@@ -12,7 +12,7 @@ from ...agents import Agent, AgentSpec, UntrustedCore, find_checkpoints, load_la
 from ...cores import Core
 from ..config import TrainConfig
 from ..errors import UsageError
-from ..runs.directory import option_words, read_config, was_truncated
+from ..runs.directory import check_command, option_words, read_config, was_truncated
 from ..runs.options import FIXED
 
 
@@ -47,6 +47,7 @@ def find_run(
 
 def check_resume(config: TrainConfig, run_dir: Path) -> None:
     """Raise UsageError if what the run directory holds is not what `--resume` asks for."""
+    check_command(run_dir, "train")
     exists = bool(find_checkpoints(run_dir))
     if config.resume == "must" and not exists:
         raise UsageError(f"--resume must: no checkpoint in {run_dir}; start the run without it")

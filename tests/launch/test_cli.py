@@ -57,7 +57,7 @@ def test_every_protocol_can_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("arguments", "wrong", "right"),
     [
-        ("", "no command", "train, eval, compare"),
+        ("", "no command", "train, probe, card, eval, compare"),
         ("trian", "trian", "did you mean train?"),
         ("train --gmae gopher", "--gmae", "did you mean --game?"),
         ("train --deterministc", "--deterministc", "did you mean --deterministic?"),

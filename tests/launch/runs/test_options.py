@@ -28,7 +28,7 @@ OTHERS: dict[str, Any] = {
     **{"stem": "small", "protocol": "ale-standard", "cores": ("rdn", "lstm"), "seeds": 3, "resume": "must"},
     **{"preset": "published", "steps": "3M", "engine": "ray", "device": "cpu", "precision": "fp32"},
     **{"num_workers": 2, "ray_address": "auto", "overlap": "off", "compile": "off", "bptt": "per_step"},
-    **{"run_dir": Path("elsewhere"), "milestone_steps": "3M"},
+    **{"run_dir": Path("elsewhere"), "milestone_steps": "3M", "frame_stack": 1},
 }
 """Another value than the default, where half of the default or its negation is none."""
 
@@ -41,7 +41,8 @@ def other(name: str) -> Any:
 
 
 MAY_CHANGE = {
-    *("game", "env", "core", "core_options", "stem", "protocol"),  # the checkpoint's agent is compared
+    # the checkpoint's agent is compared
+    *("game", "env", "core", "core_options", "stem", "protocol", "frame_stack", "flicker"),
     *("steps", "device", "precision", "num_envs", "num_actors", "num_workers", "engine", "ray_address"),
     *("actor_cpus", "actor_gpus", "num_learners", "learner_cpus", "overlap", "compile", "deterministic"),
     *("run_dir", "resume", "cores", "seeds", "preset"),
@@ -90,7 +91,7 @@ def test_runs_are_one_series_exactly_if_they_learn_alike(name: str, tmp_path: Pa
     config = json.loads((paths[1] / "config.json").read_text())
     config["config"] |= {name: str(other(name)) if name == "run_dir" else other(name)}
     (paths[1] / "config.json").write_text(json.dumps(config))
-    if name in ("stem", "core_options", "game", "core", "env", "protocol"):  # a checkpoint has the say
+    if OPTIONS[name].decides is Decides.AGENT:  # a checkpoint has the say
         for spec in paths[1].glob("checkpoints/*/agent.json"):
             spec.unlink()
     first, second = (read_run(path)[0] for path in paths)

@@ -1,0 +1,117 @@
+"""Runs of `deltabeast probe`: read, put side by side by task, with the published numbers."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ...envs.sequences import TASKS
+from ..probe.result import LEAST, RESULT
+from ..runs.directory import core_name, read_config, read_object
+from ..runs.log import read_rows
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One run of a probe."""
+
+    path: Path
+    task: str
+    """with its options"""
+    options: Mapping[str, Any]
+    """of the task, all of them"""
+    core: str
+    core_options: Mapping[str, Any]
+    model: str
+    """the core with its options"""
+    series: str
+    """the same, and what else makes runs of it different"""
+    seed: int
+    metric: str
+    least: bool
+    """whether less of the metric is better"""
+    value: float
+    """of the test with the best weights where there is one, else the best evaluation"""
+    updates: int
+    """that it was trained for, or has been so far"""
+    ended: bool
+    in_shell: bool
+    """whether it is a core as agents have it"""
+    rows: Sequence[Mapping[str, float]]
+    versions: Mapping[str, Any]
+
+
+def is_probe(path: Path) -> bool:
+    return read_object(path / "config.json").get("command") == "probe"
+
+
+def read_probe(path: Path) -> Probe | str:
+    """Read a run, or say in one line why it is left out."""
+    about, config, result = (
+        read_object(path / "config.json"), read_config(path), read_object(path / RESULT)
+    )  # fmt: skip
+    if "metric" not in about:
+        return f"{path}: left out; config.json does not say what it is judged by"
+    metric = str(about["metric"])
+    try:
+        rows = [row for row in read_rows(path / "logs.csv") if metric in row]
+    except (OSError, ValueError, TypeError) as error:
+        return f"{path}: left out; logs.csv cannot be read ({error})"
+    best = rows[-1].get("best") if rows else None
+    value = result["test"][metric] if "test" in result else best
+    if value is None:
+        return f"{path}: left out; it was not evaluated yet, or not with sequences of their full length"
+    options = _all_options(config["task"]) | dict(config["task_options"])
+    others = {name: config[name] for name in SETTINGS if config.get(name) is not None}
+    for name, usual in (("variant", "code"), ("shell", "auto")):
+        if config.get(name, usual) != usual:
+            others[name] = config[name]
+    core = core_name(config["core"])
+    return Probe(
+        path=path,
+        task=labelled(config["task"], options),
+        options=options,
+        core=core,
+        core_options=config["core_options"],
+        model=labelled(core, config["core_options"]),
+        series=labelled(core, config["core_options"], others),
+        seed=int(config["seed"]),
+        metric=metric,
+        least=metric in LEAST,
+        value=float(value),
+        updates=int(rows[-1]["step"]) if rows else 0,
+        ended=bool(result),
+        in_shell=about.get("model") == "core",
+        rows=rows,
+        versions=dict(about.get("versions") or {}),
+    )
+
+
+SETTINGS = ("updates", "batch_size", "learning_rate", "dropout")
+"""options that are unset where a run is trained as published"""
+
+
+def _all_options(task: str) -> dict[str, Any]:
+    """Return a task's options as they are without being given."""
+    return {each.name: each.default for each in fields(TASKS[task]) if each.name not in ("variant", "path")}
+
+
+def labelled(name: str, *options: Mapping[str, Any]) -> str:
+    """Return a name with its options, in alphabetical order."""
+    words = [f"{key} {value}" for each in options for key, value in sorted(each.items())]
+    return " ".join([name, *words])
+
+
+@cache
+def published() -> dict[tuple[str, str, str], tuple[float, str]]:
+    """Return published numbers and their sources, by task, metric and model as they are labelled here."""
+    text = (files(__package__) / "published_probes.csv").read_text(encoding="utf-8")
+    return {
+        (row["task"], row["metric"], row["model"]): (float(row["value"]), row["source"])
+        for row in csv.DictReader(text.splitlines())
+    }

@@ -1,0 +1,89 @@
+"""Section of how far back agents use their memory: scores by how often it was wiped."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from .. import plots
+from ..curves import Curve, band
+from ..grouping import Comparison
+from ..names import file_name, name_of
+from ..plots import Look
+from ..report import Plot, Section
+from ..runs import Evaluation, Run
+from ..tables import Cell, Table
+
+
+def forgetting(comparison: Comparison, style: Mapping[str, Look]) -> list[Section]:
+    """Draw the score over the steps between two wipes, for every game; no section where none was wiped."""
+    drawn, rows = [], []
+    for game in comparison.games:
+        found: defaultdict[str, list[Mapping[float, float]]] = defaultdict(list)
+        for label in comparison.series_of(game):
+            found[label] += [
+                _scores(chosen) for run in comparison.cells[game, label] if (chosen := _choose(run))
+            ]
+        found = defaultdict(list, {label: seeds for label, seeds in found.items() if seeds})
+        if not found:
+            continue
+        wiped = sorted({every for seeds in found.values() for each in seeds for every in each})
+        # By powers of two, and never one more beyond the longest.
+        place = {every: math.log2(every) for every in wiped if every < math.inf}
+        place[math.inf] = max(place.values()) + 1
+        curves = {label: [_curve(each, place) for each in seeds] for label, seeds in found.items()}
+        figures = plots.forgetting(
+            curves,
+            {label: band(seeds) for label, seeds in curves.items()},
+            style,
+            {where: "never" if every == math.inf else f"{every:g}" for every, where in place.items()},
+            f"{name_of(game)}, with less memory",
+        )
+        drawn.append(
+            Plot(f"forgetting-{file_name(game)}", f"{name_of(game)}: return with less memory.", figures)
+        )
+        rows += _rows(game, found, wiped)
+    if not drawn:
+        return []
+    text = [
+        "The same agents, evaluated again with their memory wiped every so many agent steps "
+        "(`eval --forget-every`). The smallest number that costs nothing is how far back they use it."
+    ]
+    columns = ("game", "series", "wiped every", "mean", "lowest", "highest", "seeds")
+    return [Section("With less memory", text, plots=drawn, tables=[Table("forgetting", columns, rows, 2)])]
+
+
+def _choose(run: Run) -> Evaluation | None:
+    """Return the evaluation at the highest step, of several the newest."""
+    wiped = [each for each in run.evaluations if each.forgetful]
+    return max(wiped, key=lambda each: (each.step, each.time), default=None)
+
+
+def _scores(evaluation: Evaluation) -> dict[float, float]:
+    """Return the score by the steps between two wipes, infinite for none."""
+    whole = evaluation.game if evaluation.game is not None else evaluation.life
+    assert whole is not None
+    return {**evaluation.forgetful, math.inf: whole}
+
+
+def _curve(scores: Mapping[float, float], place: Mapping[float, float]) -> Curve:
+    known = sorted(scores)
+    return Curve(np.array([place[every] for every in known]), np.array([scores[every] for every in known]))
+
+
+def _rows(
+    game: str, found: Mapping[str, Sequence[Mapping[float, float]]], wiped: Sequence[float]
+) -> list[list[Cell]]:
+    rows: list[list[Cell]] = []
+    for label, seeds in found.items():
+        for every in wiped:
+            values = [each[every] for each in seeds if every in each]
+            if values:
+                what = "never" if every == math.inf else f"{every:g}"
+                means = statistics.fmean(values), min(values), max(values)
+                rows.append([name_of(game), label, what, *means, len(values)])
+    return rows

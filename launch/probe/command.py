@@ -1,0 +1,45 @@
+"""`deltabeast probe`: train a model of sequences on a small task, and say what it reached."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import numpy as np
+
+from ..config import ProbeConfig
+from ..errors import UsageError
+from ..processes.machine import prepare_process
+from ..tables import plain_table, show
+from .run import ProbeRun
+from .snr import KERNELS, Noise, measure_noise
+
+DIMENSIONS = (16, 64, 256)
+ROUNDS = 400
+
+
+def probe(config: ProbeConfig) -> None:
+    """Raises UsageError before anything is written if the configuration is wrong, and RunError if the run had
+    to stop."""
+    if config.task == "snr":
+        _print_noise(config)
+        return
+    prepare_process()
+    with ExitStack() as stack:
+        ProbeRun(config, stack).run()
+
+
+def _print_noise(config: ProbeConfig) -> None:
+    unset = ProbeConfig("snr", seed=config.seed)
+    if given := [name for name, value in vars(config).items() if value != getattr(unset, name)]:
+        raise UsageError(f"--{given[0].replace('_', '-')}: --task snr trains nothing; omit it")
+    rng = np.random.default_rng(config.seed)
+    table = plain_table("kernel", "key size", "pairs", "noise", "standard error", "derived", "as printed")
+    for noise in (measure_noise(kernel, d, d, ROUNDS, rng) for kernel in KERNELS for d in DIMENSIONS):
+        table.add_row(*_cells(noise))
+    show(table)
+    print("Noise: what is read of other keys, squared, to what is read of the value, with as many pairs.")
+
+
+def _cells(noise: Noise) -> tuple[str, ...]:
+    numbers = (noise.measured, noise.error, noise.expected, noise.printed)
+    return noise.kernel, str(noise.d), str(noise.pairs), *(f"{number:.3g}" for number in numbers)

@@ -1,0 +1,225 @@
+"""How each task is trained, as published where that is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ...agents.key_value_model import RULES, KeyValueModel
+from ...agents.sequence_model import SequenceSpec
+from ...cores.options import checked
+from ...cores.registry import read_core_options
+from ...envs.sequences.code import Code
+from ...envs.sequences.dag import Reachability
+from ...envs.sequences.listops import ListOps
+from ...envs.sequences.retrieval import Retrieval
+from ...envs.sequences.sequences import Task
+from ...envs.sequences.swap import Swap
+from ...envs.sequences.text import Text
+from ..config import ProbeConfig
+from ..errors import UsageError
+from .result import LEAST
+
+Metric = Literal["loss", "accuracy", "sequence_accuracy", "print_accuracy", "final_accuracy", "perplexity"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A task, a model, and how one learns the other."""
+
+    task: Task | Text
+    spec: SequenceSpec
+    metric: Metric
+    """what is compared; of a loss or perplexity the least, of the others the most"""
+    loss: Literal["cross_entropy", "square"] = "cross_entropy"
+    batch_size: int = 64
+    updates: int = 10_000
+    learning_rate: float = 3e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    """largest norm of the gradient; 0 for any"""
+    warm_up: int = 0
+    to_zero: bool = False
+    """whether the learning rate falls to zero over the updates"""
+    evaluate_every: int = 100
+    evaluation: int = 1000
+    """sequences of an evaluation that are drawn for it"""
+    fixed: tuple[int, int, int] | None = None
+    """numbers of sequences to train on again and again, to choose the best weights by, and to test those
+    on"""
+    goal: float | None = None
+    """the metric at which training ends"""
+    patience: int | None = None
+    """evaluations without a better one after which training ends"""
+    span: int | None = None
+    """steps of a text that are learned from at once, with the state carried over from those before"""
+    curriculum: int | None = None
+    """the length up to which sequences grow, twofold each time that a batch is right but for one in a
+    thousand"""
+
+    @property
+    def least(self) -> bool:
+        return self.metric in LEAST
+
+
+DATA_SEED = 42
+"""of sequences that all runs have in common, as published"""
+
+_SHELL: dict[str, Any] = {"hidden_size": 256, "num_layers": 4, "num_heads": 16, "ff_size": 1024}
+
+
+def make_recipe(config: ProbeConfig) -> Recipe:
+    """Return what `config` asks for. Raises UsageError for options that a task or a core does not have."""
+    try:
+        _check(config)
+        recipe = _RECIPES[config.task](config)
+        changed = {
+            name: value
+            for name in ("updates", "batch_size", "learning_rate", "evaluate_every")
+            if (value := getattr(config, name)) is not None
+        }
+        if config.dropout is not None:
+            if recipe.spec.kind != "core":
+                raise ValueError("--dropout: a memory without its shell has none; omit it, or add --shell on")
+            changed["spec"] = replace(recipe.spec, dropout=config.dropout)
+        return replace(recipe, **changed)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _check(config: ProbeConfig) -> None:
+    """Raise ValueError for numbers out of range."""
+    for name in ("updates", "batch_size", "evaluate_every"):
+        if (value := getattr(config, name)) is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} {value}; it must be at least 1")
+    if config.learning_rate is not None and not 0 < config.learning_rate < math.inf:
+        raise ValueError(f"--learning-rate {config.learning_rate}; it must be positive")
+    if config.dropout is not None and not 0 <= config.dropout < 1:
+        raise ValueError(f"--dropout {config.dropout}; it must be a share from 0 to less than 1")
+    for name in ("seed", "checkpoint_minutes"):
+        if getattr(config, name) < 0:
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(config, name)}; it must not be negative")
+
+
+def _task(config: ProbeConfig, kind: Any) -> Any:
+    """Make a task with the options given."""
+    if "variant" in config.task_options:
+        raise ValueError("variant is an option of its own: --variant code or --variant text")
+    has_variants = "variant" in kind.__dataclass_fields__
+    given = {**config.task_options, **({"variant": config.variant} if has_variants else {})}
+    return kind(**checked(config.task, kind, given, words=True, kind="task", after=0))
+
+
+def _alone(config: ProbeConfig, cores: Sequence[str]) -> bool:
+    """Return whether the core is tried without its shell, as these are where nothing else is said."""
+    if config.shell == "off" and config.core not in cores:
+        raise ValueError(f"--shell off: {config.core} has no form without it here; {', '.join(cores)} have")
+    return config.shell != "on" and config.core in cores
+
+
+def _spec(config: ProbeConfig, task: Task | Text, kind: str = "core", **more: Any) -> SequenceSpec:
+    options = more.pop("core_options", {})
+    return SequenceSpec(
+        kind=kind,  # type: ignore[arg-type]
+        symbols=task.symbols,
+        classes=task.classes,
+        core=config.core,
+        core_options={**options, **read_core_options(config.core, config.core_options)},
+        **more,
+    )
+
+
+def _retrieval(config: ProbeConfig) -> Recipe:
+    """Schlag et al. 2021, section 6.1, and its code: Adam, batches of 32, until the loss is 0.001.
+
+    A core in its shell answers through a head, and is trained and judged as other tasks are.
+    """
+    task = _task(config, Retrieval)
+    alone = _alone(config, RULES)
+    redraws = config.variant == "code" and config.core_options.get("feature_map") == "favor"
+    if alone and (other := sorted({*config.core_options} - {*KeyValueModel.OPTIONS})):
+        raise ValueError(
+            f"{config.core} alone, as retrieval tries it, has no option {other[0]}; it has "
+            f"{', '.join(KeyValueModel.OPTIONS)}. Add --shell on for the whole core"
+        )
+    spec = _spec(
+        config, task, "pairs" if alone else "core", core_options={"redraw": True} if alone and redraws else {}
+    )
+    recipe = Recipe(
+        task, spec, "loss", "square", batch_size=32, updates=100_000, learning_rate=1e-3, evaluation=20,
+        goal=0.001, patience=10,
+    )  # fmt: skip
+    if alone:
+        return recipe
+    return replace(recipe, metric="accuracy", loss="cross_entropy", goal=0.999, patience=None)
+
+
+def _algorithmic(config: ProbeConfig, task: Task, metric: Metric, sizes: tuple[int, int, int]) -> Recipe:
+    """Irie et al. 2021, section 4.2, and its code: 200 epochs, the best by validation."""
+    lstm = config.core == "lstm"
+    of_core = {"hidden_size": 256} if lstm else _SHELL
+    spec = _spec(config, task, core_options=of_core, embedding_size=128 if lstm else None, dropout=0.1)
+    each = -(-sizes[0] // (config.batch_size or 64))  # updates in an epoch
+    return Recipe(
+        task, spec, metric, batch_size=64, updates=200 * each, learning_rate=3e-3 if lstm else 3e-4,
+        betas=(0.9, 0.995), eps=1e-9, clip=0.1 if lstm else 0.0, evaluate_every=each, fixed=sizes,
+    )  # fmt: skip
+
+
+def _code(config: ProbeConfig) -> Recipe:
+    # The published generator draws a last example of each set and does not write it.
+    sizes = (9_999, 999, 999) if config.variant == "code" else (10_000, 1_000, 1_000)
+    return _algorithmic(config, _task(config, Code), "sequence_accuracy", sizes)
+
+
+def _listops(config: ProbeConfig) -> Recipe:
+    return _algorithmic(config, _task(config, ListOps), "accuracy", (10_000, 1_000, 1_000))
+
+
+def _swap(config: ProbeConfig) -> Recipe:
+    """Zhong et al. 2025, the listing of section 10.4: one layer without shell, lengths that double."""
+    task = _task(config, Swap)
+    kind = "core"
+    of_core: dict[str, Any] = {}
+    if config.variant == "code" and _alone(config, ("deltaformer", "softmax_attention")):
+        kind = "memory"
+        of_core = {"hidden_size": 12, "num_heads": 4}
+        if config.core == "deltaformer":
+            of_core |= {"gates": "scalar", "groups": 4}
+    return Recipe(
+        task, _spec(config, task, kind, core_options=of_core), "final_accuracy", batch_size=128,
+        updates=4_000, learning_rate=0.01 if kind == "memory" else 1e-3, weight_decay=0.01, warm_up=128,
+        to_zero=True, curriculum=task.longest,
+    )  # fmt: skip
+
+
+def _dag(config: ProbeConfig) -> Recipe:
+    """Zhong et al. 2025, section 3.3, which leaves all settings open."""
+    task = _task(config, Reachability)
+    return Recipe(task, _spec(config, task), "sequence_accuracy", learning_rate=1e-3, warm_up=128, goal=0.999)
+
+
+def _text(config: ProbeConfig) -> Recipe:
+    """As the small models of Schlag et al. 2021 and Irie et al. 2021 in full context, of a size for a CPU:
+    Adam, a warm-up, clipped gradients, the state carried over."""
+    if "path" not in config.task_options:
+        raise ValueError("--task text needs a file: --task-options path FILE")
+    task = _task(config, Text)
+    return Recipe(
+        task, _spec(config, task, dropout=0.1), "perplexity", batch_size=16, updates=20_000,
+        learning_rate=5e-4, clip=0.25, warm_up=500, to_zero=True, evaluate_every=500, span=task.span,
+    )  # fmt: skip
+
+
+_RECIPES = {
+    "retrieval": _retrieval,
+    "code": _code,
+    "listops": _listops,
+    "swap": _swap,
+    "dag": _dag,
+    "text": _text,
+}

@@ -1,0 +1,285 @@
+"""A run of a probe: as a run of `train`, a directory that its own command goes on with."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from ...agents import CheckpointError, save_checkpoint
+from ...agents.checkpoint import load_newest, read_checkpoint
+from ...envs.sequences.sequences import Sequences
+from ...envs.sequences.text import Text
+from ..config import ProbeConfig
+from ..errors import RunError, StoppedBySignal, UsageError
+from ..processes.machine import resolve_device
+from ..processes.supervision import stop_signals
+from ..runs.directory import check_command, claim, core_name, read_config, write_config
+from ..runs.log import RunLog, write_atomically
+from ..training.panel import Panel
+from ..training.progress import Speed
+from .data import Fixed, Fresh, Stream, to_batch
+from .learner import Learner
+from .recipe import make_recipe
+from .result import RESULT
+from .shown import SCORES, ProbeShown
+
+COLUMNS = ("sps", "tokens_per_second", "train_loss", *SCORES, "best", "length", "learning_rate", "tokens")
+"""of logs.csv, after step (an update) and time; sps are updates per second"""
+SAME = (
+    "task",
+    "task_options",
+    "variant",
+    "core",
+    "core_options",
+    "seed",
+    "batch_size",
+    "learning_rate",
+    "dropout",
+    "shell",
+)
+"""options without which a run would be another experiment"""
+
+
+def default_run_dir(config: ProbeConfig) -> Path:
+    """Return runs/probe/<task and its options>/<core and its options>/seed-<n>."""
+    task, core = (
+        "-".join([name, *(f"{key}-{value}" for key, value in sorted(options.items()))]).replace("/", "-")
+        for name, options in (
+            (config.task, config.task_options),
+            (core_name(config.core).replace(":", "."), config.core_options),
+        )
+    )
+    return Path("runs") / "probe" / task / core / f"seed-{config.seed}"
+
+
+class ProbeRun:
+    """One run, begun or gone on with. `run` trains it to its end, or until a signal asks to stop."""
+
+    def __init__(self, config: ProbeConfig, stack: ExitStack, console: Console | None = None) -> None:
+        """Raises UsageError for what cannot be, or a directory that holds another run."""
+        self.config, self.recipe = config, make_recipe(config)
+        try:
+            self.device = resolve_device(config.device)
+            self.learner = Learner(self.recipe, config.seed, self.device)
+            kind = Stream if self.recipe.span else Fixed if self.recipe.fixed else Fresh
+            self.data: Stream | Fixed | Fresh = kind(self.recipe, config.seed)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        self.run_dir = config.run_dir or default_run_dir(config)
+        self.stop = threading.Event()
+        self.update, self.tokens = 0, 0
+        self.best: float | None = None
+        """of the metric, at the full length of a curriculum"""
+        self.strikes = 0
+        self._losses: list[float] = []
+        """since the last evaluation"""
+        stack.enter_context(claim(self.run_dir))
+        resumed = self._resume()
+        write_config(
+            self.run_dir, config, command="probe", metric=self.recipe.metric, model=self.recipe.spec.kind
+        )
+        self.log = RunLog(self.run_dir, self.update if resumed else None, COLUMNS)
+        stack.callback(self.log.close)
+        self.panel = stack.enter_context(
+            Panel(
+                self._title(), self.recipe.updates, self.update, console, shown=ProbeShown(self.recipe.metric)
+            )
+        )
+        if resumed:
+            self.panel.message(f"resuming {self.run_dir} at update {self.update}")
+
+    def _title(self) -> str:
+        weights = sum(parameter.numel() for parameter in self.learner.model.parameters())
+        options = "".join(f" {name} {value}" for name, value in self.config.task_options.items())
+        config = self.config
+        return f"{config.task}{options} · {config.core} · seed {config.seed} · {weights:,} parameters"
+
+    # ---- what is kept ----
+
+    def _resume(self) -> bool:
+        check_command(self.run_dir, "probe")
+        saved = read_config(self.run_dir)
+        other = [name for name in SAME if saved and saved.get(name) != _plain(getattr(self.config, name))]
+        if other:
+            raise UsageError(
+                f"{self.run_dir} holds a run with {other[0]} {saved.get(other[0])}, not "
+                f"{getattr(self.config, other[0])}; give another --run-dir"
+            )
+        try:
+            found = load_newest(self.run_dir, read_checkpoint)
+        except CheckpointError as error:
+            raise RunError(str(error)) from error
+        if found is None:
+            return False
+        (_, weights, state), checkpoint = found
+        if state["digest"] != self._digest:
+            raise UsageError(
+                f"the text of {self.run_dir} is another than it began with; give another --run-dir"
+            )
+        self.learner.load_state_dict(weights, state)
+        self.update, self.tokens = checkpoint.step, state["tokens"]
+        self.best, self.strikes, self._losses = state["best"], state["strikes"], state["losses"]
+        if isinstance(self.data, Fresh):
+            self.data.length = state["length"]
+        return True
+
+    def _save(self) -> None:
+        state = {
+            **self.learner.state_dict(),
+            "tokens": self.tokens,
+            "best": self.best,
+            "strikes": self.strikes,
+            "losses": self._losses,
+            "length": self.length,
+            "digest": self._digest,
+        }
+        save_checkpoint(self.run_dir, self.update, self._model, state)
+        self._saved_at = time.monotonic()
+
+    @property
+    def _model(self) -> Any:
+        return self.learner.model
+
+    @property
+    def _digest(self) -> str | None:
+        """A checksum of what cannot be drawn again."""
+        return self.recipe.task.digest if isinstance(self.recipe.task, Text) else None
+
+    @property
+    def length(self) -> int | None:
+        return self.data.length if isinstance(self.data, Fresh) else None
+
+    # ---- the loop ----
+
+    def run(self) -> None:
+        """Train. Raises RunError if files cannot be written, StoppedBySignal if one asked to stop."""
+        with stop_signals(self.stop, self.panel.console.is_terminal) as asked:
+            try:
+                self._train()
+            except OSError as error:
+                raise RunError(f"cannot write to {self.run_dir}: {error}") from error
+            except CheckpointError as error:
+                raise RunError(str(error)) from error
+        if asked and not self._is_done():
+            raise StoppedBySignal(asked[0])
+
+    def _train(self) -> None:
+        self._speed, self._tokens_speed = Speed(self.update), Speed(self.tokens)
+        self._saved_at = time.monotonic()
+        while not self._is_done() and not self.stop.is_set():
+            batch = to_batch(self.data.batch(self.update), self.device)
+            loss, output = self.learner.update(batch, self.update)
+            self.update += 1
+            self.tokens += batch.tokens.numel()
+            self._speed.mark(self.update)
+            self._tokens_speed.mark(self.tokens)
+            self._losses.append(float(loss))
+            if not math.isfinite(self._losses[-1]):
+                raise RunError(
+                    f"the loss of update {self.update:,} is {self._losses[-1]}; start again with a lower "
+                    "--learning-rate and another --run-dir"
+                )
+            self._grow(output, batch.target)
+            self.panel.foretell(self.update)
+            if self.update % self.recipe.evaluate_every == 0 or self.update == self.recipe.updates:
+                self._evaluate()
+            elif (time.monotonic() - self._saved_at) / 60 >= self.config.checkpoint_minutes:
+                self._save()
+        self._save()
+        if self._is_done():
+            if self.best is None and self._counts:  # gone on with for fewer updates than it had
+                self._evaluate()
+            self._finish()
+        else:
+            self.panel.message(
+                f"stopped at update {self.update:,}, saved in {self.run_dir}; run the same command to go on"
+            )
+
+    def _grow(self, output: torch.Tensor, target: torch.Tensor) -> None:
+        """Double the length of sequences once a batch is right but for one answer in a thousand."""
+        data, longest = self.data, self.recipe.curriculum
+        if isinstance(data, Fresh) and data.length is not None and longest and data.length < longest:
+            right = (output.argmax(-1) == target).float().mean()
+            data.length = min(2 * data.length, longest) if right > 0.999 else data.length
+
+    def _evaluate(self) -> None:
+        batches = (to_batch(part, self.device) for part in self.data.evaluation(self.update))
+        scores = self.learner.evaluate(batches, self.update)
+        better = self._counts and self._is_better(scores[self.recipe.metric])
+        if better:
+            self.best = scores[self.recipe.metric]
+            if not isinstance(self.data, Fresh):  # before what says that they are there
+                save_checkpoint(self.run_dir / "best", self.update, self._model, {})
+        self.strikes = 0 if better else self.strikes + 1
+        row: dict[str, float] = {
+            **scores,
+            "train_loss": sum(self._losses) / len(self._losses),
+            "sps": self._speed.over(60.0),
+            "tokens_per_second": self._tokens_speed.over(60.0),
+            "tokens": self.tokens,
+            "learning_rate": self.learner.learning_rate(self.update - 1),
+        }
+        if self.best is not None:
+            row["best"] = self.best
+        if self.length is not None:
+            row["length"] = self.length
+        self._losses = []
+        self.log.write(self.update, {name: row[name] for name in COLUMNS if name in row and self._has(name)})
+        self.panel.update(self.update, {name: value for name, value in row.items() if self._has(name)})
+        self._save()
+
+    @property
+    def _counts(self) -> bool:
+        """Whether an evaluation is of what is compared: of sequences as long as they are to become."""
+        return not isinstance(self.data, Fresh) or self.data.length == self.data.longest
+
+    def _is_better(self, value: float) -> bool:
+        return self.best is None or (value < self.best if self.recipe.least else value > self.best)
+
+    def _has(self, column: str) -> bool:
+        """Return whether a column means something for this task."""
+        special = {"print_accuracy": self.config.task == "code", "perplexity": self.config.task == "text"}
+        return special.get(column, True)
+
+    def _is_done(self) -> bool:
+        recipe, best = self.recipe, self.best
+        reached = best is not None and recipe.goal is not None and (
+            best <= recipe.goal if recipe.least else best >= recipe.goal
+        )  # fmt: skip
+        gave_up = recipe.patience is not None and self.strikes > recipe.patience
+        return self.update >= recipe.updates or reached or gave_up
+
+    def _finish(self) -> None:
+        scores: dict[str, Any] = {"metric": self.recipe.metric, "best": self.best, "updates": self.update}
+        if isinstance(self.data, Fresh):
+            if self.data.longest:
+                scores["length"] = self.length  # that sequences grew to
+                self.data.length = self.data.longest
+                scores["test"] = self._test(self.data.evaluation(self.update + 1))
+        else:
+            found = load_newest(self.run_dir / "best", read_checkpoint)
+            assert found is not None, "an evaluation came before the end"
+            self.learner.model.load_state_dict(found[0].weights)
+            scores["test"] = self._test(self.data.test())
+            scores["best_update"] = found[1].step
+        write_atomically(self.run_dir / RESULT, json.dumps(scores, indent=2) + "\n")
+        value = scores["test"][self.recipe.metric] if "test" in scores else self.best
+        what = f"{self.recipe.metric.replace('_', ' ')}{' (test)' if 'test' in scores else ''}"
+        self.panel.message(
+            f"finished after {self.update:,} updates: {what} {value:.4g}, saved in {self.run_dir}"
+        )
+
+    def _test(self, sequences: list[Sequences]) -> dict[str, float]:
+        return self.learner.evaluate((to_batch(part, self.device) for part in sequences), self.update)
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,115 @@
+"""Agents whose memory is wiped: what they then do, what evaluations keep of it, what a comparison draws."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from comparison_runs import add_evaluation, make_run
+
+from deltabeast.agents import Agent, AgentSpec
+from deltabeast.launch.cli import main
+from deltabeast.launch.evaluation.forgetting import Forgetful
+
+
+@pytest.mark.parametrize("every", [1, 3, 100])
+def test_a_wiped_memory_is_that_of_a_new_episode(every: int, seed: int) -> None:
+    """Steps are counted from the beginning of each row's episode."""
+    torch.manual_seed(seed)
+    steps, rows = 9, 4
+    agent = Agent(
+        AgentSpec((3,), 5, "rdn", "mlp", {"hidden_size": 8, "num_heads": 2, "num_layers": 1, "ff_size": 8})
+    )
+    agent.eval()
+    observation, reward = torch.randn(steps, rows, 3), torch.randn(steps, rows)
+    done = torch.rand(steps, rows) < 0.2
+    done[0] = True
+    player = Forgetful(agent, every)
+    state, plain = player.initial_state(rows), agent.initial_state(rows)
+    into = np.zeros(rows, int)
+    with torch.no_grad():
+        for t in range(steps):
+            into = np.where(done[t], 0, into)
+            output, state = player.act(observation[t], reward[t], done[t], state)
+            expected, plain = agent.act(
+                observation[t], reward[t], torch.from_numpy(into % every == 0), plain, greedy=True
+            )
+            torch.testing.assert_close(output.policy_logits, expected.policy_logits)
+            into += 1
+
+
+class Recall(gymnasium.Env[np.ndarray, int]):
+    """Shows a bit for one step; in the next but one, its action is asked for."""
+
+    observation_space = gymnasium.spaces.MultiDiscrete([3])
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):  # type: ignore[no-untyped-def]
+        super().reset(seed=seed)
+        self._bit, self._at = int(self.np_random.integers(2)), 0
+        return np.array([self._bit]), {}
+
+    def step(self, action):  # type: ignore[no-untyped-def]
+        self._at += 1
+        done = self._at == 3
+        return np.array([2]), float(done and action == self._bit), done, False, {}
+
+
+def test_an_agent_that_remembers_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is trained, then wiped: with less than three steps from the bit on it guesses."""
+    gymnasium.register("Recall-v0", Recall)
+    run = tmp_path / "run"
+    main(["train", "--env", "Recall-v0", "--core", "gru", "--steps", "40k", "--run-dir", str(run),
+          "--num-envs", "16", "--batch-size", "16", "--unroll-length", "12", "--num-workers", "1",
+          "--learning-rate", "3e-3", "--entropy-cost", "0.003", "--device", "cpu"])  # fmt: skip
+    main(
+        [
+            "eval",
+            str(run),
+            "--forget-every",
+            "2",
+            "1",
+            "3",
+            "--repeats",
+            "2",
+            "--episodes",
+            "20",
+            "--device",
+            "cpu",
+        ]
+    )
+    (file,) = (run / "eval").glob("*.json")
+    results = json.loads(file.read_text())["results"]
+    assert list(results) == ["trained", "forgets every 1", "forgets every 2", "forgets every 3"]
+    mean = {name: result["summary"]["game"]["mean"] for name, result in results.items()}
+    assert mean["trained"] == mean["forgets every 3"] == 1.0  # wiped where an episode begins
+    assert mean["forgets every 1"] < 0.8 and mean["forgets every 2"] < 0.8
+
+
+def test_compare_draws_what_less_memory_costs(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        run = make_run(tmp_path / "runs", core="rdn", seed=seed)
+        file = add_evaluation(run, 10.0 * seed)
+        content = json.loads(file.read_text())
+        for every, value in ((1, 2.0), (4, 8.0)):
+            summary = {kind: {"mean": value * seed, "count": 5} for kind in ("life", "game")}
+            content["results"][f"forgets every {every}"] = {"summary": summary}
+        file.write_text(json.dumps(content))
+    make_run(tmp_path / "runs", core="lstm", scores=[7.0])  # was not evaluated so
+    main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
+    rows = list(csv.DictReader((tmp_path / "out" / "tables" / "forgetting.csv").open(newline="")))
+    assert [(row["series"], row["wiped every"], float(row["mean"])) for row in rows] == [
+        ("rdn", "1", 3.0), ("rdn", "4", 12.0), ("rdn", "never", 45.0),
+    ]  # fmt: skip
+    assert (tmp_path / "out" / "plots" / "forgetting-gopher.png").is_file()
+
+
+def test_a_number_below_one_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", str(tmp_path), "--forget-every", "4", "0"])
+    assert ended.value.code == 2 and "--forget-every 0; it must be at least 1" in capsys.readouterr().err

@@ -1,0 +1,106 @@
+"""The memory card: what it trains, what it leaves blank, what it draws."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+from comparison_runs import make_run
+
+from deltabeast.launch.cli import main
+from deltabeast.launch.probe import card, card_page
+from deltabeast.launch.probe.card import Trial
+from deltabeast.launch.probe.snr import KERNELS
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = {
+        "capacity": (Trial("retrieval", {"size": 4}, 20, 1 / 4),),
+        "tracking": (Trial("swap", {"longest": 16}, 5, 1 / 5),),
+    }
+    monkeypatch.setitem(card.BUDGETS, "quick", trials)
+    monkeypatch.setattr(card_page, "measure_cores", lambda cores: {name: (1e-3, 2e-2) for name in cores})
+
+
+def table(out: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((out / "card.csv").open(newline="")))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_card_trains_what_is_missing_and_draws(tmp_path: Path) -> None:
+    out = tmp_path / "card"
+    main(["card", "--cores", "gru", "feedforward", "--out", str(out), "--device", "cpu"])
+    rows = table(out)
+    assert [row["core"] for row in rows] == ["gru", "feedforward"]
+    assert rows[0]["step, ms"] == "1.00" and rows[0]["state, floats"] == "256"
+    assert all(0 <= float(row[name]) <= 1 for row in rows for name in ("capacity", "tracking"))
+    assert "hierarchy" not in rows[0]  # not tried: no column, and no zero
+    assert (out / "card.png").read_bytes()[:4] == b"\x89PNG" and "card.png" in (out / "card.md").read_text()
+    runs = sorted((out / "runs").glob("*/*/seed-1"))
+    assert len(runs) == 4
+    before = {run: (run / "scores.json").stat().st_mtime_ns for run in runs}
+    main(["card", "--cores", "gru", "feedforward", "--out", str(out), "--device", "cpu"])
+    assert before == {run: (run / "scores.json").stat().st_mtime_ns for run in runs}
+
+
+@pytest.mark.usefixtures("tiny")
+def test_an_ability_that_was_not_tried_is_blank(tmp_path: Path) -> None:
+    for core, task, options, updates in (
+        ("gru", "retrieval", ("size", "4"), "20"),
+        ("gru", "swap", ("longest", "16"), "5"),
+        ("lstm", "swap", ("longest", "16"), "5"),
+    ):
+        main(["probe", "--task", task, "--task-options", *options, "--core", core, "--updates", updates,
+              "--device", "cpu", "--run-dir", str(tmp_path / "runs" / core / task)])  # fmt: skip
+    main(["card", str(tmp_path / "runs"), "--out", str(tmp_path / "card")])
+    by_core = {row["core"]: row for row in table(tmp_path / "card")}
+    assert by_core["lstm"]["capacity"] == "" and by_core["gru"]["capacity"] != ""
+    found = json.loads((tmp_path / "runs" / "gru" / "swap" / "scores.json").read_text())["test"][
+        "final_accuracy"
+    ]
+    assert float(by_core["gru"]["tracking"]) == pytest.approx(max((found - 0.2) / 0.8, 0), abs=0.005)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_training_runs_stand_beside_probes(tmp_path: Path) -> None:
+    """Under a core's name and options; what was not trained on an environment is blank there."""
+    for seed, value in ((1, 2.0), (2, 4.0)):  # the return of a game is three times that
+        make_run(
+            tmp_path / "runs", "popgym:popgym-Some-v0", "gru", seed, None, env=True, curve=[(100, 1, value)]
+        )
+    main(["probe", "--task", "swap", "--task-options", "longest", "16", "--core", "lstm", "--updates", "5",
+          "--device", "cpu", "--run-dir", str(tmp_path / "runs" / "swap")])  # fmt: skip
+    main(["card", str(tmp_path / "runs"), "--out", str(tmp_path / "card")])
+    by_core = {row["core"]: row for row in table(tmp_path / "card")}
+    assert float(by_core["gru"]["popgym-Some-v0"]) == 9.0 and by_core["gru"]["tracking"] == ""
+    assert by_core["lstm"]["popgym-Some-v0"] == "" and by_core["lstm"]["tracking"] != ""
+
+
+@pytest.mark.usefixtures("tiny")
+def test_noise_is_that_of_the_kernel_of_a_core(tmp_path: Path) -> None:
+    """Softmax attention's is exp, whose noise is known; an LSTM has no keys."""
+    main(["card", "--cores", "softmax_attention", "lstm", "--out", str(tmp_path), "--device", "cpu"])
+    by_core = {row["core"]: row for row in table(tmp_path)}
+    expected = 32 * KERNELS["exp"].expected(32)
+    assert float(by_core["softmax_attention"]["SNR, dB"]) == pytest.approx(
+        -10 * math.log10(expected), abs=1.5
+    )
+    assert by_core["lstm"]["SNR, dB"] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "no core given"),
+        (("runs", "--cores", "gru"), "not both"),
+        (("nowhere",), "none of these is a finished run of the quick card"),
+    ],
+)
+def test_what_cannot_be(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["card", *arguments])
+    assert ended.value.code == 2 and says in capsys.readouterr().err

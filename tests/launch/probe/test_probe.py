@@ -1,0 +1,316 @@
+"""Runs of `deltabeast probe`: what they leave on disk, how they go on, what they refuse."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from training_in_process import Killed
+
+from deltabeast.agents.checkpoint import load_newest, read_checkpoint
+from deltabeast.launch.cli import main
+from deltabeast.launch.comparison.probes import Probe, read_probe
+from deltabeast.launch.config import ProbeConfig
+from deltabeast.launch.errors import UsageError
+from deltabeast.launch.probe import run as run_module
+from deltabeast.launch.probe.data import Fixed, Fresh
+from deltabeast.launch.probe.learner import Learner
+from deltabeast.launch.probe.recipe import make_recipe
+from deltabeast.launch.probe.run import ProbeRun
+from deltabeast.launch.probe.snr import KERNELS, measure_noise
+
+SMALL = ("hidden_size", "16", "num_layers", "1", "num_heads", "2", "ff_size", "16")
+RETRIEVAL = ("--task", "retrieval", "--task-options", "size", "6", "--core", "delta_net", "--device", "cpu")
+SWAP = ("--task", "swap", "--task-options", "length", "4", "longest", "16", "--core", "rdn",
+        "--core-options", *SMALL, "--device", "cpu", "--batch-size", "8")  # fmt: skip
+TEXT = ("--task", "text", "--task-options", "path", __file__, "span", "16", "--core", "delta_net",
+        "--core-options", *SMALL, "--device", "cpu", "--batch-size", "4")  # fmt: skip
+
+
+def probe(run_dir: Path, *arguments: str) -> None:
+    main(["probe", *arguments, "--run-dir", str(run_dir)])
+
+
+def rows(run_dir: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((run_dir / "logs.csv").open(newline="")))
+
+
+def weights(run_dir: Path) -> tuple[int, dict[str, torch.Tensor]]:
+    found = load_newest(run_dir, read_checkpoint)
+    assert found is not None
+    return found[1].step, found[0].weights
+
+
+def test_a_run_learns_and_says_what_it_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    probe(tmp_path, *RETRIEVAL, "--updates", "3000")
+    found = json.loads((tmp_path / "scores.json").read_text())
+    assert found["metric"] == "loss" and found["best"] <= 0.001  # as published at 20 keys
+    assert found["updates"] < 3000 and found["updates"] % 100 == 0
+    assert "finished after" in capsys.readouterr().out
+    losses = [float(row["loss"]) for row in rows(tmp_path)]
+    assert losses[0] > 10 * losses[-1]
+
+
+@pytest.mark.parametrize("arguments", [RETRIEVAL, SWAP, TEXT])
+def test_a_run_that_was_stopped_goes_on_as_if_it_were_not(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = (*arguments, "--updates", "40", "--evaluate-every", "10")
+    probe(tmp_path / "one", *given)
+    update = Learner.update
+
+    def dies(self: Learner, batch: Any, number: int) -> Any:
+        if number == 25:
+            raise Killed
+        return update(self, batch, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "update", dies)
+        with pytest.raises(Killed):
+            probe(tmp_path / "other", *given)
+    assert weights(tmp_path / "other")[0] == 20
+    probe(tmp_path / "other", *given)
+    (step, one), (again, other) = weights(tmp_path / "one"), weights(tmp_path / "other")
+    assert step == again == 40
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+    for name in ("loss", "accuracy", "length", "best", "learning_rate"):
+        assert [row[name] for row in rows(tmp_path / "one")] == [
+            row[name] for row in rows(tmp_path / "other")
+        ]
+    probe(tmp_path / "third", *given, "--seed", "2")
+    assert any(not torch.equal(tensor, one[name]) for name, tensor in weights(tmp_path / "third")[1].items())
+
+
+def test_another_run_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    probe(tmp_path, *RETRIEVAL, "--updates", "10")
+    with pytest.raises(SystemExit):
+        probe(tmp_path, *RETRIEVAL, "--updates", "10", "--seed", "2")
+    assert "holds a run with seed 1, not 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--task", "retrieval", "--task-options", "sise", "6"), "task 'retrieval' has no option 'sise'"),
+        (("--task", "retrieval", "--task-options", "setting", "3"), "setting is '3'; it takes one of 1, 2"),
+        (("--task", "listops", "--task-options", "depth", "40"), "listops has depths of 1 to 19"),
+        (("--task", "swap", "--core", "no_such"), "no_such"),
+        (("--task", "swap", "--task-options", "longest", "2"), "longest is 2"),
+        (
+            ("--task", "retrieval", "--core", "delta_net", "--core-options", "feature_map", "cosine"),
+            "feature_map",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(
+    arguments: tuple[str, ...], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        probe(tmp_path / "run", *arguments)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and says in error and error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_sequences_grow_once_a_batch_is_right() -> None:
+    recipe = make_recipe(ProbeConfig("swap", task_options={"length": 4, "longest": 6}))
+    run = ProbeRun.__new__(ProbeRun)
+    run.recipe, run.data = recipe, Fresh(recipe, 1)
+    target = torch.randint(5, (4, 1000))
+    nearly = torch.nn.functional.one_hot(target, 5).float()
+    nearly[0, :5] = nearly[0, :5].roll(1, -1)
+    run._grow(nearly, target)
+    assert run.data.length == 4
+    right = torch.nn.functional.one_hot(target, 5).float()
+    run._grow(right, target)
+    assert run.data.length == 6 and run.data.batch(0).tokens.shape[0] == 6  # never beyond the longest
+    run._grow(right, target)
+    assert run.data.length == 6
+
+
+def test_an_epoch_reads_everything_once() -> None:
+    config = ProbeConfig("listops", task_options={"depth": 2}, batch_size=8)
+    recipe = make_recipe(config)
+    data = Fixed(recipe.__class__(**{**vars(recipe), "fixed": (20, 5, 5)}), 1)
+    epochs = [[data.batch(3 * epoch + i) for i in range(3)] for epoch in range(2)]
+    read = [
+        sorted(tuple(column) for batch in epoch for column in batch.tokens.T.tolist()) for epoch in epochs
+    ]
+    assert read[0] == read[1] and len(read[0]) == 20
+    assert not np.array_equal(epochs[0][0].tokens, epochs[1][0].tokens)
+    other = Fixed(recipe.__class__(**{**vars(recipe), "fixed": (20, 5, 5)}), 2)
+    assert not np.array_equal(other.batch(0).tokens, data.batch(0).tokens)
+    assert sum(part.tokens.shape[1] for part in data.test()) == 5
+
+
+def test_a_core_in_its_shell_answers_retrieval_through_a_head(tmp_path: Path) -> None:
+    """It is judged by another metric than memories alone, and not beside their published loss."""
+    given = ("--task", "retrieval", "--task-options", "size", "4", "--core", "delta_net", "--updates", "5")
+    for shell in ("on", "off"):
+        probe(tmp_path / "runs" / shell, *given, "--shell", shell)
+    main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
+    table = list(csv.DictReader((tmp_path / "out" / "tables" / "probes.csv").open(newline="")))
+    assert [row["metric"] for row in table] == ["accuracy", "loss"]
+    assert 0 <= float(table[0]["mean"]) <= 1
+
+
+def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
+    for seed in ("1", "2"):
+        given = (
+            "--task-options",
+            "setting",
+            "2",
+            "--core",
+            "delta_net",
+            "--core-options",
+            "feature_map",
+            "dpfp",
+        )
+        probe(tmp_path / "runs" / seed, "--task", "retrieval", *given, "--seed", seed, "--updates", "100")
+    main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
+    (row,) = csv.DictReader((tmp_path / "out" / "tables" / "probes.csv").open(newline=""))
+    assert row["published"] == ""  # ours have a budget of their own
+    for file in (tmp_path / "runs").glob("*/config.json"):
+        file.write_text(file.read_text().replace('"updates": 100', '"updates": null'))
+    main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
+    (row,) = csv.DictReader((tmp_path / "out" / "tables" / "probes.csv").open(newline=""))
+    assert row["task"] == "retrieval setting 2 size 20" and row["seeds"] == "2"
+    assert float(row["published"]) == pytest.approx(0.00076642)
+    values = [
+        json.loads((tmp_path / "runs" / seed / "scores.json").read_text())["best"] for seed in ("1", "2")
+    ]
+    assert float(row["mean"]) == pytest.approx(sum(values) / 2)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_noise_is_as_derived(kernel: str, seed: int) -> None:
+    noise = measure_noise(kernel, 16, 200, 600, np.random.default_rng(seed))
+    assert abs(noise.measured - noise.expected) < max(5 * noise.error, 0.03 * noise.expected)
+    ratio = noise.expected / noise.printed
+    assert math.isclose(ratio, math.e**2 if kernel == "solu" else 1.0)
+
+
+def test_an_unknown_device_is_refused(tmp_path: Path) -> None:
+    with ExitStack() as stack, pytest.raises(UsageError, match="choose auto, cpu or cuda"):
+        ProbeRun(ProbeConfig("swap", device="tpu", run_dir=tmp_path), stack)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the one line by which the command refuses them."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["probe", *arguments])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.count("\n") == 1, error
+    return error
+
+
+def test_what_a_sequence_grows_to_is_what_is_compared(tmp_path: Path) -> None:
+    """A run that stays at short sequences is tested with long ones; accuracies of short ones are no best."""
+    run = tmp_path / "run"
+    probe(run, "--task", "swap", "--task-options", "longest", "64", "--core", "feedforward", "--updates", "4",
+          "--evaluate-every", "2")  # fmt: skip
+    assert [(row["length"], row["best"]) for row in rows(run)] == [("16", ""), ("16", "")]
+    scores = json.loads((run / "scores.json").read_text())
+    assert scores["best"] is None and scores["length"] == 16
+    found = read_probe(run)
+    assert isinstance(found, Probe) and found.value == scores["test"]["final_accuracy"] < 0.4
+
+
+def test_growth(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        options = {"length": 1, "longest": 3}
+        run = ProbeRun(ProbeConfig("swap", options, core="gru", device="cpu", run_dir=tmp_path), stack)
+        assert isinstance(run.data, Fresh)
+        target = torch.randint(5, (1, 2000))
+        right = torch.nn.functional.one_hot(target, 5)
+        wrong = right.clone()
+        wrong[0, :3] = wrong[0, :3].roll(1, -1)
+        lengths = []
+        for output in (wrong, right, wrong, right, right):
+            run._grow(output, target)
+            lengths.append(run.data.length)
+    assert lengths == [1, 2, 2, 3, 3]
+
+
+def test_a_kill_between_the_two_writes_of_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is tested is the best weights, whatever was written last."""
+    text = tmp_path / "text"
+    text.write_bytes(bytes(range(256)) * 8)
+    given = ("--task", "text", "--task-options", "path", str(text), "--core", "gru", "--updates", "4",
+             "--evaluate-every", "2")  # fmt: skip
+    probe(tmp_path / "whole", *given)
+    save = run_module.save_checkpoint
+
+    def dies(run_dir: Path, step: int, *others: Any) -> None:
+        if step == 4 and run_dir.name != "best":
+            raise Killed
+        save(run_dir, step, *others)
+
+    monkeypatch.setattr(run_module, "save_checkpoint", dies)
+    with pytest.raises(Killed):
+        probe(tmp_path / "killed", *given)
+    monkeypatch.setattr(run_module, "save_checkpoint", save)
+    probe(tmp_path / "killed", *given)
+    whole, killed = (
+        json.loads((tmp_path / name / "scores.json").read_text()) for name in ("whole", "killed")
+    )
+    assert whole == killed
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("--task swap --updates 0", "--updates 0; it must be at least 1"),
+        ("--task swap --batch-size 0", "--batch-size 0; it must be at least 1"),
+        ("--task swap --evaluate-every 0", "--evaluate-every 0; it must be at least 1"),
+        ("--task listops --dropout 1.5", "--dropout 1.5; it must be a share from 0 to less than 1"),
+        ("--task swap --seed -1", "--seed -1; it must not be negative"),
+        ("--task swap --learning-rate -1", "--learning-rate -1.0; it must be positive"),
+        ("--task swap --task-options longest abc", "longest is 'abc'; it takes a whole number"),
+        ("--task swap --task-options longest 3", "longest is 3, less than the length 16 to begin with"),
+        ("--task retrieval --task-options size 5000", "size is 5000, setting 1; give 2 to 1000"),
+        ("--task retrieval --core delta_net --core-options hidden_size 32", "Add --shell on for"),
+        ("--task retrieval --core delta_net --dropout 0.1", "has none; omit it, or add --shell on"),
+        ("--task code --task-options variant text", "--variant code or --variant text"),
+        ("--task text --task-options path TEXT span 0", "span is 0; give at least 1"),
+        ("--task text --task-options path TEXT words 5", "give a number of words at level word"),
+        ("--task text --task-options path TEXT --batch-size 1000", "give a longer text or a smaller"),
+        ("--task snr --core lstm", "--core: --task snr trains nothing; omit it"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be(given: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is one line, and leaves nothing behind."""
+    text = tmp_path / "text"
+    text.write_bytes(b"some words\n" * 100)
+    run = tmp_path / "run"
+    words = given.replace("TEXT", str(text)).split()
+    where = [] if "snr" in words else ["--device", "cpu", "--run-dir", str(run)]
+    assert says in refused(capsys, *words, *where)
+    assert not run.exists()
+
+
+def test_runs_of_other_commands_and_texts_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, run = tmp_path / "text", tmp_path / "run"
+    text.write_bytes(bytes(range(256)) * 8)
+    given = ("--task", "text", "--task-options", "path", str(text), "--core", "gru", "--updates", "2")
+    probe(run, *given)
+    for command in (["eval", str(run)], ["train", "--env", "CartPole-v1", "--run-dir", str(run)]):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 2
+        assert f"{run} holds a run of probe, not of train" in capsys.readouterr().err
+    text.write_bytes(bytes(reversed(range(256))) * 8)
+    assert "is another than it began with" in refused(capsys, *given, "--run-dir", str(run))
