@@ -43,7 +43,7 @@ def test_a_wiped_memory_is_that_of_a_new_episode(every: int, seed: int) -> None:
             into += 1
 
 
-class Recall(gymnasium.Env[np.ndarray, int]):
+class TwoStepsBefore(gymnasium.Env[np.ndarray, int]):
     """Shows a bit for one step; in the next but one, its action is asked for."""
 
     observation_space = gymnasium.spaces.MultiDiscrete([3])
@@ -62,9 +62,9 @@ class Recall(gymnasium.Env[np.ndarray, int]):
 
 def test_an_agent_that_remembers_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is trained, then wiped: with less than three steps from the bit on it guesses."""
-    gymnasium.register("Recall-v0", Recall)
+    gymnasium.register("TwoStepsBefore-v0", TwoStepsBefore)
     run = tmp_path / "run"
-    main(["train", "--env", "Recall-v0", "--core", "gru", "--steps", "40k", "--run-dir", str(run),
+    main(["train", "--env", "TwoStepsBefore-v0", "--core", "gru", "--steps", "40k", "--run-dir", str(run),
           "--num-envs", "16", "--batch-size", "16", "--unroll-length", "12", "--num-workers", "1",
           "--learning-rate", "3e-3", "--entropy-cost", "0.003", "--device", "cpu"])  # fmt: skip
     main(
