@@ -19,9 +19,10 @@ from .layout import write_layout
 from .markdown import to_markdown
 from .names import count, join
 from .plots import looks
-from .probes import Probe, is_probe, read_probe
+from .probes import Probe
+from .reading import read_runs
 from .report import Report, Section
-from .runs import Run, find_runs, read_run
+from .runs import Run
 from .scores import ScoreBoard, score_board, unequal_steps
 from .sections import curves as curve_sections
 from .sections import runs as run_sections
@@ -39,7 +40,7 @@ def compare_runs(config: CompareConfig) -> Path:
     """
     if not config.runs and not config.published:
         raise UsageError("no run given; say deltabeast compare runs, or --published for the published scores")
-    runs, probed, problems = _read(config.runs)
+    runs, probed, problems = read_runs(config.runs)
     if config.runs and not runs and not probed:
         raise UsageError("; ".join(problems))
     folder = _common_folder(config.runs, [*(run.path for run in runs), *(run.path for run in probed)])
@@ -72,24 +73,6 @@ def compare_runs(config: CompareConfig) -> Path:
     page = out / "report.html"
     print(f"report: {page}; the same as report.md, its plots in plots/, its numbers in tables/")
     return page
-
-
-def _read(arguments: Sequence[str]) -> tuple[list[Run], list[Probe], list[str]]:
-    paths, problems = find_runs(arguments)
-    runs, probed = [], []
-    for path in paths:
-        if is_probe(path):
-            probe = read_probe(path)
-            if isinstance(probe, Probe):
-                probed.append(probe)
-            else:
-                problems.append(probe)
-            continue
-        run, wrong = read_run(path)
-        problems += wrong
-        if run is not None:
-            runs.append(run)
-    return runs, probed, problems
 
 
 def _common_folder(arguments: Sequence[str], paths: Sequence[Path]) -> Path:

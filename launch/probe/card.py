@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..comparison.probes import Probe, is_probe, labelled, read_probe
-from ..comparison.runs import Run, find_runs, read_run
+from ..comparison.probes import Probe, labelled, read_probe
+from ..comparison.reading import read_runs
+from ..comparison.runs import Run
 from ..config import CardConfig, ProbeConfig
 from ..errors import UsageError
 from ..processes.machine import prepare_process
@@ -47,7 +48,7 @@ def _retrieval(size: int, updates: int, setting: int = 1) -> Trial:
 GOAL = 0.999
 """the accuracy at which a run may have ended early"""
 _GUESS = 0.16
-"""how often the commonest value of a list, 9, is right"""
+"""how often the commonest values of a list, 0 and 9, are right"""
 
 BUDGETS: dict[str, dict[str, tuple[Trial, ...]]] = {
     "quick": {
@@ -74,7 +75,9 @@ def make_card(config: CardConfig) -> Path:
     if config.runs and config.cores:
         raise UsageError("give --cores to train or runs to draw, not both")
     if config.runs:
-        probes, played = _read(config.runs)
+        played, probes, problems = read_runs(config.runs)
+        for line in problems:
+            print(line)
     elif config.cores:
         probes, played = _train(config), []
     else:
@@ -86,27 +89,6 @@ def make_card(config: CardConfig) -> Path:
             "--cores ... trains what is missing"
         )
     return write_page(config.out, models)
-
-
-def _read(arguments: Sequence[str]) -> tuple[list[Probe], list[Run]]:
-    """Read runs; what cannot be read is said in a line each."""
-    paths, problems = find_runs(arguments)
-    probes, played = [], []
-    for path in paths:
-        if is_probe(path):
-            run = read_probe(path)
-            if isinstance(run, Probe):
-                probes.append(run)
-            else:
-                problems.append(run)
-            continue
-        other, wrong = read_run(path)
-        problems += wrong
-        if other is not None:
-            played.append(other)
-    for line in problems:
-        print(line)
-    return probes, played
 
 
 def _train(config: CardConfig) -> list[Probe]:

@@ -205,14 +205,13 @@ class ProbeRun:
 
     def _grow(self, output: torch.Tensor, target: torch.Tensor) -> None:
         """Double the length of sequences once a batch is right but for one answer in a thousand."""
-        data, longest = self.data, self.recipe.curriculum
-        if isinstance(data, Fresh) and data.length is not None and longest and data.length < longest:
+        data = self.data
+        if isinstance(data, Fresh) and data.length and data.longest and data.length < data.longest:
             right = (output.argmax(-1) == target).float().mean()
-            data.length = min(2 * data.length, longest) if right > 0.999 else data.length
+            data.length = min(2 * data.length, data.longest) if right > 0.999 else data.length
 
     def _evaluate(self) -> None:
-        batches = (to_batch(part, self.device) for part in self.data.evaluation(self.update))
-        scores = self.learner.evaluate(batches, self.update)
+        scores = self._scores(self.data.evaluation(self.update))
         better = self._counts and self._is_better(scores[self.recipe.metric])
         if better:
             self.best = scores[self.recipe.metric]
@@ -232,8 +231,9 @@ class ProbeRun:
         if self.length is not None:
             row["length"] = self.length
         self._losses = []
-        self.log.write(self.update, {name: row[name] for name in COLUMNS if name in row and self._has(name)})
-        self.panel.update(self.update, {name: value for name, value in row.items() if self._has(name)})
+        row = {name: value for name, value in row.items() if self._has(name)}
+        self.log.write(self.update, row)
+        self.panel.update(self.update, row)
         self._save()
 
     @property
@@ -263,12 +263,12 @@ class ProbeRun:
             if self.data.longest:
                 scores["length"] = self.length  # that sequences grew to
                 self.data.length = self.data.longest
-                scores["test"] = self._test(self.data.evaluation(self.update + 1))
+                scores["test"] = self._scores(self.data.evaluation(self.update + 1))
         else:
             found = load_newest(self.run_dir / "best", read_checkpoint)
             assert found is not None, "an evaluation came before the end"
             self.learner.model.load_state_dict(found[0].weights)
-            scores["test"] = self._test(self.data.test())
+            scores["test"] = self._scores(self.data.test())
             scores["best_update"] = found[1].step
         write_atomically(self.run_dir / RESULT, json.dumps(scores, indent=2) + "\n")
         value = scores["test"][self.recipe.metric] if "test" in scores else self.best
@@ -277,7 +277,7 @@ class ProbeRun:
             f"finished after {self.update:,} updates: {what} {value:.4g}, saved in {self.run_dir}"
         )
 
-    def _test(self, sequences: list[Sequences]) -> dict[str, float]:
+    def _scores(self, sequences: list[Sequences]) -> dict[str, float]:
         return self.learner.evaluate((to_batch(part, self.device) for part in sequences), self.update)
 
 
