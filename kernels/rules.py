@@ -10,6 +10,7 @@ from torch import Tensor
 
 from . import operators, reference, triton
 from .dispatch import Fused, Rule
+from .native import attention as native_attention
 from .native import gru as native_gru
 from .native import lstm as native_lstm
 from .native import rules as native
@@ -98,6 +99,7 @@ ATTENTION = {
         Shapes(q="T B H K", k="T B H K", v="T B H V", decay="T B H", bias="T B H M", **_CACHE),
         partial(reference.attention, normalise),
         chunked=partial(windowed.attention, normalise),
+        native=Fused(partial(native_attention.attention, normalise), native_attention.problem),
         maps={"decay": _slow, "live": torch.sigmoid},
     )
     for normalise in (True, False)
@@ -125,6 +127,7 @@ def deltaformer_rule(first: str, second: str) -> Rule:
         ),
         partial(reference.deltaformer, first, second),
         chunked=partial(windowed.deltaformer, first, second),
+        native=Fused(partial(native_attention.deltaformer, first, second), native_attention.problem),
         maps={"alpha": torch.sigmoid, "beta": _weak, "live": torch.sigmoid},
     )
 

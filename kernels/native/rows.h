@@ -18,8 +18,6 @@
 #define N (SIXTEENS * 16 / LANES)
 #define EACH(i) for (int i = 0; i < N; i++)
 
-typedef float half __attribute__((vector_size(32), may_alias));
-typedef float quarter __attribute__((vector_size(16), may_alias));
 typedef vec row[N];
 typedef vec matrix[LANES * N * N];
 
@@ -45,16 +43,6 @@ INLINE void store(float *x, const vec *from, int64_t size) {
 }
 
 INLINE void zero(vec *x) { EACH(i) x[i] = (vec){0}; }
-
-INLINE float sum_lanes(vec x) {
-    half a[LANES / 8];
-    quarter b[2];
-    memcpy(a, &x, sizeof a);
-    if (LANES == 16) a[0] += a[LANES / 8 - 1];
-    memcpy(b, a, sizeof b);
-    b[0] += b[1];
-    return (b[0][0] + b[0][2]) + (b[0][1] + b[0][3]);
-}
 
 INLINE float dot(const vec *x, const vec *y) {
     vec products = x[0] * y[0];
@@ -159,19 +147,6 @@ INLINE void transpose_block(vec *to, const vec *from) {
 INLINE void transpose(vec *to, const vec *from) {
     EACH(i) for (int j = 0; j < N; j++) transpose_block(to + j * LANES * N + i, from + i * LANES * N + j);
 }
-
-/* Entries in turns of a and of b, each with half of the numbers to be summed. */
-INLINE vec folded(vec a, vec b) { return INTERLEAVE(a, b, 0) + INTERLEAVE(a, b, LANES / 2); }
-
-/* entry j is the sum of the numbers in a_j, of which a_j and a_{j + count} were folded; a is overwritten */
-INLINE vec sums_of_folded(vec *a, int count) {
-    for (int half = count / 2; half > 0; half /= 2)
-        for (int j = 0; j < half; j++) a[j] = folded(a[j], a[j + half]);
-    return a[0];
-}
-
-/* entry j is the sum of the numbers in a_j; a is overwritten */
-INLINE vec sums(vec *a) { return sums_of_folded(a, LANES); }
 
 /* ---- heads ---- */
 

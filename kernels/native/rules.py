@@ -33,12 +33,15 @@ def delta_lstm_problem(inputs: tuple[Tensor, ...]) -> str | None:
     return _problem("delta_lstm.c", inputs)
 
 
-def _problem(file: str, inputs: tuple[Tensor, ...]) -> str | None:
-    x = inputs[0]
+def _not_for_c(x: Tensor) -> str | None:
     if x.device.type != "cpu":
         return f"the C kernels need CPU tensors, not {x.device.type} ones"
-    if x.dtype is not torch.float32:
-        return f"the C kernels compute in float32, not {x.dtype}"
+    return None if x.dtype is torch.float32 else f"the C kernels compute in float32, not {x.dtype}"
+
+
+def _problem(file: str, inputs: tuple[Tensor, ...]) -> str | None:
+    if problem := _not_for_c(inputs[0]):
+        return problem
     size = widest(inputs)
     for blocks in range(1, MAX_SIZE // BLOCK + 1):
         if size <= BLOCK * blocks:  # no division: `torch.compile` may not know its result as a number

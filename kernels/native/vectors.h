@@ -32,6 +32,8 @@
 typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), may_alias));
+typedef float half __attribute__((vector_size(32), may_alias));
+typedef float quarter __attribute__((vector_size(16), may_alias));
 
 /* a where the mask is set, else b */
 INLINE vec choose(ints mask, vec a, vec b) { return (vec)((mask & (ints)a) | (~mask & (ints)b)); }
@@ -47,6 +49,29 @@ INLINE void transpose_lanes(vec *a) {
         memcpy(a, b, sizeof b);
     }
 }
+
+INLINE float sum_lanes(vec x) {
+    half a[LANES / 8];
+    quarter b[2];
+    memcpy(a, &x, sizeof a);
+    if (LANES == 16) a[0] += a[LANES / 8 - 1];
+    memcpy(b, a, sizeof b);
+    b[0] += b[1];
+    return (b[0][0] + b[0][2]) + (b[0][1] + b[0][3]);
+}
+
+/* Entries in turns of a and of b, each with half of the numbers to be summed. */
+INLINE vec folded(vec a, vec b) { return INTERLEAVE(a, b, 0) + INTERLEAVE(a, b, LANES / 2); }
+
+/* entry j is the sum of the numbers in a_j, of which a_j and a_{j + count} were folded; a is overwritten */
+INLINE vec sums_of_folded(vec *a, int count) {
+    for (int half = count / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; j++) a[j] = folded(a[j], a[j + half]);
+    return a[0];
+}
+
+/* entry j is the sum of the numbers in a_j; a is overwritten */
+INLINE vec sums(vec *a) { return sums_of_folded(a, LANES); }
 
 /* From x <= 0 to exp(x) = (1 + rest) power, power = 2^n and |rest| < 1/2, by Cephes' polynomial; x >= -87. */
 INLINE void split_exponential(vec x, vec *rest, vec *power) {

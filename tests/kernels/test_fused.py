@@ -13,6 +13,7 @@ from fastweight_rules import RULES, Inputs, assert_as_good_as_reference, make_in
 from torch import Tensor
 
 from deltabeast.kernels import Rule, rules
+from deltabeast.kernels.reference import KERNELS
 
 pytestmark = [
     # NumPy's, from the interpreter, of numbers that are broken on purpose.
@@ -188,6 +189,13 @@ def operator(backend: str, rule: Rule) -> tuple[Any, tuple[object, ...]]:
         name, more = f"native_{name}" if backend == "native" else name, ()
     elif rule.name.startswith("delta_lstm"):
         name, more = "native_delta_lstm", ("abcd".index(rule.name[-1]),)
+    elif rule in rules.ATTENTION.values():
+        name, more = (
+            "native_attention",
+            (True, KERNELS.index("softmax" if rule is rules.ATTENTION[True] else "exp")),
+        )
+    elif rule in rules.DELTAFORMERS:
+        name, more = "native_deltaformer", tuple(map(KERNELS.index, rule.name.split("_")[1:]))
     return getattr(torch.ops.deltabeast, f"{name}_forward").default, more
 
 
