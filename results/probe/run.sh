@@ -61,7 +61,7 @@ listops | code)
 		for core in lstm delta_net delta_rnn rdn; do
 			size=("${small[@]}")
 			[ $core = lstm ] && size=(hidden_size 128)
-			probe "$task/$core" $seed --task "$task" --task-options "${options[@]}" --updates 9420 \
+			probe "$task/$core" $seed --task "$task" --task-options "${options[@]}" --updates 4710 \
 				--core $core --core-options "${size[@]}"
 		done
 	done
