@@ -270,10 +270,11 @@ INLINE void finish(
     float *values_last, float *live_last
 ) {
     const span *s = &w->s;
+    const int64_t begun = start_of(w, p, s->T - 1, 0); /* what holds nothing goes on, too */
     for (int64_t i = 0; i < w->M; i++) {
         const int64_t j = s->T + i, at = p.row * w->M + i;
         float *key = keys_last + at * s->K, *value = values_last + at * s->V;
-        if (j < c->start) {
+        if (j < begun) {
             memset(key, 0, s->K * sizeof(float));
             memset(value, 0, s->V * sizeof(float));
             live_last[at] = 0.0f;
@@ -316,7 +317,7 @@ INLINE void end_back(const columns *c, const window *w, place p, float *dkeys, f
     if (!dkeys) return;
     for (int64_t j = 0; j < w->M; j++) {
         const int64_t at = p.row * w->M + j;
-        if (s->reset[p.b] || j < c->start) {
+        if (j < c->start) {
             memset(dkeys + at * s->K, 0, s->K * sizeof(float));
             memset(dvalues + at * s->V, 0, s->V * sizeof(float));
             dlive[at] = 0.0f;
