@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from ..cores import State, make_core
 from ..cores.attention import WindowMemory
+from ..cores.layer import Layer
 from ..cores.registry import find_core
-from ..cores.shell import FastWeightCore, Layer
+from ..cores.shell import FastWeightCore
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from . import (
     rdn,
 )
 from .base import Core, State, Stats
+from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .registry import core_feature_size, core_name, core_names, make_core, register
-from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
+from .shell import FastWeightCore
 
 __all__ = [
     "Core",

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from ..kernels import attention, deltaformer
 from ..kernels.reference import kernel
 from .base import State
+from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .features import slow_decay
 from .registry import register
-from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
+from .shell import FastWeightCore
 
 WINDOW = 64
 

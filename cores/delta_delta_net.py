@@ -8,9 +8,10 @@ from torch import Tensor
 
 from ..kernels import delta_rule
 from .base import State
+from .fast_weights import MemoryTrace, StatePart
 from .linear import LinearMemory
 from .registry import register
-from .shell import FastWeightCore, MemoryTrace, StatePart
+from .shell import FastWeightCore
 
 
 class DeltaDeltaMemory(LinearMemory):

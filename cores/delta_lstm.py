@@ -8,9 +8,10 @@ from torch import Tensor
 
 from ..kernels import delta_lstm, delta_rule
 from .base import State
+from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .features import normalized_elu
 from .registry import register
-from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
+from .shell import FastWeightCore
 
 
 class DeltaLSTMMemory(FastWeights):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor
 from ..kernels import delta_rule
 from ..kernels.native.shell import StepRule
 from .base import State
+from .fast_weights import MemoryTrace
 from .linear import LinearMemory, read_before
 from .registry import register
-from .shell import FastWeightCore, MemoryTrace
+from .shell import FastWeightCore
 
 
 class DeltaMemory(LinearMemory):
@@ -23,7 +25,11 @@ class DeltaMemory(LinearMemory):
         num_heads: H; each head's values are h = d/H wide.
         beta_max: β lies between 0 and this. With unit keys, 2 lets a write reflect what is held, not only
             erase it.
+        beta_start: the share of that with which β begins.
         linear_options: as `LinearMemory` takes them.
+
+    Raises:
+        ValueError: for a beta_start that is no share, and as `LinearMemory`.
     """
 
     computing: ClassVar[tuple[str, ...]] = ("unroll", "learn", "attend", "strength")
@@ -32,22 +38,34 @@ class DeltaMemory(LinearMemory):
     """how many more numbers the slow net emits a head, after β"""
 
     def __init__(
-        self, hidden_size: int, num_heads: int, *, beta_max: Literal[1, 2] = 1, **linear_options: Any
+        self,
+        hidden_size: int,
+        num_heads: int,
+        *,
+        beta_max: Literal[1, 2] = 1,
+        beta_start: float = 0.5,
+        **linear_options: Any,
     ) -> None:
         super().__init__(hidden_size, num_heads, _gates=(1,) * (1 + self.rates), **linear_options)
         if beta_max == 2 and self.features.feature_map == "root2":
             raise ValueError(
                 "beta_max 2 with feature_map root2: writes would grow without bound; give unit, or beta_max 1"
             )
+        if not 0 < beta_start < 1:
+            raise ValueError(f"beta_start is {beta_start}; give a share between 0 and 1")
         self.beta_max = beta_max
+        self._logit = math.log(beta_start / (1 - beta_start))
 
     def strength(self, beta: Tensor) -> Tensor:
         """Map what the slow net emits `[T, B, H, 1]` to the write strength `[T, B, H]`."""
-        beta = beta.squeeze(-1).sigmoid()
+        beta = (beta.squeeze(-1) + self._logit).sigmoid()
         return beta if self.beta_max == 1 else beta * self.beta_max
 
     @property
-    def strength_in_c(self) -> str:
+    def strength_in_c(self) -> str | None:
+        """The name of `strength` for an actor's step in C; None if C has none."""
+        if self._logit:
+            return None
         return "sigmoid" if self.beta_max == 1 else "twice_sigmoid"
 
     def learn(

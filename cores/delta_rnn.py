@@ -10,8 +10,9 @@ from torch import Tensor
 from ..kernels import delta_rnn, delta_rule
 from ..kernels.native.shell import StepRule
 from .base import State
+from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .registry import register
-from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
+from .shell import FastWeightCore
 
 
 class DeltaRNNMemory(FastWeights):

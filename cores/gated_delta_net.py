@@ -11,9 +11,10 @@ from ..kernels import gated_delta, momentum_delta
 from ..kernels.native.shell import StepRule
 from .base import State
 from .delta_net import DeltaMemory
+from .fast_weights import MemoryTrace, StatePart
 from .features import TEMPERATURE, Map, Normalisation, slow_decay
 from .registry import register
-from .shell import FastWeightCore, MemoryTrace, StatePart
+from .shell import FastWeightCore
 
 
 class GatedDeltaMemory(DeltaMemory):

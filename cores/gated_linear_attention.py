@@ -9,10 +9,11 @@ from torch import Tensor
 from ..kernels import gated_sum
 from ..kernels.native.shell import StepRule
 from .base import State
+from .fast_weights import MemoryTrace
 from .features import TEMPERATURE, slow_decay
 from .linear import LinearMemory
 from .registry import register
-from .shell import FastWeightCore, MemoryTrace
+from .shell import FastWeightCore
 
 
 class GatedSumMemory(LinearMemory):

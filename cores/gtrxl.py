@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from .attention import WINDOW, SoftmaxMemory
-from .base import State
+from .layer import GatedLayer
 from .registry import register
-from .shell import FastWeightCore, FastWeights, Layer, MemoryTrace
+from .shell import FastWeightCore
 
 
 class RelativeMemory(SoftmaxMemory):
@@ -45,35 +45,6 @@ def _waves(window: int, size: int) -> Tensor:
     rates = 10_000.0 ** (-torch.arange(0, size, 2) / size)
     waves = torch.cat(((ages * rates).sin(), (ages * rates).cos()), -1)[:, :size]
     return waves[1:] - waves[:1]
-
-
-class Gate(nn.Module):
-    """A GRU's gates where others add: x goes on as far as y does not replace it. Parisotto et al. 2019."""
-
-    def __init__(self, size: int, bias: float = 2.0) -> None:
-        super().__init__()
-        self.from_y = nn.Linear(size, 3 * size, bias=False)
-        self.from_x = nn.Linear(size, 2 * size, bias=False)
-        self.from_reset = nn.Linear(size, size, bias=False)
-        self.bias = nn.Parameter(torch.full((size,), bias))
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        (r_y, z_y, h_y), (r_x, z_x) = self.from_y(y).chunk(3, -1), self.from_x(x).chunk(2, -1)
-        r, z = (r_y + r_x).sigmoid(), (z_y + z_x - self.bias).sigmoid()
-        return x + z * ((h_y + self.from_reset(r * x)).tanh() - x)
-
-
-class GatedLayer(Layer):
-    """A layer of the shell with a gate in place of each sum, and rectified input to it."""
-
-    def __init__(self, memory: FastWeights, hidden_size: int, ff_size: int) -> None:
-        super().__init__(memory, hidden_size, ff_size)
-        self.gate, self.ff_gate = Gate(hidden_size), Gate(hidden_size)
-
-    def forward(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
-        y, trace = self.memory(self.memory.slow_net(self.norm(x)), state, reset)
-        x = self.gate(x, self.out(y).relu())
-        return self.ff_gate(x, self.ff(self.ff_norm(x)).relu()), trace
 
 
 @register("gtrxl")

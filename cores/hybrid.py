@@ -7,8 +7,10 @@ from typing import Any
 
 from ..kernels.native import shell as native
 from .base import State
+from .fast_weights import FastWeights
+from .layer import Layer
 from .registry import core_name, core_names, find_core, register
-from .shell import FastWeightCore, FastWeights, Layer
+from .shell import FastWeightCore
 
 
 @register("hybrid")

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..kernels import sum_rule
 from ..kernels.native.shell import StepRule
 from .base import State
+from .fast_weights import FastWeights, StatePart
 from .features import EPSILON, Features, Map, Normalisation
-from .shell import FastWeights, StatePart
 
 
 class LinearMemory(FastWeights):
@@ -79,10 +79,11 @@ class LinearMemory(FastWeights):
         """Do as `learn`, with keys and strengths as attention has them, given the keys' sum z so far."""
         return self.learn(q, k, v, gates, state, reset)
 
-    def linear_step(self, rule: str, *gates: str, degree: float = 1.0) -> StepRule | None:
-        """Return a `step_rule` of q, k, v and these gates; None if C has not the features."""
-        features = self.features.in_c
-        return None if features is None else StepRule(rule, (features, features, "", *gates), degree=degree)
+    def linear_step(self, rule: str, *gates: str | None, degree: float = 1.0) -> StepRule | None:
+        """Return a `step_rule` of q, k, v and these gates; None if C has not all of the maps."""
+        maps = (self.features.in_c, self.features.in_c, "", *gates)
+        known = tuple(each for each in maps if each is not None)
+        return StepRule(rule, known, degree=degree) if len(known) == len(maps) else None
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
         return self.features(keys) @ self.features(query)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from .base import Core
-from .shell import FastWeightCore, FastWeights, MemoryTrace
+from .fast_weights import FastWeights, MemoryTrace
+from .shell import FastWeightCore
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from ..kernels import recurrent_delta
 from ..kernels.native import known
 from ..kernels.native.shell import StepRule
 from .base import State
+from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .registry import register
-from .shell import FastWeightCore, FastWeights, MemoryTrace, StatePart
+from .shell import FastWeightCore
 
 
 class RecurrentDeltaMemory(FastWeights):

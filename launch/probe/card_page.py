@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from ...cores import Core
+from ...cores.fast_weights import FastWeights
 from ...cores.registry import read_core_options
-from ...cores.shell import FastWeights
 from ..comparison import plots
 from ..comparison.plots import looks
 from ..core_list import make_default, measure_cores

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from deltabeast.cores.shell import FastWeights
+from deltabeast.cores.fast_weights import FastWeights
 from deltabeast.launch.config import ProbeConfig
 from deltabeast.launch.probe.data import Fresh, to_batch
 from deltabeast.launch.probe.learner import Learner

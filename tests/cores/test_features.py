@@ -121,6 +121,8 @@ def test_favor_is_a_weight_that_never_changes(seed: int) -> None:
             "give unit, or beta_max 1",
         ),
         ("delta_net", {"beta_max": 3}, "beta_max is 3; it takes one of 1, 2"),
+        ("delta_net", {"beta_start": 1.0}, "beta_start is 1.0; give a share between 0 and 1"),
+        ("rdn", {"clock": -1}, "clock is -1; give a number of waves, or 0 for none"),
         ("gated_delta_net", {"feature_map": "elu", "normalise": "attention"}, "that forget nothing"),
         ("gated_linear_attention", {"normalise": "attention"}, "that forget nothing; give sum or none"),
         ("gated_linear_attention", {"gate": "key"}, "gate is 'key'; it takes one of head, value"),
@@ -191,6 +193,10 @@ def test_attention_normalisation_against_a_loop(core: str, feature_map: str, see
         ("gated_delta_net", {"feature_map": "elu", "normalise": "sum", "beta_max": 2}),
         ("momentum_delta_net", {"feature_map": "relu"}),
         ("gated_linear_attention", {"gate": "value", "feature_map": "softmax", "normalise": "none"}),
+        ("delta_net", {"beta_start": 0.9}),
+        ("gated_delta_net", {"beta_start": 0.2, "beta_max": 2}),
+        ("rdn", {"clock": 3}),
+        ("delta_net", {"clock": 1, "residual": "gate"}),
     ],
 )
 def test_steps_equal_unrolls(core: str, options: dict[str, object], seed: int) -> None:

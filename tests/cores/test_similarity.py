@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from deltabeast.cores import make_core
-from deltabeast.cores.shell import FastWeights
+from deltabeast.cores.fast_weights import FastWeights
 
 
 def memory_of(core: str, **options: object) -> FastWeights:
