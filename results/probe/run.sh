@@ -48,7 +48,7 @@ swap)
 		for wide in "" "--learning-rate 0.003 --core-options hidden_size 32"; do
 			# shellcheck disable=SC2086  # options are words
 			probe "swap${wide:+-wide}/attention" $seed --task swap --core softmax_attention $wide
-			for kernels in "linear linear" "exp softmax" "round softmax"; do
+			for kernels in "round softmax" "exp softmax" "linear linear"; do
 				probe "swap${wide:+-wide}/deltaformer-${kernels/ /-}" $seed --task swap --core deltaformer \
 					${wide:---core-options} first "${kernels% *}" second "${kernels#* }"
 			done
