@@ -163,6 +163,7 @@ DELTA_LSTM = {
         partial(reference.delta_lstm, variant),
         chunked=partial(chunked_delta_lstm, variant),
         native=Fused(partial(native_delta_lstm, variant), native.delta_lstm_problem),
+        triton=Fused(partial(triton.delta_lstm_operator, variant), triton.problem),
         maps={"k": _softmax, "beta": torch.sigmoid},
     )
     for variant in "ABCD"

@@ -47,13 +47,17 @@ def replay(
     K: tl.constexpr,
     BLOCK_V: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    MATRICES: tl.constexpr = 1,
+    WHICH: tl.constexpr = 0,
 ):
-    """Store W before each of the steps start..stop-1 in `buffer`, beginning with the given one."""
+    """Store W before each of the steps start..stop-1 in `buffer`, beginning with the given one: of a head's
+    `MATRICES` the one `WHICH`, whose errors follow each other."""
     b, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     for t in range(start, stop):
         W = tl.where(tl.load(reset + t * tl.num_programs(0) + b), 0.0, W)
         store_matrix(buffer + (t - start) * V * K, W, V, K, BLOCK_V, BLOCK_K)
-        u = tl.load(beta + t * beta_t) * load_row(error + row(t, b, h) * V, V, BLOCK_V)
+        error_row = load_row(error + (MATRICES * row(t, b, h) + WHICH) * V, V, BLOCK_V)
+        u = tl.load(beta + t * beta_t) * error_row
         W += outer(u, load_row(k + t * k_t, K, BLOCK_K))
 
 

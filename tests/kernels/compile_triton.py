@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from deltabeast.kernels.pytorch.stepwise import SPACING
-from deltabeast.kernels.triton import delta, gated, gru, lstm, recurrent
+from deltabeast.kernels.triton import delta, delta_lstm, gated, gru, lstm, recurrent
 from deltabeast.kernels.triton.launch import blocks
 
 CAPABILITIES = (80, 90)
@@ -54,6 +54,15 @@ def kernels() -> Iterator[tuple[str, Any, dict[str, Any]]]:
             constants = {**matrix, "SPACING": SPACING}
             yield f"{rule} forward {size}", forward, {**constants, "KEEP": True}
             yield f"{rule} backward {size}", backward, constants
+        kinds = {"V": matrix["V"], "BLOCK": matrix["BLOCK_V"], "num_warps": 2 * matrix["num_warps"]}
+        for variant in map(delta_lstm.VARIANTS.index, "AC"):  # which have all that is there
+            constants = {**kinds, "VARIANT": variant, "SPACING": SPACING}
+            yield (
+                f"delta_lstm {variant} forward {size}",
+                delta_lstm.forward_kernel,
+                {**constants, "KEEP": True},
+            )
+            yield f"delta_lstm {variant} backward {size}", delta_lstm.backward_kernel, constants
     yield "lstm forward", lstm.forward_kernel, {"BLOCK": lstm.BLOCK}
     yield "lstm backward", lstm.backward_kernel, {"BLOCK": lstm.BLOCK}
     yield "gru forward", gru.forward_kernel, {"BLOCK": gru.BLOCK}

@@ -188,7 +188,8 @@ def operator(backend: str, rule: Rule) -> tuple[Any, tuple[object, ...]]:
     if rule in SLOW:
         name, more = f"native_{name}" if backend == "native" else name, ()
     elif rule.name.startswith("delta_lstm"):
-        name, more = "native_delta_lstm", ("abcd".index(rule.name[-1]),)
+        name = "native_delta_lstm" if backend == "native" else "delta_lstm"
+        more = ("abcd".index(rule.name[-1]),)
     elif rule in rules.ATTENTION.values():
         name, more = (
             "native_attention",
