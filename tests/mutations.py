@@ -1,6 +1,6 @@
-"""Do the tests notice? Breaks kernels and cores in one place at a time and runs their tests on each.
+"""Do the tests notice? Breaks kernels, cores and probes in one place at a time and runs their tests on each.
 
-    python tests/kernels/mutations.py [beginnings of file names]
+    python tests/mutations.py [beginnings of file names]
 
 Works on a copy; prints the mutants that survive and exits 1 if any does. Some ten minutes.
 """
@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 # file, what to replace (its first occurrence), by what
 MUTANTS = [
@@ -96,6 +96,35 @@ MUTANTS = [
         "torch.zeros_like(dC), dC.clone",
         "torch.zeros_like(dC), torch.zeros_like(dC).clone",
     ),
+    (
+        "kernels/triton/delta_lstm.py",
+        "tl.where(fresh, 0.0, now_o), tl.where(fresh, 0.0, c)",
+        "tl.where(fresh, 0.0, now_o), c",
+    ),
+    ("kernels/triton/delta_lstm.py", "            dc *= 1 - i\n", ""),
+    ("kernels/triton/delta_lstm.py", "            later = tl.where(fresh, 0.0, later)\n", ""),
+    ("kernels/triton/delta_lstm.py", "dz_u = d_u + dy_row if", "dz_u = d_u if"),
+    (
+        "kernels/triton/delta_lstm.py",
+        "            if VARIANT != READS_ITSELF:\n                later = softmax_backward(later, p_row)\n",
+        "",
+    ),
+    (
+        "kernels/triton/delta_lstm.py",
+        "dh = softmax_backward(dy_row, load_row(y + at * V, V, BLOCK))",
+        "dh = dy_row",
+    ),
+    (
+        "kernels/triton/delta_lstm.py",
+        "k_t, beta_t, V, V, BLOCK, BLOCK, 3, 1,",
+        "k_t, beta_t, V, V, BLOCK, BLOCK, 3, 0,",
+    ),
+    (
+        "kernels/triton/delta_lstm.py",
+        "load_matrix(kept + (place + 2) * size",
+        "load_matrix(kept + (place + 1) * size",
+    ),
+    ("kernels/triton/delta_lstm.py", "3 * at + 1, span + 1,", "3 * at + 1, span,"),
     ("kernels/triton/steps.py", "error = v - read", "error = v + read"),
     ("kernels/triton/steps.py", "dW += outer(dy, q)", "dW += 0"),
     ("kernels/triton/steps.py", "dq = read_back(W, dy) + tl.sum(u * dy, 0) * k", "dq = read_back(W, dy)"),
@@ -662,11 +691,123 @@ MUTANTS = [
     ("cores/feedforward.py", "        check_not_empty(x)\n", ""),
     ("cores/gated_feedforward.py", "        check_not_empty(x)\n", ""),
     ("cores/gated_feedforward.py", "feature_size: ClassVar[int] = 320", "feature_size: ClassVar[int] = 256"),
+    (
+        "envs/sequences/swap.py",
+        "np.take_along_axis(standing, swapped[token], 1)",
+        "np.take_along_axis(swapped[token], standing, 1)",
+    ),
+    ("envs/sequences/swap.py", "target[t] = standing[:, 0]", "target[t] = standing[:, 1]"),
+    ("envs/sequences/dag.py", "rng.permuted(halves, axis=0)", "halves"),
+    ("envs/sequences/dag.py", "(tree == tree[0])", "(tree == 0)"),
+    ("envs/sequences/dag.py", "np.where(before > 0, drawn, node)", "drawn"),
+    ("envs/sequences/code.py", "range(task.statements - 2)", "range(task.statements - 1)"),
+    ("envs/sequences/code.py", 'and self._task.variant == "code"', ""),
+    ("envs/sequences/code.py", "            step = -step\n", "            step = 0\n"),
+    ("envs/sequences/code.py", "if executed and not ignored:", "if not ignored:"),
+    (
+        "envs/sequences/code.py",
+        "if greater else self._values[name] < limit",
+        "if greater else self._values[name] <= limit",
+    ),
+    (
+        "envs/sequences/code.py",
+        "        if executed:\n            self.targets[-1]",
+        "        if True:\n            self.targets[-1]",
+    ),
+    ("envs/sequences/listops.py", "self.depth + 1, reach=True", "self.depth, reach=True"),
+    (
+        "envs/sequences/retrieval.py",
+        "asked = keys[rng.integers(self.length, size=batch), np.arange(batch)]",
+        "asked = rng.integers(self.size, size=batch)",
+    ),
+    (
+        "envs/sequences/retrieval.py",
+        'length = self.size if self.variant == "code" else self.length',
+        "length = self.length",
+    ),
+    (
+        "envs/sequences/retrieval.py",
+        "            latest[key, columns] = value\n",
+        "            latest[key, columns] = np.maximum(latest[key, columns], value)\n",
+    ),
+    (
+        "envs/sequences/text.py",
+        "start : start + steps * batch] for start in (0, 1)",
+        "start : start + steps * batch] for start in (0, 0)",
+    ),
+    ("envs/sequences/text.py", "reset[0] = start == 0", "reset[0] = True"),
+    ("envs/sequences/text.py", "        counts.pop(UNKNOWN, None)\n", ""),
+    ("envs/sequences/text.py", "_SHARES = (0.9, 0.95)", "_SHARES = (0.9, 0.92)"),
+    ("launch/probe/metrics.py", "last = asked & (asked.flip(0).cumsum(0).flip(0) == 1)", "last = asked"),
+    ("launch/probe/metrics.py", "(right | ~asked).all(0)", "right.all(0)"),
+    ("launch/probe/metrics.py", "some = asked & (target != NOTHING)", "some = asked"),
+    ("launch/probe/metrics.py", "return 0.5 * (wanted", "return (wanted"),
+    (
+        "launch/probe/run.py",
+        '        if isinstance(self.data, Fresh):\n            self.data.length = state["length"]\n',
+        "",
+    ),
+    ("launch/probe/run.py", "right > 0.999", "right > 0.9"),
+    (
+        "launch/probe/run.py",
+        "value < self.best if self.recipe.least else value > self.best",
+        "value < self.best",
+    ),
+    (
+        "launch/probe/run.py",
+        'self.best, self.strikes, self._losses = state["best"], state["strikes"], state["losses"]',
+        "self.best, self.strikes, self._losses = None, 0, []",
+    ),
+    ("launch/probe/run.py", "            self.learner.model.load_state_dict(found[0].weights)\n", ""),
+    ("launch/probe/run.py", "                self.data.length = self.data.longest\n", ""),
+    (
+        "launch/probe/run.py",
+        "gave_up = recipe.patience is not None and self.strikes > recipe.patience",
+        "gave_up = False",
+    ),
+    ("launch/probe/learner.py", "rate * (update + 1) / recipe.warm_up", "rate"),
+    (
+        "launch/probe/learner.py",
+        "            nn.utils.clip_grad_norm_(self._trained, self._recipe.clip)\n",
+        "            pass\n",
+    ),
+    (
+        "launch/probe/learner.py",
+        "            self.state = tuple(part.detach() for part in state)\n",
+        "            pass\n",
+    ),
+    ("launch/probe/learner.py", "state = after if self._recipe.span else None", "state = None"),
+    ("launch/probe/learner.py", "        self.model.eval()\n", ""),
+    ("launch/probe/data.py", "(seed, purpose, index)", "(seed, purpose)"),
+    (
+        "launch/probe/data.py",
+        "generator(self._seed, EVALUATION, update)",
+        "generator(self._seed, TRAINING, update)",
+    ),
+    ("launch/probe/data.py", "generator(self._seed, ORDER, epoch)", "generator(0, ORDER, 0)"),
+    ("launch/probe/card.py", "(accuracy - self.chance) / (1 - self.chance)", "accuracy"),
+    (
+        "launch/probe/card.py",
+        "return same and run.in_shell and run.ended and enough",
+        "return same and run.ended and enough",
+    ),
+    ("launch/probe/card.py", "run.updates >= self.updates or", "True or"),
+    ("agents/key_value_model.py", "solve_triangular(lower.mT", "solve_triangular(lower.mT * 0"),
+    ("agents/key_value_model.py", "    return written.mT * beta\n", "    return written.mT\n"),
+    (
+        "agents/key_value_model.py",
+        "weights = weights / (weights.sum(-1, keepdim=True) + EPSILON)",
+        "weights = weights",
+    ),
 ]
 
 
 # The tests of a file, by a part of its name.
 TESTS = {
+    "envs/sequences": ("tests/envs/sequences",),
+    **dict.fromkeys(
+        ("launch/probe", "key_value_model"), ("tests/launch/probe", "tests/agents/test_sequence_models.py")
+    ),
     "pytorch/delta_lstm": ("tests/kernels/test_backends.py", "-k", "chunked-delta_lstm or delta_lstm"),
     "triton": (
         *("tests/kernels/test_triton.py", "tests/kernels/test_fused.py"),
@@ -722,7 +863,7 @@ def survives(file: str, old: str, new: str) -> bool:
         package = Path(folder, "deltabeast")
         package.mkdir()
         (package / "__init__.py").touch()
-        for part in ("kernels", "cores"):
+        for part in ("agents", "cores", "envs", "kernels", "launch"):
             shutil.copytree(ROOT / part, package / part, ignore=shutil.ignore_patterns("__pycache__"))
         source = (package / file).read_text()
         if old not in source:

@@ -1,6 +1,6 @@
 """The table of mutants keeps up with the code. `mutations.py` itself takes minutes and is run by hand."""
 
-from .mutations import MUTANTS, ROOT
+from mutations import MUTANTS, ROOT
 
 
 def test_every_mutant_changes_something() -> None:
