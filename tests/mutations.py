@@ -805,9 +805,10 @@ MUTANTS = [
 # The tests of a file, by a part of its name.
 TESTS = {
     "envs/sequences": ("tests/envs/sequences",),
-    **dict.fromkeys(
-        ("launch/probe", "key_value_model"), ("tests/launch/probe", "tests/agents/test_sequence_models.py")
-    ),
+    "launch/probe/card": ("tests/launch/probe/test_card.py", "-m", "not long"),
+    "launch/probe/run": ("tests/launch/probe/test_probe.py", "-m", "not long"),
+    "launch/probe": ("tests/launch/probe/test_learning.py",),
+    "key_value_model": ("tests/agents/test_sequence_models.py",),
     "pytorch/delta_lstm": ("tests/kernels/test_backends.py", "-k", "chunked-delta_lstm or delta_lstm"),
     "triton": (
         *("tests/kernels/test_triton.py", "tests/kernels/test_fused.py"),

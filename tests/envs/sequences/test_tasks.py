@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from deltabeast.envs.sequences.code import HIGHEST, LOWEST, NOTHING, Code
+from deltabeast.envs.sequences.code import HIGHEST, LOWEST, NOTHING, Code, _Program
 from deltabeast.envs.sequences.dag import Reachability
 from deltabeast.envs.sequences.listops import TOKENS, ListOps
 from deltabeast.envs.sequences.retrieval import Retrieval
@@ -200,6 +200,29 @@ def test_code_is_as_long_as_published(seed: int) -> None:
     sample = Code(3, 100).sample(np.random.default_rng(seed), 300)
     lengths = (sample.target != NO_TARGET).sum(0)
     assert lengths.min() > 380 and lengths.max() < 550 and abs(lengths.mean() - 458) < 8
+
+
+@pytest.mark.parametrize("end", [LOWEST, HIGHEST])
+def test_code_turns_around_at_the_ends(end: int, seed: int) -> None:
+    task = Code(1, 2)
+    for _ in range(20):
+        program = _Program(task, np.random.default_rng(seed))
+        program._values["x"] = end
+        before = len(program.tokens)
+        program._count(executed=True)
+        step = 1 if end == LOWEST else -1
+        words = [task.tokens[token] for token in program.tokens[before:]]
+        assert words == ["x", "++" if step > 0 else "--", ";"] and program._values == {"x": end + step}
+        seed += 1
+
+
+def test_trees_are_shuffled_and_grow_at_any_node(seed: int) -> None:
+    sample = Reachability(32).sample(np.random.default_rng(seed), 4000)
+    # Of the 31 nodes behind the first, 15 are in its tree, wherever they stand.
+    assert np.allclose(sample.target[1:].mean(1), 15 / 31, atol=0.05)
+    ours = sample.target[31] == 1
+    parents = sample.tokens[31, ours] % 32
+    assert np.allclose((parents == 0).mean(), 1 / 15, atol=0.03)
 
 
 def test_the_fault_of_the_published_code(seed: int) -> None:

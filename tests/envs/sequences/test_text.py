@@ -28,7 +28,9 @@ def test_bytes_of_a_file(tmp_path: Path) -> None:
 
 
 def test_words_of_a_folder(tmp_path: Path) -> None:
-    text = Text(folder(tmp_path, train=LINES, valid="the dog sat\n", test="mat <unk>\n"), "word")
+    text = Text(
+        folder(tmp_path, train=LINES + "<unk> on <unk>\n", valid="the dog sat\n", test="mat <unk>\n"), "word"
+    )
     numbers = {word: number for word, number in text._numbers.items()}
     assert set(numbers) == {"<unk>", "the", "cat", "sat", "on", "mat", END_OF_LINE} and text.symbols == (7,)
     assert [numbers["the"], 0, numbers["sat"], numbers[END_OF_LINE]] == text.part("valid").tolist()

@@ -20,7 +20,7 @@ from deltabeast.launch.comparison.probes import Probe, read_probe
 from deltabeast.launch.config import ProbeConfig
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.probe import run as run_module
-from deltabeast.launch.probe.data import Fixed, Fresh
+from deltabeast.launch.probe.data import Fresh
 from deltabeast.launch.probe.learner import Learner
 from deltabeast.launch.probe.recipe import make_recipe
 from deltabeast.launch.probe.run import ProbeRun
@@ -134,21 +134,6 @@ def test_sequences_grow_once_a_batch_is_right() -> None:
     assert run.data.length == 6 and run.data.batch(0).tokens.shape[0] == 6  # never beyond the longest
     run._grow(right, target)
     assert run.data.length == 6
-
-
-def test_an_epoch_reads_everything_once() -> None:
-    config = ProbeConfig("listops", task_options={"depth": 2}, batch_size=8)
-    recipe = make_recipe(config)
-    data = Fixed(recipe.__class__(**{**vars(recipe), "fixed": (20, 5, 5)}), 1)
-    epochs = [[data.batch(3 * epoch + i) for i in range(3)] for epoch in range(2)]
-    read = [
-        sorted(tuple(column) for batch in epoch for column in batch.tokens.T.tolist()) for epoch in epochs
-    ]
-    assert read[0] == read[1] and len(read[0]) == 20
-    assert not np.array_equal(epochs[0][0].tokens, epochs[1][0].tokens)
-    other = Fixed(recipe.__class__(**{**vars(recipe), "fixed": (20, 5, 5)}), 2)
-    assert not np.array_equal(other.batch(0).tokens, data.batch(0).tokens)
-    assert sum(part.tokens.shape[1] for part in data.test()) == 5
 
 
 def test_a_core_in_its_shell_answers_retrieval_through_a_head(tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""What a probe learns from and how: scores, learning rates, clipping, carried states, what is drawn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from deltabeast.envs.sequences.code import NOTHING
+from deltabeast.envs.sequences.sequences import NO_TARGET
+from deltabeast.launch.config import ProbeConfig
+from deltabeast.launch.probe.data import Batch, Fixed, Fresh, Stream, to_batch
+from deltabeast.launch.probe.learner import Learner
+from deltabeast.launch.probe.metrics import Scores, loss_of
+from deltabeast.launch.probe.recipe import Recipe, make_recipe
+
+CPU = torch.device("cpu")
+SMALL = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "ff_size": 16}
+
+
+def test_scores_by_hand() -> None:
+    """Three sequences of four tokens, three classes: all right; a print wrong; the last one wrong."""
+    target = torch.tensor([[0, NO_TARGET, 1], [1, 2, NO_TARGET], [2, 0, 0], [NO_TARGET, 1, 2]])
+    said = torch.tensor([[0, 1, 1], [1, 1, 1], [2, 0, 0], [1, 1, 0]])
+    output = torch.nn.functional.one_hot(said, 3).float()
+    scores = Scores()
+    loss = loss_of("cross_entropy", output, target)
+    scores.add(loss, output, target)
+    means = scores.means()
+    right = -math.log(math.e / (math.e + 2))
+    wrong = -math.log(1 / (math.e + 2))
+    assert NOTHING == 0
+    assert means["loss"] == pytest.approx((7 * right + 2 * wrong) / 9)
+    assert means["perplexity"] == pytest.approx(math.exp(means["loss"]))
+    assert means["accuracy"] == pytest.approx(7 / 9)
+    assert means["print_accuracy"] == pytest.approx(4 / 6)  # targets 1, 2, 1, 1, 2, 2
+    assert means["final_accuracy"] == pytest.approx(2 / 3)
+    assert means["sequence_accuracy"] == pytest.approx(1 / 3)
+    scores.add(torch.tensor(0.0), output[:, :1], target[:, :1])
+    assert scores.means()["loss"] == pytest.approx(means["loss"] * 9 / 12)  # by targets, not by batches
+    assert scores.means()["sequence_accuracy"] == pytest.approx(2 / 4)
+
+
+def test_square_loss_by_hand() -> None:
+    output = torch.tensor([[[0.5, 0.5]], [[1.0, 2.0]]])
+    target = torch.tensor([[0], [NO_TARGET]])
+    assert float(loss_of("square", output, target)) == pytest.approx(0.5 * (0.25 + 0.25))
+
+
+def test_learning_rates_of_a_schedule() -> None:
+    learner = Learner(replace(make_recipe(ProbeConfig("swap", core="lstm")), updates=1128), 1, CPU)
+    assert learner.learning_rate(0) == pytest.approx(1e-3 / 128)
+    assert learner.learning_rate(127) == pytest.approx(1e-3)
+    assert learner.learning_rate(628) == pytest.approx(0.5e-3)
+    assert learner.learning_rate(1127) == pytest.approx(1e-6)
+
+
+def small_code(**changes: object) -> Recipe:
+    config = ProbeConfig("code", task_options={"variables": 1, "statements": 4}, core="lstm", batch_size=4)
+    recipe = make_recipe(replace(config, core_options={"hidden_size": 8}))
+    return replace(recipe, **changes)  # type: ignore[arg-type]
+
+
+def test_gradients_are_clipped(seed: int) -> None:
+    recipe = small_code()
+    batch = to_batch(Fresh(recipe, seed).batch(0), CPU)
+    norms = {}
+    for clip in (recipe.clip, 0.0):
+        learner = Learner(replace(recipe, clip=clip), seed, CPU)
+        learner.update(batch, 0)
+        grads = [
+            parameter.grad.flatten() for parameter in learner.model.parameters() if parameter.grad is not None
+        ]
+        norms[clip] = float(torch.cat(grads).norm())
+    assert recipe.clip == 0.1 < norms[0.0] and norms[0.1] == pytest.approx(0.1, rel=1e-3)
+
+
+def test_nothing_is_dropped_from_an_evaluation(seed: int) -> None:
+    recipe = small_code()
+    recipe = replace(recipe, spec=replace(recipe.spec, dropout=0.9))
+    learner, data = Learner(recipe, seed, CPU), Fresh(recipe, seed)
+    batches = [to_batch(part, CPU) for part in data.evaluation(0)]
+    learner.update(batches[0], 0)
+    assert learner.evaluate(batches, 1) == learner.evaluate(batches, 2)
+
+
+def test_the_state_is_carried_over_in_a_text(seed: int, tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(np.random.default_rng(seed).integers(97, 123, 2000, np.uint8).tobytes())
+    config = ProbeConfig("text", task_options={"path": str(path), "span": 5}, core="delta_net", batch_size=3)
+    recipe = make_recipe(replace(config, core_options=SMALL, dropout=0.0))
+    data, learner = Stream(recipe, seed), Learner(recipe, seed, CPU)
+    first, second = (to_batch(data.batch(update), CPU) for update in range(2))
+    before = {name: weight.clone() for name, weight in learner.model.state_dict().items()}
+    learner.update(first, 0)
+    assert learner.state is not None and not any(part.requires_grad for part in learner.state)
+    after = {name: weight.clone() for name, weight in learner.model.state_dict().items()}
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    loss, _ = learner.update(second, 1)
+    alone = Learner(recipe, seed, CPU)
+    alone.model.load_state_dict(after)
+    other, _ = alone.update(second, 1)
+    assert float(loss) != float(other)
+    # An evaluation carries its own.
+    whole = Batch(
+        *(torch.cat(parts) for parts in zip(vars(first).values(), vars(second).values(), strict=True))
+    )
+    in_parts, at_once = alone.evaluate([first, second], 0), alone.evaluate([whole], 0)
+    assert in_parts["loss"] == pytest.approx(at_once["loss"], rel=1e-5)
+
+
+def test_what_is_drawn_depends_on_the_seed_the_update_and_what_it_is_for() -> None:
+    recipe = make_recipe(ProbeConfig("swap", task_options={"length": 6, "longest": 6}, batch_size=64))
+    drawn = {
+        "first": Fresh(recipe, 1).batch(0),
+        "second": Fresh(recipe, 1).batch(1),
+        "other seed": Fresh(recipe, 2).batch(0),
+        "evaluation": Fresh(recipe, 1).evaluation(0)[0],
+        "later evaluation": Fresh(recipe, 1).evaluation(1)[0],
+    }
+    assert np.array_equal(Fresh(recipe, 1).batch(0).tokens, drawn["first"].tokens)
+    # An evaluation is larger: the same numbers would begin its first row.
+    tokens = {sample.tokens[0, :64].tobytes() for sample in drawn.values()}
+    assert len(tokens) == len(drawn)
+
+
+def test_an_epoch_reads_everything_once() -> None:
+    config = ProbeConfig("listops", task_options={"depth": 2}, batch_size=8)
+    recipe = make_recipe(config)
+    data = Fixed(recipe.__class__(**{**vars(recipe), "fixed": (20, 5, 5)}), 1)
+    epochs = [[data.batch(3 * epoch + i) for i in range(3)] for epoch in range(2)]
+    read = [
+        sorted(tuple(column) for batch in epoch for column in batch.tokens.T.tolist()) for epoch in epochs
+    ]
+    assert read[0] == read[1] and len(read[0]) == 20
+    assert not np.array_equal(epochs[0][0].tokens, epochs[1][0].tokens)
+    other = Fixed(recipe.__class__(**{**vars(recipe), "fixed": (20, 5, 5)}), 2)
+    assert not np.array_equal(other.batch(0).tokens, data.batch(0).tokens)
+    assert sum(part.tokens.shape[1] for part in data.test()) == 5
