@@ -8,7 +8,7 @@ is in `COLORS`, with its counterpart for a dark page: `html.py` replaces them in
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,7 +62,10 @@ _KINDS = {
 }
 """Cores whose colour is that of another."""
 _OTHER_COLORS = ("#3b3b98", "#cc79a7")
-_DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+_DASHES = (
+    *("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2))),
+    *((0, (6, 2, 1.5, 2, 1.5, 2)), (0, (10, 3)), (0, (3, 1)), (0, (1, 4)), (0, (10, 2, 3, 2))),
+)
 _WIDTH = 4.9
 """inches; its text is 9 points, so that it can be read on a page 400 pixels wide"""
 
@@ -71,7 +74,7 @@ class Look(NamedTuple):
     """Colour and dashes of a series."""
 
     color: str
-    dashes: object
+    dashes: Any
 
 
 class Figures(NamedTuple):
@@ -99,8 +102,8 @@ def learning_curves(
     curves: Mapping[str, Sequence[Curve]], bands: Mapping[str, Band], style: Mapping[str, Look],
     x_label: str, y_label: str, title: str, seconds: bool = False,
 ) -> Figures:  # fmt: skip
-    """Draw each seed as a thin line and each mean bold, named at its end, lowest to highest shaded."""
-    with _axes(3.2, title) as (figure, axes):
+    """Draw each seed as a thin line and each mean bold, named, lowest to highest shaded."""
+    with _axes(_height(bands), title) as (figure, axes):
         _draw_seeds(axes, curves, bands, style)
         axes.set(xlabel=x_label, ylabel=y_label)
         axes.set_xlim(left=0)
@@ -109,7 +112,7 @@ def learning_curves(
             _clock_ticks(axes)
         else:
             axes.xaxis.set_major_formatter(_steps)
-        _name_ends(axes, bands, style)
+        _name(figure, axes, bands, style)
         return _drawn(figure)
 
 
@@ -118,12 +121,12 @@ def forgetting(
     ticks: Mapping[float, str], title: str,
 ) -> Figures:  # fmt: skip
     """Draw the return over the steps between two wipes of the memory, whose places are named by `ticks`."""
-    with _axes(3.2, title) as (figure, axes):
+    with _axes(_height(bands), title) as (figure, axes):
         _draw_seeds(axes, curves, bands, style)
         axes.set(xlabel="memory wiped every so many agent steps", ylabel="return")
         axes.set_xticks(list(ticks), list(ticks.values()))
         axes.margins(x=0.01)
-        _name_ends(axes, bands, style)
+        _name(figure, axes, bands, style)
         return _drawn(figure)
 
 
@@ -139,6 +142,29 @@ def _draw_seeds(
             axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.14, linewidth=0)
         point = "o" if len(band.x) == 1 else None  # a line through one point is none
         axes.plot(band.x, band.mean, color=color, linestyle=dashes, linewidth=2.0, marker=point)
+
+
+def _height(names: Collection[str]) -> float:
+    """Return the height of a figure of curves, with room below for names that are long."""
+    return 3.2 + (0.2 * len(names) if _are_long(names) else 0.0)
+
+
+def _are_long(names: Collection[str]) -> bool:
+    """Return whether names would take more of the width than curves can spare."""
+    return max(map(len, names), default=0) > 30
+
+
+def _name(figure: Figure, axes: Axes, bands: Mapping[str, Band], style: Mapping[str, Look]) -> None:
+    """Name each series at its end, or below the axes where names are long."""
+    if not _are_long(bands):
+        _name_ends(axes, bands, style)
+        return
+    from matplotlib.lines import Line2D
+
+    lines = [
+        Line2D([], [], color=style[name].color, linestyle=style[name].dashes, linewidth=2.0) for name in bands
+    ]
+    figure.legend(lines, list(bands), loc="outside lower left", frameon=False, handlelength=3.5)
 
 
 def _name_ends(axes: Axes, bands: Mapping[str, Band], style: Mapping[str, Look]) -> None:
