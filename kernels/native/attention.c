@@ -40,7 +40,7 @@ typedef struct {
     vec *rows;      /* for passing use, SPARE of them */
     vec *past;      /* shares after each step, `deep` vectors a step, from the first that may see something */
     int64_t deep, start;
-    float *kept;    /* 4 rows of numbers */
+    float *kept;    /* 2 rows of numbers, zero at first */
 } columns;
 
 enum { SCORES, WEIGHTS, CHANGES, FOUND, MATCHES, SPARE };
@@ -57,7 +57,7 @@ INLINE int64_t depth(const window *w) { return w->M / LANES + 2; }
 int64_t attention_room(const window *w) {
     const span *s = &w->s;
     const int64_t size = vectors(most(s->K, s->V)) * LANES;
-    return LANES * (width(w) * (2 * s->K + 2 * s->V + 4 + SPARE) + depth(w) * s->T) + 4 * size;
+    return LANES * (width(w) * (2 * s->K + 2 * s->V + 4 + SPARE) + depth(w) * s->T) + 2 * size;
 }
 
 INLINE columns take(const window *w, float *scratch) {
@@ -76,7 +76,7 @@ INLINE columns take(const window *w, float *scratch) {
     c.dshare = at, at += wide;
     c.past = at, at += c.deep * s->T;
     c.kept = (float *)at;
-    memset(c.kept, 0, 4 * size * sizeof(float));
+    memset(c.kept, 0, 2 * size * sizeof(float));
     memset(c.K, 0, (s->K + s->V) * wide * sizeof(vec)); /* V follows */
     return c;
 }
@@ -112,12 +112,17 @@ INLINE void put_rows(vec *rows, const columns *c, const float *x, int64_t from, 
     }
 }
 
+/* What is hidden holds ones and zeros: its weight is 0, which times nan would be nan. */
 INLINE void hide(columns *c, int64_t column, const span *s) {
     put(c->K, c, column, NULL, s->K);
     put(c->V, c, column, NULL, s->V);
+    *number(c->live, column) = 1.0f;
 }
 
-INLINE void hide_all(columns *c, const span *s) { memset(c->K, 0, (s->K + s->V) * c->wide * sizeof(vec)); }
+INLINE void hide_all(columns *c, const span *s) {
+    memset(c->K, 0, (s->K + s->V) * c->wide * sizeof(vec));
+    for (int64_t b = 0; b < c->wide; b++) c->live[b] = c->share[b] = (vec){0} + 1.0f;
+}
 
 /* all ones in lanes whose columns are from..to */
 INLINE ints within(int64_t block, int64_t from, int64_t to) {
@@ -252,7 +257,8 @@ INLINE const float *row_of(const window *w, place p, int64_t column, const float
 
 /* Show columns from..to, with gradients of zero. */
 INLINE void show(
-    columns *c, const window *w, place p, int64_t from, int64_t to, const float *keys, strided k, const float *values, strided v
+    columns *c, const window *w, place p, int64_t from, int64_t to, const float *keys, strided k, const float *values,
+    strided v, const float *live
 ) {
     const span *s = &w->s;
     for (int64_t j = from; j <= to; j++) {
@@ -261,6 +267,7 @@ INLINE void show(
         put(c->dK, c, j, NULL, s->K);
         put(c->dV, c, j, NULL, s->V);
         *number(c->dlive, j) = *number(c->dshare, j) = 0.0f;
+        *number(c->live, j) = j < w->M ? live[p.row * w->M + j] : 1.0f;
     }
 }
 
@@ -331,6 +338,20 @@ INLINE void end_back(const columns *c, const window *w, place p, float *dkeys, f
 
 /* ---- attention ---- */
 
+/* Step `to` is added; what it sees of others decays. */
+INLINE void decay_shares(columns *c, int64_t from, int64_t to, float rate) {
+    const int64_t first = from / LANES, last = to / LANES;
+    ACROSS(b) c->share[b] = choose(within(b, from, to - 1), c->share[b] * rate, (vec){0} + 1.0f);
+}
+
+/* how many vectors hold what step t may see */
+INLINE int64_t blocks_at(const window *w, int64_t t) { return (w->M + t) / LANES - t / LANES + 1; }
+
+/* Bring back the shares after step t. */
+INLINE void restore_shares(columns *c, const window *w, int64_t t) {
+    memcpy(c->share + t / LANES, c->past + t * c->deep, blocks_at(w, t) * sizeof(vec));
+}
+
 /* Turn what `across` found into weights before shares, in place; 0 beyond from..to. Return the largest score. */
 INLINE float attend(
     const window *w, const columns *c, vec *x, const float *bias, int64_t from, int64_t to, const float *known
@@ -372,8 +393,7 @@ void attention_forward(
             const float rate = *of(decay, t, p);
             put(c.K, &c, to, row_of(w, p, to, keys, k, s->K), s->K);
             put(c.V, &c, to, row_of(w, p, to, values, v, s->V), s->V);
-            ACROSS(b) c.share[b] *= rate;
-            *number(c.share, to) = 1.0f;
+            decay_shares(&c, from, to, rate);
             across(x, of(q, t, p), c.K, s->K, &c, first, last, scale);
             const float m = attend(
                 w, &c, x, bias.at ? of(bias, t, p) : NULL, from, to, NULL
@@ -404,23 +424,21 @@ void attention_backward(
         vec *x = c.rows + SCORES * c.wide, *weights = c.rows + WEIGHTS * c.wide, *change = c.rows + CHANGES * c.wide;
         begin(&c, w, p, keys, values, live);
         const int64_t before = c.start;
-        hide_all(&c, s);
         for (int64_t t = 0; t < s->T; t++) { /* shares as they were */
-            const float rate = *of(decay, t, p);
-            const int64_t first = t / LANES, last = (w->M + t) / LANES;
-            ACROSS(b) c.share[b] *= rate;
-            *number(c.share, w->M + t) = 1.0f;
-            memcpy(c.past + t * c.deep, c.share + first, (last - first + 1) * sizeof(vec));
+            decay_shares(&c, advance(&c, w, p, t), w->M + t, *of(decay, t, p));
+            memcpy(c.past + t * c.deep, c.share + t / LANES, blocks_at(w, t) * sizeof(vec));
         }
+        hide_all(&c, s);
         c.start = start_of(w, p, s->T - 1, before);
-        show(&c, w, p, most(s->T - 1, c.start), w->M + s->T - 1, keys, k, values, v);
+        show(&c, w, p, most(s->T - 1, c.start), w->M + s->T - 1, keys, k, values, v, live);
+        restore_shares(&c, w, s->T - 1);
         begin_back(&c, w, p, dkeys_last, dvalues_last, dlive_last);
         for (int64_t t = s->T - 1; t >= 0; t--) {
             const int64_t from = most(t, c.start), to = w->M + t, first = from / LANES, last = to / LANES;
             const int64_t at = (t * s->B + p.b) * s->H + p.h;
             const float *dy_row = dy ? dy + at * s->V : c.kept + (vectors(most(s->K, s->V)) * LANES);
             const float *q_row = of(q, t, p);
-            memcpy(c.share + t / LANES, c.past + t * c.deep, (last - t / LANES + 1) * sizeof(vec));
+            restore_shares(&c, w, t);
             across(x, q_row, c.K, s->K, &c, first, last, scale);
             attend(
                 w, &c, x, bias.at ? of(bias, t, p) : NULL, from, to,
@@ -459,9 +477,9 @@ void attention_backward(
             if (!t) break;
             if (s->reset[t * s->B + p.b]) {
                 c.start = start_of(w, p, t - 1, before);
-                show(&c, w, p, most(t - 1, c.start), to - 1, keys, k, values, v);
+                show(&c, w, p, most(t - 1, c.start), to - 1, keys, k, values, v, live);
             } else if (t - 1 >= c.start) {
-                show(&c, w, p, t - 1, t - 1, keys, k, values, v);
+                show(&c, w, p, t - 1, t - 1, keys, k, values, v, live);
             }
         }
         end_back(&c, w, p, dkeys, dvalues, dlive);
@@ -593,7 +611,7 @@ void deltaformer_backward(
         hide_all(&c, s);
         const int64_t before = c.start;
         c.start = start_of(w, p, s->T - 1, before);
-        show(&c, w, p, most(s->T - 1, c.start), w->M + s->T - 1, keys, k, values, own);
+        show(&c, w, p, most(s->T - 1, c.start), w->M + s->T - 1, keys, k, values, own, live);
         begin_back(&c, w, p, dkeys_last, dvalues_last, dlive_last);
         memset(dmixes, 0, w->G * sizeof(float));
         for (int64_t t = s->T - 1; t >= 0; t--) {
@@ -651,9 +669,9 @@ void deltaformer_backward(
             if (!t) break;
             if (s->reset[t * s->B + p.b]) {
                 c.start = start_of(w, p, t - 1, before);
-                show(&c, w, p, most(t - 1, c.start), to - 1, keys, k, values, own);
+                show(&c, w, p, most(t - 1, c.start), to - 1, keys, k, values, own, live);
             } else if (t - 1 >= c.start) {
-                show(&c, w, p, t - 1, t - 1, keys, k, values, own);
+                show(&c, w, p, t - 1, t - 1, keys, k, values, own, live);
             }
         }
         end_back(&c, w, p, dkeys, dvalues, dlive);
