@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -149,6 +150,13 @@ def orthogonal_normal(rows: int, columns: int) -> Tensor:
 
 
 TEMPERATURE = 16.0
+
+
+def check_temperature(temperature: float) -> float:
+    """Raise ValueError for a temperature of `slow_decay` that makes no rate between 0 and 1."""
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"decay_temperature is {temperature}; it must be positive")
+    return temperature
 
 
 def slow_decay(x: Tensor, temperature: float = TEMPERATURE) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from ..kernels.native.shell import StepRule
 from .base import State
 from .delta_net import DeltaMemory
 from .fast_weights import MemoryTrace, StatePart
-from .features import TEMPERATURE, Map, Normalisation, slow_decay
+from .features import TEMPERATURE, Map, check_temperature, slow_decay
 from .registry import register
 from .shell import FastWeightCore
 
@@ -23,8 +23,8 @@ class GatedDeltaMemory(DeltaMemory):
     Args:
         hidden_size: d, the width of the layer's input and output.
         num_heads: H; each head's values are h = d/H wide.
-        feature_map: as `LinearMemory` takes it.
-        normalise: as `LinearMemory` takes it.
+        feature_map: what keys and queries pass, as in `delta_net`: unit divides them by their length.
+        normalise: sum divides keys and queries by their sum; or none.
         decay_temperature: τ of the decay `sigmoid(x) ** (1 / τ)`; with 1 half is forgotten at every step, to
             begin with.
         delta_options: as `DeltaMemory` takes them.
@@ -39,14 +39,14 @@ class GatedDeltaMemory(DeltaMemory):
         num_heads: int,
         *,
         feature_map: Map = "unit",
-        normalise: Normalisation = "none",
+        normalise: Literal["sum", "none"] = "none",
         decay_temperature: float = TEMPERATURE,
         **delta_options: Any,
     ) -> None:
         super().__init__(
             hidden_size, num_heads, feature_map=feature_map, normalise=normalise, **delta_options
         )
-        self.decay_temperature = decay_temperature
+        self.decay_temperature = check_temperature(decay_temperature)
 
     def learn(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor

@@ -10,7 +10,7 @@ from ..kernels import gated_sum
 from ..kernels.native.shell import StepRule
 from .base import State
 from .fast_weights import MemoryTrace
-from .features import TEMPERATURE, slow_decay
+from .features import TEMPERATURE, check_temperature, slow_decay
 from .linear import LinearMemory
 from .registry import register
 from .shell import FastWeightCore
@@ -41,7 +41,7 @@ class GatedSumMemory(LinearMemory):
     ) -> None:
         size = 1 if gate == "head" else hidden_size // num_heads
         super().__init__(hidden_size, num_heads, _gates=(size,), **linear_options)
-        self.decay_temperature = decay_temperature
+        self.decay_temperature = check_temperature(decay_temperature)
 
     def learn(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from .attention import WINDOW, SoftmaxMemory
-from .layer import GatedLayer
 from .registry import register
 from .shell import FastWeightCore
 
@@ -54,10 +55,32 @@ class GTrXL(FastWeightCore):
     Keys and values are held as they were when written; the paper holds the layer's input and makes them anew.
 
     State: (keys `[B, L, H, N, h]`, values `[B, L, H, N, h]`, weights left `[B, L, H, N]`).
+
+    Args:
+        input_size: width of the input vectors.
+        hidden_size: d, the width of the residual stream and of the output.
+        num_layers: number of layers.
+        num_heads: H; each head is d/H wide.
+        ff_size: hidden width of the feedforward sub-layers.
+        clock: as in `delta_net`.
+        memory_options: as `RelativeMemory` takes them.
     """
 
     equation = "attention by content and age, gates for sums"
     source = "Parisotto et al. 2019"
 
     memory = RelativeMemory
-    layer = GatedLayer
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 128,
+        num_layers: int = 2,
+        num_heads: int = 4,
+        ff_size: int = 512,
+        clock: int = 0,
+        **memory_options: Any,
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, num_heads, ff_size, "gate", clock, **memory_options
+        )

@@ -8,7 +8,6 @@ from typing import Any
 from ..kernels.native import shell as native
 from .base import State
 from .fast_weights import FastWeights
-from .layer import Layer
 from .registry import core_name, core_names, find_core, register
 from .shell import FastWeightCore
 
@@ -75,8 +74,8 @@ def in_shell() -> dict[str, type[FastWeights]]:
     found = {}
     for name in core_names():
         core = find_core(name)
-        if isinstance(core, type) and issubclass(core, FastWeightCore) and core.layer is Layer:
+        if isinstance(core, type) and issubclass(core, FastWeightCore):
             memory = getattr(core, "memory", None)
-            if memory is not None and name != "rdn_large":
+            if memory is not None and name not in ("rdn_large", "gtrxl"):
                 found[name] = memory
     return found

@@ -42,7 +42,8 @@ class Layer(nn.Module):
         modules: Any = self._modules.values()
         norm, memory, _, ff_norm, _ = modules
         weights = self.weights()
-        hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (self, memory))
+        inside = (self, memory, *memory._modules.values())
+        hooked = any(m._forward_hooks or m._forward_pre_hooks for m in inside)
         rule = memory.step_rule() if same_in_c(memory.__class__) else None
         if not weights or rule is None or hooked:
             return None, []
@@ -71,6 +72,8 @@ class Layer(nn.Module):
         """List the parameters but for the memory's own; none at all if a module is not as made."""
         modules: Any = self._modules.values()
         norm, memory, out, ff_norm, ff = modules
+        if ff._forward_hooks or ff._forward_pre_hooks:
+            return []
         return weights_of(
             norm, memory._modules["slow_net"], out, ff_norm, *ff._modules.values(), kinds=_LAYER
         )

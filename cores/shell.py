@@ -3,7 +3,8 @@
     x = InputProj(input)
     a layer:  x = x + Out(FastWeights(LN x));  x = x + FF(LN x)
 
-There is no dropout, final LayerNorm or positional encoding. A layer runs over the whole `[T, B, d]`
+Options put gates in place of the sums, and waves of time beside the input. There is no dropout, final
+LayerNorm or positional encoding. A layer runs over the whole `[T, B, d]`
 sequence before the next one begins, so that only the fast weights themselves ever loop over time.
 A core adds one `FastWeights` subclass: how the slow net's output becomes writes and reads.
 """
@@ -20,12 +21,14 @@ from torch import Tensor, nn
 from ..kernels.native import dense, known
 from ..kernels.native import shell as native
 from ..kernels.native.known import Kept
-from .base import Core, State, Stats
+from .base import Core, State, Stats, check_not_empty
 from .fast_weights import FastWeights, MemoryTrace, measure
 from .features import EPSILON
 from .layer import GatedLayer, Layer, weights_of
 
 Residual = Literal["sum", "gate"]
+MAX_CLOCK = 22
+"""waves whose time float32 still counts"""
 
 
 class FastWeightCore(Core):
@@ -42,16 +45,15 @@ class FastWeightCore(Core):
         ff_size: hidden width of the feedforward sub-layers.
         residual: sum, or gate: a GRU's gates in place of each sum (Parisotto et al. 2019).
         clock: of how many waves of time each step reads sine and cosine, beside its input: their periods are
-            2, 4, 8, ... steps, and time begins with an episode.
+            4, 8, 16, ... steps, and time begins with an episode.
         memory_options: keyword arguments of `memory`, whose docstring says what they do.
 
     Raises:
-        ValueError: for a size below 1, or a hidden_size that the heads do not divide.
+        ValueError: for a size below 1, a hidden_size that the heads do not divide, or a clock out of range.
     """
 
     has_fast_weights: ClassVar[bool] = True
     memory: type[FastWeights]
-    layer: ClassVar[type[Layer]] = Layer
 
     def __init__(
         self,
@@ -65,8 +67,8 @@ class FastWeightCore(Core):
         **memory_options: Any,
     ) -> None:
         super().__init__(input_size, hidden_size)
-        if clock < 0:
-            raise ValueError(f"clock is {clock}; give a number of waves, or 0 for none")
+        if not 0 <= clock <= MAX_CLOCK:
+            raise ValueError(f"clock is {clock}; give 1 to {MAX_CLOCK} waves, or 0 for none")
         sizes = {
             "num_layers": num_layers,
             "num_heads": num_heads,
@@ -83,7 +85,7 @@ class FastWeightCore(Core):
             )
         self.clock = clock
         self.input_proj = nn.Linear(input_size + 2 * clock, hidden_size)
-        layer = GatedLayer if residual == "gate" else self.layer
+        layer = GatedLayer if residual == "gate" else Layer
         self.layers = nn.ModuleList(
             layer(self.make_memory(i, hidden_size, num_heads, memory_options), hidden_size, ff_size)
             for i in range(num_layers)
@@ -178,6 +180,9 @@ class FastWeightCore(Core):
     def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, list[MemoryTrace]]:
         if not self.clock:
             return self._run_layers(x, state, reset)
+        check_not_empty(x)
+        if reset.dtype is not torch.bool:
+            raise ValueError(f"reset is {reset.dtype}; it must be bool")
         *state_of_layers, time = state
         times, time = _tell_time(time, reset)
         x = torch.cat((x, _waves(times, self.clock).to(x.dtype)), -1)
@@ -213,7 +218,7 @@ def _tell_time(time: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _waves(times: Tensor, count: int) -> Tensor:
-    """Return cosines and sines of times, with periods of 2, 4, ... steps: `[T, B]` -> `[T, B, 2 count]`."""
-    periods = 2.0 ** torch.arange(1, count + 1, device=times.device)
+    """Return cosines and sines of times, with periods of 4, 8, ... steps: `[T, B]` -> `[T, B, 2 count]`."""
+    periods = 2.0 ** torch.arange(2, count + 2, device=times.device)
     phases = 2 * math.pi * (times.unsqueeze(-1) % periods) / periods
     return torch.cat((phases.cos(), phases.sin()), -1)

@@ -241,7 +241,7 @@ def condense(box: str, arguments: Sequence[str]) -> str:
     wrong = body[0].rstrip(".:") if body else title
     options = [line for line in body if re.match(r"-{1,2}\w", line)]
     if title == "unrecognized options":
-        return _unrecognized(wrong, options, command, help_of)
+        return _unrecognized(body, command, help_of)
     if title == "missing subcommand" and command == "bench":
         return "nothing to measure given; say deltabeast bench kernels, bench env or bench throughput"
     if title == "missing subcommand":
@@ -264,21 +264,46 @@ def condense(box: str, arguments: Sequence[str]) -> str:
     return f"{wrong[:1].lower()}{wrong[1:]}; see {help_of}"
 
 
-def _unrecognized(wrong: str, options: list[str], command: str | None, help_of: str) -> str:
+def _unrecognized(body: Sequence[str], command: str | None, help_of: str) -> str:
     import difflib
 
-    given = wrong.removeprefix("Unrecognized options:").strip().split(", ")
+    misplaced = [line.partition(" (applied to")[0] for line in body if " (applied to" in line]
+    given = misplaced or body[0].removeprefix("Unrecognized options:").strip().split(", ")
     flag = next((word for word in given if word.startswith("-")), None)
     if flag is not None:
-        names = [name.split()[0].rstrip(",") for name in options]
-        near = difflib.get_close_matches(flag, dict.fromkeys(names), n=3, cutoff=0.5) or names[:3]
+        names = _suggested(body, command)
+        near = difflib.get_close_matches(flag, names, n=3, cutoff=0.5) or names[:3]
         hint = f"did you mean {' or '.join(near)}?" if near else f"{help_of} lists the options"
+        option = flag.lstrip("-").replace("-", "_")
+        if command in ("train", "probe") and option in _options_of_cores():
+            hint = f"cores have it: --core-options {option} ..."
         return f"unknown option {flag}; {hint}"
     if command is None:
         names = difflib.get_close_matches(given[0], COMMANDS, n=2, cutoff=0.5)
         hint = f"did you mean {' or '.join(names)}?" if names else f"say one of {', '.join(COMMANDS)}"
         return f"unknown command {given[0]}; {hint}"
     return f"unexpected {' '.join(given)}; {help_of} shows what to give"
+
+
+def _suggested(body: Sequence[str], command: str | None) -> list[str]:
+    """Return the options that tyro suggests and this command has."""
+    names: list[str] = []
+    waiting: list[str] = []
+    for line in body:
+        if re.match(r"-{1,2}\w", line):
+            waiting.append(line.split()[0].rstrip(","))
+        elif match := re.match(r"in deltabeast (\w[\w-]*)", line):
+            names += waiting if match[1] == command else []
+            waiting = []
+    return list(dict.fromkeys([*names, *waiting]))
+
+
+def _options_of_cores() -> set[str]:
+    from ..cores import core_names
+    from ..cores.options import options_of
+    from ..cores.registry import find_core
+
+    return {option for name in core_names() for option in options_of(find_core(name))}
 
 
 def _takes(option: str) -> str:

@@ -64,7 +64,8 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
         if old != new:
             if name == "core_options":
                 old, new = (
-                    " ".join(f"{key} {value}" for key, value in given.items()) for given in (old, new)
+                    " ".join(f"{key} {value}" for key, value in given.items()) or "of the default"
+                    for given in (old, new)
                 )
             raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
 

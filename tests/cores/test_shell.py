@@ -36,7 +36,7 @@ def test_a_clock_counts_from_the_beginning_of_an_episode(steps: int, seed: int) 
         for t in range(steps):
             for b in range(4):
                 time[b] = 0 if reset[t, b] else time[b]
-                phases = [2 * math.pi * time[b] / 2**j for j in range(1, waves + 1)]
+                phases = [2 * math.pi * time[b] / 2**j for j in range(2, waves + 2)]
                 want = [*map(math.cos, phases), *map(math.sin, phases)]
                 torch.testing.assert_close(read[t, b, 7:], torch.tensor(want), rtol=0, atol=1e-6)
                 time[b] += 1
@@ -78,3 +78,26 @@ def test_gates_replace_sums(seed: int) -> None:
                 module.bias += 20
         y, _ = gates.unroll(x, gates.initial_state(2), never)
         torch.testing.assert_close(y, gates.input_proj(x), rtol=1e-5, atol=1e-5)  # type: ignore[operator]
+
+
+def test_a_clock_refuses_what_every_core_refuses(seed: int) -> None:
+    core = make_core("delta_net", 7, **SMALL, clock=2)
+    state, never = core.initial_state(2), torch.zeros(3, 2, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"give at least one step and one row"):
+        core.unroll(torch.randn(0, 2, 7), state, never[:0])
+    with pytest.raises(ValueError, match=r"^reset is torch.int64; it must be bool$"):
+        core.unroll(torch.randn(3, 2, 7), state, never.long())
+
+
+@pytest.mark.parametrize("name", ["layers.0.ff", "layers.1.memory.features", "layers.0.norm", "layers.1"])
+def test_what_is_hooked_is_called(name: str, seed: int) -> None:
+    """By steps and by unrolls, with gradients and without: C computes what nobody watches."""
+    core, called = make_core("delta_net", 7, **SMALL), []
+    core.get_submodule(name).register_forward_hook(lambda *_: called.append(name))
+    x, state, never = torch.randn(3, 2, 7), core.initial_state(2), torch.zeros(3, 2, dtype=torch.bool)
+    core.unroll(x, state, never)
+    with torch.no_grad():
+        core.unroll(x, state, never)
+        before = len(called)
+        core.step(x[0], state, never[0])
+    assert before >= 2 and len(called) > before

@@ -116,6 +116,23 @@ def test_messages_lose_their_frame_whatever_it_is_drawn_with(frame: str) -> None
     assert message == "unknown option --gmae; did you mean --game?"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("train --num-heads 3", "unknown option --num-heads; cores have it: --core-options num_heads ..."),
+        (
+            "probe --task dag --hidden-size 3",
+            "unknown option --hidden-size; cores have it: --core-options hidden_size ...",
+        ),
+        ("eval run --num-seeds 1", "unknown option --num-seeds; `deltabeast eval --help` lists the options"),
+    ],
+)
+def test_options_of_cores_and_of_other_commands(
+    arguments: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, *arguments.split())[2] == f"deltabeast: error: {says}\n"
+
+
 def test_a_long_value_is_not_broken_in_the_message(capsys: pytest.CaptureFixture[str]) -> None:
     value = "/very" * 60 + "/long"
     _, _, error = run(capsys, "train", "--stem", value)
