@@ -174,6 +174,9 @@ class ProbeConfig:
     """Whether the core stands in its shell. auto: as published, where retrieval and swap try rules alone."""
     evaluate_every: int | None = None
     """Updates between evaluations; default: as published."""
+    patience: int | None = None
+    """Evaluations without a better one after which training ends; default: as published. Of sequences that
+    grow, only those at their full length."""
     device: str = "auto"
     """auto, cpu or cuda."""
     run_dir: Path | None = None

@@ -79,7 +79,7 @@ def make_recipe(config: ProbeConfig) -> Recipe:
         recipe = _RECIPES[config.task](config)
         changed = {
             name: value
-            for name in ("updates", "batch_size", "learning_rate", "evaluate_every")
+            for name in ("updates", "batch_size", "learning_rate", "evaluate_every", "patience")
             if (value := getattr(config, name)) is not None
         }
         if config.dropout is not None:
@@ -93,7 +93,7 @@ def make_recipe(config: ProbeConfig) -> Recipe:
 
 def _check(config: ProbeConfig) -> None:
     """Raise ValueError for numbers out of range."""
-    for name in ("updates", "batch_size", "evaluate_every"):
+    for name in ("updates", "batch_size", "evaluate_every", "patience"):
         if (value := getattr(config, name)) is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} {value}; it must be at least 1")
     if config.learning_rate is not None and not 0 < config.learning_rate < math.inf:

@@ -217,7 +217,7 @@ class ProbeRun:
             self.best = scores[self.recipe.metric]
             if not isinstance(self.data, Fresh):  # before what says that they are there
                 save_checkpoint(self.run_dir / "best", self.update, self._model, {})
-        self.strikes = 0 if better else self.strikes + 1
+        self.strikes = 0 if better or not self._counts else self.strikes + 1
         row: dict[str, float] = {
             **scores,
             "train_loss": sum(self._losses) / len(self._losses),
