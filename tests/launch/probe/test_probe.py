@@ -228,15 +228,15 @@ def test_growth(tmp_path: Path) -> None:
 
 def test_patience_begins_at_the_full_length(tmp_path: Path) -> None:
     """Evaluations of shorter sequences neither end a run nor count against it."""
-    given = ("--task", "swap", "--core", "gru", "--device", "cpu", "--evaluate-every", "1", "--batch-size", "2",
-             "--learning-rate", "1e-9", "--patience", "2", "--updates", "60")  # fmt: skip
-    probe(tmp_path / "short", *given, "--task-options", "length", "2", "longest", "256")
-    assert int(rows(tmp_path / "short")[-1]["step"]) == 60  # never grew
+    given = ("--task", "swap", "--core", "gru", "--device", "cpu", "--evaluate-every", "1", "--batch-size",
+             "32", "--learning-rate", "1e-9", "--patience", "2", "--updates", "40")  # fmt: skip
+    probe(tmp_path / "short", *given, "--task-options", "length", "2", "longest", "4")
+    assert int(rows(tmp_path / "short")[-1]["step"]) == 40  # never grew
     probe(tmp_path / "full", *given, "--task-options", "length", "2", "longest", "2")
     steps = [int(row["step"]) for row in rows(tmp_path / "full")]
     scores = [float(row["final_accuracy"]) for row in rows(tmp_path / "full")]
     best = scores.index(max(scores))
-    assert steps[-1] < 60 and len(scores) == best + 1 + 3  # more than two without a better one
+    assert steps[-1] < 40 and len(scores) == best + 1 + 3  # more than two without a better one
 
 
 def test_a_kill_between_the_two_writes_of_an_evaluation(
