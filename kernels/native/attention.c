@@ -37,7 +37,7 @@ typedef struct {
     vec *dlive;
     vec *share;     /* what is left since then */
     vec *dshare;
-    vec *rows;      /* for passing use, SPARE of them */
+    vec *rows;      /* for passing use, SPARE of them and one for each query that shares keys */
     vec *past;      /* shares after each step, `deep` vectors a step, from the first that may see something */
     int64_t deep, start;
     float *kept;    /* 2 rows of numbers, zero at first */
@@ -57,7 +57,7 @@ INLINE int64_t depth(const window *w) { return w->M / LANES + 2; }
 int64_t attention_room(const window *w) {
     const span *s = &w->s;
     const int64_t size = vectors(most(s->K, s->V)) * LANES;
-    return LANES * (width(w) * (2 * s->K + 2 * s->V + 4 + SPARE) + depth(w) * s->T) + 2 * size;
+    return LANES * (width(w) * (2 * s->K + 2 * s->V + 4 + SPARE + w->G) + depth(w) * s->T) + 2 * size;
 }
 
 INLINE columns take(const window *w, float *scratch) {
@@ -69,7 +69,7 @@ INLINE columns take(const window *w, float *scratch) {
     c.V = at, at += s->V * wide;
     c.live = at, at += wide;
     c.share = at, at += wide;
-    c.rows = at, at += SPARE * wide;
+    c.rows = at, at += (SPARE + w->G) * wide;
     c.dK = at, at += s->K * wide;
     c.dV = at, at += s->V * wide;
     c.dlive = at, at += wide;
@@ -157,14 +157,19 @@ INLINE void across(
 INLINE void along(
     float *y, const vec *w, const vec *M, int64_t size, const columns *c, int64_t first, int64_t last, float scale
 ) {
-    for (int64_t d = 0; d < size; d += LANES) {
+    int64_t d = 0;
+    for (; d + LANES <= size; d += LANES) {
         vec parts[LANES];
         for (int i = 0; i < LANES; i++) {
             parts[i] = (vec){0};
-            if (d + i < size) ACROSS(b) parts[i] += w[b] * M[(d + i) * c->wide + b];
+            ACROSS(b) parts[i] += w[b] * M[(d + i) * c->wide + b];
         }
-        vec total = scale * sums(parts);
-        memcpy(y + d, &total, (d + LANES <= size ? LANES : size - d) * sizeof(float));
+        *(loose *)(y + d) = scale * sums(parts);
+    }
+    for (; d < size; d++) {
+        vec part = {0};
+        ACROSS(b) part += w[b] * M[d * c->wide + b];
+        y[d] = scale * sum_lanes(part);
     }
 }
 
@@ -193,16 +198,12 @@ INLINE float sum(const vec *x, int64_t first, int64_t last) {
     return sum_lanes(total);
 }
 
-/* exp(x) for any x; as `exponential` below 0 */
+/* exp(x) for any x, as the square of exp(x / 2), which reaches all that a float holds; 0 below -87 */
 INLINE vec exponential_of_any(vec x) {
-    vec rest, power, down = negative(x);
-    split_exponential(down, &rest, &power);
-    vec small = choose(down < -87.0f, (vec){0}, (rest + 1.0f) * power);
-    /* Above 0 half of x twice, which reaches all that float holds. */
-    vec root = 0.5f * choose(x > 89.0f, (vec){0} + 89.0f, x);
-    split_exponential(-root, &rest, &power);
-    vec large = 1.0f / ((rest + 1.0f) * power);
-    return choose(x > 0.0f, large * large, small);
+    vec rest, power;
+    split_exponential(0.5f * choose(x > 89.0f, (vec){0} + 89.0f, x), &rest, &power);
+    const vec root = (rest + 1.0f) * power;
+    return choose(x < -87.0f, (vec){0}, root * root);
 }
 
 /* ---- what rules have in common ---- */
@@ -536,14 +537,16 @@ INLINE void weigh_back(int64_t kind, vec *d, const vec *f, columns *c, int64_t f
     }
 }
 
-/* What the write of step t finds under w, by column: the mean of what its G queries do; found is 0 beyond from..to. */
+/* What the write of step t finds under w, by column, as the mean of what its G queries do, whose weights for a live of
+ * one go into `groups`, a row each; 0 beyond from..to. */
 INLINE void find(
-    const window *w, columns *c, vec *found, const float *w_row, const float *mix, int64_t from, int64_t to, float scale
+    const window *w, columns *c, vec *found, vec *groups, const float *w_row, const float *mix, int64_t from, int64_t to,
+    float scale
 ) {
     const int64_t first = from / LANES, last = to / LANES;
-    vec *x = c->rows + SCORES * c->wide;
     ACROSS(b) found[b] = (vec){0};
     for (int64_t g = 0; g < w->G; g++) {
+        vec *x = groups + g * c->wide;
         across(x, w_row + g * w->s.K, c->K, w->s.K, c, first, last, scale);
         weigh(w->first, x, c, from, to);
         ACROSS(b) found[b] += mix[g] / w->G * x[b] * c->live[b];
@@ -563,7 +566,7 @@ void deltaformer_forward(
     for (int64_t head = 0; head < s->B * s->H; head++) {
         const place p = head_of(s, head);
         columns c = take(w, scratch);
-        vec *x = c.rows + SCORES * c.wide, *found = c.rows + FOUND * c.wide;
+        vec *x = c.rows + SCORES * c.wide, *found = c.rows + FOUND * c.wide, *groups = c.rows + SPARE * c.wide;
         begin(&c, w, p, keys, values, live);
         for (int64_t t = 0; t < s->T; t++) {
             const int64_t from = advance(&c, w, p, t), to = w->M + t, first = from / LANES, last = to / LANES;
@@ -572,7 +575,7 @@ void deltaformer_forward(
             const float *v_row = of(v, t, p);
             memset(u_row, 0, s->V * sizeof(float));
             if (from < to) {
-                find(w, &c, found, of(reads, t, p), mix + p.h * w->G, from, to - 1, scale);
+                find(w, &c, found, groups, of(reads, t, p), mix + p.h * w->G, from, to - 1, scale);
                 along(u_row, found, c.V, s->V, &c, first, (to - 1) / LANES, *of(beta, t, p));
             }
             for (int64_t d = 0; d < s->V; d++) u_row[d] = *of(alpha, t, p) * v_row[d] - u_row[d];
@@ -604,7 +607,7 @@ void deltaformer_backward(
         const place p = head_of(s, head);
         columns c = take(w, scratch);
         vec *x = c.rows + SCORES * c.wide, *weights = c.rows + WEIGHTS * c.wide, *change = c.rows + CHANGES * c.wide;
-        vec *found = c.rows + FOUND * c.wide, *match = c.rows + MATCHES * c.wide;
+        vec *found = c.rows + FOUND * c.wide, *match = c.rows + MATCHES * c.wide, *groups = c.rows + SPARE * c.wide;
         const float *mixes = mix + p.h * w->G;
         float *du = c.kept, *dmixes = dmix + p.row * w->G;
         begin(&c, w, p, keys, values, live);
@@ -642,18 +645,17 @@ void deltaformer_backward(
             if (from < to) {
                 const float *w_row = of(reads, t, p), strength = *of(beta, t, p);
                 across(match, du, c.V, s->V, &c, first, last, 1.0f);
-                find(w, &c, found, w_row, mixes, from, to - 1, scale);
+                find(w, &c, found, groups, w_row, mixes, from, to - 1, scale);
                 for (int64_t g = 0; g < w->G; g++) {
-                    across(x, w_row + g * s->K, c.K, s->K, &c, first, last, scale);
-                    weigh(w->first, x, &c, from, to - 1);
+                    const vec *weight = groups + g * c.wide;
                     vec gained = {0};
                     ACROSS(b) {
                         const vec given = -strength / w->G * match[b];
-                        gained += choose(within(b, from, to - 1), given * x[b] * c.live[b], (vec){0});
+                        gained += choose(within(b, from, to - 1), given * weight[b] * c.live[b], (vec){0});
                         change[b] = mixes[g] * given;
                     }
                     dmixes[g] += sum_lanes(gained);
-                    weigh_back(w->first, change, x, &c, from, to - 1);
+                    weigh_back(w->first, change, weight, &c, from, to - 1);
                     ACROSS(b) change[b] *= scale;
                     add_outer(c.dK, w_row + g * s->K, change, s->K, &c, first, last);
                     along(dreads + (at * w->G + g) * s->K, change, c.K, s->K, &c, first, last, 1.0f);
