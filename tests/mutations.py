@@ -540,16 +540,6 @@ MUTANTS = [
     ),
     ("kernels/native/attention.c", "                c.dshare[b] *= rate;\n", ""),
     ("kernels/native/attention.c", "if (t) earlier = c.past", "if (0) earlier = c.past"),
-    (
-        "kernels/native/attention.c",
-        "down < -87.0f, (vec){0}, (rest + 1.0f) * power);\n    /* Above",
-        "down < -1.0f, (vec){0}, (rest + 1.0f) * power);\n    /* Above",
-    ),
-    (
-        "kernels/native/attention.c",
-        "return choose(x > 0.0f, large * large, small);",
-        "return choose(x > 0.0f, large, small);",
-    ),
     ("kernels/native/attention.c", "if (m == -INFINITY) m = 0.0f;", ""),
     ("kernels/native/attention.c", "x[b] /= total == 0.0f ? 1.0f : total;", "x[b] /= total;"),
     (
@@ -600,6 +590,17 @@ MUTANTS = [
         "kernels/native/attention.c",
         "*number(c->live, j) = j < w->M ? live[p.row * w->M + j] : 1.0f;",
         "*number(c->live, j) = 1.0f;",
+    ),
+    (
+        "kernels/native/attention.c",
+        "choose(x < -87.0f, (vec){0}, root * root)",
+        "choose(x < -1.0f, (vec){0}, root * root)",
+    ),
+    ("kernels/native/attention.c", "(vec){0}, root * root)", "(vec){0}, root)"),
+    (
+        "kernels/native/attention.c",
+        "weigh_back(w->first, change, weight, &c",
+        "weigh_back(w->first, change, x, &c",
     ),
     ("kernels/pytorch/attention.py", "place >= t.unsqueeze(-1), whole", "place >= 0, whole"),
     ("kernels/pytorch/attention.py", "kept * live[", "live["),
