@@ -35,9 +35,12 @@ def pairs(*backends: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("rule", "backend"), cases)
 
 
+def marks_of(rule: Rule) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.long] if rule.name in VARIANTS else []
+
+
 def _case(rule: Rule, *backend: str) -> ParameterSet:
-    marks = [pytest.mark.long] if rule.name in VARIANTS else []
-    return pytest.param(rule, *backend, marks=marks, id="-".join((rule.name, *backend)))
+    return pytest.param(rule, *backend, marks=marks_of(rule), id="-".join((rule.name, *backend)))
 
 
 def make_inputs(

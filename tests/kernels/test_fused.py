@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fastweight_helpers import assert_near, make_reset
-from fastweight_rules import RULES, Inputs, assert_as_good_as_reference, make_inputs, run
+from fastweight_rules import RULES, Inputs, assert_as_good_as_reference, make_inputs, marks_of, run
 from torch import Tensor
 
 from deltabeast.kernels import Rule, rules
@@ -31,9 +31,11 @@ TOLERANCE = 1e-5  # ten times that for one row
 
 
 def cases(some: Iterable[tuple[str, Rule]]) -> pytest.MarkDecorator:
-    some = list(some)
-    ids = [f"{backend}-{rule.name}" for backend, rule in some]
-    return pytest.mark.parametrize(("backend", "rule"), some, ids=ids)
+    made = [
+        pytest.param(backend, rule, marks=marks_of(rule), id=f"{backend}-{rule.name}")
+        for backend, rule in some
+    ]
+    return pytest.mark.parametrize(("backend", "rule"), made)
 
 
 def on_device(backend: str, inputs: Inputs) -> list[Tensor]:
