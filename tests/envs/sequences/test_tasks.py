@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -227,12 +228,16 @@ def test_trees_are_shuffled_and_grow_at_any_node(seed: int) -> None:
 
 def test_the_fault_of_the_published_code(seed: int) -> None:
     """An assignment under a condition that holds: the published targets ignore it, the text's do not."""
-    programs = [Code(3, 40, variant).sample(np.random.default_rng(seed), 200) for variant in ("code", "text")]
-    as_code, as_text = (
-        np.mean([executed(Code(3, 40, variant))(tokens) == target for tokens, target in columns(programs[0])])
-        for variant in ("code", "text")
-    )
-    assert as_code == 1.0 and as_text < 0.9
+    programs = columns(Code(3, 40, "code").sample(np.random.default_rng(seed), 200))
+
+    def agree(variant: Literal["code", "text"], tokens: list[int], target: list[int]) -> bool:
+        try:
+            return executed(Code(3, 40, variant))(tokens) == target
+        except KeyError:  # another condition held, and a variable was never assigned
+            return False
+
+    assert all(agree("code", *program) for program in programs)
+    assert np.mean([agree("text", *program) for program in programs]) < 0.9
 
 
 def test_retrieval_evaluates_every_key(seed: int) -> None:
