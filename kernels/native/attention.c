@@ -6,7 +6,6 @@
  * computes the weights again, walking back; a column's gradients are complete when it is hidden. */
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "heads.h"
 #include "vectors.h"
@@ -190,12 +189,6 @@ INLINE float largest(const vec *x, int64_t first, int64_t last) {
     float all = m[0];
     for (int i = 1; i < LANES; i++) all = m[i] > all ? m[i] : all;
     return all;
-}
-
-INLINE float sum(const vec *x, int64_t first, int64_t last) {
-    vec total = {0};
-    ACROSS(b) total += x[b];
-    return sum_lanes(total);
 }
 
 /* exp(x) for any x, as the square of exp(x / 2), which reaches all that a float holds; 0 below -87 */
@@ -396,9 +389,7 @@ void attention_forward(
             put(c.V, &c, to, row_of(w, p, to, values, v, s->V), s->V);
             decay_shares(&c, from, to, rate);
             across(x, of(q, t, p), c.K, s->K, &c, first, last, scale);
-            const float m = attend(
-                w, &c, x, bias.at ? of(bias, t, p) : NULL, from, to, NULL
-            );
+            const float m = attend(w, &c, x, bias.at ? of(bias, t, p) : NULL, from, to, NULL);
             vec sums_of = {0};
             ACROSS(b) weights[b] = x[b] * c.share[b], sums_of += weights[b] * c.live[b];
             const float divisor = w->second == SOFTMAX ? sum_lanes(sums_of) : 1.0f;
@@ -441,10 +432,7 @@ void attention_backward(
             const float *q_row = of(q, t, p);
             restore_shares(&c, w, t);
             across(x, q_row, c.K, s->K, &c, first, last, scale);
-            attend(
-                w, &c, x, bias.at ? of(bias, t, p) : NULL, from, to,
-                scores_largest + at
-            );
+            attend(w, &c, x, bias.at ? of(bias, t, p) : NULL, from, to, scores_largest + at);
             across(change, dy_row, c.V, s->V, &c, first, last, 1.0f);
             vec matches = {0};
             ACROSS(b) weights[b] = x[b] * c.share[b], matches += weights[b] * change[b];
