@@ -870,6 +870,7 @@ TESTS = {
         ("tests/kernels/test_backends.py", "tests/kernels/test_identities.py", "-k", "chunked"),
     ),
     ".c": ("tests/kernels/test_backends.py", "tests/kernels/test_fused.py", "-k", "native"),
+    "cores/": ("tests/cores",),
 }
 OTHERS = ("tests/kernels", "tests/cores", "--ignore=tests/kernels/test_triton.py")
 
