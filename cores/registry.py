@@ -71,7 +71,11 @@ def make_core(name: str, input_size: int, /, **options: object) -> Core:
         ValueError: for an unknown name, an option the core does not have, or a bad value.
     """
     factory = find_core(name)
-    return factory(input_size, **checked(name, factory, options))
+    values = checked(name, factory, options)
+    try:
+        return factory(input_size, **values)
+    except ValueError as error:
+        raise ValueError(f"core {name!r}: {error}") from error
 
 
 def read_core_options(name: str, words: Mapping[str, Any]) -> dict[str, Any]:

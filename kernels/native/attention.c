@@ -59,6 +59,12 @@ int64_t attention_room(const window *w) {
     return LANES * (width(w) * (2 * s->K + 2 * s->V + 4 + SPARE + w->G) + depth(w) * s->T) + 2 * size;
 }
 
+INLINE void hide_all(columns *c, const span *s) {
+    memset(c->K, 0, (s->K + s->V) * c->wide * sizeof(vec)); /* V follows */
+    for (int64_t b = 0; b < c->wide; b++) c->live[b] = c->share[b] = (vec){0} + 1.0f;
+}
+
+/* this thread's room, with nothing to be seen */
 INLINE columns take(const window *w, float *scratch) {
     const span *s = &w->s;
     const int64_t wide = width(w), size = vectors(most(s->K, s->V)) * LANES;
@@ -76,7 +82,7 @@ INLINE columns take(const window *w, float *scratch) {
     c.past = at, at += c.deep * s->T;
     c.kept = (float *)at;
     memset(c.kept, 0, 2 * size * sizeof(float));
-    memset(c.K, 0, (s->K + s->V) * wide * sizeof(vec)); /* V follows */
+    hide_all(&c, s);
     return c;
 }
 
@@ -116,11 +122,6 @@ INLINE void hide(columns *c, int64_t column, const span *s) {
     put(c->K, c, column, NULL, s->K);
     put(c->V, c, column, NULL, s->V);
     *number(c->live, column) = 1.0f;
-}
-
-INLINE void hide_all(columns *c, const span *s) {
-    memset(c->K, 0, (s->K + s->V) * c->wide * sizeof(vec));
-    for (int64_t b = 0; b < c->wide; b++) c->live[b] = c->share[b] = (vec){0} + 1.0f;
 }
 
 /* all ones in lanes whose columns are from..to */
@@ -210,14 +211,19 @@ INLINE place head_of(const span *s, int64_t head) {
     return p;
 }
 
+/* the first column that anything sees: what holds nothing is left out where that changes nothing */
+INLINE int64_t first_seen(const window *w, place p, const float *live) {
+    int64_t column = 0;
+    if (w->skip)
+        while (column < w->M && live[p.row * w->M + column] == 0.0f) column++;
+    return column;
+}
+
 /* Begin with what the state holds. */
 INLINE void begin(columns *c, const window *w, place p, const float *keys, const float *values, const float *live) {
     const span *s = &w->s;
-    for (int64_t b = 0; b < c->wide; b++) c->live[b] = c->share[b] = (vec){0} + 1.0f;
+    c->start = first_seen(w, p, live);
     memcpy(c->live, live + p.row * w->M, w->M * sizeof(float));
-    c->start = 0;
-    if (w->skip)
-        while (c->start < w->M && *number(c->live, c->start) == 0.0f) c->start++;
     put_rows(c->K, c, keys + p.row * w->M * s->K, c->start, w->M - 1, s->K);
     put_rows(c->V, c, values + p.row * w->M * s->V, c->start, w->M - 1, s->V);
 }
@@ -414,14 +420,12 @@ void attention_backward(
         const place p = head_of(s, head);
         columns c = take(w, scratch);
         vec *x = c.rows + SCORES * c.wide, *weights = c.rows + WEIGHTS * c.wide, *change = c.rows + CHANGES * c.wide;
-        begin(&c, w, p, keys, values, live);
-        const int64_t before = c.start;
+        const int64_t before = c.start = first_seen(w, p, live);
         for (int64_t t = 0; t < s->T; t++) { /* shares as they were */
-            decay_shares(&c, advance(&c, w, p, t), w->M + t, *of(decay, t, p));
+            if (s->reset[t * s->B + p.b]) c.start = w->M + t;
+            decay_shares(&c, most(t, c.start), w->M + t, *of(decay, t, p));
             memcpy(c.past + t * c.deep, c.share + t / LANES, blocks_at(w, t) * sizeof(vec));
         }
-        hide_all(&c, s);
-        c.start = start_of(w, p, s->T - 1, before);
         show(&c, w, p, most(s->T - 1, c.start), w->M + s->T - 1, keys, k, values, v, live);
         restore_shares(&c, w, s->T - 1);
         begin_back(&c, w, p, dkeys_last, dvalues_last, dlive_last);
@@ -598,9 +602,7 @@ void deltaformer_backward(
         vec *found = c.rows + FOUND * c.wide, *match = c.rows + MATCHES * c.wide, *groups = c.rows + SPARE * c.wide;
         const float *mixes = mix + p.h * w->G;
         float *du = c.kept, *dmixes = dmix + p.row * w->G;
-        begin(&c, w, p, keys, values, live);
-        hide_all(&c, s);
-        const int64_t before = c.start;
+        const int64_t before = first_seen(w, p, live);
         c.start = start_of(w, p, s->T - 1, before);
         show(&c, w, p, most(s->T - 1, c.start), w->M + s->T - 1, keys, k, values, own, live);
         begin_back(&c, w, p, dkeys_last, dvalues_last, dlive_last);

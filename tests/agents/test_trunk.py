@@ -99,6 +99,17 @@ def errors_of_update(core: str, bptt: str, seed: int) -> dict[str, float]:
     return relative_error(gradients(learner, unroll, bptt), expected)
 
 
+@pytest.mark.parametrize("core", KEEPERS)
+def test_the_log_is_the_same_for_every_core_kept(core: str, seed: int) -> None:
+    actor, learner = play(core=core, seed=seed)
+    actor.collect()
+    unroll = actor.collect()
+    kept = {**learner.backward(unroll).metrics}
+    expected = learner.backward(replace(unroll, trunk=(), kept=None)).metrics
+    assert kept == {name: pytest.approx(float(value), rel=1e-3, abs=1e-5) for name, value in expected.items()}
+    assert core in ("lstm", "linear_transformer") or 0 < kept["write_strength"] < 1
+
+
 @pytest.mark.parametrize("T", [1, 7])
 @pytest.mark.parametrize("stem", SHAPES)
 def test_the_update_is_the_same_for_every_stem(stem: str, T: int, seed: int) -> None:

@@ -24,6 +24,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     # rounding turns the last digit of a score into a whole number's difference now and then
     "deltaformer": {**SMALL, "first": "softmax"},
 }
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "delta_rnn A": ("delta_rnn", {**SMALL, "variant": "A"}),
+    "hybrid of equal layers": ("hybrid", {**SMALL, "layers": "delta_net,delta_net"}),
+}
+"""cores with options that take another way through the code"""
 STATELESS = ("feedforward", "gated_feedforward")
 SLOW = ("lstm", "gru")
 RECURRENT = tuple(name for name in core_names() if name not in STATELESS)
@@ -43,7 +48,8 @@ STRENGTHS: dict[str, set[str]] = {
 
 
 def small(name: str, dtype: torch.dtype = torch.float64) -> Core:
-    return make_core(name, 7, **OPTIONS.get(name, SMALL)).to(dtype)
+    name, options = FORMS.get(name, (name, OPTIONS.get(name, SMALL)))
+    return make_core(name, 7, **options).to(dtype)
 
 
 def random_state(core: Core, batch: int) -> tuple[Tensor, ...]:
@@ -73,7 +79,7 @@ def by_steps(
 
 
 @pytest.mark.parametrize("pattern", RESET_PATTERNS)
-@pytest.mark.parametrize("name", core_names())
+@pytest.mark.parametrize("name", [*core_names(), *FORMS])
 def test_unroll_equals_steps(name: str, pattern: str, seed: int) -> None:
     for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
         core, steps, batch = small(name, dtype), integer(1, 20), integer(1, 4)

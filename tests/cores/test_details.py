@@ -279,12 +279,11 @@ def test_rdn_recurrent_weights_are_normal() -> None:
 def test_registry_speaks_clearly() -> None:
     with pytest.raises(ValueError, match=r"^unknown core 'delta_ned'; did you mean delta_net"):
         make_core("delta_ned", 7)
-    with pytest.raises(
-        ValueError, match=r"^hidden_size 128 is not divisible by num_heads 3; try hidden_size 126$"
-    ):
+    indivisible = r"^core 'rdn': hidden_size 128 is not divisible by num_heads 3; try hidden_size 126$"
+    with pytest.raises(ValueError, match=indivisible):
         make_core("rdn", 7, num_heads=3)
     for name, option in (("rdn", "num_layers"), ("delta_net", "ff_size"), ("lstm", "hidden_size")):
-        with pytest.raises(ValueError, match=rf"^{option} is 0; it must be at least 1$"):
+        with pytest.raises(ValueError, match=rf"^core '{name}': {option} is 0; it must be at least 1$"):
             make_core(name, 7, **{option: 0})
     with pytest.raises(ValueError, match=r"^core 'rdn' is registered already"):
         register("rdn")(lambda input_size: make_core("lstm", input_size))
