@@ -5,17 +5,26 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help install demo test test-all gpu gpu-test gpu-kernels gpu-throughput lint clean
+.PHONY: help install constraints demo test test-all gpu gpu-test gpu-kernels gpu-throughput lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | column -t -s $$'\t'
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --editable ".[dev]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $(READY)
 
 install: $(READY) ## set up .venv with everything that development needs
+
+# Newer ones work, too (see README.md), but have no build for CPUs alone.
+TORCH := 2.13.0
+constraints: ## the newest versions that go with TORCH, for every Python and system, into constraints.txt; needs uv
+	@mkdir -p build
+	{ echo "# The versions this repository is developed with, for every extra: made by \`make constraints\`."; \
+	uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-header --no-annotate \
+		--no-emit-index-url --constraint <(echo torch==$(TORCH)) pyproject.toml; } > build/constraints.txt
+	mv build/constraints.txt constraints.txt
 
 DEMO := runs/demo
 demo: $(READY) ## train an RDN agent on a real Atari game and score it beside random play, about 5 minutes

@@ -26,8 +26,10 @@ from .config import (
     ProbeConfig,
     TrainConfig,
 )
+from .config_file import show_config, with_file
 from .errors import RunError, StoppedBySignal, UsageError
 from .runs.consent import look_here_for
+from .runs.directory import default_probe_dir, default_run_dir, versions
 from .runs.presets import preset_config
 
 DESCRIPTION = """Train, evaluate and compare Atari agents whose memory is a fast weight programmer.
@@ -38,16 +40,27 @@ To score a saved agent: deltabeast eval runs/gopher/rdn/seed-1
 
 To compare games, cores and seeds: deltabeast compare runs, and tensorboard --logdir runs
 
-Steps are agent steps: one action chosen, 4 emulator frames with the usual frame skip."""
+Steps are agent steps: one action chosen, 4 emulator frames with the usual frame skip.
+
+deltabeast --version says which version and commit this is, --print-completion bash (or zsh, fish) prints what
+completes commands and options in a shell."""
+
+SHELLS = ("bash", "zsh", "fish")
 
 
 def train(config: TrainConfig) -> None:
+    if config.show_config:
+        print(show_config("train", config, config.run_dir or default_run_dir(config)))
+        return
     from .training.command import train
 
     train(config)
 
 
 def probe(config: ProbeConfig) -> None:
+    if config.show_config:
+        print(show_config("probe", config, config.run_dir or default_probe_dir(config)))
+        return
     from .probe.command import probe
 
     probe(config)
@@ -156,8 +169,12 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with 2 after wrong input and with 1 if a run had to stop;
     one that was asked to stop ends by the signal."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if list(given) == ["--version"]:
+        print(_version())
+        return
     try:
-        config = parse(sys.argv[1:] if arguments is None else arguments)
+        config = parse(_completion(given) if "--print-completion" in given else given)
         look_here_for(_named(config))
         run = next(run for kind, run in COMMANDS.values() if type(config) is kind)
         run(config)
@@ -184,6 +201,7 @@ def _named(config: Any) -> list[str]:
 
 def parse(arguments: Sequence[str]) -> Any:
     """Return the configuration of the command that the arguments name. Raises UsageError in one line."""
+    arguments = with_file(arguments)
     try:
         config = _tyro(arguments)
         preset = config.preset if isinstance(config, TrainConfig) else None
@@ -313,6 +331,19 @@ def _takes(option: str) -> str:
     if kind.startswith("["):  # [STR INT [STR INT ...]]
         return "pairs of a name and a value"
     return names.get(kind.split("}|")[-1], kind or "no value")
+
+
+def _completion(given: Sequence[str]) -> list[str]:
+    """Return what tyro calls it. Raises UsageError unless a shell is named."""
+    if len(given) != 2 or given[0] != "--print-completion" or given[1] not in SHELLS:
+        raise UsageError("--print-completion has no shell; say bash, zsh or fish")
+    return ["--tyro-print-completion", given[1]]
+
+
+def _version() -> str:
+    of = versions()
+    commit = f" (commit {of['commit']})" if of["commit"] else ""
+    return f"deltabeast {of['deltabeast']}{commit}, torch {of['torch']}, Python {of['python']}"
 
 
 def _fail(error: Exception, code: int) -> None:

@@ -49,6 +49,10 @@ class TrainConfig:
     core_options: Annotated[dict[str, str | int | float | bool], Decides.AGENT] = field(default_factory=dict)
     """Options of the core as name value pairs, for example: --core-options hidden_size 64 num_layers 1;
     `deltabeast cores CORE` lists them."""
+    config: Annotated[Path | None, Decides.INVOCATION] = None
+    """File to take options from, JSON or YAML, for example a run's config.json; those typed win."""
+    show_config: Annotated[bool, Decides.INVOCATION] = False
+    """Print what would run, in the form that --config takes, and train nothing."""
     # RECORD, because the options that a preset sets are compared themselves.
     preset: Annotated[Literal["published", "laptop"] | None, Decides.RECORD] = None
     """Settings to begin from, which single options override; launch/runs/presets.py lists them. published:
@@ -160,6 +164,10 @@ class ProbeConfig:
     """Recurrent core (`deltabeast cores` lists them), or package.module:Class of your own."""
     core_options: dict[str, str | int | float | bool] = field(default_factory=dict)
     """Options of the core as name value pairs."""
+    config: Path | None = None
+    """File to take options from, JSON or YAML, for example a run's config.json; those typed win."""
+    show_config: bool = False
+    """Print what would run, in the form that --config takes, and train nothing."""
     seed: int = 1
     """Seed of the weights, and of what is drawn or in which order it is read."""
     updates: int | None = None

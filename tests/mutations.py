@@ -499,8 +499,6 @@ MUTANTS = [
     ("kernels/native/attention.c", "        c->start = w->M + t;\n    } else", "    } else"),
     ("kernels/native/attention.c", "    return most(t, c->start);", "    return c->start;"),
     ("kernels/native/attention.c", "            if (s->reset[t * s->B + p.b]) c.start = w->M + t;\n", ""),
-    ("kernels/native/attention.c", "before = c.start = first_seen(w, p, live);", "before = c.start = 0;"),
-    ("kernels/native/attention.c", "before = first_seen(w, p, live);", "before = 0;"),
     (
         "kernels/native/attention.c",
         "        *number(c->dlive, j) = *number(c->dshare, j) = 0.0f;\n",

@@ -21,7 +21,7 @@ from ..config import ProbeConfig
 from ..errors import RunError, StoppedBySignal, UsageError
 from ..processes.machine import resolve_device
 from ..processes.supervision import stop_signals
-from ..runs.directory import check_command, claim, core_name, read_config, write_config
+from ..runs.directory import check_command, claim, default_probe_dir, read_config, write_config
 from ..runs.log import RunLog, write_atomically
 from ..training.panel import Panel
 from ..training.progress import Speed
@@ -48,18 +48,6 @@ SAME = (
 """options without which a run would be another experiment"""
 
 
-def default_run_dir(config: ProbeConfig) -> Path:
-    """Return runs/probe/<task and its options>/<core and its options>/seed-<n>."""
-    task, core = (
-        "-".join([name, *(f"{key}-{value}" for key, value in sorted(options.items()))]).replace("/", "-")
-        for name, options in (
-            (config.task, config.task_options),
-            (core_name(config.core).replace(":", "."), config.core_options),
-        )
-    )
-    return Path("runs") / "probe" / task / core / f"seed-{config.seed}"
-
-
 class ProbeRun:
     """One run, begun or gone on with. `run` trains it to its end, or until a signal asks to stop."""
 
@@ -73,7 +61,7 @@ class ProbeRun:
             self.data: Stream | Fixed | Fresh = kind(self.recipe, config.seed)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        self.run_dir = config.run_dir or default_run_dir(config)
+        self.run_dir = config.run_dir or default_probe_dir(config)
         self.stop = threading.Event()
         self.update, self.tokens = 0, 0
         self.best: float | None = None

@@ -30,6 +30,18 @@ def default_run_dir(config: TrainConfig) -> Path:
     return next((path for path in paths if path.exists()), paths[0])  # earlier versions wrote rdn-large
 
 
+def default_probe_dir(config: ProbeConfig) -> Path:
+    """Return runs/probe/<task and its options>/<core and its options>/seed-<n>."""
+    task, core = (
+        "-".join([name, *(f"{key}-{value}" for key, value in sorted(options.items()))]).replace("/", "-")
+        for name, options in (
+            (config.task, config.task_options),
+            (core_name(config.core).replace(":", "."), config.core_options),
+        )
+    )
+    return Path("runs") / "probe" / task / core / f"seed-{config.seed}"
+
+
 def core_name(name: str) -> str:
     """Repeat `cores.core_name`, whose import would import torch; a test ties the two."""
     return name if ":" in name else name.replace("-", "_")
@@ -84,23 +96,24 @@ def no_run(path: Path) -> str:
 
 def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
     """Return the command that resumes a run, from the options in its config.json."""
-    words = ["deltabeast train"]
+    words = ["deltabeast", "train"]
     begun_with = vars(preset_config(saved.get("preset")))
     for name in REPEATED:
         value = saved.get(name, vars(TrainConfig())[name])
         named = name in ("core", "preset") and value is not None
         if name != "run_dir" and (value != begun_with[name] or named):
-            words.append(option_words(name, value))
-    return " ".join([*words, option_words("run_dir", run_dir)])
+            words += option_words(name, value)
+    return shlex.join([*words, *option_words("run_dir", run_dir)])
 
 
-def option_words(name: str, value: object) -> str:
+def option_words(name: str, value: object) -> list[str]:
     """Spell an option as it is typed: `--learning-rate 0.001`, `--deterministic`, `--no-deterministic`."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    values = [word for pair in value.items() for word in pair] if isinstance(value, dict) else [value]
-    return shlex.join([f"--{flag}", *map(str, values)])
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    if isinstance(value, dict):
+        value = [word for pair in value.items() for word in pair]
+    return [f"--{flag}", *map(str, value if isinstance(value, list | tuple) else [value])]
 
 
 def eval_command(run_dir: Path, *options: str) -> str:
@@ -169,8 +182,13 @@ def versions() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    try:  # an installed package may lie in somebody else's checkout, which does not track it
+        _git("ls-files", "--error-unmatch", Path(__file__).name)
+        return _git("describe", "--always", "--dirty", "--abbrev=12")
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

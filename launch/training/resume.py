@@ -90,7 +90,9 @@ def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core
     ]
     if saved and differing:
         old, new = (
-            " ".join(option_words(name, options.get(name, defaults[name])) for name in differing)
+            shlex.join(
+                word for name in differing for word in option_words(name, options.get(name, defaults[name]))
+            )
             for options in (saved, vars(config))
         )
         preset = f"with --preset {saved['preset']}" if saved.get("preset") else "without a preset"

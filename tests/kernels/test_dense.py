@@ -68,7 +68,7 @@ def test_residual_feedforward(rows: int, seed: int) -> None:
 def test_normalized_elu(rows: int, seed: int) -> None:
     for size in (1, 7, 16, 32, 33):
         wide = 30 * normal(2, rows, size + 3)
-        for x in (wide, wide[..., 2 : 2 + size], wide[..., :1], wide.mT, wide[:, ::2]):
+        for x in (wide, wide[..., 2 : 2 + size], wide[..., :1], wide.mT, wide[0].mT, wide[:, ::2]):
             positive = torch.where(x > 0, x.double() + 1, x.double().exp())
             want = positive / (positive.sum(-1, keepdim=True) + 0.01)
             assert_near("y", dense.normalized_elu(x, 0.01), want, 1e-6)
@@ -164,6 +164,17 @@ def test_a_step_in_one_call_is_the_unroll_in_float64(
     for got, expected in zip(after, want_after, strict=True):
         assert_near("state", got, expected, 1e-5)
         assert got.transpose(0, 1).is_contiguous()  # as the next step needs it
+
+
+def test_a_step_in_one_call_overflows_no_softmax(seed: int) -> None:
+    core = made("delta_rnn", num_layers=1)
+    core.layers[0].memory.slow_net.weight.mul_(300)  # logits of some hundreds
+    x, state, reset = arguments(core, 17)
+    y, _ = core._step_in_c(x, state, reset)
+    want, _ = core.double().unroll(
+        x.double().unsqueeze(0), tuple(s.double() for s in state), reset.unsqueeze(0)
+    )
+    assert_near("y", y, want[0], 1e-3)
 
 
 @pytest.mark.parametrize("name", FAST_WEIGHTS)

@@ -29,6 +29,7 @@ OTHERS: dict[str, Any] = {
     **{"preset": "published", "steps": "3M", "engine": "ray", "device": "cpu", "precision": "fp32"},
     **{"num_workers": 2, "ray_address": "auto", "overlap": "off", "compile": "off", "bptt": "per_step"},
     **{"run_dir": Path("elsewhere"), "milestone_steps": "3M", "frame_stack": 1},
+    "config": Path("some.json"),
 }
 """Another value than the default, where half of the default or its negation is none."""
 
@@ -45,15 +46,15 @@ MAY_CHANGE = {
     *("game", "env", "core", "core_options", "stem", "protocol", "frame_stack", "flicker"),
     *("steps", "device", "precision", "num_envs", "num_actors", "num_workers", "engine", "ray_address"),
     *("actor_cpus", "actor_gpus", "num_learners", "learner_cpus", "overlap", "compile", "deterministic"),
-    *("run_dir", "resume", "cores", "seeds", "preset"),
+    *("run_dir", "resume", "cores", "seeds", "preset", "config", "show_config"),
     *("checkpoint_minutes", "milestone_steps", "log_seconds"),
 }
-"""The options in which a run may go on otherwise, as version 0.1.0 had them."""
+"""The options in which a run may go on otherwise."""
 
 AVERAGED_OVER = {
     *("seed", "device", "deterministic", "preset"),
     *("run_dir", "resume", "checkpoint_minutes", "milestone_steps", "log_seconds", "cores", "seeds"),
-    *("num_workers", "compile", "ray_address", "num_learners"),
+    *("num_workers", "compile", "ray_address", "num_learners", "config", "show_config"),
     *("actor_cpus", "actor_gpus", "learner_cpus"),
 }
 """The options in which runs of one series may differ."""
@@ -89,7 +90,7 @@ def test_a_run_goes_on_only_as_the_same_experiment(name: str, tmp_path: Path) ->
 def test_runs_are_one_series_exactly_if_they_learn_alike(name: str, tmp_path: Path) -> None:
     paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b")]
     config = json.loads((paths[1] / "config.json").read_text())
-    config["config"] |= {name: str(other(name)) if name == "run_dir" else other(name)}
+    config["config"] |= {name: str(other(name)) if name in ("run_dir", "config") else other(name)}
     (paths[1] / "config.json").write_text(json.dumps(config))
     if OPTIONS[name].decides is Decides.AGENT:  # a checkpoint has the say
         for spec in paths[1].glob("checkpoints/*/agent.json"):
@@ -120,6 +121,7 @@ def test_the_command_to_go_on_repeats_what_the_run_is(name: str, tmp_path: Path)
     again = parse(words)
     again.core_options = {key: int(value) for key, value in again.core_options.items()}
     once = {"cores": (), "seeds": None, "resume": "auto", "run_dir": tmp_path}
+    once |= {"config": None, "show_config": False}
     assert again == replace(config, **once) or name == "preset"
     assert (f"--{name.replace('_', '-')}" in words) == (name not in once or name == "run_dir") or name in (
         "deterministic", "rmsprop_corrected"

@@ -1,0 +1,95 @@
+"""`--config FILE` and `--show-config`: options from a file, as if they were typed, and back into one."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from .config import ProbeConfig, TrainConfig
+from .errors import UsageError
+from .runs.directory import option_words
+
+KINDS: Mapping[str, type] = {"train": TrainConfig, "probe": ProbeConfig}
+"""the commands that take a file"""
+
+_OF_ONE_RUN = ("run_dir", "resume", "config", "show_config")
+"""what is not taken from a run's own config.json: another run is to begin elsewhere"""
+
+
+def with_file(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with the options of their `--config` file before those that were typed, which win.
+
+    Raises UsageError in one line for a file that cannot be read or holds something else.
+    """
+    words = list(arguments)
+    command = words[0] if words else ""
+    if command not in KINDS:
+        return words
+    for i, word in enumerate(words):
+        if word == "--config" and i + 1 < len(words):
+            return [command, *_words(command, Path(words[i + 1])), *words[1:]]
+        if word.startswith("--config="):
+            return [command, *_words(command, Path(word.partition("=")[2])), *words[1:]]
+    return words
+
+
+def show_config(command: str, config: TrainConfig | ProbeConfig, run_dir: Path) -> str:
+    """Return the configuration as JSON that `--config` takes."""
+    settings = asdict(replace(config, run_dir=run_dir))
+    for name in ("config", "show_config"):
+        del settings[name]
+    return json.dumps({"command": command, "config": settings}, indent=2, default=str)
+
+
+def _words(command: str, path: Path) -> list[str]:
+    content = _read(path)
+    kind = content.get("command", command)
+    if kind != command:
+        raise UsageError(f"{path} holds a configuration of {kind}; say deltabeast {kind} --config {path}")
+    values = content.get("config", content)
+    if not isinstance(values, dict):
+        raise UsageError(f"{path}: config is {values!r}; give options and their values")
+    known = [field.name for field in fields(KINDS[command])]
+    words = []
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"see `deltabeast {command} --help`"
+            raise UsageError(f"{path}: unknown option {key!r}; {hint}")
+        if value in (None, [], {}) or ("versions" in content and name in _OF_ONE_RUN):
+            continue
+        words += option_words(name, value)
+    return words
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(f"cannot read {path}: {reason}; give a run's config.json, or YAML") from error
+    try:
+        content = _yaml(path, text) if path.suffix in (".yaml", ".yml") else json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds no options; give names and values, such as a run's config.json")
+    return content
+
+
+def _yaml(path: Path, text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise UsageError(
+            f"{path} is YAML, which needs: pip install 'deltabeast[yaml]'; or give JSON"
+        ) from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error

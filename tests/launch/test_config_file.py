@@ -1,0 +1,134 @@
+"""Options from a file: a run's own, JSON, YAML; what is typed wins."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from deltabeast.launch import cli
+from deltabeast.launch.config import ProbeConfig
+from deltabeast.launch.runs.directory import write_config
+
+TYPED = (
+    *("train", "--game", "gopher", "--core", "delta_net", "--core-options", "hidden_size", "64"),
+    *("--preset", "laptop", "--steps", "30k", "--learning-rate", "1e-3", "--deterministic"),
+    *("--no-rmsprop-corrected", "--num-workers", "2"),
+)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = 0
+    try:
+        cli.main(arguments)
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_runs_configuration_begins_another_run(tmp_path: Path) -> None:
+    begun = cli.parse(TYPED)
+    begun.run_dir = tmp_path
+    write_config(tmp_path, begun)
+    again = cli.parse(["train", "--config", str(tmp_path / "config.json")])
+    assert again.run_dir is None  # not into the same directory
+    begun.run_dir, begun.config = None, again.config
+    assert again == begun
+    other = cli.parse(["train", f"--config={tmp_path / 'config.json'}", "--seed", "7", "--steps", "1M"])
+    assert (other.seed, other.steps, other.learning_rate) == (7, "1M", 1e-3)
+    assert other.core_options == {"hidden_size": "64"}  # words, which the core reads
+
+
+def test_yaml_begins_from_a_preset_and_what_is_typed_wins(tmp_path: Path) -> None:
+    file = tmp_path / "pong.yaml"
+    file.write_text(
+        "game: pong\npreset: laptop\nlearning-rate: 3e-4\ncore_options: {num_layers: 1}\n"
+        f"run_dir: {tmp_path}/here\ncores: [lstm, rdn]\ncompile: 'off'\n"
+    )
+    config = cli.parse(["train", "--config", str(file), "--unroll-length", "30"])
+    assert config.game == "pong" and config.batch_size == 16  # the preset's
+    assert config.learning_rate == 3e-4 and config.core_options == {"num_layers": "1"}
+    assert config.cores == ("lstm", "rdn") and config.run_dir == tmp_path / "here"
+    assert config.unroll_length == 30  # the preset has 20
+
+
+def test_a_probe_is_taken_from_a_file_whole(tmp_path: Path) -> None:
+    config = ProbeConfig("swap", {"length": 16}, core="lstm", updates=30)
+    write_config(tmp_path, config, command="probe")
+    again = cli.parse(["probe", "--config", str(tmp_path / "config.json"), "--seed", "2"])
+    assert (again.task, again.task_options, again.core) == ("swap", {"length": "16"}, "lstm")
+    assert (again.updates, again.seed) == (30, 2)
+
+
+@pytest.mark.parametrize(
+    ("command", "folder"),
+    [
+        (TYPED, "runs/gopher/delta_net/seed-1"),
+        (("probe", "--task", "swap", "--core", "lstm"), "runs/probe/swap/lstm/seed-1"),
+    ],
+)
+def test_what_is_shown_can_be_given_back(
+    command: tuple[str, ...], folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, shown, _ = run(capsys, *command, "--show-config")
+    assert code == 0
+    file = tmp_path / "shown.json"
+    file.write_text(shown)
+    config, again = cli.parse(command), cli.parse([command[0], "--config", str(file)])
+    assert again.run_dir == Path(folder)
+    config.run_dir, config.config = again.run_dir, again.config
+    assert again == config
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot read FILE: No such file or directory; give"),
+        ("{", "FILE: "),
+        ("[1]", "FILE holds no options; give"),
+        ('{"learning_rat": 1}', "FILE: unknown option 'learning_rat'; did you mean learning_rate?"),
+        ('{"zzz": 1}', "FILE: unknown option 'zzz'; see `deltabeast train --help`"),
+        ('{"config": 3}', "FILE: config is 3; give options"),
+        ('{"command": "probe", "config": {}}', "FILE holds a configuration of probe; say deltabeast probe"),
+        ('{"num_envs": "many"}', "--num-envs 'many'; it takes a whole number"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_a_wrong_file_is_one_line(
+    suffix: str, content: str | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / f"file.{suffix}"
+    if content is not None:
+        file.write_text(content)
+    code, out, error = run(capsys, "train", "--config", str(file))
+    assert (code, out) == (2, "") and error.count("\n") == 1
+    assert says.replace("FILE", str(file)) in error
+
+
+def test_yaml_without_its_package_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.yml").write_text("game: pong\n")
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    code, _, error = run(capsys, "train", "--config", str(tmp_path / "a.yml"))
+    assert code == 2 and "pip install 'deltabeast[yaml]'" in error
+
+
+def test_version_names_what_results_depend_on(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--version")
+    assert code == 0
+    assert __import__("re").fullmatch(
+        r"deltabeast \d[\w.]* \(commit [0-9a-f]{12}[\w-]*\), torch 2\.\S+, Python 3\.\S+\n", out
+    )
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_for_a_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--print-completion", shell)
+    assert code == 0 and "deltabeast" in out and "import-torchbeast" in out and "learning-rate" in out
+    code, out, error = run(capsys, "--print-completion")
+    assert (code, out) == (2, "") and error.endswith(
+        "--print-completion has no shell; say bash, zsh or fish\n"
+    )
