@@ -2,6 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -eo pipefail -c
 PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 READY := .venv/ready
 
@@ -12,7 +13,7 @@ help: ## list the targets
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
 	@touch $(READY)
 
 install: $(READY) ## set up .venv with everything that development needs
