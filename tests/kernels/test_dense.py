@@ -227,6 +227,8 @@ def test_what_is_not_stepped_in_one_call(seed: int) -> None:
     for each in core.layers:
         each.norm.eps = 0.1  # C has one for both
     assert core._step_in_c(x, state, reset) is None
+    alike = made("hybrid", layers="rdn,rdn")  # whose state is not stacked
+    assert alike.new_kept(5, 3) is None
 
 
 @pytest.mark.parametrize("rows", [1, 3, 16, 17, 40])
