@@ -146,6 +146,8 @@ class TrainConfig:
     """Agent steps between checkpoints that are kept for good."""
     log_seconds: Annotated[float, Decides.RECORD] = 10.0
     """Seconds between rows of the log."""
+    track: Annotated[Literal["wandb", "mlflow"] | None, Decides.RECORD] = None
+    """Send the log to Weights & Biases or MLflow as well; their own environment variables say where."""
 
 
 @dataclass
@@ -191,6 +193,8 @@ class ProbeConfig:
     """Where the run is kept; default runs/probe/<task>/<core>/seed-<n>."""
     checkpoint_minutes: float = 10.0
     """Most minutes between checkpoints; one is also written after each evaluation."""
+    track: Literal["wandb", "mlflow"] | None = None
+    """Send the log to Weights & Biases or MLflow as well; their own environment variables say where."""
 
 
 @dataclass

@@ -9,6 +9,7 @@ import numpy as np
 from ..config import ProbeConfig
 from ..errors import UsageError
 from ..processes.machine import prepare_process
+from ..runs.tracking import check_tracking
 from ..tables import plain_table, show
 from .run import ProbeRun
 from .snr import KERNELS, Noise, measure_noise
@@ -24,6 +25,7 @@ def probe(config: ProbeConfig) -> None:
         _print_noise(config)
         return
     prepare_process()
+    check_tracking(config.track)
     with ExitStack() as stack:
         ProbeRun(config, stack).run()
 

@@ -22,7 +22,8 @@ from ..errors import RunError, StoppedBySignal, UsageError
 from ..processes.machine import resolve_device
 from ..processes.supervision import stop_signals
 from ..runs.directory import check_command, claim, default_probe_dir, read_config, write_config
-from ..runs.log import RunLog, write_atomically
+from ..runs.log import RunLog, tag_of, write_atomically
+from ..runs.tracking import open_tracker
 from ..training.panel import Panel
 from ..training.progress import Speed
 from .data import Fixed, Fresh, Stream, to_batch
@@ -74,15 +75,18 @@ class ProbeRun:
         write_config(
             self.run_dir, config, command="probe", metric=self.recipe.metric, model=self.recipe.spec.kind
         )
-        self.log = RunLog(self.run_dir, self.update if resumed else None, COLUMNS)
-        stack.callback(self.log.close)
+        shown = ProbeShown(self.recipe.metric)
         self.panel = stack.enter_context(
-            Panel(
-                self._title(), self.recipe.updates, self.update, console, shown=ProbeShown(self.recipe.metric)
-            )
+            Panel(self._title(), self.recipe.updates, self.update, console, shown=shown)
         )
+        say = self.panel.message
+        tracker = open_tracker(config.track, self.run_dir, resumed, say) if config.track else None
+        self.log = RunLog(self.run_dir, self.update if resumed else None, COLUMNS, tracker)
+        stack.callback(self.log.close)
+        options = {name: value for name, value in vars(config).items() if name in SAME and value is not None}
+        self.log.hyperparameters(options, (tag_of("best"),))
         if resumed:
-            self.panel.message(f"resuming {self.run_dir} at update {self.update}")
+            say(f"resuming {self.run_dir} at update {self.update}")
 
     def _title(self) -> str:
         weights = sum(parameter.numel() for parameter in self.learner.model.parameters())

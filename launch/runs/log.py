@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from .tracking import Tracker
+
 TAGS = {
     "sps": "speed/sps",
     "sps_10s": "speed/sps_10s",
@@ -70,10 +72,15 @@ class RunLog:
     `resume_step` is the step of the checkpoint the run goes on from: rows that a killed run wrote beyond it
     are dropped, since training writes them again. None starts the log anew; an older logs.csv in the
     directory is kept as logs.previous.csv. `columns` are those that a row of another kind of run may have.
+    A `tracker` gets what TensorBoard gets.
     """
 
     def __init__(
-        self, run_dir: Path, resume_step: int | None = None, columns: Sequence[str] = tuple(TAGS)
+        self,
+        run_dir: Path,
+        resume_step: int | None = None,
+        columns: Sequence[str] = tuple(TAGS),
+        tracker: Tracker | None = None,
     ) -> None:
         # tensorboard's writer imports torch, which is slow: only training pays for it.
         from torch.utils.tensorboard import SummaryWriter
@@ -81,7 +88,7 @@ class RunLog:
         run_dir.mkdir(parents=True, exist_ok=True)
         self.path = run_dir / "logs.csv"
         self._last_step = -1 if resume_step is None else resume_step
-        self._known = columns
+        self._known, self._tracker = columns, tracker
         self._columns: list[str] | None = None
         if resume_step is not None:
             self._columns = drop_rows_beyond(self.path, resume_step)
@@ -116,9 +123,12 @@ class RunLog:
         cells |= {"step": str(step), "time": f"{now:.3f}"}
         self._file.write(_csv_line([cells.get(column, "") for column in self._columns]))
         self._file.flush()
-        for key, value in metrics.items():
-            self._writer.add_scalar(tag_of(key), value, step, walltime=now)
+        tagged = {tag_of(key): value for key, value in metrics.items()}
+        for tag, value in tagged.items():
+            self._writer.add_scalar(tag, value, step, walltime=now)
         self._writer.flush()
+        if self._tracker:
+            self._tracker.log(step, tagged)
 
     def hyperparameters(self, mapping: Mapping[str, Any], metrics: Sequence[str] = HEADLINE_TAGS) -> None:
         """Show a run's options in TensorBoard: as a table of text and on the hyperparameter page."""
@@ -134,10 +144,14 @@ class RunLog:
         for summary in hparams(plain, dict.fromkeys(metrics, 0.0)):
             self._writer._get_file_writer().add_summary(summary, max(self._last_step, 0))
         self._writer.flush()
+        if self._tracker:
+            self._tracker.options(plain)
 
     def close(self) -> None:
         self._file.close()
         self._writer.close()
+        if self._tracker:
+            self._tracker.close()
 
     def __enter__(self) -> RunLog:
         return self

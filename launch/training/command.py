@@ -8,6 +8,7 @@ from ...agents import CheckpointError
 from ..config import TrainConfig
 from ..errors import RunError, UsageError
 from ..processes.machine import prepare_process
+from ..runs.tracking import check_tracking
 from .engine import Engine
 from .local.engine import LocalEngine
 from .plan import PAPER_SWEEP, check_local, settle
@@ -22,6 +23,7 @@ def train(config: TrainConfig) -> None:
     SIGTERM ended it early, with a checkpoint.
     """
     prepare_process()
+    check_tracking(config.track)
     try:
         if config.cores or config.seeds is not None or config.game == PAPER_SWEEP:
             _sweep(config)

@@ -19,6 +19,7 @@ from ..processes.supervision import stop_signals, watch
 from ..runs.consent import consent
 from ..runs.directory import claim, default_run_dir, eval_command, write_config
 from ..runs.log import RunLog
+from ..runs.tracking import open_tracker
 from ..units import parse_steps
 from .engine import ActingBegan, ActorError, CannotRepeat, Engine, Update, WeightsLost
 from .panel import Panel
@@ -64,10 +65,11 @@ class Run:
             write_config(self.run_dir, config)
             if not resumed:
                 self._save()
-            self.log = RunLog(self.run_dir, start if resumed else None)
+        self.panel = stack.enter_context(Panel(_title(config, engine), self.total_steps, start, console))
+        with _saying_what_cannot_be_written(self.run_dir):
+            self.log = self._open_log(start if resumed else None)
             stack.callback(self._close_log)
             self.log.hyperparameters(hyperparameters(config, engine.agent))
-        self.panel = stack.enter_context(Panel(_title(config, engine), self.total_steps, start, console))
         for note in notes:
             self._say(note)
         if resumed:
@@ -75,6 +77,11 @@ class Run:
         if compiles(config, engine.device) and start < self.total_steps:
             self._say("compiling: the first update takes a minute or more, if no cache has it")
         self.updated_at = time.monotonic()
+
+    def _open_log(self, resume_step: int | None) -> RunLog:
+        track = self.config.track
+        tracker = open_tracker(track, self.run_dir, resume_step is not None, self._say) if track else None
+        return RunLog(self.run_dir, resume_step, tracker=tracker)
 
     def run(self) -> None:
         """Train until the steps are done, a signal asks to stop, or something fails.
@@ -175,7 +182,7 @@ class Run:
         agent, state, checkpoint = found
         self.scores.load_state_dict(state["scores"])
         self._close_log()
-        self.log = RunLog(self.run_dir, checkpoint.step)
+        self.log = self._open_log(checkpoint.step)
         self.saved_step = checkpoint.step
         delay = self.engine.restore(agent, state, lost)
         self._say(f"{lost}; it begins again from step {checkpoint.step} in {delay:g} s")

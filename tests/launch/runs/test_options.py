@@ -29,7 +29,7 @@ OTHERS: dict[str, Any] = {
     **{"preset": "published", "steps": "3M", "engine": "ray", "device": "cpu", "precision": "fp32"},
     **{"num_workers": 2, "ray_address": "auto", "overlap": "off", "compile": "off", "bptt": "per_step"},
     **{"run_dir": Path("elsewhere"), "milestone_steps": "3M", "frame_stack": 1},
-    "config": Path("some.json"),
+    **{"config": Path("some.json"), "track": "wandb"},
 }
 """Another value than the default, where half of the default or its negation is none."""
 
@@ -47,14 +47,14 @@ MAY_CHANGE = {
     *("steps", "device", "precision", "num_envs", "num_actors", "num_workers", "engine", "ray_address"),
     *("actor_cpus", "actor_gpus", "num_learners", "learner_cpus", "overlap", "compile", "deterministic"),
     *("run_dir", "resume", "cores", "seeds", "preset", "config", "show_config"),
-    *("checkpoint_minutes", "milestone_steps", "log_seconds"),
+    *("checkpoint_minutes", "milestone_steps", "log_seconds", "track"),
 }
 """The options in which a run may go on otherwise."""
 
 AVERAGED_OVER = {
     *("seed", "device", "deterministic", "preset"),
     *("run_dir", "resume", "checkpoint_minutes", "milestone_steps", "log_seconds", "cores", "seeds"),
-    *("num_workers", "compile", "ray_address", "num_learners", "config", "show_config"),
+    *("num_workers", "compile", "ray_address", "num_learners", "config", "show_config", "track"),
     *("actor_cpus", "actor_gpus", "learner_cpus"),
 }
 """The options in which runs of one series may differ."""

@@ -1,0 +1,168 @@
+"""`--track`: what TensorBoard is shown, sent to a tracking service as well.
+
+A run goes on in the tracked run that it began: RUN/tracking.json remembers which. logs.csv has every row,
+whatever becomes of the service.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import RunError, UsageError
+from .directory import read_object
+
+Service = Literal["wandb", "mlflow"]
+NAMES = "tracking.json"
+_PROJECT = "deltabeast"
+
+
+def check_tracking(service: Service | None) -> None:
+    """Raise UsageError if the service's package is not installed."""
+    if service and importlib.util.find_spec(service) is None:
+        raise UsageError(f"--track {service} needs its package: pip install 'deltabeast[{service}]'")
+
+
+class Tracker(ABC):
+    """One tracked run."""
+
+    @abstractmethod
+    def options(self, options: Mapping[str, bool | int | float | str]) -> None:
+        """Say what the run's options are."""
+
+    @abstractmethod
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Send one row, by TensorBoard's tags."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Send what waits, and end."""
+
+
+def open_tracker(service: Service, run_dir: Path, resumed: bool, say: Callable[[str], None]) -> Tracker:
+    """Begin a tracked run, or go on in that of a run that is `resumed`.
+
+    Raises RunError in one line if the service refuses. What it refuses later is said once, and training goes
+    on.
+    """
+    names = read_object(run_dir / NAMES)
+    known = names.get(service) if resumed else None
+    try:
+        tracker = _SERVICES[service](run_dir, known)
+    except Exception as error:  # of a package with errors of its own
+        anew = f"; without {run_dir / NAMES} a tracked run begins anew" if known else ""
+        raise RunError(f"--track {service}: {_first_line(error)}{anew}") from error
+    if tracker.identity != known:
+        (run_dir / NAMES).write_text(json.dumps(names | {service: tracker.identity}) + "\n")
+    return _Surviving(service, tracker, say)
+
+
+class _Service(Tracker):
+    identity: str
+    """what the service calls the run"""
+
+
+class _Surviving(Tracker):
+    """Lets a run outlive its service."""
+
+    def __init__(self, service: str, tracker: _Service, say: Callable[[str], None]) -> None:
+        self._service, self._tracker, self._say = service, tracker, say
+        self._lost = False
+
+    def options(self, options: Mapping[str, bool | int | float | str]) -> None:
+        self._try(lambda: self._tracker.options(options))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._try(lambda: self._tracker.log(step, metrics))
+
+    def close(self) -> None:
+        self._try(self._tracker.close)
+
+    def _try(self, do: Callable[[], None]) -> None:
+        if self._lost:
+            return
+        try:
+            do()
+        except Exception as error:
+            self._lost = True
+            self._say(f"--track {self._service}: {_first_line(error)}; the run goes on without it")
+
+
+class _Wandb(_Service):
+    def __init__(self, run_dir: Path, known: str | None) -> None:
+        import wandb
+
+        self.identity = known or uuid.uuid4().hex[:8]
+        self._run: Any = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", _PROJECT),
+            id=self.identity,
+            resume="allow",
+            name=_name(run_dir),
+            group="/".join(run_dir.parts[-3:-1]) or None,
+            dir=run_dir,
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        # Rows after a resume may begin again before the last one: a step is a number as any other.
+        self._run.define_metric("*", step_metric="step")
+
+    def options(self, options: Mapping[str, bool | int | float | str]) -> None:
+        self._run.config.update(dict(options), allow_val_change=True)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log({"step": step, **metrics})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _Mlflow(_Service):
+    def __init__(self, run_dir: Path, known: str | None) -> None:
+        from mlflow import MlflowClient
+
+        self._client = MlflowClient()
+        self._sent: Any = None
+        if known is None:
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
+            found = self._client.get_experiment_by_name(name)
+            experiment = found.experiment_id if found else self._client.create_experiment(name)
+            known = self._client.create_run(experiment, run_name=_name(run_dir)).info.run_id
+        else:
+            self._client.update_run(known, status="RUNNING")
+        self.identity = known
+
+    def options(self, options: Mapping[str, bool | int | float | str]) -> None:
+        from mlflow.entities import Param
+
+        there = self._client.get_run(self.identity).data.params  # which can be written only once
+        params = [Param(name, str(value)) for name, value in options.items() if name not in there]
+        self._client.log_batch(self.identity, params=params)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        row = [Metric(name, value, now, step) for name, value in metrics.items()]
+        self._sent = self._client.log_batch(self.identity, metrics=row, synchronous=False)
+
+    def close(self) -> None:
+        if self._sent is not None:
+            self._sent.wait()
+        self._client.set_terminated(self.identity)
+
+
+_SERVICES: Mapping[str, Callable[[Path, str | None], _Service]] = {"wandb": _Wandb, "mlflow": _Mlflow}
+
+
+def _name(run_dir: Path) -> str:
+    return "/".join(run_dir.parts[-3:])
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
