@@ -1,15 +1,24 @@
-"""Where a thread's time goes."""
+"""Where a thread's time goes: stages, summed up, and in a trace while one is taken."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+Mark = Callable[[str], AbstractContextManager[object]]
+
+
+class Tracing:
+    """What marks a stage in a trace; None where none is taken."""
+
+    mark: Mark | None = None
 
 
 class Stopwatch:
@@ -25,7 +34,11 @@ class Stopwatch:
         before, self.stage = self.stage, stage
         start = time.perf_counter()
         try:
-            yield
+            if Tracing.mark is None:
+                yield
+            else:
+                with Tracing.mark(stage):
+                    yield
         finally:
             self.seconds[stage] += time.perf_counter() - start
             self.stage = before
@@ -42,7 +55,10 @@ def timed(stage: str) -> Callable[[Method], Method]:
             before, watch.stage = watch.stage, stage
             start = time.perf_counter()
             try:
-                return method(self, *arguments)
+                if Tracing.mark is None:
+                    return method(self, *arguments)
+                with Tracing.mark(stage):
+                    return method(self, *arguments)
             finally:
                 watch.seconds[stage] += time.perf_counter() - start
                 watch.stage = before

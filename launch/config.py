@@ -146,6 +146,14 @@ class TrainConfig:
     """Agent steps between checkpoints that are kept for good."""
     log_seconds: Annotated[float, Decides.RECORD] = 10.0
     """Seconds between rows of the log."""
+    eval_every: Annotated[str | None, Decides.RECORD] = None
+    """Agent steps between evaluations while it trains (500k): 20 greedy episodes of a checkpoint, which is
+    kept, in a process of its own at low priority; a curve in TensorBoard and `compare`."""
+    video: Annotated[bool, Decides.RECORD] = False
+    """Record a game of each checkpoint of --eval-every."""
+    profile: Annotated[int, Decides.INVOCATION, Only("local")] = 0
+    """Write a trace of so many updates to RUN/profile.json, for Perfetto or chrome://tracing; on a CPU with
+    --num-workers 1 it shows all that is done."""
     track: Annotated[Literal["wandb", "mlflow"] | None, Decides.RECORD] = None
     """Send the log to Weights & Biases or MLflow as well; their own environment variables say where."""
 

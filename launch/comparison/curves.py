@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .runs import Evaluation, Run
 
 Array = NDArray[np.float64]
 GRID = 160
@@ -52,6 +55,30 @@ def curve_of(rows: Sequence[Mapping[str, float]], metric: str, seconds: bool = F
     x = training_seconds(rows) if seconds else np.array([row["step"] for row in rows], dtype=np.float64)
     kept = [i for i, row in enumerate(rows) if metric in row]
     return Curve(x[kept], np.array([rows[i][metric] for i in kept], dtype=np.float64))
+
+
+def evaluated_steps(run: Run) -> list[Evaluation]:
+    """Return one evaluation of each checkpoint, by steps, all made in the way that most of the run's are."""
+    kinds = Counter((each.protocol, each.greedy) for each in run.evaluations)
+    if not kinds:
+        return []
+    usual, _ = kinds.most_common(1)[0]
+    best: dict[int, Evaluation] = {}
+    for each in sorted(run.evaluations, key=lambda each: (each.episodes, each.time)):
+        if (each.protocol, each.greedy) == usual and _mean_return(each) is not None:
+            best[each.step] = each
+    return [best[step] for step in sorted(best)]
+
+
+def evaluation_curve(run: Run) -> Curve:
+    """Return the mean returns in evaluations of a run, of games where games ended, by agent steps."""
+    found = evaluated_steps(run)
+    x = np.array([each.step for each in found], dtype=np.float64)
+    return Curve(x, np.array([_mean_return(each) for each in found], dtype=np.float64))
+
+
+def _mean_return(evaluation: Evaluation) -> float | None:
+    return evaluation.life if evaluation.game is None else evaluation.game
 
 
 def whole(last_steps: Sequence[int]) -> list[bool]:

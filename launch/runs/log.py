@@ -130,6 +130,14 @@ class RunLog:
         if self._tracker:
             self._tracker.log(step, tagged)
 
+    def write_evaluation(self, step: int, scores: Mapping[str, float]) -> None:
+        """Show scores of a checkpoint, which may be older than the last row: beside logs.csv, not in it."""
+        for tag, value in scores.items():
+            self._writer.add_scalar(tag, value, step)
+        self._writer.flush()
+        if self._tracker:
+            self._tracker.log(step, scores)
+
     def hyperparameters(self, mapping: Mapping[str, Any], metrics: Sequence[str] = HEADLINE_TAGS) -> None:
         """Show a run's options in TensorBoard: as a table of text and on the hyperparameter page."""
         from torch.utils.tensorboard.summary import hparams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +51,8 @@ class Engine(ABC):
     """set when the run should end at the next boundary"""
     notes: Sequence[str] = ()
     """warnings about the environments, for the user"""
+    cores_beside: Collection[int] = ()
+    """those that a process beside the engine's may use, where the engine's are kept on one each"""
 
     @abstractmethod
     def start(self, agent: Agent, state: Mapping[str, Any] | None, say: Callable[[str], None]) -> list[str]:

@@ -32,8 +32,8 @@ KEEPING_PAYS_FROM = {None: 4, torch.bfloat16: 8}
 
 def check(config: TrainConfig) -> None:
     """Raise ValueError for invalid options that are not caught elsewhere."""
-    for steps in (config.steps, config.milestone_steps):
-        parse_steps(steps)
+    for steps in (config.steps, config.milestone_steps, config.eval_every):
+        parse_steps(steps or "1")
     for name in ("num_envs", "num_actors", "num_workers", "batch_size", "unroll_length"):
         if (getattr(config, name) or 1) < 1 or getattr(config, name) == 0:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
@@ -68,6 +68,10 @@ def check(config: TrainConfig) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must not be negative")
     if not 0 <= config.discount <= 1:
         raise ValueError("--discount must lie between 0 and 1")
+    if config.profile < 0:
+        raise ValueError(f"--profile {config.profile}; it must not be negative")
+    if config.video and (config.eval_every is None or config.game is None):
+        raise ValueError("--video records games of --game at each --eval-every; give both, or omit it")
 
 
 def settle(config: TrainConfig) -> None:

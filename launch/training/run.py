@@ -20,10 +20,12 @@ from ..runs.consent import consent
 from ..runs.directory import claim, default_run_dir, eval_command, write_config
 from ..runs.log import RunLog
 from ..runs.tracking import open_tracker
-from ..units import parse_steps
+from ..units import format_score, parse_steps
 from .engine import ActingBegan, ActorError, CannotRepeat, Engine, Update, WeightsLost
+from .evaluations import Evaluations
 from .panel import Panel
 from .plan import compiles, count_parameters, hyperparameters
+from .profiling import Trace
 from .progress import Scores, Speed
 from .resume import check_resume, find_run
 
@@ -41,7 +43,10 @@ class Run:
         self.config, self.engine = config, engine
         self.stop = engine.stop
         self.total_steps = parse_steps(config.steps)
-        self.milestone_steps = parse_steps(config.milestone_steps)
+        self.kept_every = [
+            parse_steps(every) for every in (config.milestone_steps, config.eval_every) if every
+        ]
+        """steps between checkpoints that are kept for good"""
         self.run_dir = config.run_dir or default_run_dir(config)
         self.scores = Scores()
         check_resume(config, self.run_dir)
@@ -70,6 +75,14 @@ class Run:
             self.log = self._open_log(start if resumed else None)
             stack.callback(self._close_log)
             self.log.hyperparameters(hyperparameters(config, engine.agent))
+        self.evaluations = self.trace = None
+        if config.eval_every:
+            self.evaluations = Evaluations(
+                self.run_dir, config, engine.cores_beside, self._log_evaluation, self._say
+            )
+            stack.callback(self.evaluations.close)
+        if config.profile:
+            self.trace = Trace(config.profile, self.run_dir, engine.device, self._say)
         for note in notes:
             self._say(note)
         if resumed:
@@ -83,6 +96,12 @@ class Run:
         tracker = open_tracker(track, self.run_dir, resume_step is not None, self._say) if track else None
         return RunLog(self.run_dir, resume_step, tracker=tracker)
 
+    def _log_evaluation(self, step: int, scores: Mapping[str, float]) -> None:
+        self.log.write_evaluation(step, scores)
+        names = {name: name.removeprefix("eval/").replace("_", " ") for name in scores}
+        shown = ", ".join(f"{names[name]} {format_score(value)}" for name, value in scores.items())
+        self._say(f"evaluated at step {step:,}: {shown}")
+
     def run(self) -> None:
         """Train until the steps are done, a signal asks to stop, or something fails.
 
@@ -94,6 +113,10 @@ class Run:
         with signals as asked, watchdog, engine.acting():
             try:
                 self._train()
+                if self.trace:
+                    self.trace.close()
+                if self.evaluations:
+                    self.evaluations.finish(self.stop.is_set)
             except (ActorError, NonFiniteError, OSError) as error:
                 if isinstance(error, ActorError) and error.__cause__ is not None:
                     self._say("".join(traceback.format_exception(error.__cause__)).rstrip())
@@ -133,6 +156,10 @@ class Run:
             self._speed.mark(self.engine.steps)
             self.panel.foretell(self.engine.steps)
             self._window.add(event.metrics)
+            if self.trace:
+                self.trace.mark()
+            if self.evaluations:
+                self.evaluations.poll()
             yield event
 
     def _add_scores(self, update: Update) -> None:
@@ -164,10 +191,12 @@ class Run:
         return self._passed_milestone() or minutes >= self.config.checkpoint_minutes
 
     def _passed_milestone(self) -> bool:
-        return self.engine.steps // self.milestone_steps > self.saved_step // self.milestone_steps
+        return any(self.engine.steps // every > self.saved_step // every for every in self.kept_every)
 
     def _save(self, milestone: bool = False) -> None:
         self._write(self.engine.snapshot(actors=True), milestone)
+        if milestone and self.evaluations:
+            self.evaluations.add(self.saved_step)
 
     def _write(self, state: Mapping[str, Any], milestone: bool = False) -> None:
         engine = self.engine

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 
 from .. import plots
-from ..curves import Band, Curve, band, curve_of, whole
+from ..curves import Band, Curve, band, curve_of, evaluated_steps, evaluation_curve, whole
 from ..grouping import Comparison
 from ..names import file_name, name_of
 from ..plots import Look
@@ -43,6 +43,8 @@ def learning(comparison: Comparison, style: Mapping[str, Look]) -> Section:
             if axis == "steps":
                 rows += _curve_rows(game, bands)
                 short += _ended_early(game, curves, bands)
+        if plot := _evaluations(comparison, game, style):
+            drawn.append(plot)
     text = [
         "Mean return of the last 100 training games, with sampled actions. Thin lines are seeds; the bold "
         "line is "
@@ -56,6 +58,20 @@ def learning(comparison: Comparison, style: Mapping[str, Look]) -> Section:
     return Section(
         "Learning curves", text, plots=drawn, tables=[Table("curves", columns, rows, 2, csv_only=True)]
     )
+
+
+def _evaluations(comparison: Comparison, game: str, style: Mapping[str, Look]) -> Plot | None:
+    """Draw what checkpoints scored, where runs have evaluations of several (`train --eval-every`)."""
+    cells = {label: comparison.cells[game, label] for label in comparison.series_of(game)}
+    several = {label: [run for run in runs if len(evaluated_steps(run)) > 1] for label, runs in cells.items()}
+    curves = {label: [evaluation_curve(run) for run in runs] for label, runs in several.items() if runs}
+    if not curves:
+        return None
+    bands = {label: band(seeds) for label, seeds in curves.items()}
+    what = f"{name_of(game)}, evaluated checkpoints"
+    figures = plots.learning_curves(curves, bands, style, "agent steps", "return, evaluated", what)
+    caption = f"{name_of(game)}: mean return in evaluations of checkpoints, by agent steps."
+    return Plot(f"evaluated-{file_name(game)}", caption, figures)
 
 
 def memory(comparison: Comparison, style: Mapping[str, Look]) -> Section:

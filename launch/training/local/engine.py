@@ -63,6 +63,7 @@ class LocalEngine(Engine):
             self._pinned = own_cores(self._count)
             if self._pinned is not None:
                 stack.callback(pin(self._pinned[0]))
+                self.cores_beside = self._pinned
             self._envs = self._make_envs()
             self.agent = Agent(agent_spec(config, self._envs[0]))
         except (ValueError, TypeError) as error:

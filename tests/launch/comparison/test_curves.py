@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+from comparison_runs import add_evaluation, make_run
 
-from deltabeast.launch.comparison.curves import Curve, band, curve_of, training_seconds, whole
+from deltabeast.launch.comparison.curves import (
+    Curve,
+    band,
+    curve_of,
+    evaluation_curve,
+    training_seconds,
+    whole,
+)
 from deltabeast.launch.comparison.plots import number, percent, spread
 from deltabeast.launch.comparison.relative import published_improvement, relative_improvement, wins
+from deltabeast.launch.comparison.runs import read_run
 
 
 def line(x: list[float], y: list[float]) -> Curve:
@@ -33,6 +43,17 @@ def test_a_band_that_holds_keeps_the_last_value_of_a_seed_that_ended() -> None:
 def test_one_seed_with_one_point_is_a_band_too() -> None:
     got = band([line([7], [3])])
     assert got.x.tolist() == [7] and got.mean.tolist() == got.low.tolist() == [3]
+
+
+def test_evaluated_checkpoints_are_a_curve_of_one_kind(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    for step, score, count in ((100, 1.0, 20), (200, 2.0, 20), (200, 5.0, 150), (300, 3.0, 20)):
+        add_evaluation(path, score, step=step, count=count, time=f"2026-01-0{count}")
+    add_evaluation(path, 9.0, step=250, greedy=False)
+    run, _ = read_run(path)
+    assert run is not None
+    curve = evaluation_curve(run)
+    assert curve.x.tolist() == [100, 200, 300] and curve.y.tolist() == [3, 15, 9]  # of games
 
 
 def test_a_seed_that_ended_early_is_no_whole_one() -> None:

@@ -29,7 +29,7 @@ OTHERS: dict[str, Any] = {
     **{"preset": "published", "steps": "3M", "engine": "ray", "device": "cpu", "precision": "fp32"},
     **{"num_workers": 2, "ray_address": "auto", "overlap": "off", "compile": "off", "bptt": "per_step"},
     **{"run_dir": Path("elsewhere"), "milestone_steps": "3M", "frame_stack": 1},
-    **{"config": Path("some.json"), "track": "wandb"},
+    **{"config": Path("some.json"), "track": "wandb", "eval_every": "3M", "profile": 2},
 }
 """Another value than the default, where half of the default or its negation is none."""
 
@@ -48,6 +48,7 @@ MAY_CHANGE = {
     *("actor_cpus", "actor_gpus", "num_learners", "learner_cpus", "overlap", "compile", "deterministic"),
     *("run_dir", "resume", "cores", "seeds", "preset", "config", "show_config"),
     *("checkpoint_minutes", "milestone_steps", "log_seconds", "track"),
+    *("eval_every", "video", "profile"),
 }
 """The options in which a run may go on otherwise."""
 
@@ -55,6 +56,7 @@ AVERAGED_OVER = {
     *("seed", "device", "deterministic", "preset"),
     *("run_dir", "resume", "checkpoint_minutes", "milestone_steps", "log_seconds", "cores", "seeds"),
     *("num_workers", "compile", "ray_address", "num_learners", "config", "show_config", "track"),
+    *("eval_every", "video", "profile"),
     *("actor_cpus", "actor_gpus", "learner_cpus"),
 }
 """The options in which runs of one series may differ."""
@@ -108,7 +110,7 @@ def test_an_engine_refuses_what_it_would_pass_over() -> None:
     everything = TrainConfig(**{name: other(name) for name in OPTIONS})
     ray = ["ray_address", "actor_cpus", "actor_gpus", "num_learners", "learner_cpus"]
     assert given_only_for("ray", everything) == ray
-    assert given_only_for("local", everything) == ["num_workers", "overlap"]
+    assert given_only_for("local", everything) == ["num_workers", "overlap", "profile"]
     assert given_only_for("ray", TrainConfig()) == [] == given_only_for("local", TrainConfig())
     assert Only("ray") != Only("local")
 
@@ -121,7 +123,7 @@ def test_the_command_to_go_on_repeats_what_the_run_is(name: str, tmp_path: Path)
     again = parse(words)
     again.core_options = {key: int(value) for key, value in again.core_options.items()}
     once = {"cores": (), "seeds": None, "resume": "auto", "run_dir": tmp_path}
-    once |= {"config": None, "show_config": False}
+    once |= {"config": None, "show_config": False, "profile": 0}
     assert again == replace(config, **once) or name == "preset"
     assert (f"--{name.replace('_', '-')}" in words) == (name not in once or name == "run_dir") or name in (
         "deterministic", "rmsprop_corrected"
