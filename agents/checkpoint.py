@@ -6,7 +6,8 @@ A checkpoint is a directory `checkpoints/<agent steps, 12 digits>/`:
 `agent.json` (the AgentSpec), `weights.safetensors`, `state.pt` (plain types and tensors only) and
 `manifest.json` (SHA-256 of the others, written last). It is prepared under a temporary name, synced and
 renamed, so a checkpoint that has its name is complete. One that is about to be replaced is first renamed to
-13 digits, which name the same step: at every moment one of the two is there.
+13 digits, which name the same step: at every moment one of the two is there. One that was exported has no
+`state.pt`, and its manifest says so: it holds an agent, and no training can go on from it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _DIRECTORY = "checkpoints"
 _DIGITS = 12
 _KEEP = 2
 _FILES = ("agent.json", "weights.safetensors", "state.pt")
+_EXPORTED = _FILES[:2]
 
 
 Loaded = TypeVar("Loaded")
@@ -56,6 +58,7 @@ class Contents(NamedTuple):
     """of the spec"""
     weights: dict[str, Tensor]
     state: dict[str, Any]
+    """empty if it was exported"""
 
 
 class CheckpointError(RuntimeError):
@@ -139,19 +142,41 @@ def save_checkpoint(
     return final
 
 
+def export_agent(folder: Path, step: int, agent: Model, half: bool = False) -> Path:
+    """Write what acting needs of a checkpoint, without the state of training, into `folder`.
+
+    half: numbers of 16 bits (float16), which are loaded as 32 again. Raises OSError.
+    """
+    final = folder / _DIRECTORY / f"{step:0{_DIGITS}d}"
+    weights = _tensors(agent)
+    if half:
+        weights = {name: w.half() if w.is_floating_point() else w for name, w in weights.items()}
+    _put(final, _sealed(_model_files(agent, weights), step=step, milestone=True, exported=True))
+    return final
+
+
 def _contents(step: int, agent: Model, state: Mapping[str, Any], milestone: bool) -> dict[str, bytes]:
     """Serialize the files of a checkpoint, the manifest last."""
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in agent.state_dict().items()}
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
-    files = {
-        "agent.json": (json.dumps(asdict(agent.spec), indent=2) + "\n").encode(),
-        "weights.safetensors": save(weights),
-        "state.pt": buffer.getvalue(),
-    }
+    files = {**_model_files(agent, _tensors(agent)), "state.pt": buffer.getvalue()}
+    return _sealed(files, step=step, milestone=milestone)
+
+
+def _tensors(agent: Model) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in agent.state_dict().items()}
+
+
+def _model_files(agent: Model, weights: dict[str, Tensor]) -> dict[str, bytes]:
+    spec = json.dumps(asdict(agent.spec), indent=2) + "\n"
+    return {"agent.json": spec.encode(), "weights.safetensors": save(weights)}
+
+
+def _sealed(files: Mapping[str, bytes], **about: int) -> dict[str, bytes]:
+    """Add the manifest, with the files' checksums."""
     digests = {name: _sha256(content) for name, content in files.items()}
-    manifest = {"step": step, "milestone": milestone, "sha256": digests}
-    return {**files, "manifest.json": (json.dumps(manifest, indent=2) + "\n").encode()}
+    manifest = json.dumps({**about, "sha256": digests}, indent=2) + "\n"
+    return {**files, "manifest.json": manifest.encode()}
 
 
 def _put(final: Path, files: Mapping[str, bytes]) -> None:
@@ -232,11 +257,12 @@ def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, d
 
 def read_checkpoint(path: Path) -> Contents:
     """Read what one checkpoint holds, of whatever model. Raises CheckpointError if it is damaged."""
-    digests = _manifest(path).get("sha256")
+    manifest = _manifest(path)
+    digests = manifest.get("sha256")
     if not isinstance(digests, dict):
         raise CheckpointError(f"{path / 'manifest.json'} is damaged: it lists no checksums")
     files: dict[str, bytes] = {}
-    for name in _FILES:
+    for name in _EXPORTED if manifest.get("exported") else _FILES:
         files[name] = _read(path / name)
         if _sha256(files[name]) != digests.get(name):
             raise CheckpointError(f"{path / name} is damaged: its checksum differs from the manifest's")
@@ -245,7 +271,8 @@ def read_checkpoint(path: Path) -> Contents:
     except Exception as error:
         raise CheckpointError(f"{path / 'agent.json'} is damaged: {error}") from error
     try:
-        state = torch.load(io.BytesIO(files["state.pt"]), map_location="cpu", weights_only=True)
+        kept = files.get("state.pt")
+        state = torch.load(io.BytesIO(kept), map_location="cpu", weights_only=True) if kept else {}
         return Contents(fields, load(files["weights.safetensors"]), state)
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or not a checkpoint: {_first_line(error)}") from error

@@ -20,10 +20,12 @@ from .config import (
     CompareConfig,
     CoresConfig,
     EvalConfig,
+    ExportConfig,
     GamesConfig,
     ImportConfig,
     InfoConfig,
     ProbeConfig,
+    PushConfig,
     TrainConfig,
 )
 from .config_file import show_config, with_file
@@ -138,6 +140,18 @@ def info(config: InfoConfig) -> None:
         print(f"{label:<{width}}  {text}")
 
 
+def export(config: ExportConfig) -> None:
+    from .sharing.export import export
+
+    export(config)
+
+
+def push(config: PushConfig) -> None:
+    from .sharing.hub import push
+
+    push(config)
+
+
 def import_torchbeast(config: ImportConfig) -> None:
     from .training.import_torchbeast import import_model
 
@@ -160,6 +174,8 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "games": (GamesConfig, games),
     "cores": (CoresConfig, cores),
     "info": (InfoConfig, info),
+    "export": (ExportConfig, export),
+    "push": (PushConfig, push),
     "import-torchbeast": (ImportConfig, import_torchbeast),
     "bench": (BenchConfig, bench),
 }

@@ -228,7 +228,8 @@ class EvalConfig:
     """Evaluate a saved agent; the result is printed and kept in RUN/eval."""
 
     run: Positional[Annotated[Path, arg(metavar="RUN")]]
-    """Directory of a run, for example runs/gopher/rdn/seed-1, or one checkpoint in it."""
+    """Directory of a run, for example runs/gopher/rdn/seed-1, or one checkpoint in it, or
+    hub:OWNER/NAME[@COMMIT]: an agent that was pushed to a hub."""
     checkpoint: str = "latest"
     """latest, a number of agent steps (50M: the first checkpoint at or after it), or a checkpoint's path."""
     protocol: ProtocolName | None = None
@@ -293,6 +294,37 @@ class InfoConfig:
 
     run: Positional[Annotated[Path, arg(metavar="RUN")]]
     """Directory of a run, for example runs/gopher/rdn/seed-1."""
+
+
+@dataclass
+class ExportConfig:
+    """Write a saved agent as a folder to share: weights, scores, a card. eval, info and compare read it as a
+    run."""
+
+    run: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """Directory of a run, or one checkpoint in it."""
+    folder: Positional[Annotated[Path, arg(metavar="DIR")]]
+    """Where to write it: a new folder, or that of an earlier export."""
+    checkpoint: str = "latest"
+    """latest, a number of agent steps (50M: the first checkpoint at or after it), or a checkpoint's path."""
+    half: bool = False
+    """Store numbers in 16 bits: half the size, scores hardly change."""
+    note: str | None = None
+    """What the card should say besides, for example how this one was chosen among seeds."""
+    trust_core: str | None = None
+    """A core of your own that the checkpoint may import: package.module:Class, as it was trained with."""
+
+
+@dataclass
+class PushConfig:
+    """Send an exported agent to a hub of models, where `eval hub:OWNER/NAME` finds it."""
+
+    folder: Positional[Annotated[Path, arg(metavar="DIR")]]
+    """Folder that `deltabeast export` wrote."""
+    repo: Positional[Annotated[str, arg(metavar="OWNER/NAME")]]
+    """Repository of the hub, made if it is not there."""
+    private: bool = False
+    """Make a repository that only you can read."""
 
 
 @dataclass

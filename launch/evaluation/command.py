@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -41,6 +42,10 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     prepare_process()
     console = console or Console()
     _check(config)
+    if str(config.run).startswith("hub:"):
+        from ..sharing.hub import fetch
+
+        config = replace(config, run=fetch(str(config.run)))
     loaded = load(config.run, config.checkpoint, config.trust_core, lambda text: say(console, text))
     spec = loaded.agent.spec
     if spec.game is None:

@@ -13,6 +13,8 @@ from .directory import read_object
 
 FILES = ("agent.json", "weights.safetensors", "state.pt")
 """Every file of a checkpoint but the manifest itself, which lists their SHA-256."""
+EXPORTED = FILES[:2]
+"""those of one that was exported: no training goes on from it"""
 
 
 def checkpoint_paths(run_dir: Path) -> list[Path]:
@@ -33,6 +35,11 @@ def is_milestone(checkpoint: Path) -> bool:
     return bool(read_object(checkpoint / "manifest.json").get("milestone"))
 
 
+def is_exported(checkpoint: Path) -> bool:
+    """Return whether the checkpoint holds an agent without the state of its training."""
+    return bool(read_object(checkpoint / "manifest.json").get("exported"))
+
+
 def read_spec(checkpoint: Path | None) -> dict[str, Any]:
     """Read the fields of the `AgentSpec`; empty without a checkpoint, or if they cannot be read."""
     return read_object(checkpoint / "agent.json") if checkpoint else {}
@@ -40,10 +47,11 @@ def read_spec(checkpoint: Path | None) -> dict[str, Any]:
 
 def damaged_file(checkpoint: Path) -> str | None:
     """Name the first file that `agents.load_checkpoint` would call damaged; None if there is none."""
-    digests = read_object(checkpoint / "manifest.json").get("sha256")
+    manifest = read_object(checkpoint / "manifest.json")
+    digests = manifest.get("sha256")
     if not isinstance(digests, dict):
         return "manifest.json"
-    for name in FILES:
+    for name in EXPORTED if manifest.get("exported") else FILES:
         try:
             content = (checkpoint / name).read_bytes()
         except OSError:

@@ -37,6 +37,10 @@ def find_run(
     if found is None:
         return None, None, notes
     agent, state, _ = found
+    if not state:
+        raise UsageError(
+            f"{run_dir} holds an exported agent, without the state of its training; give another --run-dir"
+        )
     saved = read_config(run_dir)
     check_same_agent(agent.spec, wanted, run_dir)
     check_not_truncated(config, agent.core, run_dir)

@@ -177,7 +177,7 @@ def test_every_option_of_every_command_is_explained(command: str, capsys: pytest
     assert code == 0
     for name in CONFIGS[command].__dataclass_fields__:
         assert (
-            name in ("run", "runs", "model")
+            name in ("run", "runs", "model", "folder", "repo")
             or (command, name) == ("cores", "core")
             or f"--{name.replace('_', '-')}" in out
         )

@@ -1,0 +1,174 @@
+"""The card of an exported agent: README.md, with what hubs read at its head."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...agents import Agent
+from ..runs.consent import consent
+from ..units import format_score
+
+TAGS = ("reinforcement-learning", "deltabeast", "fast-weight-programmers")
+CARD, CURVE, STILL = "README.md", "curve.png", "still.png"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What a card says."""
+
+    agent: Agent
+    step: int
+    options: Mapping[str, Any]
+    """of `train`; empty if they are not known"""
+    versions: Mapping[str, Any]
+    """that it was trained with"""
+    evaluations: Sequence[Mapping[str, Any]]
+    """of this step, as `eval` wrote them"""
+    pictures: Sequence[str]
+    half: bool
+    note: str | None
+
+
+def write_card(exported: Exported) -> str:
+    """Return the card as Markdown."""
+    spec = exported.agent.spec
+    subject = spec.game or spec.env_id or "unknown environment"
+    parts = [
+        _head(exported, subject),
+        f"# {spec.core} on {subject}",
+        _about(exported, subject),
+        *([exported.note] if exported.note else []),
+        "## Scores\n" + _scores(exported),
+        *(f"![{name.removesuffix('.png')}]({name})" for name in exported.pictures),
+        "## How to load it\n" + _loading(exported),
+        "## How it was trained\n" + _training(exported),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(exported: Exported, subject: str) -> str:
+    """The metadata that hubs read, as YAML, of which JSON is a part."""
+    metadata: dict[str, Any] = {
+        "library_name": "deltabeast",
+        "tags": [
+            "reinforcement-learning",
+            "deltabeast",
+            "fast-weight-programmers",
+            subject,
+            exported.agent.spec.core,
+        ],
+    }
+    results = [
+        {
+            "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+            "dataset": {"name": subject, "type": subject},
+            "metrics": [{"type": "mean_reward", "name": name, "value": round(mean, 3)}],
+        }
+        for name, mean in _means(exported)
+    ]
+    if results:
+        metadata["model-index"] = [{"name": f"{exported.agent.spec.core}-{subject}", "results": results}]
+    lines = [f"{name}: {json.dumps(value)}" for name, value in metadata.items()]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _means(exported: Exported) -> list[tuple[str, float]]:
+    found = []
+    for each in exported.evaluations:
+        summary = each["results"]["trained"]["summary"]["game"]
+        if summary:
+            found.append((f"mean return of a game, {_how(each)}", float(summary["mean"])))
+    return found
+
+
+def _about(exported: Exported, subject: str) -> str:
+    agent, spec = exported.agent, exported.agent.spec
+    options = ", ".join(f"{name} {value}" for name, value in spec.core_options.items())
+    size = sum(parameter.numel() for parameter in agent.parameters())
+    rows = [
+        ("environment", subject),
+        ("protocol", spec.protocol or "the environment's own"),
+        ("core", f"`{spec.core}`" + (f" with {options}" if options else "")),
+        ("stem", f"`{spec.stem}`"),
+        ("parameters", f"{size:,}" + (", stored in 16 bits" if exported.half else "")),
+        ("agent steps", f"{exported.step:,}"),
+    ]
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+
+
+def _scores(exported: Exported) -> str:
+    lines = [
+        "| evaluation | return of | mean | 95% interval over episodes | episodes |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for each in exported.evaluations:
+        normalized = (each.get("human_normalized") or {}).get("trained")
+        for kind, result in each["results"]["trained"]["summary"].items():
+            if not result or (kind == "life" and not _has_lives(each)):
+                continue
+            mean, (low, high) = result["mean"], result["interval"]
+            shown = format_score(mean)
+            if kind == "game" and normalized is not None:
+                shown += f" ({normalized:.0%} of human)"
+            interval = f"{format_score(low, mean)} to {format_score(high, mean)}"
+            lines.append(f"| {_how(each)} | a {kind} | {shown} | {interval} | {result['count']} |")
+    if len(lines) == 2:
+        return "Not evaluated."
+    return "\n".join(lines) + "\n\nThe interval says nothing of other training seeds."
+
+
+def _has_lives(evaluation: Mapping[str, Any]) -> bool:
+    """Whether lives and games are two things in it."""
+    result = evaluation["results"]["trained"]
+    return bool(result["life"]["returns"] != result["game"]["returns"])
+
+
+def _how(evaluation: Mapping[str, Any]) -> str:
+    protocol = evaluation["protocol"]
+    actions = "greedy" if evaluation["greedy"] else "sampled actions"
+    return ", ".join([*([protocol] if protocol else []), actions, f"seed {evaluation['seed']}"])
+
+
+def _loading(exported: Exported) -> str:
+    spec = exported.agent.spec
+    words = consent(spec.core, spec.env_id)
+    trust = f', trust_core="{spec.core}"' if ":" in spec.core else ""
+    return "\n".join(
+        [
+            "In the folder that holds this file:",
+            "```sh",
+            "pip install deltabeast",
+            " ".join(["deltabeast eval .", *words]),
+            "```",
+            "```python",
+            "from deltabeast.agents import load_agent",
+            "",
+            f'agent = load_agent("."{trust})  # a torch.nn.Module to step',
+            "```",
+            "Weights are safetensors; loading them executes nothing"
+            + (", but the core's own code, which you have to name and have." if trust else "."),
+        ]
+    )
+
+
+def _training(exported: Exported) -> str:
+    made = exported.versions
+    with_what = [f"{name} {made[name]}" for name in ("deltabeast", "commit", "torch") if made.get(name)]
+    options = {
+        name: value for name, value in exported.options.items() if value not in (None, [], {}, False, "")
+    }
+    lines = [f"With {', '.join(with_what)}." if with_what else "It is not known with which versions."]
+    if options:
+        listed = ", ".join(f"`{name}` {_plain(value)}" for name, value in options.items())
+        again = "Again: `deltabeast train --config config.json`"
+        lines.append(f"{again}. Options that are not the defaults, and the seed: {listed}.")
+    return "\n\n".join(lines)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name} {each}" for name, each in value.items())
+    return str(value)

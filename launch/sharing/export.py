@@ -1,0 +1,121 @@
+"""`deltabeast export`: an agent as a folder to give away, itself a run that eval, info and compare read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from ...agents.checkpoint import export_agent
+from ..comparison import plots
+from ..comparison.curves import band, curve_of
+from ..config import ExportConfig
+from ..errors import RunError, UsageError
+from ..evaluation.loading import Loaded, load
+from ..evaluation.progress import say
+from ..runs.directory import read_object
+from ..runs.log import read_rows
+from ..runs.manifest import checkpoint_paths, is_exported
+from .card import CARD, CURVE, STILL, Exported, write_card
+from .still import draw_still
+
+
+def export(config: ExportConfig, console: Console | None = None) -> Path:
+    """Write the folder; return it. Raises UsageError, with nothing written, or RunError."""
+    console = console or Console()
+    loaded = load(config.run, config.checkpoint, config.trust_core, lambda text: say(console, text))
+    folder = config.folder
+    _check_folder(folder, loaded.run_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        export_agent(folder, loaded.step, loaded.agent, config.half)
+        _copy_config(loaded.run_dir, folder)
+        _copy_evaluations(loaded, folder)
+        pictures = _pictures(loaded, folder, lambda text: say(console, text))
+        (folder / CARD).write_text(write_card(_read(loaded, folder, pictures, config)), encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {os.strerror(error.errno or 0)}") from error
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    say(console, f"exported step {loaded.step:,} to {folder}, {size / 1e6:.1f} MB; {CARD} describes it")
+    return folder
+
+
+def _check_folder(folder: Path, run_dir: Path) -> None:
+    """Raise UsageError if the folder holds anything but an earlier export."""
+    if folder.resolve() == run_dir.resolve():
+        raise UsageError(f"{folder} is the run itself; give another folder")
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not _holds_export(folder))):
+        raise UsageError(f"{folder} holds something else; give a folder that is new")
+
+
+def _holds_export(folder: Path) -> bool:
+    paths = checkpoint_paths(folder)
+    return bool(paths) and all(map(is_exported, paths))
+
+
+def _copy_config(run_dir: Path, folder: Path) -> None:
+    """Copy what the run was told and what it logged; not where it lay on whose disk."""
+    content = read_object(run_dir / "config.json")
+    if isinstance(content.get("config"), dict):
+        content["config"] |= dict.fromkeys(("run_dir", "config"))
+        (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+    if (run_dir / "logs.csv").is_file():
+        shutil.copyfile(run_dir / "logs.csv", folder / "logs.csv")
+
+
+def _copy_evaluations(loaded: Loaded, folder: Path) -> None:
+    """Copy the evaluations of the exported step."""
+    shutil.rmtree(folder / "eval", ignore_errors=True)
+    for file in sorted((loaded.run_dir / "eval").glob(f"*-{loaded.step}-*.json")):
+        content = read_object(file)
+        if content:
+            content["checkpoint"] = f"checkpoints/{loaded.step:012d}"
+            (folder / "eval").mkdir(exist_ok=True)
+            (folder / "eval" / file.name).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _pictures(loaded: Loaded, folder: Path, tell: Callable[[str], None]) -> list[str]:
+    """Draw the learning curve and a still of a game, as far as there are any; return their names."""
+    made = []
+    for name, content in ((CURVE, _curve(loaded)), (STILL, draw_still(loaded, tell))):
+        (folder / name).unlink(missing_ok=True)
+        if content:
+            (folder / name).write_bytes(content)
+            made.append(name)
+    return made
+
+
+def _curve(loaded: Loaded) -> bytes | None:
+    try:
+        curve = curve_of(read_rows(loaded.run_dir / "logs.csv"), "game_return")
+    except (OSError, ValueError, TypeError):
+        return None
+    if len(curve.x) < 2:
+        return None
+    core = loaded.agent.spec.core
+    what = f"{loaded.agent.spec.game or loaded.agent.spec.env_id}: return in training"
+    figures = plots.learning_curves(
+        {core: [curve]}, {core: band([curve])}, plots.looks({core: core}), "agent steps",
+        "return, last 100 games", what,
+    )  # fmt: skip
+    return figures.png
+
+
+def _read(loaded: Loaded, folder: Path, pictures: list[str], config: ExportConfig) -> Exported:
+    evaluations = [read_object(file) for file in sorted((folder / "eval").glob("*.json"))]
+    about = read_object(folder / "config.json")
+    return Exported(
+        agent=loaded.agent,
+        step=loaded.step,
+        options=about.get("config") or {},
+        versions=about.get("versions") or {},
+        evaluations=evaluations,
+        pictures=pictures,
+        half=config.half,
+        note=config.note,
+    )

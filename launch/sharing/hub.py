@@ -1,0 +1,116 @@
+"""Agents on a hub of models: `deltabeast push`, and `hub:OWNER/NAME` in the place of a run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..config import PushConfig
+from ..errors import RunError, UsageError
+from ..runs.directory import no_run
+from ..runs.manifest import checkpoint_paths, damaged_file, is_exported
+from .card import CARD
+
+PREFIX = "hub:"
+FILES = (
+    *(CARD, "config.json", "logs.csv", "*.png", "eval/*.json"),
+    *(f"checkpoints/*/{name}" for name in ("agent.json", "weights.safetensors", "manifest.json")),
+)
+"""What is sent and fetched: nothing that could execute."""
+HERE = Path("runs") / "hub"
+
+
+def push(config: PushConfig) -> None:
+    """Send an exported folder to a hub. Raises UsageError or RunError in one line."""
+    folder = config.folder
+    if not folder.is_dir():
+        raise UsageError(no_run(folder))
+    if not all(map(is_exported, checkpoint_paths(folder) or [folder])):
+        raise UsageError(f"{folder} is no exported agent; make one with `deltabeast export {folder} DIR`")
+    owner_and_name, revision = _parts(config.repo)
+    if revision:
+        raise UsageError(f"{config.repo}: a push makes a revision; give OWNER/NAME")
+    library = _library()
+    try:
+        api = _api(library)
+        api.create_repo(owner_and_name, private=config.private, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=owner_and_name,
+            folder_path=folder,
+            allow_patterns=list(FILES),
+            delete_patterns=list(FILES),
+            commit_message=f"{folder.name}, by deltabeast",
+        )
+    except Exception as error:  # of the library, of its HTTP client, of the network
+        raise RunError(f"cannot push to {owner_and_name}: {_first_line(error)}") from error
+    print(f"pushed to {commit.commit_url}")
+    print(f"next: deltabeast eval {PREFIX}{owner_and_name}@{commit.oid}")
+
+
+def fetch(name: str, into: Path = HERE) -> Path:
+    """Return the folder of `hub:OWNER/NAME[@REVISION]`, fetched unless that commit is here already.
+
+    A branch or tag is resolved to the commit that it names now. Raises UsageError or RunError in one line.
+    """
+    repo, revision = _parts(name.removeprefix(PREFIX))
+    if revision and re.fullmatch("[0-9a-f]{40}", revision) and (into / repo / revision).is_dir():
+        return into / repo / revision
+    library = _library()
+    try:
+        api = _api(library)
+        commit = str(api.model_info(repo, revision=revision).sha)
+        folder = into / repo / commit
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as temporary:
+                api.snapshot_download(repo, revision=commit, local_dir=temporary, allow_patterns=list(FILES))
+                shutil.rmtree(Path(temporary) / ".cache", ignore_errors=True)
+                _keep(Path(temporary), folder, repo)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise RunError(f"cannot fetch {repo}: {_first_line(error)}") from error
+    print(f"{PREFIX}{repo}@{commit} is in {folder}")
+    return folder
+
+
+def _keep(fetched: Path, folder: Path, repo: str) -> None:
+    checkpoints = checkpoint_paths(fetched)
+    if not any(map(is_exported, checkpoints)):
+        raise UsageError(f"{repo} holds no agent that `deltabeast export` made")
+    if damaged := next(filter(None, map(damaged_file, checkpoints)), None):
+        raise UsageError(f"{damaged} of {repo} is damaged: its checksum differs from the manifest's")
+    copy = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.copytree(fetched, copy)
+    copy.rename(folder)
+
+
+def _parts(name: str) -> tuple[str, str | None]:
+    match = re.fullmatch(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?", name)
+    if match is None or ".." in name:
+        raise UsageError(f"{name!r} is no repository of a hub; give OWNER/NAME")
+    return match[1], match[2]
+
+
+def _library() -> ModuleType:
+    try:
+        import huggingface_hub
+        from huggingface_hub.utils.tqdm import disable_progress_bars
+    except ImportError:
+        raise UsageError("a hub needs its package: pip install 'deltabeast[hub]'") from None
+    disable_progress_bars()  # an agent is some megabytes
+    return huggingface_hub
+
+
+def _api(library: Any) -> Any:
+    return library.HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="deltabeast")
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,220 @@
+"""Agents given away: folders that are runs of their own, cards, and a hub's stand-in."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hub_stand_in import Hub, stand_in
+from PIL import Image
+from training_in_process import FEEDFORWARD, run
+
+from deltabeast.agents import Agent, AgentSpec, load_agent, save_checkpoint
+from deltabeast.launch.cli import main
+from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.runs.directory import write_config
+from deltabeast.launch.sharing import hub as hubs
+
+
+def failing(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return int(ended.value.code or 0), error
+
+
+def weights(agent: Agent) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in agent.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of CartPole, evaluated at its last step and at another."""
+    folder = tmp_path_factory.mktemp("run") / "seed-1"
+    run(
+        folder,
+        "--env",
+        "CartPole-v1",
+        *FEEDFORWARD,
+        "--steps",
+        "100",
+        "--log-seconds",
+        "0",
+        "--milestone-steps",
+        "40",
+    )
+    for options in ((), ("--sample",), ("--checkpoint", "40")):
+        main(["eval", str(folder), "--episodes", "2", "--repeats", "2", *options])
+    return folder
+
+
+@pytest.fixture
+def exported(trained: Path, tmp_path: Path) -> Path:
+    main(["export", str(trained), str(tmp_path / "agent"), "--note", "The best of one."])
+    return tmp_path / "agent"
+
+
+def test_an_exported_agent_is_a_run_that_is_evaluated_as_it_was(
+    trained: Path, exported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours, theirs = weights(load_agent(trained)), weights(load_agent(exported))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert not list(exported.rglob("state.pt"))
+    before = {path.name for path in (exported / "eval").iterdir()}
+    assert len(before) == 2  # of this step alone
+    main(["eval", str(exported), "--episodes", "2", "--repeats", "2"])
+    (new,) = {path.name for path in (exported / "eval").iterdir()} - before
+    results = [json.loads((exported / "eval" / name).read_text()) for name in (new, *before)]
+    assert results[0]["results"] in [each["results"] for each in results[1:]]
+    capsys.readouterr()
+    main(["info", str(exported)])
+    assert "damaged" not in capsys.readouterr().out
+    main(["compare", str(exported)])
+    assert (exported.parent / "comparison" / "report.md").exists() or list(exported.parent.rglob("report.md"))
+
+
+def test_the_card_says_what_it_is_and_nothing_of_this_machine(trained: Path, exported: Path) -> None:
+    card = (exported / "README.md").read_text()
+    head = card.split("---")[1]
+    metadata = {
+        line.partition(": ")[0]: json.loads(line.partition(": ")[2]) for line in head.strip().splitlines()
+    }
+    (result,) = metadata["model-index"][0]["results"][:1]
+    evaluations = [json.loads(path.read_text()) for path in sorted((exported / "eval").iterdir())]
+    means = [each["results"]["trained"]["summary"]["game"]["mean"] for each in evaluations]
+    assert result["metrics"][0]["value"] in [round(mean, 3) for mean in means]
+    assert (
+        "The best of one." in card and "| a game |" in card and "greedy" in card and "sampled actions" in card
+    )
+    assert "(curve.png)" in card and Image.open(exported / "curve.png").size[0] > 300
+    for file in exported.rglob("*"):
+        if file.is_file():
+            assert str(trained).encode() not in file.read_bytes(), file
+
+
+def test_half_precision_is_half_the_size_and_the_same_to_rounding(trained: Path, tmp_path: Path) -> None:
+    main(["export", str(trained), str(tmp_path / "half"), "--half"])
+    main(["export", str(trained), str(tmp_path / "whole")])
+    sizes = [
+        next((tmp_path / name).rglob("weights.safetensors")).stat().st_size for name in ("half", "whole")
+    ]
+    assert 0.45 < sizes[0] / sizes[1] < 0.6
+    half, whole = (weights(load_agent(tmp_path / name)) for name in ("half", "whole"))
+    for name in whole:
+        assert half[name].dtype == whole[name].dtype
+        torch.testing.assert_close(half[name], whole[name], rtol=1e-3, atol=1e-6)
+    assert "stored in 16 bits" in (tmp_path / "half" / "README.md").read_text()
+
+
+def test_an_atari_agent_has_a_still_of_its_game(tmp_path: Path) -> None:
+    spec = AgentSpec((4, 84, 84), 6, "rdn", "nature", {"num_layers": 1}, game="pong", protocol="paper-code")
+    save_checkpoint(tmp_path / "run", 1600, Agent(spec), {"some": 1})
+    write_config(tmp_path / "run", TrainConfig(game="pong", run_dir=tmp_path / "run"))
+    main(["export", str(tmp_path / "run"), str(tmp_path / "agent")])
+    picture = Image.open(io.BytesIO((tmp_path / "agent" / "still.png").read_bytes()))
+    assert picture.size[0] > picture.size[1] > 100 and len(np.unique(np.asarray(picture))) > 8
+    card = (tmp_path / "agent" / "README.md").read_text()
+    assert "(still.png)" in card and "Not evaluated." in card and "num_layers 1" in card
+
+
+def test_what_cannot_be_exported_is_one_line(
+    trained: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("mine")
+    assert "is the run itself" in failing(capsys, "export", trained, trained)[1]
+    assert "holds something else" in failing(capsys, "export", trained, tmp_path / "full")[1]
+    assert "no run at" in failing(capsys, "export", tmp_path / "none", tmp_path / "new")[1]
+    assert (tmp_path / "full" / "thesis.tex").read_text() == "mine" and not (tmp_path / "new").exists()
+    main(["export", str(trained), str(exported), "--checkpoint", "40"])  # over an earlier one
+    assert [path.name for path in (exported / "checkpoints").iterdir()] == [f"{40:012}"]
+    words = ("train", "--env", "CartPole-v1", *FEEDFORWARD, "--steps", "200", "--run-dir", exported)
+    code, error = failing(capsys, *words)
+    assert code == 2 and "holds an exported agent, without the state of its training; give another" in error
+
+
+def test_a_foreign_core_asks_for_consent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = AgentSpec((4,), 2, "feedforward", "mlp", env_id="CartPole-v1")
+    path = save_checkpoint(tmp_path / "run", 10, Agent(spec), {"some": 1})
+    content = json.loads((path / "agent.json").read_text()) | {"core": "my_evil:Core"}
+    (path / "agent.json").write_text(json.dumps(content))
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["sha256"]["agent.json"] = hashlib.sha256((path / "agent.json").read_bytes()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    code, error = failing(capsys, "export", tmp_path / "run", tmp_path / "agent")
+    assert code == 2 and "--trust-core my_evil:Core" in error and not (tmp_path / "agent").exists()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    with stand_in() as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.address)
+        monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
+        monkeypatch.chdir(tmp_path)
+        yield running
+
+
+def test_what_is_pushed_is_evaluated_from_the_hub_by_its_commit(
+    exported: Path, hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (exported / "secret.txt").write_text("not to be sent")
+    (exported / "code.py").write_text("print('never')")
+    main(["push", str(exported), "me/cartpole", "--private"])
+    said = capsys.readouterr().out
+    first, files = hub.files("me/cartpole", "main")
+    assert f"{hub.address}/me/cartpole/commit/{first}" in said and hub.private["me/cartpole"]
+    assert f"deltabeast eval hub:me/cartpole@{first}" in said
+    assert {"README.md", "config.json"} <= files.keys() and not {"secret.txt", "code.py"} & files.keys()
+    files["evil.pkl"] = files["checkpoints/evil.py"] = b"somebody else's"
+
+    (exported / "curve.png").unlink()
+    main(["push", str(exported), "me/cartpole"])
+    second, later = hub.files("me/cartpole", "main")
+    assert second != first and "curve.png" not in later  # what is gone here is gone there
+
+    quick = ("--episodes", "1", "--repeats", "1")
+    for name, commit in (("hub:me/cartpole", second), (f"hub:me/cartpole@{first}", first)):
+        main(["eval", name, *quick])
+        folder = Path("runs/hub/me/cartpole") / commit
+        assert f"hub:me/cartpole@{commit} is in {folder}" in capsys.readouterr().out
+        kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}
+        assert kinds <= {".json", ".safetensors", ".md", ".csv", ".png"}
+        assert len(list((folder / "eval").iterdir())) == 3  # two came along
+    hub.commits.clear()
+    main(["eval", f"hub:me/cartpole@{first}", *quick])  # is here, and asks nobody
+
+
+def test_what_is_wrong_with_a_hub_is_one_line(
+    exported: Path,
+    trained: Path,
+    hub: Hub,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "cannot fetch me/none: " in failing(capsys, "eval", "hub:me/none")[1]
+    hub.commits["me/empty"] = {"1" * 40: {"README.md": b"nothing"}}
+    assert "holds no agent that" in failing(capsys, "eval", "hub:me/empty")[1]
+    assert not list(Path("runs/hub").rglob("*.md"))
+    main(["push", str(exported), "me/damaged"])
+    _, files = hub.files("me/damaged", "main")
+    name = next(name for name in files if name.endswith(".safetensors"))
+    files[name] = files[name][:-1] + b"x"
+    assert "its checksum differs" in failing(capsys, "eval", "hub:me/damaged")[1]
+    for wrong in ("hub:me", "hub:../x/y", "hub:me/../y"):
+        assert "is no repository of a hub; give OWNER/NAME" in failing(capsys, "eval", wrong)[1]
+    assert "is no exported agent; make one with" in failing(capsys, "push", trained, "me/x")[1]
+    assert "no run at" in failing(capsys, "push", "nowhere", "me/x")[1]
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    code, error = failing(capsys, "push", exported, "me/x")
+    assert code == 1 and "cannot push to me/x: " in error
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert "pip install 'deltabeast[hub]'" in failing(capsys, "push", exported, "me/x")[1]
+    assert hubs.PREFIX == "hub:"
