@@ -6,7 +6,7 @@ CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help install constraints demo test test-all gpu gpu-test gpu-kernels gpu-throughput lint clean
+.PHONY: help install constraints demo test test-all gpu gpu-test gpu-kernels gpu-throughput lint links docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | column -t -s $$'\t'
@@ -60,14 +60,20 @@ gpu-throughput: $(READY)
 	for core in lstm linear_transformer delta_net delta_rnn feedforward; do \
 		$(THROUGHPUT) --core $$core --rounds 1 --json $(GPU)/$$core.json | tee $(GPU)/$$core.txt; done
 
-# Editable installs hide the package mapping from mypy; a folder of links shows it the same layout.
-lint: $(READY) ## ruff and mypy
+lint: $(READY) links ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	cd build/types && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml
+
+# Editable installs hide the package mapping from mypy and MkDocs; a folder of links shows them the same layout.
+links:
 	@mkdir -p build/types/deltabeast
 	@for package in agents cores envs kernels launch; do \
 		ln -sfn "$(CURDIR)/$$package" build/types/deltabeast/$$package; done
-	cd build/types && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml
+
+docs: $(READY) links ## the documentation site, into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "python3 -m http.server --directory build/site"
 
 clean: ## remove what was built, not what was trained
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
