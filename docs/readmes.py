@@ -1,5 +1,7 @@
-"""Makes the site of the repository's own Markdown and pictures, under their own paths: there is no second copy,
-and links between them lead where they lead in the repository."""
+"""Makes the site of the repository's own Markdown and pictures, under their own paths.
+
+So there is no second copy of them, and their links lead where they lead in the repository.
+"""
 
 from __future__ import annotations
 

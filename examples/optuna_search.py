@@ -1,0 +1,31 @@
+"""Search with Optuna (pip install optuna): python examples/optuna_search.py --game pong --steps 1M
+
+Options go to `deltabeast train`. Started again, or several times at once, it goes on with the same study.
+"""
+
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import optuna
+
+from deltabeast.launch.runs.log import read_rows
+
+
+def objective(trial: optuna.Trial) -> float:
+    rate = trial.suggest_float("learning_rate", 1e-4, 5e-3, log=True)
+    entropy = trial.suggest_float("entropy_cost", 1e-4, 2e-2, log=True)
+    run = Path("runs", "search", f"trial-{trial.number}")
+    options = ["--learning-rate", str(rate), "--entropy-cost", str(entropy), "--run-dir", str(run)]
+    subprocess.run(["deltabeast", "train", *sys.argv[1:], *options], check=True)
+    returns = [row["game_return"] for row in read_rows(run / "logs.csv") if "game_return" in row]
+    return statistics.fmean(returns[-5:] or [float("-inf")])
+
+
+Path("runs").mkdir(exist_ok=True)
+study = optuna.create_study(
+    storage="sqlite:///runs/search.db", study_name="search", direction="maximize", load_if_exists=True
+)
+study.optimize(objective, n_trials=20)
+print(f"best: {study.best_value:.3g} with {study.best_params}")

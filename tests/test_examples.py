@@ -1,0 +1,55 @@
+"""The examples run as they stand, but for fewer steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def test_the_notebook_on_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its numbers are of the agent that it trains: here one that has learned for half the steps."""
+    plt.switch_backend("agg")
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((EXAMPLES / "memory.ipynb").read_text())["cells"]
+    names: dict[str, object] = {}
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert code[0].count('"300k"') == 1
+    for source in (code[0].replace('"300k"', '"150k"'), *code[1:]):
+        exec(compile(source, "memory.ipynb", "exec"), names)
+    assert len(plt.get_fignums()) == 2
+    plt.close("all")
+    said = capsys.readouterr().out
+    never, at_forks, at_cues = (
+        float(value) for value in re.findall(r"wiped .*: mean return (-?[\d.]+)", said)
+    )
+    assert never > 0.5 and at_cues > 0.5 and at_forks < 0.4 and "are told apart" in said
+
+
+def test_the_search_with_optuna_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    script = (EXAMPLES / "optuna_search.py").read_text()
+    assert script.count("n_trials=20") == 1
+    (tmp_path / "search.py").write_text(script.replace("n_trials=20", "n_trials=1"))
+    options = "--env CartPole-v1 --core lstm --steps 800 --num-envs 4 --batch-size 4 --device cpu"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for trials in (1, 2):
+        done = subprocess.run(
+            [sys.executable, "search.py", *options.split(), "--log-seconds", "0"],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert len(list((tmp_path / "runs" / "search").iterdir())) == trials
+        assert re.search(r"^best: \d+\.?\d* with \{'learning_rate': ", done.stdout, re.M)
