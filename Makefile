@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 
 install: $(READY) ## set up .venv with everything that development needs
 
-# Newer ones work, too (see README.md), but have no build for CPUs alone.
+# Newer ones work, too, but have no build for CPUs alone.
 TORCH := 2.13.0
 constraints: ## the newest versions that go with TORCH, for every Python and system, into constraints.txt; needs uv
 	@mkdir -p build
@@ -36,7 +36,8 @@ demo: $(READY) ## train an RDN agent on a real Atari game and score it beside ra
 
 # A worker a core; files that share a fixture stay together.
 TEST := $(BIN)/python -m pytest --numprocesses $$(nproc 2>/dev/null || sysctl -n hw.ncpu) --maxprocesses 8 --dist loadgroup
-test: $(READY) lint ## lint, check types and run the tests, with the same random numbers each time
+LINT := lint
+test: $(READY) $(LINT) ## lint, check types and run the tests, with the same random numbers each time
 	$(TEST) -m "not long"
 
 TESTS := tests
