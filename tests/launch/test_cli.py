@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from command_line import run
 from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
@@ -38,16 +39,6 @@ from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.directory import claim, read_config, resume_command, write_config
 from deltabeast.launch.runs.published import published_scores
 from deltabeast.launch.tables import core_options_table, games_table
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = 0
-    try:
-        cli.main(arguments)
-    except SystemExit as exit_:
-        code = int(exit_.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_every_protocol_can_be_asked_for() -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 from deltabeast.launch import cli
 from deltabeast.launch.config import ProbeConfig
@@ -16,16 +17,6 @@ TYPED = (
     *("--preset", "laptop", "--steps", "30k", "--learning-rate", "1e-3", "--deterministic"),
     *("--no-rmsprop-corrected", "--num-workers", "2"),
 )
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = 0
-    try:
-        cli.main(arguments)
-    except SystemExit as exit_:
-        code = int(exit_.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_a_runs_configuration_begins_another_run(tmp_path: Path) -> None:
