@@ -44,7 +44,7 @@ def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(env), "platbase": str(env)}))
     pip = [sys.executable, "-m", "pip", "--python", str(env / "bin" / "python"), "install", "--quiet"]
-    subprocess.run([*pip, "--no-deps", "--no-index", "--no-compile", str(wheel)], check=True)
+    subprocess.run([*pip, "--no-deps", "--no-index", "--no-compile", str(wheel)], cwd=folder, check=True)
     # A folder that a .pth file names is searched; its own .pth files, such as the repository's, are not read.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
 

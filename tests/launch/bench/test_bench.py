@@ -34,7 +34,7 @@ def test_every_kernel_is_checked_and_timed(tmp_path: Path, capsys: pytest.Captur
     code, out, error = bench(capsys, "kernels", *SMALL, "--device", "cpu", "--json", str(path))
     assert (code, error) == (0, "")
     content = json.loads(path.read_text())
-    assert content["settings"]["steps"] == 9 and content["versions"]["torch"] == torch.__version__
+    assert content["settings"]["steps"] == 9 and torch.__version__.startswith(content["versions"]["torch"])
     measured = {(row["rule"], row["backend"]): row for row in content["results"]}
     expected = kernels.backends(torch.device("cpu"), 8)
     assert expected["delta_rule"] == ("reference", "chunked", "native")
