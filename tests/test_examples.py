@@ -36,6 +36,7 @@ def test_the_notebook_on_memory(
     assert never > 0.5 and at_cues > 0.5 and at_forks < 0.4 and "are told apart" in said
 
 
+@pytest.mark.long
 def test_the_search_with_optuna_goes_on_where_it_stopped(tmp_path: Path) -> None:
     script = (EXAMPLES / "optuna_search.py").read_text()
     assert script.count("n_trials=20") == 1

@@ -74,6 +74,7 @@ def test_wheel_holds_what_the_packages_need_and_nothing_else(wheel: Path) -> Non
     assert ours == {name.removeprefix("deltabeast/") for name in names if Path(name).suffix in kinds}
 
 
+@pytest.mark.long
 def test_wheel_trains_evaluates_compares_and_measures(command: Command) -> None:
     assert "commit" not in command("deltabeast", "--version")
     assert "finished at 320 of 320" in command("deltabeast", "train", "--game", "gopher", *QUICK.split())
