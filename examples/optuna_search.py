@@ -27,5 +27,5 @@ Path("runs").mkdir(exist_ok=True)
 study = optuna.create_study(
     storage="sqlite:///runs/search.db", study_name="search", direction="maximize", load_if_exists=True
 )
-study.optimize(objective, n_trials=20)
+study.optimize(objective, n_trials=20, catch=subprocess.CalledProcessError)
 print(f"best: {study.best_value:.3g} with {study.best_params}")

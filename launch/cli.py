@@ -31,7 +31,7 @@ from .config import (
 from .config_file import show_config, with_file
 from .errors import RunError, StoppedBySignal, UsageError
 from .runs.consent import look_here_for
-from .runs.directory import default_probe_dir, default_run_dir, versions
+from .runs.directory import versions
 from .runs.presets import preset_config
 
 DESCRIPTION = """Train, evaluate and compare Atari agents whose memory is a fast weight programmer.
@@ -51,21 +51,21 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def train(config: TrainConfig) -> None:
-    if config.show_config:
-        print(show_config("train", config, config.run_dir or default_run_dir(config)))
-        return
-    from .training.command import train
+    from .training.command import settled, train
 
-    train(config)
+    if config.show_config:
+        print(show_config("train", settled(config)))
+    else:
+        train(config)
 
 
 def probe(config: ProbeConfig) -> None:
-    if config.show_config:
-        print(show_config("probe", config, config.run_dir or default_probe_dir(config)))
-        return
-    from .probe.command import probe
+    from .probe.command import probe, settled
 
-    probe(config)
+    if config.show_config:
+        print(show_config("probe", settled(config)))
+    else:
+        probe(config)
 
 
 def card(config: CardConfig) -> None:
@@ -190,7 +190,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(_version())
         return
     try:
-        config = parse(_completion(given) if "--print-completion" in given else given)
+        if "--print-completion" in given:
+            print(_completion(given))
+            return
+        config = parse(given)
         look_here_for(_named(config))
         run = next(run for kind, run in COMMANDS.values() if type(config) is kind)
         run(config)
@@ -349,11 +352,18 @@ def _takes(option: str) -> str:
     return names.get(kind.split("}|")[-1], kind or "no value")
 
 
-def _completion(given: Sequence[str]) -> list[str]:
-    """Return what tyro calls it. Raises UsageError unless a shell is named."""
+def _completion(given: Sequence[str]) -> str:
+    """Return what completes commands, options and paths in a shell. Raises UsageError unless one is named."""
     if len(given) != 2 or given[0] != "--print-completion" or given[1] not in SHELLS:
         raise UsageError("--print-completion has no shell; say bash, zsh or fish")
-    return ["--tyro-print-completion", given[1]]
+    script = io.StringIO()
+    with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
+        _tyro(["--tyro-print-completion", given[1]])
+    lines = [  # a break inside of an explanation would make an option of its next line
+        line.replace("\\n", " ") if line.startswith("COMPLETION_SPEC") else line
+        for line in script.getvalue().splitlines()
+    ]
+    return "\n".join(lines).replace("complete -F", "complete -o default -F")
 
 
 def _version() -> str:

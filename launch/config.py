@@ -50,7 +50,7 @@ class TrainConfig:
     """Options of the core as name value pairs, for example: --core-options hidden_size 64 num_layers 1;
     `deltabeast cores CORE` lists them."""
     config: Annotated[Path | None, Decides.INVOCATION] = None
-    """File to take options from, JSON or YAML, for example a run's config.json; those typed win."""
+    """File to take options from, JSON or YAML, or a run: those typed win, --core-options as a whole."""
     show_config: Annotated[bool, Decides.INVOCATION] = False
     """Print what would run, in the form that --config takes, and train nothing."""
     # RECORD, because the options that a preset sets are compared themselves.
@@ -175,7 +175,7 @@ class ProbeConfig:
     core_options: dict[str, str | int | float | bool] = field(default_factory=dict)
     """Options of the core as name value pairs."""
     config: Path | None = None
-    """File to take options from, JSON or YAML, for example a run's config.json; those typed win."""
+    """File to take options from, JSON or YAML, or a run: those typed win, --core-options as a whole."""
     show_config: bool = False
     """Print what would run, in the form that --config takes, and train nothing."""
     seed: int = 1

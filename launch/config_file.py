@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ KINDS: Mapping[str, type] = {"train": TrainConfig, "probe": ProbeConfig}
 _OF_ONE_RUN = ("run_dir", "resume", "config", "show_config")
 """what is not taken from a run's own config.json: another run is to begin elsewhere"""
 
+_INSTEAD = {"game": ("env",), "env": ("game",), "core_options": ("core", "cores"), "core": ("cores",)}
+"""what typed options displace besides themselves: another environment, another core with its options"""
+
 
 def with_file(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with the options of their `--config` file before those that were typed, which win.
@@ -29,23 +32,25 @@ def with_file(arguments: Sequence[str]) -> list[str]:
     command = words[0] if words else ""
     if command not in KINDS:
         return words
-    for i, word in enumerate(words):
-        if word == "--config" and i + 1 < len(words):
-            return [command, *_words(command, Path(words[i + 1])), *words[1:]]
-        if word.startswith("--config="):
-            return [command, *_words(command, Path(word.partition("=")[2])), *words[1:]]
-    return words
+    files = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--config"]
+    files += [word.partition("=")[2] for word in words if word.startswith("--config=")]
+    if len(files) > 1:
+        raise UsageError(f"--config {files[0]} and --config {files[1]}: give one of them")
+    typed = {word.partition("=")[0] for word in words}
+    return [command, *(word for file in files for word in _words(command, Path(file), typed)), *words[1:]]
 
 
-def show_config(command: str, config: TrainConfig | ProbeConfig, run_dir: Path) -> str:
+def show_config(command: str, config: TrainConfig | ProbeConfig) -> str:
     """Return the configuration as JSON that `--config` takes."""
-    settings = asdict(replace(config, run_dir=run_dir))
+    settings = asdict(config)
     for name in ("config", "show_config"):
         del settings[name]
     return json.dumps({"command": command, "config": settings}, indent=2, default=str)
 
 
-def _words(command: str, path: Path) -> list[str]:
+def _words(command: str, path: Path, typed: Collection[str]) -> list[str]:
+    """Spell the options of a file, but for those that what was typed stands in the place of."""
+    path = path / "config.json" if path.is_dir() else path
     content = _read(path)
     kind = content.get("command", command)
     if kind != command:
@@ -63,6 +68,8 @@ def _words(command: str, path: Path) -> list[str]:
             raise UsageError(f"{path}: unknown option {key!r}; {hint}")
         if value in (None, [], {}) or ("versions" in content and name in _OF_ONE_RUN):
             continue
+        if any(f"--{other}" in typed for other in _INSTEAD.get(name, ())):
+            continue
         words += option_words(name, value)
     return words
 
@@ -76,7 +83,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = _yaml(path, text) if path.suffix in (".yaml", ".yml") else json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{path}: {' '.join(str(error).split())}") from error
+        raise UsageError(
+            f"{path} is neither JSON nor YAML (.yaml): {' '.join(str(error).split())}"
+        ) from error
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no options; give names and values, such as a run's config.json")
     return content

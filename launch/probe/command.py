@@ -11,6 +11,7 @@ from ..errors import UsageError
 from ..processes.machine import prepare_process
 from ..runs.tracking import check_tracking
 from ..tables import plain_table, show
+from .recipe import make_recipe
 from .run import ProbeRun
 from .snr import KERNELS, Noise, measure_noise
 
@@ -28,6 +29,13 @@ def probe(config: ProbeConfig) -> None:
     check_tracking(config.track)
     with ExitStack() as stack:
         ProbeRun(config, stack).run()
+
+
+def settled(config: ProbeConfig) -> ProbeConfig:
+    """Return the configuration, with nothing begun. Raises UsageError if it could not run."""
+    if config.task != "snr":
+        make_recipe(config)
+    return config
 
 
 def _print_noise(config: ProbeConfig) -> None:

@@ -21,6 +21,7 @@ from .directory import read_object
 
 Service = Literal["wandb", "mlflow"]
 NAMES = "tracking.json"
+_WHERE = {"wandb": "WANDB_MODE or `wandb login`", "mlflow": "MLFLOW_TRACKING_URI"}
 _PROJECT = "deltabeast"
 
 
@@ -58,7 +59,8 @@ def open_tracker(service: Service, run_dir: Path, resumed: bool, say: Callable[[
         tracker = _SERVICES[service](run_dir, known)
     except Exception as error:  # of a package with errors of its own
         anew = f"; without {run_dir / NAMES} a tracked run begins anew" if known else ""
-        raise RunError(f"--track {service}: {_first_line(error)}{anew}") from error
+        remedy = f"; mend {_WHERE[service]}, or train without --track"
+        raise RunError(f"--track {service}: {_first_line(error)}{anew or remedy}") from error
     if tracker.identity != known:
         (run_dir / NAMES).write_text(json.dumps(names | {service: tracker.identity}) + "\n")
     return _Surviving(service, tracker, say)
@@ -124,6 +126,9 @@ class _Wandb(_Service):
 
 class _Mlflow(_Service):
     def __init__(self, run_dir: Path, known: str | None) -> None:
+        # A server that is not there is said within seconds instead of minutes.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         from mlflow import MlflowClient
 
         self._client = MlflowClient()
@@ -165,4 +170,5 @@ def _name(run_dir: Path) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return line if len(line) <= 200 else f"{line[:200]}..."

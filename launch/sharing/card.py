@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...agents import Agent
+from ..config import TrainConfig
 from ..runs.consent import consent
 from ..units import format_score
 
@@ -39,6 +40,7 @@ def write_card(exported: Exported) -> str:
     parts = [
         _head(exported, subject),
         f"# {spec.core} on {subject}",
+        "An agent of deltabeast: IMPALA with V-trace, and a recurrent core as its memory.",
         _about(exported, subject),
         *([exported.note] if exported.note else []),
         "## Scores\n" + _scores(exported),
@@ -95,6 +97,7 @@ def _about(exported: Exported, subject: str) -> str:
         ("stem", f"`{spec.stem}`"),
         ("parameters", f"{size:,}" + (", stored in 16 bits" if exported.half else "")),
         ("agent steps", f"{exported.step:,}"),
+        ("training seed", str(exported.options.get("seed", "unknown"))),
     ]
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
 
@@ -117,7 +120,8 @@ def _scores(exported: Exported) -> str:
             lines.append(f"| {_how(each)} | a {kind} | {shown} | {interval} | {result['count']} |")
     if len(lines) == 2:
         return "Not evaluated."
-    return "\n".join(lines) + "\n\nThe interval says nothing of other training seeds."
+    half = " Measured before the numbers were rounded to 16 bits." if exported.half else ""
+    return "\n".join(lines) + f"\n\nThe interval says nothing of other training seeds.{half}"
 
 
 def _has_lives(evaluation: Mapping[str, Any]) -> bool:
@@ -129,7 +133,7 @@ def _has_lives(evaluation: Mapping[str, Any]) -> bool:
 def _how(evaluation: Mapping[str, Any]) -> str:
     protocol = evaluation["protocol"]
     actions = "greedy" if evaluation["greedy"] else "sampled actions"
-    return ", ".join([*([protocol] if protocol else []), actions, f"seed {evaluation['seed']}"])
+    return ", ".join([*([protocol] if protocol else []), actions, f"evaluation seed {evaluation['seed']}"])
 
 
 def _loading(exported: Exported) -> str:
@@ -138,7 +142,7 @@ def _loading(exported: Exported) -> str:
     trust = f', trust_core="{spec.core}"' if ":" in spec.core else ""
     return "\n".join(
         [
-            "In the folder that holds this file:",
+            "In the folder that holds this file (`deltabeast eval hub:OWNER/NAME` fetches it from a hub):",
             "```sh",
             "pip install deltabeast",
             " ".join(["deltabeast eval .", *words]),
@@ -149,7 +153,7 @@ def _loading(exported: Exported) -> str:
             f'agent = load_agent("."{trust})  # a torch.nn.Module to step',
             "```",
             "Weights are safetensors; loading them executes nothing"
-            + (", but the core's own code, which you have to name and have." if trust else "."),
+            + (f". The core is code of its author's: `{spec.core}` must be importable." if trust else "."),
         ]
     )
 
@@ -157,14 +161,19 @@ def _loading(exported: Exported) -> str:
 def _training(exported: Exported) -> str:
     made = exported.versions
     with_what = [f"{name} {made[name]}" for name in ("deltabeast", "commit", "torch") if made.get(name)]
+    usual, named = (
+        {**vars(TrainConfig()), "cores": []},
+        ("game", "env", "core", "config", "resume", "run_dir"),
+    )
     options = {
-        name: value for name, value in exported.options.items() if value not in (None, [], {}, False, "")
-    }
+        name: value for name, value in exported.options.items()
+        if name not in named and value != usual.get(name)
+    }  # fmt: skip
     lines = [f"With {', '.join(with_what)}." if with_what else "It is not known with which versions."]
     if options:
         listed = ", ".join(f"`{name}` {_plain(value)}" for name, value in options.items())
         again = "Again: `deltabeast train --config config.json`"
-        lines.append(f"{again}. Options that are not the defaults, and the seed: {listed}.")
+        lines.append(f"{again}. Options that are not the defaults: {listed}.")
     return "\n\n".join(lines)
 
 

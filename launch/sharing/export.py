@@ -17,8 +17,8 @@ from ..config import ExportConfig
 from ..errors import RunError, UsageError
 from ..evaluation.loading import Loaded, load
 from ..evaluation.progress import say
-from ..runs.directory import read_object
-from ..runs.log import read_rows
+from ..runs.directory import read_config, read_object
+from ..runs.log import drop_rows_beyond, read_rows
 from ..runs.manifest import checkpoint_paths, is_exported
 from .card import CARD, CURVE, STILL, Exported, write_card
 from .still import draw_still
@@ -34,7 +34,7 @@ def export(config: ExportConfig, console: Console | None = None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         export_agent(folder, loaded.step, loaded.agent, config.half)
-        _copy_config(loaded.run_dir, folder)
+        _copy_config(loaded, folder)
         _copy_evaluations(loaded, folder)
         pictures = _pictures(loaded, folder, lambda text: say(console, text))
         (folder / CARD).write_text(write_card(_read(loaded, folder, pictures, config)), encoding="utf-8")
@@ -49,8 +49,14 @@ def _check_folder(folder: Path, run_dir: Path) -> None:
     """Raise UsageError if the folder holds anything but an earlier export."""
     if folder.resolve() == run_dir.resolve():
         raise UsageError(f"{folder} is the run itself; give another folder")
-    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not _holds_export(folder))):
-        raise UsageError(f"{folder} holds something else; give a folder that is new")
+    if not folder.exists():
+        return
+    if not folder.is_dir() or (any(folder.iterdir()) and not _holds_export(folder)):
+        raise UsageError(f"{folder} is something else than an export; give a folder that is new")
+    names = ("game", "env", "core", "core_options", "seed")
+    ours, theirs = (read_config(path) for path in (run_dir, folder))
+    if theirs and [ours.get(name) for name in names] != [theirs.get(name) for name in names]:
+        raise UsageError(f"{folder} holds an export of another run; give a folder that is new")
 
 
 def _holds_export(folder: Path) -> bool:
@@ -58,20 +64,25 @@ def _holds_export(folder: Path) -> bool:
     return bool(paths) and all(map(is_exported, paths))
 
 
-def _copy_config(run_dir: Path, folder: Path) -> None:
-    """Copy what the run was told and what it logged; not where it lay on whose disk."""
+def _copy_config(loaded: Loaded, folder: Path) -> None:
+    """Copy what the run was told and what it logged up to that step; not where it lay on whose disk."""
+    run_dir = loaded.run_dir
     content = read_object(run_dir / "config.json")
     if isinstance(content.get("config"), dict):
         content["config"] |= dict.fromkeys(("run_dir", "config"))
         (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
     if (run_dir / "logs.csv").is_file():
         shutil.copyfile(run_dir / "logs.csv", folder / "logs.csv")
+        drop_rows_beyond(folder / "logs.csv", loaded.step)
 
 
 def _copy_evaluations(loaded: Loaded, folder: Path) -> None:
-    """Copy the evaluations of the exported step."""
-    shutil.rmtree(folder / "eval", ignore_errors=True)
-    for file in sorted((loaded.run_dir / "eval").glob(f"*-{loaded.step}-*.json")):
+    """Copy the evaluations of the exported step, beside those made of it since an earlier export."""
+    step = f"-{loaded.step}-"
+    for file in (folder / "eval").glob("*.json"):
+        if step not in file.name:
+            file.unlink()
+    for file in sorted((loaded.run_dir / "eval").glob(f"*{step}*.json")):
         content = read_object(file)
         if content:
             content["checkpoint"] = f"checkpoints/{loaded.step:012d}"
@@ -82,7 +93,7 @@ def _copy_evaluations(loaded: Loaded, folder: Path) -> None:
 def _pictures(loaded: Loaded, folder: Path, tell: Callable[[str], None]) -> list[str]:
     """Draw the learning curve and a still of a game, as far as there are any; return their names."""
     made = []
-    for name, content in ((CURVE, _curve(loaded)), (STILL, draw_still(loaded, tell))):
+    for name, content in ((CURVE, _curve(loaded, folder)), (STILL, draw_still(loaded, tell))):
         (folder / name).unlink(missing_ok=True)
         if content:
             (folder / name).write_bytes(content)
@@ -90,9 +101,9 @@ def _pictures(loaded: Loaded, folder: Path, tell: Callable[[str], None]) -> list
     return made
 
 
-def _curve(loaded: Loaded) -> bytes | None:
+def _curve(loaded: Loaded, folder: Path) -> bytes | None:
     try:
-        curve = curve_of(read_rows(loaded.run_dir / "logs.csv"), "game_return")
+        curve = curve_of(read_rows(folder / "logs.csv"), "game_return")
     except (OSError, ValueError, TypeError):
         return None
     if len(curve.x) < 2:

@@ -23,6 +23,7 @@ FILES = (
 )
 """What is sent and fetched: nothing that could execute."""
 HERE = Path("runs") / "hub"
+_REMEDY = "look at its name, at the network and HF_ENDPOINT, and at `hf auth login`"
 
 
 def push(config: PushConfig) -> None:
@@ -47,7 +48,7 @@ def push(config: PushConfig) -> None:
             commit_message=f"{folder.name}, by deltabeast",
         )
     except Exception as error:  # of the library, of its HTTP client, of the network
-        raise RunError(f"cannot push to {owner_and_name}: {_first_line(error)}") from error
+        raise RunError(f"cannot push to {owner_and_name}: {_first_line(error)}; {_REMEDY}") from error
     print(f"pushed to {commit.commit_url}")
     print(f"next: deltabeast eval {PREFIX}{owner_and_name}@{commit.oid}")
 
@@ -74,7 +75,7 @@ def fetch(name: str, into: Path = HERE) -> Path:
     except UsageError:
         raise
     except Exception as error:
-        raise RunError(f"cannot fetch {repo}: {_first_line(error)}") from error
+        raise RunError(f"cannot fetch {repo}: {_first_line(error)}; {_REMEDY}") from error
     print(f"{PREFIX}{repo}@{commit} is in {folder}")
     return folder
 

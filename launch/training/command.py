@@ -25,13 +25,27 @@ def train(config: TrainConfig) -> None:
     prepare_process()
     check_tracking(config.track)
     try:
-        if config.cores or config.seeds is not None or config.game == PAPER_SWEEP:
+        if is_sweep(config):
             _sweep(config)
             return
         with ExitStack() as stack:
             Run(config, _engine(config, stack), stack).run()
     except CheckpointError as error:
         raise RunError(str(error)) from error
+
+
+def settled(config: TrainConfig) -> TrainConfig:
+    """Return the configuration as it would run, with nothing begun. Raises UsageError."""
+    if is_sweep(config):
+        return config
+    if config.engine == "local":
+        check_local(config)
+    settle(config)
+    return config
+
+
+def is_sweep(config: TrainConfig) -> bool:
+    return bool(config.cores) or config.seeds is not None or config.game == PAPER_SWEEP
 
 
 def _engine(config: TrainConfig, stack: ExitStack) -> Engine:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -57,15 +59,23 @@ class Evaluations:
         if self._child is None and self._waiting:
             self._step = self._waiting.popleft()
             config, name = self._eval_config(), f"evaluation of step {self._step}"
-            self._child = Child(name, _serve, config, tuple(self._cores))
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the child inherits: Ctrl-C is ours
+            try:
+                self._child = Child(name, _serve, config, tuple(self._cores))
+            finally:
+                signal.signal(signal.SIGINT, before)
+
+    @property
+    def left(self) -> int:
+        """Checkpoints that are not evaluated yet."""
+        return len(self._waiting) + (self._child is not None)
 
     def finish(self, stopped: Callable[[], bool]) -> None:
         """Wait until everything is evaluated, or `stopped()`."""
-        if self._child is not None or self._waiting:
-            left = len(self._waiting) + (self._child is not None)
-            self._say(f"evaluating the last {left} checkpoints of --eval-every" if left > 1 else
-                      "evaluating the last checkpoint of --eval-every")  # fmt: skip
-        while (self._child is not None or self._waiting) and not stopped():
+        if self.left and not stopped():
+            which = f"last {self.left} checkpoints" if self.left > 1 else "last checkpoint"
+            self._say(f"evaluating the {which} of --eval-every")
+        while self.left and not stopped():
             self.poll()
             time.sleep(0.05)
 
@@ -123,7 +133,7 @@ def _serve(connection: Connection, config: EvalConfig, cores: tuple[int, ...]) -
     if cores:
         os.sched_setaffinity(0, cores)
     os.environ["OMP_NUM_THREADS"] = "1"
-    with open(os.devnull, "w") as nothing, connection:
+    with open(os.devnull, "w") as nothing, connection, suppress(BrokenPipeError):  # nobody is left to be told
         try:
             connection.send(evaluate_run(config, Console(file=nothing)))
         except (UsageError, RunError) as error:

@@ -32,8 +32,11 @@ KEEPING_PAYS_FROM = {None: 4, torch.bfloat16: 8}
 
 def check(config: TrainConfig) -> None:
     """Raise ValueError for invalid options that are not caught elsewhere."""
-    for steps in (config.steps, config.milestone_steps, config.eval_every):
-        parse_steps(steps or "1")
+    for name in ("steps", "milestone_steps", "eval_every"):
+        try:
+            parse_steps(getattr(config, name) or "1")
+        except ValueError as error:
+            raise ValueError(f"--{name.replace('_', '-')}: {error}") from error
     for name in ("num_envs", "num_actors", "num_workers", "batch_size", "unroll_length"):
         if (getattr(config, name) or 1) < 1 or getattr(config, name) == 0:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
@@ -71,7 +74,7 @@ def check(config: TrainConfig) -> None:
     if config.profile < 0:
         raise ValueError(f"--profile {config.profile}; it must not be negative")
     if config.video and (config.eval_every is None or config.game is None):
-        raise ValueError("--video records games of --game at each --eval-every; give both, or omit it")
+        raise ValueError("--video records games of --game at each --eval-every; omit it, or give both")
 
 
 def settle(config: TrainConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ class Trace:
     def __init__(self, updates: int, run_dir: Path, device: torch.device, say: Callable[[str], None]) -> None:
         self._updates, self._path, self._say = updates, run_dir / NAME, say
         self._done = 0
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it would announce its beginning and end
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
         self._profile = profile(
             activities=activities, experimental_config=_ExperimentalConfig(profile_all_threads=True)
@@ -45,5 +47,5 @@ class Trace:
         Tracing.mark = None
         self._profile.stop()
         self._profile.export_chrome_trace(str(self._path))
+        self._say(f"trace of {self._done - WARM_UP} updates: {self._path}; open it at ui.perfetto.dev")
         self._done = WARM_UP + self._updates
-        self._say(f"trace of {self._updates} updates: {self._path}; open it at ui.perfetto.dev")

@@ -96,6 +96,9 @@ class Run:
         tracker = open_tracker(track, self.run_dir, resume_step is not None, self._say) if track else None
         return RunLog(self.run_dir, resume_step, tracker=tracker)
 
+    def _unevaluated(self) -> int:
+        return self.evaluations.left if self.evaluations else 0
+
     def _log_evaluation(self, step: int, scores: Mapping[str, float]) -> None:
         self.log.write_evaluation(step, scores)
         names = {name: name.removeprefix("eval/").replace("_", " ") for name in scores}
@@ -123,7 +126,7 @@ class Run:
                 reason = _cannot_write(self.run_dir, error) if isinstance(error, OSError) else str(error)
                 raise RunError(f"{reason}; {self._rescue()}") from error
         self._say(self._farewell())
-        if asked and engine.steps < self.total_steps:
+        if asked and (engine.steps < self.total_steps or self._unevaluated()):
             raise StoppedBySignal(asked[0])
 
     def _train(self) -> None:
@@ -191,7 +194,8 @@ class Run:
         return self._passed_milestone() or minutes >= self.config.checkpoint_minutes
 
     def _passed_milestone(self) -> bool:
-        return any(self.engine.steps // every > self.saved_step // every for every in self.kept_every)
+        last = self.evaluations is not None and self.engine.steps >= self.total_steps > self.saved_step
+        return last or any(self.engine.steps // n > self.saved_step // n for n in self.kept_every)
 
     def _save(self, milestone: bool = False) -> None:
         self._write(self.engine.snapshot(actors=True), milestone)
@@ -240,7 +244,10 @@ class Run:
         verb, then = "stopped", "run the same command to go on"
         if steps >= self.total_steps:
             verb = "finished"
-            then = eval_command(self.run_dir, *consent(self.config.core, self.config.env))
+            if self._unevaluated():
+                then = f"run the same command for the {self._unevaluated()} evaluations that are left"
+            else:
+                then = eval_command(self.run_dir, *consent(self.config.core, self.config.env))
         return f"{verb} at {steps:,} of {self.total_steps:,} steps, saved in {self.run_dir}; next: {then}"
 
     def _say(self, text: str) -> None:

@@ -53,31 +53,53 @@ def test_a_probe_is_taken_from_a_file_whole(tmp_path: Path) -> None:
     assert (again.updates, again.seed) == (30, 2)
 
 
-@pytest.mark.parametrize(
-    ("command", "folder"),
-    [
-        (TYPED, "runs/gopher/delta_net/seed-1"),
-        (("probe", "--task", "swap", "--core", "lstm"), "runs/probe/swap/lstm/seed-1"),
-    ],
-)
+@pytest.mark.parametrize("command", [TYPED, ("probe", "--task", "swap", "--core", "lstm")])
 def test_what_is_shown_can_be_given_back(
-    command: tuple[str, ...], folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, shown, _ = run(capsys, *command, "--show-config")
     assert code == 0
     file = tmp_path / "shown.json"
     file.write_text(shown)
     config, again = cli.parse(command), cli.parse([command[0], "--config", str(file)])
-    assert again.run_dir == Path(folder)
-    config.run_dir, config.config = again.run_dir, again.config
+    config.config = again.config
+    if command[0] == "train":
+        config.protocol = "paper-code"  # is filled in
     assert again == config
+    assert "runs" not in shown and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("", "no environment given"),
+        ("--game pnog", "pnog"),
+        ("--game pong --core rdnn", "rdnn"),
+        ("--game pong --core-options heads 3", "no option 'heads'"),
+    ],
+)
+def test_what_could_not_run_is_not_shown(options: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = run(capsys, "train", *options.split(), "--show-config")
+    assert (code, out) == (2, "") and says in error
+
+
+def test_what_is_typed_displaces_what_excludes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_config(tmp_path, cli.parse(TYPED))
+    file = ("train", "--config", str(tmp_path))  # a run stands for its config.json
+    env = cli.parse([*file, "--env", "CartPole-v1"])
+    assert env.game is None and env.core_options == {"hidden_size": "64"}
+    core = cli.parse([*file, "--core", "gru"])
+    assert (core.core, core.core_options) == ("gru", {})
+    assert cli.parse([*file, "--core-options", "num_heads", "2"]).core_options == {"num_heads": "2"}
+    code, _, error = run(capsys, *file, "--config", "other.json")
+    assert code == 2 and "give one of them" in error
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (None, "cannot read FILE: No such file or directory; give"),
-        ("{", "FILE: "),
+        ("{", "FILE is neither JSON nor YAML (.yaml): "),
         ("[1]", "FILE holds no options; give"),
         ('{"learning_rat": 1}', "FILE: unknown option 'learning_rat'; did you mean learning_rate?"),
         ('{"zzz": 1}', "FILE: unknown option 'zzz'; see `deltabeast train --help`"),
@@ -119,6 +141,7 @@ def test_version_names_what_results_depend_on(capsys: pytest.CaptureFixture[str]
 def test_completion_for_a_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--print-completion", shell)
     assert code == 0 and "deltabeast" in out and "import-torchbeast" in out and "learning-rate" in out
+    assert "\\ntwenty" not in out
     code, out, error = run(capsys, "--print-completion")
     assert (code, out) == (2, "") and error.endswith(
         "--print-completion has no shell; say bash, zsh or fish\n"

@@ -20,6 +20,7 @@ from deltabeast.agents import Agent, AgentSpec, load_agent, save_checkpoint
 from deltabeast.launch.cli import main
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.runs.directory import write_config
+from deltabeast.launch.runs.log import read_rows
 from deltabeast.launch.sharing import hub as hubs
 
 
@@ -100,6 +101,30 @@ def test_the_card_says_what_it_is_and_nothing_of_this_machine(trained: Path, exp
             assert str(trained).encode() not in file.read_bytes(), file
 
 
+def test_the_card_lists_what_is_no_default(exported: Path) -> None:
+    listed = (exported / "README.md").read_text().split("not the defaults: ")[1].splitlines()[0]
+    assert {name.split("`")[1] for name in listed.rstrip(".").split(", ")} == {
+        *("steps", "num_envs", "num_workers", "batch_size", "unroll_length", "device", "precision"),
+        *("log_seconds", "milestone_steps"),
+    }
+
+
+def test_another_export_loses_no_evaluation_and_an_earlier_step_has_an_earlier_log(
+    trained: Path, exported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["eval", str(exported), "--episodes", "1", "--repeats", "1"])
+    before = {path.name for path in (exported / "eval").iterdir()}
+    main(["export", str(trained), str(exported)])
+    assert {path.name for path in (exported / "eval").iterdir()} == before and len(before) == 3
+    main(["export", str(trained), str(exported), "--checkpoint", "40"])
+    assert [row["step"] for row in read_rows(exported / "logs.csv")] == [20, 40]
+    assert all("-40-" in path.name for path in (exported / "eval").iterdir())
+    config = json.loads((exported / "config.json").read_text())
+    config["config"]["seed"] = 7
+    (exported / "config.json").write_text(json.dumps(config))
+    assert "holds an export of another run" in failing(capsys, "export", trained, exported)[1]
+
+
 def test_half_precision_is_half_the_size_and_the_same_to_rounding(trained: Path, tmp_path: Path) -> None:
     main(["export", str(trained), str(tmp_path / "half"), "--half"])
     main(["export", str(trained), str(tmp_path / "whole")])
@@ -111,7 +136,8 @@ def test_half_precision_is_half_the_size_and_the_same_to_rounding(trained: Path,
     for name in whole:
         assert half[name].dtype == whole[name].dtype
         torch.testing.assert_close(half[name], whole[name], rtol=1e-3, atol=1e-6)
-    assert "stored in 16 bits" in (tmp_path / "half" / "README.md").read_text()
+    card = (tmp_path / "half" / "README.md").read_text()
+    assert "stored in 16 bits" in card and "Measured before" in card
 
 
 def test_an_atari_agent_has_a_still_of_its_game(tmp_path: Path) -> None:
@@ -131,7 +157,7 @@ def test_what_cannot_be_exported_is_one_line(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("mine")
     assert "is the run itself" in failing(capsys, "export", trained, trained)[1]
-    assert "holds something else" in failing(capsys, "export", trained, tmp_path / "full")[1]
+    assert "is something else than an export" in failing(capsys, "export", trained, tmp_path / "full")[1]
     assert "no run at" in failing(capsys, "export", tmp_path / "none", tmp_path / "new")[1]
     assert (tmp_path / "full" / "thesis.tex").read_text() == "mine" and not (tmp_path / "new").exists()
     main(["export", str(trained), str(exported), "--checkpoint", "40"])  # over an earlier one

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -34,7 +35,7 @@ def test_checkpoints_are_kept_and_evaluated_as_eval_does_it(tmp_path: Path) -> N
     run(tmp_path, *CARTPOLE, "--steps", "100", "--eval-every", "40")
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} >= {f"{40:012}", f"{80:012}"}
     found = curve(tmp_path)
-    assert [step for step, _ in found] == [40, 80]
+    assert [step for step, _ in found] == [40, 80, 100]  # the last one, too
     assert len(rows(tmp_path)) == 5 and not any("eval" in name for name in rows(tmp_path)[0])
     shutil.move(tmp_path / "eval", tmp_path / "theirs")
     for step, score in found:
@@ -52,8 +53,8 @@ def test_what_a_stopped_run_has_not_evaluated_is_evaluated_when_it_goes_on(tmp_p
     gone.unlink()
     run(tmp_path, *CARTPOLE, "--steps", "140", "--eval-every", "40")
     after = {path.name for path in (tmp_path / "eval").iterdir()}
-    assert sorted(int(name.split("-")[1]) for name in after - before) == [40, 120]
-    assert [step for step, _ in curve(tmp_path)] == [40, 40, 80, 120]
+    assert sorted(int(name.split("-")[1]) for name in after - before) == [40, 120, 140]
+    assert [step for step, _ in curve(tmp_path)] == [40, 40, 80, 100, 120, 140]
 
 
 def watched(run_dir: Path, step: int, config: TrainConfig) -> tuple[Evaluations, list[Scores], list[str]]:
@@ -86,13 +87,20 @@ def test_an_evaluation_that_is_killed_is_named(tmp_path: Path) -> None:
     assert not logged and "evaluation of step 20 (process" in said[1] and "killed by signal 9" in said[1]
 
 
-def test_a_run_that_is_asked_to_stop_does_not_wait(tmp_path: Path) -> None:
+def test_a_run_that_is_asked_to_stop_does_not_wait(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run(tmp_path, *CARTPOLE, "--steps", "20")
-    evaluations, logged, _ = watched(tmp_path, 20, parse(["train", *CARTPOLE]))
+    evaluations, logged, said = watched(tmp_path, 20, parse(["train", *CARTPOLE]))
+    child = evaluations._child
+    assert child is not None
+    os.kill(child._process.pid or 0, signal.SIGINT)  # as Ctrl-C does with a whole group
+    time.sleep(0.5)
+    assert child._process.is_alive()
     begun = time.monotonic()
     evaluations.finish(lambda: True)
+    assert evaluations.left == 1 and not said  # of waiting
     evaluations.close()
     assert not logged and time.monotonic() - begun < 5
+    assert not capfd.readouterr().err
 
 
 def test_a_trace_shows_the_stages_of_its_updates(tmp_path: Path) -> None:
@@ -110,8 +118,11 @@ def test_a_trace_shows_the_stages_of_its_updates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("--env CartPole-v1 --eval-every some", "'some' is not a number of agent steps"),
-        ("--game pong --video", "--video records games of --game at each --eval-every; give both"),
+        ("--env CartPole-v1 --eval-every some", "--eval-every: 'some' is not a number of agent steps"),
+        (
+            "--game pong --video",
+            "--video records games of --game at each --eval-every; omit it, or give both",
+        ),
         ("--env CartPole-v1 --eval-every 1M --video", "--video records games of --game"),
         ("--game pong --profile -1", "--profile -1; it must not be negative"),
         ("--game pong --engine ray --profile 3", "--profile"),
