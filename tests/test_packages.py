@@ -58,3 +58,9 @@ def test_every_dependency_is_constrained_to_one_version_that_it_may_have() -> No
 def test_what_installs_heeds_the_constraints(file: str) -> None:
     lines = [line for line in (ROOT / file).read_text().splitlines() if "pip install --quiet" in line]
     assert lines and all("--constraint" in line for line in lines)
+
+
+def test_the_licence_of_every_dependency_is_listed() -> None:
+    listed = (ROOT / "docs" / "licences.md").read_text()
+    for requirement in requirements(for_users=True):
+        assert f"| {canonicalize_name(requirement.name)} | " in listed, requirement
