@@ -49,7 +49,7 @@ class ActionLog(VectorWrapper):
         if self._restarts and over is not None and over.any():
             self._games += over
             observation = self._restart(over)
-        while len(self._actions) > self._ages.max():
+        while len(self._actions) > np.max(self._ages):
             self._actions.popleft()
         return observation, reward, terminated, truncated, info
 

@@ -27,8 +27,8 @@ def environment_seeds(seed: Seeds, num_envs: int) -> npt.NDArray[np.int64]:
     Raises ValueError for a negative seed, or too few or too many of them.
     """
     given = np.asarray(seed, np.int64)
-    if given.min() < 0:
-        raise ValueError(f"a seed must not be negative, got {given.min()}")
+    if np.min(given) < 0:
+        raise ValueError(f"a seed must not be negative, got {np.min(given)}")
     if given.ndim == 0:
         state = np.random.SeedSequence(int(given)).generate_state(num_envs)
         return (state >> 1).astype(np.int64)  # ALE takes 31 bits

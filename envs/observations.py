@@ -138,7 +138,7 @@ def _vector(part: Space, values: Array) -> Array:
 
 
 def _highest(image: spaces.Box) -> int:
-    return max(1, int(image.high.max()))
+    return max(1, int(np.max(image.high)))
 
 
 def _one_hot(part: Space, values: Array) -> npt.NDArray[np.bool_]:

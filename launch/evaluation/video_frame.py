@@ -97,7 +97,7 @@ class Pictures:
         tops = [_TOP + sum(spans[:i]) * unit + _GAP * i for i in range(len(strips))]
         self._boxes = [(top, top + span * unit) for top, span in zip(tops, spans, strict=True)]
         self._axes = [
-            axis(float(strip.values.min()), float(strip.highest or strip.values.max()))
+            axis(float(np.min(strip.values)), float(strip.highest or np.max(strip.values)))
             if isinstance(strip, Lines)
             else None
             for strip in strips
