@@ -101,7 +101,7 @@ class ImageStem(Stem):
     def __init__(self, name: str, shape: tuple[int, ...], feature_size: int) -> None:
         super().__init__()
         trunk = _TRUNKS[name](shape[0])
-        self.trunk = trunk.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.trunk = trunk.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
         with torch.no_grad():
             flat = math.prod(trunk(torch.zeros(1, *shape)).shape)
         self.fc = nn.Linear(flat, feature_size)
