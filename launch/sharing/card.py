@@ -55,13 +55,7 @@ def _head(exported: Exported, subject: str) -> str:
     """The metadata that hubs read, as YAML, of which JSON is a part."""
     metadata: dict[str, Any] = {
         "library_name": "deltabeast",
-        "tags": [
-            "reinforcement-learning",
-            "deltabeast",
-            "fast-weight-programmers",
-            subject,
-            exported.agent.spec.core,
-        ],
+        "tags": [*TAGS, subject, exported.agent.spec.core],
     }
     results = [
         {
@@ -161,10 +155,8 @@ def _loading(exported: Exported) -> str:
 def _training(exported: Exported) -> str:
     made = exported.versions
     with_what = [f"{name} {made[name]}" for name in ("deltabeast", "commit", "torch") if made.get(name)]
-    usual, named = (
-        {**vars(TrainConfig()), "cores": []},
-        ("game", "env", "core", "config", "resume", "run_dir"),
-    )
+    usual = {**vars(TrainConfig()), "cores": []}  # a tuple is a list in JSON
+    named = ("game", "env", "core", "config", "resume", "run_dir")
     options = {
         name: value for name, value in exported.options.items()
         if name not in named and value != usual.get(name)
