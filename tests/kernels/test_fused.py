@@ -119,13 +119,15 @@ def test_gradient_of_the_state_alone(backend: str, rule: Rule, seed: int) -> Non
     """Outputs that no loss uses have no gradient, which is not a zero one."""
     inputs = make_inputs(rule, 3, most=2)
     reset = make_reset("none", 3, inputs[0].shape[1])
+    weights = [torch.randn(out.shape, dtype=torch.float64) for out in rule(*inputs, reset, backend="reference")]
     results = []
     both = (backend, torch.float32, DEVICE[backend]), ("reference", torch.float64, "cpu")
     for name, dtype, device in both:
         leaves = [x.to(device, dtype, copy=True).requires_grad_() for x in inputs]
         outputs = rule(*leaves, reset.to(device), backend=name)
-        for out in outputs:
-            grads = torch.autograd.grad(out.square().sum(), leaves, allow_unused=True, retain_graph=True)
+        for out, weight in zip(outputs, weights, strict=True):
+            loss = (out * weight.to(out)).sum()
+            grads = torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)
             results.append(
                 [torch.zeros(x.shape) if g is None else g for x, g in zip(inputs, grads, strict=True)]
             )
