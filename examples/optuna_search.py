@@ -18,11 +18,14 @@ def objective(trial: optuna.Trial) -> float:
     entropy = trial.suggest_float("entropy_cost", 1e-4, 2e-2, log=True)
     run = Path("runs", "search", f"trial-{trial.number}")
     options = ["--learning-rate", str(rate), "--entropy-cost", str(entropy), "--run-dir", str(run)]
-    subprocess.run(["deltabeast", "train", *sys.argv[1:], *options], check=True)
+    subprocess.run([*train, *options], check=True)
     returns = [row["game_return"] for row in read_rows(run / "logs.csv") if "game_return" in row]
     return statistics.fmean(returns[-5:] or [float("-inf")])
 
 
+train = ["deltabeast", "train", *sys.argv[1:]]
+if "--help" in train or subprocess.run([*train, "--show-config"], stdout=subprocess.DEVNULL).returncode:
+    sys.exit(__doc__)  # wrong options are said once, not by every trial
 Path("runs").mkdir(exist_ok=True)
 study = optuna.create_study(
     storage="sqlite:///runs/search.db", study_name="search", direction="maximize", load_if_exists=True

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Union
 import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
+from .completion import complete_names, shell_of
 from .config import (
     BenchConfig,
     CardConfig,
@@ -28,7 +29,7 @@ from .config import (
     PushConfig,
     TrainConfig,
 )
-from .config_file import show_config, with_file
+from .config_file import file_of, show_config, with_file
 from .errors import RunError, StoppedBySignal, UsageError
 from .runs.consent import look_here_for
 from .runs.directory import versions
@@ -46,8 +47,6 @@ Steps are agent steps: one action chosen, 4 emulator frames with the usual frame
 
 deltabeast --version says which version and commit this is, --print-completion bash (or zsh, fish) prints what
 completes commands and options in a shell."""
-
-SHELLS = ("bash", "zsh", "fish")
 
 
 def train(config: TrainConfig) -> None:
@@ -133,8 +132,9 @@ def _core_options(name: str) -> None:
 
 def info(config: InfoConfig) -> None:
     from .runs.describe import describe_run
+    from .sharing.hub import run_here
 
-    lines = describe_run(config.run)
+    lines = describe_run(run_here(config.run))
     width = max(len(label) for label, _ in lines)
     for label, text in lines:
         print(f"{label:<{width}}  {text}")
@@ -220,15 +220,23 @@ def _named(config: Any) -> list[str]:
 
 def parse(arguments: Sequence[str]) -> Any:
     """Return the configuration of the command that the arguments name. Raises UsageError in one line."""
-    arguments = with_file(arguments)
+    whole = with_file(arguments)
     try:
-        config = _tyro(arguments)
+        config = _tyro(whole)
         preset = config.preset if isinstance(config, TrainConfig) else None
-        return _tyro(arguments, train=preset_config(preset)) if preset else config
+        return _tyro(whole, train=preset_config(preset)) if preset else config
     except SystemExit as exit_:
         if exit_.code in (0, None):  # --help
             raise
-        raise UsageError(_parse_error(arguments)) from None
+        of_file = f"{file_of(arguments)}: " if whole != list(arguments) and _can_be_read(arguments) else ""
+        raise UsageError(of_file + _parse_error(whole)) from None
+
+
+def _can_be_read(arguments: Sequence[str]) -> bool:
+    with contextlib.suppress(SystemExit):
+        _tyro(arguments)
+        return True
+    return False
 
 
 def _tyro(
@@ -353,17 +361,11 @@ def _takes(option: str) -> str:
 
 
 def _completion(given: Sequence[str]) -> str:
-    """Return what completes commands, options and paths in a shell. Raises UsageError unless one is named."""
-    if len(given) != 2 or given[0] != "--print-completion" or given[1] not in SHELLS:
-        raise UsageError("--print-completion has no shell; say bash, zsh or fish")
     script = io.StringIO()
+    shell = shell_of(list(given))
     with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
-        _tyro(["--tyro-print-completion", given[1]])
-    lines = [  # a break inside of an explanation would make an option of its next line
-        line.replace("\\n", " ") if line.startswith("COMPLETION_SPEC") else line
-        for line in script.getvalue().splitlines()
-    ]
-    return "\n".join(lines).replace("complete -F", "complete -o default -F")
+        _tyro(["--tyro-print-completion", shell])
+    return complete_names(script.getvalue(), shell)
 
 
 def _version() -> str:

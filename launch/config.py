@@ -266,7 +266,7 @@ class CompareConfig:
     """Compare runs: curves, scores, statistics and memory as a report to publish; loads no weights."""
 
     runs: Positional[Annotated[tuple[str, ...], arg(metavar="[RUN ...]")]] = ()
-    """Run directories, folders of them, or globs: runs, runs/pong, 'runs/*/rdn/seed-*'."""
+    """Run directories, folders of them, globs, agents of a hub: runs, 'runs/*/rdn/seed-*', hub:OWNER/NAME."""
     out: Path | None = None
     """Folder of report.html, report.md, plots/ and tables/; default: comparison/ beside the runs."""
     published: bool = False
@@ -293,7 +293,7 @@ class InfoConfig:
     """Say what a run is, how far it came, what it scored, and the command that goes on with it."""
 
     run: Positional[Annotated[Path, arg(metavar="RUN")]]
-    """Directory of a run, for example runs/gopher/rdn/seed-1."""
+    """Directory of a run, for example runs/gopher/rdn/seed-1, or hub:OWNER/NAME[@COMMIT]."""
 
 
 @dataclass

@@ -29,15 +29,29 @@ def with_file(arguments: Sequence[str]) -> list[str]:
     Raises UsageError in one line for a file that cannot be read or holds something else.
     """
     words = list(arguments)
-    command = words[0] if words else ""
-    if command not in KINDS:
+    file = file_of(words)
+    if file is None:
         return words
+    typed = {word.partition("=")[0] for word in words}
+    return [words[0], *_words(words[0], file, typed), *words[1:]]
+
+
+def file_of(arguments: Sequence[str]) -> Path | None:
+    """Return the file that `--config` names, or that of a run that it names; None if there is none.
+
+    Raises UsageError if there are two.
+    """
+    words = list(arguments)
+    if not words or words[0] not in KINDS:
+        return None
     files = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--config"]
     files += [word.partition("=")[2] for word in words if word.startswith("--config=")]
     if len(files) > 1:
         raise UsageError(f"--config {files[0]} and --config {files[1]}: give one of them")
-    typed = {word.partition("=")[0] for word in words}
-    return [command, *(word for file in files for word in _words(command, Path(file), typed)), *words[1:]]
+    if not files:
+        return None
+    path = Path(files[0])
+    return path / "config.json" if path.is_dir() else path
 
 
 def show_config(command: str, config: TrainConfig | ProbeConfig) -> str:
@@ -50,7 +64,6 @@ def show_config(command: str, config: TrainConfig | ProbeConfig) -> str:
 
 def _words(command: str, path: Path, typed: Collection[str]) -> list[str]:
     """Spell the options of a file, but for those that what was typed stands in the place of."""
-    path = path / "config.json" if path.is_dir() else path
     content = _read(path)
     kind = content.get("command", command)
     if kind != command:

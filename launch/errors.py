@@ -15,3 +15,10 @@ class StoppedBySignal(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by signal {number}")
         self.number = number
+
+
+def one_line(error: BaseException, most: int = 200) -> str:
+    """Return what an error of someone else's says first, in at most that many characters; else what it is."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    line = lines[0] if lines else type(error).__name__
+    return line if len(line) <= most else f"{line[:most]}..."

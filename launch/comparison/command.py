@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +14,7 @@ from ..config import CompareConfig
 from ..errors import RunError, UsageError
 from ..runs.directory import versions
 from ..runs.log import write_atomically
+from ..sharing.hub import run_here
 from .grouping import Comparison, compare
 from .html import to_html
 from .layout import write_layout
@@ -40,6 +42,7 @@ def compare_runs(config: CompareConfig) -> Path:
     """
     if not config.runs and not config.published:
         raise UsageError("no run given; say deltabeast compare runs, or --published for the published scores")
+    config = replace(config, runs=tuple(str(run_here(run)) for run in config.runs))
     runs, probed, problems = read_runs(config.runs)
     if config.runs and not runs and not probed:
         raise UsageError("; ".join(problems))

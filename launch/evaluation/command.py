@@ -19,6 +19,7 @@ from ..errors import UsageError
 from ..processes.machine import prepare_process, resolve_device
 from ..runs import published
 from ..runs.consent import check_env
+from ..sharing.hub import run_here
 from ..training.plan import left_out_notes
 from .environments import check_fit, choose_protocol, env_maker
 from .evaluate import evaluate
@@ -42,10 +43,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     prepare_process()
     console = console or Console()
     _check(config)
-    if str(config.run).startswith("hub:"):
-        from ..sharing.hub import fetch
-
-        config = replace(config, run=fetch(str(config.run)))
+    config = replace(config, run=run_here(config.run))
     loaded = load(config.run, config.checkpoint, config.trust_core, lambda text: say(console, text))
     spec = loaded.agent.spec
     if spec.game is None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import RunError, UsageError
+from ..errors import RunError, UsageError, one_line
 from .directory import read_object
 
 Service = Literal["wandb", "mlflow"]
@@ -60,7 +60,7 @@ def open_tracker(service: Service, run_dir: Path, resumed: bool, say: Callable[[
     except Exception as error:  # of a package with errors of its own
         anew = f"; without {run_dir / NAMES} a tracked run begins anew" if known else ""
         remedy = f"; mend {_WHERE[service]}, or train without --track"
-        raise RunError(f"--track {service}: {_first_line(error)}{anew or remedy}") from error
+        raise RunError(f"--track {service}: {one_line(error)}{anew or remedy}") from error
     if tracker.identity != known:
         (run_dir / NAMES).write_text(json.dumps(names | {service: tracker.identity}) + "\n")
     return _Surviving(service, tracker, say)
@@ -94,7 +94,7 @@ class _Surviving(Tracker):
             do()
         except Exception as error:
             self._lost = True
-            self._say(f"--track {self._service}: {_first_line(error)}; the run goes on without it")
+            self._say(f"--track {self._service}: {one_line(error)}; the run goes on without it")
 
 
 class _Wandb(_Service):
@@ -167,8 +167,3 @@ _SERVICES: Mapping[str, Callable[[Path, str | None], _Service]] = {"wandb": _Wan
 
 def _name(run_dir: Path) -> str:
     return "/".join(run_dir.parts[-3:])
-
-
-def _first_line(error: Exception) -> str:
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return line if len(line) <= 200 else f"{line[:200]}..."

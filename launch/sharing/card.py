@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...agents import Agent
 from ..config import TrainConfig
 from ..runs.consent import consent
 from ..units import format_score
+
+if TYPE_CHECKING:  # torch takes a while, and a card's name is asked for without it
+    from ...agents import Agent
 
 TAGS = ("reinforcement-learning", "deltabeast", "fast-weight-programmers")
 CARD, CURVE, STILL = "README.md", "curve.png", "still.png"

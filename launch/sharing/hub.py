@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from ..config import PushConfig
-from ..errors import RunError, UsageError
+from ..errors import RunError, UsageError, one_line
 from ..runs.directory import no_run
 from ..runs.manifest import checkpoint_paths, damaged_file, is_exported
 from .card import CARD
@@ -37,6 +37,8 @@ def push(config: PushConfig) -> None:
     if revision:
         raise UsageError(f"{config.repo}: a push makes a revision; give OWNER/NAME")
     library = _library()
+    if library.get_token() is None:
+        raise UsageError("a push needs to know who you are; say `hf auth login`, or set HF_TOKEN")
     try:
         api = _api(library)
         api.create_repo(owner_and_name, private=config.private, exist_ok=True)
@@ -48,9 +50,14 @@ def push(config: PushConfig) -> None:
             commit_message=f"{folder.name}, by deltabeast",
         )
     except Exception as error:  # of the library, of its HTTP client, of the network
-        raise RunError(f"cannot push to {owner_and_name}: {_first_line(error)}; {_REMEDY}") from error
+        raise RunError(f"cannot push to {owner_and_name}: {one_line(error)}; {_REMEDY}") from error
     print(f"pushed to {commit.commit_url}")
     print(f"next: deltabeast eval {PREFIX}{owner_and_name}@{commit.oid}")
+
+
+def run_here(run: Path | str) -> Path:
+    """Return `run`, or where it is now if it names an agent of a hub. Raises UsageError or RunError."""
+    return fetch(str(run)) if str(run).startswith(PREFIX) else Path(run)
 
 
 def fetch(name: str, into: Path = HERE) -> Path:
@@ -75,7 +82,7 @@ def fetch(name: str, into: Path = HERE) -> Path:
     except UsageError:
         raise
     except Exception as error:
-        raise RunError(f"cannot fetch {repo}: {_first_line(error)}; {_REMEDY}") from error
+        raise RunError(f"cannot fetch {repo}: {one_line(error)}; {_REMEDY}") from error
     print(f"{PREFIX}{repo}@{commit} is in {folder}")
     return folder
 
@@ -110,8 +117,3 @@ def _library() -> ModuleType:
 
 def _api(library: Any) -> Any:
     return library.HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="deltabeast")
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -119,7 +119,9 @@ def test_gradient_of_the_state_alone(backend: str, rule: Rule, seed: int) -> Non
     """Outputs that no loss uses have no gradient, which is not a zero one."""
     inputs = make_inputs(rule, 3, most=2)
     reset = make_reset("none", 3, inputs[0].shape[1])
-    weights = [torch.randn(out.shape, dtype=torch.float64) for out in rule(*inputs, reset, backend="reference")]
+    weights = [
+        torch.randn(out.shape, dtype=torch.float64) for out in rule(*inputs, reset, backend="reference")
+    ]
     results = []
     both = (backend, torch.float32, DEVICE[backend]), ("reference", torch.float64, "cpu")
     for name, dtype, device in both:

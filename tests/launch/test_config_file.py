@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -105,7 +107,7 @@ def test_what_is_typed_displaces_what_excludes_it(tmp_path: Path, capsys: pytest
         ('{"zzz": 1}', "FILE: unknown option 'zzz'; see `deltabeast train --help`"),
         ('{"config": 3}', "FILE: config is 3; give options"),
         ('{"command": "probe", "config": {}}', "FILE holds a configuration of probe; say deltabeast probe"),
-        ('{"num_envs": "many"}', "--num-envs 'many'; it takes a whole number"),
+        ('{"num_envs": "many"}', "FILE: --num-envs 'many'; it takes a whole number"),
     ],
 )
 @pytest.mark.parametrize("suffix", ["json", "yaml"])
@@ -118,6 +120,14 @@ def test_a_wrong_file_is_one_line(
     code, out, error = run(capsys, "train", "--config", str(file))
     assert (code, out) == (2, "") and error.count("\n") == 1
     assert says.replace("FILE", str(file)) in error
+
+
+def test_what_was_typed_wrong_is_not_laid_to_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file.json").write_text('{"num_envs": 4}')
+    _, _, error = run(capsys, "train", "--config", str(tmp_path / "file.json"), "--seed", "x")
+    assert error == "deltabeast: error: --seed 'x'; it takes a whole number\n"
 
 
 def test_yaml_without_its_package_names_it(
@@ -135,6 +145,40 @@ def test_version_names_what_results_depend_on(capsys: pytest.CaptureFixture[str]
     assert __import__("re").fullmatch(
         r"deltabeast \d[\w.]* \(commit [0-9a-f]{12}[\w-]*\), torch 2\.\S+, Python 3\.\S+\n", out
     )
+
+
+COMPLETE = {
+    "bash": "COMP_WORDS=({words}) COMP_CWORD={last}; _tyro_deltabeast; printf '%s\\n' ${{COMPREPLY[@]}}",
+    "fish": 'complete -C "{words}"',
+}
+
+
+@pytest.mark.parametrize("shell", COMPLETE)
+def test_a_shell_completes_options_and_names(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    _, script, _ = run(capsys, "--print-completion", shell)
+    (tmp_path / "script").write_text(script)
+    cases = {
+        "tr": "train",
+        "train --learning-r": "--learning-rate",
+        "train --core gated_d": "gated_delta_net",
+        "card --cores lstm gtr": "gtrxl",
+        "train --game space_i": "space_invaders",
+        "train --preset lap": "laptop",
+    }
+    for words, want in cases.items():
+        line = COMPLETE[shell].format(words=f"deltabeast {words}", last=len(words.split()))
+        done = subprocess.run(
+            [shell, "-c", f"source ./script; {line}"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split()[:1] == [want] and done.stderr == "", words
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -43,7 +43,7 @@ def agree(run_dir: Path) -> list[int]:
 
 def test_both_readers_agree_on_whole_checkpoints(run_dir: Path) -> None:
     assert agree(run_dir) == [100, 200, 300]
-    assert manifest.FILES == checkpoint._FILES
+    assert (manifest.FILES, manifest.EXPORTED) == (checkpoint._FILES, checkpoint._EXPORTED)
     assert manifest.checkpoint_paths(run_dir / "nowhere") == [] == find_checkpoints(run_dir / "nowhere")
 
 
@@ -83,10 +83,10 @@ def test_a_cores_name_has_one_spelling_for_both() -> None:
 
 def test_info_and_compare_read_runs_without_torch(run_dir: Path) -> None:
     script = (
-        "import sys\nfrom pathlib import Path\n"
-        "from deltabeast.launch.runs.describe import describe_run\n"
-        "from deltabeast.launch.comparison.runs import read_run\n"
-        "describe_run(Path(sys.argv[1])), read_run(Path(sys.argv[1]))\n"
+        "import sys\n"
+        "from deltabeast.launch.cli import main\n"
+        "from deltabeast.launch.comparison.command import read_runs\n"
+        "main(['info', sys.argv[1]]), read_runs([sys.argv[1]])\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script, str(run_dir)], check=True)

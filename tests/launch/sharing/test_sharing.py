@@ -214,6 +214,11 @@ def test_what_is_pushed_is_evaluated_from_the_hub_by_its_commit(
         kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}
         assert kinds <= {".json", ".safetensors", ".md", ".csv", ".png"}
         assert len(list((folder / "eval").iterdir())) == 3  # two came along
+    capsys.readouterr()
+    for command in ("info", "compare"):
+        main([command, f"hub:me/cartpole@{first}"])
+        assert "CartPole-v1" in capsys.readouterr().out
+    assert "CartPole-v1" in Path("runs/hub/me/cartpole/comparison/report.md").read_text()
     hub.commits.clear()
     main(["eval", f"hub:me/cartpole@{first}", *quick])  # is here, and asks nobody
 
@@ -241,6 +246,8 @@ def test_what_is_wrong_with_a_hub_is_one_line(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     code, error = failing(capsys, "push", exported, "me/x")
     assert code == 1 and "cannot push to me/x: " in error
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    assert "say `hf auth login`, or set HF_TOKEN" in failing(capsys, "push", exported, "me/x")[1]
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert "pip install 'deltabeast[hub]'" in failing(capsys, "push", exported, "me/x")[1]
     assert hubs.PREFIX == "hub:"
