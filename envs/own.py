@@ -27,3 +27,5 @@ def register_environments() -> None:
         gymnasium.register(f"deltabeast/{name}-v0", f"{here}.own:make_sequence_env", kwargs={"name": name})
     for name in ("EndlessTMaze", "ColorCubes"):
         gymnasium.register(f"deltabeast/{name}-v0", f"{here}.rewriting:{name}")
+    long = {"length": 32}
+    gymnasium.register("deltabeast/EndlessTMazeLong-v0", f"{here}.rewriting:EndlessTMaze", kwargs=long)

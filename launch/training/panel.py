@@ -110,7 +110,7 @@ class Panel:
             self._print(self._line(known))
 
     def foretell(self, step: int) -> None:
-        """Say once, soon after the first update, how long the run will take."""
+        """Say once, soon after the first update, how long the run will take, unless it is a minute."""
         now = self._clock()
         since, first = self._first = self._first or (now, step)
         if self._foretold or now < since + FIRST_LOOK or step <= first:
@@ -118,7 +118,9 @@ class Panel:
         self._foretold = True
         speed = (step - first) / (now - since)
         minutes = math.ceil((self.total_steps - step) / speed / 60)
-        text = format_duration(60 * minutes) if minutes > 90 else f"{minutes} minute{'s' * (minutes != 1)}"
+        if minutes < 2:
+            return
+        text = format_duration(60 * minutes) if minutes > 90 else f"{minutes} minutes"
         self.message(f"about {text} to go at {speed:,.0f} {self._shown.step}s/s")
 
     def message(self, text: str) -> None:

@@ -12,7 +12,7 @@ train() { # TASK ROW SEED OPTIONS...: one run, if it is in this part
 	number=$((number + 1))
 	[ $((number % ${part#*/})) = $((${part%/*} % ${part#*/})) ] || return 0
 	of_task=(--env popgym:popgym-RepeatPreviousEasy-v0 --steps 1M --discount 0.5)
-	[ "$task" = overwrite ] && of_task=(--env deltabeast/EndlessTMaze-v0 --steps 500k --discount 0.9)
+	[ "$task" = overwrite ] && of_task=(--env deltabeast/EndlessTMazeLong-v0 --steps 1M --discount 0.97)
 	"${DELTABEAST:-deltabeast}" train "${of_task[@]}" --precision fp32 --num-envs 16 --batch-size 16 --unroll-length 26 \
 		--entropy-cost 0.001 --learning-rate 2e-3 --log-seconds 10 --seed "$seed" \
 		--run-dir "$runs/$task/$row/seed-$seed" "${@:4}"

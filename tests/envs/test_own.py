@@ -9,11 +9,11 @@ import pytest
 from deltabeast.envs import make_vector_env
 from deltabeast.envs.conformance import check_vector_env
 from deltabeast.envs.own import SEQUENCES
-from deltabeast.envs.rewriting import FORWARD, MOVES, ColorCubes, EndlessTMaze
+from deltabeast.envs.rewriting import FORWARD, LEFT, MOVES, ColorCubes, EndlessTMaze
 from deltabeast.envs.sequences.code import NOTHING
 from deltabeast.envs.sequences.sequences import NO_TARGET
 
-NAMES = [f"deltabeast/{name}-v0" for name in (*SEQUENCES, "EndlessTMaze", "ColorCubes")]
+NAMES = [f"deltabeast/{name}-v0" for name in (*SEQUENCES, "EndlessTMaze", "EndlessTMazeLong", "ColorCubes")]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -41,6 +41,20 @@ def test_right_answers_earn_one_each(name: str, seed: int) -> None:
         tokens = np.ravel_multi_index(tuple(np.array(seen[:-1]).T), env.observation_space.nvec)
         assert np.array_equal(tokens, expected.tokens[:, 0])
         assert earned == (0 if wrong else (expected.target > unpaid).sum())
+
+
+@pytest.mark.parametrize(("name", "length"), [("EndlessTMaze", 8), ("EndlessTMazeLong", 32)])
+def test_corridors_are_as_long_as_said(name: str, length: int, seed: int) -> None:
+    env = gymnasium.make(f"deltabeast/{name}-v0")
+    lengths = set()
+    for episode in range(60):
+        (_, fork), _ = env.reset(seed=seed + episode)
+        done, place = False, 0
+        while not done:
+            (cue, fork), _, done, _, _ = env.step(LEFT if fork else FORWARD)  # right or wrong
+            place = 0 if cue else place + 1
+            lengths |= {place} if fork else set()
+    assert lengths == set(range(1, length + 1))
 
 
 def test_a_maze_pays_those_who_turn_as_the_last_cue_said(seed: int) -> None:

@@ -56,7 +56,7 @@ def test_the_verdict_names_the_largest_part(part: str) -> None:
 
 @pytest.mark.parametrize(
     ("total", "said"),
-    [(121_000, "about 5 minutes"), (13_000, "about 1 minute "), (200_000_000, "about 5 d 19 h")],
+    [(121_000, "about 5 minutes"), (30_000, "about 2 minutes "), (200_000_000, "about 5 d 19 h")],
 )
 def test_it_says_once_and_early_how_long_a_run_takes(total: int, said: str) -> None:
     clock, console = Clock(), plain(200)
@@ -68,6 +68,15 @@ def test_it_says_once_and_early_how_long_a_run_takes(total: int, said: str) -> N
         clock.now += 1.67
     (line,) = text_of(console).splitlines()
     assert said in line and line.endswith("to go at 399 steps/s")
+
+
+def test_of_a_minute_it_says_nothing() -> None:
+    clock, console = Clock(), plain(200)
+    panel = Panel("pong", 20_000, 0, console, clock)
+    for step in range(1_000, 20_000, 1_000):
+        panel.foretell(step)
+        clock.now += 2.5
+    assert text_of(console) == ""
 
 
 def test_the_verdict_does_not_overstate() -> None:
