@@ -21,6 +21,9 @@ train() { # TASK ROW SEED OPTIONS...: one run, if it is in this part
 unit="feature_map unit normalise none"
 rows=(
 	"lstm --core lstm"
+	"lstm-unroll-52 --core lstm --unroll-length 52"
+	"gru --core gru"
+	"linear_transformer --core linear_transformer"
 	"rdn --core rdn"
 	"delta_rnn --core delta_rnn"
 	"delta_net --core delta_net"
