@@ -12,6 +12,7 @@ from .games import (
 )
 from .own import register_environments
 from .protocols import DEFAULT_PROTOCOL, PROTOCOLS, Protocol, find_protocol, varied
+from .tasks import Task, find_task, task_normalized
 from .vector_env import make_vector_env
 
 register_environments()
@@ -22,13 +23,16 @@ __all__ = [
     "PROTOCOLS",
     "GameInfo",
     "Protocol",
+    "Task",
     "action_meanings",
     "available_cores",
     "canonical_game",
     "find_protocol",
+    "find_task",
     "game_info",
     "game_names",
     "human_normalized",
     "make_vector_env",
+    "task_normalized",
     "varied",
 ]

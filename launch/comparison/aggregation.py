@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...envs import find_task
 from .grouping import Comparison
 from .names import join
 from .scores import ScoreBoard
@@ -13,7 +14,8 @@ ONE_SEED = "A game with one seed does not vary at all in the bootstrap: interval
 
 
 class Aggregation:
-    """Human-normalised scores where they are known; without them one game alone, in its own unit."""
+    """Human-normalised scores where they are known, else those of tasks of memory; without either one
+    game alone, in its own unit."""
 
     def __init__(self, comparison: Comparison, board: ScoreBoard) -> None:
         self._cells = board.cells
@@ -27,10 +29,14 @@ class Aggregation:
         ]
         """games with a score of every series"""
         normal = [game for game in self.shared if self._has_normalized(game)]
+        atari = [game for game in normal if find_task(game) is None]
+        normal = atari or normal
         self.normalized = bool(normal)
         self.games = normal or (self.shared if len(self.shared) == 1 else [])
         """games in the aggregates"""
-        self.unit = "human-normalised score" if self.normalized else board.kind
+        self.best = "human play" if atari else "the best return"
+        """what a normalised score of 1 stands for"""
+        self.unit = f"{'human' if atari else 'task'}-normalised score" if self.normalized else board.kind
         self.notes = self._notes(comparison)
 
     def of(self, label: str) -> Scores:
@@ -59,7 +65,8 @@ class Aggregation:
                 "aggregate over more games."
             )
         if self.normalized and (unknown := [game for game in self.shared if game not in self.games]):
-            notes.append(f"Without {join(unknown)}: no score of a human, or none of whole games, is known.")
+            what = "no score of a human" if self.best == "human play" else "no range of returns"
+            notes.append(f"Without {join(unknown)}: {what}, or none of whole games, is known.")
         if not self.normalized and len(self.shared) == 1:
             notes.append("It is one game without human-normalised scores, so the unit is its own return.")
         if not self.normalized and len(self.shared) > 1:

@@ -29,6 +29,7 @@ from .scores import ScoreBoard, score_board, unequal_steps
 from .sections import curves as curve_sections
 from .sections import runs as run_sections
 from .sections import scores as score_sections
+from .sections.abilities import abilities
 from .sections.forgetting import forgetting
 from .sections.probes import probes as probe_section
 from .sections.published import published_sections
@@ -103,6 +104,7 @@ def _report(
         [
             Section("In short", points=[*score_sections.conclusions(comparison, board), *notes]),
             curve_sections.learning(comparison, style),
+            *abilities(comparison, board, style),
             score_sections.scores(comparison, board),
             score_sections.aggregates(comparison, board, style),
             score_sections.improvement(comparison, board, style),

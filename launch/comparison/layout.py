@@ -80,7 +80,7 @@ def _add_session(writer: Any, comparison: Comparison, board: ScoreBoard, game: s
     members = comparison.cells[game, label]
     scores = board.cells.get((game, label), [])
     metrics = {"comparison/score": [s.value for s in scores]}
-    metrics["comparison/human_normalized"] = [s.normalized for s in scores if s.normalized is not None]
+    metrics["comparison/normalized"] = [s.normalized for s in scores if s.normalized is not None]
     options = {
         "game": name_of(game),
         "core": comparison.core_of[label],

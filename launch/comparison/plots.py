@@ -317,6 +317,13 @@ def number(value: float) -> str:
     return f"{value:.2f}".replace("-", "−")
 
 
+def with_interval(estimate: Interval) -> str:
+    """Format an interval, 0.72 [0.63, 0.79]; without brackets where seeds do not vary."""
+    if estimate.low == estimate.high:
+        return number(estimate.value)
+    return f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
+
+
 def _steps(value: float, _: object = None) -> str:
     for scale, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= scale:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...envs import find_protocol, human_normalized
+from ...envs import find_protocol, human_normalized, task_normalized
 from ..runs.consent import consent
 from ..runs.directory import eval_command
 from .curves import curve_of
@@ -26,7 +26,8 @@ class Score(NamedTuple):
     value: float
     """mean return of the agent's episode: a life under paper-code, a game elsewhere"""
     normalized: float | None
-    """its return over whole games, 0 for random play and 1 for a human; None where that is not known"""
+    """its return over whole games, 0 for random play and 1 for a human, or in a task of memory for the best
+    there is; None where these are not known"""
     step: int
 
 
@@ -118,9 +119,13 @@ def _score(run: Run, evaluation: Evaluation) -> Score | None:
     value = evaluation.life if evaluation.life is not None else evaluation.game
     if value is None:
         return None
-    whole = evaluation.game
-    normalized = human_normalized(run.game, whole) if run.protocol and whole is not None else None
-    return Score(run, value, normalized, evaluation.step)
+    return Score(run, value, _normalized(run, evaluation.game), evaluation.step)
+
+
+def _normalized(run: Run, game_return: float | None) -> float | None:
+    if game_return is None:
+        return None
+    return (human_normalized if run.protocol else task_normalized)(run.game, game_return)
 
 
 def _same_step(scores: list[Score], left_out: list[str]) -> list[Score]:
@@ -159,7 +164,7 @@ def _from_training(comparison: Comparison) -> ScoreBoard:
                     "its learning curve is drawn"
                 )
                 continue
-            normalized = human_normalized(run.game, float(game[-1])) if run.protocol and len(game) else None
+            normalized = _normalized(run, float(game[-1]) if len(game) else None)
             scores.append(Score(run, float(returns[-1]), normalized, run.last_step))
         cells[cell] = _same_step(scores, left_out)
     kind = _kind(comparison.protocol)

@@ -34,7 +34,7 @@ def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
     if not over.games:
         return ["There is no score that all series share, so nothing can be concluded over games."]
     ranked = sorted(((bootstrap(iqm, over.of(label)), label) for label in over.series), reverse=True)
-    named = "; ".join(f"{label} {_with_interval(estimate)}" for estimate, label in ranked)
+    named = "; ".join(f"{label} {plots.with_interval(estimate)}" for estimate, label in ranked)
     lines = [f"Interquartile mean of the {over.unit}, highest first: {named}."]
     if any(len(game) == 1 for label in over.series for game in over.of(label)):
         lines.append("With one seed of a core nothing follows for others: train more before you conclude.")
@@ -44,7 +44,7 @@ def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
         rest = " Which of the two is better stays open." if chance.low <= 0.5 <= chance.high else ""
         lines.append(
             f"A run of {first} scores higher than one of {second} with probability "
-            f"{_with_interval(chance)}.{rest}"
+            f"{plots.with_interval(chance)}.{rest}"
         )
     return lines
 
@@ -59,12 +59,14 @@ def scores(comparison: Comparison, board: ScoreBoard) -> Section:
         if len(means) > 1:
             bold |= {(len(rows) + i, 2) for i, value in enumerate(means) if value == max(means)}
         rows += [_score_row(game, label, comparison, board) for label in labels]
-    names = ("game", "series", "mean", "low", "high", "seeds' scores", "seeds", "steps", "human-normalised",
+    names = ("game", "series", "mean", "low", "high", "seeds' scores", "seeds", "steps", "normalised",
              *(f"published {millions}M" for millions in BUDGETS))  # fmt: skip
     used = [i for i in range(len(names)) if any(row[i] is not None for row in rows)]
     note = "Bold: the highest mean of a game."
     if any(row[names.index("low")] is not None for row in rows):
         note += " Low, high: its 95% bootstrap interval over seeds, rough where there are few."
+    if names.index("normalised") in used:
+        note += " Normalised: 0 is random play, 1 a human's or, of a task of memory, the best return."
     if len(names) - 1 in used:
         note += " Published: mean ± standard deviation of five evaluations of one seed, it seems."
     table = Table("scores", [names[i] for i in used], [[row[i] for i in used] for row in rows], 2, note,
@@ -117,7 +119,7 @@ def aggregates(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Lo
     text = [
         "The IQM (interquartile mean) is the mean of the middle half of all seeds of all games."
         + (" Median and mean are over games, of means over seeds." if "median" in kinds else "")
-        + (" The optimality gap is how far runs fall short of human play." if over.normalized else "")
+        + (f" The optimality gap is how far runs fall short of {over.best}." if over.normalized else "")
         + " Bars are 95% intervals of a stratified bootstrap: seeds are drawn anew within each game (Agarwal "
         "et al. "
         "2021, as in rliable).",
@@ -166,13 +168,6 @@ def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, L
 def _chance(over: Aggregation, x: str, y: str) -> Interval:
     games = over.of_both(x, y)
     return bootstrap(probability_of_improvement, over.raw(x, games), over.raw(y, games), reps=2_000)
-
-
-def _with_interval(estimate: Interval) -> str:
-    """Format an interval, 0.72 [0.63, 0.79]; without brackets where seeds do not vary."""
-    if estimate.low == estimate.high:
-        return plots.number(estimate.value)
-    return f"{plots.number(estimate.value)} [{plots.number(estimate.low)}, {plots.number(estimate.high)}]"
 
 
 def _title(name: str) -> str:

@@ -198,7 +198,7 @@ def test_tensorboard_shows_the_comparison(runs: Path, capsys: pytest.CaptureFixt
     groups = {tag.split("/")[0] for tag in tags}
     assert min(groups) == "comparison", "the group that TensorBoard opens on"
     first = {tag.split("/", 1)[1] for tag in tags if tag.startswith("comparison/")}
-    assert first == {"score", "human_normalized", "gopher/game_return"}
+    assert first == {"score", "normalized", "gopher/game_return"}
     # The row of the "HParams" page.
     plugin = hparams_plugin_data_pb2.HParamsPluginData.FromString(
         series.PluginTagToContent("hparams")["_hparams_/session_start_info"]

@@ -17,9 +17,11 @@ from deltabeast.launch.comparison.aggregation import Aggregation
 from deltabeast.launch.comparison.differences import differences
 from deltabeast.launch.comparison.grouping import Comparison, compare
 from deltabeast.launch.comparison.names import file_name
+from deltabeast.launch.comparison.plots import looks
 from deltabeast.launch.comparison.relative import CLEAR, wins
 from deltabeast.launch.comparison.runs import WITHOUT_FAST_WEIGHTS, Run, find_runs, read_run
 from deltabeast.launch.comparison.scores import ScoreBoard, score_board, unequal_steps
+from deltabeast.launch.comparison.sections.abilities import abilities
 from deltabeast.launch.comparison.sections.published import score_text
 
 
@@ -341,7 +343,7 @@ def test_aggregates_are_over_the_games_that_all_series_share(tmp_path: Path) -> 
 
 
 def test_environments_without_a_protocol_are_compared_in_their_own_unit(tmp_path: Path) -> None:
-    env = "popgym:popgym-RepeatPreviousEasy-v0"
+    env = "popgym:popgym-StatelessCartPoleEasy-v0"
     for core in ("lstm", "rdn"):
         for seed in (1, 2):
             make_run(tmp_path, env, core, seed, protocol=None, scores=[seed / 4], env=True)
@@ -350,7 +352,46 @@ def test_environments_without_a_protocol_are_compared_in_their_own_unit(tmp_path
     assert over.games == [env] and not over.normalized and over.unit == "return"
     assert [game.tolist() for game in over.of("rdn")] == [[0.25, 0.5]]
     (line,) = differences(comparison, board)
-    assert line.startswith("RepeatPreviousEasy-v0: not among the published games")
+    assert line.startswith("StatelessCartPoleEasy-v0: not among the published games")
+
+
+DELAY, HOLD = (f"popgym:popgym-Repeat{which}Easy-v0" for which in ("Previous", "First"))
+
+
+def test_tasks_of_memory_are_aggregated_between_random_play_and_the_best(tmp_path: Path) -> None:
+    for env, scores in {DELAY: (0, 1 / 3), HOLD: (1 / 6, -1 / 6), "CartPole-v1": (5, 5)}.items():
+        for core, score in zip(("lstm", "rdn"), scores, strict=True):
+            for seed in (1, 2):
+                make_run(tmp_path, env, core, seed, protocol=None, scores=[score], env=True)
+    over = Aggregation(*compared(tmp_path))
+    assert over.games == [HOLD, DELAY] and over.unit == "task-normalised score"
+    # -0.5 is random play there and 1 the best; a game's return is three times what these scores are
+    for core, hold, delay in (("lstm", 2 / 3, 1 / 3), ("rdn", 0, 1)):
+        assert [game.tolist() for game in over.of(core)] == [pytest.approx([x] * 2) for x in (hold, delay)]
+    assert any("Without CartPole-v1: no range of returns" in note for note in over.notes)
+    make_run(tmp_path, "gopher", "lstm", scores=[1])
+    make_run(tmp_path, "gopher", "rdn", scores=[1])
+    over = Aggregation(*compared(tmp_path))
+    assert over.games == ["gopher"] and over.unit == "human-normalised score"  # never mixed
+
+
+def test_abilities_have_the_mean_of_their_seeds_and_the_best_is_bold(tmp_path: Path) -> None:
+    for seed, score in enumerate((-1 / 6, 0, 1 / 6), 1):
+        make_run(tmp_path, DELAY, "lstm", seed, protocol=None, scores=[score], env=True)
+    make_run(tmp_path, DELAY, "rdn", protocol=None, scores=[1 / 3], env=True)
+    comparison, board = compared(tmp_path)
+    style = looks(comparison.core_of)
+    assert abilities(comparison, board, style) == []  # of one task the scores say it all
+    make_run(tmp_path, HOLD, "lstm", protocol=None, scores=[-1 / 3], env=True)
+    comparison, board = compared(tmp_path)
+    (section,) = abilities(comparison, board, style)
+    (table,) = section.tables
+    assert table.columns == ("ability", "task", "lstm", "rdn")
+    assert table.rows == [
+        ["delay", "RepeatPreviousEasy-v0", "0.33 [0, 0.67]", "1.00"],
+        ["hold", "RepeatFirstEasy-v0", "−0.33", None],
+    ]
+    assert table.bold == {(0, 3), (1, 2)}
 
 
 def test_every_difference_from_the_published_numbers_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""Section of abilities: what each memory is good at, by tasks that ask for one thing each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ....envs import Task, find_task
+from .. import plots
+from ..grouping import Comparison
+from ..names import name_of
+from ..plots import Look
+from ..report import Plot, Section
+from ..scores import ScoreBoard
+from ..statistics import Interval, as_scores, bootstrap, mean
+from ..tables import Table
+
+
+def abilities(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Look]) -> list[Section]:
+    """Tabulate and draw task-normalised scores by ability; nothing for fewer than two tasks of memory."""
+    tasks = _tasks(board)
+    if len(tasks) < 2:
+        return []
+    labels = [label for label in comparison.series if any((game, label) in board.cells for game in tasks)]
+    found = {label: [_estimate(board, game, label) for game in tasks] for label in labels}
+    rows, bold = [], set()
+    for row, (game, task) in enumerate(tasks.items()):
+        estimates = [found[label][row] for label in labels]
+        best = max(estimate.value for estimate in estimates if estimate)
+        bold |= {(row, 2 + i) for i, estimate in enumerate(estimates) if estimate and estimate.value == best}
+        cells = [plots.with_interval(estimate) if estimate else None for estimate in estimates]
+        rows.append([task.ability, name_of(game), *cells])
+    columns = ("ability", "task", *labels)
+    table = Table("abilities", columns, rows, len(columns), "Bold: the highest mean.", bold=frozenset(bold))
+    shares = {label: [estimate.value if estimate else None for estimate in found[label]] for label in labels}
+    figure = plots.abilities(shares, [task.ability for task in tasks.values()], style)
+    text = (
+        "Each task asks for one ability of a memory. 0 is random play, 1 the best return there is. Means "
+        "over seeds, with 95% bootstrap intervals, rough where seeds are few."
+    )
+    plot = Plot("abilities", "By ability: means over seeds.", figure)
+    return [Section("By ability", [text], plots=[plot], tables=[table])]
+
+
+def _tasks(board: ScoreBoard) -> dict[str, Task]:
+    """Return the tasks of memory that any series has a score of, by ability."""
+    known = {game: find_task(game) for game, _ in board.cells}
+    return dict(sorted(((game, task) for game, task in known.items() if task), key=lambda item: item[1]))
+
+
+def _estimate(board: ScoreBoard, game: str, label: str) -> Interval | None:
+    scores = board.cells.get((game, label), [])
+    values = [score.normalized for score in scores if score.normalized is not None]
+    return bootstrap(mean, as_scores([values])) if values else None
