@@ -46,6 +46,7 @@ def test_checkpoints_are_kept_and_evaluated_as_eval_does_it(tmp_path: Path) -> N
         assert scores_of(ours)["eval/game_return"] == pytest.approx(score, rel=1e-6)
 
 
+@pytest.mark.long
 def test_what_a_stopped_run_has_not_evaluated_is_evaluated_when_it_goes_on(tmp_path: Path) -> None:
     run(tmp_path, *CARTPOLE, "--steps", "100", "--eval-every", "40")
     before = {path.name for path in (tmp_path / "eval").iterdir()}

@@ -47,6 +47,7 @@ def of_a_process(one: ray_cluster.Cluster) -> dict[str, str]:
     return one.ask([probe], "environment", patience=lambda waited: None)[0]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
 def test_a_cluster_of_this_machine_alone_is_closed_to_others(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ from deltabeast.launch.training.local import engine as local_engine
 pytestmark = pytest.mark.timeout(400)
 
 
+@pytest.mark.long
 def test_nodes_come_and_go(cluster: Cluster, tmp_path: Path, seed: int) -> None:
     with watched(cluster, tmp_path / "run", *NUMBERED) as one:
         one.waits_for(lambda: one.engine.actors.alive() == 2)
