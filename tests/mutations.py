@@ -1,4 +1,4 @@
-"""Do the tests notice? Breaks kernels, cores and probes in one place at a time and runs their tests on each.
+"""Do the tests notice? Breaks the code in one place at a time and runs their tests on each.
 
     python tests/mutations.py [beginnings of file names]
 
@@ -815,11 +815,74 @@ MUTANTS = [
         "weights = weights / (weights.sum(-1, keepdim=True) + EPSILON)",
         "weights = weights",
     ),
+    ("launch/sharing/hub.py", '"checkpoints/*/{name}"', '"checkpoints/*/*"'),
+    ("launch/sharing/hub.py", "            delete_patterns=list(FILES),\n", ""),
+    ("launch/sharing/hub.py", "allow_patterns=list(FILES))\n", "allow_patterns=None)\n"),
+    ("launch/sharing/hub.py", "if damaged := next(", "if None and next("),
+    ("launch/sharing/hub.py", "revision=commit, local_dir", "local_dir"),
+    ("launch/sharing/hub.py", "if library.get_token() is None:", "if False:"),
+    ("launch/sharing/hub.py", "private=config.private, ", ""),
+    (
+        "launch/sharing/export.py",
+        "        if step not in file.name:\n            file.unlink()\n",
+        "        pass\n",
+    ),
+    ("launch/sharing/export.py", 'dict.fromkeys(("run_dir", "config"))', "{}"),
+    ("launch/sharing/export.py", "drop_rows_beyond(folder", "(lambda *_: None)(folder"),
+    ("launch/sharing/export.py", "if folder.resolve() == run_dir.resolve():", "if False:"),
+    ("launch/sharing/export.py", "and not _holds_export(folder)", "and False"),
+    ("launch/sharing/card.py", "round(mean, 3)", "round(mean + 1, 3)"),
+    ("launch/sharing/card.py", '" Measured before the numbers were rounded to 16 bits."', '""'),
+    ("launch/runs/tracking.py", "if resumed else None", "if True else None"),
+    ("launch/runs/tracking.py", "names | {service: tracker.identity}", "{}"),
+    ("launch/runs/tracking.py", "if name not in there", ""),
+    ("launch/runs/tracking.py", "            self._lost = True\n", ""),
+    ("launch/runs/tracking.py", "now, step)", "now, 0)"),
+    ("launch/training/evaluations.py", " and not evaluated(run_dir, step)", ""),
+    ("launch/training/evaluations.py", "is_milestone(path) and ", ""),
+    ("launch/training/evaluations.py", "    os.nice(19)\n", ""),
+    ("launch/training/evaluations.py", "checkpoint=str(self._step)", 'checkpoint="latest"'),
+    ("launch/training/evaluations.py", "signal.signal(signal.SIGINT, signal.SIG_IGN)", "signal.SIG_DFL"),
+    ("launch/training/evaluations.py", "seed=config.seed", "seed=0"),
+    ("launch/training/profiling.py", "if self._done == WARM_UP:", "if self._done == WARM_UP + 1:"),
+    ("launch/training/profiling.py", "Tracing.mark = record_function", "pass"),
+    ("launch/training/profiling.py", "if WARM_UP <= self._done <", "if WARM_UP < 0 <"),
+    ("launch/config_file.py", 'if any(f"--{other}" in typed', "if False and any("),
+    ("launch/config_file.py", '("versions" in content and name in _OF_ONE_RUN)', "False"),
+    ("launch/config_file.py", "if len(files) > 1:", "if False:"),
+    ("launch/config_file.py", "yaml.safe_load", "yaml.unsafe_load"),
+    ("launch/cli.py", "and _can_be_read(arguments)", "and False"),
+    (
+        "launch/cli.py",
+        "if whole != list(arguments) and _can_be_read(arguments)",
+        "if whole != list(arguments)",
+    ),
+    ("launch/completion.py", 'if shell == "fish" else repr(spec)', "if False else repr(spec)"),
+    ("launch/completion.py", 'if choice != "None"', ""),
+    ("launch/comparison/aggregation.py", "normal = atari or normal", "pass"),
+    ("launch/comparison/aggregation.py", "if atari else 'task'", "if True else 'task'"),
+    (
+        "launch/comparison/scores.py",
+        "(human_normalized if run.protocol else task_normalized)",
+        "human_normalized",
+    ),
+    ("launch/comparison/sections/abilities.py", "estimate.value == best", "estimate.value >= 0"),
+    ("launch/comparison/sections/abilities.py", "if len(tasks) < 2:", "if not tasks:"),
+    ("launch/comparison/sections/abilities.py", "key=lambda item: item[1]", "key=lambda item: item[0]"),
+    ("envs/tasks.py", "(score - task.random)", "score"),
 ]
 
 
 # The tests of a file, by a part of its name.
 TESTS = {
+    "launch/sharing": ("tests/launch/sharing",),
+    "tracking": ("tests/launch/runs/test_tracking.py",),
+    **dict.fromkeys(("training/evaluations", "profiling"), ("tests/launch/training/test_evaluations.py",)),
+    **dict.fromkeys(
+        ("launch/comparison", "envs/tasks"),
+        ("tests/launch/comparison/test_runs.py", "tests/envs/test_tasks.py", "-m", "not long"),
+    ),
+    "launch/c": ("tests/launch/test_config_file.py", "-k", "not version"),  # a copy has no commit
     "envs/sequences": ("tests/envs/sequences",),
     "launch/probe/card": ("tests/launch/probe/test_card.py", "-m", "not long"),
     "launch/probe/run": ("tests/launch/probe/test_probe.py", "-m", "not long"),

@@ -130,6 +130,12 @@ def test_what_was_typed_wrong_is_not_laid_to_the_file(
     assert error == "deltabeast: error: --seed 'x'; it takes a whole number\n"
 
 
+def test_a_yaml_file_makes_no_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.yaml").write_text(f"seed: !!python/object/apply:os.mkdir [{tmp_path / 'made'}]\n")
+    code, _, error = run(capsys, "train", "--config", str(tmp_path / "a.yaml"))
+    assert code == 2 and "neither JSON nor YAML" in error and not (tmp_path / "made").exists()
+
+
 def test_yaml_without_its_package_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +191,7 @@ def test_a_shell_completes_options_and_names(
 def test_completion_for_a_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--print-completion", shell)
     assert code == 0 and "deltabeast" in out and "import-torchbeast" in out and "learning-rate" in out
-    assert "\\ntwenty" not in out
+    assert "\\ntwenty" not in out and "'None'" not in out
     code, out, error = run(capsys, "--print-completion")
     assert (code, out) == (2, "") and error.endswith(
         "--print-completion has no shell; say bash, zsh or fish\n"

@@ -192,13 +192,15 @@ def test_what_is_pushed_is_evaluated_from_the_hub_by_its_commit(
     exported: Path, hub: Hub, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (exported / "secret.txt").write_text("not to be sent")
-    (exported / "code.py").write_text("print('never')")
+    for folder in (exported, next(exported.glob("checkpoints/*"))):
+        (folder / "code.py").write_text("print('never')")
     main(["push", str(exported), "me/cartpole", "--private"])
     said = capsys.readouterr().out
     first, files = hub.files("me/cartpole", "main")
     assert f"{hub.address}/me/cartpole/commit/{first}" in said and hub.private["me/cartpole"]
     assert f"deltabeast eval hub:me/cartpole@{first}" in said
-    assert {"README.md", "config.json"} <= files.keys() and not {"secret.txt", "code.py"} & files.keys()
+    assert {"README.md", "config.json"} <= files.keys()
+    assert not [name for name in files if name.endswith((".py", ".txt"))]
     files["evil.pkl"] = files["checkpoints/evil.py"] = b"somebody else's"
 
     (exported / "curve.png").unlink()
@@ -214,6 +216,7 @@ def test_what_is_pushed_is_evaluated_from_the_hub_by_its_commit(
         kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}
         assert kinds <= {".json", ".safetensors", ".md", ".csv", ".png"}
         assert len(list((folder / "eval").iterdir())) == 3  # two came along
+        assert (folder / "curve.png").exists() == (commit == first)
     capsys.readouterr()
     for command in ("info", "compare"):
         main([command, f"hub:me/cartpole@{first}"])

@@ -93,8 +93,12 @@ def test_a_run_that_is_asked_to_stop_does_not_wait(tmp_path: Path, capfd: pytest
     evaluations, logged, said = watched(tmp_path, 20, parse(["train", *CARTPOLE]))
     child = evaluations._child
     assert child is not None
-    os.kill(child._process.pid or 0, signal.SIGINT)  # as Ctrl-C does with a whole group
-    time.sleep(0.5)
+    pid = child._process.pid or 0
+    os.kill(pid, signal.SIGINT)  # as Ctrl-C does with a whole group
+    end = time.monotonic() + 30
+    while os.getpriority(os.PRIO_PROCESS, pid) < 19:  # it gives way to training
+        assert time.monotonic() < end
+        time.sleep(0.05)
     assert child._process.is_alive()
     begun = time.monotonic()
     evaluations.finish(lambda: True)

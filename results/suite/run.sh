@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The memory suite: tasks that ask for one ability each, nine memories, three seeds; each run trained, then evaluated.
+# Finished runs are skipped, killed ones resumed.
+# Usage: results/suite/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
+# 1/2 and 2/2 share the runs between two processes. TASKS="overwrite" CORES="lstm rdn" SEEDS="4 5": those alone.
+set -euo pipefail
+runs=${1:?where runs are kept} part=${2:-1/1}
+number=0
+
+# name, environment, discount
+tasks=(
+	"delay popgym:popgym-RepeatPreviousEasy-v0 0.5"
+	"hold popgym:popgym-RepeatFirstEasy-v0 0.5"
+	"reverse popgym:popgym-AutoencodeEasy-v0 0.5"
+	"count popgym:popgym-CountRecallEasy-v0 0.5"
+	"associate popgym:popgym-ConcentrationEasy-v0 0.9"
+	"overwrite deltabeast/EndlessTMazeLong-v0 0.97"
+	"navigate minigrid:MiniGrid-MemoryS7-v0 0.97"
+)
+cores=(
+	feedforward lstm gru linear_transformer delta_net gated_delta_net delta_rnn rdn
+	"delta_net --core-options feature_map unit normalise none beta_max 2"
+)
+
+for seed in ${SEEDS:-1 2 3}; do
+	for task in "${tasks[@]}"; do
+		read -r name env discount <<<"$task"
+		[[ " ${TASKS:-$name} " = *" $name "* ]] || continue
+		for core in "${cores[@]}"; do
+			[[ $core = *unit* ]] && folder=delta_net-unit || folder=$core
+			[[ " ${CORES:-$folder} " = *" $folder "* ]] || continue
+			number=$((number + 1))
+			[ $((number % ${part#*/})) = $((${part%/*} % ${part#*/})) ] || continue
+			run=$runs/$name/$folder/seed-$seed
+			# shellcheck disable=SC2086  # options are words
+			"${DELTABEAST:-deltabeast}" train --env "$env" --core $core --steps 1M --discount "$discount" \
+				--num-envs 16 --batch-size 16 --unroll-length 52 --entropy-cost 0.001 --learning-rate 2e-3 \
+				--precision fp32 --num-workers 1 --log-seconds 10 --seed "$seed" --run-dir "$run"
+			[ -d "$run/eval" ] || "${DELTABEAST:-deltabeast}" eval "$run" --episodes 20 --repeats 5
+		done
+	done
+done
