@@ -25,7 +25,7 @@ def abilities(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Loo
     rows, bold = [], set()
     for row, (game, task) in enumerate(tasks.items()):
         estimates = [found[label][row] for label in labels]
-        best = max(estimate.value for estimate in estimates if estimate)
+        best = max((estimate.value for estimate in estimates if estimate), default=None)
         bold |= {(row, 2 + i) for i, estimate in enumerate(estimates) if estimate and estimate.value == best}
         cells = [plots.with_interval(estimate) if estimate else None for estimate in estimates]
         rows.append([task.ability, name_of(game), *cells])
