@@ -21,11 +21,14 @@ class GRU(GatedLayer):
     Args:
         input_size: width of the input vectors.
         hidden_size: width of the state and of the output.
+        chrono: steps over which something is to be remembered; the gates' biases begin such that it is
+            (Tallec & Ollivier 2018). none: as in PyTorch.
     """
 
     equation = "y = (1 - z) tanh(n + r U y) + z y"
     source = "Cho et al. 2014"
     gates, states = 3, 1
+    keeps = 1
 
     def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         h = native.step(x, self._weights(), state[0].squeeze(1), reset)

@@ -22,11 +22,14 @@ class LSTM(GatedLayer):
     Args:
         input_size: width of the input vectors.
         hidden_size: width of the state and of the output.
+        chrono: steps over which something is to be remembered; the gates' biases begin such that it is
+            (Tallec & Ollivier 2018). none: as in PyTorch.
     """
 
     equation = "c = f c + i g; y = o tanh(c)"
     source = "Hochreiter, Schmidhuber 1997; Gers et al. 2000"
     gates, states = 4, 2
+    keeps, writes = 1, 0
 
     def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         return self._step_in_c(x, state, reset) or super().step(x, state, reset)

@@ -152,6 +152,33 @@ def test_gru_is_torch_gru(seed: int) -> None:
     assert_near("h", h_T.transpose(0, 1), h_want, 1e-5)
 
 
+@pytest.mark.parametrize(("name", "stored"), [("lstm", 1), ("gru", 0)])
+def test_chrono_units_forget_within_the_steps_that_are_said(name: str, stored: int, seed: int) -> None:
+    def lifetimes(**options: int) -> Tensor:
+        """Of each unit, by what it keeps of a large value in one step without input or recurrence."""
+        core = make_core(name, 7, hidden_size=200, **options)
+        with torch.no_grad():
+            for weight in (core.weight_ih_l0, core.weight_hh_l0):
+                weight.zero_()
+        state = [torch.zeros(1, 1, 200) for _ in core.initial_state(1)]
+        state[stored] += 1e6
+        _, after = core.unroll(torch.zeros(1, 1, 7), tuple(state), torch.zeros(1, 1, dtype=torch.bool))
+        return 1 / (1 - after[stored].double() / 1e6)
+
+    found = lifetimes(chrono=40)
+    assert 1.99 < found.min() < 5 and 36 < found.max() < 40.01
+    assert abs(found.mean() - 21) < 4  # uniform
+    assert lifetimes().max() < 3  # what PyTorch begins with
+    with pytest.raises(ValueError, match="chrono is 1; it must be at least 2 steps"):
+        make_core(name, 7, chrono=1)
+
+
+def test_chrono_lets_in_as_little_as_it_keeps_much(seed: int) -> None:
+    core = make_core("lstm", 7, hidden_size=8, chrono=100)
+    bias = (core.bias_ih_l0 + core.bias_hh_l0).view(4, 8)
+    assert torch.equal(bias[0], -bias[1]) and (bias[2:].abs() < 1).all()
+
+
 def naive_delta(W: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Tensor:
     return W + beta * torch.outer(v - W @ k, k)
 
