@@ -23,6 +23,8 @@ rows=(
 	"lstm --core lstm"
 	"lstm-unroll-52 --core lstm --unroll-length 52"
 	"lstm-chrono --core lstm --core-options chrono 64"
+	"lstm-slower --core lstm --learning-rate 5e-4"
+	"lstm-unroll-104 --core lstm --unroll-length 104"
 	"gru --core gru"
 	"gru-chrono --core gru --core-options chrono 64"
 	"linear_transformer --core linear_transformer"
