@@ -23,7 +23,7 @@ def objective(trial: optuna.Trial) -> float:
     return statistics.fmean(returns[-5:] or [float("-inf")])
 
 
-train = ["deltabeast", "train", *sys.argv[1:]]
+train = [str(Path(sys.executable).with_name("deltabeast")), "train", *sys.argv[1:]]
 if "--help" in train or subprocess.run([*train, "--show-config"], stdout=subprocess.DEVNULL).returncode:
     sys.exit(__doc__)  # wrong options are said once, not by every trial
 Path("runs").mkdir(exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -36,18 +35,23 @@ def test_the_notebook_on_memory(
     assert never > 0.5 and at_cues > 0.5 and at_forks < 0.4 and "are told apart" in said
 
 
+def test_the_search_says_once_what_is_wrong(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "optuna_search.py"), "--env", "CartPole-v1", "--learnin", "3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("error: unknown option --learnin") == 1
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.long
 def test_the_search_with_optuna_goes_on_where_it_stopped(tmp_path: Path) -> None:
     script = (EXAMPLES / "optuna_search.py").read_text()
     assert script.count("n_trials=20") == 1
     (tmp_path / "search.py").write_text(script.replace("n_trials=20", "n_trials=1"))
     options = "--env CartPole-v1 --core lstm --steps 800 --num-envs 4 --batch-size 4 --device cpu"
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     for trials in (1, 2):
         done = subprocess.run(
             [sys.executable, "search.py", *options.split(), "--log-seconds", "0"],
             cwd=tmp_path,
-            env={**os.environ, "PATH": path},
             capture_output=True,
             text=True,
         )

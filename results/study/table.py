@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,15 +39,16 @@ class Result(NamedTuple):
 def main(runs: Path, out: Path) -> None:
     results = [found for path in sorted(runs.glob("*/*/seed-*")) if (found := read(path)) is not None]
     script = (Path(__file__).parent / "run.sh").read_text()
-    rows = [row for row in re.findall(r'^\t"(\S+) --', script, re.M) if any(r.row == row for r in results)]
+    every = dict(re.findall(r'^\t"(\S+) --core (\w+)', script, re.M))
+    core_of = {row: core for row, core in every.items() if any(result.row == row for result in results)}
     out.mkdir(parents=True, exist_ok=True)
     with (out / "scores.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Result._fields)
         writer.writerows(r._replace(score=round(r.score, 4)) for r in results)
-    (out / "table.md").write_text(table(results, rows))
+    (out / "table.md").write_text(table(results, list(core_of)))
     for task in TASKS:
-        draw(results, rows, task, out / f"{task}.png")
+        draw(results, core_of, task, out / f"{task}.png")
 
 
 def read(path: Path) -> Result | None:
@@ -84,13 +85,13 @@ def score(found: Sequence[Result]) -> plots.Interval:
     return bootstrap(mean, as_scores([[result.score for result in found]]))
 
 
-def draw(results: Sequence[Result], rows: Sequence[str], task: str, path: Path) -> None:
-    """Draw the rows of a task, best first; those of other cores than the Delta Net in their own colours."""
-    style = plots.looks({row: row for row in rows})
-    scored = [(row, score(found), style[row].color) for row in rows if (found := of(results, task, row))]
+def draw(results: Sequence[Result], core_of: Mapping[str, str], task: str, path: Path) -> None:
+    """Draw the rows of a task, best first, in the colours of their cores."""
+    style = plots.looks(core_of)
+    scored = [(row, score(found), style[row].color) for row in core_of if (found := of(results, task, row))]
     if scored:
         scored.sort(key=lambda item: -item[1].value)
-        figures = plots.intervals(scored, f"{task}: mean of seeds", "task-normalised score", limits=(0, 1))
+        figures = plots.intervals(scored, f"{task}: mean of seeds", "task-normalised score", limits=(-0.1, 1))
         path.write_bytes(figures.png)
 
 
