@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 from .config import ProbeConfig, TrainConfig
 from .errors import UsageError
@@ -72,19 +72,32 @@ def _words(command: str, path: Path, typed: Collection[str]) -> list[str]:
     if not isinstance(values, dict):
         raise UsageError(f"{path}: config is {values!r}; give options and their values")
     known = [field.name for field in fields(KINDS[command])]
-    words = []
+    types, words = get_type_hints(KINDS[command]), []
     for key, value in values.items():
         name = str(key).replace("-", "_")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"see `deltabeast {command} --help`"
             raise UsageError(f"{path}: unknown option {key!r}; {hint}")
+        if value is not None and (takes := _misfit(types[name], value)):
+            raise UsageError(f"{path}: {key} is {value!r}; it takes {takes}")
         if value in (None, [], {}) or ("versions" in content and name in _OF_ONE_RUN):
             continue
         if any(f"--{other}" in typed for other in _INSTEAD.get(name, ())):
             continue
         words += option_words(name, value)
     return words
+
+
+def _misfit(kind: Any, value: object) -> str | None:
+    """Say what an option takes if a value is of another shape; None if it may be right."""
+    shape = get_origin(kind)
+    if shape is dict:
+        return None if isinstance(value, dict) else "names with values"
+    if kind is bool:
+        return None if isinstance(value, bool) else "true or false"
+    wrong = (bool, dict) if shape is tuple else (bool, dict, list)
+    return ("words" if shape is tuple else "one value") if isinstance(value, wrong) else None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -107,6 +107,11 @@ def test_what_is_typed_displaces_what_excludes_it(tmp_path: Path, capsys: pytest
         ('{"zzz": 1}', "FILE: unknown option 'zzz'; see `deltabeast train --help`"),
         ('{"config": 3}', "FILE: config is 3; give options"),
         ('{"command": "probe", "config": {}}', "FILE holds a configuration of probe; say deltabeast probe"),
+        ('{"num_envs": [1, 2]}', "FILE: num_envs is [1, 2]; it takes one value"),
+        ('{"num_envs": true}', "FILE: num_envs is True; it takes one value"),
+        ('{"deterministic": 1}', "FILE: deterministic is 1; it takes true or false"),
+        ('{"core_options": 3}', "FILE: core_options is 3; it takes names with values"),
+        ('{"cores": {"rdn": 1}}', "FILE: cores is {'rdn': 1}; it takes words"),
         ('{"num_envs": "many"}', "FILE: --num-envs 'many'; it takes a whole number"),
     ],
 )
