@@ -107,8 +107,10 @@ def _varying(settings: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 def _label(run: Run, differing: Sequence[str]) -> str:
-    known = [name for name in differing if name in run.settings]
-    return " · ".join([run.core, *(f"{_words(name)} {_show(name, run.settings)}" for name in known)])
+    known = {name: _show(name, run.settings) for name in differing if name in run.settings}
+    options = known.pop("core_options", "default")
+    of_core = [] if options == "default" else [options]
+    return " · ".join([run.core, *of_core, *(f"{_words(name)} {shown}" for name, shown in known.items())])
 
 
 def _words(name: str) -> str:

@@ -8,8 +8,9 @@ is in `COLORS`, with its counterpart for a dark page: `html.py` replaces them in
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .curves import Band, Curve
@@ -211,7 +212,8 @@ def intervals(
     reference: float | None = None, limits: tuple[float, float] | None = None,
 ) -> Figures:  # fmt: skip
     """Draw point estimates with their intervals, a coloured row each, the numbers at the right."""
-    with _axes(0.85 + (0.42 if _in_two_lines(rows) else 0.32) * len(rows), title) as (figure, axes):
+    names, lines = _folded(label for label, _, _ in rows)
+    with _axes(0.85 + (0.22 + 0.1 * lines) * len(rows), title) as (figure, axes):
         for place, (_, value, color) in enumerate(reversed(rows)):
             axes.plot([value.low, value.high], [place, place], color=color, linewidth=6, alpha=0.35,
                       solid_capstyle="butt")  # fmt: skip
@@ -220,7 +222,7 @@ def intervals(
                           color=INK, fontweight="bold", annotation_clip=False)  # fmt: skip
         if reference is not None:
             axes.axvline(reference, color=MUTED, linewidth=1.0, zorder=0)
-        axes.set_yticks(range(len(rows)), [label for label, _, _ in reversed(rows)])
+        axes.set_yticks(range(len(rows)), names[::-1])
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.set_xlabel(x_label)
         axes.tick_params(axis="y", length=0)
@@ -242,7 +244,8 @@ def improvements(
 
     The axis is linear to 100 % and logarithmic beyond: one game may gain 40 %, the next 8,000 %.
     """
-    with _axes(0.95 + (0.4 if _in_two_lines(rows) else 0.235) * len(rows), title) as (figure, axes):
+    names, lines = _folded(label for label, _ in rows)
+    with _axes(0.95 + (0.07 + 0.165 * lines) * len(rows), title) as (figure, axes):
         axes.set_xscale("symlog", linthresh=100, linscale=1.0)
         known = [change for change in (*(change for _, change in rows), *beside) if change is not None]
         left, right = min([*known, -100.0]), max([*known, 100.0])
@@ -262,7 +265,7 @@ def improvements(
         axes.set_xlim(left * (2.5 if left == -100 else 6), right * (2.5 if right == 100 else 4.5))
         axes.set_xticks(ticks, [percent(t) for t in ticks])
         axes.minorticks_off()
-        axes.set_yticks(range(len(rows)), [label for label, _ in reversed(rows)])
+        axes.set_yticks(range(len(rows)), names[::-1])
         axes.set_ylim(-0.7, len(rows) - 0.3)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
@@ -300,8 +303,10 @@ def abilities(
         return _drawn(figure)
 
 
-def _in_two_lines(rows: Sequence[tuple[Any, ...]]) -> bool:
-    return any("\n" in label for label, *_ in rows)
+def _folded(labels: Iterable[str], width: int = 30) -> tuple[list[str], int]:
+    """Break names that leave no room for what is drawn; return them and how many lines the longest has."""
+    folded = ["\n".join(fill(line, width) for line in label.split("\n")) for label in labels]
+    return folded, max((label.count("\n") + 1 for label in folded), default=1)
 
 
 def percent(value: float) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from deltabeast.launch.comparison import plots
 from deltabeast.launch.comparison.curves import Band, Curve
+from deltabeast.launch.comparison.statistics import Interval
 
 
 @pytest.mark.parametrize("name", ["rdn {}", "linear_transformer feature_map favor favor_features {}"])
@@ -29,3 +30,27 @@ def test_every_series_is_named_whole(name: str) -> None:
     for label in labels:
         (at,) = (float(x) for x, text in places if text == label)
         assert at >= 0 and at + 4.5 * len(label) <= width, label  # 9 points: half as wide as high
+
+
+@pytest.mark.parametrize(
+    "name", ["rdn", "delta_net · beta_max 2 feature_map unit normalise none residual gate · unroll length 52"]
+)
+def test_names_leave_room_for_what_is_drawn(name: str) -> None:
+    names = [f"{name} {i}\nover {name}" for i in range(4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib's, where a layout cannot be
+        drawn = [
+            plots.intervals(
+                [(label, Interval(0.5, 0.2, 0.7), plots.BETTER) for label in names], "title", "x"
+            ),
+            plots.improvements([(label, 30.0) for label in names], "title", "x"),
+        ]
+    for figures in drawn:
+        places = re.findall(
+            r'<text [^>]*?(?:translate\(|x=")([-\d.]+) ([-\d.]+)[^>]*>([^<]+)</text>', figures.svg
+        )
+        assert all(float(x) >= 0 for x, _, _ in places)
+        written = " ".join(text for _, _, text in places)
+        assert (
+            written.count("beta_max 2" if "beta" in name else "rdn") == 8
+        )  # whole, in as many lines as it takes

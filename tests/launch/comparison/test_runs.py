@@ -274,7 +274,17 @@ def test_true_is_1_as_it_was_before_core_options_had_types(tmp_path: Path) -> No
         spec = path / "checkpoints" / f"{300_000:012d}" / "agent.json"
         spec.write_text(json.dumps(json.loads(spec.read_text()) | {"core_options": options}))
     comparison, _ = compared(tmp_path)
-    assert comparison.series == [f"gated_feedforward · core options output_gate {n}" for n in (0, 1)]
+    assert comparison.series == [f"gated_feedforward · output_gate {n}" for n in (0, 1)]
+
+
+def test_a_core_without_options_has_its_own_name_beside_one_with_some(tmp_path: Path) -> None:
+    for seed, options in enumerate(({}, {}, {"num_layers": 1}), 1):
+        path = make_run(tmp_path, core="rdn", seed=seed)
+        spec = path / "checkpoints" / f"{300_000:012d}" / "agent.json"
+        spec.write_text(json.dumps(json.loads(spec.read_text()) | {"core_options": options}))
+    comparison, _ = compared(tmp_path)
+    assert comparison.series == ["rdn", "rdn · num_layers 1"]
+    assert [len(comparison.cells["gopher", label]) for label in comparison.series] == [2, 1]
 
 
 def test_an_imported_agent_is_no_seed_of_ours(tmp_path: Path) -> None:
