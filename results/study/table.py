@@ -1,6 +1,6 @@
 """The study as one table: what each row reached, and how soon, task by task.
 
-Usage: python results/study/table.py RUNS OUT      # writes OUT/table.md, OUT/scores.csv, OUT/<task>.png
+Usage: python results/study/table.py RUNS OUT    # writes OUT/scores.csv and OUT/<task>.png, prints the table
 A score is the mean return of the last 100 training games, from 0 for random play to 1 for the best there is.
 """
 
@@ -46,7 +46,7 @@ def main(runs: Path, out: Path) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Result._fields)
         writer.writerows(r._replace(score=round(r.score, 4)) for r in results)
-    (out / "table.md").write_text(table(results, list(core_of)))
+    print(table(results, list(core_of)))
     for task in TASKS:
         draw(results, core_of, task, out / f"{task}.png")
 
