@@ -24,8 +24,10 @@ def objective(trial: optuna.Trial) -> float:
 
 
 train = [str(Path(sys.executable).with_name("deltabeast")), "train", *sys.argv[1:]]
-if "--help" in train or subprocess.run([*train, "--show-config"], stdout=subprocess.DEVNULL).returncode:
-    sys.exit(__doc__)  # wrong options are said once, not by every trial
+if "--help" in train:
+    sys.exit(__doc__)
+if failed := subprocess.run([*train, "--show-config"], stdout=subprocess.DEVNULL).returncode:
+    sys.exit(failed)  # wrong options are said once, not by every trial
 Path("runs").mkdir(exist_ok=True)
 study = optuna.create_study(
     storage="sqlite:///runs/search.db", study_name="search", direction="maximize", load_if_exists=True

@@ -12,6 +12,24 @@ SHELLS = ("bash", "zsh", "fish")
 
 _SPEC = "COMPLETION_SPEC = "
 """begins the line of tyro's scripts that holds all commands and options, as one Python literal"""
+_PATHS = "__TYRO_COMPLETE_FILES__"
+"""what a shell is told to complete paths by; tyro says it of options alone, not of what stands by itself"""
+_CHANGES = (
+    ("words, current_index, COMPLETION_SPEC)", f"words, current_index, COMPLETION_SPEC) or ['{_PATHS}']"),
+    (  # `cur` has the words before it in it, lest a colon divides them
+        'COMPREPLY=($(compgen -f -- "$cur"))',
+        "compopt -o filenames 2> /dev/null; local IFS=$'\\n'\n"
+        '    COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))',
+    ),
+    (  # fish asks for all that there is and chooses by itself
+        "        for line in $results\n",
+        "        if string match -q -- '-*' $results[1]; and not string match -q -- '-*' (commandline -ct)\n"
+        "            __fish_complete_path (commandline -ct)\n"
+        "        end\n"
+        "        for line in $results\n",
+    ),
+)
+"""in tyro's scripts, so that paths are completed wherever no word is known"""
 
 
 def shell_of(given: list[str]) -> str:
@@ -22,18 +40,24 @@ def shell_of(given: list[str]) -> str:
 
 
 def complete_names(script: str, shell: str) -> str:
-    """Return tyro's script for a shell with the names of cores and games in it.
-
-    In bash, paths are completed where it knows no word.
-    """
+    """Return tyro's script for a shell with the names of cores and games in it, and paths."""
     lines = script.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith(_SPEC))
     literal = lines[at].removeprefix(_SPEC)
     # In fish it stands in a string between double quotes.
     spec = ast.literal_eval(re.sub(r'\\(["$\\])', r"\1", literal) if shell == "fish" else literal)
-    _name(spec, _names())
+    names = _names()
+    _name(spec, names)
+    spec["subcommands"]["cores"]["subcommands"] = {core: _core(core) for core in names["--core"]}
     lines[at] = _SPEC + (re.sub(r'["$\\]', r"\\\g<0>", repr(spec)) if shell == "fish" else repr(spec))
-    return "\n".join(lines).replace("complete -F", "complete -o default -F")
+    script = "\n".join(lines)
+    for old, new in _CHANGES:
+        script = script.replace(old, new)
+    return script
+
+
+def _core(name: str) -> dict[str, Any]:
+    return {"description": name, "options": [], "subcommands": {}, "frontier_groups": []}
 
 
 def _names() -> dict[str, list[str]]:

@@ -830,7 +830,7 @@ MUTANTS = [
         "        if step not in file.name:\n            file.unlink()\n",
         "        pass\n",
     ),
-    ("launch/sharing/export.py", 'dict.fromkeys(("run_dir", "config"))', "{}"),
+    ("launch/sharing/export.py", 'dict.fromkeys(("run_dir", "config", "track"))', "{}"),
     ("launch/sharing/export.py", "drop_rows_beyond(folder", "(lambda *_: None)(folder"),
     ("launch/sharing/export.py", "if folder.resolve() == run_dir.resolve():", "if False:"),
     ("launch/sharing/export.py", "and not _holds_export(folder)", "and False"),

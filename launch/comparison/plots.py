@@ -280,7 +280,7 @@ def improvements(
 def abilities(
     shares: Mapping[str, Sequence[float | None]], names: Sequence[str], style: Mapping[str, Look]
 ) -> Figures:
-    """Draw a group of bars from 0 to 1 for each ability, one a core; None has no bar."""
+    """Draw a group of bars for each ability, one a core, 1 being the most there is; None has no bar."""
     with _axes(0.9 + 0.22 * len(shares) * len(names) + 0.15 * len(names), "What each memory can do") as (
         figure,
         axes,
@@ -293,11 +293,19 @@ def abilities(
                 if value is not None:
                     axes.barh(at, value, color=style[core].color, height=0.9 * height)
                 axes.annotate(
-                    text, (value or 0, at), (3, 0), textcoords="offset points", va="center", fontsize=8
+                    text,
+                    (max(value or 0, 0), at),
+                    (3, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize=8,
                 )
         axes.set_yticks([-group for group in range(len(names))], names)
         axes.tick_params(axis="y", length=0)
-        axes.set_xlim(0, 1.45)
+        lowest = min(
+            (value for values in shares.values() for value in values if value is not None), default=0
+        )
+        axes.set_xlim(min(1.05 * lowest, 0), 1.45)
         axes.set_xticks([0, 0.5, 1])
         axes.grid(visible=False, axis="y")
         return _drawn(figure)

@@ -65,11 +65,11 @@ def _holds_export(folder: Path) -> bool:
 
 
 def _copy_config(loaded: Loaded, folder: Path) -> None:
-    """Copy what the run was told and what it logged up to that step; not where it lay on whose disk."""
+    """Copy what the run was told and what it logged up to that step; not where it lay, nor who was told."""
     run_dir = loaded.run_dir
     content = read_object(run_dir / "config.json")
     if isinstance(content.get("config"), dict):
-        content["config"] |= dict.fromkeys(("run_dir", "config"))
+        content["config"] |= dict.fromkeys(("run_dir", "config", "track"))
         (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
     if (run_dir / "logs.csv").is_file():
         shutil.copyfile(run_dir / "logs.csv", folder / "logs.csv")

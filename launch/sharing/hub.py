@@ -12,7 +12,6 @@ from typing import Any
 
 from ..config import PushConfig
 from ..errors import RunError, UsageError, one_line
-from ..runs.directory import no_run
 from ..runs.manifest import checkpoint_paths, damaged_file, is_exported
 from .card import CARD
 
@@ -30,7 +29,7 @@ def push(config: PushConfig) -> None:
     """Send an exported folder to a hub. Raises UsageError or RunError in one line."""
     folder = config.folder
     if not folder.is_dir():
-        raise UsageError(no_run(folder))
+        raise UsageError(f"no exported agent at {folder}; make one with `deltabeast export RUN {folder}`")
     if not all(map(is_exported, checkpoint_paths(folder) or [folder])):
         raise UsageError(f"{folder} is no exported agent; make one with `deltabeast export {folder} DIR`")
     owner_and_name, revision = _parts(config.repo)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from ...agents import CheckpointError
+from ...cores import make_core
 from ..config import TrainConfig
 from ..errors import RunError, UsageError
 from ..processes.machine import prepare_process
@@ -41,6 +42,10 @@ def settled(config: TrainConfig) -> TrainConfig:
     if config.engine == "local":
         check_local(config)
     settle(config)
+    try:
+        make_core(config.core, 1, **config.core_options)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     return config
 
 

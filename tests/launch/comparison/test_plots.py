@@ -54,3 +54,12 @@ def test_names_leave_room_for_what_is_drawn(name: str) -> None:
         assert (
             written.count("beta_max 2" if "beta" in name else "rdn") == 8
         )  # whole, in as many lines as it takes
+
+
+def test_what_is_below_zero_is_drawn_and_said() -> None:
+    style = plots.looks({"rdn": "rdn", "lstm": "lstm"})
+    shares = {"rdn": [-0.4, None], "lstm": [0.5, 1.0]}
+    svg = plots.abilities(shares, ["hold", "delay"], style).svg
+    assert "rdn −0.40" in svg and "not tried" in svg and "lstm 1.00" in svg
+    bars = [path for path in re.findall(r'<path d="M ([-\d.]+) [-\d.]+ \nL ([-\d.]+) [-\d.]+ \nL', svg)]
+    assert all(float(x) >= 0 for bar in bars for x in bar)  # nothing left of the page

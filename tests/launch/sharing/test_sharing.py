@@ -245,7 +245,7 @@ def test_what_is_wrong_with_a_hub_is_one_line(
     for wrong in ("hub:me", "hub:../x/y", "hub:me/../y"):
         assert "is no repository of a hub; give OWNER/NAME" in failing(capsys, "eval", wrong)[1]
     assert "is no exported agent; make one with" in failing(capsys, "push", trained, "me/x")[1]
-    assert "no run at" in failing(capsys, "push", "nowhere", "me/x")[1]
+    assert "deltabeast export RUN nowhere" in failing(capsys, "push", "nowhere", "me/x")[1]
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     code, error = failing(capsys, "push", exported, "me/x")
     assert code == 1 and "cannot push to me/x: " in error
