@@ -228,7 +228,8 @@ def parse(arguments: Sequence[str]) -> Any:
     except SystemExit as exit_:
         if exit_.code in (0, None):  # --help
             raise
-        of_file = f"{file_of(arguments)}: " if whole != list(arguments) and _can_be_read(arguments) else ""
+        file = file_of(arguments)
+        of_file = f"{file}: " if file and _can_be_read(arguments) else ""
         raise UsageError(of_file + _parse_error(whole)) from None
 
 

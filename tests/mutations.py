@@ -857,8 +857,8 @@ MUTANTS = [
     ("launch/cli.py", "and _can_be_read(arguments)", "and False"),
     (
         "launch/cli.py",
-        "if whole != list(arguments) and _can_be_read(arguments)",
-        "if whole != list(arguments)",
+        "if file and _can_be_read(arguments)",
+        "if file",
     ),
     ("launch/completion.py", 'if shell == "fish" else repr(spec)', "if False else repr(spec)"),
     ("launch/completion.py", 'if choice != "None"', ""),
