@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, fields
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from .config import ProbeConfig, TrainConfig
 from .errors import UsageError
+from .runs.consent import needs_consent
 from .runs.directory import option_words
+from .runs.options import OPTIONS
+from .runs.presets import PRESETS
 
 KINDS: Mapping[str, type] = {"train": TrainConfig, "probe": ProbeConfig}
 """the commands that take a file"""
@@ -19,8 +23,11 @@ KINDS: Mapping[str, type] = {"train": TrainConfig, "probe": ProbeConfig}
 _OF_ONE_RUN = ("run_dir", "resume", "config", "show_config")
 """what is not taken from a run's own config.json: another run is to begin elsewhere"""
 
-_INSTEAD = {"game": ("env",), "env": ("game",), "core_options": ("core", "cores"), "core": ("cores",)}
-"""what typed options displace besides themselves: another environment, another core with its options"""
+_INSTEAD = {
+    **{"game": ("env",), "env": ("game",), "core": ("cores",), "cores": ("core",), "seeds": ("seed",)},
+    **dict.fromkeys(("protocol", "frame_stack", "flicker", "video"), ("env",)),
+}
+"""the options of a file that typed ones displace besides themselves"""
 
 
 def with_file(arguments: Sequence[str]) -> list[str]:
@@ -32,8 +39,7 @@ def with_file(arguments: Sequence[str]) -> list[str]:
     file = file_of(words)
     if file is None:
         return words
-    typed = {word.partition("=")[0] for word in words}
-    return [words[0], *_words(words[0], file, typed), *words[1:]]
+    return [words[0], *_words(words[0], file, words[1:]), *words[1:]]
 
 
 def file_of(arguments: Sequence[str]) -> Path | None:
@@ -62,7 +68,7 @@ def show_config(command: str, config: TrainConfig | ProbeConfig) -> str:
     return json.dumps({"command": command, "config": settings}, indent=2, default=str)
 
 
-def _words(command: str, path: Path, typed: Collection[str]) -> list[str]:
+def _words(command: str, path: Path, typed: Sequence[str]) -> list[str]:
     """Spell the options of a file, but for those that what was typed stands in the place of."""
     content = _read(path)
     kind = content.get("command", command)
@@ -71,22 +77,64 @@ def _words(command: str, path: Path, typed: Collection[str]) -> list[str]:
     values = content.get("config", content)
     if not isinstance(values, dict):
         raise UsageError(f"{path}: config is {values!r}; give options and their values")
-    known = [field.name for field in fields(KINDS[command])]
-    types, words = get_type_hints(KINDS[command]), []
+    options = {}
+    types = get_type_hints(KINDS[command])
     for key, value in values.items():
         name = str(key).replace("-", "_")
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=3)
+        if name not in types:
+            near = difflib.get_close_matches(name, types, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"see `deltabeast {command} --help`"
             raise UsageError(f"{path}: unknown option {key!r}; {hint}")
+        if isinstance(value, bool) and {"on", "off"} <= set(get_args(types[name])):
+            value = "on" if value else "off"  # what YAML reads these words as
         if value is not None and (takes := _misfit(types[name], value)):
             raise UsageError(f"{path}: {key} is {value!r}; it takes {takes}")
-        if value in (None, [], {}) or ("versions" in content and name in _OF_ONE_RUN):
-            continue
-        if any(f"--{other}" in typed for other in _INSTEAD.get(name, ())):
-            continue
-        words += option_words(name, value)
-    return words
+        if value not in (None, [], {}) and not ("versions" in content and name in _OF_ONE_RUN):
+            options[name] = value
+    displaced = _displaced(options, typed)
+    kept = {name: value for name, value in options.items() if name not in displaced}
+    _ask_for_imports(path, kept)
+    return [word for name, value in kept.items() for word in option_words(name, value)]
+
+
+def _displaced(options: Mapping[str, Any], typed: Sequence[str]) -> set[str]:
+    """List the options of a file that what was typed takes the place of."""
+    displaced = {name for name in options if _values(typed, name)}
+    displaced |= {name for name, others in _INSTEAD.items() if any(_values(typed, it) for it in others)}
+    for preset in _values(typed, "preset"):
+        displaced |= set(PRESETS.get(preset, ()))
+    for engine in _values(typed, "engine"):
+        displaced |= {name for name, option in OPTIONS.items() if option.only not in (None, engine)}
+    cores = [*_values(typed, "core"), *_values(typed, "cores")]
+    if cores and cores != [str(core) for core in options.get("cores") or [options.get("core")]]:
+        displaced.add("core_options")
+    return displaced
+
+
+def _ask_for_imports(path: Path, options: Mapping[str, Any]) -> None:
+    """Raise UsageError if options of a file would import code: nobody typed its name."""
+    for option, names in options.items():
+        for name in map(str, names if option == "cores" else [names]):
+            if option in ("core", "cores", "env") and needs_consent(option.rstrip("s"), name):
+                words = shlex.join(option_words(option, names))
+                raise UsageError(
+                    f"{path} has {option} {name}, which would be imported, and importing runs code; "
+                    f"if you trust it, give {words}"
+                )
+
+
+def _values(typed: Sequence[str], option: str) -> list[str]:
+    """Return the words that were typed for an option, as `--option word word` or `--option=word`."""
+    flags = {f"--{option}", f"--{option.replace('_', '-')}"}
+    values, open_ = [], False
+    for word in typed:
+        flag, equals, value = word.partition("=")
+        if word.startswith("--"):
+            open_ = flag in flags
+            values += [value] if open_ and equals else []
+        elif open_:
+            values.append(word)
+    return values
 
 
 def _misfit(kind: Any, value: object) -> str | None:

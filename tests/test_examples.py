@@ -48,14 +48,15 @@ def test_the_search_with_optuna_goes_on_where_it_stopped(tmp_path: Path) -> None
     script = (EXAMPLES / "optuna_search.py").read_text()
     assert script.count("n_trials=20") == 1
     (tmp_path / "search.py").write_text(script.replace("n_trials=20", "n_trials=1"))
-    options = "--env CartPole-v1 --core lstm --steps 800 --num-envs 4 --batch-size 4 --device cpu"
-    for trials in (1, 2):
+    options = "--env CartPole-v1 --core lstm --num-envs 4 --batch-size 4 --device cpu --log-seconds 0"
+    for steps, trials in ((800, 1), (800, 2), (840, 1)):  # other options are another study
+        folder = tmp_path / "runs" / "search" / f"{options.replace('--', '').replace(' ', '-')}-steps-{steps}"
         done = subprocess.run(
-            [sys.executable, "search.py", *options.split(), "--log-seconds", "0"],
+            [sys.executable, "search.py", *options.split(), "--steps", str(steps)],
             cwd=tmp_path,
             capture_output=True,
             text=True,
         )
         assert done.returncode == 0, done.stderr
-        assert len(list((tmp_path / "runs" / "search").iterdir())) == trials
+        assert len(list(folder.glob("trial-*"))) == trials
         assert re.search(r"^best: \d+\.?\d* with \{'learning_rate': ", done.stdout, re.M)

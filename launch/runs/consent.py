@@ -32,7 +32,7 @@ def check_env(env_id: str, trusted: str | None, checkpoint: Path) -> None:
     An installed package needs none. A module in the current folder does, and so does a part of a package:
     importing `package.__main__` runs a program.
     """
-    if env_id != trusted and _asks(env_id):
+    if env_id != trusted and needs_consent("env", env_id):
         raise UsageError(
             f"{checkpoint} has an environment that would be imported, {env_id}, and importing runs code; "
             f"if you trust it, give --trust-env {shlex.quote(env_id)}"
@@ -41,8 +41,13 @@ def check_env(env_id: str, trusted: str | None, checkpoint: Path) -> None:
 
 def consent(core: str, env_id: str | None) -> list[str]:
     """Return the options that let `eval` import the core and the environment of a run."""
-    words = ["--trust-core", core] if ":" in core else []
-    return [*words, "--trust-env", env_id] if env_id and _asks(env_id) else words
+    words = ["--trust-core", core] if needs_consent("core", core) else []
+    return [*words, "--trust-env", env_id] if env_id and needs_consent("env", env_id) else words
+
+
+def needs_consent(option: str, name: str) -> bool:
+    """Return whether a core, or an env, that a file names may be imported only with a word of consent."""
+    return ":" in name if option == "core" else _asks(name)
 
 
 def _asks(env_id: str) -> bool:

@@ -58,9 +58,10 @@ def open_tracker(service: Service, run_dir: Path, resumed: bool, say: Callable[[
     try:
         tracker = _SERVICES[service](run_dir, known)
     except Exception as error:  # of a package with errors of its own
-        anew = f"; without {run_dir / NAMES} a tracked run begins anew" if known else ""
-        remedy = f"; mend {_WHERE[service]}, or train without --track"
-        raise RunError(f"--track {service}: {one_line(error)}{anew or remedy}") from error
+        anew = f"remove {run_dir / NAMES} to begin a tracked run anew, " if known else ""
+        raise RunError(
+            f"--track {service}: {one_line(error)}; mend {_WHERE[service]}, {anew}or train without --track"
+        ) from error
     if tracker.identity != known:
         (run_dir / NAMES).write_text(json.dumps(names | {service: tracker.identity}) + "\n")
     return _Surviving(service, tracker, say)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..config import TrainConfig
-from ..runs.consent import consent
+from ..runs.consent import consent, needs_consent
 from ..units import format_score
 
 if TYPE_CHECKING:  # torch takes a while, and a card's name is asked for without it
@@ -166,9 +167,18 @@ def _training(exported: Exported) -> str:
     lines = [f"With {', '.join(with_what)}." if with_what else "It is not known with which versions."]
     if options:
         listed = ", ".join(f"`{name}` {_plain(value)}" for name, value in options.items())
-        again = "Again: `deltabeast train --config config.json`"
+        again = f"Again: `{_again(exported)}`"
         lines.append(f"{again}. Options that are not the defaults: {listed}.")
     return "\n\n".join(lines)
+
+
+def _again(exported: Exported) -> str:
+    """Return the command that trains with the same options; it names what it would import."""
+    words = ["deltabeast", "train", "--config", "config.json"]
+    for option, name in (("core", exported.agent.spec.core), ("env", exported.agent.spec.env_id)):
+        if name and needs_consent(option, name):
+            words += [f"--{option}", name]
+    return shlex.join(words)
 
 
 def _plain(value: object) -> str:

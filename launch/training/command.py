@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from ...agents import CheckpointError
-from ...cores import make_core
 from ..config import TrainConfig
 from ..errors import RunError, UsageError
 from ..processes.machine import prepare_process
@@ -27,7 +26,9 @@ def train(config: TrainConfig) -> None:
     check_tracking(config.track)
     try:
         if is_sweep(config):
-            _sweep(config)
+            from .sweep import sweep
+
+            sweep(config)
             return
         with ExitStack() as stack:
             Run(config, _engine(config, stack), stack).run()
@@ -36,21 +37,29 @@ def train(config: TrainConfig) -> None:
 
 
 def settled(config: TrainConfig) -> TrainConfig:
-    """Return the configuration as it would run, with nothing begun. Raises UsageError."""
+    """Return the configuration as it would run; begin nothing. Raises UsageError if it could not."""
     if is_sweep(config):
+        from .sweep import runs_of
+
+        runs_of(config)
         return config
-    if config.engine == "local":
-        check_local(config)
-    settle(config)
-    try:
-        make_core(config.core, 1, **config.core_options)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    with ExitStack() as stack:
+        if config.engine == "ray":
+            from .ray.engine import check_options
+
+            settle(config)
+            check_options(config)
+        else:
+            _engine(config, stack)
     return config
 
 
 def is_sweep(config: TrainConfig) -> bool:
-    return bool(config.cores) or config.seeds is not None or config.game == PAPER_SWEEP
+    """Return whether several runs are asked for. Raises UsageError for an engine that makes one alone."""
+    several = bool(config.cores) or config.seeds is not None or config.game == PAPER_SWEEP
+    if several and config.engine != "ray":
+        raise UsageError(f"--cores, --seeds and --game {PAPER_SWEEP} make a sweep, which needs --engine ray")
+    return several
 
 
 def _engine(config: TrainConfig, stack: ExitStack) -> Engine:
@@ -62,11 +71,3 @@ def _engine(config: TrainConfig, stack: ExitStack) -> Engine:
     check_local(config)
     settle(config)
     return LocalEngine(config, stack)
-
-
-def _sweep(config: TrainConfig) -> None:
-    if config.engine != "ray":
-        raise UsageError(f"--cores, --seeds and --game {PAPER_SWEEP} make a sweep, which needs --engine ray")
-    from .sweep import sweep
-
-    sweep(config)

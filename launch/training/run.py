@@ -66,15 +66,15 @@ class Run:
     def _open(self, resumed: bool, notes: list[str], stack: ExitStack, console: Console | None) -> None:
         config, engine = self.config, self.engine
         start = self.saved_step = engine.steps
-        with _saying_what_cannot_be_written(self.run_dir):
-            write_config(self.run_dir, config)
-            if not resumed:
-                self._save()
         self.panel = stack.enter_context(Panel(_title(config, engine), self.total_steps, start, console))
         with _saying_what_cannot_be_written(self.run_dir):
             self.log = self._open_log(start if resumed else None)
             stack.callback(self._close_log)
-            self.log.hyperparameters(hyperparameters(config, engine.agent))
+            if start < self.total_steps:  # else the options are not what it was trained with
+                write_config(self.run_dir, config)
+                self.log.hyperparameters(hyperparameters(config, engine.agent))
+            if not resumed:
+                self._save()
         self.evaluations = self.trace = None
         if config.eval_every:
             self.evaluations = Evaluations(

@@ -37,8 +37,15 @@ _STATUS = 60.0
 def runs_of(config: TrainConfig) -> list[TrainConfig]:
     """List the runs of a sweep, seed by seed, so that early results compare all games and cores.
 
-    Raises ValueError, or UsageError, for one that cannot be.
+    Raises UsageError for one that cannot be.
     """
+    try:
+        return _runs_of(config)
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _runs_of(config: TrainConfig) -> list[TrainConfig]:
     if config.seeds is not None and config.seeds < 1:
         raise ValueError("--seeds must be at least 1")
     if config.num_learners != 1 or config.actor_gpus:
@@ -233,10 +240,7 @@ def sweep(config: TrainConfig, console: Console | None = None) -> None:
     def say(text: str) -> None:
         console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
-    try:
-        runs = runs_of(config)
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
+    runs = runs_of(config)
     open_ones = [run for run in runs if not is_finished(run)]
     say(f"{len(runs)} runs, {len(runs) - len(open_ones)} of them finished before")
     if not open_ones:

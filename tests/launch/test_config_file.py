@@ -17,7 +17,7 @@ from deltabeast.launch.runs.directory import write_config
 TYPED = (
     *("train", "--game", "gopher", "--core", "delta_net", "--core-options", "hidden_size", "64"),
     *("--preset", "laptop", "--steps", "30k", "--learning-rate", "1e-3", "--deterministic"),
-    *("--no-rmsprop-corrected", "--num-workers", "2"),
+    *("--no-rmsprop-corrected", "--num-workers", "1"),
 )
 
 
@@ -78,6 +78,12 @@ def test_what_is_shown_can_be_given_back(
         ("--game pnog", "pnog"),
         ("--game pong --core rdnn", "rdnn"),
         ("--game pong --core-options heads 3", "no option 'heads'"),
+        ("--env NoSuch-v0", "NoSuch"),
+        ("--game pong --device tpu", "--device tpu: choose auto, cpu or cuda"),
+        ("--game pong --num-workers 3", "it must divide --num-envs 32"),
+        ("--game pong --seeds 2", "needs --engine ray"),
+        ("--game pong --cores lstm rnd --engine ray", "rnd"),
+        ("--game pong --num-learners 3 --engine ray", "--num-learners"),
     ],
 )
 def test_what_could_not_run_is_not_shown(options: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,9 +98,71 @@ def test_what_is_typed_displaces_what_excludes_it(tmp_path: Path, capsys: pytest
     assert env.game is None and env.core_options == {"hidden_size": "64"}
     core = cli.parse([*file, "--core", "gru"])
     assert (core.core, core.core_options) == ("gru", {})
+    assert cli.parse([*file, "--core=delta_net"]).core_options == {"hidden_size": "64"}
     assert cli.parse([*file, "--core-options", "num_heads", "2"]).core_options == {"num_heads": "2"}
+    assert cli.parse([*file, "--engine", "ray"]).num_workers is None  # which is for the local engine
     code, _, error = run(capsys, *file, "--config", "other.json")
     assert code == 2 and "give one of them" in error
+
+
+def test_what_is_typed_displaces_what_only_the_other_had(tmp_path: Path) -> None:
+    (tmp_path / "game.json").write_text('{"game": "pong", "frame_stack": 1, "protocol": "paper-text"}')
+    env = cli.parse(["train", "--config", str(tmp_path / "game.json"), "--env", "CartPole-v1"])
+    assert (env.frame_stack, env.protocol) == (4, None)
+    (tmp_path / "ray.json").write_text(
+        '{"game": "pong", "engine": "ray", "num_learners": 2, "cores": ["lstm", "rdn"], "seeds": 3}'
+    )
+    file = ("train", "--config", str(tmp_path / "ray.json"))
+    one = cli.parse([*file, "--engine", "local", "--core", "gru", "--seed", "2"])
+    assert (one.core, one.cores, one.seed, one.seeds, one.num_learners) == ("gru", (), 2, None, 1)
+    assert cli.parse([*file, "--cores", "gru"]).cores == ("gru",)
+
+
+def test_a_typed_preset_wins_over_the_files_values(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"game": "pong", "learning_rate": 1e-3, "discount": 0.9}')
+    config = cli.parse(["train", "--config", str(tmp_path / "a.json"), "--preset", "laptop"])
+    assert (config.preset, config.learning_rate, config.discount) == ("laptop", 4e-4, 0.9)
+
+
+CODE = "from pathlib import Path\nPath('imported').touch()\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "consent"),
+    [
+        ('"env": "CartPole-v1", "core": "mine:Core"', "--core mine:Core"),
+        ('"env": "CartPole-v1", "cores": ["rdn", "mine:Core"], "engine": "ray"', "--cores rdn mine:Core"),
+        ('"env": "mine:Env-v0"', "--env mine:Env-v0"),
+        ('"env": "package.part:Env-v0"', "--env package.part:Env-v0"),
+    ],
+)
+def test_code_that_a_file_names_is_imported_once_its_name_is_typed(
+    options: str,
+    consent: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "package").mkdir()
+    for path in ("mine.py", "package/part.py"):
+        (tmp_path / path).write_text(CODE)
+    (tmp_path / "file.json").write_text(f"{{{options}}}")
+    for show in ((), ("--show-config",)):
+        code, out, error = run(capsys, "train", "--config", "file.json", *show)
+        assert (code, out) == (2, "") and error.endswith(f"if you trust it, give {consent}\n")
+        assert not (tmp_path / "imported").exists()
+    run(capsys, "train", "--config", "file.json", *consent.split(), "--show-config")
+    assert (tmp_path / "imported").exists()
+    for name in ("mine", "package", "package.part"):
+        sys.modules.pop(name, None)
+
+
+def test_on_and_off_are_words_in_yaml_too(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("game: pong\noverlap: off\ncompile: on\ndeterministic: off\n")
+    config = cli.parse(["train", "--config", str(tmp_path / "a.yaml")])
+    assert (config.overlap, config.compile, config.deterministic) == ("off", "on", False)
 
 
 @pytest.mark.parametrize(

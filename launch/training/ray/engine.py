@@ -32,7 +32,7 @@ from .learners import Learners, Outcome, Shard
 from .ledger import COUNTS, Ledger, ShardId
 from .resources import check_cluster, wait_for_room
 from .restarts import Restarts
-from .sharding import sharding
+from .sharding import Sharding, sharding
 from .traffic import Traffic
 
 _POLL = 0.25
@@ -41,6 +41,19 @@ _PLACING = 15.0
 """Seconds that starting may take before a line says what it waits for."""
 _RESCUE = 60.0
 """Seconds that learner and actors have to answer when a checkpoint needs them."""
+
+
+def check_options(config: TrainConfig) -> tuple[Sharding, Agent, list[str]]:
+    """Return how batches are shared out, the agent, and notes for the user; no cluster is needed for it.
+
+    Raises UsageError if options are wrong.
+    """
+    try:
+        check_cluster(config)
+        with closing(make_env(config, 1)) as env:
+            return sharding(config), Agent(agent_spec(config, env)), left_out_notes(env)
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
 
 
 class RayEngine(Engine):
@@ -53,13 +66,7 @@ class RayEngine(Engine):
         """
         self.config = config
         self.stop = threading.Event()
-        try:
-            check_cluster(config)
-            self.sharding = sharding(config)
-            with closing(make_env(config, 1)) as env:
-                self.agent, self.notes = Agent(agent_spec(config, env)), left_out_notes(env)
-        except (ValueError, TypeError) as error:
-            raise UsageError(str(error)) from error
+        self.sharding, self.agent, self.notes = check_options(config)
         self.cluster = stack.enter_context(Cluster(config.ray_address))
         self.device = wait_for_room(config, self.cluster, console or Console())
         self.ledger = Ledger()

@@ -132,10 +132,21 @@ def test_without_the_package_it_is_one_line(
 def test_a_tracked_run_that_is_gone_is_named(tmp_path: Path) -> None:
     (tmp_path / NAMES).write_text('{"mlflow": "0123456789abcdef0123456789abcdef"}')
     with pytest.raises(
-        RunError, match=r"^--track mlflow: Run '0123\w+' not found; without \S+/tracking.json"
+        RunError, match=r"^--track mlflow: Run '0123\w+' not found; .*remove \S+/tracking.json to begin"
     ):
         open_tracker("mlflow", tmp_path, True, print)
     open_tracker("mlflow", tmp_path, False, print).close()  # another run does not ask for it
+
+
+def test_a_service_that_refuses_leaves_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nothing://here")
+    with pytest.raises(SystemExit) as ended:
+        train(tmp_path / "run", "--track", "mlflow", "--steps", "40")
+    assert ended.value.code == 1 and "mend MLFLOW_TRACKING_URI" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "config.json").exists()
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_a_service_that_fails_later_is_named_once_and_the_log_goes_on(tmp_path: Path) -> None:

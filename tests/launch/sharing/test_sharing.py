@@ -7,7 +7,9 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.runs.directory import write_config
 from deltabeast.launch.runs.log import read_rows
 from deltabeast.launch.sharing import hub as hubs
+from deltabeast.launch.sharing.card import Exported, _training
 
 
 def failing(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
@@ -177,6 +180,17 @@ def test_a_foreign_core_asks_for_consent(tmp_path: Path, capsys: pytest.CaptureF
     (path / "manifest.json").write_text(json.dumps(manifest))
     code, error = failing(capsys, "export", tmp_path / "run", tmp_path / "agent")
     assert code == 2 and "--trust-core my_evil:Core" in error and not (tmp_path / "agent").exists()
+
+
+def test_a_card_names_what_training_again_would_import() -> None:
+    spec = AgentSpec((4,), 2, "feedforward", "mlp", env_id="CartPole-v1")
+    options = {"core": "my_own:Core", "learning_rate": 0.1}
+    agent = SimpleNamespace(spec=replace(spec, core="my_own:Core", env_id="my.part:Env-v0"))
+    exported = Exported(agent, 10, options, {}, [], [], half=False, note=None)  # type: ignore[arg-type]
+    again = "`deltabeast train --config config.json --core my_own:Core --env my.part:Env-v0`"
+    assert again in _training(exported)
+    agent.spec = spec
+    assert "`deltabeast train --config config.json`" in _training(exported)
 
 
 @pytest.fixture

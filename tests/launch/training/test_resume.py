@@ -114,11 +114,13 @@ def test_without_deterministic_a_resumed_run_goes_on_with_steps_schedule_and_sco
 def test_a_finished_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path, *CARTPOLE, "--steps", "40")
     before, checkpoint = rows(tmp_path), newest(tmp_path)[0]
-    run(tmp_path, *CARTPOLE, "--steps", "40")
+    config = (tmp_path / "config.json").read_bytes()
+    run(tmp_path, *CARTPOLE, "--steps", "40", "--log-seconds", "3")  # an option that it was not trained with
+    assert (tmp_path / "config.json").read_bytes() == config
     assert rows(tmp_path) == before and newest(tmp_path)[0] == checkpoint
     assert capsys.readouterr().out.count("finished at 40 of 40 steps") == 2
     run(tmp_path, *CARTPOLE, "--steps", "80", "--resume", "must")
-    assert newest(tmp_path)[0] == 80
+    assert newest(tmp_path)[0] == 80 and (tmp_path / "config.json").read_bytes() != config
 
 
 def test_a_signal_between_the_update_and_its_row_is_not_lost(
