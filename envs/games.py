@@ -67,7 +67,7 @@ def canonical_game(name: str) -> str:
     letters = _letters(name)
     if letters in known:
         return known[letters]
-    near = [known[close] for close in difflib.get_close_matches(letters, known, n=3, cutoff=0.6)]
+    near = [known[close] for close in difflib.get_close_matches(letters, known, n=3, cutoff=0.65)]
     hint = (
         f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else "`deltabeast games` lists them all"
     )

@@ -9,7 +9,8 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Union
+from dataclasses import is_dataclass
+from typing import Annotated, Any, Union, get_args, get_type_hints
 
 import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
@@ -286,8 +287,10 @@ def condense(box: str, arguments: Sequence[str]) -> str:
     help_of = f"`deltabeast {command} --help`" if command else "`deltabeast --help`"
     wrong = body[0].rstrip(".:") if body else title
     options = [line for line in body if re.match(r"-{1,2}\w", line)]
+    if unknown := _unknown_option(arguments, command, help_of):
+        return unknown
     if title == "unrecognized options":
-        return _unrecognized(body, command, help_of)
+        return _unexpected(body, command, help_of)
     if title == "missing subcommand" and command == "bench":
         return "nothing to measure given; say deltabeast bench kernels, bench env or bench throughput"
     if title == "missing subcommand":
@@ -310,38 +313,45 @@ def condense(box: str, arguments: Sequence[str]) -> str:
     return f"{wrong[:1].lower()}{wrong[1:]}; see {help_of}"
 
 
-def _unrecognized(body: Sequence[str], command: str | None, help_of: str) -> str:
+def _unknown_option(arguments: Sequence[str], command: str | None, help_of: str) -> str | None:
+    """Say which option the command does not have, and which was meant; None if it has all."""
+    import difflib
+
+    known = {"--help", "--version", *(_flags(COMMANDS[command][0]) if command else ())}
+    given = (word.partition("=")[0] for word in arguments)
+    flag = next(
+        (word for word in given if word.startswith("--") and word.replace("_", "-") not in known), None
+    )
+    if flag is None:
+        return None
+    near = difflib.get_close_matches(flag, known, n=1, cutoff=0.65)
+    hint = f"did you mean {near[0]}?" if near else f"{help_of} lists the options"
+    option = flag.lstrip("-").replace("-", "_")
+    if command in ("train", "probe") and option in _options_of_cores():
+        hint = f"cores have it: --core-options {option} ..."
+    return f"unknown option {flag}; {hint}"
+
+
+def _flags(config: Any) -> set[str]:
+    """List the options of a command, those of its subcommands with them."""
+    flags = set()
+    for name, kind in get_type_hints(config).items():
+        option = name.replace("_", "-")
+        inner = [flag for each in get_args(kind) if is_dataclass(each) for flag in _flags(each)]
+        flags |= set(inner) or {f"--{option}", *([f"--no-{option}"] if kind is bool else [])}
+    return flags
+
+
+def _unexpected(body: Sequence[str], command: str | None, help_of: str) -> str:
     import difflib
 
     misplaced = [line.partition(" (applied to")[0] for line in body if " (applied to" in line]
     given = misplaced or body[0].removeprefix("Unrecognized options:").strip().split(", ")
-    flag = next((word for word in given if word.startswith("-")), None)
-    if flag is not None:
-        names = _suggested(body, command)
-        near = difflib.get_close_matches(flag, names, n=3, cutoff=0.5) or names[:3]
-        hint = f"did you mean {' or '.join(near)}?" if near else f"{help_of} lists the options"
-        option = flag.lstrip("-").replace("-", "_")
-        if command in ("train", "probe") and option in _options_of_cores():
-            hint = f"cores have it: --core-options {option} ..."
-        return f"unknown option {flag}; {hint}"
     if command is None:
         names = difflib.get_close_matches(given[0], COMMANDS, n=2, cutoff=0.5)
         hint = f"did you mean {' or '.join(names)}?" if names else f"say one of {', '.join(COMMANDS)}"
         return f"unknown command {given[0]}; {hint}"
     return f"unexpected {' '.join(given)}; {help_of} shows what to give"
-
-
-def _suggested(body: Sequence[str], command: str | None) -> list[str]:
-    """Return the options that tyro suggests and this command has."""
-    names: list[str] = []
-    waiting: list[str] = []
-    for line in body:
-        if re.match(r"-{1,2}\w", line):
-            waiting.append(line.split()[0].rstrip(","))
-        elif match := re.match(r"in deltabeast (\w[\w-]*)", line):
-            names += waiting if match[1] == command else []
-            waiting = []
-    return list(dict.fromkeys([*names, *waiting]))
 
 
 def _options_of_cores() -> set[str]:
@@ -356,8 +366,8 @@ def _takes(option: str) -> str:
     """Describe what stands after an option's name in its help: `--episodes INT` takes a whole number."""
     names = {"INT": "a whole number", "FLOAT": "a number", "STR": "a word", "PATH": "a path"}
     kind = option.partition(" ")[2].strip()
-    if kind.startswith("["):  # [STR INT [STR INT ...]]
-        return "pairs of a name and a value"
+    if kind.startswith("["):  # [STR INT [STR INT ...]], [INT [INT ...]]
+        return "whole numbers" if kind.startswith("[INT") else "pairs of a name and a value"
     return names.get(kind.split("}|")[-1], kind or "no value")
 
 

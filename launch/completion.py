@@ -34,9 +34,11 @@ _CHANGES = (
 
 def shell_of(given: list[str]) -> str:
     """Return the shell that `--print-completion SHELL` names. Raises UsageError unless it is in `SHELLS`."""
-    if len(given) != 2 or given[0] != "--print-completion" or given[1] not in SHELLS:
-        raise UsageError("--print-completion has no shell; say bash, zsh or fish")
-    return given[1]
+    words = given[given.index("--print-completion") + 1 :]
+    if len(given) != 2 or words[:1] == [] or words[0] not in SHELLS:
+        wrong = f"--print-completion {' '.join(words)}" if words else "--print-completion has no shell"
+        raise UsageError(f"{wrong}; say --print-completion bash, zsh or fish")
+    return words[0]
 
 
 def complete_names(script: str, shell: str) -> str:

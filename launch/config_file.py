@@ -154,12 +154,12 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise UsageError(f"cannot read {path}: {reason}; give a run's config.json, or YAML") from error
+    is_yaml = path.suffix in (".yaml", ".yml")
     try:
-        content = _yaml(path, text) if path.suffix in (".yaml", ".yml") else json.loads(text)
+        content = _yaml(path, text) if is_yaml else json.loads(text)
     except ValueError as error:
-        raise UsageError(
-            f"{path} is neither JSON nor YAML (.yaml): {' '.join(str(error).split())}"
-        ) from error
+        kind = "YAML" if is_yaml else "JSON (YAML is read from .yaml)"
+        raise UsageError(f"{path} is no {kind}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no options; give names and values, such as a run's config.json")
     return content

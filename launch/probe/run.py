@@ -19,7 +19,7 @@ from ...envs.sequences.sequences import Sequences
 from ...envs.sequences.text import Text
 from ..config import ProbeConfig
 from ..errors import RunError, StoppedBySignal, UsageError
-from ..processes.machine import resolve_device
+from ..processes.machine import memory_for, resolve_device
 from ..processes.supervision import stop_signals
 from ..runs.directory import check_command, claim, default_probe_dir, read_config, write_config
 from ..runs.log import RunLog, tag_of, write_atomically
@@ -57,7 +57,8 @@ class ProbeRun:
         self.config, self.recipe = config, make_recipe(config)
         try:
             self.device = resolve_device(config.device)
-            self.learner = Learner(self.recipe, config.seed, self.device)
+            with memory_for(f"core {config.core}"):
+                self.learner = Learner(self.recipe, config.seed, self.device)
             kind = Stream if self.recipe.span else Fixed if self.recipe.fixed else Fresh
             self.data: Stream | Fixed | Fresh = kind(self.recipe, config.seed)
         except ValueError as error:

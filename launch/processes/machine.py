@@ -6,7 +6,8 @@ import ctypes
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -43,6 +44,19 @@ def keep_freed_memory() -> bool:
     mallopt = ctypes.CDLL(None).mallopt
     settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 64 << 20), (_M_ARENA_MAX, 1))
     return all([mallopt(parameter, value) == 1 for parameter, value in settings])
+
+
+@contextmanager
+def memory_for(what: str) -> Iterator[None]:
+    """Raise ValueError, which names `what`, if there is no memory for it."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):
+            raise
+        raise ValueError(
+            f"there is no memory for {what} of this size; give smaller --core-options"
+        ) from error
 
 
 def own_cores(count: int) -> list[int] | None:

@@ -17,6 +17,7 @@ from ...cores.registry import read_core_options
 from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env, varied
 from ..config import TrainConfig
 from ..errors import UsageError
+from ..processes.machine import memory_for
 from ..runs.options import DESCRIBING, given_only_for
 from ..units import parse_steps
 from .randomness import seed_everything
@@ -207,6 +208,12 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
         env_id=config.env,
         protocol=played(config) if config.game else None,
     )
+
+
+def make_agent(config: TrainConfig, env: VectorEnv) -> Agent:
+    """Make the agent of a run. Raises ValueError for a core that cannot be."""
+    with memory_for(f"core {config.core}"):
+        return Agent(agent_spec(config, env))
 
 
 def left_out_notes(env: VectorEnv) -> list[str]:

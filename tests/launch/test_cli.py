@@ -54,6 +54,12 @@ def test_every_protocol_can_be_asked_for() -> None:
         ("train --deterministc", "--deterministc", "did you mean --deterministic?"),
         ("train --num-evns 3", "--num-evns", "--num-envs"),
         ("train --zzzz 3", "--zzzz", "deltabeast train --help"),
+        ("eval --config r", "unknown option --config", "deltabeast eval --help"),
+        ("eval nowhere --core lstm", "unknown option --core", "did you mean --trust-core?"),
+        ("eval nowhere --forget-every x", "--forget-every", "it takes whole numbers"),
+        ("eval run --zzz 1", "unknown option --zzz", "`deltabeast eval --help` lists the options"),
+        ("bench kernels --stpes 3", "unknown option --stpes", "did you mean --steps?"),
+        ("train --game nope", "unknown game 'nope'", "`deltabeast games`"),
         ("train --device", "--device has no value", "deltabeast train --help"),
         ("train --protocol foo", "'foo'", f"choose one of {', '.join(sorted(PROTOCOLS))}\n"),
         ("train --num-envs 3.5", "--num-envs '3.5'", "a whole number"),
@@ -75,6 +81,16 @@ def test_every_protocol_can_be_asked_for() -> None:
         ("train --game pong --core-options head 3", "'rdn' has no option 'head'", "num_heads? it has hidden"),
         ("train --game pong --core-options num_heads x", "'rdn': num_heads is 'x'", "takes a whole number"),
         ("train --game pong --core lstm --core-options hidden_size -0.5", "is '-0.5'", "a whole number"),
+        (
+            "train --env CartPole-v1 --core lstm --core-options hidden_size 99999999",
+            "no memory for core lstm",
+            "give smaller --core-options",
+        ),
+        (
+            "probe --task swap --core lstm --core-options hidden_size 99999999 --shell on",
+            "no memory for core lstm",
+            "give smaller --core-options",
+        ),
         ("games all", "unexpected all", "deltabeast games --help"),
     ],
 )
@@ -115,7 +131,7 @@ def test_messages_lose_their_frame_whatever_it_is_drawn_with(frame: str) -> None
             "probe --task dag --hidden-size 3",
             "unknown option --hidden-size; cores have it: --core-options hidden_size ...",
         ),
-        ("eval run --num-seeds 1", "unknown option --num-seeds; `deltabeast eval --help` lists the options"),
+        ("eval run --num-seeds 1", "unknown option --num-seeds; did you mean --seed?"),
     ],
 )
 def test_options_of_cores_and_of_other_commands(

@@ -22,11 +22,11 @@ from ...processes.machine import autocast_dtype, own_cores, pin, resolve_device
 from ...units import parse_steps
 from ..engine import CannotRepeat, Engine, Update, saved_actors
 from ..plan import (
-    agent_spec,
     emulator_threads,
     groups,
     keeps,
     left_out_notes,
+    make_agent,
     make_env,
     make_learner,
     overlaps,
@@ -65,7 +65,7 @@ class LocalEngine(Engine):
                 stack.callback(pin(self._pinned[0]))
                 self.cores_beside = self._pinned
             self._envs = self._make_envs()
-            self.agent = Agent(agent_spec(config, self._envs[0]))
+            self.agent = make_agent(config, self._envs[0])
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
         self.notes = left_out_notes(self._envs[0])

@@ -21,7 +21,7 @@ from ...processes.machine import autocast_dtype
 from ...units import format_duration, parse_steps
 from ..engine import ActingBegan, ActorError, Engine, Update, WeightsLost, saved_actors
 from ..flat_parameters import flatten, unflatten
-from ..plan import agent_spec, learner_config, left_out_notes, make_env
+from ..plan import learner_config, left_out_notes, make_agent, make_env
 from ..progress import Window
 from ..randomness import rng_states
 from .actor_process import Header, Order
@@ -51,7 +51,7 @@ def check_options(config: TrainConfig) -> tuple[Sharding, Agent, list[str]]:
     try:
         check_cluster(config)
         with closing(make_env(config, 1)) as env:
-            return sharding(config), Agent(agent_spec(config, env)), left_out_notes(env)
+            return sharding(config), make_agent(config, env), left_out_notes(env)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
 
