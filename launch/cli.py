@@ -376,7 +376,8 @@ def _completion(given: Sequence[str]) -> str:
     shell = shell_of(list(given))
     with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
         _tyro(["--tyro-print-completion", shell])
-    return complete_names(script.getvalue(), shell)
+    explained = {name: _first_line(kind.__doc__) for name, (kind, _) in COMMANDS.items()}
+    return complete_names(script.getvalue(), shell, explained)
 
 
 def _version() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from .errors import UsageError
@@ -21,13 +22,11 @@ _CHANGES = (
         "compopt -o filenames 2> /dev/null; local IFS=$'\\n'\n"
         '    COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))',
     ),
-    (  # fish asks for all that there is and chooses by itself
-        "        for line in $results\n",
-        "        if string match -q -- '-*' $results[1]; and not string match -q -- '-*' (commandline -ct)\n"
-        "            __fish_complete_path (commandline -ct)\n"
-        "        end\n"
-        "        for line in $results\n",
+    (  # after several values of one option comes another
+        'if nargs in ("+", "*") or (',
+        'if not current_word.startswith("-") and nargs in ("+", "*") or (',
     ),
+    ("$words $current)", "$words (commandline -ct) $current)"),  # fish asks what is there for any word
 )
 """in tyro's scripts, so that paths are completed wherever no word is known"""
 
@@ -41,8 +40,11 @@ def shell_of(given: list[str]) -> str:
     return words[0]
 
 
-def complete_names(script: str, shell: str) -> str:
-    """Return tyro's script for a shell with the names of cores and games in it, and paths."""
+def complete_names(script: str, shell: str, explained: Mapping[str, str]) -> str:
+    """Return tyro's script for a shell with the names of cores and games in it, and paths.
+
+    `explained` says in a sentence what a command does.
+    """
     lines = script.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith(_SPEC))
     literal = lines[at].removeprefix(_SPEC)
@@ -50,12 +52,21 @@ def complete_names(script: str, shell: str) -> str:
     spec = ast.literal_eval(re.sub(r'\\(["$\\])', r"\1", literal) if shell == "fish" else literal)
     names = _names()
     _name(spec, names)
+    for command, explanation in explained.items():
+        spec["subcommands"][command]["description"] = explanation
     spec["subcommands"]["cores"]["subcommands"] = {core: _core(core) for core in names["--core"]}
-    lines[at] = _SPEC + (re.sub(r'["$\\]', r"\\\g<0>", repr(spec)) if shell == "fish" else repr(spec))
+    lines[at] = _SPEC + (_quoted(repr(spec)) if shell == "fish" else repr(spec))
     script = "\n".join(lines)
     for old, new in _CHANGES:
         script = script.replace(old, new)
+        if _quoted(old) != old:
+            script = script.replace(_quoted(old), _quoted(new))
     return script
+
+
+def _quoted(text: str) -> str:
+    """Write text as it stands between double quotes in fish."""
+    return re.sub(r'["$\\]', r"\\\g<0>", text)
 
 
 def _core(name: str) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def _write(out: Path, report: Report) -> None:
             path = out / "plots" / f"{plot.name}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(plot.figures.png)
-        for table in report.tables():
+        for table in (table for table in report.tables() if table.name):
             write_atomically(out / "tables" / f"{table.name}.csv", table.to_csv())
         write_atomically(out / "report.md", to_markdown(report))
         write_atomically(out / "report.html", to_html(report))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -38,16 +39,22 @@ class Band(NamedTuple):
 def training_seconds(rows: Sequence[Mapping[str, float]]) -> Array:
     """Return the seconds of training at each row of a log, without the time between a stop and its resume.
 
-    The log has the clock: a pause more than ten times the usual time between rows is a stop, and counts as
-    one usual row. The start, before the first row, is what its speed says.
+    The log has the clock: a pause more than ten times what the steps took by the row's own speed is a stop,
+    and counts as that. The start, before the first row, is what its speed says.
     """
     if not rows:
         return np.zeros(0)
-    steps = np.diff([row["time"] for row in rows])
-    usual = float(np.median(steps)) if len(steps) else 0.0
-    steps = np.where((steps > 10 * usual) | (steps < 0), usual, steps)
-    first = rows[0]["step"] / rows[0]["sps"] if rows[0].get("sps") else 0.0
-    return first + np.concatenate([[0.0], np.cumsum(steps)])
+    pauses = np.diff([row["time"] for row in rows])
+    usual = float(np.median(pauses)) if len(pauses) else 0.0
+    taken = [_by_speed(row, before["step"], usual) for before, row in itertools.pairwise(rows)]
+    pauses = np.where((pauses > 10 * np.array(taken)) | (pauses < 0), taken, pauses)
+    return _by_speed(rows[0], 0.0, 0.0) + np.concatenate([[0.0], np.cumsum(pauses)])
+
+
+def _by_speed(row: Mapping[str, float], since: float, unknown: float) -> float:
+    """Return how many seconds the steps of a row took by its speed; `unknown` where it has none."""
+    steps = row["step"] - since
+    return steps / row["sps"] if steps > 0 and row.get("sps") else unknown
 
 
 def curve_of(rows: Sequence[Mapping[str, float]], metric: str, seconds: bool = False) -> Curve:

@@ -17,8 +17,8 @@ Cell = str | float | int | None
 class Table:
     """Rows under columns. Text cells stand left, numbers right; None is an empty cell."""
 
-    name: str
-    """of its CSV file"""
+    name: str | None
+    """of its CSV file; None without one, where another has the numbers"""
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     text_columns: int = 1

@@ -252,6 +252,7 @@ def test_a_shell_completes_options_and_names(
         "train --learning-r": "--learning-rate",
         "train --core gated_d": "gated_delta_net",
         "card --cores lstm gtr": "gtrxl",
+        "train --cores lstm rdn --see": "--seed",
         "train --game space_i": "space_invaders",
         "train --preset lap": "laptop",
         "cores gated_d": "gated_delta_net",

@@ -30,7 +30,20 @@ def abilities(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Loo
         cells = [plots.with_interval(estimate) if estimate else None for estimate in estimates]
         rows.append([task.ability, name_of(game), *cells])
     columns = ("ability", "task", *labels)
-    table = Table("abilities", columns, rows, len(columns), "Bold: the highest mean.", bold=frozenset(bold))
+    note = "Bold: the highest mean."
+    table = Table(None, columns, rows, len(columns), note, bold=frozenset(bold))
+    numbers = Table(
+        "abilities",
+        ("ability", "task", "series", "mean", "low", "high"),
+        [
+            [task.ability, name_of(game), label, *estimate]
+            for row, (game, task) in enumerate(tasks.items())
+            for label in labels
+            if (estimate := found[label][row])
+        ],
+        3,
+        csv_only=True,
+    )
     shares = {label: [estimate.value if estimate else None for estimate in found[label]] for label in labels}
     figure = plots.abilities(shares, [task.ability for task in tasks.values()], style)
     text = (
@@ -38,7 +51,7 @@ def abilities(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Loo
         "over seeds, with 95% bootstrap intervals, rough where seeds are few."
     )
     plot = Plot("abilities", "By ability: means over seeds.", figure)
-    return [Section("By ability", [text], plots=[plot], tables=[table])]
+    return [Section("By ability", [text], plots=[plot], tables=[table, numbers])]
 
 
 def _tasks(board: ScoreBoard) -> dict[str, Task]:

@@ -66,6 +66,8 @@ def test_time_stopped_does_not_count() -> None:
     # The first row came 500 steps after the start, at 50 a second.
     assert training_seconds(rows).tolist() == [10.0, 20.0, 30.0, 40.0, 50.0]
     assert training_seconds([]).tolist() == []
+    short = [{"step": 500.0, "time": 1000.0, "sps": 50.0}, {"step": 900.0, "time": 9000.0, "sps": 40.0}]
+    assert training_seconds(short).tolist() == [10.0, 20.0]  # each session wrote one row
 
 
 def test_a_curve_leaves_out_rows_without_its_metric() -> None:

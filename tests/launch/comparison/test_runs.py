@@ -395,13 +395,19 @@ def test_abilities_have_the_mean_of_their_seeds_and_the_best_is_bold(tmp_path: P
     make_run(tmp_path, HOLD, "lstm", protocol=None, scores=[-1 / 3], env=True)
     comparison, board = compared(tmp_path)
     (section,) = abilities(comparison, board, style)
-    (table,) = section.tables
+    table, numbers = section.tables
     assert table.columns == ("ability", "task", "lstm", "rdn")
     assert table.rows == [
         ["delay", "RepeatPreviousEasy-v0", "0.33 [0, 0.67]", "1.00"],
         ["hold", "RepeatFirstEasy-v0", "−0.33", None],
     ]
     assert table.bold == {(0, 3), (1, 2)}
+    assert numbers.to_csv().splitlines() == [
+        "ability,task,series,mean,low,high",
+        "delay,RepeatPreviousEasy-v0,lstm,0.33333333,0,0.66666667",
+        "delay,RepeatPreviousEasy-v0,rdn,1,1,1",
+        "hold,RepeatFirstEasy-v0,lstm,-0.33333333,-0.33333333,-0.33333333",
+    ]
 
 
 def test_every_difference_from_the_published_numbers_is_named(tmp_path: Path) -> None:
