@@ -79,6 +79,10 @@ class Aggregation:
         return notes
 
 
+MOST_PAIRS = 30
+"""So many pairs of series are drawn, those that differ most; tables have all."""
+
+
 def pairs(series: Sequence[str]) -> list[tuple[str, str]]:
     """Pair every series with every one before it: (series, baseline)."""
     return [(better, baseline) for i, baseline in enumerate(series) for better in series[i + 1 :]]

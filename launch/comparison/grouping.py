@@ -17,6 +17,9 @@ CORE_ORDER = (
 )
 """Cores in the order of the publication; others follow by name."""
 
+_NAMED = 4
+"""So many series of one seed are named; more are counted."""
+
 Cell = tuple[str, str]
 """A game and the label of a series."""
 
@@ -55,10 +58,11 @@ def compare(runs: Sequence[Run]) -> Comparison:
     kept = [run for run in runs if run.protocol in (None, protocol)]
     games = sorted({run.game for run in kept})
     differing = _differing(kept)
+    usual = _usual(kept, differing)
     cells: dict[Cell, list[Run]] = defaultdict(list)
     core_of = {}
     for run in sorted(kept, key=lambda run: (run.seed is None, run.seed or 0, str(run.path))):
-        label = _label(run, differing)
+        label = _label(run, differing, usual)
         core_of[label] = run.core
         same = next((r for r in cells[run.game, label] if r.seed is not None and r.seed == run.seed), None)
         if same is None:
@@ -73,7 +77,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
         cells=dict(cells),
         left_out=left_out,
     )
-    comparison.notes = _notes(comparison, differing)
+    comparison.notes = _notes(comparison, differing, usual)
     return comparison
 
 
@@ -106,8 +110,20 @@ def _varying(settings: Iterable[Mapping[str, Any]]) -> set[str]:
     return {name for name, seen in values.items() if len(seen) > 1}
 
 
-def _label(run: Run, differing: Sequence[str]) -> str:
+def _usual(runs: Sequence[Run], differing: Sequence[str]) -> dict[str, str]:
+    """Return what more than half of those have that have any: series do not name it."""
+    usual = {}
+    for name in set(differing) - {"core_options", "steps"}:
+        counts = Counter(_show(name, run.settings) for run in runs if name in run.settings)
+        value, count = counts.most_common(1)[0]
+        if count > counts.total() / 2:
+            usual[name] = value
+    return usual
+
+
+def _label(run: Run, differing: Sequence[str], usual: Mapping[str, str]) -> str:
     known = {name: _show(name, run.settings) for name in differing if name in run.settings}
+    known = {name: shown for name, shown in known.items() if usual.get(name) != shown}
     options = known.pop("core_options", "default")
     of_core = [] if options == "default" else [options]
     return " · ".join([run.core, *of_core, *(f"{_words(name)} {shown}" for name, shown in known.items())])
@@ -119,18 +135,22 @@ def _words(name: str) -> str:
 
 def _show(name: str, settings: Mapping[str, Any]) -> str:
     value = settings[name]
-    return format_steps(value) if name == "steps" and isinstance(value, int) else str(value)
+    if name == "steps" and isinstance(value, int):
+        return format_steps(value)
+    return str(float(f"{value:.6g}") if isinstance(value, float) else value)
 
 
-def _notes(comparison: Comparison, differing: Sequence[str]) -> list[str]:
+def _notes(comparison: Comparison, differing: Sequence[str], usual: Mapping[str, str]) -> list[str]:
     notes = []
     if differing:
         named = ", ".join(_words(name) for name in differing)
         notes.append(
             f"Runs of the same game differ in {named}. Each combination is a series of its own: the "
-            "difference "
-            "between two such series is not one of their cores alone."
+            "difference between two such series is not one of their cores alone."
         )
+    if usual:
+        named = ", ".join(f"{_words(name)} {usual[name]}" for name in differing if name in usual)
+        notes.append(f"Series that do not say otherwise have {named}.")
     between = _varying(run.settings for run in comparison.runs()) - set(differing)
     if between:
         named = ", ".join(sorted(_words(name) for name in between))
@@ -139,7 +159,10 @@ def _notes(comparison: Comparison, differing: Sequence[str]) -> list[str]:
         f"{label} on {name_of(game)}" for (game, label), runs in comparison.cells.items() if len(runs) == 1
     ]
     if single:
-        notes.append(f"One seed only, so neither spread nor interval: {', '.join(single)}.")
+        every = len(comparison.cells)
+        which = f"{len(single)} of {every} series" if len(single) > _NAMED else ", ".join(single)
+        which = "every series" if len(single) == every > 1 else which
+        notes.append(f"One seed only, so neither spread nor interval: {which}.")
     if len({run.versions.get("commit") for run in comparison.runs()} - {None}) > 1:
         notes.append("The runs were trained by different commits of deltabeast; the table of runs has them.")
     missing = [

@@ -71,6 +71,10 @@ _WIDTH = 4.9
 """inches; its text is 9 points, so that it can be read on a page 400 pixels wide"""
 
 
+_WHOLE_WIDTH = 62
+"""letters of a name below the axes, which has the whole width but for its line"""
+
+
 class Look(NamedTuple):
     """Colour and dashes of a series."""
 
@@ -147,7 +151,8 @@ def _draw_seeds(
 
 def _height(names: Collection[str]) -> float:
     """Return the height of a figure of curves, with room below for names that are long."""
-    return 3.2 + (0.2 * len(names) if _are_long(names) else 0.0)
+    lines = _folded(names, _WHOLE_WIDTH)[0]
+    return 3.2 + (0.2 * sum(line.count("\n") + 1 for line in lines) if _are_long(names) else 0.0)
 
 
 def _are_long(names: Collection[str]) -> bool:
@@ -165,7 +170,8 @@ def _name(figure: Figure, axes: Axes, bands: Mapping[str, Band], style: Mapping[
     lines = [
         Line2D([], [], color=style[name].color, linestyle=style[name].dashes, linewidth=2.0) for name in bands
     ]
-    figure.legend(lines, list(bands), loc="outside lower left", frameon=False, handlelength=3.5)
+    names, _ = _folded(bands, _WHOLE_WIDTH)
+    figure.legend(lines, names, loc="outside lower left", frameon=False, handlelength=3.5)
 
 
 def _name_ends(axes: Axes, bands: Mapping[str, Band], style: Mapping[str, Look]) -> None:

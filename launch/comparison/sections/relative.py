@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from .. import plots
-from ..aggregation import pairs
+from ..aggregation import MOST_PAIRS, pairs
 from ..grouping import Comparison
 from ..names import file_name, name_of, versus
 from ..relative import BUDGETS, is_published, published_improvement, relative_improvement
@@ -36,10 +36,15 @@ def relative(comparison: Comparison, board: ScoreBoard) -> list[Section]:
     columns = ("game", "series", "over", "score", "score of the other", "difference", "improvement, %")
     table = Table("relative-improvement", columns, rows, 3)
     one = len(comparison.games) == 1
+    if len(rows) > MOST_PAIRS and one:
+        text.append(f"Of {len(rows)} pairs the {MOST_PAIRS} are drawn that are furthest apart.")
+    many = not one and len(pairs(comparison.series)) > MOST_PAIRS
+    if many:
+        text.append(f"Charts are left out for more than {MOST_PAIRS} pairs of series.")
     first = Section(
         "Relative improvement", text, plots=_of_one_game(comparison, rows) if one else [], tables=[table]
     )
-    return [first] if one else [first, *_of_pairs(comparison, board)]
+    return [first] if one or many else [first, *_of_pairs(comparison, board)]
 
 
 def _rows(better: str, baseline: str, comparison: Comparison, board: ScoreBoard) -> list[list[Cell]]:
@@ -55,6 +60,8 @@ def _rows(better: str, baseline: str, comparison: Comparison, board: ScoreBoard)
 def _of_one_game(comparison: Comparison, rows: list[list[Cell]]) -> list[Plot]:
     (game,) = comparison.games
     name = name_of(game)
+    furthest = sorted(rows, key=_difference, reverse=True)[:MOST_PAIRS]
+    rows = [row for row in rows if row in furthest]
     labels = [versus(str(row[1]), str(row[2])) for row in rows]
     cores = [(comparison.core_of[str(row[1])], comparison.core_of[str(row[2])]) for row in rows]
     changes_of = {"our runs": [_percent(row) for row in rows]} | {
@@ -103,6 +110,10 @@ def _of_pairs(comparison: Comparison, board: ScoreBoard) -> list[Section]:
             )
         sections.append(Section(f"{better} over {baseline}", plots=drawn, folded=len(sections) > 2))
     return sections
+
+
+def _difference(row: list[Cell]) -> float:
+    return abs(row[-2]) if isinstance(row[-2], float) else 0.0
 
 
 def _percent(row: list[Cell]) -> float | None:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping
 
 from .. import plots
-from ..aggregation import ONE_SEED, Aggregation, pairs
+from ..aggregation import MOST_PAIRS, ONE_SEED, Aggregation, pairs
 from ..grouping import Comparison
 from ..names import count, name_of, versus
 from ..plots import Look
@@ -153,13 +153,16 @@ def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, L
     if any(len(game) == 1 for game in both):
         text.append(ONE_SEED)
     figures = plots.intervals(
-        [(versus(x, y), chance, style[x].color) for x, y, chance in found],
+        [(versus(x, y), chance, style[x].color) for x, y, chance in found[:MOST_PAIRS]],
         title,
         "P(a run of the first scores higher)",
         reference=0.5,
         limits=(0.0, 1.0),
     )
-    plot = Plot("probability-of-improvement", "With 95% stratified bootstrap intervals.", figures)
+    caption = "With 95% stratified bootstrap intervals."
+    if len(found) > MOST_PAIRS:
+        caption += f" The likeliest {MOST_PAIRS} of {len(found)} pairs."
+    plot = Plot("probability-of-improvement", caption, figures)
     columns = ("series", "over", "games", "probability", "low", "high")
     rows: list[list[Cell]] = [[x, y, len(over.of_both(x, y)), *chance] for x, y, chance in found]
     return Section(title, text, plots=[plot], tables=[Table("probability-of-improvement", columns, rows, 2)])

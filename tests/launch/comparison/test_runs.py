@@ -23,6 +23,8 @@ from deltabeast.launch.comparison.runs import WITHOUT_FAST_WEIGHTS, Run, find_ru
 from deltabeast.launch.comparison.scores import ScoreBoard, score_board, unequal_steps
 from deltabeast.launch.comparison.sections.abilities import abilities
 from deltabeast.launch.comparison.sections.published import score_text
+from deltabeast.launch.comparison.sections.relative import relative
+from deltabeast.launch.comparison.sections.scores import improvement
 
 
 def read(*arguments: Path | str) -> tuple[list[Run], list[str]]:
@@ -195,11 +197,37 @@ def test_runs_of_other_settings_are_series_of_their_own(tmp_path: Path) -> None:
     make_run(tmp_path, core="lstm", seed=1, steps="600k", scores=[9])
     comparison, board = compared(tmp_path)
     assert values(board) == {
-        ("gopher", "rdn · steps 300k · bptt full"): [1, 2],
+        ("gopher", "rdn · steps 300k"): [1, 2],
         ("gopher", "rdn · steps 300k · bptt per_step"): [3],
         ("gopher", "lstm · steps 600k"): [9],
     }
     assert comparison.notes[0].startswith("Runs of the same game differ in steps, bptt.")
+    assert comparison.notes[1] == "Series that do not say otherwise have bptt full."
+
+
+def test_a_value_that_half_of_the_runs_have_is_named_as_the_others(tmp_path: Path) -> None:
+    for seed in range(1, 7):
+        make_run(tmp_path, seed=seed, learning_rate=0.1 * (seed > 3), scores=[seed])
+    comparison, _ = compared(tmp_path)
+    assert comparison.series == ["rdn · learning rate 0.0", "rdn · learning rate 0.1"]
+    for seed in range(1, 6):
+        make_run(tmp_path, core="lstm", seed=seed, learning_rate=seed, scores=[seed])
+    comparison, _ = compared(tmp_path)
+    assert comparison.notes[1] == "One seed only, so neither spread nor interval: 5 of 7 series."
+
+
+def test_of_many_pairs_the_furthest_apart_are_drawn(tmp_path: Path) -> None:
+    for n in range(9):
+        make_run(tmp_path / str(n), learning_rate=n / 3, scores=[n * n])
+    comparison, board = compared(tmp_path)
+    style = looks(comparison.core_of)
+    assert "rdn · learning rate 0.333333" in comparison.series
+    section = improvement(comparison, board, style)
+    assert len(section.tables[0].rows) == 36
+    assert section.plots[0].caption.endswith("The likeliest 30 of 36 pairs.")
+    (section,) = relative(comparison, board)
+    assert len(section.tables[0].rows) == 36 and "Of 36 pairs the 30 are drawn" in section.text[-1]
+    assert section.plots[0].figures.svg.count(">over rdn") == 30
 
 
 def test_bptt_is_no_setting_of_a_core_without_fast_weights(tmp_path: Path) -> None:
