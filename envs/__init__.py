@@ -12,12 +12,13 @@ from .games import (
 )
 from .own import register_environments
 from .protocols import DEFAULT_PROTOCOL, PROTOCOLS, Protocol, find_protocol, varied
-from .tasks import Task, find_task, task_normalized
+from .tasks import ABILITIES, Task, find_task, task_normalized
 from .vector_env import make_vector_env
 
 register_environments()
 
 __all__ = [
+    "ABILITIES",
     "DEFAULT_PROTOCOL",
     "PAPER_GAMES",
     "PROTOCOLS",

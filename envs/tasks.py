@@ -7,12 +7,24 @@ import functools
 from pathlib import Path
 from typing import NamedTuple
 
+ABILITIES = {
+    "delay": "say what was seen a few steps ago",
+    "hold": "say at every step what was seen at the first",
+    "recall in another order": "say what was seen, last first",
+    "count": "say how often something was seen",
+    "associate": "find again where something lay",
+    "overwrite": "go by the last of many cues, not by those before",
+    "overwrite one of many": "change one of several things remembered, keep the others",
+    "navigate": "go by a cue seen at the start",
+}
+"""What tasks of memory ask for."""
+
 
 class Task(NamedTuple):
     """What a task asks for, and what it pays."""
 
     ability: str
-    """in a word: delay, hold, count, ..."""
+    """one of `ABILITIES`"""
     random: float
     """mean return of uniform random play: by the rules, or of 2,000 episodes (standard error below 0.01)"""
     best: float

@@ -50,7 +50,8 @@ class TrainConfig:
     """Options of the core as name value pairs, for example: --core-options hidden_size 64 num_layers 1;
     `deltabeast cores CORE` lists them."""
     config: Annotated[Path | None, Decides.INVOCATION] = None
-    """File to take options from, JSON or YAML, or a run: those typed win, --core-options as a whole."""
+    """File to take options from, JSON or YAML, or a run: those typed win, --core-options as a whole, and a
+    --preset with all that it sets. A run's own place is not taken."""
     show_config: Annotated[bool, Decides.INVOCATION] = False
     """Print what would run, in the form that --config takes, and train nothing."""
     # RECORD, because the options that a preset sets are compared themselves.
@@ -268,7 +269,8 @@ class CompareConfig:
     runs: Positional[Annotated[tuple[str, ...], arg(metavar="[RUN ...]")]] = ()
     """Run directories, folders of them, globs, agents of a hub: runs, 'runs/*/rdn/seed-*', hub:OWNER/NAME."""
     out: Path | None = None
-    """Folder of report.html, report.md, plots/ and tables/; default: comparison/ beside the runs."""
+    """Folder of report.html, report.md, plots/ and tables/; default: comparison/ beside the runs, where
+    TensorBoard's layout is kept in any case."""
     published: bool = False
     """Redraw the published bar charts of every pair of cores, from the published table; needs no runs."""
 

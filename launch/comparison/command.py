@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -20,7 +20,7 @@ from .html import to_html
 from .layout import write_layout
 from .markdown import to_markdown
 from .names import count, join
-from .plots import looks
+from .plots import Look, looks
 from .probes import Probe
 from .reading import read_runs
 from .report import Report, Section
@@ -107,8 +107,7 @@ def _report(
             *abilities(comparison, board, style),
             score_sections.scores(comparison, board),
             score_sections.aggregates(comparison, board, style),
-            score_sections.improvement(comparison, board, style),
-            *relative(comparison, board),
+            *_of_pairs(comparison, board, style),
             curve_sections.memory(comparison, style),
             *forgetting(comparison, style),
             run_sections.published_differences(comparison, board),
@@ -116,6 +115,13 @@ def _report(
             run_sections.runs(comparison, board),
         ],
     )
+
+
+def _of_pairs(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Look]) -> list[Section]:
+    """Compare every two series; nothing where there is but one."""
+    if len(comparison.series) < 2:
+        return []
+    return [score_sections.improvement(comparison, board, style), *relative(comparison, board)]
 
 
 def _provenance(config: CompareConfig, runs: Sequence[Run | Probe]) -> list[tuple[str, str]]:

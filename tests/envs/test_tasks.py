@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import deltabeast.envs
-from deltabeast.envs import find_task, make_vector_env, task_normalized
+from deltabeast.envs import ABILITIES, find_task, make_vector_env, task_normalized
 
 with (Path(deltabeast.envs.__file__).parent / "tasks.csv").open() as file:
     TASKS = [row["task"] for row in csv.DictReader(file)]
@@ -26,6 +26,11 @@ def test_returns_are_scaled_from_random_play_to_the_best() -> None:
     assert task is not None and task == find_task("popgym-RepeatFirstEasy-v0") and task.ability == "hold"
     assert [task_normalized("popgym-RepeatFirstEasy-v0", score) for score in (-0.5, 0.25, 1)] == [0, 0.5, 1]
     assert find_task("CartPole-v1") is None is task_normalized("CartPole-v1", 3)
+
+
+def test_what_each_task_asks_for_is_explained() -> None:
+    asked = {task.ability for name in TASKS if (task := find_task(name))}
+    assert asked == set(ABILITIES)
 
 
 @pytest.mark.long

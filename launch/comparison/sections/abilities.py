@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ....envs import Task, find_task
+from ....envs import ABILITIES, Task, find_task
 from .. import plots
 from ..grouping import Comparison
 from ..names import name_of
@@ -30,7 +30,8 @@ def abilities(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Loo
         cells = [plots.with_interval(estimate) if estimate else None for estimate in estimates]
         rows.append([task.ability, name_of(game), *cells])
     columns = ("ability", "task", *labels)
-    note = "Bold: the highest mean."
+    asked = dict.fromkeys(task.ability for task in tasks.values())
+    note = "; ".join(["Bold: the highest mean", *(f"{name}: {ABILITIES[name]}" for name in asked)]) + "."
     table = Table(None, columns, rows, len(columns), note, bold=frozenset(bold))
     numbers = Table(
         "abilities",

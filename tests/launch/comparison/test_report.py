@@ -270,7 +270,7 @@ def test_one_run_alone_is_reported_too(tmp_path: Path, capsys: pytest.CaptureFix
     alone = make_run(tmp_path / "runs", scores=[5])
     assert run(capsys, "compare", alone)[0] == 0
     text = (alone.parent / "comparison" / "report.md").read_text()
-    assert "One seed only" in text and "It needs two series" in text
+    assert "One seed only" in text and "Relative improvement" not in text
 
 
 def test_a_table_in_its_three_forms() -> None:

@@ -430,6 +430,7 @@ def test_abilities_have_the_mean_of_their_seeds_and_the_best_is_bold(tmp_path: P
         ["hold", "RepeatFirstEasy-v0", "−0.33", None],
     ]
     assert table.bold == {(0, 3), (1, 2)}
+    assert table.note.endswith("; hold: say at every step what was seen at the first.")
     assert numbers.to_csv().splitlines() == [
         "ability,task,series,mean,low,high",
         "delay,RepeatPreviousEasy-v0,lstm,0.33333333,0,0.66666667",
