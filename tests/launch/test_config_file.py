@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -152,6 +153,7 @@ def test_code_that_a_file_names_is_imported_once_its_name_is_typed(
     for show in ((), ("--show-config",)):
         code, out, error = run(capsys, "train", "--config", "file.json", *show)
         assert (code, out) == (2, "") and error.endswith(f"if you trust it, give {consent}\n")
+        assert re.search(r" file\.json has \w+ (mine|package)\S*, which would be imported", error)
         assert not (tmp_path / "imported").exists()
     run(capsys, "train", "--config", "file.json", *consent.split(), "--show-config")
     assert (tmp_path / "imported").exists()
@@ -180,6 +182,7 @@ def test_on_and_off_are_words_in_yaml_too(tmp_path: Path) -> None:
         ('{"deterministic": 1}', "FILE: deterministic is 1; it takes true or false"),
         ('{"core_options": 3}', "FILE: core_options is 3; it takes names with values"),
         ('{"cores": {"rdn": 1}}', "FILE: cores is {'rdn': 1}; it takes words"),
+        ('{"core": "json:Core"}', "FILE has core json:Core, which would be imported"),  # whatever package
         ('{"num_envs": "many"}', "FILE: --num-envs 'many'; it takes a whole number"),
     ],
 )
@@ -228,7 +231,7 @@ def test_yaml_without_its_package_names_it(
 def test_version_names_what_results_depend_on(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--version")
     assert code == 0
-    assert __import__("re").fullmatch(
+    assert re.fullmatch(
         r"deltabeast \d[\w.]* \(commit [0-9a-f]{12}[\w-]*\), torch 2\.\S+, Python 3\.\S+\n", out
     )
 

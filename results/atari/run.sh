@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Pong from one screen, where the ball's motion must be remembered, and from four: memories and none, three seeds;
+# each run trained, then evaluated, greedy and with sampled actions. Finished runs are skipped, killed ones resumed.
+# Usage: results/atari/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
+# 1/2 and 2/2 share the runs between two processes. STACKS=1 CORES="lstm rdn" SEEDS="1 2": those alone.
+set -euo pipefail
+runs=${1:?where runs are kept} part=${2:-1/1}
+number=0
+
+# screens, core
+rows=(
+	"1 feedforward" "1 lstm" "1 rdn" "1 delta_net" "1 gated_delta_net"
+	"4 feedforward" "4 lstm" "4 rdn"
+	"1 delta_net --core-options feature_map unit normalise none beta_max 2"
+)
+
+for seed in ${SEEDS:-1 2 3}; do
+	for row in "${rows[@]}"; do
+		read -r stack core <<<"$row"
+		[[ $core = *unit* ]] && folder=delta_net-unit || folder=$core
+		[[ " ${STACKS:-$stack} " = *" $stack "* && " ${CORES:-$folder} " = *" $folder "* ]] || continue
+		number=$((number + 1))
+		[ $((number % ${part#*/})) = $((${part%/*} % ${part#*/})) ] || continue
+		run=$runs/pong-$stack/$folder/seed-$seed
+		# shellcheck disable=SC2086  # options are words
+		"${DELTABEAST:-deltabeast}" train --game pong --frame-stack "$stack" --core $core --preset laptop --steps 4M \
+			--precision fp32 --num-workers 1 --seed "$seed" --run-dir "$run"
+		[ -d "$run/eval" ] || "${DELTABEAST:-deltabeast}" eval "$run" --episodes 10
+		[ "$(find "$run/eval" -name '*.json' | wc -l)" -ge 2 ] || "${DELTABEAST:-deltabeast}" eval "$run" --episodes 10 --sample
+	done
+done
