@@ -99,7 +99,8 @@ def test_what_is_typed_displaces_what_excludes_it(tmp_path: Path, capsys: pytest
     assert env.game is None and env.core_options == {"hidden_size": "64"}
     core = cli.parse([*file, "--core", "gru"])
     assert (core.core, core.core_options) == ("gru", {})
-    assert cli.parse([*file, "--core=delta_net"]).core_options == {"hidden_size": "64"}
+    for same in (["--core=delta_net"], ["--core", "delta_net"]):
+        assert cli.parse([*file, *same]).core_options == {"hidden_size": "64"}
     assert cli.parse([*file, "--core-options", "num_heads", "2"]).core_options == {"num_heads": "2"}
     assert cli.parse([*file, "--engine", "ray"]).num_workers is None  # which is for the local engine
     code, _, error = run(capsys, *file, "--config", "other.json")
