@@ -225,6 +225,7 @@ def test_of_many_pairs_the_furthest_apart_are_drawn(tmp_path: Path) -> None:
     section = improvement(comparison, board, style)
     assert len(section.tables[0].rows) == 36
     assert section.plots[0].caption.endswith("The likeliest 30 of 36 pairs.")
+    assert section.plots[0].figures.svg.count(">over rdn") == 30
     (section,) = relative(comparison, board)
     assert len(section.tables[0].rows) == 36 and "Of 36 pairs the 30 are drawn" in section.text[-1]
     assert section.plots[0].figures.svg.count(">over rdn") == 30
