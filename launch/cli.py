@@ -348,7 +348,7 @@ def _unexpected(body: Sequence[str], command: str | None, help_of: str) -> str:
     misplaced = [line.partition(" (applied to")[0] for line in body if " (applied to" in line]
     given = misplaced or body[0].removeprefix("Unrecognized options:").strip().split(", ")
     if command is None:
-        names = difflib.get_close_matches(given[0], COMMANDS, n=2, cutoff=0.5)
+        names = difflib.get_close_matches(given[0], COMMANDS, n=2, cutoff=0.6)
         hint = f"did you mean {' or '.join(names)}?" if names else f"say one of {', '.join(COMMANDS)}"
         return f"unknown command {given[0]}; {hint}"
     return f"unexpected {' '.join(given)}; {help_of} shows what to give"

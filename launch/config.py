@@ -50,16 +50,17 @@ class TrainConfig:
     """Options of the core as name value pairs, for example: --core-options hidden_size 64 num_layers 1;
     `deltabeast cores CORE` lists them."""
     config: Annotated[Path | None, Decides.INVOCATION] = None
-    """File to take options from, JSON or YAML, or a run: those typed win, --core-options as a whole, and a
-    --preset with all that it sets. A run's own place is not taken."""
+    """File to take options from, JSON or YAML, or a run: those typed win, --core-options as a whole, a
+    --preset with all that it sets, another --core without the options. A run's own place is not taken."""
     show_config: Annotated[bool, Decides.INVOCATION] = False
     """Print what would run, in the form that --config takes, and train nothing."""
     # RECORD, because the options that a preset sets are compared themselves.
     preset: Annotated[Literal["published", "laptop"] | None, Decides.RECORD] = None
     """Settings to begin from, which single options override; launch/runs/presets.py lists them. published:
-    those of Irie et al. 2021 and its code. laptop: 5M steps, 45 minutes on two CPU cores."""
+    those of Irie et al. 2021 and its code. laptop: 5M steps, 45 minutes on two CPU cores. Both for games."""
     steps: Annotated[str, Decides.CONDITIONS] = "200M"
-    """Agent steps to train for in all (one is 4 emulator frames): 200M, 30k, 1600."""
+    """Agent steps to train for in all (one is 4 emulator frames): 200M, 30k, 1600. Updates are whole, so that
+    the last may exceed it."""
     seed: Annotated[int, Decides.SEED] = 1
     """Seed of weights, actions and environments."""
     seeds: Annotated[int | None, Decides.INVOCATION] = None

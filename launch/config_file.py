@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from .config import ProbeConfig, TrainConfig
 from .errors import UsageError
 from .runs.consent import needs_consent
-from .runs.directory import option_words
+from .runs.directory import no_run, option_words
 from .runs.options import OPTIONS
 from .runs.presets import PRESETS
 
@@ -57,6 +58,8 @@ def file_of(arguments: Sequence[str]) -> Path | None:
     if not files:
         return None
     path = Path(files[0])
+    if path.is_dir() and not (path / "config.json").exists():
+        raise UsageError(no_run(path))
     return path / "config.json" if path.is_dir() else path
 
 
@@ -73,7 +76,10 @@ def _words(command: str, path: Path, typed: Sequence[str]) -> list[str]:
     content = _read(path)
     kind = content.get("command", command)
     if kind != command:
-        raise UsageError(f"{path} holds a configuration of {kind}; say deltabeast {kind} --config {path}")
+        remedy = (
+            f"say deltabeast {kind} --config {path}" if kind in KINDS else f"give one of {' or '.join(KINDS)}"
+        )
+        raise UsageError(f"{path} holds a configuration of {kind}; {remedy}")
     values = content.get("config", content)
     if not isinstance(values, dict):
         raise UsageError(f"{path}: config is {values!r}; give options and their values")
@@ -93,6 +99,12 @@ def _words(command: str, path: Path, typed: Sequence[str]) -> list[str]:
             options[name] = value
     displaced = _displaced(options, typed)
     kept = {name: value for name, value in options.items() if name not in displaced}
+    if "core_options" in {*options} - {*kept} and not _values(typed, "core_options"):
+        left = " ".join(option_words("core_options", options["core_options"]))
+        print(
+            f"{path}: {left} was for another core and is left out; give what this one should have",
+            file=sys.stderr,
+        )
     _ask_for_imports(path, kept)
     return [word for name, value in kept.items() for word in option_words(name, value)]
 

@@ -877,7 +877,7 @@ MUTANTS = [
     ("launch/training/run.py", "if start < self.total_steps:  # else", "if True:  # else"),
     ("launch/training/command.py", "        runs_of(config)\n", "        pass\n"),
     ("launch/training/command.py", "            check_options(config)\n", "            pass\n"),
-    ("launch/processes/machine.py", '"allocate" not in str(error)', "True"),
+    ("launch/processes/machine.py", '"allocate" in str(error)', "False"),
     ("launch/comparison/curves.py", "pauses > 10 * np.array(taken)", "pauses > 10 * usual"),
     ("launch/comparison/grouping.py", "count > counts.total() / 2", "count >= counts.total() / 2"),
     ("launch/comparison/grouping.py", '"{value:.6g}"', '"{value}"'),

@@ -231,6 +231,7 @@ def intervals(
         axes.set_yticks(range(len(rows)), names[::-1])
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.set_xlabel(x_label)
+        axes.locator_params(axis="x", nbins=4)
         axes.tick_params(axis="y", length=0)
         axes.margins(x=0.06)
         if limits is not None:
@@ -330,10 +331,11 @@ def percent(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Format a number with three significant digits, or with all before the point."""
-    if value == 0 or abs(value) >= 100:
-        return f"{value:,.0f}".replace("-", "−")
-    return f"{value:.2f}".replace("-", "−")
+    """Format a number with three significant digits, or with all before the point, or to a thousandth."""
+    if abs(value) < 0.0005:
+        return "0"
+    digits = 0 if abs(value) >= 100 else 2 if abs(value) >= 0.01 else 3
+    return f"{value:,.{digits}f}".replace("-", "−")
 
 
 def with_interval(estimate: Interval) -> str:

@@ -52,11 +52,16 @@ def memory_for(what: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate" not in str(error):
+        if not lacks_memory(error):
             raise
         raise ValueError(
             f"there is no memory for {what} of this size; give smaller --core-options"
         ) from error
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Return whether an error says that memory could not be had."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error))
 
 
 def own_cores(count: int) -> list[int] | None:

@@ -25,6 +25,9 @@ from .randomness import seed_everything
 PAPER_SWEEP = "paper20"
 """The --game that stands for all games of the publication."""
 
+LARGEST = 65_536
+"""More environments, or steps of an unroll, are a slip of the keyboard and would take all memory."""
+
 KEEPING_STEMS = ("residual", "nature")
 KEEPING_PAYS_FROM = {None: 4, torch.bfloat16: 8}
 """With these stems keeping trunk features pays, from so many environments of a process on, by their dtype
@@ -39,8 +42,11 @@ def check(config: TrainConfig) -> None:
         except ValueError as error:
             raise ValueError(f"--{name.replace('_', '-')}: {error}") from error
     for name in ("num_envs", "num_actors", "num_workers", "batch_size", "unroll_length"):
-        if (getattr(config, name) or 1) < 1 or getattr(config, name) == 0:
+        value = 1 if getattr(config, name) is None else getattr(config, name)
+        if value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
+        if value > LARGEST:
+            raise ValueError(f"--{name.replace('_', '-')} {value}: give at most {LARGEST}")
     if not _fit(config.num_envs, config.batch_size):
         raise ValueError(
             f"--num-envs {config.num_envs} and --batch-size {config.batch_size}: "

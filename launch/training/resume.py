@@ -71,6 +71,7 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
                     " ".join(f"{key} {value}" for key, value in given.items()) or "of the default"
                     for given in (old, new)
                 )
+            name = "env" if name == "env_id" else name
             raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from ...agents import CheckpointError, NonFiniteError, load_latest, save_checkpoint
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError
+from ..processes.machine import lacks_memory
 from ..processes.supervision import stop_signals, watch
 from ..runs.consent import consent
 from ..runs.directory import claim, default_run_dir, eval_command, write_config
@@ -65,7 +66,7 @@ class Run:
 
     def _open(self, resumed: bool, notes: list[str], stack: ExitStack, console: Console | None) -> None:
         config, engine = self.config, self.engine
-        start = self.saved_step = engine.steps
+        start = self.began_at = self.saved_step = engine.steps
         self.panel = stack.enter_context(Panel(_title(config, engine), self.total_steps, start, console))
         with _saying_what_cannot_be_written(self.run_dir):
             self.log = self._open_log(start if resumed else None)
@@ -121,6 +122,9 @@ class Run:
                 if self.evaluations:
                     self.evaluations.finish(self.stop.is_set)
             except (ActorError, NonFiniteError, OSError) as error:
+                if lacks_memory(error.__cause__):
+                    needs = "there is no memory for that: give a smaller --unroll-length or --num-envs"
+                    raise RunError(f"{needs}; {self._rescue()}") from error
                 if isinstance(error, ActorError) and error.__cause__ is not None:
                     self._say("".join(traceback.format_exception(error.__cause__)).rstrip())
                 reason = _cannot_write(self.run_dir, error) if isinstance(error, OSError) else str(error)
@@ -242,8 +246,11 @@ class Run:
     def _farewell(self) -> str:
         steps = self.engine.steps
         verb, then = "stopped", "run the same command to go on"
-        if steps >= self.total_steps:
+        if self.began_at >= self.total_steps:
+            verb = "nothing to train, give more --steps to go on: finished"
+        elif steps >= self.total_steps:
             verb = "finished"
+        if steps >= self.total_steps:
             if self._unevaluated():
                 then = f"run the same command for the {self._unevaluated()} evaluations that are left"
             else:

@@ -91,6 +91,9 @@ def test_every_protocol_can_be_asked_for() -> None:
             "no memory for core lstm",
             "give smaller --core-options",
         ),
+        ("train --env CartPole-v1 --num-envs 100000000", "--num-envs 100000000", "give at most 65536"),
+        ("train --env CartPole-v1 --unroll-length 0", "--unroll-length must be", "at least 1"),
+        ("versoin", "unknown command versoin", "say one of train"),
         ("games all", "unexpected all", "deltabeast games --help"),
     ],
 )

@@ -97,8 +97,10 @@ def test_what_is_typed_displaces_what_excludes_it(tmp_path: Path, capsys: pytest
     file = ("train", "--config", str(tmp_path))  # a run stands for its config.json
     env = cli.parse([*file, "--env", "CartPole-v1"])
     assert env.game is None and env.core_options == {"hidden_size": "64"}
+    assert capsys.readouterr().err == ""
     core = cli.parse([*file, "--core", "gru"])
     assert (core.core, core.core_options) == ("gru", {})
+    assert "--core-options hidden_size 64 was for another core and is left out" in capsys.readouterr().err
     for same in (["--core=delta_net"], ["--core", "delta_net"]):
         assert cli.parse([*file, *same]).core_options == {"hidden_size": "64"}
     assert cli.parse([*file, "--core-options", "num_heads", "2"]).core_options == {"num_heads": "2"}
@@ -178,6 +180,10 @@ def test_on_and_off_are_words_in_yaml_too(tmp_path: Path) -> None:
         ('{"zzz": 1}', "FILE: unknown option 'zzz'; see `deltabeast train --help`"),
         ('{"config": 3}', "FILE: config is 3; give options"),
         ('{"command": "probe", "config": {}}', "FILE holds a configuration of probe; say deltabeast probe"),
+        (
+            '{"command": "eval", "config": {}}',
+            "FILE holds a configuration of eval; give one of train or probe",
+        ),
         ('{"num_envs": [1, 2]}', "FILE: num_envs is [1, 2]; it takes one value"),
         ('{"num_envs": true}', "FILE: num_envs is True; it takes one value"),
         ('{"deterministic": 1}', "FILE: deterministic is 1; it takes true or false"),
@@ -218,6 +224,13 @@ def test_a_yaml_file_makes_no_objects(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "a.yaml").write_text(f"seed: !!python/object/apply:os.mkdir [{tmp_path / 'made'}]\n")
     code, _, error = run(capsys, "train", "--config", str(tmp_path / "a.yaml"))
     assert code == 2 and "is no YAML" in error and not (tmp_path / "made").exists()
+
+
+def test_a_folder_of_runs_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "seed-1").mkdir()
+    write_config(tmp_path / "seed-1", cli.parse(TYPED))
+    code, _, error = run(capsys, "train", "--config", str(tmp_path))
+    assert code == 2 and f"no run at {tmp_path}; give one below it: {tmp_path / 'seed-1'}" in error
 
 
 def test_yaml_without_its_package_names_it(

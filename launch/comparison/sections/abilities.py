@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from ....envs import ABILITIES, Task, find_task
@@ -46,7 +47,12 @@ def abilities(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Loo
         csv_only=True,
     )
     shares = {label: [estimate.value if estimate else None for estimate in found[label]] for label in labels}
-    figure = plots.abilities(shares, [task.ability for task in tasks.values()], style)
+    times = Counter(task.ability for task in tasks.values())
+    names = [
+        task.ability if times[task.ability] == 1 else f"{task.ability}\n{name_of(game)}"
+        for game, task in tasks.items()
+    ]
+    figure = plots.abilities(shares, names, style)
     text = (
         "Each task asks for one ability of a memory. 0 is random play, 1 the best return there is. Means "
         "over seeds, with 95% bootstrap intervals, rough where seeds are few."

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from .. import plots
 from ..aggregation import MOST_PAIRS, ONE_SEED, Aggregation, pairs
 from ..grouping import Comparison
-from ..names import count, name_of, versus
+from ..names import count, join, name_of, versus
 from ..plots import Look
 from ..relative import BUDGETS
 from ..report import Plot, Section
@@ -35,7 +35,8 @@ def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
         return ["There is no score that all series share, so nothing can be concluded over games."]
     ranked = sorted(((bootstrap(iqm, over.of(label)), label) for label in over.series), reverse=True)
     named = "; ".join(f"{label} {plots.with_interval(estimate)}" for estimate, label in ranked)
-    lines = [f"Interquartile mean of the {over.unit}, highest first: {named}."]
+    where = "" if over.games == comparison.games else f" over {join(over.games)}"
+    lines = [f"Interquartile mean of the {over.unit}{where}, highest first: {named}."]
     if any(len(game) == 1 for label in over.series for game in over.of(label)):
         lines.append("With one seed of a core nothing follows for others: train more before you conclude.")
     elif len(ranked) > 1:

@@ -18,7 +18,7 @@ from training_process import (
     rows,
 )
 
-from deltabeast.agents import Learner, NonFiniteError
+from deltabeast.agents import Actor, Learner, NonFiniteError
 from deltabeast.launch.errors import RunError, StoppedBySignal
 from deltabeast.launch.processes import supervision
 from deltabeast.launch.training.engine import ActorError
@@ -65,6 +65,20 @@ def test_after_an_actor_failed_the_run_can_go_on(
     assert newest(tmp_path)[0] == 1000 and [int(r["step"]) for r in rows(tmp_path)] == list(
         range(20, 1001, 20)
     )
+
+
+def test_an_actor_without_memory_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(self: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(Actor, "collect", fails)
+    with pytest.raises(
+        RunError, match=r"^there is no memory for that: give a smaller --unroll-length or --num"
+    ):
+        run(tmp_path, *CARTPOLE, "--steps", "200")
+    assert "Traceback" not in capsys.readouterr().out
 
 
 def test_a_failure_does_not_replace_a_checkpoint_of_the_same_step(tmp_path: Path) -> None:
