@@ -890,7 +890,11 @@ MUTANTS = [
         "(human_normalized if run.protocol else task_normalized)",
         "human_normalized",
     ),
-    ("launch/comparison/sections/abilities.py", "estimate.value == best", "estimate.value >= 0"),
+    (
+        "launch/comparison/sections/abilities.py",
+        "plots.number(estimate.value) == plots.number(best[i])",
+        "True",
+    ),
     ("launch/comparison/sections/abilities.py", "if len(tasks) < 2:", "if not tasks:"),
     ("launch/comparison/sections/abilities.py", "key=lambda item: item[1]", "key=lambda item: item[0]"),
     ("envs/tasks.py", "(score - task.random)", "score"),

@@ -287,34 +287,27 @@ def improvements(
 def abilities(
     shares: Mapping[str, Sequence[float | None]], names: Sequence[str], style: Mapping[str, Look]
 ) -> Figures:
-    """Draw a group of bars for each ability, one a core, 1 being the most there is; None has no bar."""
-    with _axes(0.9 + 0.22 * len(shares) * len(names) + 0.15 * len(names), "What each memory can do") as (
-        figure,
-        axes,
-    ):
-        height = 0.8 / len(shares)
-        for place, (core, values) in enumerate(shares.items()):
-            for group, value in enumerate(values):
-                at = -group - (place - (len(shares) - 1) / 2) * height
-                text = "not tried" if value is None else f"{core} {number(value)}"
-                if value is not None:
-                    axes.barh(at, value, color=style[core].color, height=0.9 * height)
-                axes.annotate(
-                    text,
-                    (max(value or 0, 0), at),
-                    (3, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=8,
-                )
-        axes.set_yticks([-group for group in range(len(names))], names)
-        axes.tick_params(axis="y", length=0)
-        lowest = min(
-            (value for values in shares.values() for value in values if value is not None), default=0
-        )
-        axes.set_xlim(min(1.05 * lowest, 0), 1.45)
-        axes.set_xticks([0, 0.5, 1])
-        axes.grid(visible=False, axis="y")
+    """Draw a row of cells for each core, one an ability, the fuller the nearer to 1; None stays empty."""
+    heads, most = _folded(names, 10)
+    cores, lines = _folded(shares, 22)
+    with _axes(0.6 + 0.17 * most + (0.12 + 0.15 * lines) * len(shares), "") as (figure, axes):
+        figure.suptitle("What each memory can do", x=0.01, ha="left", fontsize=11, fontweight="bold")
+        for row, values in enumerate(shares.values()):
+            for column, value in enumerate(values):
+                if value is None:
+                    continue
+                full = min(max(value, 0.0), 1.0)
+                axes.barh(row, 0.94, left=column + 0.03, height=0.9, color=BETTER, alpha=0.6 * full)
+                axes.text(column + 0.5, row, number(value), ha="center", va="center", color=INK)
+        axes.set(xlim=(0, len(names)), ylim=(len(shares) - 0.5, -0.5))
+        axes.set_xticks([column + 0.5 for column in range(len(names))], heads)
+        axes.xaxis.tick_top()
+        axes.set_yticks(range(len(shares)), cores)
+        for label, core in zip(axes.get_yticklabels(), shares, strict=True):
+            label.set_color(style[core].color)
+        axes.tick_params(length=0)
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
         return _drawn(figure)
 
 

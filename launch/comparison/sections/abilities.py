@@ -23,17 +23,26 @@ def abilities(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Loo
         return []
     labels = [label for label in comparison.series if any((game, label) in board.cells for game in tasks)]
     found = {label: [_estimate(board, game, label) for game in tasks] for label in labels}
-    rows, bold = [], set()
-    for row, (game, task) in enumerate(tasks.items()):
-        estimates = [found[label][row] for label in labels]
-        best = max((estimate.value for estimate in estimates if estimate), default=None)
-        bold |= {(row, 2 + i) for i, estimate in enumerate(estimates) if estimate and estimate.value == best}
-        cells = [plots.with_interval(estimate) if estimate else None for estimate in estimates]
-        rows.append([task.ability, name_of(game), *cells])
-    columns = ("ability", "task", *labels)
-    asked = dict.fromkeys(task.ability for task in tasks.values())
-    note = "; ".join(["Bold: the highest mean", *(f"{name}: {ABILITIES[name]}" for name in asked)]) + "."
-    table = Table(None, columns, rows, len(columns), note, bold=frozenset(bold))
+    times = Counter(task.ability for task in tasks.values())
+    names = [
+        task.ability if times[task.ability] == 1 else f"{task.ability}, {name_of(game)}"
+        for game, task in tasks.items()
+    ]
+    best = [
+        max(estimate.value for estimate in column if estimate) for column in zip(*found.values(), strict=True)
+    ]
+    rows = [
+        [label, *(plots.with_interval(each) if each else None for each in found[label])] for label in labels
+    ]
+    bold = {
+        (row, 1 + i)
+        for row, label in enumerate(labels)
+        for i, estimate in enumerate(found[label])
+        if estimate and plots.number(estimate.value) == plots.number(best[i])
+    }
+    asked = (f"{task.ability}: {ABILITIES[task.ability]} ({name_of(game)})" for game, task in tasks.items())
+    note = "; ".join(["Bold: the highest mean", *asked]) + "."
+    table = Table(None, ("series", *names), rows, 1, note, bold=frozenset(bold))
     numbers = Table(
         "abilities",
         ("ability", "task", "series", "mean", "low", "high"),
@@ -47,11 +56,6 @@ def abilities(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Loo
         csv_only=True,
     )
     shares = {label: [estimate.value if estimate else None for estimate in found[label]] for label in labels}
-    times = Counter(task.ability for task in tasks.values())
-    names = [
-        task.ability if times[task.ability] == 1 else f"{task.ability}\n{name_of(game)}"
-        for game, task in tasks.items()
-    ]
     figure = plots.abilities(shares, names, style)
     text = (
         "Each task asks for one ability of a memory. 0 is random play, 1 the best return there is. Means "

@@ -56,10 +56,11 @@ def test_names_leave_room_for_what_is_drawn(name: str) -> None:
         )  # whole, in as many lines as it takes
 
 
-def test_what_is_below_zero_is_drawn_and_said() -> None:
+def test_abilities_are_cells_with_their_numbers_the_fuller_the_nearer_to_one() -> None:
     style = plots.looks({"rdn": "rdn", "lstm": "lstm"})
-    shares = {"rdn": [-0.4, None], "lstm": [0.5, 1.0]}
-    svg = plots.abilities(shares, ["hold", "delay"], style).svg
-    assert "rdn −0.40" in svg and "not tried" in svg and "lstm 1.00" in svg
-    bars = [path for path in re.findall(r'<path d="M ([-\d.]+) [-\d.]+ \nL ([-\d.]+) [-\d.]+ \nL', svg)]
-    assert all(float(x) >= 0 for bar in bars for x in bar)  # nothing left of the page
+    shares = {"rdn": [-0.4, None], "lstm": [0.5, 1.2]}
+    svg = plots.abilities(shares, ["hold", "recall in another order"], style).svg
+    texts = re.findall(r">([^<>\n]+)</text>", svg)
+    for text in ("rdn", "lstm", "hold", "another", "−0.40", "0.50", "1.20"):
+        assert text in texts
+    assert re.findall(r"fill: #0072b2; opacity: ([\d.]+)", svg) == ["0.3", "0.6"]  # nothing for less than 0
