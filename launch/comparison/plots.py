@@ -288,9 +288,13 @@ def abilities(
     shares: Mapping[str, Sequence[float | None]], names: Sequence[str], style: Mapping[str, Look]
 ) -> Figures:
     """Draw a row of cells for each core, one an ability, the fuller the nearer to 1; None stays empty."""
-    heads, most = _folded(names, 10)
+    narrow = len(names) > 5
+    heads, most = _folded(names, 16 if narrow else 10)
     cores, lines = _folded(shares, 22)
-    with _axes(0.6 + 0.17 * most + (0.12 + 0.15 * lines) * len(shares), "") as (figure, axes):
+    with _axes(0.6 + (1.0 if narrow else 0.17 * most) + (0.12 + 0.15 * lines) * len(shares), "") as (
+        figure,
+        axes,
+    ):
         figure.suptitle("What each memory can do", x=0.01, ha="left", fontsize=11, fontweight="bold")
         for row, values in enumerate(shares.values()):
             for column, value in enumerate(values):
@@ -298,9 +302,9 @@ def abilities(
                     continue
                 full = min(max(value, 0.0), 1.0)
                 axes.barh(row, 0.94, left=column + 0.03, height=0.9, color=BETTER, alpha=0.6 * full)
-                axes.text(column + 0.5, row, number(value), ha="center", va="center", color=INK)
+                axes.text(column + 0.5, row, number(round(value, 2)), ha="center", va="center", color=INK)
         axes.set(xlim=(0, len(names)), ylim=(len(shares) - 0.5, -0.5))
-        axes.set_xticks([column + 0.5 for column in range(len(names))], heads)
+        axes.set_xticks([column + 0.5 for column in range(len(names))], heads, rotation=90 if narrow else 0)
         axes.xaxis.tick_top()
         axes.set_yticks(range(len(shares)), cores)
         for label, core in zip(axes.get_yticklabels(), shares, strict=True):
