@@ -28,13 +28,13 @@ _CHANGES = (
     ),
     ("$words $current)", "$words (commandline -ct) $current)"),  # fish asks what is there for any word
 )
-"""in tyro's scripts, so that paths are completed wherever no word is known"""
+"""in tyro's scripts: complete paths wherever no word is known, options after values, and in fish any word"""
 
 
 def shell_of(given: list[str]) -> str:
     """Return the shell that `--print-completion SHELL` names. Raises UsageError unless it is in `SHELLS`."""
     words = given[given.index("--print-completion") + 1 :]
-    if len(given) != 2 or words[:1] == [] or words[0] not in SHELLS:
+    if len(given) != 2 or not words or words[0] not in SHELLS:
         wrong = f"--print-completion {' '.join(words)}" if words else "--print-completion has no shell"
         raise UsageError(f"{wrong}; say --print-completion bash, zsh or fish")
     return words[0]

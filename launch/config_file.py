@@ -58,9 +58,11 @@ def file_of(arguments: Sequence[str]) -> Path | None:
     if not files:
         return None
     path = Path(files[0])
-    if path.is_dir() and not (path / "config.json").exists():
+    if not path.is_dir():
+        return path
+    if not (path / "config.json").exists():
         raise UsageError(no_run(path))
-    return path / "config.json" if path.is_dir() else path
+    return path / "config.json"
 
 
 def show_config(command: str, config: TrainConfig | ProbeConfig) -> str:
@@ -99,7 +101,7 @@ def _words(command: str, path: Path, typed: Sequence[str]) -> list[str]:
             options[name] = value
     displaced = _displaced(options, typed)
     kept = {name: value for name, value in options.items() if name not in displaced}
-    if "core_options" in {*options} - {*kept} and not _values(typed, "core_options"):
+    if "core_options" in displaced.intersection(options) and not _values(typed, "core_options"):
         left = " ".join(option_words("core_options", options["core_options"]))
         print(
             f"{path}: {left} was for another core and is left out; give what this one should have",

@@ -111,12 +111,16 @@ def _varying(settings: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 def _usual(runs: Sequence[Run], differing: Sequence[str]) -> dict[str, str]:
-    """Return what more than half of those have that have any: series do not name it."""
+    """Return what more than half of those have that have any: series do not name it.
+
+    Steps are always named; so is what some runs of a core lack, which would pass for having the usual.
+    """
     usual = {}
     for name in set(differing) - {"core_options", "steps"}:
-        counts = Counter(_show(name, run.settings) for run in runs if name in run.settings)
-        value, count = counts.most_common(1)[0]
-        if count > counts.total() / 2:
+        having = [run for run in runs if name in run.settings]
+        cores = {run.core for run in having}
+        (value, count), *_ = Counter(_show(name, run.settings) for run in having).most_common(1)
+        if 2 * count > len(having) == sum(run.core in cores for run in runs):
             usual[name] = value
     return usual
 
@@ -159,9 +163,12 @@ def _notes(comparison: Comparison, differing: Sequence[str], usual: Mapping[str,
         f"{label} on {name_of(game)}" for (game, label), runs in comparison.cells.items() if len(runs) == 1
     ]
     if single:
-        every = len(comparison.cells)
-        which = f"{len(single)} of {every} series" if len(single) > _NAMED else ", ".join(single)
-        which = "every series" if len(single) == every > 1 else which
+        which = ", ".join(single)
+        if len(single) == len(comparison.cells) > 1:
+            which = "every series"
+        elif len(single) > _NAMED:
+            each = ", counted in each game" if len(comparison.games) > 1 else ""
+            which = f"{len(single)} of {len(comparison.cells)} series{each}"
         notes.append(f"One seed only, so neither spread nor interval: {which}.")
     if len({run.versions.get("commit") for run in comparison.runs()} - {None}) > 1:
         notes.append("The runs were trained by different commits of deltabeast; the table of runs has them.")

@@ -61,7 +61,9 @@ def memory_for(what: str) -> Iterator[None]:
 
 def lacks_memory(error: BaseException | None) -> bool:
     """Return whether an error says that memory could not be had."""
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error))
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
 def own_cores(count: int) -> list[int] | None:

@@ -46,13 +46,10 @@ def consent(core: str, env_id: str | None) -> list[str]:
 
 
 def needs_consent(option: str, name: str) -> bool:
-    """Return whether a core, or an env, that a file names may be imported only with a word of consent."""
-    return ":" in name if option == "core" else _asks(name)
-
-
-def _asks(env_id: str) -> bool:
-    """Return whether an environment needs a word of consent."""
-    module = _module(env_id)
+    """Return whether a "core", or an "env", that a file names may be imported only with a word of consent."""
+    if option == "core":
+        return ":" in name
+    module = _module(name)
     return bool(module) and ("." in module or _lies_here(module))
 
 

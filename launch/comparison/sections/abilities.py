@@ -29,7 +29,8 @@ def abilities(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Loo
         for game, task in tasks.items()
     ]
     best = [
-        max(estimate.value for estimate in column if estimate) for column in zip(*found.values(), strict=True)
+        max((estimate.value for estimate in column if estimate), default=0.0)
+        for column in zip(*found.values(), strict=True)
     ]
     rows = [
         [label, *(plots.with_interval(each) if each else None for each in found[label])] for label in labels

@@ -216,6 +216,21 @@ def test_a_value_that_half_of_the_runs_have_is_named_as_the_others(tmp_path: Pat
     assert comparison.notes[1] == "One seed only, so neither spread nor interval: 5 of 7 series."
 
 
+def test_a_run_without_a_setting_does_not_pass_for_one_with_the_usual_value(tmp_path: Path) -> None:
+    for seed, settings in enumerate(({}, {"momentum": 0.5}, {"momentum": 0.5}, {"momentum": 1.0}), 1):
+        make_run(tmp_path, seed=seed, **settings)
+    assert compared(tmp_path)[0].series == ["rdn", "rdn · momentum 0.5", "rdn · momentum 1.0"]
+
+
+def test_one_seed_in_several_games_is_counted_by_game(tmp_path: Path) -> None:
+    for game in ("gopher", "pong"):
+        for core in ("rdn", "lstm", "delta_net"):
+            make_run(tmp_path, game, core)
+    make_run(tmp_path, "pong", "rdn", seed=2)
+    notes = compared(tmp_path)[0].notes
+    assert "One seed only, so neither spread nor interval: 5 of 6 series, counted in each game." in notes
+
+
 def test_of_many_pairs_the_furthest_apart_are_drawn(tmp_path: Path) -> None:
     for n in range(9):
         make_run(tmp_path / str(n), learning_rate=n / 3, scores=[n * n])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from deltabeast.launch.processes import machine
-from deltabeast.launch.processes.machine import autocast_dtype, resolve_device
+from deltabeast.launch.processes.machine import autocast_dtype, lacks_memory, resolve_device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -75,6 +75,12 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert current == [1], "a graph is captured on the current device, whatever its tensors are on"
     with pytest.raises(ValueError, match="cuda:2: torch sees 2 GPUs"):
         resolve_device("cuda:2")
+
+
+def test_only_what_says_so_lacks_memory() -> None:
+    assert lacks_memory(MemoryError()) and lacks_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert lacks_memory(RuntimeError("unable to mmap 16 bytes: Cannot allocate memory (12)"))
+    assert not lacks_memory(RuntimeError("could not allocate a port")) and not lacks_memory(None)
 
 
 @pytest.mark.parametrize("name", ["gpu", "tpu", "", "cpu:0", "cuda:x", "mps", "meta"])
