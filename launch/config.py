@@ -188,6 +188,8 @@ class ProbeConfig:
     """Sequences in one update; default: as published."""
     learning_rate: float | None = None
     """Adam's learning rate; default: as published."""
+    max_grad_norm: float | None = None
+    """Gradients are scaled down to this global norm, 0 for never; default: as published."""
     dropout: float | None = None
     """Share of the hidden units that is dropped while training; default: as published."""
     shell: Literal["auto", "on", "off"] = "auto"

@@ -784,7 +784,7 @@ MUTANTS = [
     ("launch/probe/learner.py", "rate * (update + 1) / recipe.warm_up", "rate"),
     (
         "launch/probe/learner.py",
-        "            nn.utils.clip_grad_norm_(self._trained, self._recipe.clip)\n",
+        "            nn.utils.clip_grad_norm_(self._trained, self._recipe.max_grad_norm)\n",
         "            pass\n",
     ),
     (

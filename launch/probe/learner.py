@@ -65,8 +65,8 @@ class Learner:
         loss = loss_of(self._recipe.loss, output, batch.target)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        if self._recipe.clip:
-            nn.utils.clip_grad_norm_(self._trained, self._recipe.clip)
+        if self._recipe.max_grad_norm:
+            nn.utils.clip_grad_norm_(self._trained, self._recipe.max_grad_norm)
         self.optimizer.step()
         return loss.detach(), output.detach()
 

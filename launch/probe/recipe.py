@@ -40,8 +40,8 @@ class Recipe:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
-    clip: float = 0.0
-    """largest norm of the gradient; 0 for any"""
+    max_grad_norm: float = 0.0
+    """to which gradients are scaled down; 0 for none"""
     warm_up: int = 0
     to_zero: bool = False
     """whether the learning rate falls to zero over the updates"""
@@ -69,6 +69,8 @@ class Recipe:
 DATA_SEED = 42
 """of sequences that all runs have in common, as published"""
 
+_COUNTS = ("updates", "batch_size", "evaluate_every", "patience")
+
 _SHELL: dict[str, Any] = {"hidden_size": 256, "num_layers": 4, "num_heads": 16, "ff_size": 1024}
 
 
@@ -79,7 +81,7 @@ def make_recipe(config: ProbeConfig) -> Recipe:
         recipe = _RECIPES[config.task](config)
         changed = {
             name: value
-            for name in ("updates", "batch_size", "learning_rate", "evaluate_every", "patience")
+            for name in (*_COUNTS, "learning_rate", "max_grad_norm")
             if (value := getattr(config, name)) is not None
         }
         if config.dropout is not None:
@@ -93,11 +95,13 @@ def make_recipe(config: ProbeConfig) -> Recipe:
 
 def _check(config: ProbeConfig) -> None:
     """Raise ValueError for numbers out of range."""
-    for name in ("updates", "batch_size", "evaluate_every", "patience"):
+    for name in _COUNTS:
         if (value := getattr(config, name)) is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} {value}; it must be at least 1")
     if config.learning_rate is not None and not 0 < config.learning_rate < math.inf:
         raise ValueError(f"--learning-rate {config.learning_rate}; it must be positive")
+    if config.max_grad_norm is not None and not 0 <= config.max_grad_norm < math.inf:
+        raise ValueError(f"--max-grad-norm {config.max_grad_norm}; it must be finite and not negative")
     if config.dropout is not None and not 0 <= config.dropout < 1:
         raise ValueError(f"--dropout {config.dropout}; it must be a share from 0 to less than 1")
     for name in ("seed", "checkpoint_minutes"):
@@ -166,7 +170,7 @@ def _algorithmic(config: ProbeConfig, task: Task, metric: Metric, sizes: tuple[i
     each = -(-sizes[0] // (config.batch_size or 64))  # updates in an epoch
     return Recipe(
         task, spec, metric, batch_size=64, updates=200 * each, learning_rate=3e-3 if lstm else 3e-4,
-        betas=(0.9, 0.995), eps=1e-9, clip=0.1 if lstm else 0.0, evaluate_every=each, fixed=sizes,
+        betas=(0.9, 0.995), eps=1e-9, max_grad_norm=0.1 if lstm else 0.0, evaluate_every=each, fixed=sizes,
     )  # fmt: skip
 
 
@@ -211,7 +215,7 @@ def _text(config: ProbeConfig) -> Recipe:
     task = _task(config, Text)
     return Recipe(
         task, _spec(config, task, dropout=0.1), "perplexity", batch_size=16, updates=20_000,
-        learning_rate=5e-4, clip=0.25, warm_up=500, to_zero=True, evaluate_every=500, span=task.span,
+        learning_rate=5e-4, max_grad_norm=0.25, warm_up=500, to_zero=True, evaluate_every=500, span=task.span,
     )  # fmt: skip
 
 

@@ -274,6 +274,7 @@ def test_a_kill_between_the_two_writes_of_an_evaluation(
         ("--task swap --evaluate-every 0", "--evaluate-every 0; it must be at least 1"),
         ("--task listops --dropout 1.5", "--dropout 1.5; it must be a share from 0 to less than 1"),
         ("--task swap --seed -1", "--seed -1; it must not be negative"),
+        ("--task swap --max-grad-norm -1", "--max-grad-norm -1.0; it must be finite and not negative"),
         ("--task swap --learning-rate -1", "--learning-rate -1.0; it must be positive"),
         ("--task swap --task-options longest abc", "longest is 'abc'; it takes a whole number"),
         ("--task swap --task-options longest 3", "longest is 3, less than the length 16 to begin with"),
