@@ -134,7 +134,8 @@ def test_images_and_autocast(stem: str, backend: str, seed: int) -> None:
 @pytest.mark.parametrize("backend", ["inductor"], indirect=True)
 def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
     """Also for a non-finite batch: nothing changes, the culprit is named, and learning goes on."""
-    plain = make_learner("rdn", learning_rate=0.01)
+    # A large epsilon: where a gradient is almost zero RMSProp would make a step of its rounding.
+    plain = make_learner("rdn", learning_rate=0.01, rmsprop_eps=1.0)
     twin = compiled(plain)
     for update in range(4):
         batch = make_batch(plain.agent)
@@ -145,8 +146,7 @@ def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
             assert all(torch.equal(x, y) for x, y in zip(memory(twin), before, strict=True))
         assert twin.update(batch) == pytest.approx(plain.update(batch), rel=1e-3, abs=1e-4)
         for x, y in zip(memory(twin), memory(plain), strict=True):
-            # Not number by number: where a gradient is almost zero RMSProp makes a step of its rounding.
-            assert (x.double() - y.double()).norm() <= 1e-2 * y.double().norm() + 1e-4
+            torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-5)
     assert is_compiled(twin)
 
 
