@@ -92,7 +92,7 @@ def read_probe(path: Path) -> Probe | str:
     )
 
 
-SETTINGS = ("updates", "batch_size", "learning_rate", "dropout")
+SETTINGS = ("updates", "batch_size", "learning_rate", "max_grad_norm", "dropout")
 """options that are unset where a run is trained as published"""
 
 

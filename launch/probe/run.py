@@ -43,6 +43,7 @@ SAME = (
     "seed",
     "batch_size",
     "learning_rate",
+    "max_grad_norm",
     "dropout",
     "shell",
 )

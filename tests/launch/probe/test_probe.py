@@ -91,9 +91,13 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_were_not(
 
 def test_another_run_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     probe(tmp_path, *RETRIEVAL, "--updates", "10")
-    with pytest.raises(SystemExit):
-        probe(tmp_path, *RETRIEVAL, "--updates", "10", "--seed", "2")
-    assert "holds a run with seed 1, not 2" in capsys.readouterr().err
+    for other, says in (
+        (("--seed", "2"), "seed 1, not 2"),
+        (("--max-grad-norm", "1"), "max_grad_norm None, not 1.0"),
+    ):
+        with pytest.raises(SystemExit):
+            probe(tmp_path, *RETRIEVAL, "--updates", "10", *other)
+        assert f"holds a run with {says}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
