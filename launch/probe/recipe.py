@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from ...agents.key_value_model import RULES, KeyValueModel
 from ...agents.sequence_model import SequenceSpec
-from ...cores.options import checked
-from ...cores.registry import read_core_options
+from ...cores.options import checked, options_of
+from ...cores.registry import find_core, read_core_options
 from ...envs.sequences.code import Code
 from ...envs.sequences.dag import Reachability
 from ...envs.sequences.listops import ListOps
@@ -163,14 +163,18 @@ def _retrieval(config: ProbeConfig) -> Recipe:
 
 
 def _algorithmic(config: ProbeConfig, task: Task, metric: Metric, sizes: tuple[int, int, int]) -> Recipe:
-    """Irie et al. 2021, section 4.2, and its code: 200 epochs, the best by validation."""
-    lstm = config.core == "lstm"
-    of_core = {"hidden_size": 256} if lstm else _SHELL
-    spec = _spec(config, task, core_options=of_core, embedding_size=128 if lstm else None, dropout=0.1)
+    """Irie et al. 2021, section 4.2, and its code: 200 epochs, the best by validation.
+
+    Cores without a shell are trained as its LSTM.
+    """
+    known = options_of(find_core(config.core))
+    bare = "num_layers" not in known
+    of_core = {name: value for name, value in _SHELL.items() if name in known}
+    spec = _spec(config, task, core_options=of_core, embedding_size=128 if bare else None, dropout=0.1)
     each = -(-sizes[0] // (config.batch_size or 64))  # updates in an epoch
     return Recipe(
-        task, spec, metric, batch_size=64, updates=200 * each, learning_rate=3e-3 if lstm else 3e-4,
-        betas=(0.9, 0.995), eps=1e-9, max_grad_norm=0.1 if lstm else 0.0, evaluate_every=each, fixed=sizes,
+        task, spec, metric, batch_size=64, updates=200 * each, learning_rate=3e-3 if bare else 3e-4,
+        betas=(0.9, 0.995), eps=1e-9, max_grad_norm=0.1 if bare else 0.0, evaluate_every=each, fixed=sizes,
     )  # fmt: skip
 
 

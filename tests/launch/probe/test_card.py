@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from comparison_runs import make_run
 
 from deltabeast.launch.cli import main
+from deltabeast.launch.comparison import plots
+from deltabeast.launch.comparison.probes import Probe
 from deltabeast.launch.probe import card, card_page
 from deltabeast.launch.probe.card import Trial
 from deltabeast.launch.probe.snr import KERNELS
@@ -65,19 +69,56 @@ def test_an_ability_that_was_not_tried_is_blank(tmp_path: Path) -> None:
     assert float(by_core["gru"]["tracking"]) == pytest.approx(max((found - 0.2) / 0.8, 0), abs=0.005)
 
 
+def test_a_trial_is_of_a_run_that_had_its_time_or_reached_its_goal(tmp_path: Path) -> None:
+    run = Probe(
+        path=tmp_path, task="retrieval size 20", options={"size": 20, "setting": 1}, core="gru",
+        core_options={}, model="gru", series="gru", seed=1, metric="accuracy", least=False, value=0.5,
+        updates=800, ended=True, in_shell=True, rows=(), versions={},
+    )  # fmt: skip
+    trial = Trial("retrieval", {"size": "20"}, 800, 1 / 20)
+    assert trial.is_that_of(run) and trial.is_that_of(replace(run, updates=900))
+    assert trial.is_that_of(replace(run, updates=100, value=0.9995)), "it ended early since all was right"
+    changes: list[dict[str, Any]] = [
+        {"updates": 799}, {"ended": False}, {"in_shell": False}, {"options": {"size": 60}},
+        {"task": "swap size 20"},
+    ]  # fmt: skip
+    for other in changes:
+        assert not trial.is_that_of(replace(run, **other)), other
+
+
 @pytest.mark.usefixtures("tiny")
-def test_training_runs_stand_beside_probes(tmp_path: Path) -> None:
-    """Under a core's name and options; what was not trained on an environment is blank there."""
+def test_a_card_trains_with_the_seed_given(tmp_path: Path) -> None:
+    found = {}
+    for seed in ("1", "2"):
+        main(["card", "--cores", "gru", "--out", str(tmp_path), "--device", "cpu", "--seed", seed])
+        (log,) = tmp_path.glob(f"runs/swap-*/gru/seed-{seed}/logs.csv")
+        (found[seed],) = csv.DictReader(log.open(newline=""))
+    assert found["1"]["loss"] != found["2"]["loss"]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_training_runs_stand_beside_probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a core's name and options; what was not trained on an environment is blank there.
+
+    So is what a core costs that is not here. The figure has what was probed alone.
+    """
+    drawn: list[str] = []
+    draw = plots.abilities
+    monkeypatch.setattr(plots, "abilities", lambda rows, *others: drawn.extend(rows) or draw(rows, *others))
     for seed, value in ((1, 2.0), (2, 4.0)):  # the return of a game is three times that
-        make_run(
-            tmp_path / "runs", "popgym:popgym-Some-v0", "gru", seed, None, env=True, curve=[(100, 1, value)]
-        )
+        curve = [(100, 1.0, 0.0), (200, 2.0, value)]
+        make_run(tmp_path / "runs", "popgym:popgym-Some-v0", "gru", seed, None, env=True, curve=curve)
+    make_run(tmp_path / "runs", "popgym:popgym-Some-v0", "lstm", 1, None, env=True, checkpoint=False,
+             core_options={"new": 1})  # fmt: skip
     main(["probe", "--task", "swap", "--task-options", "longest", "16", "--core", "lstm", "--updates", "5",
           "--device", "cpu", "--run-dir", str(tmp_path / "runs" / "swap")])  # fmt: skip
     main(["card", str(tmp_path / "runs"), "--out", str(tmp_path / "card")])
     by_core = {row["core"]: row for row in table(tmp_path / "card")}
     assert float(by_core["gru"]["popgym-Some-v0"]) == 9.0 and by_core["gru"]["tracking"] == ""
     assert by_core["lstm"]["popgym-Some-v0"] == "" and by_core["lstm"]["tracking"] != ""
+    gone = by_core["lstm new 1"]
+    assert float(gone["popgym-Some-v0"]) == 9.0 and gone["step, ms"] == gone["state, floats"] == ""
+    assert drawn == ["lstm"]
 
 
 @pytest.mark.usefixtures("tiny")

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
+from deltabeast.cores.registry import core_names
 from deltabeast.envs.sequences.code import NOTHING
-from deltabeast.envs.sequences.sequences import NO_TARGET
+from deltabeast.envs.sequences.sequences import NO_TARGET, Sequences, Task, begins
 from deltabeast.launch.config import ProbeConfig
 from deltabeast.launch.probe.data import Batch, Fixed, Fresh, Stream, to_batch
-from deltabeast.launch.probe.learner import Learner
+from deltabeast.launch.probe.learner import Learner, make_model
 from deltabeast.launch.probe.metrics import Scores, loss_of
-from deltabeast.launch.probe.recipe import Recipe, make_recipe
+from deltabeast.launch.probe.recipe import DATA_SEED, Recipe, make_recipe
 
 CPU = torch.device("cpu")
 SMALL = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "ff_size": 16}
@@ -63,6 +64,33 @@ def test_learning_rates_of_a_schedule() -> None:
 def small_code(**options: Any) -> Recipe:
     config = ProbeConfig("code", task_options={"variables": 1, "statements": 4}, core="lstm", batch_size=4)
     return make_recipe(replace(config, core_options={"hidden_size": 8}, **options))
+
+
+@pytest.mark.parametrize("task", ["retrieval", "swap", "code", "listops", "dag"])
+def test_every_core_has_a_model_for_every_task(task: Any) -> None:
+    for core in core_names():
+        recipe = make_recipe(ProbeConfig(task, core=core, shell="on"))
+        with torch.device("meta"):
+            make_model(recipe.spec)
+
+
+def test_only_the_published_code_draws_the_features_of_favor_at_every_forward() -> None:
+    options = {"feature_map": "favor", "favor_features": 64}
+    for variant, core_options, redraws in (
+        ("code", options, True),
+        ("text", options, False),
+        ("code", {}, False),
+    ):
+        config = ProbeConfig(
+            "retrieval", variant=variant, core="linear_transformer", core_options=core_options
+        )
+        assert make_recipe(config).spec.core_options.get("redraw", False) == redraws
+
+
+def test_cores_without_a_shell_are_trained_as_the_published_lstm() -> None:
+    like = {core: make_recipe(ProbeConfig("code", core=core)) for core in ("lstm", "gru", "rdn")}
+    assert like["gru"] == replace(like["lstm"], spec=replace(like["lstm"].spec, core="gru"))
+    assert like["rdn"].learning_rate == 3e-4 and like["rdn"].spec.core_options["num_layers"] == 4
 
 
 def test_gradients_are_clipped(seed: int) -> None:
@@ -132,13 +160,27 @@ def test_what_is_drawn_depends_on_the_seed_the_update_and_what_it_is_for() -> No
 def test_an_epoch_reads_everything_once() -> None:
     config = ProbeConfig("listops", task_options={"depth": 2}, batch_size=8)
     recipe = make_recipe(config)
-    data = Fixed(recipe.__class__(**{**vars(recipe), "fixed": (20, 5, 5)}), 1)
+    recipe = replace(recipe, fixed=(20, 5, 6))
+    data = Fixed(recipe, 1)
     epochs = [[data.batch(3 * epoch + i) for i in range(3)] for epoch in range(2)]
     read = [
         sorted(tuple(column) for batch in epoch for column in batch.tokens.T.tolist()) for epoch in epochs
     ]
     assert read[0] == read[1] and len(read[0]) == 20
     assert not np.array_equal(epochs[0][0].tokens, epochs[1][0].tokens)
-    other = Fixed(recipe.__class__(**{**vars(recipe), "fixed": (20, 5, 5)}), 2)
+    other = Fixed(recipe, 2)
     assert not np.array_equal(other.batch(0).tokens, data.batch(0).tokens)
-    assert sum(part.tokens.shape[1] for part in data.test()) == 5
+    rng, task = np.random.default_rng(DATA_SEED), cast("Task", recipe.task)
+    _, valid, test = (task.sample(rng, size) for size in (20, 5, 6))
+    for run in (data, other):
+        for kept, expected in ((run.evaluation(0), valid), (run.test(), test)):
+            found = np.concatenate([part.tokens for part in kept], 1)
+            assert np.array_equal(found, expected.tokens)
+
+
+def test_a_batch_ends_with_the_last_target() -> None:
+    target = np.full((5, 2), NO_TARGET)
+    target[2, 0] = target[3, 1] = 1
+    batch = to_batch(Sequences(np.arange(10).reshape(5, 2), begins(5, 2), target), CPU)
+    assert batch.tokens.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]] and batch.reset.shape == (4, 2)
+    assert batch.target.tolist() == target[:4].tolist()

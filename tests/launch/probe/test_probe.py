@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
-from contextlib import ExitStack
+import os
+import signal
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from deltabeast.agents.checkpoint import load_newest, read_checkpoint
 from deltabeast.launch.cli import main
 from deltabeast.launch.comparison.probes import Probe, read_probe
 from deltabeast.launch.config import ProbeConfig
-from deltabeast.launch.errors import UsageError
+from deltabeast.launch.errors import StoppedBySignal, UsageError
 from deltabeast.launch.probe import run as run_module
 from deltabeast.launch.probe.data import Fresh
 from deltabeast.launch.probe.learner import Learner
@@ -87,6 +90,84 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_were_not(
         ]
     probe(tmp_path / "third", *given, "--seed", "2")
     assert any(not torch.equal(tensor, one[name]) for name, tensor in weights(tmp_path / "third")[1].items())
+
+
+def test_a_run_is_kept_between_evaluations_and_may_end_before_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = (*RETRIEVAL, "--checkpoint-minutes", "0", "--evaluate-every", "100")
+    update = Learner.update
+
+    def dies(self: Learner, batch: Any, number: int) -> Any:
+        if number == 25:
+            raise Killed
+        return update(self, batch, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "update", dies)
+        with pytest.raises(Killed):
+            probe(tmp_path, *given, "--updates", "40")
+    assert weights(tmp_path)[0] == 25 and not rows(tmp_path)
+    probe(tmp_path, *given, "--updates", "20")  # fewer than it had
+    (row,) = rows(tmp_path)
+    assert json.loads((tmp_path / "scores.json").read_text())["best"] == pytest.approx(float(row["loss"]))
+
+
+def test_a_loss_that_is_not_finite_ends_a_run_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    update = Learner.update
+
+    def explodes(self: Learner, batch: Any, number: int) -> Any:
+        loss, output = update(self, batch, number)
+        return (loss * math.nan if number == 3 else loss), output
+
+    monkeypatch.setattr(Learner, "update", explodes)
+    with pytest.raises(SystemExit):
+        probe(tmp_path, *RETRIEVAL, "--updates", "10")
+    assert "the loss of update 4 is nan; start again with a lower --learning-rate" in capsys.readouterr().err
+
+
+def test_a_run_that_is_asked_to_stop_saves_and_ends_as_by_that_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Learner.update
+
+    def asks(self: Learner, batch: Any, number: int) -> Any:
+        if number == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(self, batch, number)
+
+    monkeypatch.setattr(Learner, "update", asks)
+    config = ProbeConfig("retrieval", {"size": 6}, core="delta_net", device="cpu", run_dir=tmp_path)
+    for updates, step in ((10, 4), (4, 4)):  # the second is done as the signal comes
+        with ExitStack() as stack:
+            run = ProbeRun(replace(config, updates=updates, run_dir=tmp_path / str(updates)), stack)
+            with pytest.raises(StoppedBySignal) if updates == 10 else nullcontext():
+                run.run()
+        assert weights(tmp_path / str(updates))[0] == step
+
+
+def test_the_training_loss_is_the_mean_since_the_last_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Learner.update
+    monkeypatch.setattr(
+        Learner, "update", lambda self, batch, number: (torch.tensor(number), update(self, batch, number)[1])
+    )
+    probe(tmp_path, *RETRIEVAL, "--updates", "4", "--evaluate-every", "2")
+    assert [float(row["train_loss"]) for row in rows(tmp_path)] == [0.5, 2.5]
+
+
+def test_a_log_has_the_columns_that_mean_something(tmp_path: Path) -> None:
+    code = ("--task", "code", "--task-options", "variables", "1", "statements", "4", "--core", "gru",
+            "--core-options", "hidden_size", "8", "--device", "cpu", "--batch-size", "2000")  # fmt: skip
+    for name, arguments, special in (
+        ("swap", SWAP, set()), ("text", TEXT, {"perplexity"}), ("code", code, {"print_accuracy"})
+    ):  # fmt: skip
+        probe(tmp_path / name, *arguments, "--updates", "2", "--evaluate-every", "2")
+        filled = {column for column, value in rows(tmp_path / name)[-1].items() if value}
+        assert filled & {"perplexity", "print_accuracy"} == special
 
 
 def test_another_run_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
