@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # The source papers' small tasks; finished runs are skipped, killed ones resumed.
 # Usage: results/probe/run.sh RUNS_DIR TASK [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
-# TASK: retrieval-1 retrieval-2 swap listops code, of a size for a CPU; published: all that the papers have, for a GPU.
+# TASK: retrieval-1 retrieval-2 retrieval-seeds swap listops code, of a size for a CPU; published: all that the papers
+# have, for a GPU.
 # 1/2 and 2/2 share a task's runs between two processes.
 set -euo pipefail
 runs=${1:?where runs are kept} task=${2:?which task} part=${3:-1/1}
 number=0
+seed=1
 
 probe() { # NAME SEED OPTIONS...: one run, if it is in this part
 	local dir="$runs/$1/seed-$2" seed=$2
@@ -16,11 +18,12 @@ probe() { # NAME SEED OPTIONS...: one run, if it is in this part
 }
 
 alone() { # SETTING SIZES CORE FEATURE_MAPS...: memories alone, each as name=options
-	local setting=$1 sizes=$2 core=$3 size map
+	local setting=$1 sizes=$2 core=$3 size map folder=retrieval-$1
+	[ "$task" = retrieval-seeds ] && folder=$task
 	for size in $sizes; do
 		for map in "${@:4}"; do
 			# shellcheck disable=SC2086  # options are words
-			probe "retrieval-$setting/size-$size/$core-${map%%=*}" 1 --task retrieval --task-options size "$size" setting "$setting" \
+			probe "$folder/size-$size/$core-${map%%=*}" "$seed" --task retrieval --task-options size "$size" setting "$setting" \
 				--core "$core" ${map#*=}
 		done
 	done
@@ -40,6 +43,12 @@ retrieval-1)
 retrieval-2)
 	for core in linear_transformer delta_net; do
 		alone 2 "20 60 100 200" $core elu= "${dpfp[@]}"
+	done
+	;;
+retrieval-seeds)
+	for seed in 1 2 3 4 5; do
+		alone 1 60 linear_transformer elu=
+		alone 1 20 linear_transformer favor-64="$favor 64" favor-128="$favor 128"
 	done
 	;;
 swap)
