@@ -41,6 +41,21 @@ def probe(run_dir: Path, *arguments: str) -> None:
     main(["probe", *arguments, "--run-dir", str(run_dir)])
 
 
+def probe_until_killed(run_dir: Path, *arguments: str, update: int) -> None:
+    """Run `probe` until an update, counted from 0, and lose all that was not written."""
+    go_on = Learner.update
+
+    def dies(self: Learner, batch: Any, number: int) -> Any:
+        if number == update:
+            raise Killed
+        return go_on(self, batch, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Learner, "update", dies)
+        with pytest.raises(Killed):
+            probe(run_dir, *arguments)
+
+
 def rows(run_dir: Path) -> list[dict[str, str]]:
     return list(csv.DictReader((run_dir / "logs.csv").open(newline="")))
 
@@ -62,22 +77,10 @@ def test_a_run_learns_and_says_what_it_reached(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("arguments", [RETRIEVAL, SWAP, TEXT])
-def test_a_run_that_was_stopped_goes_on_as_if_it_were_not(
-    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_stopped_goes_on_as_if_it_were_not(arguments: tuple[str, ...], tmp_path: Path) -> None:
     given = (*arguments, "--updates", "40", "--evaluate-every", "10")
     probe(tmp_path / "one", *given)
-    update = Learner.update
-
-    def dies(self: Learner, batch: Any, number: int) -> Any:
-        if number == 25:
-            raise Killed
-        return update(self, batch, number)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Learner, "update", dies)
-        with pytest.raises(Killed):
-            probe(tmp_path / "other", *given)
+    probe_until_killed(tmp_path / "other", *given, update=25)
     assert weights(tmp_path / "other")[0] == 20
     probe(tmp_path / "other", *given)
     (step, one), (again, other) = weights(tmp_path / "one"), weights(tmp_path / "other")
@@ -92,21 +95,9 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_were_not(
     assert any(not torch.equal(tensor, one[name]) for name, tensor in weights(tmp_path / "third")[1].items())
 
 
-def test_a_run_is_kept_between_evaluations_and_may_end_before_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_kept_between_evaluations_and_may_end_before_one(tmp_path: Path) -> None:
     given = (*RETRIEVAL, "--checkpoint-minutes", "0", "--evaluate-every", "100")
-    update = Learner.update
-
-    def dies(self: Learner, batch: Any, number: int) -> Any:
-        if number == 25:
-            raise Killed
-        return update(self, batch, number)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Learner, "update", dies)
-        with pytest.raises(Killed):
-            probe(tmp_path, *given, "--updates", "40")
+    probe_until_killed(tmp_path, *given, "--updates", "40", update=25)
     assert weights(tmp_path)[0] == 25 and not rows(tmp_path)
     probe(tmp_path, *given, "--updates", "20")  # fewer than it had
     (row,) = rows(tmp_path)
