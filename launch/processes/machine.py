@@ -21,10 +21,13 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 def prepare_process(threads: int | None = None) -> None:
     """Keep freed memory, compute float32 in float32, and use `threads`, by default one per available core.
 
-    Every process calls this first.
+    Every process calls this first: threads that begin later have its way with numbers near zero.
     """
     keep_freed_memory()
     disable_tf32()
+    # Gradients that fade over a long unroll, and weights of attention, end below 1e-38, where a processor
+    # takes some hundred times as long for an operation; nothing is learned from them.
+    torch.set_flush_denormal(True)
     torch.set_num_threads(threads or available_cores())
 
 

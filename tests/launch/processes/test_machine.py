@@ -77,6 +77,19 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
         resolve_device("cuda:2")
 
 
+def test_numbers_below_the_normal_ones_are_zero_on_every_thread() -> None:
+    """Alone in a process, whose threads begin with its first large operation."""
+    code = """
+import torch
+from deltabeast.launch.processes.machine import prepare_process
+assert torch.tensor(1e-30) * 1e-10 > 0
+prepare_process(2)
+small = torch.full((1 << 22,), 1e-30)
+assert torch.get_num_threads() == 2 and not (small * 1e-10).any() and (small * 1e-7).all()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_only_what_says_so_lacks_memory() -> None:
     assert lacks_memory(MemoryError()) and lacks_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert lacks_memory(RuntimeError("unable to mmap 16 bytes: Cannot allocate memory (12)"))
