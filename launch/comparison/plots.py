@@ -289,7 +289,7 @@ def abilities(
 ) -> Figures:
     """Draw a row of cells for each core, one an ability, the fuller the nearer to 1; None stays empty."""
     narrow = len(names) > 5
-    heads, most = _folded(names, 16 if narrow else 10)
+    heads, most = _folded(names, 16 if narrow else 60 // len(names))
     cores, lines = _folded(shares, 22)
     with _axes(0.6 + (1.0 if narrow else 0.17 * most) + (0.12 + 0.15 * lines) * len(shares), "") as (
         figure,

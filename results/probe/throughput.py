@@ -1,6 +1,6 @@
 """How fast probes learn, and how much of it is the core's kernel: updates of each task and core in turns.
 
-Usage: python results/probe/throughput.py
+Usage: python results/probe/throughput.py [TASK...]
 The kernel is the rule of a core's memories, all layers, forward and backward, on a batch's shape; of an LSTM
 it is the core.
 """
@@ -8,6 +8,7 @@ it is the core.
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,7 +39,8 @@ def main() -> None:
     prepare_process()
     print("| task | core | tokens in a batch | updates/s | tokens/s | kernel alone, ms | its share |")
     print("|---|---|---:|---:|---:|---:|---:|")
-    for task, options in TASKS.items():
+    for task in sys.argv[1:] or TASKS:
+        options = TASKS[task]
         work = {core: _work(task, options, core) for core in CORES}
         times: dict[str, list[tuple[float, float]]] = {core: [] for core in CORES}
         for index in range(REPEATS + 1):

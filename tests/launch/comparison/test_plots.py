@@ -61,6 +61,11 @@ def test_abilities_are_cells_with_their_numbers_the_fuller_the_nearer_to_one() -
     shares = {"rdn": [-0.4, None], "lstm": [0.5, 1.2]}
     svg = plots.abilities(shares, ["hold", "recall in another order"], style).svg
     texts = re.findall(r">([^<>\n]+)</text>", svg)
-    for text in ("rdn", "lstm", "hold", "another", "−0.40", "0.50", "1.20"):
+    for text in ("rdn", "lstm", "hold", "recall in another order", "−0.40", "0.50", "1.20"):
         assert text in texts
     assert re.findall(r"fill: #0072b2; opacity: ([\d.]+)", svg) == ["0.3", "0.6"]  # nothing for less than 0
+    for count in (1, 3, 5):
+        heads = ["overwriting", *["recall in another order"] * (count - 1)]
+        svg = plots.abilities({"rdn": [1.0] * count}, heads, style).svg
+        assert svg.count(">overwriting<") == 1, "in one line"
+        assert ">recall in another order<" not in svg, "there is no room for that"
