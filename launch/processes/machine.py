@@ -25,8 +25,8 @@ def prepare_process(threads: int | None = None) -> None:
     """
     keep_freed_memory()
     disable_tf32()
-    # Gradients that fade over a long unroll, and weights of attention, end below 1e-38, where a processor
-    # takes some hundred times as long for an operation; nothing is learned from them.
+    # Gradients that fade over a long unroll end below 1e-38, where an operation takes a processor some
+    # hundred cycles more; nothing is learned from them.
     torch.set_flush_denormal(True)
     torch.set_num_threads(threads or available_cores())
 
