@@ -830,7 +830,7 @@ MUTANTS = [
     ("launch/probe/card_page.py", "1000 * step", "step"),
     ("launch/probe/card_page.py", "-10 * math.log10", "10 * math.log10"),
     ("launch/probe/card_page.py", "        except ValueError:", "        except KeyError:"),
-    ("launch/probe/card_page.py", "            if model.shares\n", ""),
+    ("launch/probe/card_page.py", "*map(_shown, returns)", "*returns"),
     ("launch/probe/snr.py", "query *= math.sqrt(d) / np.linalg.norm(query)", "pass"),
     ("launch/probe/snr.py", "/ VALUES / similarity", "/ similarity"),
     (

@@ -285,29 +285,32 @@ def improvements(
 
 
 def abilities(
-    shares: Mapping[str, Sequence[float | None]], names: Sequence[str], style: Mapping[str, Look]
+    rows: Mapping[str, Sequence[float | str | None]], names: Sequence[str], style: Mapping[str, Look]
 ) -> Figures:
-    """Draw a row of cells for each core, one an ability, the fuller the nearer to 1; None stays empty."""
+    """Draw a row of cells for each core, one an ability, the fuller the nearer to 1.
+
+    None stays empty, and what has no such scale stands there as text.
+    """
     narrow = len(names) > 5
     heads, most = _folded(names, 16 if narrow else 60 // len(names))
-    cores, lines = _folded(shares, 22)
-    with _axes(0.6 + (1.0 if narrow else 0.17 * most) + (0.12 + 0.15 * lines) * len(shares), "") as (
+    cores, lines = _folded(rows, 22)
+    with _axes(0.6 + (1.0 if narrow else 0.17 * most) + (0.12 + 0.15 * lines) * len(rows), "") as (
         figure,
         axes,
     ):
         figure.suptitle("What each memory can do", x=0.01, ha="left", fontsize=11, fontweight="bold")
-        for row, values in enumerate(shares.values()):
+        for row, values in enumerate(rows.values()):
             for column, value in enumerate(values):
-                if value is None:
-                    continue
-                full = min(max(value, 0.0), 1.0)
-                axes.barh(row, 0.94, left=column + 0.03, height=0.9, color=BETTER, alpha=0.6 * full)
-                axes.text(column + 0.5, row, number(round(value, 2)), ha="center", va="center", color=INK)
-        axes.set(xlim=(0, len(names)), ylim=(len(shares) - 0.5, -0.5))
+                text = value if isinstance(value, str) else "" if value is None else number(round(value, 2))
+                axes.text(column + 0.5, row, text, ha="center", va="center", color=INK)
+                if isinstance(value, float):
+                    full = min(max(value, 0.0), 1.0)
+                    axes.barh(row, 0.94, left=column + 0.03, height=0.9, color=BETTER, alpha=0.6 * full)
+        axes.set(xlim=(0, len(names)), ylim=(len(rows) - 0.5, -0.5))
         axes.set_xticks([column + 0.5 for column in range(len(names))], heads, rotation=90 if narrow else 0)
         axes.xaxis.tick_top()
-        axes.set_yticks(range(len(shares)), cores)
-        for label, core in zip(axes.get_yticklabels(), shares, strict=True):
+        axes.set_yticks(range(len(rows)), cores)
+        for label, core in zip(axes.get_yticklabels(), rows, strict=True):
             label.set_color(style[core].color)
         axes.tick_params(length=0)
         axes.grid(visible=False)

@@ -57,36 +57,34 @@ def write_page(out: Path, models: Mapping[str, Model]) -> Path:
     """Write card.md, its figure card.png and card.svg, and its table card.csv."""
     tried = [name for name in ABILITIES if any(name in model.shares for model in models.values())]
     played = sorted({name for model in models.values() for name in model.returns})
-    rows = [["core", *tried, *played, *COSTS]]
+    names = [*tried, *played, *COSTS]
     costs = _costs(models)
+    cells: dict[str, list[float | str | None]] = {}
     for name, model in models.items():
         shares = [_mean(model.shares.get(ability)) for ability in tried]
         returns = [_mean(model.returns.get(env)) for env in played]
-        rows.append([name, *shares, *returns, *costs[name]])
+        cells[name] = [*shares, *map(_shown, returns), *costs[name]]
+    rows = [["core", *names], *([name, *map(_shown, row)] for name, row in cells.items())]
     lines = [f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
-    explained = [f"* {name}: {ABILITIES[name]}" for name in tried]
+    figures = plots.abilities(cells, names, looks({name: model.core for name, model in models.items()}))
     out.mkdir(parents=True, exist_ok=True)
-    page = ["# Memory card", ""]
-    if tried:
-        style = looks({name: model.core for name, model in models.items()})
-        bars = {
-            name: [statistics.fmean(model.shares[each]) if each in model.shares else None for each in tried]
-            for name, model in models.items()
-            if model.shares
-        }
-        figures = plots.abilities(bars, tried, style)
-        (out / "card.png").write_bytes(figures.png)
-        (out / "card.svg").write_text(figures.svg)
-        page += ["![What each memory can do](card.png)", ""]
+    (out / "card.png").write_bytes(figures.png)
+    (out / "card.svg").write_text(figures.svg)
+    page = ["# Memory card", "", "![What each memory can do](card.png)", "", *lines, ""]
+    page += [f"* {name}: {ABILITIES[name]}" for name in tried]
     write_atomically(out / "card.csv", _csv(rows))
-    write_atomically(out / "card.md", "\n".join([*page, *lines, "", *explained, "", NOTE]) + "\n")
+    write_atomically(out / "card.md", "\n".join([*page, "", NOTE]) + "\n")
     _show(rows)
     print(f"card: {out / 'card.md'}; its figure is card.png, its table card.csv")
     return out / "card.md"
 
 
-def _mean(values: Sequence[float] | None) -> str:
-    return f"{statistics.fmean(values):.2f}" if values else ""
+def _mean(values: Sequence[float] | None) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _shown(cell: float | str | None) -> str:
+    return cell if isinstance(cell, str) else "" if cell is None else f"{cell:.2f}"
 
 
 def _csv(rows: Sequence[Sequence[str]]) -> str:

@@ -58,12 +58,12 @@ def test_names_leave_room_for_what_is_drawn(name: str) -> None:
 
 def test_abilities_are_cells_with_their_numbers_the_fuller_the_nearer_to_one() -> None:
     style = plots.looks({"rdn": "rdn", "lstm": "lstm"})
-    shares = {"rdn": [-0.4, None], "lstm": [0.5, 1.2]}
-    svg = plots.abilities(shares, ["hold", "recall in another order"], style).svg
+    rows: dict[str, list[float | str | None]] = {"rdn": [-0.4, None, "7.5"], "lstm": [0.5, 1.2, ""]}
+    svg = plots.abilities(rows, ["hold", "recall in another order", "step, ms"], style).svg
     texts = re.findall(r">([^<>\n]+)</text>", svg)
-    for text in ("rdn", "lstm", "hold", "recall in another order", "−0.40", "0.50", "1.20"):
+    for text in ("rdn", "lstm", "hold", "step, ms", "−0.40", "0.50", "1.20", "7.5"):
         assert text in texts
-    assert re.findall(r"fill: #0072b2; opacity: ([\d.]+)", svg) == ["0.3", "0.6"]  # nothing for less than 0
+    assert re.findall(r"fill: #0072b2; opacity: ([\d.]+)", svg) == ["0.3", "0.6"]  # none below 0, none for text
     for count in (1, 3, 5):
         heads = ["overwriting", *["recall in another order"] * (count - 1)]
         svg = plots.abilities({"rdn": [1.0] * count}, heads, style).svg

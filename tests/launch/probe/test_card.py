@@ -100,11 +100,11 @@ def test_a_card_trains_with_the_seed_given(tmp_path: Path) -> None:
 def test_training_runs_stand_beside_probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under a core's name and options; what was not trained on an environment is blank there.
 
-    So is what a core costs that is not here. The figure has what was probed alone.
+    So is what a core costs that is not here. In the figure only shares have a colour; returns have no scale.
     """
-    drawn: list[str] = []
+    drawn: dict[str, Any] = {}
     draw = plots.abilities
-    monkeypatch.setattr(plots, "abilities", lambda rows, *others: drawn.extend(rows) or draw(rows, *others))
+    monkeypatch.setattr(plots, "abilities", lambda rows, *others: drawn.update(rows) or draw(rows, *others))
     for seed, value in ((1, 2.0), (2, 4.0)):  # the return of a game is three times that
         curve = [(100, 1.0, 0.0), (200, 2.0, value)]
         make_run(tmp_path / "runs", "popgym:popgym-Some-v0", "gru", seed, None, env=True, curve=curve)
@@ -118,7 +118,9 @@ def test_training_runs_stand_beside_probes(tmp_path: Path, monkeypatch: pytest.M
     assert by_core["lstm"]["popgym-Some-v0"] == "" and by_core["lstm"]["tracking"] != ""
     gone = by_core["lstm new 1"]
     assert float(gone["popgym-Some-v0"]) == 9.0 and gone["step, ms"] == gone["state, floats"] == ""
-    assert drawn == ["lstm"]
+    share, *rest = drawn["lstm"]
+    assert isinstance(share, float) and f"{share:.2f}" == by_core["lstm"]["tracking"]
+    assert not any(isinstance(cell, float) for cell in rest) and drawn["gru"][:2] == [None, "9.00"]
 
 
 @pytest.mark.usefixtures("tiny")
