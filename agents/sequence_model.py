@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from ..cores import State, make_core
 from ..cores.attention import WindowMemory
 from ..cores.layer import Layer
+from ..cores.options import memory_options_of
 from ..cores.registry import find_core
-from ..cores.shell import FastWeightCore
+from ..cores.shell import FastWeightCore, check_sizes
 
 
 @dataclass(frozen=True)
@@ -98,19 +99,25 @@ class MemoryModel(nn.Module):
     where no `window` is given, it is seen from its beginning.
 
     Raises:
-        ValueError: for a core that has no such memory.
+        ValueError: for a core that has no such memory, or sizes that cannot be.
     """
+
+    SIZES: ClassVar[dict[str, Any]] = {"hidden_size": 128, "num_heads": 4}
+
+    @classmethod
+    def options_of(cls, core: str) -> tuple[str, ...]:
+        """Return the names of the options that a core's memory takes here. Raises ValueError as above."""
+        return *cls.SIZES, *memory_options_of(_memory_of(core))
 
     def __init__(self, spec: SequenceSpec) -> None:
         super().__init__()
         self.spec = spec
-        kind: Any = find_core(spec.core)
-        if not (isinstance(kind, type) and issubclass(kind, FastWeightCore) and hasattr(kind, "memory")):
-            raise ValueError(f"{spec.core} has no memory that could stand without a shell")
-        options = {"hidden_size": 128, "num_heads": 4, **spec.core_options}
+        kind = _memory_of(spec.core)
+        options = {**self.SIZES, **spec.core_options}
         size, heads = options.pop("hidden_size"), options.pop("num_heads")
+        check_sizes(size, heads)
         self.embedding = TokenEmbedding(spec.symbols, size)
-        self.memory: Any = kind.memory(size, heads, **options)
+        self.memory: Any = kind(size, heads, **options)
         self._sees_all = isinstance(self.memory, WindowMemory) and not {"window", "positions"} & {*options}
         self.memory.slow_net = nn.Linear(size, self.memory.slow_net.out_features)
         self.out = nn.Linear(size, size)
@@ -124,3 +131,10 @@ class MemoryModel(nn.Module):
         nothing = [x.new_zeros(tokens.shape[1], *part.shape) for part in self.memory.state_parts()]
         y, _ = self.memory(self.memory.slow_net(x), tuple(nothing), reset)
         return self.head(x + self.out(y)), ()
+
+
+def _memory_of(core: str) -> Any:
+    kind: Any = find_core(core)
+    if not (isinstance(kind, type) and issubclass(kind, FastWeightCore) and hasattr(kind, "memory")):
+        raise ValueError(f"{core} has no memory that could stand without a shell")
+    return kind.memory

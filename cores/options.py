@@ -76,6 +76,12 @@ def options_of(factory: Callable[..., Any], after: int = 1) -> dict[str, Option]
     memory = getattr(factory, "memory", None)
     if not inspect.isclass(memory) or _keywords(factory) != _FOR_MEMORY:
         return options
+    return options | {name: each for name, each in memory_options_of(memory).items() if name not in options}
+
+
+def memory_options_of(memory: type) -> dict[str, Option]:
+    """Return the options of a memory by name, without hidden_size and num_heads."""
+    options: dict[str, Option] = {}
     for base in inspect.getmro(memory):  # each hands on to the next what it takes by **
         options |= {name: each for name, each in _options(base, after=2).items() if name not in options}
         if _keywords(base) is None:

@@ -69,20 +69,7 @@ class FastWeightCore(Core):
         super().__init__(input_size, hidden_size)
         if not 0 <= clock <= MAX_CLOCK:
             raise ValueError(f"clock is {clock}; give 1 to {MAX_CLOCK} waves, or 0 for none")
-        sizes = {
-            "num_layers": num_layers,
-            "num_heads": num_heads,
-            "ff_size": ff_size,
-            "hidden_size": hidden_size,
-        }
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} is {size}; it must be at least 1")
-        if hidden_size % num_heads:
-            near = max(hidden_size // num_heads, 1) * num_heads
-            raise ValueError(
-                f"hidden_size {hidden_size} is not divisible by num_heads {num_heads}; try hidden_size {near}"
-            )
+        check_sizes(hidden_size, num_heads, num_layers=num_layers, ff_size=ff_size)
         self.clock = clock
         self.input_proj = nn.Linear(input_size + 2 * clock, hidden_size)
         layer = GatedLayer if residual == "gate" else Layer
@@ -222,3 +209,15 @@ def _waves(times: Tensor, count: int) -> Tensor:
     periods = 2.0 ** torch.arange(2, count + 2, device=times.device)
     phases = 2 * math.pi * (times.unsqueeze(-1) % periods) / periods
     return torch.cat((phases.cos(), phases.sin()), -1)
+
+
+def check_sizes(hidden_size: int, num_heads: int, **others: int) -> None:
+    """Raise ValueError for a size below 1, or heads that do not share the hidden units equally."""
+    for name, size in {**others, "num_heads": num_heads, "hidden_size": hidden_size}.items():
+        if size < 1:
+            raise ValueError(f"{name} is {size}; it must be at least 1")
+    if hidden_size % num_heads:
+        near = max(hidden_size // num_heads, 1) * num_heads
+        raise ValueError(
+            f"hidden_size {hidden_size} is not divisible by num_heads {num_heads}; try hidden_size {near}"
+        )

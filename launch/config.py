@@ -214,7 +214,8 @@ class CardConfig:
     """Try memories on small tasks and draw what each can do; runs that exist are not trained again."""
 
     runs: Positional[Annotated[tuple[str, ...], arg(metavar="[RUN ...]")]] = ()
-    """Runs of probe and train to draw, nothing is trained then: directories, folders of them, or globs."""
+    """Runs to draw, nothing is trained then: of the tasks and updates that --cores would train, and of train.
+    Directories, folders of them, or globs."""
     cores: tuple[str, ...] = ()
     """Cores to try."""
     budget: Literal["quick", "full"] = "quick"

@@ -89,4 +89,6 @@ def show(renderable: RenderableType) -> None:
     """Print; a pipe has no width: tables in it are as wide as they need to be."""
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else 160).print(renderable)
+    wide = Console(width=1000)
+    needs = max(160, wide.measure(renderable).minimum)
+    Console(width=None if sys.stdout.isatty() else needs).print(renderable)

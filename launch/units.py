@@ -29,6 +29,13 @@ def format_score(score: float, beside: float | None = None) -> str:
     return f"{score:,.{2 if 0 < size < 1 else 1}f}"
 
 
+def format_rate(rate: float | None) -> str:
+    """Format how many a second, with two digits where that is few: 1,203, 25, 2.4, 0.026."""
+    if rate is None:
+        return "-"
+    return f"{rate:,.0f}" if rate >= 10 or not rate else f"{rate:.2g}"
+
+
 def format_duration(seconds: float | None) -> str:
     """Return the two largest units of a duration: 45 s, 12 m 5 s, 3 h 20 m, 1 d 4 h."""
     if seconds is None:

@@ -5,8 +5,6 @@ from .dag import Reachability
 from .listops import ListOps
 from .retrieval import Retrieval
 from .swap import Swap
-from .text import Text
 
 DRAWN = {"retrieval": Retrieval, "swap": Swap, "code": Code, "listops": ListOps, "dag": Reachability}
-TASKS = {**DRAWN, "text": Text}
 """by the names that `deltabeast probe` knows"""

@@ -42,7 +42,10 @@ class Text:
         if self.span < 1:
             raise ValueError(f"span is {self.span}; give at least 1")
         if not all(len(part) > 1 for part in self._encoded):
-            raise ValueError(f"{self.path} is too short: each of {', '.join(PARTS)} needs two tokens")
+            raise ValueError(
+                f"{self.path} is too short: each of {', '.join(PARTS)} needs two tokens, and of one file the "
+                "last tenth is halved for the last two"
+            )
         if self.classes > MOST_WORDS:
             raise ValueError(
                 f"{self.path} has {self.classes:,} different words; keep the most frequent ones, for "

@@ -73,6 +73,7 @@ _WIDTH = 4.9
 
 _WHOLE_WIDTH = 62
 """letters of a name below the axes, which has the whole width but for its line"""
+_TITLE_WIDTH = 48
 
 
 class Look(NamedTuple):
@@ -338,6 +339,11 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
+def precise(value: float) -> str:
+    """Format a number with three significant digits however small it is, or with all before the point."""
+    return number(value) if abs(value) >= 1 else f"{value:.3g}"
+
+
 def with_interval(estimate: Interval) -> str:
     """Format an interval, 0.72 [0.63, 0.79]; without brackets where seeds do not vary."""
     if estimate.low == estimate.high:
@@ -401,7 +407,7 @@ def _axes(height: float, title: str) -> Iterator[tuple[Figure, Axes]]:
     with rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         axes = figure.subplots()
-        axes.set_title(title, pad=16)
+        axes.set_title(fill(title, _TITLE_WIDTH), pad=16)
         yield figure, axes
 
 

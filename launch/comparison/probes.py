@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ...envs.sequences import TASKS
+from ...envs.sequences import DRAWN
 from ..probe.result import LEAST, RESULT
 from ..runs.directory import core_name, read_config, read_object
 from ..runs.log import read_rows
@@ -29,8 +29,10 @@ class Probe:
     core_options: Mapping[str, Any]
     model: str
     """the core with its options"""
+    settings: Mapping[str, Any]
+    """what else makes runs of it different"""
     series: str
-    """the same, and what else makes runs of it different"""
+    """the model with these settings"""
     seed: int
     metric: str
     least: bool
@@ -66,7 +68,7 @@ def read_probe(path: Path) -> Probe | str:
     value = result["test"][metric] if "test" in result else best
     if value is None:
         return f"{path}: left out; it was not evaluated yet, or not with sequences of their full length"
-    options = _all_options(config["task"]) | dict(config["task_options"])
+    options = usual_options(config["task"]) | dict(config["task_options"])
     others = {name: config[name] for name in SETTINGS if config.get(name) is not None}
     for name, usual in (("variant", "code"), ("shell", "auto")):
         if config.get(name, usual) != usual:
@@ -79,6 +81,7 @@ def read_probe(path: Path) -> Probe | str:
         core=core,
         core_options=config["core_options"],
         model=labelled(core, config["core_options"]),
+        settings=others,
         series=labelled(core, config["core_options"], others),
         seed=int(config["seed"]),
         metric=metric,
@@ -96,9 +99,10 @@ SETTINGS = ("updates", "batch_size", "learning_rate", "max_grad_norm", "dropout"
 """options that are unset where a run is trained as published"""
 
 
-def _all_options(task: str) -> dict[str, Any]:
-    """Return a task's options as they are without being given."""
-    return {each.name: each.default for each in fields(TASKS[task]) if each.name not in ("variant", "path")}
+def usual_options(task: str) -> dict[str, Any]:
+    """Return a task's options as they are without being given; of a text, which is its file, none."""
+    drawn = fields(DRAWN[task]) if task in DRAWN else ()
+    return {each.name: each.default for each in drawn if each.name != "variant"}
 
 
 def labelled(name: str, *options: Mapping[str, Any]) -> str:

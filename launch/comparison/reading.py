@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 from .probes import Probe, is_probe, read_probe
 from .runs import Run, find_runs, read_run
+
+_Read = TypeVar("_Read", Run, Probe)
 
 
 def read_runs(arguments: Sequence[str]) -> tuple[list[Run], list[Probe], list[str]]:
@@ -24,4 +27,27 @@ def read_runs(arguments: Sequence[str]) -> tuple[list[Run], list[Probe], list[st
         problems += wrong
         if run is not None:
             runs.append(run)
-    return runs, probed, problems
+    return _once(runs, _log_of, problems), _once(probed, _experiment_of, problems), problems
+
+
+def _once(runs: Iterable[_Read], key: Callable[[_Read], Hashable], problems: list[str]) -> list[_Read]:
+    """Leave out runs that are another one again, which would count as one more seed, and say so."""
+    first: dict[Hashable, _Read] = {}
+    for run in runs:
+        known = first.setdefault(key(run), run)
+        if known is not run:
+            problems.append(f"{run.path}: left out; it is {known.path} again, of the same seed")
+    return list(first.values())
+
+
+def _log_of(run: Run) -> Hashable:
+    """Return what a copy of a run has in common with it alone, the time of its last row among others."""
+    if not run.rows:
+        return run.path
+    settings = sorted(run.settings.items())
+    return run.game, run.core, str(settings), run.protocol, run.seed, len(run.rows), str(run.rows[-1])
+
+
+def _experiment_of(run: Probe) -> Hashable:
+    """Return what decides all of a probe: it is the same wherever it was trained."""
+    return run.task, run.metric, run.series, run.seed

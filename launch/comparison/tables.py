@@ -8,7 +8,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .plots import number
+from .plots import number, precise
 
 Cell = str | float | int | None
 
@@ -28,6 +28,8 @@ class Table:
     """too long to be read: its file alone has it"""
     bold: frozenset[tuple[int, int]] = field(default_factory=frozenset)
     """(row, column) of the cells to stress"""
+    small: bool = False
+    """whether its numbers tell something where they are less than a thousandth, as losses do"""
 
     def to_csv(self) -> str:
         """Return the table as CSV, numbers in full."""
@@ -43,7 +45,7 @@ class Table:
             "|" + "|".join("---" if self._is_text(i) else "--:" for i in range(len(self.columns))) + "|"
         )
         for r, row in enumerate(self.rows):
-            cells = [shown(cell).replace("|", "\\|") for cell in row]
+            cells = [self._shown(cell).replace("|", "\\|") for cell in row]
             cells = [f"**{cell}**" if (r, c) in self.bold and cell else cell for c, cell in enumerate(cells)]
             lines.append("| " + " | ".join(cells) + " |")
         return "\n".join([*lines, *(["", self.note] if self.note else [])])
@@ -54,7 +56,7 @@ class Table:
         for r, row in enumerate(self.rows):
             cells = []
             for c, cell in enumerate(row):
-                text = html.escape(shown(cell))
+                text = html.escape(self._shown(cell))
                 text = f"<b>{text}</b>" if (r, c) in self.bold else text
                 cells.append(f"<td{self._side(c)}>{text}</td>")
             body.append(f"<tr>{''.join(cells)}</tr>")
@@ -63,6 +65,9 @@ class Table:
             f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>\n'
             f"<tbody>\n{chr(10).join(body)}\n</tbody></table></div>{note}"
         )
+
+    def _shown(self, cell: Cell) -> str:
+        return precise(cell) if self.small and isinstance(cell, float) else shown(cell)
 
     def _is_text(self, column: int) -> bool:
         return column < self.text_columns

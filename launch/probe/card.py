@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from ..comparison.probes import Probe, labelled, read_probe
+from ..comparison.probes import Probe, labelled, read_probe, usual_options
 from ..comparison.reading import read_runs
 from ..comparison.runs import Run
 from ..config import CardConfig, ProbeConfig
 from ..errors import UsageError
 from ..processes.machine import prepare_process
 from .card_page import Model, write_page
+from .recipe import make_recipe
 from .result import RESULT
 from .run import ProbeRun
 
@@ -33,12 +36,23 @@ class Trial:
         """Return how much is right: 0 for what needs no memory, 1 for all."""
         return min(max((accuracy - self.chance) / (1 - self.chance), 0.0), 1.0)
 
-    def is_that_of(self, run: Probe) -> bool:
-        same = run.task.split()[0] == self.task and all(
-            str(run.options.get(name)) == str(value) for name, value in self.options.items()
-        )
-        enough = run.updates >= self.updates or run.value >= GOAL
-        return same and run.in_shell and run.ended and enough
+    def is_of(self, run: Probe) -> bool:
+        """Return whether a run is of the same task, all options of it included."""
+        label = labelled(self.task, {**usual_options(self.task), **self.options})
+        return run.task == label and "variant" not in run.settings
+
+    def refuses(self, run: Probe) -> str | None:
+        """Say why a run of the same task does not count; None if it does."""
+        if not run.in_shell:
+            return "it is of a memory without its shell; a card compares cores, --shell on"
+        if not run.ended:
+            return "it has not ended; its own command goes on with it"
+        if run.updates < self.updates and run.value < GOAL:
+            return f"it had {run.updates:,} updates, not {self.updates:,}"
+        return None
+
+    def __str__(self) -> str:
+        return labelled(self.task, self.options, {"updates": self.updates})
 
 
 def _retrieval(size: int, updates: int, setting: int = 1) -> Trial:
@@ -76,13 +90,13 @@ def make_card(config: CardConfig) -> Path:
         raise UsageError("give --cores to train or runs to draw, not both")
     if config.runs:
         played, probes, problems = read_runs(config.runs)
-        for line in problems:
-            print(line)
     elif config.cores:
-        probes, played = _train(config), []
+        probes, played, problems = _train(config), [], []
     else:
         raise UsageError("no core given; say deltabeast card --cores lstm delta_net rdn")
-    models = _models(probes, played, BUDGETS[config.budget])
+    models = _models(probes, played, BUDGETS[config.budget], problems)
+    for line in problems:
+        print(line)
     if not models:
         raise UsageError(
             f"none of these is a finished run of the {config.budget} card, or of train; deltabeast card "
@@ -93,13 +107,16 @@ def make_card(config: CardConfig) -> Path:
 
 def _train(config: CardConfig) -> list[Probe]:
     trials = [trial for each in BUDGETS[config.budget].values() for trial in each]
-    return [_trained(config, core, trial) for core in config.cores for trial in trials]
+    probes = [_probe(config, core, trial) for core in config.cores for trial in trials]
+    for probe in probes:
+        make_recipe(probe)  # of all, before the first is trained
+    return [_trained(probe) for probe in probes]
 
 
-def _trained(config: CardConfig, core: str, trial: Trial) -> Probe:
+def _probe(config: CardConfig, core: str, trial: Trial) -> ProbeConfig:
     words = [trial.task, *(f"{key}-{value}" for key, value in trial.options.items())]
     name = "-".join([*words, f"{trial.updates}-updates"])
-    probe = ProbeConfig(
+    return ProbeConfig(
         task=trial.task,  # type: ignore[arg-type]
         task_options=dict(trial.options),
         core=core,
@@ -109,6 +126,9 @@ def _trained(config: CardConfig, core: str, trial: Trial) -> Probe:
         device=config.device,
         run_dir=config.out / "runs" / name / core / f"seed-{config.seed}",
     )
+
+
+def _trained(probe: ProbeConfig) -> Probe:
     assert probe.run_dir is not None
     if not (probe.run_dir / RESULT).is_file():
         with ExitStack() as stack:
@@ -119,21 +139,44 @@ def _trained(config: CardConfig, core: str, trial: Trial) -> Probe:
 
 
 def _models(
-    probes: Sequence[Probe], played: Sequence[Run], budget: Mapping[str, Sequence[Trial]]
+    probes: Sequence[Probe], played: Sequence[Run], budget: Mapping[str, Sequence[Trial]], problems: list[str]
 ) -> dict[str, Model]:
-    """Put together what runs say of each core with its options, the mean over trials and seeds."""
+    """Put together what runs say of each core with its options and settings, and in lines what was not used.
+
+    An ability is the mean over its trials, each the mean over seeds, and blank unless all were tried.
+    """
     found: dict[str, Model] = {}
+    tried: defaultdict[str, list[Probe]] = defaultdict(list)
     for run in probes:
+        trial = next((each for trials in budget.values() for each in trials if each.is_of(run)), None)
+        if reason := trial.refuses(run) if trial else f"this card does not try {run.task}":
+            problems.append(f"{run.path}: left out; {reason}")
+            continue
+        settings = {name: value for name, value in run.settings.items() if name not in ("updates", "shell")}
+        name = labelled(run.core, run.core_options, settings)
+        found.setdefault(name, Model(run.core, run.core_options))
+        tried[name].append(run)
+    for name, runs in tried.items():
         for ability, trials in budget.items():
-            shares = [trial.share(run.value) for trial in trials if trial.is_that_of(run)]
-            if shares:
-                model = found.setdefault(run.model, Model(run.core, run.core_options))
-                model.shares.setdefault(ability, []).extend(shares)
+            by_trial = [(each, [run for run in runs if each.is_of(run)]) for each in trials]
+            missing = [str(trial) for trial, of_it in by_trial if not of_it]
+            if not missing:
+                found[name].shares[ability] = [_share(trial, of_it) for trial, of_it in by_trial]
+            elif len(missing) < len(trials):
+                problems.append(f"{name}: {ability} is blank; there is no run of {', nor '.join(missing)}")
     for other in played:
         returns = [row["game_return"] for row in other.rows if "game_return" in row]
-        if returns:
-            words = str(other.settings.get("core_options", "default")).replace("default", "").split()
-            options = dict(zip(words[::2], words[1::2], strict=True))
-            model = found.setdefault(labelled(other.core, options), Model(other.core, options))
-            model.returns.setdefault(other.game.split(":")[-1], []).append(returns[-1])
+        if not returns:
+            problems.append(f"{other.path}: left out; no game has ended")
+            continue
+        words = str(other.settings.get("core_options", "default")).replace("default", "").split()
+        options = dict(zip(words[::2], words[1::2], strict=True))
+        model = found.setdefault(labelled(other.core, options), Model(other.core, options))
+        model.returns.setdefault(other.game.split(":")[-1], []).append(returns[-1])
     return found
+
+
+def _share(trial: Trial, runs: Sequence[Probe]) -> float:
+    """Return the mean share of the runs that had the trial's updates, or else the fewest beyond."""
+    most = max(trial.updates, min(run.updates for run in runs))
+    return fmean(trial.share(run.value) for run in runs if run.updates <= most)

@@ -32,12 +32,12 @@ ABILITIES = {
 }
 """in the order of the card"""
 COSTS = ("SNR, dB", "step, ms", "unroll, ms", "state, floats")
-NOTE = (
-    "1 is all that was asked, 0 what is right without memory; what is empty was not tried. SNR: of a value "
-    "that is read among as many others as a key has numbers, by random keys, before anything is learned. A "
-    "step is one of 32 rows, an unroll 50 of them with gradients, on this machine. Under the name of an "
-    "environment: the mean return of a run's last training games."
+_OF_SHARES = "1 is all that was asked, 0 what is right without memory; what is empty was not tried. "
+_OF_COSTS = (
+    "SNR: of a value that is read among as many others as a key has numbers, by random keys, before anything "
+    "is learned. A step is one of 32 rows, an unroll 50 of them with gradients, on this machine."
 )
+_OF_RETURNS = " Under the name of an environment: the mean return of a run's last training games."
 _ROUNDS = 200
 
 
@@ -72,8 +72,9 @@ def write_page(out: Path, models: Mapping[str, Model]) -> Path:
     (out / "card.svg").write_text(figures.svg)
     page = ["# Memory card", "", "![What each memory can do](card.png)", "", *lines, ""]
     page += [f"* {name}: {ABILITIES[name]}" for name in tried]
+    note = (_OF_SHARES if tried else "") + _OF_COSTS + (_OF_RETURNS if played else "")
     write_atomically(out / "card.csv", _csv(rows))
-    write_atomically(out / "card.md", "\n".join([*page, "", NOTE]) + "\n")
+    write_atomically(out / "card.md", "\n".join([*page, "", note]) + "\n")
     _show(rows)
     print(f"card: {out / 'card.md'}; its figure is card.png, its table card.csv")
     return out / "card.md"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from ...agents.key_value_model import RULES, KeyValueModel
-from ...agents.sequence_model import SequenceSpec
+from ...agents.sequence_model import MemoryModel, SequenceSpec
 from ...cores.options import checked, options_of
 from ...cores.registry import find_core, read_core_options
 from ...envs.sequences.code import Code
@@ -79,6 +79,8 @@ def make_recipe(config: ProbeConfig) -> Recipe:
     try:
         _check(config)
         recipe = _RECIPES[config.task](config)
+        if config.shell == "off" and recipe.spec.kind == "core":
+            raise ValueError(f"--shell off: cores have no form without it in {config.task}; omit it")
         changed = {
             name: value
             for name in (*_COUNTS, "learning_rate", "max_grad_norm")
@@ -91,6 +93,20 @@ def make_recipe(config: ProbeConfig) -> Recipe:
         return replace(recipe, **changed)
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def without_defaults(config: ProbeConfig, recipe: Recipe) -> ProbeConfig:
+    """Leave out what was given and says no more than a default, so that one run has one name.
+
+    `recipe` is that of `config`.
+    """
+    usual = {each.name: each.default for each in fields(recipe.task)}  # type: ignore[arg-type]
+    given = config.task_options.items()
+    options = {name: value for name, value in given if getattr(recipe.task, name) != usual[name]}
+    shell = config.shell
+    if shell != "auto" and make_recipe(replace(config, shell="auto")).spec == recipe.spec:
+        shell = "auto"
+    return replace(config, task_options=options, shell=shell)
 
 
 def _check(config: ProbeConfig) -> None:
@@ -114,15 +130,30 @@ def _task(config: ProbeConfig, kind: Any) -> Any:
     if "variant" in config.task_options:
         raise ValueError("variant is an option of its own: --variant code or --variant text")
     has_variants = "variant" in kind.__dataclass_fields__
+    if config.variant == "text" and not has_variants:
+        raise ValueError(f"--variant text: {config.task} is the same in code and text; omit it")
     given = {**config.task_options, **({"variant": config.variant} if has_variants else {})}
     return kind(**checked(config.task, kind, given, words=True, kind="task", after=0))
 
 
-def _alone(config: ProbeConfig, cores: Sequence[str]) -> bool:
-    """Return whether the core is tried without its shell, as these are where nothing else is said."""
+def _alone(config: ProbeConfig, cores: Sequence[str], options: Collection[str] | None = None) -> bool:
+    """Return whether the core is tried without its shell, as these are where nothing else is said.
+
+    Alone it takes `options`, if not None those of its memory. Raises ValueError for others, which may be
+    those of its shell.
+    """
     if config.shell == "off" and config.core not in cores:
         raise ValueError(f"--shell off: {config.core} has no form without it here; {', '.join(cores)} have")
-    return config.shell != "on" and config.core in cores
+    if config.shell == "on" or config.core not in cores:
+        return False
+    if options is None:
+        options = MemoryModel.options_of(config.core)
+    if other := sorted({*config.core_options} - {*options}):
+        raise ValueError(
+            f"{config.core} alone, as {config.task} tries it, has no option {other[0]}; it has "
+            f"{', '.join(options)}. Add --shell on for the whole core"
+        )
+    return True
 
 
 def _spec(config: ProbeConfig, task: Task | Text, kind: str = "core", **more: Any) -> SequenceSpec:
@@ -143,13 +174,8 @@ def _retrieval(config: ProbeConfig) -> Recipe:
     A core in its shell answers through a head, and is trained and judged as other tasks are.
     """
     task = _task(config, Retrieval)
-    alone = _alone(config, RULES)
+    alone = _alone(config, RULES, KeyValueModel.OPTIONS)
     redraws = config.variant == "code" and config.core_options.get("feature_map") == "favor"
-    if alone and (other := sorted({*config.core_options} - {*KeyValueModel.OPTIONS})):
-        raise ValueError(
-            f"{config.core} alone, as retrieval tries it, has no option {other[0]}; it has "
-            f"{', '.join(KeyValueModel.OPTIONS)}. Add --shell on for the whole core"
-        )
     spec = _spec(
         config, task, "pairs" if alone else "core", core_options={"redraw": True} if alone and redraws else {}
     )
@@ -193,7 +219,7 @@ def _swap(config: ProbeConfig) -> Recipe:
     task = _task(config, Swap)
     kind = "core"
     of_core: dict[str, Any] = {}
-    if config.variant == "code" and _alone(config, ("deltaformer", "softmax_attention")):
+    if _alone(config, ("deltaformer", "softmax_attention")):
         kind = "memory"
         of_core = {"hidden_size": 12, "num_heads": 4}
         if config.core == "deltaformer":

@@ -28,7 +28,7 @@ from ..training.panel import Panel
 from ..training.progress import Speed
 from .data import Fixed, Fresh, Stream, to_batch
 from .learner import Learner
-from .recipe import make_recipe
+from .recipe import make_recipe, without_defaults
 from .result import RESULT
 from .shown import SCORES, ProbeShown
 
@@ -55,7 +55,8 @@ class ProbeRun:
 
     def __init__(self, config: ProbeConfig, stack: ExitStack, console: Console | None = None) -> None:
         """Raises UsageError for what cannot be, or a directory that holds another run."""
-        self.config, self.recipe = config, make_recipe(config)
+        self.recipe = make_recipe(config)
+        self.config = config = without_defaults(config, self.recipe)
         try:
             self.device = resolve_device(config.device)
             with memory_for(f"core {config.core}"):
@@ -75,7 +76,12 @@ class ProbeRun:
         stack.enter_context(claim(self.run_dir))
         resumed = self._resume()
         write_config(
-            self.run_dir, config, command="probe", metric=self.recipe.metric, model=self.recipe.spec.kind
+            self.run_dir,
+            config,
+            command="probe",
+            metric=self.recipe.metric,
+            model=self.recipe.spec.kind,
+            updates=self.recipe.updates,
         )
         shown = ProbeShown(self.recipe.metric)
         self.panel = stack.enter_context(
@@ -100,13 +106,6 @@ class ProbeRun:
 
     def _resume(self) -> bool:
         check_command(self.run_dir, "probe")
-        saved = read_config(self.run_dir)
-        other = [name for name in SAME if saved and saved.get(name) != _plain(getattr(self.config, name))]
-        if other:
-            raise UsageError(
-                f"{self.run_dir} holds a run with {other[0]} {saved.get(other[0])}, not "
-                f"{getattr(self.config, other[0])}; give another --run-dir"
-            )
         try:
             found = load_newest(self.run_dir, read_checkpoint)
         except CheckpointError as error:
@@ -114,6 +113,7 @@ class ProbeRun:
         if found is None:
             return False
         (_, weights, state), checkpoint = found
+        self._check_same(checkpoint.step)
         if state["digest"] != self._digest:
             raise UsageError(
                 f"the text of {self.run_dir} is another than it began with; give another --run-dir"
@@ -124,6 +124,23 @@ class ProbeRun:
         if isinstance(self.data, Fresh):
             self.data.length = state["length"]
         return True
+
+    def _check_same(self, updates: int) -> None:
+        """Raise UsageError unless the run here, which had so many updates, is the one that was asked for."""
+        saved = read_config(self.run_dir)
+        # A learning rate that falls to zero over the updates is another for another number of them.
+        names = (*SAME, "updates") if self.recipe.to_zero else SAME
+        for name in names:
+            if saved and saved.get(name) != _plain(getattr(self.config, name)):
+                raise UsageError(
+                    f"{self.run_dir} holds a run with {name} {saved.get(name)}, not "
+                    f"{getattr(self.config, name)}; give another --run-dir"
+                )
+        if updates > self.recipe.updates:
+            raise UsageError(
+                f"{self.run_dir} holds a run of {updates:,} updates; give --updates {updates} or more, or "
+                "another --run-dir"
+            )
 
     def _save(self) -> None:
         state = {
@@ -189,7 +206,7 @@ class ProbeRun:
                 self._save()
         self._save()
         if self._is_done():
-            if self.best is None and self._counts:  # gone on with for fewer updates than it had
+            if self.best is None and self._counts:  # gone on with for as many updates as it had
                 self._evaluate()
             self._finish()
         else:
@@ -225,7 +242,6 @@ class ProbeRun:
         if self.length is not None:
             row["length"] = self.length
         self._losses = []
-        row = {name: value for name, value in row.items() if self._has(name)}
         self.log.write(self.update, row)
         self.panel.update(self.update, row)
         self._save()
@@ -240,7 +256,12 @@ class ProbeRun:
 
     def _has(self, column: str) -> bool:
         """Return whether a column means something for this task."""
-        special = {"print_accuracy": self.config.task == "code", "perplexity": self.config.task == "text"}
+        task = self.config.task
+        special = {
+            "print_accuracy": task == "code",
+            "perplexity": task == "text",
+            **dict.fromkeys(("sequence_accuracy", "final_accuracy"), task != "text"),
+        }
         return special.get(column, True)
 
     def _is_done(self) -> bool:
@@ -272,7 +293,8 @@ class ProbeRun:
         )
 
     def _scores(self, sequences: list[Sequences]) -> dict[str, float]:
-        return self.learner.evaluate((to_batch(part, self.device) for part in sequences), self.update)
+        scores = self.learner.evaluate((to_batch(part, self.device) for part in sequences), self.update)
+        return {name: value for name, value in scores.items() if self._has(name)}
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import UsageError
 from ..units import format_duration, format_score, parse_steps
 from .consent import consent
+from .describe_probe import is_probe, progress, remaining, subject
 from .directory import eval_command, is_claimed, no_run, read_config, read_object, resume_command
 from .log import read_rows
 from .manifest import checkpoint_paths, damaged_file, is_milestone, read_spec
@@ -19,14 +20,15 @@ from .presets import PURPOSES, overridden
 
 def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str]]:
     """Describe a run in labelled lines. Loads no weights; checks the newest checkpoint for damage."""
-    config = read_config(run_dir)
+    config, about = read_config(run_dir), read_object(run_dir / "config.json")
+    of_probe = is_probe(about)
     checkpoints = checkpoint_paths(run_dir)
     rows, damage = _read_log(run_dir)
     if not config and not checkpoints and not rows:
         raise UsageError(no_run(run_dir))
     spec = read_spec(checkpoints[-1] if checkpoints else None)
     known = {**config, **{key: value for key, value in spec.items() if value is not None}}
-    lines = [("run", str(run_dir)), ("trains", _subject(known))]
+    lines = [("run", str(run_dir)), ("trains", subject(config) if of_probe else _subject(known))]
     if preset := config.get("preset"):
         purpose = f" ({PURPOSES[preset]})" if preset in PURPOSES else ""
         changes = ", ".join(overridden(config))
@@ -39,8 +41,11 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
         damage.append(f"{file} of the newest checkpoint; eval and train go back to the one before")
     lines += [("damaged", line) for line in damage]
     held = is_claimed(run_dir)
-    if rows:
-        lines += _progress(rows[-1], config, time.time() if now is None else now)
+    at = time.time() if now is None else now
+    if rows and of_probe:
+        lines += progress(rows, about, at)
+    elif rows:
+        lines += _progress(rows[-1], config, at)
         best = [row["best_game_return"] for row in rows if "best_game_return" in row]
         lines += _scores(rows) + ([("best game return", format_score(best[-1]))] if best else [])
     lines.append(("checkpoints", _list_checkpoints(checkpoints)))
@@ -52,6 +57,8 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     if held:
         lines.append(("held by", "another process, which trains here now"))
     step = int(rows[-1]["step"]) if held and rows else int(checkpoints[-1].name) if checkpoints else 0
+    if of_probe:
+        return lines + remaining(step, rows, about, run_dir, held)
     words = consent(str(known.get("core")), str(known.get("env_id") or known.get("env")))
     return lines + _remaining(step, config, rows, run_dir, held, eval_command(run_dir, *words))
 

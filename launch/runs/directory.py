@@ -31,11 +31,12 @@ def default_run_dir(config: TrainConfig) -> Path:
 
 
 def default_probe_dir(config: ProbeConfig) -> Path:
-    """Return runs/probe/<task and its options>/<core and its options>/seed-<n>."""
+    """Return runs/probe/<task and its options>/<core and its options>/seed-<n>; a variant is an option."""
+    variant = {"variant": config.variant} if config.variant != "code" else {}
     task, core = (
         "-".join([name, *(f"{key}-{value}" for key, value in sorted(options.items()))]).replace("/", "-")
         for name, options in (
-            (config.task, config.task_options),
+            (config.task, {**config.task_options, **variant}),
             (core_name(config.core).replace(":", "."), config.core_options),
         )
     )
@@ -140,7 +141,7 @@ def check_command(run_dir: Path, command: str) -> None:
 
 
 def write_config(
-    run_dir: Path, config: TrainConfig | ProbeConfig, command: str = "train", **about: str
+    run_dir: Path, config: TrainConfig | ProbeConfig, command: str = "train", **about: str | int
 ) -> None:
     """Write config.json: the command, what else there is to say of it, its configuration and the versions it
     ran with."""

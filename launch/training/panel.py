@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..units import format_duration, format_score
+from ..units import format_duration, format_rate, format_score
 
 PARTS = {"emulation": "blue", "inference": "cyan", "learning": "green", "waiting": "yellow"}
 """Parts of a run's time, in the order of the bar, with their colours."""
@@ -121,7 +121,7 @@ class Panel:
         if minutes < 2:
             return
         text = format_duration(60 * minutes) if minutes > 90 else f"{minutes} minutes"
-        self.message(f"about {text} to go at {speed:,.0f} {self._shown.step}s/s")
+        self.message(f"about {text} to go at {format_rate(speed)} {self._shown.step}s/s")
 
     def message(self, text: str) -> None:
         """Say something above the panel, or on a line of its own."""
@@ -142,7 +142,7 @@ class Panel:
         last, shown = row.get("sps_10s", row.get("sps")), self._shown
         parts = [
             f"{shown.step} {self._step:,} of {self.total_steps:,} ({self._share_done()})",
-            f"{_count(last)} {shown.rate} (60 s: {_count(row.get('sps'))})",
+            f"{format_rate(last)} {shown.rate} (60 s: {format_rate(row.get('sps'))})",
             f"ETA {format_duration(self._eta(row))}",
         ]
         return " | ".join([*parts, *self._shown.line(row)])
@@ -175,8 +175,8 @@ class Panel:
         bar = Table.grid()  # the bar alone would not end its line
         bar.add_row(ProgressBar(total=max(self.total_steps, 1), completed=self._step, width=width))
         speed = Text.assemble(
-            (_count(row.get("sps_10s", row.get("sps"))), "bold"), f" {self._shown.step}s/s over 10 s   ",
-            (_count(row.get("sps")), "bold"), " over 60 s",
+            (format_rate(row.get("sps_10s", row.get("sps"))), "bold"), f" {self._shown.step}s/s over 10 s   ",
+            (format_rate(row.get("sps")), "bold"), " over 60 s",
         )  # fmt: skip
         return Group(head, bar, speed)
 

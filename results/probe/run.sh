@@ -96,7 +96,7 @@ published)
 	done
 	;;
 *)
-	echo "$0: $task is none of retrieval-1, retrieval-2, swap, listops, code, published" >&2
+	echo "$0: $task is none of retrieval-1, retrieval-2, retrieval-seeds, swap, listops, code, published" >&2
 	exit 2
 	;;
 esac

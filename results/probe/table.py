@@ -17,7 +17,8 @@ NEAR = 0.25
 
 def main(path: Path) -> None:
     with path.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["task"].startswith("retrieval")]
+        tabulated = list(csv.DictReader(file))
+    rows = [row for row in tabulated if row["metric"] == "loss" and row["task"].startswith("retrieval")]
     for setting in ("1", "2"):
         mine = [row for row in rows if row["task"].split()[2] == setting]
         if mine:

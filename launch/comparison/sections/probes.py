@@ -46,11 +46,13 @@ def probes(runs: Sequence[Probe]) -> Section:
     columns = ("task", "model", "metric", "mean", "lowest", "highest", "seeds", "published")
     text = [
         "Of a loss the least is best, of an accuracy the most. Where a task has a test, the weights with the "
-        "best validation are tested; elsewhere the best evaluation counts, as published."
+        "best validation are tested, and where sequences grow, full-length ones at the end; elsewhere the "
+        "best evaluation counts, as published. The curves are of evaluations while it learned, of sequences "
+        "as long as they were then."
     ]
     sources = sorted({known[1] for run in runs if (known := _published(run))})
     note = f"Published: {'; '.join(sources)}." if sources else ""
-    return Section("Probes", text, unended, drawn, [Table("probes", columns, rows, 3, note)])
+    return Section("Probes", text, unended, drawn, [Table("probes", columns, rows, 3, note, small=True)])
 
 
 def _row(model: str, seeds: Sequence[Probe]) -> list[Cell]:

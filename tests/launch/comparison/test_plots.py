@@ -63,9 +63,23 @@ def test_abilities_are_cells_with_their_numbers_the_fuller_the_nearer_to_one() -
     texts = re.findall(r">([^<>\n]+)</text>", svg)
     for text in ("rdn", "lstm", "hold", "step, ms", "−0.40", "0.50", "1.20", "7.5"):
         assert text in texts
-    assert re.findall(r"fill: #0072b2; opacity: ([\d.]+)", svg) == ["0.3", "0.6"]  # none below 0, none for text
+    assert re.findall(r"fill: #0072b2; opacity: ([\d.]+)", svg) == ["0.3", "0.6"]  # not below 0, nor text
     for count in (1, 3, 5):
         heads = ["overwriting", *["recall in another order"] * (count - 1)]
         svg = plots.abilities({"rdn": [1.0] * count}, heads, style).svg
         assert svg.count(">overwriting<") == 1, "in one line"
         assert ">recall in another order<" not in svg, "there is no room for that"
+
+
+def test_small_losses_are_told_apart_and_long_titles_stay_whole() -> None:
+    assert [plots.precise(value) for value in (0.00063, 2.65e-5, 0.42, 1553.1, 0.0)] == [
+        "0.00063", "2.65e-05", "0.42", "1,553", "0"
+    ]  # fmt: skip
+    title = " ".join(["text level word path"] * 5)
+    style = plots.looks({"rdn": "rdn"})
+    curve = Curve(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+    svg = plots.learning_curves(
+        {"rdn": [curve]}, {"rdn": Band(curve.x, curve.y, curve.y, curve.y, 1)}, style, "x", "y", title
+    ).svg
+    lines = [line for line in re.findall(r">([^<>\n]+)</text>", svg) if "level" in line or "path" in line]
+    assert " ".join(lines) == title and len(lines) > 1

@@ -71,19 +71,59 @@ def test_an_ability_that_was_not_tried_is_blank(tmp_path: Path) -> None:
 
 def test_a_trial_is_of_a_run_that_had_its_time_or_reached_its_goal(tmp_path: Path) -> None:
     run = Probe(
-        path=tmp_path, task="retrieval size 20", options={"size": 20, "setting": 1}, core="gru",
-        core_options={}, model="gru", series="gru", seed=1, metric="accuracy", least=False, value=0.5,
-        updates=800, ended=True, in_shell=True, rows=(), versions={},
+        path=tmp_path, task="retrieval setting 1 size 20", options={"size": 20, "setting": 1}, core="gru",
+        core_options={}, model="gru", settings={}, series="gru", seed=1, metric="accuracy", least=False,
+        value=0.5, updates=800, ended=True, in_shell=True, rows=(), versions={},
     )  # fmt: skip
     trial = Trial("retrieval", {"size": "20"}, 800, 1 / 20)
-    assert trial.is_that_of(run) and trial.is_that_of(replace(run, updates=900))
-    assert trial.is_that_of(replace(run, updates=100, value=0.9995)), "it ended early since all was right"
-    changes: list[dict[str, Any]] = [
-        {"updates": 799}, {"ended": False}, {"in_shell": False}, {"options": {"size": 60}},
-        {"task": "swap size 20"},
+    assert trial.is_of(run) and not trial.refuses(run) and not trial.refuses(replace(run, updates=900))
+    assert not trial.refuses(replace(run, updates=100, value=0.9995)), "it ended early since all was right"
+    assert not trial.is_of(replace(run, task="retrieval setting 1 size 60"))
+    assert not trial.is_of(replace(run, task="swap setting 1 size 20"))
+    assert not trial.is_of(replace(run, settings={"variant": "text"}))
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"updates": 799}, "it had 799 updates, not 800"), ({"ended": False}, "it has not ended"),
+        ({"in_shell": False}, "without its shell"),
     ]  # fmt: skip
-    for other in changes:
-        assert not trial.is_that_of(replace(run, **other)), other
+    for other, says in refused:
+        assert says in str(trial.refuses(replace(run, **other))), other
+
+
+@pytest.mark.usefixtures("tiny")
+def test_names_are_checked_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["card", "--cores", "gru", "no_such", "--out", str(tmp_path / "card"), "--device", "cpu"])
+    assert not (tmp_path / "card").exists()
+
+
+def test_what_a_card_leaves_out_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An ability is blank unless all its trials are there; other settings are another row."""
+    small, large = (Trial("retrieval", {"size": size}, 4, 1 / size) for size in (4, 6))
+    monkeypatch.setitem(card.BUDGETS, "quick", {"capacity": (small, large)})
+    monkeypatch.setattr(card_page, "measure_cores", lambda cores: {name: (1e-3, 2e-2) for name in cores})
+    runs = tmp_path / "runs"
+    for core, size, more in (
+        ("gru", "4", ()), ("gru", "6", ()), ("gru", "4", ("--updates", "9")), ("lstm", "4", ()),
+        ("lstm", "6", ("--updates", "3")), ("lstm", "5", ()),
+        ("gru", "4", ("--learning-rate", "0.01")), ("gru", "6", ("--learning-rate", "0.01")),
+    ):  # fmt: skip
+        given = ("--task-options", "size", size, "--core", core, "--updates", "4", *more, "--device", "cpu")
+        main(["probe", "--task", "retrieval", *given, "--run-dir", str(runs / "-".join([core, size, *more]))])
+    capsys.readouterr()
+    main(["card", str(runs), "--out", str(tmp_path / "card")])
+    said = capsys.readouterr().out
+    by_core = {row["core"]: row for row in table(tmp_path / "card")}
+    assert list(by_core) == ["gru", "gru learning_rate 0.01", "lstm"] and by_core["lstm"]["capacity"] == ""
+    shares = []
+    for trial, name in ((small, "gru-4"), (large, "gru-6")):  # not that of nine updates
+        scores = json.loads((runs / name / "scores.json").read_text())
+        shares.append(trial.share(scores["best"]))
+    assert float(by_core["gru"]["capacity"]) == pytest.approx(sum(shares) / 2, abs=0.005)
+    assert "lstm: capacity is blank; there is no run of retrieval size 6 updates 4" in said
+    assert "lstm-6---updates-3: left out; it had 3 updates, not 4" in said
+    assert "lstm-5: left out; this card does not try retrieval setting 1 size 5" in said
 
 
 @pytest.mark.usefixtures("tiny")

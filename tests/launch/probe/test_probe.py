@@ -6,6 +6,8 @@ import csv
 import json
 import math
 import os
+import re
+import shlex
 import signal
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -28,6 +30,7 @@ from deltabeast.launch.probe.learner import Learner
 from deltabeast.launch.probe.recipe import make_recipe
 from deltabeast.launch.probe.run import ProbeRun
 from deltabeast.launch.probe.snr import KERNELS, measure_noise
+from deltabeast.launch.runs.directory import read_config
 
 SMALL = ("hidden_size", "16", "num_layers", "1", "num_heads", "2", "ff_size", "16")
 RETRIEVAL = ("--task", "retrieval", "--task-options", "size", "6", "--core", "delta_net", "--device", "cpu")
@@ -95,11 +98,15 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_were_not(arguments: tuple[str, 
     assert any(not torch.equal(tensor, one[name]) for name, tensor in weights(tmp_path / "third")[1].items())
 
 
-def test_a_run_is_kept_between_evaluations_and_may_end_before_one(tmp_path: Path) -> None:
-    given = (*RETRIEVAL, "--checkpoint-minutes", "0", "--evaluate-every", "100")
+def test_a_run_is_kept_between_evaluations_and_may_end_before_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = (*RETRIEVAL, "--checkpoint-minutes", "0", "--evaluate-every", "100", "--run-dir", str(tmp_path))
     probe_until_killed(tmp_path, *given, "--updates", "40", update=25)
     assert weights(tmp_path)[0] == 25 and not rows(tmp_path)
-    probe(tmp_path, *given, "--updates", "20")  # fewer than it had
+    assert "holds a run of 25 updates; give --updates 25" in refused(capsys, *given, "--updates", "24")
+    assert read_config(tmp_path)["updates"] == 40  # what is refused changes nothing
+    probe(tmp_path, *given, "--updates", "25")
     (row,) = rows(tmp_path)
     assert json.loads((tmp_path / "scores.json").read_text())["best"] == pytest.approx(float(row["loss"]))
 
@@ -154,11 +161,14 @@ def test_a_log_has_the_columns_that_mean_something(tmp_path: Path) -> None:
     code = ("--task", "code", "--task-options", "variables", "1", "statements", "4", "--core", "gru",
             "--core-options", "hidden_size", "8", "--device", "cpu", "--batch-size", "2000")  # fmt: skip
     for name, arguments, special in (
-        ("swap", SWAP, set()), ("text", TEXT, {"perplexity"}), ("code", code, {"print_accuracy"})
+        ("swap", SWAP, {"final_accuracy"}), ("text", TEXT, {"perplexity"}),
+        ("code", code, {"print_accuracy", "final_accuracy"}),
     ):  # fmt: skip
         probe(tmp_path / name, *arguments, "--updates", "2", "--evaluate-every", "2")
         filled = {column for column, value in rows(tmp_path / name)[-1].items() if value}
-        assert filled & {"perplexity", "print_accuracy"} == special
+        assert filled & {"perplexity", "print_accuracy", "final_accuracy"} == special
+        found = json.loads((tmp_path / name / "scores.json").read_text())["test"]
+        assert found.keys() & {"perplexity", "print_accuracy", "final_accuracy"} == special
 
 
 def test_another_run_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,6 +182,92 @@ def test_another_run_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureF
         assert f"holds a run with {says}" in capsys.readouterr().err
 
 
+def test_more_updates_go_on_unless_the_learning_rate_falls_over_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run given some more is the one that had them from the beginning; one whose rate fell is not."""
+    given = (*RETRIEVAL, "--evaluate-every", "5")
+    probe(tmp_path / "more", *given, "--updates", "10")
+    probe(tmp_path / "more", *given, "--updates", "20")
+    probe(tmp_path / "once", *given, "--updates", "20")
+    (step, more), (_, once) = weights(tmp_path / "more"), weights(tmp_path / "once")
+    assert step == 20 and all(torch.equal(tensor, once[name]) for name, tensor in more.items())
+    probe(tmp_path / "swap", *SWAP, "--updates", "5")
+    for updates in ("4", "6"):
+        says = refused(capsys, *SWAP, "--updates", updates, "--run-dir", str(tmp_path / "swap"))
+        assert f"updates 5, not {updates}" in says
+
+
+def test_one_run_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What says no more than a default is no other run; a variant of the task is."""
+    monkeypatch.chdir(tmp_path)
+    given = (
+        "probe",
+        "--task",
+        "retrieval",
+        "--core",
+        "linear_transformer",
+        "--updates",
+        "2",
+        "--device",
+        "cpu",
+    )
+    for same in (
+        ("--task-options", "size", "6"),
+        ("--task-options", "size", "6", "setting", "1", "--shell", "off"),
+        ("--task-options", "setting", "1", "size", "6", "--shell", "auto"),
+    ):
+        main([*given, *same])
+    assert [str(path.parent) for path in Path().rglob("scores.json")] == [
+        "runs/probe/retrieval-size-6/linear_transformer/seed-1"
+    ]
+    main([*given, "--task-options", "size", "6", "--variant", "text"])
+    main(["probe", "--task", "retrieval", "--core", "gru", "--updates", "2", "--shell", "on"])
+    main(["probe", "--task", "retrieval", "--core", "gru", "--updates", "2"])
+    assert len([*Path().rglob("scores.json")]) == 3
+
+
+def test_what_never_trained_is_begun_anew(tmp_path: Path) -> None:
+    probe_until_killed(tmp_path, *RETRIEVAL, "--updates", "4", update=0)
+    assert read_config(tmp_path)["seed"] == 1
+    probe(tmp_path, *RETRIEVAL, "--updates", "4", "--seed", "2")
+    assert read_config(tmp_path)["seed"] == 2 and weights(tmp_path)[0] == 4
+
+
+def test_a_copy_of_a_run_is_no_other_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = (*RETRIEVAL, "--updates", "4")
+    for name, seed in (("a", "1"), ("b", "2"), ("c", "1")):
+        probe(tmp_path / "runs" / name, *given, "--seed", seed)
+    probe(tmp_path / "runs" / "d", *given[:-1], "5")
+    capsys.readouterr()
+    main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
+    assert f"{tmp_path}/runs/c: left out; it is {tmp_path}/runs/a again" in capsys.readouterr().out
+    table = csv.DictReader((tmp_path / "out" / "tables" / "probes.csv").open(newline=""))
+    assert {row["model"]: row["seeds"] for row in table} == {
+        "delta_net updates 4": "2", "delta_net updates 5": "1"
+    }  # fmt: skip
+
+
+def test_info_says_how_far_a_probe_is_and_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = (*RETRIEVAL, "--seed", "3", "--evaluate-every", "2")
+    probe_until_killed(tmp_path, *given, "--updates", "8", update=5)
+    capsys.readouterr()
+    main(["info", str(tmp_path)])
+    said = dict(re.findall(r"^(\w[\w ]*?)  +(.*)$", capsys.readouterr().out, re.MULTILINE))
+    assert said["trains"] == "retrieval size 6 · delta_net · seed 3"
+    assert said["progress"].startswith("update 4 of 8, ") and said["remaining"].startswith("4 updates, ")
+    assert float(said["loss"]) == pytest.approx(float(rows(tmp_path)[-1]["loss"]), rel=1e-3)
+    words = shlex.split(said["to go on"])
+    assert words[:2] == ["deltabeast", "probe"]
+    main(words[1:])
+    assert weights(tmp_path)[0] == 8 and read_config(tmp_path)["seed"] == 3
+    main(["info", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert "after 8 updates" in out and "to go on" not in out and "deltabeast compare" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -179,6 +275,20 @@ def test_another_run_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureF
         (("--task", "retrieval", "--task-options", "setting", "3"), "setting is '3'; it takes one of 1, 2"),
         (("--task", "listops", "--task-options", "depth", "40"), "listops has depths of 1 to 19"),
         (("--task", "swap", "--core", "no_such"), "no_such"),
+        (("--task", "swap", "--variant", "text"), "--variant text: swap is the same"),
+        (("--task", "code", "--shell", "off"), "--shell off: cores have no form without it in code"),
+        (
+            ("--task", "swap", "--core", "deltaformer", "--core-options", "num_layers", "2"),
+            "deltaformer alone, as swap tries it, has no option num_layers",
+        ),
+        (
+            ("--task", "swap", "--core", "softmax_attention", "--core-options", "hidden_size", "13"),
+            "try hidden_size 12",
+        ),
+        (
+            ("--task", "swap", "--core", "softmax_attention", "--core-options", "num_heads", "0"),
+            "num_heads is 0",
+        ),
         (("--task", "swap", "--task-options", "longest", "2"), "longest is 2"),
         (
             ("--task", "retrieval", "--core", "delta_net", "--core-options", "feature_map", "cosine"),
