@@ -842,8 +842,12 @@ MUTANTS = [
     ("launch/runs/directory.py", "{**config.task_options, **variant}", "config.task_options"),
     ("launch/runs/describe_probe.py", 'max(int(about["updates"]) - step, 0)', 'int(about["updates"])'),
     ("launch/runs/describe_probe.py", '*option_words("run_dir", run_dir)', ""),
+    ("launch/tables.py", "max(160, wide.measure(renderable).minimum)", "160"),
+    ("launch/units.py", "rate >= 10 or not rate", "True"),
     ("launch/comparison/reading.py", "_once(probed, _experiment_of, problems)", "probed"),
     ("launch/comparison/reading.py", "run.series, run.seed", "run.core, run.seed"),
+    ("launch/comparison/reading.py", "_once(runs, _log_of, problems)", "runs"),
+    ("launch/comparison/reading.py", ", len(run.rows), str(run.rows[-1])", ""),
     ("agents/sequence_model.py", "        check_sizes(size, heads)\n", ""),
     ("launch/probe/card.py", "if not (probe.run_dir / RESULT).is_file():", "if True:"),
     ("launch/probe/card.py", "seed=config.seed,", "seed=1,"),
@@ -966,6 +970,16 @@ TESTS = {
     "tracking": ("tests/launch/runs/test_tracking.py",),
     **dict.fromkeys(("training/evaluations", "profiling"), ("tests/launch/training/test_evaluations.py",)),
     "launch/comparison/curves": ("tests/launch/comparison/test_curves.py",),
+    "launch/comparison/reading": (
+        *("tests/launch/comparison/test_runs.py", "tests/launch/probe/test_probe.py", "-k", "copy"),
+    ),
+    **dict.fromkeys(
+        ("launch/runs/directory", "launch/runs/describe_probe", "agents/sequence_model"),
+        ("tests/launch/probe/test_probe.py", "-m", "not long"),
+    ),
+    **dict.fromkeys(
+        ("launch/units", "launch/tables"), ("tests/launch/test_units.py", "tests/launch/test_cli.py")
+    ),
     **dict.fromkeys(
         ("launch/comparison", "envs/tasks"),
         ("tests/launch/comparison/test_runs.py", "tests/envs/test_tasks.py", "-m", "not long"),

@@ -38,7 +38,7 @@ from deltabeast.launch.evaluation.command import evaluate_run
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.directory import claim, read_config, resume_command, write_config
 from deltabeast.launch.runs.published import published_scores
-from deltabeast.launch.tables import core_options_table, games_table
+from deltabeast.launch.tables import core_options_table, games_table, plain_table, show
 
 
 def test_every_protocol_can_be_asked_for() -> None:
@@ -483,3 +483,12 @@ def test_games_are_listed_with_what_is_known_of_them(capsys: pytest.CaptureFixtu
     console.print(games_table([info], {"gopher": "Gopher"}))
     row = console.export_text().splitlines()[1].split()
     assert row == ["gopher", "Gopher", "8", "3", "yes", "257.6", "2,412"]
+
+
+@pytest.mark.parametrize("length", [20, 150, 300])
+def test_a_pipe_cuts_no_name(length: int, capsys: pytest.CaptureFixture[str]) -> None:
+    table = plain_table("run", "return")
+    name = "x" * length
+    table.add_row(name, "12.5")
+    show(table)
+    assert capsys.readouterr().out.splitlines()[1].split() == [name, "12.5"]

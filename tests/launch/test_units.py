@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from deltabeast.launch.units import format_score, format_steps, parse_steps
+from deltabeast.launch.units import format_rate, format_score, format_steps, parse_steps
 
 
 @pytest.mark.parametrize(
@@ -85,3 +85,19 @@ def test_round_trip(seed: int) -> None:
 )
 def test_scores_below_one_have_a_second_decimal(score: float, beside: float | None, text: str) -> None:
     assert format_score(score, beside) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (1203.4, "1,203"),
+        (24.6, "25"),
+        (10.0, "10"),
+        (2.43, "2.4"),
+        (0.0264, "0.026"),
+        (0.0, "0"),
+        (None, "-"),
+    ],
+)
+def test_a_rate_has_two_digits_at_least(rate: float | None, text: str) -> None:
+    assert format_rate(rate) == text

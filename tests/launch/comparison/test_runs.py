@@ -18,6 +18,7 @@ from deltabeast.launch.comparison.differences import differences
 from deltabeast.launch.comparison.grouping import Comparison, compare
 from deltabeast.launch.comparison.names import file_name
 from deltabeast.launch.comparison.plots import looks
+from deltabeast.launch.comparison.reading import read_runs
 from deltabeast.launch.comparison.relative import CLEAR, wins
 from deltabeast.launch.comparison.runs import WITHOUT_FAST_WEIGHTS, Run, find_runs, read_run
 from deltabeast.launch.comparison.scores import ScoreBoard, score_board, unequal_steps
@@ -356,6 +357,15 @@ def test_a_seed_counts_once(tmp_path: Path) -> None:
     comparison, board = compared(tmp_path)
     assert values(board) == {("gopher", "rdn"): [1]}
     assert f"{again}: left out, it repeats seed 1 of {first}" in comparison.left_out
+
+
+def test_a_copy_of_a_run_is_left_out_and_one_with_another_log_is_not(tmp_path: Path) -> None:
+    first = make_run(tmp_path / "a")
+    copy = shutil.copytree(first, tmp_path / "b" / "seed-1")
+    other = make_run(tmp_path / "c", curve=((100_000, 101.0, 1.0), (300_000, 300.0, 2.0)))
+    runs, probes, problems = read_runs([str(tmp_path)])
+    assert [run.path for run in runs] == [first, other] and not probes
+    assert problems == [f"{copy}: left out; it is {first} again, of the same seed"]
 
 
 def test_one_seed_is_said(tmp_path: Path) -> None:
