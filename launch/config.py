@@ -219,7 +219,7 @@ class CardConfig:
     cores: tuple[str, ...] = ()
     """Cores to try."""
     budget: Literal["quick", "full"] = "quick"
-    """quick: some minutes a core on two CPU cores. full: hours."""
+    """quick: 2 to 3 minutes a core on two CPU cores. full: hours."""
     seed: int = 1
     """Seed of all runs."""
     device: str = "auto"
