@@ -60,6 +60,13 @@ def seed() -> int:
 
 
 @pytest.fixture(autouse=True)
+def _small_numbers() -> Iterator[None]:
+    """Put numbers below the normal ones back: training takes them for zero, in the whole process."""
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.fixture(autouse=True)
 def _poisoned_memory() -> Iterator[None]:
     """Fill `torch.empty` with NaN (integers: their maximum), so that reading it shows."""
     before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
