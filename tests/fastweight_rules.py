@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 import torch
 from _pytest.mark import ParameterSet
@@ -135,16 +137,26 @@ def _keys(k: Tensor, kind: str) -> Tensor:
 
 
 def run(
-    rule: Rule, inputs: Inputs, reset: Tensor, backend: str, dtype: torch.dtype, device: str = "cpu"
+    rule: Rule,
+    inputs: Inputs,
+    reset: Tensor,
+    backend: str,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    constant: Collection[int] = (),
 ) -> dict[str, Tensor]:
-    """Outputs and the gradients of one fixed random loss of all of them, by name, on the CPU."""
-    leaves = [x.to(device, dtype, copy=True).requires_grad_() for x in inputs]
+    """Outputs and the gradients of one fixed random loss of all of them, by name, on the CPU.
+
+    Inputs whose numbers are `constant` have no gradient.
+    """
+    leaves = [x.to(device, dtype, copy=True).requires_grad_(i not in constant) for i, x in enumerate(inputs)]
     outputs = rule(*leaves, reset.to(device), backend=backend)
     generator = torch.Generator().manual_seed(1)
     loss = sum(
         (out * torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)).sum()
         for out in outputs
     )
-    grads = torch.autograd.grad(loss, leaves)
+    learned = {i: leaf for i, leaf in enumerate(leaves) if i not in constant}
+    grads = torch.autograd.grad(loss, list(learned.values()))
     result = {f"output {i}": out.detach().cpu() for i, out in enumerate(outputs)}
-    return result | {f"gradient {i}": grad.cpu() for i, grad in enumerate(grads)}
+    return result | {f"gradient {i}": grad.cpu() for i, grad in zip(learned, grads, strict=True)}
