@@ -586,7 +586,6 @@ MUTANTS = [
         "choose(within(b, from, to - 1), c->share[b] * rate, (vec){0} + 1.0f);",
         "choose(within(b, from, to), c->share[b] * rate, (vec){0} + 1.0f);",
     ),
-    ("kernels/native/attention.c", "        restore_shares(&c, w, s->T - 1);\n", ""),
     (
         "kernels/native/attention.c",
         "*number(c->live, j) = j < w->M ? live[p.row * w->M + j] : 1.0f;",

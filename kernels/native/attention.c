@@ -427,7 +427,6 @@ void attention_backward(
             memcpy(c.past + t * c.deep, c.share + t / LANES, blocks_at(w, t) * sizeof(vec));
         }
         show(&c, w, p, most(s->T - 1, c.start), w->M + s->T - 1, keys, k, values, v, live);
-        restore_shares(&c, w, s->T - 1);
         begin_back(&c, w, p, dkeys_last, dvalues_last, dlive_last);
         for (int64_t t = s->T - 1; t >= 0; t--) {
             const int64_t from = most(t, c.start), to = w->M + t, first = from / LANES, last = to / LANES;
