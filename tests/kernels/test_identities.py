@@ -93,6 +93,7 @@ def test_momentum_adds_up_what_is_written_again(backend: str, seed: int) -> None
     y, *_ = momentum_delta(
         k, k, v, one, one, eta * one, zeros, zeros, make_reset("none", steps, 1), backend=backend
     )
+    # What rounding makes adds up over 1 / (1 - η) steps, too.
     torch.testing.assert_close(y[-1], v[-1] / (1 - eta), rtol=1e-5, atol=1e-5)
 
 
