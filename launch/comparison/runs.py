@@ -135,9 +135,9 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     if not rows and not evaluations:
         wrong.append(f"it has no evaluation; make one with `{evaluate}`")
         return None, [_left_out(path, wrong)]
-    if checkpoint is None:
+    if checkpoint is None and not evaluations:
         wrong.append("no checkpoint, so it cannot be evaluated; what it logged is used")
-    elif damaged := damaged_file(checkpoint):
+    elif checkpoint is not None and (damaged := damaged_file(checkpoint)):
         wrong.append(f"{damaged} of its newest checkpoint is damaged; what it logged is used")
     settings = _settings(path, config, spec)
     if core in WITHOUT_FAST_WEIGHTS:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Pong from one screen, where the ball's motion must be remembered, and from four: memories and none, three seeds;
-# each run trained, then evaluated, greedy and with sampled actions. Finished runs are skipped, killed ones resumed.
+# each run trained, evaluated with sampled actions and greedy, also with its memory wiped every few steps, and exported.
+# Exported runs are skipped, and what ../keep.py has kept; killed ones are resumed.
 # Usage: results/atari/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes. STACKS=1 CORES="lstm rdn" SEEDS="1 2": those alone.
 set -euo pipefail
@@ -22,10 +23,16 @@ for seed in ${SEEDS:-1 2 3}; do
 		number=$((number + 1))
 		[ $((number % ${part#*/})) = $((${part%/*} % ${part#*/})) ] || continue
 		run=$runs/pong-$stack/$folder/seed-$seed
+		export=${runs%/}-agents/pong-$stack/$folder/seed-$seed
+		[[ -e $run/config.json && ! -d $run/checkpoints || -d $export ]] && continue
+		forget="--forget-every 1 2 4 8 16 32 64"
+		[ "$core" != feedforward ] || forget=
 		# shellcheck disable=SC2086  # options are words
 		"${DELTABEAST:-deltabeast}" train --game pong --frame-stack "$stack" --core $core --preset laptop --steps 4M \
 			--precision fp32 --num-workers 1 --seed "$seed" --run-dir "$run"
-		[ -d "$run/eval" ] || "${DELTABEAST:-deltabeast}" eval "$run" --episodes 10
-		[ "$(find "$run/eval" -name '*.json' | wc -l)" -ge 2 ] || "${DELTABEAST:-deltabeast}" eval "$run" --episodes 10 --sample
+		"${DELTABEAST:-deltabeast}" eval "$run" --episodes 10 --sample
+		# shellcheck disable=SC2086  # options are words
+		"${DELTABEAST:-deltabeast}" eval "$run" --episodes 10 $forget
+		"${DELTABEAST:-deltabeast}" export "$run" "$export" --half
 	done
 done

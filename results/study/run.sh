@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Why the Delta Net stalls where others learn: one change at a time, two tasks, three seeds.
-# Finished runs are skipped, killed ones resumed.
+# Finished runs are skipped, and those that scores.csv has (remove it to make all anew); killed ones are resumed.
 # Usage: results/study/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes.
 set -euo pipefail
 runs=${1:?where runs are kept} part=${2:-1/1}
-number=0
+number=0 scores=$(dirname "$0")/scores.csv
 
 train() { # TASK ROW SEED OPTIONS...: one run, if it is in this part
 	local task=$1 row=$2 seed=$3 of_task
 	number=$((number + 1))
 	[ $((number % ${part#*/})) = $((${part%/*} % ${part#*/})) ] || return 0
+	! grep -qs "^$task,$row,$seed," "$scores" || return 0
 	of_task=(--env popgym:popgym-RepeatPreviousEasy-v0 --steps 1M --discount 0.5)
 	[ "$task" = overwrite ] && of_task=(--env deltabeast/EndlessTMazeLong-v0 --steps 1M --discount 0.97)
 	"${DELTABEAST:-deltabeast}" train "${of_task[@]}" --precision fp32 --num-envs 16 --batch-size 16 --unroll-length 26 \

@@ -1,6 +1,7 @@
 """The study as one table: what each row reached, and how soon, task by task.
 
-Usage: python results/study/table.py RUNS OUT    # writes OUT/scores.csv and OUT/<task>.png, prints the table
+Usage: python results/study/table.py RUNS OUT
+Adds to OUT/scores.csv, draws OUT/<task>.png, prints the table.
 A score is the mean return of the last 100 training games, from 0 for random play to 1 for the best there is.
 """
 
@@ -37,7 +38,8 @@ class Result(NamedTuple):
 
 
 def main(runs: Path, out: Path) -> None:
-    results = [found for path in sorted(runs.glob("*/*/seed-*")) if (found := read(path)) is not None]
+    new = [found for path in runs.glob("*/*/seed-*") if (found := read(path)) is not None]
+    results = sorted({result[:3]: result for result in (*known(out / "scores.csv"), *new)}.values())
     script = (Path(__file__).parent / "run.sh").read_text()
     every = dict(re.findall(r'^\t"(\S+) --core (\w+)', script, re.M))
     core_of = {row: core for row, core in every.items() if any(result.row == row for result in results)}
@@ -49,6 +51,19 @@ def main(runs: Path, out: Path) -> None:
     print(table(results, list(core_of)))
     for task in TASKS:
         draw(results, core_of, task, out / f"{task}.png")
+
+
+def known(scores: Path) -> list[Result]:
+    """Read what earlier runs reached."""
+    if not scores.exists():
+        return []
+    with scores.open(newline="") as file:
+        return [
+            Result(
+                r["task"], r["row"], int(r["seed"]), float(r["score"]), int(r["step"]) if r["step"] else None
+            )
+            for r in csv.DictReader(file)
+        ]
 
 
 def read(path: Path) -> Result | None:

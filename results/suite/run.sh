@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The memory suite: tasks that ask for one ability each, nine memories, three seeds; each run trained, then evaluated.
-# Finished runs are skipped, killed ones resumed.
+# Evaluated runs are skipped, and what ../keep.py has kept; killed ones are resumed.
 # Usage: results/suite/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes. TASKS="overwrite" CORES="lstm rdn" SEEDS="4 5": those alone.
 set -euo pipefail
@@ -32,11 +32,12 @@ for seed in ${SEEDS:-1 2 3}; do
 			number=$((number + 1))
 			[ $((number % ${part#*/})) = $((${part%/*} % ${part#*/})) ] || continue
 			run=$runs/$name/$folder/seed-$seed
+			[ ! -d "$run/eval" ] || continue
 			# shellcheck disable=SC2086  # options are words
 			"${DELTABEAST:-deltabeast}" train --env "$env" --core $core --steps 1M --discount "$discount" \
 				--num-envs 16 --batch-size 16 --unroll-length 52 --entropy-cost 0.001 --learning-rate 2e-3 \
 				--precision fp32 --num-workers 1 --log-seconds 10 --seed "$seed" --run-dir "$run"
-			[ -d "$run/eval" ] || "${DELTABEAST:-deltabeast}" eval "$run" --episodes 20 --repeats 5
+			"${DELTABEAST:-deltabeast}" eval "$run" --episodes 20 --repeats 5
 		done
 	done
 done

@@ -105,7 +105,6 @@ def damage_evaluation(run: Path) -> None:
         (damage_log, "logs.csv is damaged"),
         (damage_wide_log, "logs.csv is damaged"),
         (remove_log, "no logs.csv"),
-        (remove_checkpoints, "no checkpoint"),
         (damage_weights, "weights.safetensors of its newest checkpoint is damaged"),
         (damage_manifest, "manifest.json of its newest checkpoint is damaged"),
         (damage_evaluation, "broken.json cannot be read; evaluate again"),
@@ -120,6 +119,16 @@ def test_damage_is_one_line_and_the_run_is_still_used(harm: Any, said: str, tmp_
     assert said in line and str(hurt) in line and "\n" not in line
     assert runs[1].core == "rdn" and runs[1].game == "gopher" and runs[1].seed == 2
     assert runs[1].evaluations[0].life == 7
+
+
+def test_weights_are_missed_only_where_nothing_was_evaluated(tmp_path: Path) -> None:
+    kept, unknown = make_run(tmp_path, seed=1, scores=[5]), make_run(tmp_path, seed=2, scores=[7])
+    for run in (kept, unknown):
+        remove_checkpoints(run)
+    shutil.rmtree(unknown / "eval")
+    runs, (line,) = read(tmp_path)
+    assert [run.seed for run in runs] == [1, 2]
+    assert str(unknown) in line and "no checkpoint" in line
 
 
 def name_no_game(run: Path) -> None:

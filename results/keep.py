@@ -1,0 +1,44 @@
+"""Keep what finished runs wrote, but for weights: python results/keep.py RUNS ARCHIVE
+
+ARCHIVE (.tar.xz) gets configuration, log and evaluations of every run below RUNS that reached its steps; the
+same runs make the same bytes. `tar -xf ARCHIVE -C RUNS` takes them out again: `deltabeast compare RUNS` reads
+them, and a run.sh leaves those runs out. Start runs from the folder above RUNS, so that what they write names
+no folder of this machine.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from deltabeast.launch.runs.directory import read_config
+from deltabeast.launch.runs.log import read_rows
+from deltabeast.launch.units import parse_steps
+
+
+def main(runs: Path, archive: Path) -> None:
+    kept = list(finished(runs))
+    with tarfile.open(archive, "w:xz", preset=9) as tar:
+        for run in kept:
+            for path in (run / "config.json", run / "logs.csv", *sorted(run.glob("eval/*.json"))):
+                content = path.read_bytes()
+                entry = tarfile.TarInfo(str(path.relative_to(runs)))
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+    print(f"{len(kept)} runs, {archive.stat().st_size / 1e3:,.0f} kB")
+
+
+def finished(runs: Path) -> Iterator[Path]:
+    """Find the runs that came to the end of their budget, in the order of their names."""
+    for config in sorted(runs.rglob("config.json")):
+        log = config.parent / "logs.csv"
+        rows = read_rows(log) if log.exists() else []
+        if rows and rows[-1]["step"] >= parse_steps(str(read_config(config.parent)["steps"])):
+            yield config.parent
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
