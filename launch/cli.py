@@ -325,11 +325,17 @@ def _unknown_option(arguments: Sequence[str], command: str | None, help_of: str)
     if flag is None:
         return None
     near = difflib.get_close_matches(flag, known, n=1, cutoff=0.65)
+    near = near or [option for option in sorted(known) if flag == _initials(option)]
     hint = f"did you mean {near[0]}?" if near else f"{help_of} lists the options"
     option = flag.lstrip("-").replace("-", "_")
     if command in ("train", "probe") and option in _options_of_cores():
         hint = f"cores have it: --core-options {option} ..."
     return f"unknown option {flag}; {hint}"
+
+
+def _initials(flag: str) -> str:
+    """Shorten a flag as other trainers do: --lr."""
+    return "--" + "".join(word[0] for word in flag.removeprefix("--").split("-"))
 
 
 def _flags(config: Any) -> set[str]:

@@ -58,6 +58,7 @@ def test_every_protocol_can_be_asked_for() -> None:
         ("eval nowhere --core lstm", "unknown option --core", "did you mean --trust-core?"),
         ("eval nowhere --forget-every x", "--forget-every", "it takes whole numbers"),
         ("eval run --zzz 1", "unknown option --zzz", "`deltabeast eval --help` lists the options"),
+        ("train --lr 3", "unknown option --lr", "did you mean --learning-rate?"),
         ("bench kernels --stpes 3", "unknown option --stpes", "did you mean --steps?"),
         ("train --game nope", "unknown game 'nope'", "`deltabeast games`"),
         ("train --device", "--device has no value", "deltabeast train --help"),
