@@ -24,6 +24,12 @@ CANDIDATES = {
     "preset": "--learning-rate 4e-4 --entropy-cost 0.005 --rmsprop-eps 1e-3",
     "learning rate 6e-4": "--learning-rate 6e-4 --entropy-cost 0.005",
     "unroll 10": "--learning-rate 5e-4 --entropy-cost 0.005 --unroll-length 10",
+    "preset, 3M": "--preset laptop --steps 3M",
+    "unroll 10, 3M": "--preset laptop --steps 3M --unroll-length 10",
+    "unroll 10, 3M, entropy 0.001": "--preset laptop --steps 3M --unroll-length 10 --entropy-cost 0.001",
+    "unroll 10, 3M, entropy 0.001, baseline 0.1": "--preset laptop --steps 3M --unroll-length 10 "
+    "--entropy-cost 0.001 --baseline-cost 0.1",
+    "unroll 5, 3M": "--preset laptop --steps 3M --unroll-length 5 --learning-rate 3e-4",
 }
 COMMON = (
     "--game pong --stem nature --steps 5M --num-envs 16 --batch-size 16 --unroll-length 20 "

@@ -27,6 +27,13 @@ GOAL, GAMES = 18.0, 100
 THROUGHPUT = Path(__file__).parents[1] / "throughput"
 # A laptop's two cores: as many workers as cores, whose environments act in two halves by turns.
 TUNED = ["--num_workers=2", "--num_envs_per_worker=8", "--worker_num_splits=2", "--async_rl=True"]
+ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "20000000000",
+    "MALLOC_TOP_PAD_": "67108864",
+    "MALLOC_ARENA_MAX": "1",
+}
+"""glibc keeps freed memory, as deltabeast asks it to itself; with `tuned`."""
 
 Point = tuple[int, float]
 
@@ -120,7 +127,7 @@ def main() -> None:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=folder,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(ALLOCATOR if "tuned" in settings else {})},
             start_new_session=True,
         )
         writer = csv.writer(file)
