@@ -2,9 +2,9 @@
 
     python results/laptop/search.py RUNS_DIR UNTIL_STEP CORE [NAME ...]
 
-Each run is `deltabeast train` with the annealing of a run of 5M steps, ended at UNTIL_STEP or a return of 18;
-the same command goes on with what is unfinished. Learning does not depend on the number of processes, so each
-run has one core of the processor.
+Each run is `deltabeast train` with the annealing of a run of 5M steps, or as its row says, and ends
+at UNTIL_STEP or a return of 18; the same command goes on with what is unfinished. Learning does not depend on
+the number of processes, so each run has one core of the processor.
 """
 
 import csv
