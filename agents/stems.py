@@ -47,20 +47,17 @@ class ResidualTrunk(nn.Sequential):
         return F.relu(x, inplace=True)
 
 
-def _nature_trunk(in_channels: int) -> nn.Sequential:
-    """Make the three convolutions of the DQN network (Mnih et al. 2015): small enough to learn on a CPU.
+def _plain_trunk(in_channels: int, *layers: tuple[int, int, int]) -> nn.Sequential:
+    """Make convolutions with rectifiers between them, of (channels, kernel size, stride) each.
 
-    Orthogonal weights, as is usual for this network in actor-critic agents: under torch's default the
+    Orthogonal weights, as is usual for such networks in actor-critic agents: under torch's default the
     signal fades from layer to layer, and small moving objects with it.
     """
-    trunk = nn.Sequential(
-        nn.Conv2d(in_channels, 32, 8, stride=4),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(32, 64, 4, stride=2),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(64, 64, 3),
-        nn.ReLU(inplace=True),
-    )
+    trunk = nn.Sequential()
+    for channels, size, stride in layers:
+        trunk.append(nn.Conv2d(in_channels, channels, size, stride=stride))
+        trunk.append(nn.ReLU(inplace=True))
+        in_channels = channels
     for layer in trunk:
         if isinstance(layer, nn.Conv2d):
             nn.init.orthogonal_(layer.weight, gain=2**0.5)
@@ -68,7 +65,22 @@ def _nature_trunk(in_channels: int) -> nn.Sequential:
     return trunk
 
 
-_TRUNKS: dict[str, Callable[[int], nn.Sequential]] = {"residual": ResidualTrunk, "nature": _nature_trunk}
+def _nature_trunk(in_channels: int) -> nn.Sequential:
+    """Make the three convolutions of the DQN network (Mnih et al. 2015): small enough to learn on a CPU."""
+    return _plain_trunk(in_channels, (32, 8, 4), (64, 4, 2), (64, 3, 1))
+
+
+def _shallow_trunk(in_channels: int) -> nn.Sequential:
+    """Make the two convolutions of IMPALA's shallow network (Espeholt et al. 2018, Figure 3, left): a third
+    of the multiplications."""
+    return _plain_trunk(in_channels, (16, 8, 4), (32, 4, 2))
+
+
+_TRUNKS: dict[str, Callable[[int], nn.Sequential]] = {
+    "residual": ResidualTrunk,
+    "nature": _nature_trunk,
+    "shallow": _shallow_trunk,
+}
 IMAGE_STEMS = (*_TRUNKS, "small")
 STEMS = (*IMAGE_STEMS, "mlp")
 
@@ -107,7 +119,7 @@ class ImageStem(Stem):
         self.fc = nn.Linear(flat, feature_size)
         # A game's images are nearly the same. Without residual connections the first large steps of RMSProp
         # then push whole layers of rectifiers to zero for every image, and the agent stays blind.
-        self.norm = nn.LayerNorm(feature_size) if name == "nature" else nn.Identity()
+        self.norm = nn.Identity() if name == "residual" else nn.LayerNorm(feature_size)
 
     def trunk_features(self, observation: Tensor) -> Tensor:
         kind = observation.device.type

@@ -65,9 +65,9 @@ class TrainConfig:
     """Seed of weights, actions and environments."""
     seeds: Annotated[int | None, Decides.INVOCATION] = None
     """Number of seeds, 1 and up, instead of --seed: a sweep."""
-    stem: Annotated[Literal["auto", "residual", "nature", "small", "mlp"], Decides.AGENT] = "auto"
+    stem: Annotated[Literal["auto", "residual", "nature", "shallow", "small", "mlp"], Decides.AGENT] = "auto"
     """Network before the core; auto: residual (15 layers, published) for images, small for those of less than
-    32 pixels a side, mlp for the rest."""
+    32 pixels a side, mlp for the rest. nature, three convolutions, and shallow, two, are faster on a CPU."""
     protocol: Annotated[ProtocolName | None, Decides.AGENT] = None
     """How a game of --game is played and what an episode is, paper-code unless told; envs/README.md compares
     them."""
@@ -400,7 +400,7 @@ class BenchThroughputConfig:
     """Any Gymnasium environment with discrete actions instead."""
     core: str = "rdn"
     """Recurrent core."""
-    stem: Literal["auto", "residual", "nature", "small", "mlp"] = "auto"
+    stem: Literal["auto", "residual", "nature", "shallow", "small", "mlp"] = "auto"
     """Network before the core, as of `train`."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic of the stem."""

@@ -28,8 +28,11 @@ PAPER_SWEEP = "paper20"
 LARGEST = 65_536
 """More environments, or steps of an unroll, are a slip of the keyboard and would take all memory."""
 
-KEEPING_STEMS = ("residual", "nature")
-KEEPING_PAYS_FROM = {None: 4, torch.bfloat16: 8}
+KEEPING_PAYS_FROM = {
+    "residual": {None: 4, torch.bfloat16: 8},
+    "nature": {None: 4, torch.bfloat16: 8},
+    "shallow": {None: 8},
+}
 """With these stems keeping trunk features pays, from so many environments of a process on, by their dtype
 (None is float32): results/throughput."""
 
@@ -162,9 +165,9 @@ def keeps(share: TrainConfig, device: torch.device, agent: Agent) -> Keep:
     # A deterministic run may go on with another engine, whose learner rounds as if nothing had been kept.
     if not in_turns or share.deterministic or share.num_envs > share.batch_size:
         return NOTHING
-    pays = agent.spec.stem in KEEPING_STEMS and share.num_envs >= KEEPING_PAYS_FROM[agent.autocast_dtype]
+    pays_from = KEEPING_PAYS_FROM.get(agent.spec.stem, {}).get(agent.autocast_dtype, math.inf)
     core = share.num_envs == share.batch_size and share.bptt == "full"
-    return Keep(trunk=pays, core=core and agent.core.new_kept(1, 1) is not None)
+    return Keep(trunk=share.num_envs >= pays_from, core=core and agent.core.new_kept(1, 1) is not None)
 
 
 def groups(config: TrainConfig, device: torch.device) -> int:

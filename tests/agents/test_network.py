@@ -64,7 +64,7 @@ def test_acting_and_learning_give_the_same_logits(core: str, seed: int) -> None:
         torch.testing.assert_close(stepped, whole, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("stem", ["residual", "nature"])
+@pytest.mark.parametrize("stem", ["residual", "nature", "shallow"])
 def test_the_stems_read_uint8_frames(stem: str, seed: int) -> None:
     """Frames are divided by 255 and the features do not depend on the batch around them."""
     agent = Agent(AgentSpec((4, 36, 36) if stem == "residual" else ATARI, 6, core="feedforward", stem=stem))
@@ -164,10 +164,10 @@ def test_bfloat16_is_the_stems_alone(seed: int) -> None:
 def test_a_stem_that_does_not_fit_is_refused_in_one_line() -> None:
     assert default_stem(ATARI) == "residual" and default_stem((3,)) == "mlp"
     for shape, stem, remedy in (
-        (ATARI, "mlp", "take residual or nature or small"),
+        (ATARI, "mlp", "take residual or nature or shallow or small"),
         ((3,), "nature", "take mlp"),
         ((3,), "small", "take mlp"),
-        (ATARI, "resnet", "take residual or nature or small"),
+        (ATARI, "resnet", "take residual or nature or shallow or small"),
         ((4, 20, 20), "nature", "too small for stem 'nature'; take 'small', or 'auto'"),
     ):
         with pytest.raises(ValueError, match=remedy) as error:

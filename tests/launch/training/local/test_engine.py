@@ -59,6 +59,9 @@ def test_a_gpu_has_the_environments_in_two_groups(
         ("residual", 3, {}, False),
         ("nature", 8, {"precision": "bf16"}, True),
         ("nature", 7, {"precision": "bf16"}, False),
+        ("shallow", 8, {}, True),
+        ("shallow", 7, {}, False),
+        ("shallow", 32, {"precision": "bf16"}, False),  # never measured
         ("small", 32, {}, False),
         ("mlp", 32, {}, False),
         ("nature", 4, {"batch_size": 8}, True),
