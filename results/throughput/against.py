@@ -97,18 +97,23 @@ def commit_of(deltabeast):
     ).stdout.strip()
 
 
-other, rounds, wanted = sys.argv[1], int((sys.argv[2:] or ["3"])[0]), sys.argv[3:]
-ours = str(Path(sys.executable).parent / "deltabeast")
-print("| | before, agent steps/s | after | ratio | memory before, GiB | after | ratio |")
-print("|---|---|---|---|---|---|---|")
-for name, arguments, cores in rows():
-    if wanted and not any(name.startswith(word) for word in wanted):
-        continue
-    both = [[train(one, arguments, cores) for one in (other, ours)] for _ in range(rounds)]
-    speeds, peaks = ([[run[i] for run in one] for one in zip(*both, strict=True)] for i in (0, 1))
-    ratio = statistics.median(b / a for a, b in zip(*speeds, strict=True))
-    a, b = (statistics.median(one) for one in speeds)
-    m, n = (statistics.median(one) / 2**30 for one in peaks)
-    print(f"| {name} | {a:,.0f} | {b:,.0f} | {ratio:.2f} | {m:.2f} | {n:.2f} | {n / m:.2f} |", flush=True)
-about = f"{hardware()['processor']}, {hardware()['cores']} cores, torch {versions()['torch']}"
-print(f"\nCommits {commit_of(other)} and {commit_of(ours)}; {about}; medians of {rounds}.")
+def main():
+    other, rounds, wanted = sys.argv[1], int((sys.argv[2:] or ["3"])[0]), sys.argv[3:]
+    ours = str(Path(sys.executable).parent / "deltabeast")
+    print("| | before, agent steps/s | after | ratio | memory before, GiB | after | ratio |")
+    print("|---|---|---|---|---|---|---|")
+    for name, arguments, cores in rows():
+        if wanted and not any(name.startswith(word) for word in wanted):
+            continue
+        both = [[train(one, arguments, cores) for one in (other, ours)] for _ in range(rounds)]
+        speeds, peaks = ([[run[i] for run in one] for one in zip(*both, strict=True)] for i in (0, 1))
+        ratio = statistics.median(b / a for a, b in zip(*speeds, strict=True))
+        a, b = (statistics.median(one) for one in speeds)
+        m, n = (statistics.median(one) / 2**30 for one in peaks)
+        print(f"| {name} | {a:,.0f} | {b:,.0f} | {ratio:.2f} | {m:.2f} | {n:.2f} | {n / m:.2f} |", flush=True)
+    about = f"{hardware()['processor']}, {hardware()['cores']} cores, torch {versions()['torch']}"
+    print(f"\nCommits {commit_of(other)} and {commit_of(ours)}; {about}; medians of {rounds}.")
+
+
+if __name__ == "__main__":
+    main()

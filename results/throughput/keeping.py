@@ -1,7 +1,7 @@
 """Where does keeping the trunk's features pay? Acting and learning with and without, in turns: a table.
 
 Random images take the games' place, so that nothing but the agent is timed. One process, one core:
-taskset -c 0 python results/throughput/keeping.py [PRECISION ...]
+taskset -c 0 python results/throughput/keeping.py [STEM or PRECISION ...]
 """
 
 import itertools
@@ -21,7 +21,9 @@ from deltabeast.agents.weights import SharedWeights
 from deltabeast.launch.processes.machine import prepare_process
 
 ROUNDS = 7
-SHAPES = {"residual": (4, 84, 84), "nature": (4, 84, 84), "small": (3, 7, 7), "mlp": (64,)}
+IMAGE = (4, 84, 84)
+SHAPES = {"residual": IMAGE, "nature": IMAGE, "shallow": IMAGE, "small": (3, 7, 7), "mlp": (64,)}
+PRECISIONS = ("fp32", "bf16")
 SIZES = [(1, 20), (2, 20), (4, 20), (8, 20), (16, 20), (4, 50), (16, 50)]
 
 
@@ -74,7 +76,8 @@ def measure(stem, dtype, columns, T):
 prepare_process(1)
 print("| stem | precision | environments | unroll | anew, us a step | kept, us a step | ratio |")
 print("|---|---|---|---|---|---|---|")
-for stem, precision in itertools.product(SHAPES, sys.argv[1:] or ["fp32", "bf16"]):
+stems, precisions = ([name for name in known if name in sys.argv] or known for known in (SHAPES, PRECISIONS))
+for stem, precision in itertools.product(stems, precisions):
     for columns, T in SIZES:
         dtype = torch.bfloat16 if precision == "bf16" else None
         anew, kept, ratio = measure(stem, dtype, columns, T)

@@ -1,0 +1,43 @@
+"""This checkout, another one and Sample Factory, tuned, in turns on Pong with an LSTM; prints a table.
+
+    python in_turns.py /path/of/other/.venv/bin/deltabeast SAMPLE_FACTORY_PYTHON [ROUNDS [NETWORK]]
+
+Sample Factory runs in both modes of `peers.py`, which has what it needs, and the faster one counts. Nothing
+else may run: a machine's speed drifts, so that only what ran within minutes compares.
+"""
+
+import statistics
+import sys
+from pathlib import Path
+
+import against
+import peers
+
+NETWORKS = {"residual": "resnet_impala", "nature": "convnet_atari"}
+SECONDS = 25.0
+MODES = {"serial": (peers.SERIAL, 2), "asynchronous": (peers.ASYNCHRONOUS, 1)}
+
+
+def main(other, python, rounds="3", *networks):
+    ours = str(Path(sys.executable).parent / "deltabeast")
+    print("| network | round | Sample Factory | before | now | before / peer | now / peer | now / before |")
+    print("|---" * 8 + "|")
+    for network in networks or NETWORKS:
+        options = next(options for name, options, _ in against.rows() if name == f"{network} fp32 lstm")
+        ratios = []
+        for number in range(int(rounds)):
+            peer = max(
+                peers.sample_factory(python, NETWORKS[network], mode, threads, True, SECONDS)
+                for mode, threads in MODES.values()
+            )
+            before, now = (against.train(one, options, 2)[0] for one in (other, ours))
+            ratios.append((before / peer, now / peer, now / before))
+            row = " | ".join(f"{ratio:.2f}" for ratio in ratios[-1])
+            speeds = f"{peer:,.0f} | {before:,.0f} | {now:,.0f}"
+            print(f"| {network} | {number + 1} | {speeds} | {row} |", flush=True)
+        middle = " | ".join(f"{statistics.median(column):.2f}" for column in zip(*ratios, strict=True))
+        print(f"| {network} | median | | | | {middle} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
