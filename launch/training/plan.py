@@ -28,7 +28,7 @@ PAPER_SWEEP = "paper20"
 LARGEST = 65_536
 """More environments, or steps of an unroll, are a slip of the keyboard and would take all memory."""
 
-KEEPING_PAYS_FROM = {
+KEEPING_PAYS_FROM: dict[str, dict[torch.dtype | None, int]] = {
     "residual": {None: 4, torch.bfloat16: 8},
     "nature": {None: 4, torch.bfloat16: 8},
     "shallow": {None: 8},
