@@ -41,8 +41,9 @@ test: $(READY) $(LINT) ## lint, check types and run the tests, with the same ran
 	$(TEST) -m "not long"
 
 TESTS := tests
+SEED := new
 test-all: $(READY) ## the tests again with new random numbers: what fails says how to repeat it
-	DELTABEAST_TEST_SEED=new $(TEST) $(TESTS)
+	DELTABEAST_TEST_SEED=$(SEED) $(TEST) $(TESTS)
 
 GPU := results/gpu
 THROUGHPUT := $(BIN)/deltabeast bench throughput --device cuda --num-envs 256
