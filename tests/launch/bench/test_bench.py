@@ -111,11 +111,14 @@ def test_training_is_set_beside_its_stages(
     code, out, error = bench(capsys, "throughput", *arguments, "--device", "cpu", "--json", str(path))
     assert (code, error) == (0, "") and "of the bound" in out
     (result,) = json.loads(path.read_text())["results"]
-    stages = [result[name] for name in ("emulation", "inference", "learning")]
+    # A machine of one core without bfloat16 keeps what it computed, others do not.
+    stages = [result[name] for name in ("emulation", "acting", "backward")]
+    apart = [result[name] for name in ("emulation", "inference", "learning")]
     assert 0 < result["bound"] <= min(stages) and result["trained"] > 0
     assert result["share_of_bound"] == pytest.approx(result["trained"] / result["bound"])
     if overlap == "off":
         assert result["bound"] == pytest.approx(1 / sum(1 / stage for stage in stages))
+        assert result["bound_apart"] == pytest.approx(1 / sum(1 / stage for stage in apart))
         assert sum(result["time_shares"].values()) == pytest.approx(1, abs=0.01)
         assert result["policy_lag"] == 0
         assert 0 < result["core_share"] < 1
