@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# The memory suite: tasks that ask for one ability each, nine memories, three seeds; each run trained, then evaluated.
+# The memory suite: tasks that ask for one ability each, nine memories, three seeds; each run trained, then evaluated
+# with sampled actions, as it was trained; delay and overwrite also with the memory wiped every few steps.
 # Evaluated runs are skipped, and what ../keep.py has kept; killed ones are resumed.
 # Usage: results/suite/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes. TASKS="overwrite" CORES="lstm rdn" SEEDS="4 5": those alone.
+# BPTT=per_step: as published, without gradients through the memory; into a RUNS_DIR of its own.
 set -euo pipefail
 runs=${1:?where runs are kept} part=${2:-1/1}
 number=0
@@ -33,11 +35,14 @@ for seed in ${SEEDS:-1 2 3}; do
 			[ $((number % ${part#*/})) = $((${part%/*} % ${part#*/})) ] || continue
 			run=$runs/$name/$folder/seed-$seed
 			[ ! -d "$run/eval" ] || continue
+			forget=
+			[[ " delay overwrite " != *" $name "* || $core = feedforward ]] || forget="--forget-every 1 2 4 8 16 32 64"
 			# shellcheck disable=SC2086  # options are words
 			"${DELTABEAST:-deltabeast}" train --env "$env" --core $core --steps 1M --discount "$discount" \
 				--num-envs 16 --batch-size 16 --unroll-length 52 --entropy-cost 0.001 --learning-rate 2e-3 \
-				--precision fp32 --num-workers 1 --log-seconds 10 --seed "$seed" --run-dir "$run"
-			"${DELTABEAST:-deltabeast}" eval "$run" --episodes 20 --repeats 5
+				--precision fp32 --bptt "${BPTT:-full}" --num-workers 1 --log-seconds 10 --seed "$seed" --run-dir "$run"
+			# shellcheck disable=SC2086
+			"${DELTABEAST:-deltabeast}" eval "$run" --episodes 20 --repeats 5 --sample $forget
 		done
 	done
 done
