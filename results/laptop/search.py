@@ -30,6 +30,7 @@ CANDIDATES = {
     "unroll 10, 3M, entropy 0.001, baseline 0.1": "--preset laptop --steps 3M --unroll-length 10 "
     "--entropy-cost 0.001 --baseline-cost 0.1",
     "shallow": "--preset laptop --stem shallow",
+    "shallow, entropy 0.002": "--preset laptop --stem shallow --entropy-cost 0.002",
     "shallow, 3M": "--preset laptop --stem shallow --steps 3M",
     "unroll 5, 3M": "--preset laptop --steps 3M --unroll-length 5 --learning-rate 3e-4",
 }

@@ -111,7 +111,7 @@ def test_training_is_set_beside_its_stages(
     code, out, error = bench(capsys, "throughput", *arguments, "--device", "cpu", "--json", str(path))
     assert (code, error) == (0, "") and "of the bound" in out
     (result,) = json.loads(path.read_text())["results"]
-    # A machine of one core without bfloat16 keeps what it computed, others do not.
+    # One process with all four environments keeps what it computed, unless it computes in bfloat16.
     stages = [result[name] for name in ("emulation", "acting", "backward")]
     apart = [result[name] for name in ("emulation", "inference", "learning")]
     assert 0 < result["bound"] <= min(stages) and result["trained"] > 0
