@@ -18,21 +18,22 @@ from queue import Queue
 
 from table import GOALS, reached
 
+NATURE = "--learning-rate 4e-4 --entropy-cost 0.005 --rmsprop-eps 1e-3"
+SHALLOW = f"--stem shallow {NATURE}"
 CANDIDATES = {
     "entropy 0.01": "--learning-rate 4e-4",
     "entropy 0.005": "--learning-rate 4e-4 --entropy-cost 0.005",
-    "preset": "--learning-rate 4e-4 --entropy-cost 0.005 --rmsprop-eps 1e-3",
+    "nature": NATURE,
     "learning rate 6e-4": "--learning-rate 6e-4 --entropy-cost 0.005",
     "unroll 10": "--learning-rate 5e-4 --entropy-cost 0.005 --unroll-length 10",
-    "preset, 3M": "--preset laptop --steps 3M",
-    "unroll 10, 3M": "--preset laptop --steps 3M --unroll-length 10",
-    "unroll 10, 3M, entropy 0.001": "--preset laptop --steps 3M --unroll-length 10 --entropy-cost 0.001",
-    "unroll 10, 3M, entropy 0.001, baseline 0.1": "--preset laptop --steps 3M --unroll-length 10 "
+    "unroll 10, 3M": f"{NATURE} --steps 3M --unroll-length 10",
+    "unroll 10, 3M, entropy 0.001": f"{NATURE} --steps 3M --unroll-length 10 --entropy-cost 0.001",
+    "unroll 10, 3M, entropy 0.001, baseline 0.1": f"{NATURE} --steps 3M --unroll-length 10 "
     "--entropy-cost 0.001 --baseline-cost 0.1",
-    "shallow": "--preset laptop --stem shallow",
-    "shallow, entropy 0.002": "--preset laptop --stem shallow --entropy-cost 0.002",
-    "shallow, 3M": "--preset laptop --stem shallow --steps 3M",
-    "unroll 5, 3M": "--preset laptop --steps 3M --unroll-length 5 --learning-rate 3e-4",
+    "unroll 5, 3M": f"{NATURE} --steps 3M --unroll-length 5 --learning-rate 3e-4",
+    "shallow": SHALLOW,
+    "shallow, entropy 0.002": f"{SHALLOW} --entropy-cost 0.002",
+    "shallow, 3M": f"{SHALLOW} --steps 3M",
 }
 COMMON = (
     "--game pong --stem nature --steps 5M --num-envs 16 --batch-size 16 --unroll-length 20 "
