@@ -3,7 +3,10 @@
  *
  * Inside, the rows of a batch are the lanes: number k of a panel holds input k of up to LANES rows. Lanes never
  * interact, LayerNorm sums from panel entry to panel entry, and a weight is read once, as torch keeps it, and
- * multiplies all rows. So any number of rows works; those that are missing are computed as zeros and not stored. */
+ * multiplies all rows. So any number of rows works; those that are missing are computed as zeros and not stored.
+ *
+ * A thread takes a block of up to PANELS panels, one after the other in memory, at a time: where registers hold 8
+ * rows, a weight that was read multiplies two of them. */
 
 #include <math.h>
 #include <stdbool.h>
@@ -13,18 +16,30 @@
 #include "heads.h"
 #include "vectors.h"
 
-#define TILE 8 /* outputs that are summed in registers at a time */
+#define PANELS (16 / LANES)
+#define TILE 8 /* outputs that are summed in registers at a time: of one panel */
+#define TILE_OF_TWO 6
 
 const int64_t register_rows = REGISTER;
+
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* panels of so many rows */
+INLINE int64_t panels(int64_t rows) { return (rows + LANES - 1) / LANES; }
+
+/* rows of a block: so few that every thread has some */
+INLINE int64_t block_rows(int64_t rows, int64_t threads) {
+    return LANES * least(PANELS, panels((rows + threads - 1) / threads));
+}
 
 typedef struct {
     const float *weight, *bias;
 } affine; /* of a LayerNorm, or of a product, whose bias may be NULL */
 
 /* panel[k][row] = x[row][k]: up to LANES rows of `size` numbers, `stride` apart */
-INLINE void gather_strided(vec *panel, const float *x, int64_t rows, int64_t size, int64_t stride) {
+static void gather_panel(vec *panel, const float *x, int64_t rows, int64_t size, int64_t stride) {
     for (int64_t k = 0; k < size; k += LANES) {
-        const int64_t width = size - k < LANES ? size - k : LANES;
+        const int64_t width = least(LANES, size - k);
         vec a[LANES];
         for (int64_t j = 0; j < LANES; j++) {
             a[j] = (vec){0};
@@ -36,13 +51,19 @@ INLINE void gather_strided(vec *panel, const float *x, int64_t rows, int64_t siz
     }
 }
 
-static void gather(vec *panel, const float *x, int64_t rows, int64_t size) {
-    gather_strided(panel, x, rows, size, size);
+/* the rows of a block, whose panels are `apart` */
+INLINE void gather_apart(vec *block, int64_t apart, const float *x, int64_t rows, int64_t size) {
+    for (int64_t row = 0; row < rows; row += LANES, block += apart)
+        gather_panel(block, x + row * size, least(LANES, rows - row), size, size);
 }
 
-static void scatter(float *x, const vec *panel, int64_t rows, int64_t size) {
+static void gather(vec *block, const float *x, int64_t rows, int64_t size) {
+    gather_apart(block, size, x, rows, size);
+}
+
+static void scatter_panel(float *x, const vec *panel, int64_t rows, int64_t size) {
     for (int64_t k = 0; k < size; k += LANES) {
-        const int64_t width = size - k < LANES ? size - k : LANES;
+        const int64_t width = least(LANES, size - k);
         vec a[LANES];
         memset(a, 0, sizeof a);
         memcpy(a, panel + k, width * sizeof(vec));
@@ -54,39 +75,69 @@ static void scatter(float *x, const vec *panel, int64_t rows, int64_t size) {
     }
 }
 
+static void scatter(float *x, const vec *block, int64_t rows, int64_t size) {
+    for (int64_t row = 0; row < rows; row += LANES, block += size)
+        scatter_panel(x + row * size, block, least(LANES, rows - row), size);
+}
+
 INLINE vec rectified(vec x) {
     ints dead = x <= 0.0f; /* a nan stays, as in torch */
     return (vec)(~dead & (ints)x);
 }
 
-/* `count` outputs of a product: y_i = b_i + sum over k of w_ik x_k, or y_i += the same */
-INLINE void tile(vec *y, const vec *x, const float *w, const float *bias, int64_t K, int count, bool add, bool relu) {
-    vec sums[TILE];
-    for (int i = 0; i < count; i++) sums[i] = (vec){0};
+/* `count` outputs of a product for each of P panels: y_i = b_i + sum over k of w_ik x_k, or y_i += the same */
+INLINE void tile(
+    vec *y, int64_t apart, const vec *x, const float *w, const float *bias, int64_t K, int P, int count, bool add,
+    bool relu
+) {
+    vec sums[2][TILE];
+    for (int p = 0; p < P; p++)
+        for (int i = 0; i < count; i++) sums[p][i] = (vec){0};
     for (int64_t k = 0; k < K; k++)
-        for (int i = 0; i < count; i++) sums[i] += w[i * K + k] * x[k];
-    for (int i = 0; i < count; i++) {
-        if (bias) sums[i] += bias[i];
-        if (add) sums[i] += y[i];
-        y[i] = relu ? rectified(sums[i]) : sums[i];
-    }
+        for (int i = 0; i < count; i++)
+            for (int p = 0; p < P; p++) sums[p][i] += w[i * K + k] * x[p * K + k];
+    for (int p = 0; p < P; p++)
+        for (int i = 0; i < count; i++) {
+            vec sum = sums[p][i];
+            if (bias) sum += bias[i];
+            if (add) sum += y[p * apart + i];
+            y[p * apart + i] = relu ? rectified(sum) : sum;
+        }
 }
 
-INLINE void product(vec *y, const vec *x, affine a, int64_t K, int64_t N, bool add, bool relu) {
+INLINE void product_of(
+    vec *y, int64_t apart, const vec *x, affine a, int64_t K, int64_t N, int P, int count, bool add, bool relu
+) {
     int64_t n = 0;
-    for (; n + TILE <= N; n += TILE)
-        tile(y + n, x, a.weight + n * K, a.bias ? a.bias + n : 0, K, TILE, add, relu);
-    for (; n < N; n++) tile(y + n, x, a.weight + n * K, a.bias ? a.bias + n : 0, K, 1, add, relu);
+    for (; n + count <= N; n += count)
+        tile(y + n, apart, x, a.weight + n * K, a.bias ? a.bias + n : 0, K, P, count, add, relu);
+    for (; n + 2 <= N; n += 2)
+        tile(y + n, apart, x, a.weight + n * K, a.bias ? a.bias + n : 0, K, P, 2, add, relu);
+    for (; n < N; n++) tile(y + n, apart, x, a.weight + n * K, a.bias ? a.bias + n : 0, K, P, 1, add, relu);
 }
 
-static void normalize(vec *y, const vec *x, affine a, float eps, int64_t size) {
-    vec mean = {0}, square = {0}, scale;
-    for (int64_t k = 0; k < size; k++) mean += x[k];
-    mean /= (float)size;
-    for (int64_t k = 0; k < size; k++) square += (x[k] - mean) * (x[k] - mean);
-    square = square / (float)size + eps;
-    for (int j = 0; j < LANES; j++) ((float *)&scale)[j] = 1.0f / sqrtf(((float *)&square)[j]);
-    for (int64_t k = 0; k < size; k++) y[k] = (x[k] - mean) * scale * a.weight[k] + a.bias[k];
+/* N outputs for each row of a block, from K inputs; the panels of y are `apart` */
+INLINE void product_apart(
+    vec *y, int64_t apart, const vec *x, affine a, int64_t rows, int64_t K, int64_t N, bool add, bool relu
+) {
+    if (PANELS > 1 && rows > LANES) product_of(y, apart, x, a, K, N, 2, TILE_OF_TWO, add, relu);
+    else product_of(y, apart, x, a, K, N, 1, TILE, add, relu);
+}
+
+INLINE void product(vec *y, const vec *x, affine a, int64_t rows, int64_t K, int64_t N, bool add, bool relu) {
+    product_apart(y, N, x, a, rows, K, N, add, relu);
+}
+
+static void normalize(vec *y, const vec *x, affine a, float eps, int64_t rows, int64_t size) {
+    for (int64_t row = 0; row < rows; row += LANES, x += size, y += size) {
+        vec mean = {0}, square = {0}, scale;
+        for (int64_t k = 0; k < size; k++) mean += x[k];
+        mean /= (float)size;
+        for (int64_t k = 0; k < size; k++) square += (x[k] - mean) * (x[k] - mean);
+        square = square / (float)size + eps;
+        for (int j = 0; j < LANES; j++) ((float *)&scale)[j] = 1.0f / sqrtf(((float *)&square)[j]);
+        for (int64_t k = 0; k < size; k++) y[k] = (x[k] - mean) * scale * a.weight[k] + a.bias[k];
+    }
 }
 
 /* y = x wᵀ + b, rectified if relu: x [rows, K], w [N, K], y [rows, N]. The bias may be NULL. */
@@ -94,13 +145,14 @@ void linear(
     int64_t threads, int64_t rows, int64_t K, int64_t N, int64_t relu, const float *x, const float *w,
     const float *bias, float *y
 ) {
+    const int64_t block = block_rows(rows, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t row = 0; row < rows; row += LANES) {
-        const int64_t some = rows - row < LANES ? rows - row : LANES;
-        vec in[K], out[N];
+    for (int64_t row = 0; row < rows; row += block) {
+        const int64_t some = least(block, rows - row), P = panels(some);
+        vec in[P * K], out[P * N];
         gather(in, x + row * K, some, K);
-        if (relu) product(out, in, (affine){w, bias}, K, N, false, true);
-        else product(out, in, (affine){w, bias}, K, N, false, false);
+        if (relu) product(out, in, (affine){w, bias}, some, K, N, false, true);
+        else product(out, in, (affine){w, bias}, some, K, N, false, false);
         scatter(y + row * N, out, some, N);
     }
 }
@@ -110,13 +162,14 @@ void normalized_linear(
     int64_t threads, int64_t rows, int64_t K, int64_t N, float eps, const float *x, const float *norm,
     const float *norm_bias, const float *w, const float *bias, float *y
 ) {
+    const int64_t block = block_rows(rows, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t row = 0; row < rows; row += LANES) {
-        const int64_t some = rows - row < LANES ? rows - row : LANES;
-        vec in[K], out[N];
+    for (int64_t row = 0; row < rows; row += block) {
+        const int64_t some = least(block, rows - row), P = panels(some);
+        vec in[P * K], out[P * N];
         gather(in, x + row * K, some, K);
-        normalize(in, in, (affine){norm, norm_bias}, eps, K);
-        product(out, in, (affine){w, bias}, K, N, false, false);
+        normalize(in, in, (affine){norm, norm_bias}, eps, some, K);
+        product(out, in, (affine){w, bias}, some, K, N, false, false);
         scatter(y + row * N, out, some, N);
     }
 }
@@ -127,16 +180,17 @@ void residual_feedforward(
     const float *w0, const float *b0, const float *norm, const float *norm_bias, const float *w1, const float *b1,
     const float *w2, const float *b2, float *result
 ) {
+    const int64_t block = block_rows(rows, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t row = 0; row < rows; row += LANES) {
-        const int64_t some = rows - row < LANES ? rows - row : LANES;
-        vec z[d], in[d], hidden[ff];
+    for (int64_t row = 0; row < rows; row += block) {
+        const int64_t some = least(block, rows - row), P = panels(some);
+        vec z[P * d], in[P * d], hidden[P * ff];
         gather(z, x + row * d, some, d);
         gather(in, y + row * d, some, d);
-        product(z, in, (affine){w0, b0}, d, d, true, false);
-        normalize(in, z, (affine){norm, norm_bias}, eps, d);
-        product(hidden, in, (affine){w1, b1}, d, ff, false, true);
-        product(z, hidden, (affine){w2, b2}, ff, d, true, false);
+        product(z, in, (affine){w0, b0}, some, d, d, true, false);
+        normalize(in, z, (affine){norm, norm_bias}, eps, some, d);
+        product(hidden, in, (affine){w1, b1}, some, d, ff, false, true);
+        product(z, hidden, (affine){w2, b2}, some, ff, d, true, false);
         scatter(result + row * d, z, some, d);
     }
 }
@@ -157,9 +211,9 @@ void normalized_elu(
 ) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row += LANES) {
-        const int64_t some = rows - row < LANES ? rows - row : LANES;
+        const int64_t some = least(LANES, rows - row);
         vec in[size];
-        gather_strided(in, x + row * stride, some, size, stride);
+        gather_panel(in, x + row * stride, some, size, stride);
         to_normalized_elu(in, size, epsilon);
         scatter(y + row * size, in, some, size);
     }
@@ -174,6 +228,14 @@ INLINE ints going_on(const bool *reset, int64_t some) {
     return mask;
 }
 
+/* a block of N numbers a row, which become 0 in the rows that do not go on */
+INLINE void clear(vec *block, const bool *reset, int64_t rows, int64_t N) {
+    for (int64_t row = 0; row < rows; row += LANES, block += N) {
+        const ints alive = going_on(reset + row, least(LANES, rows - row));
+        for (int64_t n = 0; n < N; n++) block[n] = (vec)(alive & (ints)block[n]);
+    }
+}
+
 /* From sums a [4 N] for i, f, g, o and c to the next output and c; a [6 N] becomes what backward needs. */
 INLINE void lstm_cell(vec *a, vec *now, vec *c, int64_t N) {
     for (int64_t n = 0; n < N; n++) {
@@ -186,30 +248,28 @@ INLINE void lstm_cell(vec *a, vec *now, vec *c, int64_t N) {
 }
 
 /* T steps. gates [T, B, 4 N] is the input's share of i, f, g, o, weight [4 N, N]; h [T, B, N] are the outputs.
- * For backward, or NULL: hs [T, B, N], the output before each step, and for each block of LANES rows and each step
- * a panel of i, f, g, o, c before and tanh(c) after, all after the resets. */
+ * For backward, or NULL: hs [T, B, N], the output before each step, and for each step and LANES rows a panel of i, f,
+ * g, o, c before and tanh(c) after, all after the resets. */
 void lstm_forward(
     int64_t threads, int64_t T, int64_t B, int64_t N, const float *gates, const float *weight, const float *h0,
     const float *c0, const bool *reset, float *h, float *c_last, float *hs, vec *kept
 ) {
+    const int64_t block = block_rows(B, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t row = 0; row < B; row += LANES) {
-        const int64_t some = B - row < LANES ? B - row : LANES;
-        vec now[N], c[N], one_step[6 * N];
+    for (int64_t row = 0; row < B; row += block) {
+        const int64_t some = least(block, B - row), P = panels(some);
+        vec now[P * N], c[P * N], one_step[P * 6 * N];
         gather(now, h0 + row * N, some, N);
         gather(c, c0 + row * N, some, N);
         for (int64_t t = 0; t < T; t++) {
             const int64_t at = t * B + row;
-            const ints alive = going_on(reset + at, some);
-            vec *a = kept ? kept + (row / LANES * T + t) * 6 * N : one_step;
-            for (int64_t n = 0; n < N; n++) {
-                now[n] = (vec)(alive & (ints)now[n]);
-                c[n] = (vec)(alive & (ints)c[n]);
-            }
+            vec *a = kept ? kept + (t * panels(B) + row / LANES) * 6 * N : one_step;
+            clear(now, reset + at, some, N);
+            clear(c, reset + at, some, N);
             if (hs) scatter(hs + at * N, now, some, N);
-            gather(a, gates + at * 4 * N, some, 4 * N);
-            product(a, now, (affine){weight, 0}, N, 4 * N, true, false);
-            lstm_cell(a, now, c, N);
+            gather_apart(a, 6 * N, gates + at * 4 * N, some, 4 * N);
+            product_apart(a, 6 * N, now, (affine){weight, 0}, some, N, 4 * N, true, false);
+            for (int64_t p = 0; p < P; p++) lstm_cell(a + p * 6 * N, now + p * N, c + p * N, N);
             scatter(h + at * N, now, some, N);
         }
         scatter(c_last + row * N, c, some, N);
@@ -217,27 +277,43 @@ void lstm_forward(
 }
 
 /* One step without gradients, from x [B, K]: w_x [4 N, K], w_h [4 N, N] and both biases. `hs` and `kept` are as in
- * lstm_forward, for this step t of T, or NULL. */
+ * lstm_forward, for this step t, or NULL. */
 void lstm_step(
-    int64_t threads, int64_t B, int64_t K, int64_t N, int64_t T, int64_t t, const float *x, const float *w_x, const float *w_h,
+    int64_t threads, int64_t B, int64_t K, int64_t N, int64_t t, const float *x, const float *w_x, const float *w_h,
     const float *b_x, const float *b_h, const float *h0, const float *c0, const bool *reset, float *h, float *c_last,
     float *hs, vec *kept
 ) {
+    const int64_t block = block_rows(B, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t row = 0; row < B; row += LANES) {
-        const int64_t some = B - row < LANES ? B - row : LANES;
-        const ints alive = going_on(reset + row, some);
-        vec in[K], now[N], c[N], one_step[6 * N], *a = kept ? kept + (row / LANES * T + t) * 6 * N : one_step;
+    for (int64_t row = 0; row < B; row += block) {
+        const int64_t some = least(block, B - row), P = panels(some);
+        vec in[P * K], now[P * N], c[P * N], one_step[P * 6 * N];
+        vec *a = kept ? kept + (t * panels(B) + row / LANES) * 6 * N : one_step;
         gather(in, x + row * K, some, K);
         gather(now, h0 + row * N, some, N);
         gather(c, c0 + row * N, some, N);
-        for (int64_t n = 0; n < N; n++) now[n] = (vec)(alive & (ints)now[n]), c[n] = (vec)(alive & (ints)c[n]);
+        clear(now, reset + row, some, N);
+        clear(c, reset + row, some, N);
         if (hs) scatter(hs + (t * B + row) * N, now, some, N);
-        product(a, in, (affine){w_x, b_x}, K, 4 * N, false, false);
-        product(a, now, (affine){w_h, b_h}, N, 4 * N, true, false);
-        lstm_cell(a, now, c, N);
+        product_apart(a, 6 * N, in, (affine){w_x, b_x}, some, K, 4 * N, false, false);
+        product_apart(a, 6 * N, now, (affine){w_h, b_h}, some, N, 4 * N, true, false);
+        for (int64_t p = 0; p < P; p++) lstm_cell(a + p * 6 * N, now + p * N, c + p * N, N);
         scatter(h + row * N, now, some, N);
         scatter(c_last + row * N, c, some, N);
+    }
+}
+
+/* From gradients dh of the output and dc of c after a step to d [4 N] of i, f, g, o and to dc before it, but for the
+ * resets; a [6 N] is what the step kept. */
+INLINE void lstm_cell_backward(vec *d, vec *dc, const vec *dh, const vec *a, int64_t N) {
+    for (int64_t n = 0; n < N; n++) {
+        vec i = a[n], f = a[N + n], g = a[2 * N + n], o = a[3 * N + n], c = a[4 * N + n], y = a[5 * N + n];
+        dc[n] += dh[n] * o * (1.0f - y * y);
+        d[n] = dc[n] * g * i * (1.0f - i);
+        d[N + n] = dc[n] * c * f * (1.0f - f);
+        d[2 * N + n] = dc[n] * i * (1.0f - g * g);
+        d[3 * N + n] = dh[n] * y * o * (1.0f - o);
+        dc[n] *= f;
     }
 }
 
@@ -246,30 +322,24 @@ void lstm_backward(
     int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *kept,
     const float *dy, const float *dc_last, float *dgates, float *dh0, float *dc0
 ) {
+    const int64_t block = block_rows(B, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t row = 0; row < B; row += LANES) {
-        const int64_t some = B - row < LANES ? B - row : LANES;
-        vec dh[N], dc[N], from_y[N], d[4 * N];
+    for (int64_t row = 0; row < B; row += block) {
+        const int64_t some = least(block, B - row), P = panels(some);
+        vec dh[P * N], dc[P * N], from_y[P * N], d[P * 4 * N];
         memset(dh, 0, sizeof dh), memset(dc, 0, sizeof dc), memset(from_y, 0, sizeof from_y);
         if (dc_last) gather(dc, dc_last + row * N, some, N);
         for (int64_t t = T - 1; t >= 0; t--) {
             const int64_t at = t * B + row;
-            const ints alive = going_on(reset + at, some);
-            const vec *a = kept + (row / LANES * T + t) * 6 * N;
+            const vec *a = kept + (t * panels(B) + row / LANES) * 6 * N;
             if (dy) gather(from_y, dy + at * N, some, N);
-            for (int64_t n = 0; n < N; n++) {
-                vec i = a[n], f = a[N + n], g = a[2 * N + n], o = a[3 * N + n], c = a[4 * N + n], y = a[5 * N + n];
-                dh[n] += from_y[n];
-                dc[n] += dh[n] * o * (1.0f - y * y);
-                d[n] = dc[n] * g * i * (1.0f - i);
-                d[N + n] = dc[n] * c * f * (1.0f - f);
-                d[2 * N + n] = dc[n] * i * (1.0f - g * g);
-                d[3 * N + n] = dh[n] * y * o * (1.0f - o);
-                dc[n] = (vec)(alive & (ints)(dc[n] * f));
-            }
+            for (int64_t n = 0; n < P * N; n++) dh[n] += from_y[n];
+            for (int64_t p = 0; p < P; p++)
+                lstm_cell_backward(d + p * 4 * N, dc + p * N, dh + p * N, a + p * 6 * N, N);
             scatter(dgates + at * 4 * N, d, some, 4 * N);
-            product(dh, d, (affine){weight_T, 0}, 4 * N, N, false, false);
-            for (int64_t n = 0; n < N; n++) dh[n] = (vec)(alive & (ints)dh[n]);
+            product(dh, d, (affine){weight_T, 0}, some, 4 * N, N, false, false);
+            clear(dh, reset + at, some, N);
+            clear(dc, reset + at, some, N);
         }
         scatter(dh0 + row * N, dh, some, N);
         scatter(dc0 + row * N, dc, some, N);
@@ -294,20 +364,20 @@ void gru_forward(
     int64_t threads, int64_t T, int64_t B, int64_t N, const float *gates, const float *weight, const float *bias,
     const float *h0, const bool *reset, float *h, float *hs, vec *kept
 ) {
+    const int64_t block = block_rows(B, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t row = 0; row < B; row += LANES) {
-        const int64_t some = B - row < LANES ? B - row : LANES;
-        vec now[N], recurrent[3 * N], one_step[5 * N];
+    for (int64_t row = 0; row < B; row += block) {
+        const int64_t some = least(block, B - row), P = panels(some);
+        vec now[P * N], recurrent[P * 3 * N], one_step[P * 5 * N];
         gather(now, h0 + row * N, some, N);
         for (int64_t t = 0; t < T; t++) {
             const int64_t at = t * B + row;
-            const ints alive = going_on(reset + at, some);
-            vec *a = kept ? kept + (row / LANES * T + t) * 5 * N : one_step;
-            for (int64_t n = 0; n < N; n++) now[n] = (vec)(alive & (ints)now[n]);
+            vec *a = kept ? kept + (t * panels(B) + row / LANES) * 5 * N : one_step;
+            clear(now, reset + at, some, N);
             if (hs) scatter(hs + at * N, now, some, N);
-            gather(a, gates + at * 3 * N, some, 3 * N);
-            product(recurrent, now, (affine){weight, bias}, N, 3 * N, false, false);
-            gru_cell(a, recurrent, now, N);
+            gather_apart(a, 5 * N, gates + at * 3 * N, some, 3 * N);
+            product(recurrent, now, (affine){weight, bias}, some, N, 3 * N, false, false);
+            for (int64_t p = 0; p < P; p++) gru_cell(a + p * 5 * N, recurrent + p * 3 * N, now + p * N, N);
             scatter(h + at * N, now, some, N);
         }
     }
@@ -318,18 +388,31 @@ void gru_step(
     int64_t threads, int64_t B, int64_t K, int64_t N, const float *x, const float *w_x, const float *w_h, const float *b_x,
     const float *b_h, const float *h0, const bool *reset, float *h
 ) {
+    const int64_t block = block_rows(B, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t row = 0; row < B; row += LANES) {
-        const int64_t some = B - row < LANES ? B - row : LANES;
-        const ints alive = going_on(reset + row, some);
-        vec in[K], now[N], a[5 * N], recurrent[3 * N];
+    for (int64_t row = 0; row < B; row += block) {
+        const int64_t some = least(block, B - row), P = panels(some);
+        vec in[P * K], now[P * N], a[P * 5 * N], recurrent[P * 3 * N];
         gather(in, x + row * K, some, K);
         gather(now, h0 + row * N, some, N);
-        for (int64_t n = 0; n < N; n++) now[n] = (vec)(alive & (ints)now[n]);
-        product(a, in, (affine){w_x, b_x}, K, 3 * N, false, false);
-        product(recurrent, now, (affine){w_h, b_h}, N, 3 * N, false, false);
-        gru_cell(a, recurrent, now, N);
+        clear(now, reset + row, some, N);
+        product_apart(a, 5 * N, in, (affine){w_x, b_x}, some, K, 3 * N, false, false);
+        product(recurrent, now, (affine){w_h, b_h}, some, N, 3 * N, false, false);
+        for (int64_t p = 0; p < P; p++) gru_cell(a + p * 5 * N, recurrent + p * 3 * N, now + p * N, N);
         scatter(h + row * N, now, some, N);
+    }
+}
+
+/* From the gradient dh of the output after a step to dn, that of the input's share of n, to d [3 N] of the recurrent
+ * shares of r, z, n, and to what of dh goes past the gates; a [5 N] is what the step kept. */
+INLINE void gru_cell_backward(vec *d, vec *dn, vec *dh, const vec *a, int64_t N) {
+    for (int64_t n = 0; n < N; n++) {
+        vec r = a[n], z = a[N + n], c = a[2 * N + n], m = a[3 * N + n], h = a[4 * N + n];
+        dn[n] = dh[n] * (1.0f - z) * (1.0f - c * c);
+        d[n] = dn[n] * m * r * (1.0f - r);
+        d[N + n] = dh[n] * (h - c) * z * (1.0f - z);
+        d[2 * N + n] = dn[n] * r;
+        dh[n] *= z;
     }
 }
 
@@ -338,30 +421,24 @@ void gru_backward(
     int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *kept,
     const float *dy, float *dgates, float *drecurrent, float *dh0
 ) {
+    const int64_t block = block_rows(B, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t row = 0; row < B; row += LANES) {
-        const int64_t some = B - row < LANES ? B - row : LANES;
-        vec dh[N], from_y[N], d[3 * N], dn[N];
+    for (int64_t row = 0; row < B; row += block) {
+        const int64_t some = least(block, B - row), P = panels(some);
+        vec dh[P * N], from_y[P * N], d[P * 3 * N], dn[P * N];
         memset(dh, 0, sizeof dh), memset(from_y, 0, sizeof from_y);
         for (int64_t t = T - 1; t >= 0; t--) {
             const int64_t at = t * B + row;
-            const ints alive = going_on(reset + at, some);
-            const vec *a = kept + (row / LANES * T + t) * 5 * N;
+            const vec *a = kept + (t * panels(B) + row / LANES) * 5 * N;
             if (dy) gather(from_y, dy + at * N, some, N);
-            for (int64_t n = 0; n < N; n++) {
-                vec r = a[n], z = a[N + n], c = a[2 * N + n], m = a[3 * N + n], h = a[4 * N + n];
-                dh[n] += from_y[n];
-                dn[n] = dh[n] * (1.0f - z) * (1.0f - c * c);
-                d[n] = dn[n] * m * r * (1.0f - r);
-                d[N + n] = dh[n] * (h - c) * z * (1.0f - z);
-                d[2 * N + n] = dn[n] * r;
-                dh[n] *= z;
-            }
+            for (int64_t n = 0; n < P * N; n++) dh[n] += from_y[n];
+            for (int64_t p = 0; p < P; p++)
+                gru_cell_backward(d + p * 3 * N, dn + p * N, dh + p * N, a + p * 5 * N, N);
             scatter(drecurrent + at * 3 * N, d, some, 3 * N);
-            product(dh, d, (affine){weight_T, 0}, 3 * N, N, true, false);
-            memcpy(d + 2 * N, dn, sizeof dn);
+            product(dh, d, (affine){weight_T, 0}, some, 3 * N, N, true, false);
+            for (int64_t p = 0; p < P; p++) memcpy(d + (3 * p + 2) * N, dn + p * N, N * sizeof(vec));
             scatter(dgates + at * 3 * N, d, some, 3 * N);
-            for (int64_t n = 0; n < N; n++) dh[n] = (vec)(alive & (ints)dh[n]);
+            clear(dh, reset + at, some, N);
         }
         scatter(dh0 + row * N, dh, some, N);
     }
@@ -488,14 +565,15 @@ void shell_step(
     int64_t width = 0;
     for (int64_t i = 0; i < s->parts; i++) width += s->sizes[i];
     const int64_t d = s->d, emitted = s->heads * width, widest = emitted > s->ff ? emitted : s->ff;
+    const int64_t block = block_rows(rows, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t row = 0; row < rows; row += LANES) {
-        const int64_t some = rows - row < LANES ? rows - row : LANES;
+    for (int64_t row = 0; row < rows; row += block) {
+        const int64_t some = least(block, rows - row), P = panels(some);
         const span part = {1, some, s->heads, d / s->heads, d / s->heads, 1, reset + row};
-        vec stream[d], in[s->inputs > d ? s->inputs : d], wide[widest];
+        vec stream[P * d], in[P * (s->inputs > d ? s->inputs : d)], wide[P * widest];
         float by_row[some * widest], read[some * d];
         gather(in, x + row * s->inputs, some, s->inputs);
-        product(stream, in, (affine){weights[0], weights[1]}, s->inputs, d, false, false);
+        product(stream, in, (affine){weights[0], weights[1]}, some, s->inputs, d, false, false);
         for (int64_t layer = 0; layer < s->layers; layer++) {
             const float *const *w = weights + 2 + layer * WEIGHTS, *before[STATES];
             float *after[STATES];
@@ -505,11 +583,11 @@ void shell_step(
             }
             const int64_t at = k ? (layer * k->steps + k->t) * rows + row : 0;
             if (k) scatter(k->stream + at * d, stream, some, d);
-            normalize(in, stream, (affine){w[0], w[1]}, s->eps, d);
-            product(wide, in, (affine){w[2], w[3]}, d, emitted, false, false);
+            normalize(in, stream, (affine){w[0], w[1]}, s->eps, some, d);
+            product(wide, in, (affine){w[2], w[3]}, some, d, emitted, false, false);
             if (k) scatter(k->emitted + at * emitted, wide, some, emitted);
             vec *numbers = wide;
-            for (int64_t i = 0; i < s->heads * s->parts; i++) {
+            for (int64_t i = 0; i < P * s->heads * s->parts; i++) {
                 const int64_t size = s->sizes[i % s->parts];
                 map(numbers, size, s->maps[i % s->parts], s->epsilon, s->degree);
                 numbers += size;
@@ -517,12 +595,12 @@ void shell_step(
             scatter(by_row, wide, some, emitted);
             remember(s, &part, by_row, w + 12, before, after, read, k, at);
             gather(in, read, some, d);
-            product(stream, in, (affine){w[4], w[5]}, d, d, true, false);
+            product(stream, in, (affine){w[4], w[5]}, some, d, d, true, false);
             if (k) scatter(k->middle + at * d, stream, some, d);
-            normalize(in, stream, (affine){w[6], w[7]}, s->eps, d);
-            product(wide, in, (affine){w[8], w[9]}, d, s->ff, false, true);
+            normalize(in, stream, (affine){w[6], w[7]}, s->eps, some, d);
+            product(wide, in, (affine){w[8], w[9]}, some, d, s->ff, false, true);
             if (k) scatter(k->hidden + at * s->ff, wide, some, s->ff);
-            product(stream, wide, (affine){w[10], w[11]}, s->ff, d, true, false);
+            product(stream, wide, (affine){w[10], w[11]}, some, s->ff, d, true, false);
         }
         if (k) scatter(k->stream + ((s->layers * k->steps + k->t) * rows + row) * d, stream, some, d);
         scatter(y + row * d, stream, some, d);

@@ -65,16 +65,15 @@ def step(
         or not dense.takes_state(reset, h0, c0)
     ):
         return None
-    T, t = 1, 0
-    hs, panels = None, None
+    t, hs, panels = 0, None, None
     h, c = h0.new_empty(B, N), c0.new_empty(B, N)
     if kept is not None:
-        T, t = kept.steps, kept.t
+        t = kept.t
         all_h, all_c, hs, panels = kept.tensors
         h, c = all_h[t], all_c[t]
         kept.t += 1
     inputs = (part.contiguous() for part in (x, *weights, h0, c0, reset))
-    dense.call("lstm_step", B, 4 * N * (K + N), (B, K, N, T, t), *inputs, h, c, hs, panels)
+    dense.call("lstm_step", B, 4 * N * (K + N), (B, K, N, t), *inputs, h, c, hs, panels)
     return h, c
 
 
@@ -88,7 +87,7 @@ def new_kept(steps: int, rows: int, weights: Sequence[Tensor]) -> Kept:
 def panel_shape(T: int, B: int, count: int, N: int) -> tuple[int, ...]:
     """Return the shape of what backward needs besides h before each step: so many numbers of a unit."""
     lanes = dense.lanes(B)
-    return (B + lanes - 1) // lanes * lanes, T, count, N
+    return T, (B + lanes - 1) // lanes * lanes, count, N
 
 
 def known_lstm(

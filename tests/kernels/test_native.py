@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fastweight_helpers import make_reset
+from fastweight_helpers import assert_near, make_reset
 from fastweight_rules import RULES, each, make_inputs
 from fastweight_rules import run as gradients
 
@@ -79,6 +79,22 @@ def test_threads_change_nothing(rule: Rule, seed: int, monkeypatch: pytest.Monke
         results.append(gradients(rule, inputs, reset, "native", torch.float32))
     for other in results[1:]:
         assert all(torch.equal(other[name], value) for name, value in results[0].items())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [9, 16, 17, 33])
+@each(rules.LSTM, rules.GRU)
+def test_rows_of_several_blocks(
+    rule: Rule, rows: int, threads: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    numbers = {"T": 5, "B": rows, "N": 60}  # 33 rows are work enough for two threads
+    inputs = rule.random_inputs(numbers, dtype=torch.float64)
+    reset = make_reset("random", 5, rows)
+    want = gradients(rule, inputs, reset, "reference", torch.float64)
+    got = gradients(rule, inputs, reset, "native", torch.float32)
+    for name, value in want.items():
+        assert_near(name, got[name], value, 1e-5)
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="not Linux")
