@@ -2,10 +2,12 @@
 
     python in_turns.py /path/of/other/.venv/bin/deltabeast SAMPLE_FACTORY_PYTHON [ROUNDS [NETWORK]]
 
-Sample Factory runs in both modes of `peers.py`, which has what it needs, and the faster one counts. Nothing
-else may run: a machine's speed drifts, so that only what ran within minutes compares.
+Sample Factory runs in both modes of `peers.py`, which has what it needs, and the faster one counts. Where the
+processor has bfloat16, this checkout trains in it, too. Nothing else may run: a machine's speed drifts, so
+that only what ran within minutes compares.
 """
 
+import math
 import statistics
 import sys
 from pathlib import Path
@@ -20,23 +22,27 @@ MODES = {"serial": (peers.SERIAL, 2), "asynchronous": (peers.ASYNCHRONOUS, 1)}
 
 def main(other, python, rounds="3", *networks):
     ours = str(Path(sys.executable).parent / "deltabeast")
-    print("| network | round | Sample Factory | before | now | before / peer | now / peer | now / before |")
-    print("|---" * 8 + "|")
+    bf16 = "avx512_bf16" in Path("/proc/cpuinfo").read_text()
+    print("| network | round | Sample Factory | before | now | bf16 ", end="")
+    print("| before / peer | now / peer | bf16 / peer | now / before |")
+    print("|---" * 10 + "|")
+    rows = {name: options for name, options, _ in against.rows()}
     for network in networks or NETWORKS:
-        options = next(options for name, options, _ in against.rows() if name == f"{network} fp32 lstm")
+        fp32, half = rows[f"{network} fp32 lstm"], rows[f"{network} bf16 lstm"]
         ratios = []
         for number in range(int(rounds)):
             peer = max(
                 peers.sample_factory(python, NETWORKS[network], mode, threads, True, SECONDS)
                 for mode, threads in MODES.values()
             )
-            before, now = (against.train(one, options, 2)[0] for one in (other, ours))
-            ratios.append((before / peer, now / peer, now / before))
+            before, now = (against.train(one, fp32, 2)[0] for one in (other, ours))
+            ours_bf16 = against.train(ours, half, 2)[0] if bf16 else math.nan
+            ratios.append((before / peer, now / peer, ours_bf16 / peer, now / before))
             row = " | ".join(f"{ratio:.2f}" for ratio in ratios[-1])
-            speeds = f"{peer:,.0f} | {before:,.0f} | {now:,.0f}"
+            speeds = f"{peer:,.0f} | {before:,.0f} | {now:,.0f} | {ours_bf16:,.0f}"
             print(f"| {network} | {number + 1} | {speeds} | {row} |", flush=True)
         middle = " | ".join(f"{statistics.median(column):.2f}" for column in zip(*ratios, strict=True))
-        print(f"| {network} | median | | | | {middle} |", flush=True)
+        print(f"| {network} | median | | | | | {middle} |", flush=True)
 
 
 if __name__ == "__main__":
