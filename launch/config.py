@@ -57,7 +57,8 @@ class TrainConfig:
     # RECORD, because the options that a preset sets are compared themselves.
     preset: Annotated[Literal["published", "laptop"] | None, Decides.RECORD] = None
     """Settings to begin from, which single options override; launch/runs/presets.py lists them. published:
-    those of Irie et al. 2021 and its code. laptop: 5M steps, 50 minutes on two CPU cores. Both for games."""
+    those of Irie et al. 2021 and its code. laptop: 5M steps, some 30 to 60 minutes on two CPU cores. Both for
+    games."""
     steps: Annotated[str, Decides.CONDITIONS] = "200M"
     """Agent steps to train for in all (one is 4 emulator frames): 200M, 30k, 1600. Updates are whole, so that
     the last may exceed it."""

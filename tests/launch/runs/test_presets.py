@@ -153,7 +153,7 @@ def test_the_laptops_preset_trains_and_info_names_it(tmp_path: Path) -> None:
     words = f"train --game pong --preset laptop --steps 320 --device cpu --run-dir {tmp_path}/run"
     train(parse(words.split()))
     lines = dict(describe_run(tmp_path / "run"))
-    assert lines["preset"] == "laptop (5M steps, 50 minutes on two CPU cores), but steps 320"
+    assert lines["preset"] == "laptop (5M steps, some 30 to 60 minutes on two CPU cores), but steps 320"
 
 
 def test_a_preset_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
