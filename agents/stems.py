@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels.native.images import max_pool, scaled
+from ..kernels.native.strided import conv_relu
 from ..kernels.native.winograd import conv3x3, residual_block
 
 
@@ -47,33 +48,38 @@ class ResidualTrunk(nn.Sequential):
         return F.relu(x, inplace=True)
 
 
-def _plain_trunk(in_channels: int, *layers: tuple[int, int, int]) -> nn.Sequential:
-    """Make convolutions with rectifiers between them, of (channels, kernel size, stride) each.
+class PlainTrunk(nn.Sequential):
+    """Convolutions without padding, of (channels, kernel size, stride) each, and a rectifier after each.
 
     Orthogonal weights, as is usual for such networks in actor-critic agents: under torch's default the
     signal fades from layer to layer, and small moving objects with it.
     """
-    trunk = nn.Sequential()
-    for channels, size, stride in layers:
-        trunk.append(nn.Conv2d(in_channels, channels, size, stride=stride))
-        trunk.append(nn.ReLU(inplace=True))
-        in_channels = channels
-    for layer in trunk:
-        if isinstance(layer, nn.Conv2d):
-            nn.init.orthogonal_(layer.weight, gain=2**0.5)
-            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-    return trunk
+
+    def __init__(self, in_channels: int, *layers: tuple[int, int, int]) -> None:
+        super().__init__()
+        for channels, size, stride in layers:
+            conv = nn.Conv2d(in_channels, channels, size, stride=stride)
+            nn.init.orthogonal_(conv.weight, gain=2**0.5)
+            nn.init.zeros_(conv.bias)  # type: ignore[arg-type]
+            # The identity stands for the rectifier, so that parameters are numbered as in older checkpoints.
+            self.extend([conv, nn.Identity()])
+            in_channels = channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv, _ in zip(*[iter(self)] * 2, strict=True):
+            x = conv_relu(x, conv.weight, conv.bias, conv.stride[0])
+        return x
 
 
 def _nature_trunk(in_channels: int) -> nn.Sequential:
     """Make the three convolutions of the DQN network (Mnih et al. 2015): small enough to learn on a CPU."""
-    return _plain_trunk(in_channels, (32, 8, 4), (64, 4, 2), (64, 3, 1))
+    return PlainTrunk(in_channels, (32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 
 def _shallow_trunk(in_channels: int) -> nn.Sequential:
     """Make the two convolutions of IMPALA's shallow network (Espeholt et al. 2018, Figure 3, left): a third
     of the multiplications."""
-    return _plain_trunk(in_channels, (16, 8, 4), (32, 4, 2))
+    return PlainTrunk(in_channels, (16, 8, 4), (32, 4, 2))
 
 
 _TRUNKS: dict[str, Callable[[int], nn.Sequential]] = {

@@ -10,12 +10,6 @@
 #include "heads.h"
 #include "vectors.h"
 
-#ifdef _OPENMP
-extern int omp_get_thread_num(void);
-#else
-#define omp_get_thread_num() 0
-#endif
-
 enum { EXP, SOFTMAX, LINEAR, RELU, ROUND }; /* in the order of reference.KERNELS */
 
 typedef struct {

@@ -150,12 +150,6 @@ INLINE void transpose(vec *to, const vec *from) {
 
 /* ---- heads ---- */
 
-#ifdef _OPENMP
-extern int omp_get_thread_num(void);
-#else
-#define omp_get_thread_num() 0
-#endif
-
 INLINE const float *of(strided x, int64_t t, int64_t b, int64_t h) {
     return x.at + t * x.t + b * x.b + h * x.h;
 }

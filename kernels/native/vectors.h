@@ -29,6 +29,12 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
+#ifdef _OPENMP
+extern int omp_get_thread_num(void);
+#else
+#define omp_get_thread_num() 0
+#endif
+
 typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), may_alias));

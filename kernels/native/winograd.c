@@ -1,11 +1,9 @@
-/* 3x3 convolutions of stride 1 and padding 1 by Winograd's minimal filtering (Winograd 1980; Lavin and Gray 2015):
- * M x M outputs take (M + 2)^2 products for each pair of channels instead of 9 M^2. winograd.py documents the
- * functions. Compiled once for images in float32 (-DBF16=0) and once in bfloat16, which are widened as they are read
- * and rounded as they are written. Weights, their gradients, transforms and sums are float32; so are the factors of
+/* 3x3 convolutions of stride 1 and padding 1 by Winograd's minimal filtering (winograd.h): M x M outputs take (M + 2)^2
+ * products for each pair of channels instead of 9 M^2. winograd.py documents the functions. Compiled once for images in
+ * float32 (-DBF16=0) and once in bfloat16, which are widened as they are read and rounded as they are written. Weights, their gradients, transforms and sums are float32; so are the factors of
  * products, but for processors that add two products of bfloat16 at a time.
  *
- * y = A^T [(G g G^T) * (B^T x B)] A for each tile of M x M outputs, summed over input channels before the outer
- * transform; gradients are the adjoints. Images are channels-last, channels a multiple of LANES. Channels are the
+ * Products are summed over input channels before the outer transform; gradients are the adjoints. Images are channels-last, channels a multiple of LANES. Channels are the
  * lanes of all transforms, which so only add and scale vectors. A block of tiles, counted through all frames, stays
  * in the caches from its first transform to its last, and no tile's arithmetic depends on its place in a block. */
 
@@ -19,10 +17,9 @@
 #define TERMS 1
 #endif
 
-#include "vectors.h"
+#include "winograd.h"
 
 #define M 4
-#define S (M + 2) /* points: the side of a transformed tile */
 #if LANES == 16
 #define GROUP (24 / S) /* tiles of which S points are summed in registers at a time */
 #define ROWS 16 /* input channels of which weights' gradients are summed in registers at a time */
@@ -90,59 +87,6 @@ INLINE vec where_positive(vec condition, vec x) { return (vec)(~(condition <= 0.
 
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* ---- transforms of one dimension; elements of x and y are `from` and `to` apart ----
- * Those of polynomials evaluated at 0, points of either sign, and infinity. */
-
-/* Points that are each other's reciprocals: a third of the error of 1 and 2. */
-#define NEAR (2.0 / 3)
-#define FAR 1.5
-#define POWER2(p) ((float)((p) * (p)))
-#define POWER3(p) ((float)((p) * (p) * (p)))
-#define BOTH ((float)(NEAR * NEAR * FAR * FAR))
-#define SUM ((float)(NEAR * NEAR + FAR * FAR))
-#define AT_NEAR(p) ((float)((p) / (2 * NEAR * NEAR * (NEAR * NEAR - FAR * FAR))))
-#define AT_FAR(p) ((float)((p) / (2 * FAR * FAR * (FAR * FAR - NEAR * NEAR))))
-
-INLINE void transform_input(vec *y, int64_t to, const vec *x, int64_t from) {
-    const vec a = x[0], b = x[from], c = x[2 * from], d = x[3 * from], e = x[4 * from], f = x[5 * from];
-    const vec p = e - POWER2(FAR) * c, q = (float)NEAR * (d - POWER2(FAR) * b);
-    const vec r = e - POWER2(NEAR) * c, s = (float)FAR * (d - POWER2(NEAR) * b);
-    y[0] = BOTH * a + (e - SUM * c), y[5 * to] = BOTH * b + (f - SUM * d);
-    y[to] = p + q, y[2 * to] = p - q, y[3 * to] = r + s, y[4 * to] = r - s;
-}
-
-INLINE void transform_weight(vec *y, int64_t to, const vec *x, int64_t from) {
-    const vec a = x[0], b = x[from], c = x[2 * from];
-    const vec p = AT_NEAR(1) * a + AT_NEAR(NEAR * NEAR) * c, q = AT_NEAR(NEAR) * b;
-    const vec r = AT_FAR(1) * a + AT_FAR(FAR * FAR) * c, s = AT_FAR(FAR) * b;
-    y[0] = 1.0f / BOTH * a, y[5 * to] = c;
-    y[to] = p + q, y[2 * to] = p - q, y[3 * to] = r + s, y[4 * to] = r - s;
-}
-
-INLINE void transform_output(vec *y, int64_t to, const vec *x, int64_t from) {
-    const vec p = x[from] + x[2 * from], q = x[from] - x[2 * from];
-    const vec r = x[3 * from] + x[4 * from], s = x[3 * from] - x[4 * from];
-    y[0] = x[0] + (p + r), y[to] = (float)NEAR * q + (float)FAR * s;
-    y[2 * to] = POWER2(NEAR) * p + POWER2(FAR) * r;
-    y[3 * to] = (POWER3(NEAR) * q + x[5 * from]) + POWER3(FAR) * s;
-}
-
-INLINE void adjoint_output(vec *y, int64_t to, const vec *x, int64_t from) {
-    const vec a = x[0], b = x[from], c = x[2 * from], d = x[3 * from];
-    const vec p = a + POWER2(NEAR) * c, q = (float)NEAR * b + POWER3(NEAR) * d;
-    const vec r = a + POWER2(FAR) * c, s = (float)FAR * b + POWER3(FAR) * d;
-    y[0] = a, y[5 * to] = d;
-    y[to] = p + q, y[2 * to] = p - q, y[3 * to] = r + s, y[4 * to] = r - s;
-}
-
-INLINE void adjoint_weight(vec *y, int64_t to, const vec *x, int64_t from) {
-    const vec p = x[from] + x[2 * from], q = x[from] - x[2 * from];
-    const vec r = x[3 * from] + x[4 * from], s = x[3 * from] - x[4 * from];
-    y[0] = 1.0f / BOTH * x[0] + (AT_NEAR(1) * p + AT_FAR(1) * r);
-    y[to] = AT_NEAR(NEAR) * q + AT_FAR(FAR) * s;
-    y[2 * to] = AT_NEAR(NEAR * NEAR) * p + AT_FAR(FAR * FAR) * r + x[5 * from];
-}
-
 /* ---- tiles ---- */
 
 typedef struct {
@@ -181,6 +125,8 @@ typedef struct {
 INLINE int64_t apart(int64_t tiles, int64_t C) { return tiles * C / (TERMS * LANES) + 1; }
 
 typedef void transform(vec *y, int64_t to, const vec *x, int64_t from);
+
+INLINE void spread_output(vec *y, int64_t to, const vec *x, int64_t from) { adjoint_output(y, to, x, from, M); }
 
 /* the transform's second half, and its result for LANES of C channels, from channel c, where it goes */
 INLINE void put_tile(factors to, int64_t tile, int64_t c, int64_t C, const vec *columns, transform second) {
@@ -263,10 +209,10 @@ void transform_weights(int64_t inputs, int64_t outputs, int64_t transposed, cons
                     ((float *)(lanes + i * 9 + k))[l] = w[(o + l) * output + i * input + k * place];
         for (int64_t i = 0; i < inputs; i++) {
             vec half[3 * S];
-            for (int j = 0; j < 3; j++) transform_weight(half + j * S, 1, lanes + i * 9 + j, 3);
+            for (int j = 0; j < 3; j++) transform_weight(half + j * S, 1, lanes + i * 9 + j, 3, 3);
             for (int r = 0; r < S; r++) {
                 vec row[S], *to = (vec *)U + (o / LANES * S * inputs + i) / TERMS * S + r;
-                transform_weight(row, 1, half + r, S);
+                transform_weight(row, 1, half + r, S, 3);
                 for (int j = 0; j < S; j++) put_term(to + j * inputs / TERMS * S, row[j], i % TERMS);
             }
         }
@@ -285,7 +231,7 @@ INLINE void product(vec *T, const vec *V, int64_t tile, const vec *U, int64_t C)
                 vec *sum = sums + i * GROUP + t;
                 *sum = plus_products(*sum, v + i * point + t * C + c, U[i]);
             }
-    for (int t = 0; t < GROUP; t++) transform_output(T + t * M, 1, sums + t, GROUP);
+    for (int t = 0; t < GROUP; t++) transform_output(T + t * M, 1, sums + t, GROUP, M);
 }
 
 /* what happens to outputs before they are stored, in this order; pointers may be NULL */
@@ -306,7 +252,7 @@ INLINE void output_block(
         s = strip_at(g, first + t, count - t);
         for (int64_t k = 0; k < s.count; k++) {
             vec tile[M * M];
-            for (int a = 0; a < M; a++) transform_output(tile + a * M, 1, T + (t + k) * M + a, BLOCK * M);
+            for (int a = 0; a < M; a++) transform_output(tile + a * M, 1, T + (t + k) * M + a, BLOCK * M, M);
             for (int a = 0; a < M; a++)
                 for (int b = 0; b < M; b++) {
                     const int64_t row = s.row * M + a, column = (s.left + k) * M + b;
@@ -390,9 +336,9 @@ INLINE vec gradient_strip(
                 d[a] = pixel(g, dy, frame, s.row * M + a, (s.left + t) * M + b, inside);
                 sum += d[a];
             }
-            adjoint_output(columns + b * S, 1, d, 1);
+            spread_output(columns + b * S, 1, d, 1);
         }
-        put_tile(to, tile + t, c, dy.C, columns, adjoint_output);
+        put_tile(to, tile + t, c, dy.C, columns, spread_output);
     }
     return sum;
 }
@@ -471,8 +417,8 @@ void weight_gradient(int64_t inputs, int64_t outputs, int64_t parts, float *sums
         for (int64_t i = 0; i < inputs; i++) {
             vec half[S * 3], g[9];
             for (int j = 0; j < S; j++)
-                adjoint_weight(half + j * 3, 1, (vec *)sums + (j * S * inputs + i) * width + o, inputs * width);
-            for (int a = 0; a < 3; a++) adjoint_weight(g + 3 * a, 1, half + a, 3);
+                adjoint_weight(half + j * 3, 1, (vec *)sums + (j * S * inputs + i) * width + o, inputs * width, 3);
+            for (int a = 0; a < 3; a++) adjoint_weight(g + 3 * a, 1, half + a, 3, 3);
             for (int k = 0; k < 9; k++)
                 for (int l = 0; l < LANES; l++)
                     dw[((o * LANES + l) * 9 + k) * inputs + i] = ((float *)(g + k))[l];

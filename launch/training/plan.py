@@ -30,7 +30,7 @@ LARGEST = 65_536
 
 KEEPING_PAYS_FROM: dict[str, dict[torch.dtype | None, int]] = {
     "residual": {None: 4, torch.bfloat16: 8},
-    "nature": {None: 4, torch.bfloat16: 8},
+    "nature": {None: 8, torch.bfloat16: 8},
     "shallow": {None: 8},
 }
 """With these stems keeping trunk features pays, from so many environments of a process on, by their dtype

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
+from convolution_checks import check, layer, results
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -22,33 +23,6 @@ def conv3x3(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def residual_block(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
     return x + conv3x3(F.relu(conv3x3(F.relu(x), w1, b1)), w2, b2)
-
-
-def layer(inputs: int, outputs: int) -> list[Tensor]:
-    return [torch.randn(outputs, inputs, 3, 3) * (9 * inputs) ** -0.5, torch.randn(outputs)]
-
-
-def any_layout(x: Tensor) -> Tensor:
-    apart = torch.stack([x, x], -1)[..., 0]
-    return random.choice([x, apart, x.to(memory_format=torch.channels_last)] if x.dim() == 4 else [x, apart])
-
-
-def results(function: Callable[..., Tensor], inputs: list[Tensor], weight: Tensor) -> list[Tensor]:
-    """Return y and the gradients of its sum weighted by `weight`."""
-    leaves = [x.detach().requires_grad_() for x in inputs]
-    y = function(*leaves)
-    return [y.detach(), *torch.autograd.grad((y * weight).sum(), leaves)]
-
-
-def check(ours: Callable[..., Tensor], theirs: Callable[..., Tensor], inputs: list[Tensor]) -> None:
-    """Compare results and gradients with those in float64, relative to their norm."""
-    weight = torch.randn_like(theirs(*inputs))
-    got = results(ours, [any_layout(x) for x in inputs], any_layout(weight))
-    want = results(theirs, [x.double() for x in inputs], weight.double())
-    bound = 3e-2 if inputs[0].dtype is torch.bfloat16 else 1e-5
-    for a, b, like in zip(got, want, [inputs[0], *inputs], strict=True):
-        assert a.dtype == like.dtype and a.shape == b.shape
-        assert (a - b).norm() <= bound * b.norm()
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16])

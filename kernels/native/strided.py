@@ -1,0 +1,172 @@
+"""Convolutions without padding whose kernels are two or three strides wide, and a rectifier after them.
+
+Those of the small trunks: 8 x 8 with stride 4, 4 x 4 with stride 2, and 3 x 3. Winograd's minimal filtering
+computes 5 x 5, of the last 4 x 4 outputs at a time from 36 products instead of 100 and 144. On CPUs, in
+float32, for channels in multiples of 16, `strided.c` does so, wrapped as a custom operator with gradients;
+elsewhere PyTorch's functions do the same. A frame's results do not depend on those beside it, nor on the
+number of threads. Images are channels-last.
+
+A pixel that is not finite makes those of its tile nan, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from . import compiling
+from .operator import Operator
+
+POINTS = 36
+"""Products for each of a tile's pairs of inputs and outputs, as in `strided.c`."""
+LANES = 16
+"""Channels of outputs and the numbers of `stride` pixels must be multiples of this, as in `strided.c`."""
+MAX_PARTS = 8
+"""Sums that make up a weight's gradient, and so threads that compute it."""
+
+DEFINE = "LANES=REGISTER"
+"""Vectors as wide as registers."""
+
+
+def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
+    """Compute `relu(conv2d(x, weight, bias, stride))`: x `[N, C, H, W]`, weight `[D, C, K, K]`."""
+    if not _takes(x, weight, bias, stride):
+        return F.relu(F.conv2d(x, weight, bias, stride), inplace=True)
+    y: Tensor = _conv_relu(x, weight, bias, stride)
+    return y
+
+
+def _takes(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> bool:
+    tensors = (x, weight, bias)
+    usual = all(t.device.type == "cpu" and t.dtype is torch.float32 for t in tensors)
+    if not usual or torch.is_autocast_enabled("cpu") or x.dim() != 4:
+        return False
+    outputs, inputs, *kernel = weight.shape
+    known = kernel in ([2 * stride] * 2, [3 * stride] * 2) and min(x.shape[2:]) >= kernel[0]
+    match = x.shape[1] == inputs and bias.shape == (outputs,)
+    return known and match and outputs % LANES == 0 and inputs * stride % LANES == 0 and _in_c()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _in_c() -> bool:
+    return compiling.problem("strided.c", DEFINE) is None
+
+
+def _forward(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
+    (x,), y = _dense(x), _fake(x, weight, bias, stride)
+    *_, D, R = sizes = _sizes(x, weight, stride)
+    Q = weight[0].numel() // R**2
+    threads = _threads(y.numel() * weight[0].numel())
+    transformed, scratch = _room(_size("weights_size", Q, D), threads * _size("scratch_size", Q, D))
+    _transform(weight, stride, transformed)
+    _call("convolve", (*sizes, threads), x, transformed, bias.contiguous(), y, scratch)
+    return y
+
+
+def _fake(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
+    N, _, H, W = x.shape
+    D, _, K, _ = weight.shape
+    shape = N, D, (H - K) // stride + 1, (W - K) // stride + 1
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
+def _backward_in_c(
+    dy: Tensor, x: Tensor, y: Tensor, weight: Tensor, stride: int, needs_dx: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return gradients of x, empty unless needed, weight and bias."""
+    dy, x, y = _dense(dy, x, y)
+    N, _, _, C, _, D, R = sizes = _sizes(x, weight, stride)
+    Q = C * stride**2
+    dx, dw, db = _backward_fake(dy, x, y, weight, stride, needs_dx)
+    parts = max(1, min(MAX_PARTS, N // 64))
+    threads = min(parts, _threads(y.numel() * weight[0].numel()))
+    transformed, sums, scratch = _room(
+        _size("weights_size", D, Q), parts * (POINTS * Q + 1) * D, threads * _size("scratch_size", Q, D)
+    )
+    if needs_dx:
+        _transform(weight, stride, transformed, transposed=True)
+    pointers = x, y, dy, transformed, dx.zero_(), sums.zero_(), scratch
+    _call("differentiate", (*sizes, parts, threads), *pointers)
+    _call("weight_gradient", (C, stride, D, R, parts), sums, dw, db)
+    return dx, dw, db
+
+
+def _backward_fake(
+    dy: Tensor, x: Tensor, y: Tensor, weight: Tensor, stride: int, needs_dx: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx = torch.empty_like(x, memory_format=torch.channels_last) if needs_dx else x.new_empty(0)
+    dw = torch.empty_like(weight, memory_format=torch.channels_last)
+    return dx, dw, dw.new_empty(len(weight))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _, ctx.stride = inputs
+    ctx.save_for_backward(x, output, weight)
+
+
+def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    needs_dx = ctx.needs_input_grad[0]
+    dx, dw, db = _backward(dy, *ctx.saved_tensors, ctx.stride, needs_dx)
+    return dx if needs_dx else None, dw, db, None
+
+
+_backward = Operator("conv_relu_backward", _backward_in_c, _backward_fake)
+_conv_relu = Operator("conv_relu", _forward, _fake, _save, _differentiate)
+
+
+def _sizes(x: Tensor, weight: Tensor, stride: int) -> tuple[int, ...]:
+    N, C, H, W = x.shape
+    D, _, K, _ = weight.shape
+    return N, H, W, C, stride, D, K // stride
+
+
+def _transform(weight: Tensor, stride: int, transformed: Tensor, transposed: bool = False) -> None:
+    """Write a product's weights; if `transposed`, those for the gradient of x."""
+    (weight,), (D, C, K, _) = _dense(weight), weight.shape
+    _call("transform_weights", (C, stride, D, K // stride, transposed), weight, transformed)
+
+
+_rooms = threading.local()
+
+
+def _room(*sizes: int) -> tuple[Tensor, ...]:
+    """Return so many numbers each, whatever they hold, until the thread's next call.
+
+    Every call needs them and none keeps them: allocated anew, between tensors that are kept, they would
+    leave holes in memory that nothing fits.
+    """
+    whole = sum(sizes := tuple(-(-size // LANES) * LANES for size in sizes))
+    if getattr(_rooms, "room", torch.empty(0)).numel() < whole:
+        _rooms.room = torch.empty(whole)
+    parts: tuple[Tensor, ...] = _rooms.room[:whole].split(sizes)
+    return parts
+
+
+def _size(name: str, *numbers: int) -> int:
+    return _size_in(DEFINE, name, *numbers)
+
+
+@functools.cache
+def _size_in(define: str, name: str, *numbers: int) -> int:
+    function = getattr(compiling.library("strided.c", define), name)
+    function.restype, function.argtypes = ctypes.c_int64, [ctypes.c_int64] * len(numbers)
+    return int(function(*numbers))
+
+
+def _threads(work: int) -> int:
+    """Return how many threads to use: waking another costs as much as a small image."""
+    return torch.get_num_threads() if work > 1 << 24 else 1
+
+
+def _call(name: str, sizes: tuple[int, ...], *tensors: Tensor | None) -> None:
+    compiling.call("strided.c", DEFINE, name, sizes, *tensors)
+
+
+def _dense(*xs: Tensor) -> tuple[Tensor, ...]:
+    return tuple(x.contiguous(memory_format=torch.channels_last) for x in xs)

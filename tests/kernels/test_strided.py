@@ -1,0 +1,141 @@
+"""Convolutions of the small trunks, and rectifiers, by minimal filtering equal direct ones in float64."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+import torch
+from convolution_checks import check, layer, results
+from torch import Tensor
+from torch.nn import functional as F
+
+from deltabeast.kernels.native import compiling, strided
+
+KINDS = [  # inputs, outputs, strides in a kernel, stride
+    (4, 32, 2, 4),
+    (4, 16, 2, 4),
+    (16, 32, 2, 2),
+    (64, 64, 3, 1),
+    (16, 48, 2, 1),
+    (8, 16, 3, 2),
+]
+CELLS = [(1, 1), (1, 6), (5, 5), (6, 4), (9, 9), (10, 7), (13, 3)]
+"""Outputs of an image's columns and rows: tiles have 4 or 5."""
+
+
+@pytest.fixture(params=["LANES=8", "LANES=16"], autouse=True)
+def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors of either width, whatever the processor's registers hold."""
+    monkeypatch.setattr(strided, "DEFINE", request.param)
+
+
+def direct(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
+    return F.relu(F.conv2d(x, weight, bias, stride))
+
+
+def whole_numbers(kind: tuple[int, ...], outputs: tuple[int, int], frames: int) -> list[Tensor]:
+    """Whole numbers, and biases halfway between them: rounding turns no rectifier on or off. Some images have
+    pixels that no kernel reaches."""
+    C, D, strides, stride = kind
+    H, W = ((n + strides - 1) * stride + random.randrange(stride) for n in outputs)
+    x = torch.randint(-3, 4, (frames, C, H, W)).float()
+    weight = torch.randint(-1, 2, (D, C, strides * stride, strides * stride)).float()
+    return [x, weight, torch.randint(-9, 9, (D,)) + 0.5]
+
+
+@pytest.mark.parametrize("outputs", CELLS)
+def test_equals_direct(outputs: tuple[int, int], seed: int) -> None:
+    for kind in random.sample(KINDS, 3):
+        inputs = whole_numbers(kind, outputs, random.choice([1, 3, 17]))
+        assert strided._takes(*inputs, kind[-1])
+        check(*(partial(f, stride=kind[-1]) for f in (strided.conv_relu, direct)), inputs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind(kind: tuple[int, ...], seed: int) -> None:
+    inputs = whole_numbers(kind, (7, 11), 2)
+    check(*(partial(f, stride=kind[-1]) for f in (strided.conv_relu, direct)), inputs)
+
+
+def test_images_without_gradients(seed: int) -> None:
+    x, weight, bias = whole_numbers(KINDS[0], (9, 9), 5)
+    with_x = results(partial(strided.conv_relu, stride=4), [x, weight, bias], torch.ones(()))
+    without = results(lambda *w: strided.conv_relu(x, *w, stride=4), [weight, bias], torch.ones(()))
+    assert all(torch.equal(a, b) for a, b in zip(without, [with_x[0], *with_x[2:]], strict=True))
+
+
+def test_nothing_depends_on_gradients_or_other_frames(seed: int) -> None:
+    x = torch.randn(9, 4, 28, 32).to(memory_format=torch.channels_last)
+    weights = layer(4, 16, 8)
+    y = strided.conv_relu(x, *weights, 4)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(y, torch.cat([strided.conv_relu(one, *weights, 4) for one in x.split([1, 3, 5])]))
+    assert torch.equal(y, strided.conv_relu(x.requires_grad_(), *weights, 4))
+
+
+def test_threads_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a second run, and several parts make up the gradients of weights."""
+    inputs = whole_numbers((16, 32, 2, 2), (6, 7), 200)
+    first: list[Tensor] = []
+    for threads in (1, 1, 2, 7):
+        monkeypatch.setattr(strided, "_threads", lambda work, threads=threads: threads)
+        got = results(partial(strided.conv_relu, stride=2), inputs, torch.ones(()))
+        first = first or got
+        assert all(torch.equal(a, b) for a, b in zip(got, first, strict=True))
+    want = results(partial(direct, stride=2), [x.double() for x in inputs], torch.ones(()))
+    assert all((a - b).norm() <= 1e-5 * b.norm() for a, b in zip(first, want, strict=True))
+
+
+def test_nan_stays(seed: int) -> None:
+    x, weights = torch.randn(2, 16, 12, 9), layer(16, 16)
+    x[1, 3, 5, 5] = torch.nan
+    got, want = strided.conv_relu(x, *weights, 1).isnan(), direct(x, *weights, 1).isnan()
+    assert got[want].all() and not got[0].any()
+
+
+WHYS = ["no compiler", "float64", "autocast", "1 screen", "12 outputs", "too small", "other kernel", "oblong"]
+
+
+@pytest.mark.parametrize("why", WHYS)
+def test_torch_does_what_c_cannot(why: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, outputs = (1 if why == "1 screen" else 4), (12 if why == "12 outputs" else 16)
+    weight, bias = layer(inputs, outputs, 6 if why == "other kernel" else 8)
+    x = torch.randn(2, inputs, 20, 16)
+    if why == "float64":
+        x, weight, bias = x.double(), weight.double(), bias.double()
+    if why == "no compiler":
+        monkeypatch.setattr(compiling, "problem", lambda source, define: "there is none")
+    if why == "oblong":
+        weight = weight[..., :4]
+    monkeypatch.setattr(compiling, "library", None)
+    if why == "too small":
+        with pytest.raises(RuntimeError, match="Kernel size can't be greater"):
+            strided.conv_relu(x[..., :7], weight, bias, 4)
+        return
+    with torch.autocast("cpu", torch.bfloat16, enabled=why == "autocast"):
+        assert torch.equal(strided.conv_relu(x, weight, bias, 4), direct(x, weight, bias, 4))
+
+
+def test_second_derivatives_are_refused(seed: int) -> None:
+    x, weights = torch.randn(2, 16, 5, 4, requires_grad=True), layer(16, 16)
+    y = strided.conv_relu(x, *weights, 1).square().sum()
+    (gradient,) = torch.autograd.grad(y, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="twice"):
+        gradient.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
+def test_operators(seed: int) -> None:
+    x = torch.randn(2, 16, 6, 4).to(memory_format=torch.channels_last).requires_grad_()
+    weights = [w.requires_grad_() for w in layer(16, 32, 4)]
+    torch.library.opcheck(strided._conv_relu.custom, (x, *weights, 2))
+
+    def both(x: Tensor) -> Tensor:
+        return strided.conv_relu(x, *weights, 2) + 1
+
+    compiled = torch.compile(both, backend="aot_eager", fullgraph=True)
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients):
+            assert torch.equal(compiled(x), both(x))
