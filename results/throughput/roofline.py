@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from deltabeast.agents.stems import make_stem
-from deltabeast.kernels.native import images, winograd
+from deltabeast.kernels.native import images, strided, winograd
 from deltabeast.launch.bench.command import hardware
 from deltabeast.launch.processes.machine import prepare_process
 from deltabeast.launch.runs.directory import versions
@@ -36,16 +36,13 @@ aten = torch.ops.aten
 
 ACTING, LEARNING = 16, 816
 # Operation, how many in the stem, sizes: channels and height; of a convolution channels in and out, height,
-# kernel, stride, padding.
+# kernel, stride, padding (of conv_relu none).
 STEMS = {
     "nature": [
         ("bytes to numbers", 1, (4, 84)),
-        ("convolution", 1, (4, 32, 84, 8, 4, 0)),
-        ("relu", 1, (32, 20)),
-        ("convolution", 1, (32, 64, 20, 4, 2, 0)),
-        ("relu", 1, (64, 9)),
-        ("convolution", 1, (64, 64, 9, 3, 1, 0)),
-        ("relu", 1, (64, 7)),
+        ("conv_relu", 1, (4, 32, 84, 8, 4)),
+        ("conv_relu", 1, (32, 64, 20, 4, 2)),
+        ("conv_relu", 1, (64, 64, 9, 3, 1)),
         ("flatten", 1, (64, 7)),
         ("fc", 1, (64 * 7 * 7,)),
         ("LayerNorm", 1, ()),
@@ -172,6 +169,25 @@ def conv3x3(N, dtype, before, after, size):
     }
 
 
+def conv_relu(N, dtype, before, after, size, kernel, stride):
+    x, w, b = (
+        numbers(dtype, *s) for s in ((N, before, size, size), (after, before, kernel, kernel), (after,))
+    )
+    # The image needs no gradient.
+    leaves = [t.requires_grad_() for t in ((w, b) if before == 4 else (x, w, b))]
+    with torch.enable_grad():
+        y = strided.conv_relu(x, w, b, stride)
+    dy, flops = numbers(dtype, *y.shape), 2 * y.numel() * before * kernel**2
+    return {
+        "forward": Work(lambda: strided.conv_relu(x, w, b, stride), [x, w, y], flops),
+        "gradients": Work(
+            lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True),
+            [x, y, dy, w, *leaves[:-2]],
+            flops * (len(leaves) - 1),
+        ),
+    }
+
+
 def residual_block(N, dtype, channels, size):
     x, h = (numbers(dtype, N, channels, size, size) for _ in range(2))
     w, b = numbers(torch.float32, channels, channels, 3, 3), torch.zeros(channels)
@@ -214,6 +230,7 @@ MAKE = {
     "bytes to numbers": scale,
     "convolution": convolution,
     "relu": relu,
+    "conv_relu": conv_relu,
     "conv3x3": conv3x3,
     "max_pool": max_pool,
     "residual block": residual_block,
