@@ -1047,7 +1047,7 @@ TESTS = {
         *("-k", "not compile_for_gpus and not native"),
     ),
     "images": ("tests/kernels/test_images.py",),
-    "winograd.h": ("tests/kernels/test_winograd.py", "tests/kernels/test_strided.py"),
+    "winograd.h": ("tests/kernels/test_strided.py", "tests/kernels/test_winograd.py", "-k", "not dtype1"),
     "winograd": ("tests/kernels/test_winograd.py",),
     "strided": ("tests/kernels/test_strided.py",),
     "operator.py": ("tests/kernels/test_winograd.py", "tests/kernels/test_images.py"),
