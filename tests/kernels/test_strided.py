@@ -118,6 +118,13 @@ def test_torch_does_what_c_cannot(why: str, seed: int, monkeypatch: pytest.Monke
         assert torch.equal(strided.conv_relu(x, weight, bias, 4), direct(x, weight, bias, 4))
 
 
+def test_what_c_would_read_past() -> None:
+    x, weight, bias = torch.zeros(2, 16, 5, 5), torch.zeros(32, 16, 3, 3), torch.zeros(32)
+    for wrong in ((x, weight, bias[:16]), (x[:, :8], weight, bias), (x[:, :, 0], weight, bias)):
+        with pytest.raises(RuntimeError, match=r"[Ee]xpected"):
+            strided.conv_relu(*wrong, 1)
+
+
 def test_second_derivatives_are_refused(seed: int) -> None:
     x, weights = torch.randn(2, 16, 5, 4, requires_grad=True), layer(16, 16)
     y = strided.conv_relu(x, *weights, 1).square().sum()
