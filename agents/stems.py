@@ -58,12 +58,13 @@ class PlainTrunk(nn.Sequential):
     def __init__(self, in_channels: int, *layers: tuple[int, int, int]) -> None:
         super().__init__()
         for channels, size, stride in layers:
-            conv = nn.Conv2d(in_channels, channels, size, stride=stride)
-            nn.init.orthogonal_(conv.weight, gain=2**0.5)
-            nn.init.zeros_(conv.bias)  # type: ignore[arg-type]
             # The identity stands for the rectifier, so that parameters are numbered as in older checkpoints.
-            self.extend([conv, nn.Identity()])
+            self.extend([nn.Conv2d(in_channels, channels, size, stride=stride), nn.Identity()])
             in_channels = channels
+        for layer in self:
+            if isinstance(layer, nn.Conv2d):
+                nn.init.orthogonal_(layer.weight, gain=2**0.5)
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
         for conv, _ in zip(*[iter(self)] * 2, strict=True):

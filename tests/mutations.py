@@ -318,7 +318,7 @@ MUTANTS = [
     ("kernels/native/winograd.c", "left + S <= g->W", "left + S <= g->W + 1"),
     ("kernels/native/winograd.c", "columns[k] = columns[M * S + k]", "columns[k] = columns[k]"),
     ("kernels/native/winograd.c", "of.rectify ? where_positive(x, x) : x", "x"),
-    ("kernels/native/winograd.c", "(~(condition <= 0.0f) & (ints)x)", "((condition > 0.0f) & (ints)x)"),
+    ("kernels/native/winograd.h", "(~(condition <= 0.0f) & (ints)x)", "((condition > 0.0f) & (ints)x)"),
     ("kernels/native/winograd.c", "if (f.relu) v =", "if (0) v ="),
     ("kernels/native/winograd.c", "if (f.mask) v =", "if (0) v ="),
     ("kernels/native/winograd.c", "if (f.add) v +=", "if (f.add) v ="),

@@ -20,11 +20,6 @@
 #define WIDEST 6 /* rows of a product that are summed in registers at a time, and of those that remain */
 #define PAIR 2
 
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* x where the condition holds for that of a rectifier: not at or below 0; a nan passes, as in torch */
-INLINE vec where_positive(vec condition, vec x) { return (vec)(~(condition <= 0.0f) & (ints)x); }
-
 typedef struct {
     int64_t run, runs, pitch; /* numbers in a run, runs in a cell, numbers from one run to the next */
     int64_t frame, cell; /* numbers in a frame, and of one row from one cell to the next */

@@ -1,10 +1,10 @@
 """Convolutions without padding whose kernels are two or three strides wide, and a rectifier after them.
 
 Those of the small trunks: 8 x 8 with stride 4, 4 x 4 with stride 2, and 3 x 3. Winograd's minimal filtering
-computes 5 x 5, of the last 4 x 4 outputs at a time from 36 products instead of 100 and 144. On CPUs, in
-float32, for channels in multiples of 16, `strided.c` does so, wrapped as a custom operator with gradients;
-elsewhere PyTorch's functions do the same. A frame's results do not depend on those beside it, nor on the
-number of threads. Images are channels-last.
+computes 5 x 5 outputs at a time from 36 products instead of 100, and 4 x 4 of a 3 x 3 kernel from 36 instead
+of 144. On CPUs, in float32, for channels in multiples of 16, `strided.c` does so, wrapped as a custom
+operator with gradients; elsewhere PyTorch's functions do the same. A frame's results do not depend on those
+beside it, nor on the number of threads. Images are channels-last.
 
 A pixel that is not finite makes those of its tile nan, too.
 """
@@ -26,9 +26,10 @@ from .operator import Operator
 POINTS = 36
 """Products for each of a tile's pairs of inputs and outputs, as in `strided.c`."""
 LANES = 16
-"""Channels of outputs and the numbers of `stride` pixels must be multiples of this, as in `strided.c`."""
+"""Channels of outputs and the numbers of `stride` pixels must be multiples of this, which vectors of 8 and of
+16 lanes divide."""
 MAX_PARTS = 8
-"""Sums that make up a weight's gradient, and so threads that compute it."""
+"""Sums that make up a weight's gradient, and so threads of a backward pass."""
 
 DEFINE = "LANES=REGISTER"
 """Vectors as wide as registers."""
@@ -84,7 +85,7 @@ def _backward_in_c(
     N, _, _, C, _, D, R = sizes = _sizes(x, weight, stride)
     Q = C * stride**2
     dx, dw, db = _backward_fake(dy, x, y, weight, stride, needs_dx)
-    parts = max(1, min(MAX_PARTS, N // 64))
+    parts = max(1, min(MAX_PARTS, N // 32))
     threads = min(parts, _threads(y.numel() * weight[0].numel()))
     transformed, sums, scratch = _room(
         _size("weights_size", D, Q), parts * (POINTS * Q + 1) * D, threads * _size("scratch_size", Q, D)
@@ -132,19 +133,21 @@ def _transform(weight: Tensor, stride: int, transformed: Tensor, transposed: boo
     _call("transform_weights", (C, stride, D, K // stride, transposed), weight, transformed)
 
 
-_rooms = threading.local()
+_own = threading.local()
 
 
 def _room(*sizes: int) -> tuple[Tensor, ...]:
-    """Return so many numbers each, whatever they hold, until the thread's next call.
+    """Return so many numbers each, whatever they hold, until the thread's next call for any layer.
 
     Every call needs them and none keeps them: allocated anew, between tensors that are kept, they would
     leave holes in memory that nothing fits.
     """
     whole = sum(sizes := tuple(-(-size // LANES) * LANES for size in sizes))
-    if getattr(_rooms, "room", torch.empty(0)).numel() < whole:
-        _rooms.room = torch.empty(whole)
-    parts: tuple[Tensor, ...] = _rooms.room[:whole].split(sizes)
+    room: Tensor | None = getattr(_own, "room", None)
+    if room is None or room.numel() < whole:
+        with torch.inference_mode(False):  # a pass with gradients may be next
+            room = _own.room = torch.empty(whole, dtype=torch.float32, device="cpu")
+    parts: tuple[Tensor, ...] = room[:whole].split(sizes)
     return parts
 
 

@@ -1,11 +1,13 @@
 /* 3x3 convolutions of stride 1 and padding 1 by Winograd's minimal filtering (winograd.h): M x M outputs take (M + 2)^2
  * products for each pair of channels instead of 9 M^2. winograd.py documents the functions. Compiled once for images in
- * float32 (-DBF16=0) and once in bfloat16, which are widened as they are read and rounded as they are written. Weights, their gradients, transforms and sums are float32; so are the factors of
- * products, but for processors that add two products of bfloat16 at a time.
+ * float32 (-DBF16=0) and once in bfloat16, which are widened as they are read and rounded as they are written. Weights,
+ * their gradients, transforms and sums are float32; so are the factors of products, but for processors that add two
+ * products of bfloat16 at a time.
  *
- * Products are summed over input channels before the outer transform; gradients are the adjoints. Images are channels-last, channels a multiple of LANES. Channels are the
- * lanes of all transforms, which so only add and scale vectors. A block of tiles, counted through all frames, stays
- * in the caches from its first transform to its last, and no tile's arithmetic depends on its place in a block. */
+ * Products are summed over input channels before the outer transform; gradients are the adjoints. Images are
+ * channels-last, channels a multiple of LANES. Channels are the lanes of all transforms, which so only add and scale
+ * vectors. A block of tiles, counted through all frames, stays in the caches from its first transform to its last, and
+ * no tile's arithmetic depends on its place in a block. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -81,11 +83,6 @@ INLINE void put(factor *to, vec x) { *(vec *)to = x; }
 INLINE void put_term(vec *to, vec x, int64_t i) { *to = x; }
 INLINE vec plus_products(vec sum, const factor *v, vec u) { return sum + *v * u; }
 #endif
-
-/* x where the condition holds for that of a rectifier: not at or below 0; a nan passes, as in torch */
-INLINE vec where_positive(vec condition, vec x) { return (vec)(~(condition <= 0.0f) & (ints)x); }
-
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- tiles ---- */
 

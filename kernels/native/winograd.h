@@ -78,3 +78,10 @@ INLINE void adjoint_output(vec *y, int64_t to, const vec *x, int64_t from, int o
     }
     y[to] = p + q, y[2 * to] = p - q, y[3 * to] = r + s, y[4 * to] = r - s;
 }
+
+/* ---- what both sources need besides ---- */
+
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* x where the condition holds for that of a rectifier: not at or below 0; a nan passes, as in torch */
+INLINE vec where_positive(vec condition, vec x) { return (vec)(~(condition <= 0.0f) & (ints)x); }

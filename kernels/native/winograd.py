@@ -234,7 +234,7 @@ def _sums(x: Tensor, outputs: int) -> Tensor:
     N, inputs, H, W = x.shape
     tiles = N * -(-H // TILE) * -(-W // TILE)
     parts = min(MAX_PARTS, 1 << (tiles >> 10).bit_length())  # each costs as much as some fifty tiles
-    return torch.zeros(parts, (POINTS * inputs + 1) * outputs)
+    return torch.zeros(parts, (POINTS * inputs + 1) * outputs, dtype=torch.float32, device="cpu")
 
 
 def _add_weight_gradient(sums: Tensor, x: Tensor, dy: Tensor, rectify: bool = False) -> None:

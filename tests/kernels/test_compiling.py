@@ -222,7 +222,7 @@ def test_what_cannot_be_loaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_other_processors(tmp_path: Path) -> None:
     """Without AVX-512 vectors are half as wide."""
     folder = Path(__file__).parent
-    tests = [str(folder / f"test_{name}.py") for name in ("native", "dense", "images", "winograd")]
+    tests = [str(folder / f"test_{name}.py") for name in ("native", "dense", "images", "winograd", "strided")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests],
         env={**os.environ, "CC": "cc -mno-avx512f", "XDG_CACHE_HOME": str(tmp_path)},

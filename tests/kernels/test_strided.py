@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from functools import partial
 
 import pytest
@@ -25,9 +26,9 @@ CELLS = [(1, 1), (1, 6), (5, 5), (6, 4), (9, 9), (10, 7), (13, 3)]
 """Outputs of an image's columns and rows: tiles have 4 or 5."""
 
 
-@pytest.fixture(params=["LANES=8", "LANES=16"], autouse=True)
+@pytest.fixture(params=[strided.DEFINE, "LANES=8", "LANES=16"], autouse=True)
 def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectors of either width, whatever the processor's registers hold."""
+    """Vectors as wide as registers, and of either width, whatever registers hold."""
     monkeypatch.setattr(strided, "DEFINE", request.param)
 
 
@@ -86,6 +87,28 @@ def test_threads_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
         assert all(torch.equal(a, b) for a, b in zip(got, first, strict=True))
     want = results(partial(direct, stride=2), [x.double() for x in inputs], torch.ones(()))
     assert all((a - b).norm() <= 1e-5 * b.norm() for a, b in zip(first, want, strict=True))
+
+
+def test_no_frames(seed: int) -> None:
+    x, *weights = whole_numbers(KINDS[0], (9, 9), 0)
+    y, *gradients = results(partial(strided.conv_relu, stride=4), [x, *weights], torch.ones(()))
+    assert y.shape == (0, 32, 9, 9) and all((g == 0).all() for g in gradients)
+
+
+@pytest.mark.parametrize("default", [torch.float16, torch.float64])
+def test_learns_where_it_played(default: torch.dtype, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a thread's calls share was first made in inference mode, under another default precision."""
+    monkeypatch.setattr(strided, "_own", threading.local())
+    inputs = whole_numbers(KINDS[2], (6, 6), 3)
+    try:
+        torch.set_default_dtype(default)
+        with torch.inference_mode():
+            strided.conv_relu(*inputs, stride=2)
+        got = results(partial(strided.conv_relu, stride=2), inputs, torch.ones(()))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    want = results(partial(direct, stride=2), inputs, torch.ones(()))
+    assert all((a - b).norm() <= 1e-5 * b.norm() for a, b in zip(got, want, strict=True))
 
 
 def test_nan_stays(seed: int) -> None:

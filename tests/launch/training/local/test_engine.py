@@ -53,8 +53,8 @@ def test_a_gpu_has_the_environments_in_two_groups(
 @pytest.mark.parametrize(
     ("stem", "num_envs", "more", "wanted"),
     [
-        ("nature", 4, {}, True),
-        ("nature", 3, {}, False),  # too few to pay
+        ("nature", 8, {}, True),
+        ("nature", 7, {}, False),  # too few to pay
         ("residual", 4, {}, True),
         ("residual", 3, {}, False),
         ("nature", 8, {"precision": "bf16"}, True),
@@ -64,12 +64,12 @@ def test_a_gpu_has_the_environments_in_two_groups(
         ("shallow", 32, {"precision": "bf16"}, False),  # never measured
         ("small", 32, {}, False),
         ("mlp", 32, {}, False),
-        ("nature", 4, {"batch_size": 8}, True),
+        ("nature", 8, {"batch_size": 16}, True),
         ("nature", 8, {"batch_size": 4}, False),  # the second batch would be learned by changed weights
-        ("nature", 4, {"num_actors": 2}, True),
-        ("nature", 4, {"deterministic": True}, False),
-        ("nature", 4, {"overlap": "on"}, False),
-        ("nature", 4, {"compile": "on"}, False),
+        ("nature", 8, {"num_actors": 2}, True),
+        ("nature", 8, {"deterministic": True}, False),
+        ("nature", 8, {"overlap": "on"}, False),
+        ("nature", 8, {"compile": "on"}, False),
     ],
 )
 def test_trunk_features_are_kept_where_the_learner_has_the_same_weights_and_it_pays(
@@ -120,6 +120,7 @@ def test_training_with_kept_features_is_training(
         return trunk_features(agent, observation)
 
     monkeypatch.setattr(Agent, "trunk_features", counted)
+    monkeypatch.setitem(plan.KEEPING_PAYS_FROM, "nature", {None: 4})
     run(tmp_path / "kept", *arguments)
     assert set(computed) == {4}, "only ever computed step by step"
     monkeypatch.setattr("deltabeast.launch.training.local.engine.keeps", lambda *_: NOTHING)
