@@ -41,6 +41,11 @@ def max_pool(x: Tensor) -> Tensor:
     return y
 
 
+def dense(*images: Tensor) -> tuple[Tensor, ...]:
+    """Return images as C reads them: channels-last, without gaps."""
+    return tuple(x.contiguous(memory_format=torch.channels_last) for x in images)
+
+
 def _takes(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.shape[1] % LANES == 0 and _in_c(x.dtype)
 
@@ -66,7 +71,7 @@ _scaled = Operator("scaled", _scaled_in_c, _scaled_fake)
 
 def _max_pool_in_c(x: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
     """Return y, and for backward each maximum's place in its window, empty unless `keep`."""
-    x = x.contiguous(memory_format=torch.channels_last)
+    (x,) = dense(x)
     y, which = _max_pool_fake(x, keep)
     _call(x.dtype, "max_pool", _sizes(x), x, x, y, which)
     return y, which
@@ -79,7 +84,7 @@ def _max_pool_fake(x: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
 
 
 def _max_pool_backward_in_c(dy: Tensor, which: Tensor, H: int, W: int) -> Tensor:
-    dy = dy.contiguous(memory_format=torch.channels_last)
+    (dy,) = dense(dy)
     dx = _max_pool_backward_fake(dy, which, H, W)
     _call(dy.dtype, "max_pool_backward", _sizes(dx), dx, dy, which, dx)
     return dx

@@ -56,6 +56,11 @@ INLINE bool is_whole(const shape *s, place at, int extent) {
     return at.row + extent <= s->height + more && at.column + extent <= s->width + more;
 }
 
+/* whether a tile has the i-th row and j-th column: all, or in an image of so many */
+INLINE bool is_there(bool whole, place at, int i, int j, int64_t rows, int64_t columns) {
+    return whole || (at.row + i < rows && at.column + j < columns);
+}
+
 /* vectors between points of tiles with N numbers each: one more than they need, so that points do not share lines of a
  * cache */
 INLINE int64_t apart(int64_t N) { return BLOCK * N / LANES + 1; }
@@ -70,8 +75,7 @@ INLINE void cells_to_points(vec *V, int64_t point, const float *x, const shape *
         vec d[S];
         for (int i = 0; i < S; i++) {
             d[i] = (vec){0};
-            if (whole || (at.row + i < rows && at.column + j < columns))
-                d[i] = *(const loose *)(x + i * row_pitch + j * s->cell);
+            if (is_there(whole, at, i, j, rows, columns)) d[i] = *(const loose *)(x + i * row_pitch + j * s->cell);
         }
         transform_input(half + j * S, 1, d, 1);
     }
@@ -95,7 +99,7 @@ INLINE void points_to_cells(float *x, const vec *V, int64_t point, const shape *
         vec d[S];
         adjoint_input(d, 1, half + j * S, 1);
         for (int i = 0; i < S; i++)
-            if (whole || (at.row + i < rows && at.column + j < columns))
+            if (is_there(whole, at, i, j, rows, columns))
                 *(loose *)(x + i * row_pitch + j * s->cell) += d[i];
     }
 }
@@ -114,7 +118,7 @@ INLINE void points_to_outputs(
         vec column[5];
         transform_output(column, 1, half + b * S, 1, M);
         for (int a = 0; a < M; a++) {
-            if (!whole && (at.row + a >= s->height || at.column + b >= s->width)) continue;
+            if (!is_there(whole, at, a, b, s->height, s->width)) continue;
             const vec v = column[a] + bias;
             *(loose *)(y + (a * s->width + b) * s->O) = where_positive(v, v);
         }
@@ -131,7 +135,7 @@ INLINE vec outputs_to_points(
         for (int a = 0; a < M; a++) {
             const int64_t k = (a * s->width + b) * s->O;
             d[a] = (vec){0};
-            if (whole || (at.row + a < s->height && at.column + b < s->width))
+            if (is_there(whole, at, a, b, s->height, s->width))
                 d[a] = where_positive(*(const loose *)(y + k), *(const loose *)(dy + k));
             sum += d[a];
         }

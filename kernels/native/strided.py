@@ -2,9 +2,9 @@
 
 Those of the small trunks: 8 x 8 with stride 4, 4 x 4 with stride 2, and 3 x 3. Winograd's minimal filtering
 computes 5 x 5 outputs at a time from 36 products instead of 100, and 4 x 4 of a 3 x 3 kernel from 36 instead
-of 144. On CPUs, in float32, for channels in multiples of 16, `strided.c` does so, wrapped as a custom
-operator with gradients; elsewhere PyTorch's functions do the same. A frame's results do not depend on those
-beside it, nor on the number of threads. Images are channels-last.
+of 144. On CPUs, in float32, for outputs and squares of stride x stride pixels of a multiple of 16 numbers,
+`strided.c` does so, wrapped as a custom operator with gradients; elsewhere PyTorch's functions do the same. A
+frame's results do not depend on those beside it, nor on the number of threads. Images are channels-last.
 
 A pixel that is not finite makes those of its tile nan, too.
 """
@@ -21,13 +21,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import compiling
+from .images import dense
 from .operator import Operator
 
 POINTS = 36
 """Products for each of a tile's pairs of inputs and outputs, as in `strided.c`."""
 LANES = 16
-"""Channels of outputs and the numbers of `stride` pixels must be multiples of this, which vectors of 8 and of
-16 lanes divide."""
+"""For `strided.c` channels of outputs and the numbers of `stride` pixels are multiples of this, which vectors
+of 8 and of 16 lanes divide."""
 MAX_PARTS = 8
 """Sums that make up a weight's gradient, and so threads of a backward pass."""
 
@@ -39,6 +40,8 @@ def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
     """Compute `relu(conv2d(x, weight, bias, stride))`: x `[N, C, H, W]`, weight `[D, C, K, K]`."""
     if not _takes(x, weight, bias, stride):
         return F.relu(F.conv2d(x, weight, bias, stride), inplace=True)
+    if x.shape[1] * stride % LANES:
+        x, weight, stride = _squares(x, stride), _squares(weight, stride), 1
     y: Tensor = _conv_relu(x, weight, bias, stride)
     return y
 
@@ -51,7 +54,7 @@ def _takes(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> bool:
     outputs, inputs, *kernel = weight.shape
     known = kernel in ([2 * stride] * 2, [3 * stride] * 2) and min(x.shape[2:]) >= kernel[0]
     match = x.shape[1] == inputs and bias.shape == (outputs,)
-    return known and match and outputs % LANES == 0 and inputs * stride % LANES == 0 and _in_c()
+    return known and match and outputs % LANES == 0 and inputs * stride**2 % LANES == 0 and _in_c()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -59,8 +62,16 @@ def _in_c() -> bool:
     return compiling.problem("strided.c", DEFINE) is None
 
 
+def _squares(x: Tensor, side: int) -> Tensor:
+    """Make a pixel of each square of pixels: `[N, C, H, W]` -> `[N, side^2 C, H // side, W // side]`."""
+    N, C, H, W = x.shape
+    H, W = H // side, W // side
+    rows = x[:, :, : H * side, : W * side].permute(0, 2, 3, 1).reshape(N, H, side, W, side * C)
+    return rows.transpose(2, 3).reshape(N, H, W, side**2 * C).permute(0, 3, 1, 2)
+
+
 def _forward(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
-    (x,), y = _dense(x), _fake(x, weight, bias, stride)
+    (x,), y = dense(x), _fake(x, weight, bias, stride)
     *_, D, R = sizes = _sizes(x, weight, stride)
     Q = weight[0].numel() // R**2
     threads = _threads(y.numel() * weight[0].numel())
@@ -81,7 +92,7 @@ def _backward_in_c(
     dy: Tensor, x: Tensor, y: Tensor, weight: Tensor, stride: int, needs_dx: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return gradients of x, empty unless needed, weight and bias."""
-    dy, x, y = _dense(dy, x, y)
+    dy, x, y = dense(dy, x, y)
     N, _, _, C, _, D, R = sizes = _sizes(x, weight, stride)
     Q = C * stride**2
     dx, dw, db = _backward_fake(dy, x, y, weight, stride, needs_dx)
@@ -129,7 +140,7 @@ def _sizes(x: Tensor, weight: Tensor, stride: int) -> tuple[int, ...]:
 
 def _transform(weight: Tensor, stride: int, transformed: Tensor, transposed: bool = False) -> None:
     """Write a product's weights; if `transposed`, those for the gradient of x."""
-    (weight,), (D, C, K, _) = _dense(weight), weight.shape
+    (weight,), (D, C, K, _) = dense(weight), weight.shape
     _call("transform_weights", (C, stride, D, K // stride, transposed), weight, transformed)
 
 
@@ -169,7 +180,3 @@ def _threads(work: int) -> int:
 
 def _call(name: str, sizes: tuple[int, ...], *tensors: Tensor | None) -> None:
     compiling.call("strided.c", DEFINE, name, sizes, *tensors)
-
-
-def _dense(*xs: Tensor) -> tuple[Tensor, ...]:
-    return tuple(x.contiguous(memory_format=torch.channels_last) for x in xs)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import compiling
-from .images import DEFINES
+from .images import DEFINES, dense
 from .operator import Operator
 
 TILE, POINTS = 4, 36
@@ -94,7 +94,7 @@ def _in_c(dtype: torch.dtype) -> bool:
 
 
 def _conv3x3_in_c(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    (x,), y = _dense(x), _new(x, len(weight))
+    (x,), y = dense(x), _new(x, len(weight))
     _convolve(x, y, _transformed(weight, x.dtype), bias)
     return y
 
@@ -104,7 +104,7 @@ def _conv3x3_fake(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _conv3x3_backward_in_c(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    dy, x = _dense(dy, x)
+    dy, x = dense(dy, x)
     dx, sums = _new(x, x.shape[1]), _sums(x, len(weight))
     transformed = _transformed(weight, x.dtype, transposed=True)
     for at in _chunks(x, dy):
@@ -133,7 +133,7 @@ _conv3x3 = Operator("conv3x3", _conv3x3_in_c, _conv3x3_fake, _conv3x3_save, _con
 
 def _residual_block_in_c(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
     """Return y, and for backward the second convolution's input."""
-    (x,) = _dense(x)
+    (x,) = dense(x)
     y, h = _new(x, x.shape[1]), _new(x, len(w1))
     first, second = _transformed(w1, x.dtype), _transformed(w2, x.dtype)
     for at in _chunks(x, h):
@@ -150,7 +150,7 @@ Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def _residual_block_backward_in_c(dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, w2: Tensor) -> Five:
-    dy, x = _dense(dy, x)
+    dy, x = dense(dy, x)
     dx, dh = _new(x, x.shape[1]), torch.empty_like(h)
     first, second = (_transformed(w, x.dtype, transposed=True) for w in (w1, w2))
     sums1, sums2 = _sums(x, len(w1)), _sums(h, len(w2))
@@ -198,7 +198,7 @@ def _chunks(*images: Tensor) -> list[slice]:
 def _transformed(weight: Tensor, dtype: torch.dtype, transposed: bool = False) -> Tensor:
     """Transform weights for `_convolve` of images of a dtype; if `transposed`, for the gradient of x from
     that of y."""
-    (weight,), (outputs, inputs) = _dense(weight), weight.shape[:2]
+    (weight,), (outputs, inputs) = dense(weight), weight.shape[:2]
     if transposed:
         outputs, inputs = inputs, outputs
     transformed = weight.new_empty(POINTS * inputs * outputs)
@@ -270,7 +270,3 @@ def _new(x: Tensor, channels: int) -> Tensor:
 def _new_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     dw = torch.empty_like(weight, memory_format=torch.channels_last)
     return dw, dw.new_empty(len(weight))
-
-
-def _dense(*xs: Tensor) -> tuple[Tensor, ...]:
-    return tuple(x.contiguous(memory_format=torch.channels_last) for x in xs)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Pong from one screen, where the ball's motion must be remembered, and from four: memories and none, three seeds;
-# each run trained, evaluated with sampled actions and greedy, also with its memory wiped every few steps, and exported.
+# each run trained, evaluated with sampled actions and greedy, and exported.
 # Exported runs are skipped, and what ../keep.py has kept; killed ones are resumed.
 # Usage: results/atari/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes. STACKS=1 CORES="lstm rdn" SEEDS="1 2": those alone.
@@ -25,14 +25,11 @@ for seed in ${SEEDS:-1 2 3}; do
 		run=$runs/pong-$stack/$folder/seed-$seed
 		export=${runs%/}-agents/pong-$stack/$folder/seed-$seed
 		[[ -e $run/config.json && ! -d $run/checkpoints || -d $export ]] && continue
-		forget="--forget-every 1 2 4 8 16 32 64"
-		[ "$core" != feedforward ] || forget=
 		# shellcheck disable=SC2086  # options are words
 		"${DELTABEAST:-deltabeast}" train --game pong --frame-stack "$stack" --core $core --preset laptop --steps 4M \
 			--precision fp32 --num-workers 1 --seed "$seed" --run-dir "$run"
 		"${DELTABEAST:-deltabeast}" eval "$run" --episodes 10 --sample
-		# shellcheck disable=SC2086  # options are words
-		"${DELTABEAST:-deltabeast}" eval "$run" --episodes 10 $forget
+		"${DELTABEAST:-deltabeast}" eval "$run" --episodes 10
 		"${DELTABEAST:-deltabeast}" export "$run" "$export" --half
 	done
 done

@@ -21,6 +21,9 @@ KINDS = [  # inputs, outputs, strides in a kernel, stride
     (64, 64, 3, 1),
     (16, 48, 2, 1),
     (8, 16, 3, 2),
+    (1, 32, 2, 4),  # from here on squares of pixels become one
+    (3, 16, 3, 4),
+    (4, 16, 2, 2),
 ]
 CELLS = [(1, 1), (1, 6), (5, 5), (6, 4), (9, 9), (10, 7), (13, 3)]
 """Outputs of an image's columns and rows: tiles have 4 or 5."""
@@ -68,8 +71,9 @@ def test_images_without_gradients(seed: int) -> None:
 
 
 def test_nothing_depends_on_gradients_or_other_frames(seed: int) -> None:
-    x = torch.randn(9, 4, 28, 32).to(memory_format=torch.channels_last)
-    weights = layer(4, 16, 8)
+    screens = random.choice([1, 4])
+    x = torch.randn(9, screens, 28, 32).to(memory_format=torch.channels_last)
+    weights = layer(screens, 16, 8)
     y = strided.conv_relu(x, *weights, 4)
     assert y.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(y, torch.cat([strided.conv_relu(one, *weights, 4) for one in x.split([1, 3, 5])]))
@@ -118,13 +122,14 @@ def test_nan_stays(seed: int) -> None:
     assert got[want].all() and not got[0].any()
 
 
-WHYS = ["no compiler", "float64", "autocast", "1 screen", "12 outputs", "too small", "other kernel", "oblong"]
+WHYS = ["no compiler", "float64", "autocast", "8 numbers", "12 outputs", "small", "other kernel", "oblong"]
 
 
 @pytest.mark.parametrize("why", WHYS)
 def test_torch_does_what_c_cannot(why: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs, outputs = (1 if why == "1 screen" else 4), (12 if why == "12 outputs" else 16)
-    weight, bias = layer(inputs, outputs, 6 if why == "other kernel" else 8)
+    inputs = stride = 2 if why == "8 numbers" else 4
+    outputs, kernel = (12 if why == "12 outputs" else 16), (6 if why == "other kernel" else 2 * stride)
+    weight, bias = layer(inputs, outputs, kernel)
     x = torch.randn(2, inputs, 20, 16)
     if why == "float64":
         x, weight, bias = x.double(), weight.double(), bias.double()
@@ -133,12 +138,12 @@ def test_torch_does_what_c_cannot(why: str, seed: int, monkeypatch: pytest.Monke
     if why == "oblong":
         weight = weight[..., :4]
     monkeypatch.setattr(compiling, "library", None)
-    if why == "too small":
+    if why == "small":
         with pytest.raises(RuntimeError, match="Kernel size can't be greater"):
-            strided.conv_relu(x[..., :7], weight, bias, 4)
+            strided.conv_relu(x[..., :7], weight, bias, stride)
         return
     with torch.autocast("cpu", torch.bfloat16, enabled=why == "autocast"):
-        assert torch.equal(strided.conv_relu(x, weight, bias, 4), direct(x, weight, bias, 4))
+        assert torch.equal(strided.conv_relu(x, weight, bias, stride), direct(x, weight, bias, stride))
 
 
 def test_what_c_would_read_past() -> None:
