@@ -12,21 +12,18 @@ number=0
 rows=(
 	"1 feedforward" "1 lstm" "1 rdn" "1 delta_net" "1 gated_delta_net"
 	"4 feedforward" "4 lstm" "4 rdn"
-	"1 delta_net --core-options feature_map unit normalise none beta_max 2"
 )
 
 for seed in ${SEEDS:-1 2 3}; do
 	for row in "${rows[@]}"; do
 		read -r stack core <<<"$row"
-		[[ $core = *unit* ]] && folder=delta_net-unit || folder=$core
-		[[ " ${STACKS:-$stack} " = *" $stack "* && " ${CORES:-$folder} " = *" $folder "* ]] || continue
+		[[ " ${STACKS:-$stack} " = *" $stack "* && " ${CORES:-$core} " = *" $core "* ]] || continue
 		number=$((number + 1))
 		[ $((number % ${part#*/})) = $((${part%/*} % ${part#*/})) ] || continue
-		run=$runs/pong-$stack/$folder/seed-$seed
-		export=${runs%/}-agents/pong-$stack/$folder/seed-$seed
+		run=$runs/pong-$stack/$core/seed-$seed
+		export=${runs%/}-agents/pong-$stack/$core/seed-$seed
 		[[ -e $run/config.json && ! -d $run/checkpoints || -d $export ]] && continue
-		# shellcheck disable=SC2086  # options are words
-		"${DELTABEAST:-deltabeast}" train --game pong --frame-stack "$stack" --core $core --preset laptop --steps 4M \
+		"${DELTABEAST:-deltabeast}" train --game pong --frame-stack "$stack" --core "$core" --preset laptop --steps 3.5M \
 			--precision fp32 --num-workers 1 --seed "$seed" --run-dir "$run"
 		"${DELTABEAST:-deltabeast}" eval "$run" --episodes 10 --sample
 		"${DELTABEAST:-deltabeast}" eval "$run" --episodes 10
