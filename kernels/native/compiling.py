@@ -115,17 +115,25 @@ def _build(source: str, define: str, threads: bool) -> Path:
             compile_ = [*compiler, *flags, "-c", str(path), "-o", str(code)]
             link = [*compiler, "-shared", str(code), "-lm", "-o", str(part)]
             for step in (compile_, link):
-                subprocess.run(step, check=True, capture_output=True, text=True)
+                _run(step, path.name)
             part.chmod(0o700)
             # atomic, because other processes may be building the same
             return part.replace(folder / f"{name}-{_digest(part.read_bytes())}.so")
-    except FileNotFoundError:
-        raise CannotBuildError(f"no C compiler ({compiler[0]}); install one, e.g. gcc") from None
-    except subprocess.CalledProcessError as error:
-        told = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
-        raise CannotBuildError(f"{compiler[0]} cannot compile {path.name}: {told[0]}") from error
     except OSError as error:
         raise CannotBuildError(f"cannot write C kernels to {folder}: {error.strerror}") from error
+
+
+def _run(command: list[str], source: str) -> None:
+    """Run one step of compiling a source."""
+    compiler = command[0]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except OSError as error:
+        why = f"no C compiler ({compiler}: {error.strerror}); install one, e.g. gcc"
+        raise CannotBuildError(why) from None
+    except subprocess.CalledProcessError as error:
+        told = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
+        raise CannotBuildError(f"{compiler} cannot compile {source}: {told[0]}") from error
 
 
 def _find(folder: Path, name: str) -> Path | None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..once import differentiable_once
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from . import compiling, dense
@@ -77,8 +77,11 @@ def step(
     return h, c
 
 
-def new_kept(steps: int, rows: int, weights: Sequence[Tensor]) -> Kept:
-    """Make room for an unroll: h and c after each step, h before it, and what backward needs."""
+def new_kept(steps: int, rows: int, weights: Sequence[Tensor]) -> Kept | None:
+    """Make room for an unroll: h and c after each step, h before it, and what backward needs; None where C
+    cannot compute it."""
+    if problem_of_units(weights[1], *weights[1].shape):
+        return None
     N = weights[1].shape[1]
     kept = torch.empty(panel_shape(steps, rows, 6, N))
     return Kept(steps, rows, (*(torch.empty(steps, rows, N) for _ in range(3)), kept), weights)
@@ -107,7 +110,7 @@ class _Known(torch.autograd.Function):
         return h.detach(), c[-1].detach()
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     @without_autocast
     def backward(ctx: Any, dy: Tensor | None, dc_T: Tensor | None) -> tuple[Tensor | None, ...]:
         reset, hs, panels, x, w_x, w_h, b_x, _ = ctx.saved_tensors

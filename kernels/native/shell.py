@@ -108,8 +108,9 @@ def plan(shape: Shape, rule: str, maps: tuple[str, ...], weights: Sequence[Tenso
         right = weight.dtype is torch.float32 and weight.is_cpu and weight.is_contiguous()
         if not right or weight.shape != each:
             return None
-    unbuilt = rules._cannot_build(rules.source(rule), -(-h // rules.BLOCK))
-    if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH or unbuilt:
+    if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH:
+        return None
+    if rules._cannot_build(rules.source(rule), -(-h // rules.BLOCK)):
         return None
     return Plan(shape, rule, maps, layers, weights, _pointers(weights))
 

@@ -18,6 +18,7 @@ from fastweight_rules import make_inputs
 from torch.nn import functional as F
 
 from deltabeast import kernels
+from deltabeast.cores import make_core
 from deltabeast.kernels import Rule
 from deltabeast.kernels.native import compiling, images
 from deltabeast.kernels.pytorch import chunked
@@ -77,7 +78,7 @@ def test_another_processor_gets_its_own(cache: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("compiler", "message"),
     [
-        ("no-such-compiler", r"no C compiler \(no-such-compiler\); install one"),
+        ("no-such-compiler", r"no C compiler \(no-such-compiler: [^)]*\); install one"),
         ("false", r"false cannot compile rules.c: exit code 1;"),
         ("cc -include no-such-header.h", r"cc cannot compile rules.c: .*no-such-header"),
     ],
@@ -117,7 +118,7 @@ def test_each_head_size_is_tried(cache: Path, monkeypatch: pytest.MonkeyPatch, s
     run(32, "native")
     with pytest.warns(UserWarning, match="^no C compiler .*; the PyTorch kernels"):
         run(40)
-    with pytest.raises(ValueError, match=r"^delta_rule: no C compiler \(cc\)"):
+    with pytest.raises(ValueError, match=r"^delta_rule: no C compiler \(cc"):
         run(40, "native")
     assert "native" in kernels.backends(torch.device("cpu"), 32)["delta_rule"]
     assert "native" not in kernels.backends(torch.device("cpu"), 40)["delta_rule"]
@@ -230,3 +231,31 @@ def test_other_processors(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_heads_that_c_does_not_take_build_nothing(cache: Path, seed: int) -> None:
+    core = make_core("rdn", 4, hidden_size=256, num_heads=1, num_layers=1, ff_size=8)
+    with torch.no_grad():
+        core.step(torch.randn(2, 4), core.initial_state(2), torch.zeros(2, dtype=torch.bool))
+    assert not list(cache.glob("rules-*"))
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_without_a_compiler_nothing_is_kept(rows: int, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many rows as a register holds ask the library how wide one is."""
+    monkeypatch.setenv("CC", "no-such-compiler")
+    core = make_core("lstm", 4, hidden_size=8)
+    with pytest.warns(UserWarning, match="^no C compiler"):
+        assert core.new_kept(3, rows) is None
+
+
+def test_it_is_said_whether_compiler_or_folder_is_wrong(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", str(Path(__file__)))  # no program
+    with pytest.raises(compiling.CannotBuildError, match=r"^no C compiler .*: Permission denied\)"):
+        build()
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/1")
+    with pytest.raises(compiling.CannotBuildError, match=r"^cannot write C kernels to /proc/1"):
+        build()
