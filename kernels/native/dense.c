@@ -470,11 +470,11 @@ static void to_length(vec *x, int64_t size, float length) {
     for (int64_t k = 0; k < size; k++) x[k] *= sum;
 }
 
+/* by the logarithm: a sigmoid too small for a float may have a root of any size */
 static void to_root(vec *x, int64_t size, float degree) {
-    for (int64_t k = 0; k < size; k++) {
-        x[k] = sigmoid_of(x[k]);
-        for (int64_t j = 0; j < LANES; j++) ((float *)(x + k))[j] = powf(((float *)(x + k))[j], 1.0f / degree);
-    }
+    float *each = (float *)x;
+    for (int64_t k = 0; k < size * LANES; k++)
+        each[k] = expf((fminf(each[k], 0.0f) - log1pf(expf(-fabsf(each[k])))) / degree);
 }
 
 static void map(vec *x, int64_t size, int64_t kind, float epsilon, float degree) {

@@ -265,3 +265,16 @@ def test_a_memory_of_another_unroll_is_not_passed_over(seed: int) -> None:
     core.layers[1].memory.__class__ = Still
     _, (W, _) = core.step(x, state, reset)
     assert torch.equal(W[:, 1], state[0][:, 1]) and not torch.equal(W[:, 0], state[0][:, 0])
+
+
+@pytest.mark.parametrize("name", ["gated_delta_net", "gated_linear_attention"])
+def test_a_root_of_what_is_next_to_nothing(name: str, seed: int) -> None:
+    """A sigmoid below 1e-38 is still a decay of some size, for an actor as for a learner."""
+    core = make_core(name, 6, hidden_size=12, num_heads=2, num_layers=1, ff_size=8, decay_temperature=100.0)
+    core.layers[0].memory.slow_net.weight.mul_(200)
+    x, reset = normal(1, 9, 6), torch.zeros(1, 9, dtype=torch.bool)
+    state = tuple(torch.randn_like(part) for part in core.initial_state(9))
+    (W,) = core._step_in_c(x[0], state, reset[0])[1]
+    assert_near("W", W, core.unroll(x, state, reset)[1][0], 1e-4)
+    logits = core.layers[0].memory.slow_net(core.layers[0].norm(core.input_proj(x)))
+    assert (logits.abs() > 87).any()
