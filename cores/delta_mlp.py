@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..kernels import delta_rule
 from .base import State
@@ -46,7 +49,7 @@ class DeltaMLPMemory(FastWeights):
         for i, norm in enumerate(self.norms):
             k1, v1, k2, v2, beta1, beta2 = parts[1 + 6 * i : 7 + 6 * i]
             betas = (beta.squeeze(-1).sigmoid() for beta in (beta1, beta2))
-            y = normalized_elu(norm(x).to(x.dtype))
+            y = normalized_elu(_normalized(x, cast(nn.LayerNorm, norm)))
             for k, v, beta, W in zip((k1, k2), (v1, v2), betas, state[2 * i : 2 * i + 2], strict=True):
                 y, W_T = delta_rule(y, normalized_elu(k), v, beta, W, reset)
                 after.append(W_T)
@@ -57,6 +60,12 @@ class DeltaMLPMemory(FastWeights):
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         betas = [part for i in range(len(self.norms)) for part in trace.emitted[5 + 6 * i : 7 + 6 * i]]
         return {"write_strength": torch.cat(betas, -1).sigmoid().mean(-1, keepdim=True)}
+
+
+def _normalized(x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """LayerNorm in the dtype of x, whatever the weights have and the caller autocasts to."""
+    weight, bias = norm.weight.to(x.dtype), norm.bias.to(x.dtype)
+    return F.layer_norm(x, norm.normalized_shape, weight, bias, norm.eps).to(x.dtype)
 
 
 @register("delta_mlp")

@@ -101,7 +101,8 @@ class FastWeights(nn.Module, ABC):
         `values` and `after` are known, or empty.
         """
         # Fast weights keep their precision under autocast, and kernels keep out of it.
-        if emitted.dtype is not state[0].dtype:
+        given = emitted.dtype
+        if given is not state[0].dtype:
             emitted = emitted.to(state[0].dtype)
         emitted = emitted.unflatten(-1, (self.num_heads, -1))
         parts = torch.split_with_sizes(emitted, self.sizes, -1)
@@ -109,7 +110,7 @@ class FastWeights(nn.Module, ABC):
             y, next_state = self.known_unroll(parts, state, reset, values, after)
         else:
             y, next_state = self.unroll(parts, state, reset)
-        return y.flatten(-2), MemoryTrace(parts, state, next_state, y, reset, tuple(values))
+        return y.flatten(-2).to(given), MemoryTrace(parts, state, next_state, y, reset, tuple(values))
 
 
 @torch.no_grad()

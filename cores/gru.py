@@ -40,4 +40,4 @@ class GRU(GatedLayer):
         # The state keeps its precision under autocast, and kernels keep out of it.
         slow = (self.weight_hh_l0.to(h.dtype), self.bias_hh_l0.to(h.dtype))
         y, h = gru(gates.to(h.dtype), *slow, h.squeeze(1), reset)
-        return y, (h.unsqueeze(1),)
+        return y.to(x.dtype), (h.unsqueeze(1),)

@@ -62,4 +62,4 @@ class LSTM(GatedLayer):
         gates = emitted(x, self.weight_ih_l0, self.bias_ih_l0 + self.bias_hh_l0)
         # The state keeps its precision under autocast, and kernels keep out of it.
         y, h, c = lstm(gates.to(c.dtype), self.weight_hh_l0.to(c.dtype), h, c, reset)
-        return y, (h.unsqueeze(1), c.unsqueeze(1))
+        return y.to(x.dtype), (h.unsqueeze(1), c.unsqueeze(1))

@@ -52,7 +52,7 @@ def _keeper(steps: list[MemoryStep], index: int) -> Callable[..., None]:
 @torch.no_grad()
 def _observe(memory: FastWeights, trace: MemoryTrace) -> MemoryStep:
     kept = (~trace.reset[0]).to(trace.before[0].dtype).view(-1, 1, 1, 1)
-    squares = changes = torch.zeros(trace.y.shape[1:3])  # where a memory holds something else
+    squares = changes = trace.y.new_zeros(trace.y.shape[1:3])  # where a memory holds something else
     before, after = memory.fast_weights(trace.before), memory.fast_weights(trace.after)
     for old, new in zip(before, after, strict=True):
         # some memories have several matrices a head

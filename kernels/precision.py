@@ -19,8 +19,8 @@ def without_autocast(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
-        device = next(tensors).device.type
-        if not torch.is_autocast_enabled(device):
+        first = next(tensors, None)  # a backward may be given nothing but None
+        if first is None or not torch.is_autocast_enabled(device := first.device.type):
             return function(*args, **kwargs)
         with torch.autocast(device, enabled=False):
             return function(*args, **kwargs)

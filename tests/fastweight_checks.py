@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 from fastweight_helpers import RESET_PATTERNS, assert_near, make_reset
-from fastweight_rules import assert_as_good_as_reference, make_inputs, run, without_vanishing
+from fastweight_rules import RATES, assert_as_good_as_reference, make_inputs, run, without_vanishing
 from torch import Tensor
 
 from deltabeast.kernels import Rule
@@ -93,6 +94,53 @@ def check_no_gradient_crosses_a_reset(rule: Rule, backend: str) -> None:
             assert not grad[:4].any()
     assert grads[0][4:].any()
     assert not any(grads[i].any() for i in rule.shapes.states())
+
+
+def check_no_second_derivative_is_wrong(rule: Rule, backend: str) -> None:
+    """By `torch.autograd.grad`, whose way through the graph is not that of `backward`."""
+    inputs = [x.to(DTYPE.get(backend, x.dtype)).requires_grad_() for x in make_inputs(rule, 4)]
+    reset = make_reset("none", 4, inputs[0].shape[1])
+    loss = rule(*inputs, reset, backend=backend)[0].square().sum()
+
+    def twice() -> None:
+        first = torch.autograd.grad(loss, inputs, create_graph=True)
+        torch.autograd.grad(sum(g.square().sum() for g in first), inputs)
+
+    with pytest.raises(RuntimeError):
+        twice()
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> None:
+        return None
+
+
+def check_no_gradient_is_given(rule: Rule, backend: str) -> None:
+    inputs = [x.to(DTYPE.get(backend, x.dtype)).requires_grad_() for x in make_inputs(rule, 4)]
+    y = rule(*inputs, make_reset("none", 4, inputs[0].shape[1]), backend=backend)[0]
+    _Drop.apply(y).sum().backward()
+    assert all(x.grad is None or not x.grad.any() for x in inputs)
+
+
+def check_broken_rates_end_at_their_episode(rule: Rule, backend: str) -> None:
+    rates = [i for i, name in enumerate(rule.shapes.names) if name in RATES]
+    if not rates:
+        return
+    inputs = [x.to(DTYPE.get(backend, x.dtype)).requires_grad_() for x in make_inputs(rule, 5)]
+    reset = make_reset("none", 5, inputs[0].shape[1])
+    reset[2] = True
+    with torch.no_grad():
+        for i in rates:
+            inputs[i][2:] = float("nan")
+    y = rule(*inputs, reset, backend=backend)[0]
+    grads = torch.autograd.grad(y[:2].sum(), inputs, allow_unused=True, materialize_grads=True)
+    for grad, dimensions in zip(grads, rule.shapes.dimensions, strict=False):
+        assert (grad[:2] if "T" in dimensions else grad).isfinite().all()
 
 
 def check_autocast_changes_nothing(rule: Rule, steps: int, backend: str) -> None:

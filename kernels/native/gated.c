@@ -191,6 +191,7 @@ void gated_backward(
             EACH(i) late_decay[i] = rate[i], late_v[i] *= rate[i], late_k[i] = k_row[i];
             if (fresh(s, t, b)) {
                 clear(G), clear(G_T), zero(late_v), zero(late_k), zero(meets);
+                EACH(i) late_decay[i] = (vec){0} + 1.0f;
                 memset(ddecay + (beta.at ? at : at * s->V), 0, (beta.at ? 1 : s->V) * sizeof(float));
             }
         }
@@ -415,6 +416,7 @@ void momentum_backward(
             EACH(i) late_v[i] = rate * dfound_row[i], late_k[i] = k_row[i];
             if (fresh(s, t, b)) {
                 clear(P), clear(Q), zero(late_v), zero(late_k), zero(meets);
+                late_decay = late_momentum = 1.0f;
                 ddecay[at] = 0.0f;
             }
         }

@@ -100,7 +100,9 @@ def _max_pool_save(ctx: Any, inputs: tuple[Tensor, bool], output: tuple[Tensor, 
     ctx.save_for_backward(output[1])
 
 
-def _max_pool_differentiate(ctx: Any, dy: Tensor, _: None) -> tuple[Tensor, None]:
+def _max_pool_differentiate(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, None]:
+    if dy is None:
+        return None, None
     return _max_pool_backward(dy, *ctx.saved_tensors, *ctx.size), None
 
 

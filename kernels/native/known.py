@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..once import differentiable_once
 from ..operators.recurrent import recurrent_delta_differentiate
 
 
@@ -96,7 +96,7 @@ class _RecurrentDelta(torch.autograd.Function):
         return y.detach(), W_T.detach()
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, dy: Tensor | None, dW_T: Tensor | None) -> tuple[Tensor | None, ...]:
         return None, None, None, *recurrent_delta_differentiate(ctx, dy, dW_T)[:-3]
 
@@ -108,7 +108,7 @@ class _Linear(torch.autograd.Function):
         return known.detach()
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         return None, *linear_backward(dy, *ctx.saved_tensors)
 
@@ -121,7 +121,7 @@ class _NormalizedLinear(torch.autograd.Function):
         return known.detach()
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, *norm, weight, bias = ctx.saved_tensors
         n, *moments = torch.native_layer_norm(x, x.shape[-1:], norm[0], norm[1], ctx.eps)
@@ -138,7 +138,7 @@ class _ResidualFeedforward(torch.autograd.Function):
         return result.detach()
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, dresult: Tensor) -> tuple[Tensor | None, ...]:
         z, hidden, y, w0, b0, *norm, w1, b1, w2, b2 = ctx.saved_tensors
         n, *moments = torch.native_layer_norm(z, z.shape[-1:], norm[0], norm[1], ctx.eps)

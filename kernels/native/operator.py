@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..once import differentiable_once
 from ..pytorch.stepwise import wants_gradient
 from . import compiling
 
@@ -63,5 +63,5 @@ def _function(in_c: Callable[..., Any], save: Save, backward: Differentiate) -> 
         return output
 
     # Twice would be wrong in silence: C leaves no graph behind.
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(once_differentiable(backward))}
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(differentiable_once(backward))}
     return type("Operator", (torch.autograd.Function,), methods)

@@ -172,7 +172,9 @@ def _residual_block_save(ctx: Any, inputs: Five, output: tuple[Tensor, Tensor]) 
     ctx.save_for_backward(x, output[1], w1, w2)
 
 
-def _residual_block_differentiate(ctx: Any, dy: Tensor, _: None) -> Five:
+def _residual_block_differentiate(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    if dy is None:
+        return (None,) * 5
     gradients: Five = _residual_block_backward(dy, *ctx.saved_tensors)
     return gradients
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..once import differentiable_once
 from ..precision import without_autocast
 from .stepwise import wants_gradient
 
@@ -47,10 +47,12 @@ class _Apart(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     @without_autocast
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         given = [(x, g) for x, g in zip(ctx.outputs, grads, strict=True) if g is not None]
+        if not given:
+            return None, *(None for _ in ctx.inputs)
         wanted = [isinstance(x, Tensor) and x.requires_grad for x in ctx.inputs]
         leaves = [x for x, take in zip(ctx.inputs, wanted, strict=True) if take]
         outputs, gradients = zip(*given, strict=True)

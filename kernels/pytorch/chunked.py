@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..once import differentiable_once
 from ..precision import without_autocast
 from .stepwise import Resets, softmax_backward
 
@@ -128,7 +128,7 @@ class _Sum(torch.autograd.Function):
         return _unfold(Y, v), W_C.view_as(W)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     @without_autocast
     def backward(ctx: Any, dy: Tensor, dW: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, W, Q, Q_alive, K, K_survives, V, S, starts, *rest = ctx.saved_tensors
@@ -219,7 +219,7 @@ class _Delta(torch.autograd.Function):
         return _unfold(Y, v), W_T.view_as(W)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     @without_autocast
     def backward(ctx: Any, dy: Tensor, dW: Tensor) -> tuple[Tensor | None, ...]:
         v, W, Q, S, *rest = ctx.saved_tensors
@@ -266,7 +266,7 @@ class _DeltaRNN(torch.autograd.Function):
         return y.view(z.shape), R_T.view_as(R)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     @without_autocast
     def backward(ctx: Any, dY: Tensor, dR: Tensor) -> tuple[Tensor | None, ...]:
         p, reset, R, y0, *rest = ctx.saved_tensors

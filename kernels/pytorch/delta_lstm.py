@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..once import differentiable_once
 from ..precision import without_autocast
 from .chunked import (
     Masks,
@@ -96,7 +96,7 @@ class _DeltaLSTM(torch.autograd.Function):
         return y.view(len(z), *y0.shape), R_T.view_as(R), c.view_as(c0)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     @without_autocast
     def backward(ctx: Any, dY: Tensor, dR: Tensor, dC: Tensor) -> tuple[Tensor | None, ...]:
         p, cells, gates, y, reset, R, y0, *rest = ctx.saved_tensors

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .. import reference
+from ..once import differentiable_once
 from ..precision import without_autocast
 from .stepwise import Resets, wants_gradient
 
@@ -46,7 +46,7 @@ class _GRU(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     @without_autocast
     def backward(ctx: Any, dH: Tensor) -> tuple[Tensor | None, ...]:
         weight, both, n, on_n, hs = ctx.saved_tensors

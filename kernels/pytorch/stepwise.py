@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .. import reference
+from ..once import differentiable_once
 from ..precision import without_autocast
 
 SPACING = 8
@@ -288,7 +288,7 @@ class _RecurrentDelta(torch.autograd.Function):
         return outputs, fast.now.view(W.shape)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     @without_autocast
     def backward(ctx: Any, dY: Tensor, dW: Tensor) -> tuple[Tensor | None, ...]:
         kept, R, g, beta, P, ue, match = ctx.saved_tensors
@@ -346,7 +346,7 @@ class _LSTM(torch.autograd.Function):
         return outputs, c
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     @without_autocast
     def backward(ctx: Any, dH: Tensor, dC: Tensor) -> tuple[Tensor | None, ...]:
         weight, acts, hs, cs, tanh_cs = ctx.saved_tensors

@@ -347,3 +347,19 @@ def test_stats(name: str, seed: int) -> None:
     for key in strengths[0]:
         torch.testing.assert_close(stats[key], torch.stack([s[key] for s in strengths]).mean())
         assert 0 < stats[key] < 1
+
+
+@pytest.mark.parametrize("name", [*core_names(), *FORMS])
+def test_weights_of_half_the_bits(name: str, seed: int) -> None:
+    """Outputs are what the input is, the memory stays in float32."""
+    core = small(name, torch.float32)
+    whole = random_input(core, 5, 3).detach()
+    state, reset = tuple(part.detach() for part in random_state(core, 3)), make_reset("random", 5, 3)
+    want = core.unroll(whole, state, reset)[0]
+    core.bfloat16()
+    x = whole.bfloat16().requires_grad_()
+    y, end = core.unroll(x, state, reset)
+    assert y.dtype == torch.bfloat16 and all(part.dtype == torch.float32 for part in end)
+    assert_near(name, y.float(), want, 0.1)
+    y.float().square().sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()

@@ -70,3 +70,13 @@ def test_nothing_is_left_behind_and_cores_without_fast_weights_show_nothing() ->
     with watch_memory(lstm) as layers:
         lstm.step(torch.randn(1, 5), lstm.initial_state(1), torch.ones(1, dtype=torch.bool))
     assert layers == []
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_memory_is_watched_where_it_is(core: str) -> None:
+    """Not on the device that is usual, as a GPU's is not."""
+    memory = make_core(core, 5, **SIZES)
+    x, state, reset = torch.randn(4, 5), memory.initial_state(4), torch.zeros(4, dtype=torch.bool)
+    with watch_memory(memory) as layers, torch.no_grad(), torch.device("meta"):
+        memory.step(x, state, reset)
+    assert len(layers) == 2 and all(layer.norm.is_cpu and layer.change.is_cpu for layer in layers)

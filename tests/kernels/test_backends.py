@@ -95,6 +95,22 @@ def test_no_gradient_crosses_a_reset(rule: Rule, backend: str, seed: int) -> Non
     checks.check_no_gradient_crosses_a_reset(rule, backend)
 
 
+@pairs(*FAST)
+def test_a_second_derivative_is_refused_or_right(rule: Rule, backend: str, seed: int) -> None:
+    checks.check_no_second_derivative_is_wrong(rule, backend)
+
+
+@pairs("reference", "chunked", "native")
+def test_no_gradient_is_given(rule: Rule, backend: str, seed: int) -> None:
+    checks.check_no_gradient_is_given(rule, backend)
+
+
+@pairs("reference", "native")
+def test_broken_rates_end_at_their_episode(rule: Rule, backend: str, seed: int) -> None:
+    """Gradients of the episode before know nothing of it."""
+    checks.check_broken_rates_end_at_their_episode(rule, backend)
+
+
 @pytest.mark.parametrize("steps", [1, 20])
 @pairs("reference", *FAST)
 def test_autocast_changes_nothing(rule: Rule, backend: str, steps: int, seed: int) -> None:
