@@ -84,10 +84,11 @@ def _check_single_resets(env: Env, steps: int, seed: int) -> None:
     for before, alone in ((steps, True), (2 * steps, True), (2 * steps, False)):
         env.reset(seed=seed)
         for chosen in actions[2 * steps - before : 2 * steps]:
-            env.step(chosen)
+            shown = env.step(chosen)[0].copy()
         if alone:
             seeds: Any = [seed] * env.num_envs
             obs, infos = env.reset(seed=seeds, options={"reset_mask": first})
+            assert _same([obs[1:]], [shown[1:]]), "the other environments must show what they showed"
             assert not any(infos[f"_{name}"].any() for name in MASKED), "nothing ends with a reset"
             plays.append([obs])
         else:

@@ -28,7 +28,7 @@ class Flicker:
     def show(
         self, obs: npt.NDArray[np.uint8], age: npt.NDArray[np.int64], rows: npt.NDArray[np.bool_]
     ) -> None:
-        """Blank in place, after each step of the environments of `rows`.
+        """Draw for the environments of `rows`, which made a step, and blank all in place.
 
         obs: [N, stack, H, W], newest screen last. age: [N], how many screens came after the episode's first,
         which stands for those before it, too.
@@ -39,4 +39,4 @@ class Flicker:
                 self._blank[row] = newest
             else:
                 self._blank[row] = [*self._blank[row, 1:], newest]
-        obs[rows[:, np.newaxis] & self._blank] = 0
+        obs[self._blank] = 0

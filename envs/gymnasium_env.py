@@ -105,7 +105,7 @@ def _side_by_side(spec: gymnasium.envs.registration.EnvSpec, num_envs: int) -> S
         wrappers=[NumberParts],
     )
     assert isinstance(env, SyncVectorEnv)
-    env.envs[0].reset(seed=0)  # what files or packages it lacks may show only now
+    env.envs[0].reset()  # what files or packages it lacks may show only now
     return env
 
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
 DEFAULT_PROTOCOL: Final = "paper-code"
 UNLIMITED = 2**30  # frames; the emulator counts them in 32 bits
 
@@ -77,11 +79,11 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 
 
-_VARIED = re.compile(r"([^+]+)(?:\+stack(\d+))?(?:\+flicker([\d.]+))?")
+_VARIED = re.compile(r"([^+]+)(?:\+stack(\d+))?(?:\+flicker(\d+(?:\.\d+)?))?")
 
 
 def find_protocol(name: str) -> Protocol:
-    """Return the protocol of a name. Raises ValueError for one that is unknown."""
+    """Return the protocol of a name. Raises ValueError for one that is unknown or cannot be."""
     base, stack, flicker = _read(name)
     if base not in PROTOCOLS:
         raise ValueError(f"unknown protocol {name!r}: choose {', '.join(PROTOCOLS)}")
@@ -95,14 +97,11 @@ def varied(name: str, frame_stack: int | None = None, flicker: float | None = No
     """
     base, stack, share = _read(name)
     stack, share = stack if frame_stack is None else frame_stack, share if flicker is None else flicker
-    if not 1 <= stack <= Protocol.frame_stack:
-        raise ValueError(f"a frame stack has 1 to {Protocol.frame_stack} screens, not {stack}")
-    if not 0 <= share < 1:
-        raise ValueError(f"flicker is a probability from 0 to less than 1, not {share}")
+    _check(stack, share)
     return "".join([
         base,
         f"+stack{stack}" if stack != Protocol.frame_stack else "",
-        f"+flicker{share:g}" if share else "",
+        f"+flicker{np.format_float_positional(share)}" if share else "",
     ])  # fmt: skip
 
 
@@ -110,5 +109,14 @@ def _read(name: str) -> tuple[str, int, float]:
     parts = _VARIED.fullmatch(name)
     if parts is None:
         raise ValueError(f"unknown protocol {name!r}: choose {', '.join(PROTOCOLS)}")
-    base, stack, flicker = parts.groups()
-    return base, int(stack or Protocol.frame_stack), float(flicker or Protocol.flicker)
+    base = parts[1]
+    stack, share = int(parts[2] or Protocol.frame_stack), float(parts[3] or Protocol.flicker)
+    _check(stack, share)
+    return base, stack, share
+
+
+def _check(stack: int, share: float) -> None:
+    if not 1 <= stack <= Protocol.frame_stack:
+        raise ValueError(f"a frame stack has 1 to {Protocol.frame_stack} screens, not {stack}")
+    if not 0 <= share < 1:
+        raise ValueError(f"flicker is a probability from 0 to less than 1, not {share}")

@@ -166,10 +166,15 @@ def test_names_of_what_is_seen():
         "none",
         "paper-code+stack",
         "paper-code+flicker",
+        "paper-code+flicker1.2.3",
         "paper-code+flicker0.5+stack1",
         "none+stack1",
     ):
         with pytest.raises(ValueError, match="unknown protocol"):
+            find_protocol(wrong)
+    assert find_protocol(varied("paper-code", flicker=5e-5)).flicker == 5e-5
+    for wrong in ("paper-code+stack0", "paper-code+stack9", "paper-code+flicker7"):
+        with pytest.raises(ValueError, match=r"1 to 4 screens|from 0 to less than 1"):
             find_protocol(wrong)
     for options in ({"frame_stack": 0}, {"frame_stack": 5}, {"flicker": 1.0}, {"flicker": -0.1}):
         with pytest.raises(ValueError, match=r"1 to 4 screens|from 0 to less than 1"):

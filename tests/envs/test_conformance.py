@@ -173,6 +173,11 @@ def test_neighbouring_seeds_share_no_game():
     assert not np.array_equal(games[0][1:], games[1][:-1]), f"seed {SEED}"
 
 
+def test_without_a_seed_games_are_new():
+    games = [make_vector_env(env_id="CartPole-v1", num_envs=2).reset()[0] for _ in range(2)]
+    assert (games[0] != games[1]).any(1).all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
