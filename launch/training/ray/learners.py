@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ class Shard:
     identity: ShardId
     data: Ref
     node: str
+    turn: int = 0
+    """how many were handed over before it"""
 
 
 @dataclass
@@ -83,6 +86,7 @@ class Learners:
         self.places: list[Location] = []
         self._inboxes: list[Inbox] = []
         self._waiting: deque[Shard] = deque()
+        self._turns = itertools.count()
         self._learning: list[Shard] = []
         self._began = 0.0
         self._results: dict[int, Reply] = {}
@@ -129,7 +133,7 @@ class Learners:
         self._learning, self._inboxes, self._results = [], [], {}
 
     def add(self, shard: Shard) -> None:
-        self._waiting.append(shard)
+        self._waiting.append(replace(shard, turn=next(self._turns)))
 
     def unlearned(self) -> int:
         """Count the shards that wait, are being fetched or have arrived, not those being learned from."""
@@ -160,11 +164,10 @@ class Learners:
             return False
         self._began, self._results = time.monotonic(), {}
         for rank, (handle, inbox) in enumerate(zip(self._handles, self._inboxes, strict=True)):
-            chosen = (
-                sorted(inbox.arrived)[: self._shards]
-                if self._in_order
-                else list(inbox.arrived)[: self._shards]
-            )
+            there = list(inbox.arrived.values())
+            if self._in_order:
+                there.sort(key=lambda shard: shard.turn)
+            chosen = [shard.identity for shard in there[: self._shards]]
             self._learning += [inbox.arrived.pop(identity) for identity in chosen]
             tag = ("update", self._generation, rank)
             (weights,) = self._cluster.call(handle, "update", chosen, tag=tag, returns=2)

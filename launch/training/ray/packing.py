@@ -87,7 +87,7 @@ def unpack(packed: Packed, device: torch.device) -> Unroll:
 
 def _pack(tensor: Tensor) -> Stacks | Array:
     array = np.ascontiguousarray(tensor.detach().cpu().numpy())
-    stacked = array.dtype == np.uint8 and array.ndim == 5 and min(len(array), array.shape[2]) > 1
+    stacked = array.dtype == np.uint8 and array.ndim == 5 and len(array) > 1
     return _pack_stacks(array) if stacked else array
 
 

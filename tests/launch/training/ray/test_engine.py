@@ -65,6 +65,23 @@ def test_a_learner_whose_unrolls_died_gets_others() -> None:
     assert learners.begin_update()
 
 
+def test_unrolls_are_learned_from_as_they_were_handed_over(seed: int) -> None:
+    """Not by the number of their actors, however they arrive."""
+    told = Told()
+    learners = Learners(told, 1, 4, lambda rank: rank, in_order=True)  # type: ignore[arg-type]
+    learners.begin(None, None, lambda _: None)
+    turns = [ShardId(actor, 0, n) for n, actor in ((0, 2), (0, 0), (0, 1), (1, 2))]
+    for identity in turns:
+        learners.add(Shard(identity, None, "one"))
+    learners.fetch()
+    fetches = list(told.tags)
+    random.shuffle(fetches)
+    for tag in fetches:
+        learners.handle(Reply(tag, True))
+    assert learners.begin_update()
+    assert [shard.identity for shard in learners._learning] == turns
+
+
 def test_a_stop_before_the_learner_is_there_keeps_the_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
     """Until it has been told what the run is, a learner has the weights of none."""
     train(parse(["train", *CARTPOLE, "--steps", "40", "--run-dir", str(tmp_path)]))
@@ -84,6 +101,7 @@ LAYOUTS = {
     "as many environments as columns": ("4", "4", "1"),
     "unrolls cut up": ("8", "4", "1"),
     "unrolls of two actors joined": ("4", "8", "2"),
+    "two of three actors in turn": ("4", "8", "3"),
 }
 
 
