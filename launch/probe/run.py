@@ -88,7 +88,10 @@ class ProbeRun:
             Panel(self._title(), self.recipe.updates, self.update, console, shown=shown)
         )
         say = self.panel.message
-        tracker = open_tracker(config.track, self.run_dir, resumed, say) if config.track else None
+        tracker = None
+        if config.track:
+            tracker = open_tracker(config.track, self.run_dir, resumed, say)
+            stack.callback(tracker.close)
         self.log = RunLog(self.run_dir, self.update if resumed else None, COLUMNS, tracker)
         stack.callback(self.log.close)
         options = {name: value for name, value in vars(config).items() if name in SAME and value is not None}

@@ -158,8 +158,6 @@ class RunLog:
     def close(self) -> None:
         self._file.close()
         self._writer.close()
-        if self._tracker:
-            self._tracker.close()
 
     def __enter__(self) -> RunLog:
         return self

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -43,7 +44,7 @@ class Evaluations:
         self._waiting = deque(
             step
             for path in checkpoint_paths(run_dir)
-            if (step := saved_step(path)) and is_milestone(path) and not evaluated(run_dir, step)
+            if is_milestone(path) and (step := saved_step(path)) and not evaluated(run_dir, step)
         )
         self._child: Child | None = None
         self._step = 0
@@ -59,11 +60,8 @@ class Evaluations:
         if self._child is None and self._waiting:
             self._step = self._waiting.popleft()
             config, name = self._eval_config(), f"evaluation of step {self._step}"
-            before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the child inherits: Ctrl-C is ours
-            try:
+            with _without_interrupts():
                 self._child = Child(name, _serve, config, tuple(self._cores))
-            finally:
-                signal.signal(signal.SIGINT, before)
 
     @property
     def left(self) -> int:
@@ -110,6 +108,19 @@ class Evaluations:
             trust_env=config.env,
             video=int(config.video),
         )
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C for a moment, which a child that begins now goes on doing: it is ours."""
+    if threading.current_thread() is not threading.main_thread():  # a run of a sweep: nobody presses it there
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def evaluated(run_dir: Path, step: int) -> bool:

@@ -44,6 +44,7 @@ _FLAGS = {
     "grad_norm_clipping": "max_grad_norm",
 }
 """Their flag -> our option."""
+_MAY_BE_ZERO = ("discounting", "entropy_cost", "baseline_cost")
 _WITHOUT = {"alpha": 0.99, "momentum": 0, "reward_clipping": "abs_one", "dropout": 0.0}
 """Flags that have no option here, and the value that training takes."""
 
@@ -201,7 +202,11 @@ def _is_game(name: str, game: str) -> bool:
 
 def _config(flags: Mapping[str, Any], agent: Agent, run_dir: Path) -> TrainConfig:
     """Return the options of a training run that goes on as theirs did."""
-    numbers = {name: value for name, value in flags.items() if isinstance(value, int | float) and value > 0}
+    numbers = {
+        name: value
+        for name, value in flags.items()
+        if isinstance(value, int | float) and (value > 0 or (value == 0 and name in _MAY_BE_ZERO))
+    }
     same: dict[str, Any] = {ours: numbers[theirs] for theirs, ours in _FLAGS.items() if theirs in numbers}
     config = replace(
         preset_config("published"),

@@ -69,6 +69,10 @@ class Run:
         start = self.began_at = self.saved_step = engine.steps
         self.panel = stack.enter_context(Panel(_title(config, engine), self.total_steps, start, console))
         with _saying_what_cannot_be_written(self.run_dir):
+            self._tracker = None
+            if config.track:
+                self._tracker = open_tracker(config.track, self.run_dir, resumed, self._say)
+                stack.callback(self._tracker.close)
             self.log = self._open_log(start if resumed else None)
             stack.callback(self._close_log)
             if start < self.total_steps:  # else the options are not what it was trained with
@@ -93,9 +97,7 @@ class Run:
         self.updated_at = time.monotonic()
 
     def _open_log(self, resume_step: int | None) -> RunLog:
-        track = self.config.track
-        tracker = open_tracker(track, self.run_dir, resume_step is not None, self._say) if track else None
-        return RunLog(self.run_dir, resume_step, tracker=tracker)
+        return RunLog(self.run_dir, resume_step, tracker=self._tracker)
 
     def _unevaluated(self) -> int:
         return self.evaluations.left if self.evaluations else 0
@@ -114,24 +116,31 @@ class Run:
         engine = self.engine
         signals = stop_signals(self.stop, self.panel.console.is_terminal)
         watchdog = watch(self.stop, lambda: self.updated_at, engine.stages, self._say)
-        with signals as asked, watchdog, engine.acting():
-            try:
+        with signals as asked:
+            with watchdog, engine.acting(), self._rescued():
                 self._train()
                 if self.trace:
                     self.trace.close()
-                if self.evaluations:
+            if self.evaluations:
+                with self._rescued():
                     self.evaluations.finish(self.stop.is_set)
-            except (ActorError, NonFiniteError, OSError) as error:
-                if lacks_memory(error.__cause__):
-                    needs = "there is no memory for that: give a smaller --unroll-length or --num-envs"
-                    raise RunError(f"{needs}; {self._rescue()}") from error
-                if isinstance(error, ActorError) and error.__cause__ is not None:
-                    self._say("".join(traceback.format_exception(error.__cause__)).rstrip())
-                reason = _cannot_write(self.run_dir, error) if isinstance(error, OSError) else str(error)
-                raise RunError(f"{reason}; {self._rescue()}") from error
         self._say(self._farewell())
         if asked and (engine.steps < self.total_steps or self._unevaluated()):
             raise StoppedBySignal(asked[0])
+
+    @contextmanager
+    def _rescued(self) -> Iterator[None]:
+        """Save what is good if something fails within. Raises RunError."""
+        try:
+            yield
+        except (ActorError, NonFiniteError, OSError) as error:
+            if lacks_memory(error.__cause__):
+                smaller = "give a smaller --unroll-length, --num-envs or --batch-size"
+                raise RunError(f"there is no memory for that: {smaller}; {self._rescue()}") from error
+            if isinstance(error, ActorError) and error.__cause__ is not None:
+                self._say("".join(traceback.format_exception(error.__cause__)).rstrip())
+            reason = _cannot_write(self.run_dir, error) if isinstance(error, OSError) else str(error)
+            raise RunError(f"{reason}; {self._rescue()}") from error
 
     def _train(self) -> None:
         """Loop over updates: log, save, and go back to the last checkpoint where the weights are lost."""

@@ -18,7 +18,7 @@ from ...cores.registry import read_core_options
 from ...envs import PAPER_GAMES, canonical_game
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError
-from ..processes.machine import disable_tf32, keep_freed_memory
+from ..processes.machine import prepare_process
 from ..processes.supervision import stop_signals
 from ..runs.directory import default_run_dir
 from ..units import parse_steps
@@ -61,6 +61,7 @@ def _runs_of(config: TrainConfig) -> list[TrainConfig]:
         name = game if game is None else canonical_game(game)
         run = replace(config, game=name, core=core, core_options=options, seed=seed, cores=(), seeds=None)
         run.engine, run.ray_address = "local", None
+        run.actor_cpus = run.learner_cpus = 1.0  # which the sweep reserves: alone, a run goes without
         check(run)
         path = default_run_dir(run)
         root = config.run_dir or Path("runs")
@@ -95,8 +96,7 @@ class RunProcess:
 
     def train(self, run: TrainConfig) -> tuple[int, float | None]:
         """Train, or go on; return the agent steps reached and the mean game return."""
-        keep_freed_memory()
-        disable_tf32()
+        prepare_process(self._cores)
         with ExitStack() as stack:
             settle(run)
             engine = LocalEngine(run, stack, self._cores)
@@ -134,15 +134,15 @@ class Sweep:
     """Runs that wait, run, and end; Ray decides which node takes the next."""
 
     def __init__(
-        self, cluster: Cluster, runs: list[TrainConfig], root: Path, say: Callable[[str], None]
+        self, cluster: Cluster, config: TrainConfig, runs: list[TrainConfig], say: Callable[[str], None]
     ) -> None:
         self.waiting = [Job(run) for run in runs]
         self.open: dict[int, Job] = {}
         self.finished = 0
         self.failed: list[str] = []
-        self._cluster = cluster
+        self._cluster, self._config = cluster, config
         self._stopping = False
-        self._marker = root.resolve() / f".sweep-{uuid.uuid4().hex}"
+        self._marker = (config.run_dir or Path("runs")).resolve() / f".sweep-{uuid.uuid4().hex}"
         self._say = say
         self._numbers = itertools.count()
 
@@ -160,7 +160,7 @@ class Sweep:
         now = time.monotonic()
         for job in [job for job in self.waiting if job.again_at is not None and job.again_at <= now]:
             self.waiting.remove(job)
-            cpus, gpus = needs(job.run, self._cluster.total())
+            cpus, gpus = needs(self._config, self._cluster.total())
             job.handle = self._cluster.start(RunProcess, cpus, cpus=cpus, gpus=gpus, groups={"stop": 1})
             number = next(self._numbers)
             self.open[number] = job
@@ -221,11 +221,11 @@ class Sweep:
         self.waiting.append(job)
 
 
-def needs(run: TrainConfig, total: dict[str, float]) -> tuple[float, float]:
+def needs(config: TrainConfig, total: dict[str, float]) -> tuple[float, float]:
     """Return the CPU cores and GPUs that a run reserves: a GPU if there are any, else a core per worker."""
-    if run.device.startswith("cuda") or (run.device == "auto" and total["GPU"] >= 1):
-        return run.learner_cpus + run.num_actors * run.actor_cpus, 1.0
-    return float(run.num_workers or 1), 0.0
+    if config.device.startswith("cuda") or (config.device == "auto" and total["GPU"] >= 1):
+        return config.learner_cpus + config.num_actors * config.actor_cpus, 1.0
+    return float(config.num_workers or 1), 0.0
 
 
 def sweep(config: TrainConfig, console: Console | None = None) -> None:
@@ -247,7 +247,7 @@ def sweep(config: TrainConfig, console: Console | None = None) -> None:
         return
     with Cluster(config.ray_address) as cluster, stop_signals(stop, on_terminal=False) as asked:
         total, largest = cluster.total(), cluster.largest_node()
-        cpus, gpus = needs(open_ones[0], total)
+        cpus, gpus = needs(config, total)
         if cpus > largest["CPU"] or gpus > largest["GPU"]:
             raise UsageError(
                 f"a run takes {cpus:g} CPU and {gpus:g} GPU: no node has more than {largest['CPU']:g} and "
@@ -256,7 +256,7 @@ def sweep(config: TrainConfig, console: Console | None = None) -> None:
         for run in open_ones:
             if gpus == 0.0:  # one process a core, of the cores that it reserves
                 run.num_workers = run.num_workers or 1
-        queue = Sweep(cluster, open_ones, config.run_dir or Path("runs"), say)
+        queue = Sweep(cluster, config, open_ones, say)
         with queue.marked():
             _work(cluster, queue, stop, say)
     if asked and (queue.open or queue.finished < len(open_ones)):

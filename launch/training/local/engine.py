@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from gymnasium.vector import VectorEnv
 
-from ....agents import Actor, Agent, WeightStore, make_actor_agent
+from ....agents import Actor, Agent, Contribution, NonFiniteError, Unroll, WeightStore, make_actor_agent
 from ....agents.cuda.graphs import FIRST
 from ....agents.stopwatch import Stopwatch
 from ....agents.weights import SharedWeights
@@ -20,7 +20,7 @@ from ...config import TrainConfig
 from ...errors import UsageError
 from ...processes.machine import autocast_dtype, own_cores, pin, resolve_device
 from ...units import parse_steps
-from ..engine import CannotRepeat, Engine, Update, saved_actors
+from ..engine import ActorError, CannotRepeat, Engine, Update, saved_actors
 from ..plan import (
     emulator_threads,
     groups,
@@ -85,7 +85,9 @@ class LocalEngine(Engine):
         config = self.config
         self.agent = agent.to(self.device)
         agent.autocast_dtype = autocast_dtype(config.precision, self.device, agent.spec.stem)
-        self.workers = Workers(self.share, self._count, self._threads, self._pinned)
+        # Else a run that begins its episodes anew would play those of its beginning once more.
+        start_step = 0 if state is None or config.deterministic else state["learner"]["steps"]
+        self.workers = Workers(self.share, self._count, self._threads, self._pinned, start_step)
         self._stack.callback(self.workers.close)
         self.workers.share_agent(agent)
         self.learner = make_learner(agent, config, parse_steps(config.steps))
@@ -95,7 +97,7 @@ class LocalEngine(Engine):
         self._shares_agent = self.device.type == "cpu" and not overlaps(config, self.device)
         version = self.learner.version
         self.weights = SharedWeights(version) if self._shares_agent else WeightStore(agent, version)
-        self.actors = [self._make_actor(index, env) for index, env in enumerate(self._envs)]
+        self.actors = [self._make_actor(index, env, start_step) for index, env in enumerate(self._envs)]
         self.source = self._make_source(0 if state is None else state.get("turn", 0))
         if state is None:
             return []
@@ -103,13 +105,13 @@ class LocalEngine(Engine):
         set_rng_states(state, self.device)  # last: whatever is built before draws from them
         return notes
 
-    def _make_actor(self, index: int, env: VectorEnv) -> Actor:
+    def _make_actor(self, index: int, env: VectorEnv, start_step: int) -> Actor:
         return Actor(
             env,
             self.agent if self._shares_agent else make_actor_agent(self.agent),
             self.weights,
             self.config.unroll_length,
-            seed=actor_seed(self.config.seed, index),
+            seed=actor_seed(self.config.seed, index, start_step=start_step),
             deterministic=self.config.deterministic,
             keep=keeps(self.share, self.device, self.agent),
         )
@@ -157,7 +159,7 @@ class LocalEngine(Engine):
         self.workers.start(update, learner.version)
         for batch in self.source:
             with self.stopwatch("learning"):
-                part = learner.backward(batch)
+                part = self._backward(batch)
             parts = [part, *self.workers.results()]
             with self.stopwatch("learning"):
                 self.workers.add_gradients()
@@ -165,6 +167,15 @@ class LocalEngine(Engine):
                 self.weights.publish(self.agent, learner.version)
             yield Update(metrics, [part.episodes for part in parts])
             self.workers.start(update, learner.version)
+
+    def _backward(self, batch: Unroll) -> Contribution:
+        """Raises ActorError for what goes wrong: the weights are as they were, and can be saved."""
+        try:
+            return self.learner.backward(batch)
+        except NonFiniteError:
+            raise
+        except Exception as error:
+            raise ActorError(f"the learner failed: {error!r}") from error
 
     def at_boundary(self) -> bool:
         return self.source.at_boundary()

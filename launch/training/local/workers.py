@@ -38,7 +38,7 @@ class Worker:
     """The environments, the actor and the shared weights of a process beside the main one."""
 
     def __init__(
-        self, config: TrainConfig, index: int, agent: Agent, gradients: Tensor, threads: int
+        self, config: TrainConfig, index: int, start_step: int, agent: Agent, gradients: Tensor, threads: int
     ) -> None:
         self.share = config
         self.agent = agent
@@ -52,7 +52,7 @@ class Worker:
                 agent,
                 self.weights,
                 config.unroll_length,
-                seed=actor_seed(config.seed, index),
+                seed=actor_seed(config.seed, index, start_step=start_step),
                 keep=keeps(config, self.device, agent),
             )
         ]
@@ -86,12 +86,27 @@ def load_state_dict(worker: Worker, state: Mapping[str, Any]) -> None:
 class Workers:
     """The processes beside the main one, all doing the same thing at the same time; there may be none."""
 
-    def __init__(self, config: TrainConfig, count: int, threads: int, cores: Sequence[int] | None) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        count: int,
+        threads: int,
+        cores: Sequence[int] | None = None,
+        start_step: int = 0,
+    ) -> None:
         """`config` is one process's share, `count` the number of processes, the main one included; each takes
-        `threads` threads, and its own of the `cores` if they are given.
+        `threads` threads, and its own of the `cores` if they are given. The run goes on at `start_step`.
         """
         self._children = [
-            Child(f"worker {index}", _serve, config, index, threads, None if cores is None else cores[index])
+            Child(
+                f"worker {index}",
+                _serve,
+                config,
+                index,
+                start_step,
+                threads,
+                None if cores is None else cores[index],
+            )
             for index in range(1, count)
         ]
         self._waiting: set[int] = set()
@@ -172,7 +187,9 @@ class Workers:
             child.end(_PATIENCE)
 
 
-def _serve(connection: Connection, config: TrainConfig, index: int, threads: int, core: int | None) -> None:
+def _serve(
+    connection: Connection, config: TrainConfig, index: int, start_step: int, threads: int, core: int | None
+) -> None:
     """Run a worker: do what is asked until the pipe is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):  # they are the main process's; its end ends this one
         signal.signal(number, signal.SIG_IGN)
@@ -189,7 +206,7 @@ def _serve(connection: Connection, config: TrainConfig, index: int, threads: int
         try:
             if worker is None:
                 agent, gradients = order
-                worker, result = Worker(config, index, agent, gradients, threads), None
+                worker, result = Worker(config, index, start_step, agent, gradients, threads), None
             else:
                 function, *arguments = order
                 result = function(worker, *arguments)

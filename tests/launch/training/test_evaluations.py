@@ -6,8 +6,11 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -141,3 +144,30 @@ def test_wrong_options_are_one_line(
     error = capsys.readouterr().err
     assert ended.value.code == 2 and says in error and error.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_checkpoint_is_no_end(tmp_path: Path) -> None:
+    run(tmp_path, *CARTPOLE, "--steps", "60", "--eval-every", "40")
+    (tmp_path / "checkpoints" / f"{40:012}" / "manifest.json").write_text("{")
+    run(tmp_path, *CARTPOLE, "--steps", "100", "--eval-every", "40")
+    assert [step for step, _ in curve(tmp_path)] == [40, 60, 80, 100]
+
+
+def test_a_run_of_a_sweep_evaluates_outside_the_main_thread(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run, tmp_path, *CARTPOLE, "--steps", "40", "--eval-every", "40").result()
+    assert [step for step, _ in curve(tmp_path)] == [40]
+
+
+def test_nothing_hangs_while_evaluations_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No update for a while is as it should be."""
+    watched: list[bool] = []
+    finish = Evaluations.finish
+
+    def finishes(self: Evaluations, stopped: Callable[[], bool]) -> None:
+        watched.append(any("watchdog" in thread.name for thread in threading.enumerate()))
+        finish(self, stopped)
+
+    monkeypatch.setattr(Evaluations, "finish", finishes)
+    run(tmp_path, *CARTPOLE, "--steps", "40", "--eval-every", "40")
+    assert watched == [False]

@@ -75,10 +75,31 @@ def test_an_actor_without_memory_is_one_line(
 
     monkeypatch.setattr(Actor, "collect", fails)
     with pytest.raises(
-        RunError, match=r"^there is no memory for that: give a smaller --unroll-length or --num"
+        RunError, match=r"^there is no memory for that: give a smaller --unroll-length, --num"
     ):
         run(tmp_path, *CARTPOLE, "--steps", "200")
     assert "Traceback" not in capsys.readouterr().out
+
+
+def test_a_learner_that_fails_is_named_and_its_weights_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backward = Learner.backward
+
+    def fails(self: Learner, batch: object) -> object:
+        if self.steps >= 100:
+            raise error
+        return backward(self, batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Learner, "backward", fails)
+    error: Exception = TypeError("a bug in a core")
+    with pytest.raises(RunError, match=r"^the learner failed: TypeError.*step 100 is saved"):
+        run(tmp_path, *CARTPOLE, "--steps", "200")
+    assert newest(tmp_path)[0] == 100
+    assert "a bug in a core" in capsys.readouterr().out
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+    with pytest.raises(RunError, match=r"^there is no memory for that: .*--batch-size; step 100 is saved"):
+        run(tmp_path, *CARTPOLE, "--steps", "200")
 
 
 def test_a_failure_does_not_replace_a_checkpoint_of_the_same_step(tmp_path: Path) -> None:

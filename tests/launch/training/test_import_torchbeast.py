@@ -200,3 +200,10 @@ def test_wrong_input_writes_nothing(tmp_path: Path, arguments: dict[str, Any], m
     with pytest.raises(UsageError, match=message) as error:
         import_model(ImportConfig(**given))
     assert sorted(tmp_path.rglob("*")) == before and "\n" not in str(error.value)
+
+
+def test_costs_of_nothing_stay(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.tar", entropy_cost=0.0, baseline_cost=0)
+    import_model(ImportConfig(tmp_path / "model.tar", "gopher", tmp_path / "run"))
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    assert config["entropy_cost"] == config["baseline_cost"] == 0

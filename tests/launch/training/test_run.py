@@ -16,6 +16,8 @@ from training_process import last_step, newest, rows
 from deltabeast.agents import Agent
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError
+from deltabeast.launch.runs.tracking import Tracker
+from deltabeast.launch.training import run as run_module
 from deltabeast.launch.training.engine import ActorError, Update, WeightsLost
 from deltabeast.launch.training.local.engine import LocalEngine
 from deltabeast.launch.training.plan import settle
@@ -55,11 +57,14 @@ class Forgetful(LocalEngine):
         return 0.5
 
 
-def forgetful(run_dir: Path, stack: ExitStack, console: Console, **options: Any) -> Run:
+def forgetful(
+    run_dir: Path, stack: ExitStack, console: Console, track: str | None = None, **options: Any
+) -> Run:
     given = ("--env", "training_envs:Match-v0", *FEEDFORWARD, "--steps", "200", "--milestone-steps", "40",
              "--log-seconds", "0", "--run-dir", str(run_dir))  # fmt: skip
     config = parse(["train", *given])
     settle(config)
+    config.track = track  # type: ignore[assignment]
     engine = Forgetful(config, stack)
     vars(engine).update(options)
     return Run(config, engine, stack, console)
@@ -83,3 +88,30 @@ def test_a_run_that_cannot_go_back_ends_at_its_last_checkpoint(tmp_path: Path) -
         with pytest.raises(RunError, match=r"the weights are gone for good; step 80 is saved in"):
             training.run()
     assert newest(tmp_path)[0] == last_step(tmp_path) == 80
+
+
+def test_a_tracked_run_goes_back_without_asking_its_service_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may be down by then."""
+    opened, steps = [], []
+
+    class Service(Tracker):
+        def options(self, options: object) -> None:
+            pass
+
+        def log(self, step: int, metrics: object) -> None:
+            steps.append(step)
+
+        def close(self) -> None:
+            opened.append("closed")
+
+    def opens(*_: Any) -> Tracker:
+        opened.append("opened")
+        return Service()
+
+    monkeypatch.setattr(run_module, "open_tracker", opens)
+    with ExitStack() as stack:
+        one = forgetful(tmp_path, stack, Console(file=io.StringIO()), track="wandb")
+        one.run()
+    assert opened == ["opened", "closed"] and steps == list(range(20, 201, 20)) and one.engine.lost

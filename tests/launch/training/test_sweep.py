@@ -26,7 +26,7 @@ from deltabeast.launch.training import sweep as sweeps
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.local import engine as local_engine
 from deltabeast.launch.training.local.workers import Workers
-from deltabeast.launch.training.plan import make_env
+from deltabeast.launch.training.plan import check, make_env
 from deltabeast.launch.training.sweep import is_finished, needs, runs_of, sweep
 
 STEPS = 600
@@ -134,9 +134,9 @@ def test_a_run_takes_the_cores_that_it_reserved(
     used: dict[str, list[int]] = {"torch": [], "emulators": []}
     set_threads = torch.set_num_threads
 
-    def workers_take(share: Any, count: int, threads: int, pinned: Any) -> Workers:
+    def workers_take(share: Any, count: int, threads: int, *more: Any) -> Workers:
         used["emulators"] += [threads] * (count - 1)
-        return Workers(share, count, threads, pinned)
+        return Workers(share, count, threads, *more)
 
     def env_takes(config: Any, threads: int) -> Any:
         used["emulators"].append(threads)
@@ -148,7 +148,7 @@ def test_a_run_takes_the_cores_that_it_reserved(
     run = parse(["train", "--env", "CartPole-v1", *SMALL, *given, "--run-dir", str(tmp_path / "run")])
     (one,) = runs_of(run)
     here = Here(gpus)
-    queue = sweeps.Sweep(here, [one], tmp_path, lambda text: None)  # type: ignore[arg-type]
+    queue = sweeps.Sweep(here, run, [one], lambda text: None)  # type: ignore[arg-type]
     before = torch.get_num_threads()
     try:
         queue.start_due()
@@ -156,7 +156,10 @@ def test_a_run_takes_the_cores_that_it_reserved(
     finally:
         set_threads(before)
     assert here.reserved == [(cores, gpus)]
-    assert used["torch"][0] == max(used["torch"]) == threads and sorted(used["emulators"]) == emulators
+    first, *later = used["torch"]
+    assert (
+        first == int(cores) and later[0] == max(later) == threads and sorted(used["emulators"]) == emulators
+    )
 
 
 @pytest.fixture
@@ -218,3 +221,13 @@ def test_a_sweep_stops_goes_on_and_outlives_a_run_s_death(
     sweep(config, Console(file=text))
     assert text.getvalue() == "4 runs, 4 of them finished before\n"
     assert not list(root.glob(".sweep-*"))
+
+
+def test_what_a_run_of_a_sweep_was_given_trains_it_alone(tmp_path: Path) -> None:
+    """`info` names its options, and what the sweep reserves is none of them."""
+    more = ("--engine", "ray", "--seeds", "1", "--actor-cpus", "4", "--learner-cpus", "2")
+    config = parse(["train", "--game", "pong", *more, "--run-dir", str(tmp_path)])
+    assert needs(config, {"CPU": 8.0, "GPU": 1.0}) == (6.0, 1.0)
+    (one,) = runs_of(config)
+    check(one)
+    assert (one.actor_cpus, one.learner_cpus) == (1.0, 1.0)

@@ -16,13 +16,16 @@ from training_process import (
     rows,
 )
 
-from deltabeast.agents import Agent, AgentSpec
+from deltabeast.agents import Actor, Agent, AgentSpec
 from deltabeast.agents.inference import NOTHING
 from deltabeast.kernels.native import compiling
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training import plan
+from deltabeast.launch.training.local import engine as local_engine
+from deltabeast.launch.training.local import workers as local_workers
 from deltabeast.launch.training.local.engine import LocalEngine
+from deltabeast.launch.training.plan import settle
 from deltabeast.launch.training.run import Run
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
@@ -198,3 +201,35 @@ def test_who_waits_for_the_compiler_is_told(
         run(tmp_path, *CARTPOLE, "--steps", steps, "--compile", wanted)
         assert capsys.readouterr().out.count("compiling: the first update takes a minute") == told
     assert asked == ["loss", "rmsprop_if"] * 2
+
+
+@pytest.mark.parametrize("exact", [(), ("--deterministic",)])
+def test_episodes_that_begin_anew_are_others(
+    exact: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint without them: else an environment that crashes now and then would show its first games
+    again and again."""
+    seeds: list[int] = []
+
+    class Seeded(Actor):
+        def __init__(self, *given: Any, seed: int, **more: Any) -> None:
+            seeds.append(seed)
+            super().__init__(*given, seed=seed, **more)
+
+    monkeypatch.setattr(local_engine, "Actor", Seeded)
+    monkeypatch.setattr(local_workers, "Actor", Seeded)
+    for step in (0, 40, 80):
+        config = parse(["train", *CARTPOLE, *exact, "--run-dir", str(tmp_path)])
+        settle(config)
+        with ExitStack() as stack:
+            engine = LocalEngine(config, stack)
+            agent = engine.agent
+            learner = plan.make_learner(agent, config, 200)
+            learner.steps = step
+            rng = {"torch_rng": torch.get_rng_state(), "cuda_rng": None}
+            state = {"learner": learner.state_dict(), "actors": None, "turn": 0, **rng}
+            engine.start(agent, state if step else None, print)
+            gradients = torch.empty(sum(parameter.numel() for parameter in agent.parameters()))
+            local_workers.Worker(config, 1, step, agent, gradients, 1)
+    assert len(seeds) == 6 and len(set(seeds[1::2])) == 3
+    assert len(set(seeds[::2])) == (1 if exact else 3), "bit for bit"
