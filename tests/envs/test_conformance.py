@@ -89,7 +89,7 @@ def clock(view, num_envs=3):
     return make_vector_env(env_id=f"deltabeast-test/Clock-{view}-v0", num_envs=num_envs)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [*PROTOCOLS, "paper-code+flicker0.5"])
 def test_atari(protocol):
     env = make_vector_env("breakout", num_envs=3, protocol=protocol, num_threads=2)
     assert env.protocol == protocol

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import signal
@@ -22,6 +23,7 @@ from deltabeast.agents import Actor, Learner, NonFiniteError
 from deltabeast.launch.errors import RunError, StoppedBySignal
 from deltabeast.launch.processes import supervision
 from deltabeast.launch.training.engine import ActorError
+from deltabeast.launch.training.evaluations import Evaluations
 from deltabeast.launch.training.local import sources
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
@@ -100,6 +102,18 @@ def test_a_learner_that_fails_is_named_and_its_weights_are_saved(
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
     with pytest.raises(RunError, match=r"^there is no memory for that: .*--batch-size; step 100 is saved"):
         run(tmp_path, *CARTPOLE, "--steps", "200")
+
+
+def test_evaluations_that_cannot_be_written_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Evaluations, stopped: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Evaluations, "finish", fails)
+    with pytest.raises(RunError, match=r"No space left on device.*step 60 is saved"):
+        run(tmp_path, *CARTPOLE, "--steps", "60", "--eval-every", "40")
+    assert newest(tmp_path)[0] == 60
 
 
 def test_a_failure_does_not_replace_a_checkpoint_of_the_same_step(tmp_path: Path) -> None:
