@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 import matplotlib
 
+from deltabeast.launch.comparison.curves import training_seconds
+from deltabeast.launch.runs.log import read_rows
+
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
@@ -27,10 +30,13 @@ class Point(NamedTuple):
 
 
 def read_curve(run: Path) -> list[Point]:
-    with (run / "logs.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["game_return"]]
-    start = float(rows[0]["time"])
-    return [Point(int(r["step"]), float(r["time"]) - start, float(r["game_return"])) for r in rows]
+    rows = read_rows(run / "logs.csv")
+    taken = training_seconds(rows)
+    return [
+        Point(int(row["step"]), float(seconds), row["game_return"])
+        for row, seconds in zip(rows, taken, strict=True)
+        if "game_return" in row
+    ]
 
 
 def main() -> None:

@@ -21,13 +21,17 @@ from deltabeast.launch.units import parse_steps
 
 def main(runs: Path, archive: Path) -> None:
     kept = list(finished(runs))
-    with tarfile.open(archive, "w:xz", preset=9) as tar:
+    if not kept:
+        raise SystemExit(f"no run below {runs} has reached its steps; {archive} is as it was")
+    part = archive.with_name(f"{archive.name}.part")
+    with tarfile.open(part, "w:xz", preset=9) as tar:
         for run in kept:
             for path in (run / "config.json", run / "logs.csv", *sorted(run.glob("eval/*.json"))):
                 content = path.read_bytes()
                 entry = tarfile.TarInfo(str(path.relative_to(runs)))
                 entry.size = len(content)
                 tar.addfile(entry, io.BytesIO(content))
+    part.replace(archive)
     print(f"{len(kept)} runs, {archive.stat().st_size / 1e3:,.0f} kB")
 
 
@@ -36,7 +40,8 @@ def finished(runs: Path) -> Iterator[Path]:
     for config in sorted(runs.rglob("config.json")):
         log = config.parent / "logs.csv"
         rows = read_rows(log) if log.exists() else []
-        if rows and rows[-1]["step"] >= parse_steps(str(read_config(config.parent)["steps"])):
+        steps = read_config(config.parent).get("steps")  # which a probe has not
+        if rows and steps and rows[-1]["step"] >= parse_steps(str(steps)):
             yield config.parent
 
 

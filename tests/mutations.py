@@ -941,7 +941,7 @@ MUTANTS = [
     ("launch/sharing/export.py", 'dict.fromkeys(("run_dir", "config", "track"))', "{}"),
     ("launch/sharing/export.py", "drop_rows_beyond(folder", "(lambda *_: None)(folder"),
     ("launch/sharing/export.py", "if folder.resolve() == run_dir.resolve():", "if False:"),
-    ("launch/sharing/export.py", "and not _holds_export(folder)", "and False"),
+    ("launch/sharing/export.py", "not (_holds_export(folder)", "not (True"),
     ("launch/sharing/card.py", "round(mean, 3)", "round(mean + 1, 3)"),
     ("launch/sharing/card.py", '" Measured before the numbers were rounded to 16 bits."', '""'),
     ("launch/runs/tracking.py", "if resumed else None", "if True else None"),
@@ -1006,6 +1006,13 @@ MUTANTS = [
     ),
     ("launch/comparison/sections/abilities.py", "if len(tasks) < 2:", "if not tasks:"),
     ("launch/comparison/sections/abilities.py", "key=lambda item: item[1]", "key=lambda item: item[0]"),
+    ("launch/comparison/curves.py", "way_of(each) == way and ", ""),
+    ("launch/comparison/grouping.py", " or _knows(one, name)", ""),
+    ("launch/comparison/runs.py", "settings[name] = auto[name]", "pass"),
+    ("launch/comparison/scores.py", ', "--flicker", f"{flicker:g}"]', "]"),
+    ("launch/comparison/sections/forgetting.py", " if way_of(each) == way]", "]"),
+    ("launch/sharing/export.py", "if _weights(checkpoint) not in known:", "if False:"),
+    ("launch/sharing/export.py", " or _holds_nothing(folder)", ""),
     ("envs/tasks.py", "(score - task.random)", "score"),
 ]
 

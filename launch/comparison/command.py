@@ -85,7 +85,8 @@ def _common_folder(arguments: Sequence[str], paths: Sequence[Path]) -> Path:
         return Path()
     if len(arguments) == 1 and Path(arguments[0]).is_dir() and paths[0] != Path(arguments[0]):
         return Path(arguments[0])
-    return Path(os.path.commonpath([path.parent for path in paths]))
+    common = os.path.commonpath([os.path.abspath(path.parent) for path in paths])
+    return Path(common if any(path.is_absolute() for path in paths) else os.path.relpath(common))
 
 
 def _report(

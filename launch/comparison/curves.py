@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from .runs import Evaluation, Run
 
 Array = NDArray[np.float64]
+Way = tuple[str | None, bool]
+"""How an evaluation was made: its protocol, and whether it was greedy."""
 GRID = 160
 """Points of a mean curve."""
 _WHOLE = 0.95
@@ -64,28 +66,28 @@ def curve_of(rows: Sequence[Mapping[str, float]], metric: str, seconds: bool = F
     return Curve(x[kept], np.array([rows[i][metric] for i in kept], dtype=np.float64))
 
 
-def evaluated_steps(run: Run) -> list[Evaluation]:
-    """Return one evaluation of each checkpoint, by steps, all made in the way that most of the run's are."""
-    kinds = Counter((each.protocol, each.greedy) for each in run.evaluations)
-    if not kinds:
-        return []
-    usual, _ = kinds.most_common(1)[0]
+def usual_way(evaluations: Iterable[Evaluation]) -> Way | None:
+    """Return the way in which most of them were made; None if there are none."""
+    ways = Counter(way_of(each) for each in evaluations)
+    return ways.most_common(1)[0][0] if ways else None
+
+
+def way_of(evaluation: Evaluation) -> Way:
+    return evaluation.protocol, evaluation.greedy
+
+
+def evaluation_curve(run: Run, way: Way) -> Curve:
+    """Return the mean returns of an agent's episodes in evaluations of a run, by agent steps.
+
+    Of whole games there may be none: the few lives of an evaluation need not end one.
+    """
     best: dict[int, Evaluation] = {}
     for each in sorted(run.evaluations, key=lambda each: (each.episodes, each.time)):
-        if (each.protocol, each.greedy) == usual and _mean_return(each) is not None:
+        if way_of(each) == way and each.life is not None:
             best[each.step] = each
-    return [best[step] for step in sorted(best)]
-
-
-def evaluation_curve(run: Run) -> Curve:
-    """Return the mean returns in evaluations of a run, of games where games ended, by agent steps."""
-    found = evaluated_steps(run)
+    found = [best[step] for step in sorted(best)]
     x = np.array([each.step for each in found], dtype=np.float64)
-    return Curve(x, np.array([_mean_return(each) for each in found], dtype=np.float64))
-
-
-def _mean_return(evaluation: Evaluation) -> float | None:
-    return evaluation.life if evaluation.game is None else evaluation.game
+    return Curve(x, np.array([each.life for each in found], dtype=np.float64))
 
 
 def whole(last_steps: Sequence[int]) -> list[bool]:

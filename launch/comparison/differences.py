@@ -66,7 +66,8 @@ def differences(comparison: Comparison, board: ScoreBoard) -> list[str]:
     if not atari:
         return lines
     lines += _evaluation(board)
-    for what, protocol in (("Evaluation", board.protocol), ("Training", comparison.protocol)):
+    evaluated_under = board.protocol if board.evaluated else None
+    for what, protocol in (("Evaluation", evaluated_under), ("Training", comparison.protocol)):
         if protocol not in (None, PROTOCOL):
             lines.append(f"{what} is under {protocol}, not {PROTOCOL}: {_rules(str(protocol))}.")
     lines += _training(atari)
@@ -100,11 +101,10 @@ def _evaluation(board: ScoreBoard) -> list[str]:
     if not board.greedy:
         lines.append("Our agents sample their actions; the published ones took the most likely one.")
     counts = {
-        evaluation.episodes
+        score.evaluation.episodes
         for scores in board.cells.values()
         for score in scores
-        for evaluation in score.run.evaluations
-        if evaluation.step == score.step and is_published(score.run.game)
+        if score.evaluation and is_published(score.run.game)
     }
     if counts != {150}:
         lines.append(f"Our evaluations have {_range(counts)} episodes; the published ones 150 (5 × 30).")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..runs.options import OPTIONS
 from ..units import format_steps
 from .names import join, name_of
 from .runs import TRAINED_UNDER, Run
@@ -17,6 +18,7 @@ CORE_ORDER = (
 )
 """Cores in the order of the publication; others follow by name."""
 
+_LACKING = "none"
 _NAMED = 4
 """So many series of one seed are named; more are counted."""
 
@@ -106,8 +108,13 @@ def _varying(settings: Iterable[Mapping[str, Any]]) -> set[str]:
     values: dict[str, set[str]] = defaultdict(set)
     every = list(settings)
     for name in {name for one in every for name in one}:
-        values[name] = {str(one[name]) for one in every if name in one}
+        values[name] = {str(one.get(name, _LACKING)) for one in every if name in one or _knows(one, name)}
     return {name for name, seen in values.items() if len(seen) > 1}
+
+
+def _knows(settings: Mapping[str, Any], name: str) -> bool:
+    """Whether a run that lacks a setting is known to have been without it: another version's option."""
+    return name not in OPTIONS and settings.get("origin") != "unknown"
 
 
 def _usual(runs: Sequence[Run], differing: Sequence[str]) -> dict[str, str]:

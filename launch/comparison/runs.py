@@ -185,7 +185,13 @@ def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) ->
         settings = {"origin": origin or "deltabeast", **defaults, **given}
     else:
         settings = {"origin": origin or "unknown"}  # nothing is known but the agent
-    settings |= {name: spec[name] for name in ("stem", "core_options") if name in spec}  # auto is resolved
+    settings |= {name: spec[name] for name in ("stem", "core_options") if name in spec}
+    auto = read_object(path / "config.json").get("auto") or {}
+    for name in [name for name, value in settings.items() if value == "auto"]:
+        if name in auto:
+            settings[name] = auto[name]
+        else:  # an earlier version did not say what it came to
+            del settings[name]
     if isinstance(settings.get("core_options"), dict):
         settings["core_options"] = _core_options(settings["core_options"])
     steps = _steps(config)

@@ -29,6 +29,8 @@ class Score(NamedTuple):
     """its return over whole games, 0 for random play and 1 for a human, or in a task of memory for the best
     there is; None where these are not known"""
     step: int
+    evaluation: Evaluation | None = None
+    """that says so; None for a score of training"""
 
 
 class ScoreBoard(NamedTuple):
@@ -105,7 +107,7 @@ def _best_known(run: Run, protocol: str | None, greedy: bool) -> Evaluation | No
 
 
 def _not_evaluated(run: Run, protocol: str | None, greedy: bool) -> str:
-    options = [*(["--protocol", protocol] if protocol else []), *([] if greedy else ["--sample"])]
+    options = [*(_spelled(protocol, run.protocol) if protocol else []), *([] if greedy else ["--sample"])]
     command = eval_command(run.path, *consent(run.core, run.game), *options)
     if not run.evaluations:
         return f"{run.path}: no evaluation, so it has no score; make one with `{command}`"
@@ -115,11 +117,20 @@ def _not_evaluated(run: Run, protocol: str | None, greedy: bool) -> str:
     return f"{run.path}: evaluated otherwise ({'; '.join(sorted(others))}), so it has no score; `{command}`"
 
 
+def _spelled(protocol: str, trained_under: str | None) -> list[str]:
+    """Spell a protocol for `eval`, which takes frame stack and, unless told, flicker from the agent."""
+    base, _, _ = protocol.partition("+")
+    flicker = find_protocol(protocol).flicker
+    if trained_under is None or find_protocol(trained_under).flicker == flicker:
+        return ["--protocol", base]
+    return ["--protocol", base, "--flicker", f"{flicker:g}"]
+
+
 def _score(run: Run, evaluation: Evaluation) -> Score | None:
     value = evaluation.life if evaluation.life is not None else evaluation.game
     if value is None:
         return None
-    return Score(run, value, _normalized(run, evaluation.game), evaluation.step)
+    return Score(run, value, _normalized(run, evaluation.game), evaluation.step, evaluation)
 
 
 def _normalized(run: Run, game_return: float | None) -> float | None:

@@ -36,8 +36,7 @@ def load(run: Path, which: str, trust_core: str | None, say: Callable[[str], Non
         if (run / "manifest.json").is_file():
             if which != "latest":
                 raise ValueError(f"--checkpoint {which}: {run} is one checkpoint; give its run or omit it")
-            run_dir = run.parent.parent if run.parent.name == "checkpoints" else run
-            return Loaded(run_dir, load_agent(run, trust_core=trust_core), run, saved_step(run))
+            return Loaded(_run_of(run), load_agent(run, trust_core=trust_core), run, saved_step(run))
         if which == "latest":
             with warnings.catch_warnings(record=True) as damage:
                 warnings.simplefilter("always")
@@ -47,11 +46,16 @@ def load(run: Path, which: str, trust_core: str | None, say: Callable[[str], Non
             if found is not None:
                 return Loaded(run, found[0], found[2].path, found[2].step)
         path = resolve_checkpoint(run, _wanted(which))
-        return Loaded(run, load_agent(path, trust_core=trust_core), path, saved_step(path))
+        return Loaded(_run_of(path), load_agent(path, trust_core=trust_core), path, saved_step(path))
     except (FileNotFoundError, ValueError) as error:
         raise UsageError(str(error)) from error
     except CheckpointError as error:
         raise RunError(str(error)) from error
+
+
+def _run_of(checkpoint: Path) -> Path:
+    """Return the run that a checkpoint is of; one that lies alone is its own."""
+    return checkpoint.parent.parent if checkpoint.parent.name == "checkpoints" else checkpoint
 
 
 def _wanted(which: str) -> str | int:

@@ -18,13 +18,15 @@ def record_games(config: EvalConfig, loaded: Loaded, protocol: str, console: Con
     spec, step = loaded.agent.spec, loaded.step
     assert spec.game is not None
     full = full_action_set(spec)
-    how = f"{spec.core}, step {step:,}, {protocol}, {'sampled' if config.sample else 'greedy'}"
+    actions = "sampled" if config.sample else "greedy"
+    how = f"{spec.core}, step {step:,}, {protocol}, {actions}"
     title = spec.game.replace("_", " ").title()
     for number in range(1, config.video + 1):
         play, colour = (
             AtariGames(spec.game, 1, protocol, 1, full, colour=colour) for colour in (False, True)
         )
-        target = loaded.run_dir / "videos" / f"{protocol}-{step}-seed-{config.seed}-game-{number}.mp4"
+        name = f"{protocol}-{step}-{actions}-seed-{config.seed}-game-{number}.mp4"
+        target = loaded.run_dir / "videos" / name
         seed = config.seed + 1000 * number
         with progress(console, f"video {number}") as tell:
             trace = play_game(loaded.agent, play, seed, not config.sample, config.max_episode_steps)

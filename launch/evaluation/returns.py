@@ -19,7 +19,7 @@ class Summary:
     overall_mean: float
     """over all episodes: differs from `mean` where repeats have different numbers of them"""
     interval: tuple[float, float]
-    """95% bootstrap interval of `overall_mean`, over episodes"""
+    """95% bootstrap interval of `mean`, over episodes: repeats of as many, drawn from all of them"""
     minimum: float
     maximum: float
     mean_length: float
@@ -39,13 +39,16 @@ class Returns:
         every = [value for repeat in self.returns for value in repeat]
         if not every:
             return None
-        means = [statistics.fmean(repeat) for repeat in self.returns if repeat]
+        repeats = [repeat for repeat in self.returns if repeat]
+        means = [statistics.fmean(repeat) for repeat in repeats]
+        uneven = len(set(map(len, repeats))) > 1
+        weights = [1 / len(repeats) / len(repeat) for repeat in repeats for _ in repeat] if uneven else None
         return Summary(
             mean=statistics.fmean(means),
             std=statistics.pstdev(means),
             repeat_means=means,
             overall_mean=statistics.fmean(every),
-            interval=bootstrap_interval(every),
+            interval=bootstrap_interval(every, weights=weights),
             minimum=min(every),
             maximum=max(every),
             mean_length=statistics.fmean(length for repeat in self.lengths for length in repeat),

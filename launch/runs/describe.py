@@ -14,7 +14,7 @@ from .consent import consent
 from .describe_probe import is_probe, progress, remaining, subject
 from .directory import eval_command, is_claimed, no_run, read_config, read_object, resume_command
 from .log import read_rows
-from .manifest import checkpoint_paths, damaged_file, is_milestone, read_spec
+from .manifest import checkpoint_paths, damaged_file, is_exported, is_milestone, read_spec
 from .presets import PURPOSES, overridden
 
 
@@ -60,7 +60,10 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     if of_probe:
         return lines + remaining(step, rows, about, run_dir, held)
     words = consent(str(known.get("core")), str(known.get("env_id") or known.get("env")))
-    return lines + _remaining(step, config, rows, run_dir, held, eval_command(run_dir, *words))
+    evaluate = eval_command(run_dir, *words)
+    if checkpoints and is_exported(checkpoints[-1]):
+        return [*lines, ("next", f"an exported agent; {evaluate}")]
+    return lines + _remaining(step, config, rows, run_dir, held, evaluate)
 
 
 def _remaining(

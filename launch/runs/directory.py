@@ -141,7 +141,10 @@ def check_command(run_dir: Path, command: str) -> None:
 
 
 def write_config(
-    run_dir: Path, config: TrainConfig | ProbeConfig, command: str = "train", **about: str | int
+    run_dir: Path,
+    config: TrainConfig | ProbeConfig,
+    command: str = "train",
+    **about: str | int | Mapping[str, str],
 ) -> None:
     """Write config.json: the command, what else there is to say of it, its configuration and the versions it
     ran with."""

@@ -13,13 +13,14 @@ from rich.console import Console
 from ...agents.checkpoint import export_agent
 from ..comparison import plots
 from ..comparison.curves import band, curve_of
-from ..config import ExportConfig
+from ..config import Decides, ExportConfig
 from ..errors import RunError, UsageError
 from ..evaluation.loading import Loaded, load
 from ..evaluation.progress import say
 from ..runs.directory import read_config, read_object
 from ..runs.log import drop_rows_beyond, read_rows
 from ..runs.manifest import checkpoint_paths, is_exported
+from ..runs.options import FIXED, deciding
 from .card import CARD, CURVE, STILL, Exported, write_card
 from .still import draw_still
 
@@ -32,8 +33,12 @@ def export(config: ExportConfig, console: Console | None = None) -> Path:
     _check_folder(folder, loaded.run_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        export_agent(folder, loaded.step, loaded.agent, config.half)
+        known = [_weights(path) for path in checkpoint_paths(folder)]
+        checkpoint = export_agent(folder, loaded.step, loaded.agent, config.half)
+        for path in set(checkpoint.parent.iterdir()) - {checkpoint}:
+            shutil.rmtree(path)
+        if _weights(checkpoint) not in known:  # what was evaluated here was another agent
+            shutil.rmtree(folder / "eval", ignore_errors=True)
         _copy_config(loaded, folder)
         _copy_evaluations(loaded, folder)
         pictures = _pictures(loaded, folder, lambda text: say(console, text))
@@ -51,17 +56,27 @@ def _check_folder(folder: Path, run_dir: Path) -> None:
         raise UsageError(f"{folder} is the run itself; give another folder")
     if not folder.exists():
         return
-    if not folder.is_dir() or (any(folder.iterdir()) and not _holds_export(folder)):
+    if not folder.is_dir() or not (_holds_export(folder) or _holds_nothing(folder)):
         raise UsageError(f"{folder} is something else than an export; give a folder that is new")
-    names = ("game", "env", "core", "core_options", "seed")
     ours, theirs = (read_config(path) for path in (run_dir, folder))
-    if theirs and [ours.get(name) for name in names] != [theirs.get(name) for name in names]:
+    if any(ours.get(name) != theirs[name] for name in (*deciding(Decides.AGENT), *FIXED) if name in theirs):
         raise UsageError(f"{folder} holds an export of another run; give a folder that is new")
 
 
 def _holds_export(folder: Path) -> bool:
     paths = checkpoint_paths(folder)
     return bool(paths) and all(map(is_exported, paths))
+
+
+def _holds_nothing(folder: Path) -> bool:
+    """Whether the folder is empty, or as an export leaves it that could not be written."""
+    within = [path for path in folder.iterdir() if path.name != "checkpoints"]
+    return not within and not checkpoint_paths(folder)
+
+
+def _weights(checkpoint: Path) -> object:
+    """The digest of an agent's numbers."""
+    return read_object(checkpoint / "manifest.json").get("sha256", {}).get("weights.safetensors")
 
 
 def _copy_config(loaded: Loaded, folder: Path) -> None:

@@ -94,7 +94,12 @@ def _keep(fetched: Path, folder: Path, repo: str) -> None:
         raise UsageError(f"{damaged} of {repo} is damaged: its checksum differs from the manifest's")
     copy = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.copytree(fetched, copy)
-    copy.rename(folder)
+    try:
+        copy.rename(folder)
+    except OSError:
+        shutil.rmtree(copy)
+        if not folder.is_dir():  # else another process has just fetched it
+            raise
 
 
 def _parts(name: str) -> tuple[str, str | None]:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -49,6 +50,8 @@ class Engine(ABC):
     """device of the learner"""
     stop: threading.Event
     """set when the run should end at the next boundary"""
+    settled: Mapping[str, str] = MappingProxyType({})
+    """what `auto` came to, by option, as far as it is known here"""
     notes: Sequence[str] = ()
     """warnings about the environments, for the user"""
     cores_beside: Collection[int] = ()

@@ -76,7 +76,9 @@ class Run:
             self.log = self._open_log(start if resumed else None)
             stack.callback(self._close_log)
             if start < self.total_steps:  # else the options are not what it was trained with
-                write_config(self.run_dir, config)
+                settled = {"stem": engine.agent.spec.stem, **engine.settled}
+                auto = {name: value for name, value in settled.items() if getattr(config, name) == "auto"}
+                write_config(self.run_dir, config, auto=auto)
                 self.log.hyperparameters(hyperparameters(config, engine.agent))
             if not resumed:
                 self._save()

@@ -2,7 +2,6 @@
 # Is learning bought with speed? The same task in lock-step, shared by two processes, and with actors ahead of the
 # learner, three seeds each; runs in DIR, default runs/learning.
 set -euo pipefail
-cd "$(dirname "$0")"
 runs=${1:-runs/learning}
 for seed in 1 2 3; do
 	for mode in deterministic shared ahead; do

@@ -16,7 +16,7 @@ import against
 import peers
 
 NETWORKS = {"residual": ("resnet_impala", 80.0), "nature": ("convnet_atari", 25.0)}
-"""network: its name in Sample Factory, and the seconds that it is timed there: an update of 1,600 steps at a time"""
+"""network: its name in Sample Factory, and the seconds it is timed there, where whole updates alone count"""
 MODES = {"serial": (peers.SERIAL, 2), "asynchronous": (peers.ASYNCHRONOUS, 1)}
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
+from ....envs import find_protocol
 from .. import plots
-from ..curves import Band, Curve, band, curve_of, evaluated_steps, evaluation_curve, whole
+from ..curves import Band, Curve, band, curve_of, evaluation_curve, usual_way, whole
 from ..grouping import Comparison
 from ..names import file_name, name_of
 from ..plots import Look
@@ -63,14 +64,23 @@ def learning(comparison: Comparison, style: Mapping[str, Look]) -> Section:
 def _evaluations(comparison: Comparison, game: str, style: Mapping[str, Look]) -> Plot | None:
     """Draw what checkpoints scored, where runs have evaluations of several (`train --eval-every`)."""
     cells = {label: comparison.cells[game, label] for label in comparison.series_of(game)}
-    several = {label: [run for run in runs if len(evaluated_steps(run)) > 1] for label, runs in cells.items()}
-    curves = {label: [evaluation_curve(run) for run in runs] for label, runs in several.items() if runs}
+    way = usual_way(each for runs in cells.values() for run in runs for each in run.evaluations)
+    if way is None:
+        return None
+    found = {label: [evaluation_curve(run, way) for run in runs] for label, runs in cells.items()}
+    several = {label: [curve for curve in seeds if len(curve.x) > 1] for label, seeds in found.items()}
+    curves = {label: seeds for label, seeds in several.items() if seeds}
     if not curves:
         return None
     bands = {label: band(seeds) for label, seeds in curves.items()}
     what = f"{name_of(game)}, evaluated checkpoints"
     figures = plots.learning_curves(curves, bands, style, "agent steps", "return, evaluated", what)
-    caption = f"{name_of(game)}: mean return in evaluations of checkpoints, by agent steps."
+    protocol, greedy = way
+    lives = protocol is not None and find_protocol(protocol).life_ends_episode
+    caption = (
+        f"{name_of(game)}: mean return of {'a life' if lives else 'an episode'} in evaluations of "
+        f"checkpoints, {'greedy' if greedy else 'with sampled actions'}, by agent steps."
+    )
     return Plot(f"evaluated-{file_name(game)}", caption, figures)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from .. import plots
-from ..curves import Curve, band
+from ..curves import Curve, Way, band, usual_way, way_of
 from ..grouping import Comparison
 from ..names import file_name, name_of
 from ..plots import Look
@@ -23,14 +22,13 @@ def forgetting(comparison: Comparison, style: Mapping[str, Look]) -> list[Sectio
     """Draw the score over the steps between two wipes, for every game; no section where none was wiped."""
     drawn, rows = [], []
     for game in comparison.games:
-        found: defaultdict[str, list[Mapping[float, float]]] = defaultdict(list)
-        for label in comparison.series_of(game):
-            found[label] += [
-                _scores(chosen) for run in comparison.cells[game, label] if (chosen := _choose(run))
-            ]
-        found = defaultdict(list, {label: seeds for label, seeds in found.items() if seeds})
-        if not found:
+        cells = {label: comparison.cells[game, label] for label in comparison.series_of(game)}
+        way = usual_way(each for runs in cells.values() for run in runs for each in _wiped(run))
+        if way is None:
             continue
+        chosen = {label: [_choose(run, way) for run in runs] for label, runs in cells.items()}
+        every_one = {label: [_scores(each) for each in seeds if each] for label, seeds in chosen.items()}
+        found = {label: seeds for label, seeds in every_one.items() if seeds}
         wiped = sorted({every for seeds in found.values() for each in seeds for every in each})
         # By powers of two, and never one more beyond the longest.
         place = {every: math.log2(every) for every in wiped if every < math.inf}
@@ -57,10 +55,14 @@ def forgetting(comparison: Comparison, style: Mapping[str, Look]) -> list[Sectio
     return [Section("With less memory", text, plots=drawn, tables=[Table("forgetting", columns, rows, 2)])]
 
 
-def _choose(run: Run) -> Evaluation | None:
+def _wiped(run: Run) -> list[Evaluation]:
+    return [each for each in run.evaluations if each.forgetful]
+
+
+def _choose(run: Run, way: Way) -> Evaluation | None:
     """Return the evaluation at the highest step, of several the newest."""
-    wiped = [each for each in run.evaluations if each.forgetful]
-    return max(wiped, key=lambda each: (each.step, each.time), default=None)
+    alike = [each for each in _wiped(run) if way_of(each) == way]
+    return max(alike, key=lambda each: (each.step, each.time), default=None)
 
 
 def _scores(evaluation: Evaluation) -> dict[float, float]:

@@ -66,12 +66,16 @@ def published_sections() -> list[Section]:
 
 
 def published_pair(
-    core: str, baseline: str, games: Sequence[str], beside: Sequence[float | None] | None = None
+    core: str,
+    baseline: str,
+    games: Sequence[str],
+    beside: Sequence[float | None] | None = None,
+    prefix: str | None = None,
 ) -> list[Plot]:
     """Improvements after 50M and 200M steps, games by their improvement after 200M.
 
     beside: the percentages of our own figure of these games, whose order and axis are then kept. Empty where
-    nothing was published.
+    nothing was published. prefix: of the plots' names.
     """
     changes = {
         millions: {game: published_improvement(game, core, baseline, millions) for game in games}
@@ -85,7 +89,7 @@ def published_pair(
     better, worse = paper_core(core), paper_core(baseline)
     return [
         Plot(
-            f"published-{core}-over-{baseline}-{millions}M",
+            f"{prefix or f'published-{core}-over-{baseline}'}-{millions}M",
             f"Published: {better} relative to {worse} after {millions}M agent steps.",
             plots.improvements(
                 [

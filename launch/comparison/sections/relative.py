@@ -105,9 +105,8 @@ def _of_pairs(comparison: Comparison, board: ScoreBoard) -> list[Section]:
         cores = comparison.core_of[better], comparison.core_of[baseline]
         games = [game for shown, _ in changes for game in comparison.games if name_of(game) == shown]
         if cores[0] != cores[1]:
-            drawn += published_pair(
-                *cores, [game for game in games if is_published(game)], beside=[c for _, c in changes]
-            )
+            known = [game for game in games if is_published(game)]
+            drawn += published_pair(*cores, known, [c for _, c in changes], f"{name}-published")
         sections.append(Section(f"{better} over {baseline}", plots=drawn, folded=len(sections) > 2))
     return sections
 

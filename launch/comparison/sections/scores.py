@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 
+from ...runs.published import PROTOCOL
 from .. import plots
 from ..aggregation import MOST_PAIRS, ONE_SEED, Aggregation, pairs
 from ..grouping import Comparison
@@ -80,7 +81,7 @@ def _score_row(game: str, label: str, comparison: Comparison, board: ScoreBoard)
     values = [score.value for score in found]
     interval = bootstrap(mean, as_scores([values]))
     normalized = [score.normalized for score in found if score.normalized is not None]
-    core = comparison.core_of[label]
+    core, comparable = comparison.core_of[label], board.protocol == PROTOCOL
     return [
         name_of(game),
         label,
@@ -90,7 +91,7 @@ def _score_row(game: str, label: str, comparison: Comparison, board: ScoreBoard)
         len(values),
         round(statistics.fmean(score.step for score in found)),
         statistics.fmean(normalized) if normalized else None,
-        *(score_text(game, core, millions) for millions in BUDGETS),
+        *(score_text(game, core, millions) if comparable else None for millions in BUDGETS),
     ]
 
 

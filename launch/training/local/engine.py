@@ -85,6 +85,10 @@ class LocalEngine(Engine):
         config = self.config
         self.agent = agent.to(self.device)
         agent.autocast_dtype = autocast_dtype(config.precision, self.device, agent.spec.stem)
+        self.settled = {
+            "precision": "fp32" if agent.autocast_dtype is None else "bf16",
+            "overlap": "on" if overlaps(config, self.device) else "off",
+        }
         # Else a run that begins its episodes anew would play those of its beginning once more.
         start_step = 0 if state is None or config.deterministic else state["learner"]["steps"]
         self.workers = Workers(self.share, self._count, self._threads, self._pinned, start_step)

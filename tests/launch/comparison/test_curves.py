@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,11 +16,14 @@ from deltabeast.launch.comparison.curves import (
     curve_of,
     evaluation_curve,
     training_seconds,
+    usual_way,
     whole,
 )
-from deltabeast.launch.comparison.plots import number, percent, spread
+from deltabeast.launch.comparison.grouping import compare
+from deltabeast.launch.comparison.plots import looks, number, percent, spread
 from deltabeast.launch.comparison.relative import published_improvement, relative_improvement, wins
 from deltabeast.launch.comparison.runs import read_run
+from deltabeast.launch.comparison.sections.curves import learning
 
 
 def line(x: list[float], y: list[float]) -> Curve:
@@ -50,10 +54,29 @@ def test_evaluated_checkpoints_are_a_curve_of_one_kind(tmp_path: Path) -> None:
     for step, score, count in ((100, 1.0, 20), (200, 2.0, 20), (200, 5.0, 150), (300, 3.0, 20)):
         add_evaluation(path, score, step=step, count=count, time=f"2026-01-0{count}")
     add_evaluation(path, 9.0, step=250, greedy=False)
+    no_game = add_evaluation(path, 4.0, step=400)
+    content = json.loads(no_game.read_text())
+    content["results"]["trained"]["summary"]["game"] = None
+    no_game.write_text(json.dumps(content))
     run, _ = read_run(path)
     assert run is not None
-    curve = evaluation_curve(run)
-    assert curve.x.tolist() == [100, 200, 300] and curve.y.tolist() == [3, 15, 9]  # of games
+    curve = evaluation_curve(run, ("paper-code", True))
+    assert curve.x.tolist() == [100, 200, 300, 400] and curve.y.tolist() == [1, 5, 3, 4]  # of lives
+    assert evaluation_curve(run, ("paper-code", False)).y.tolist() == [9]
+
+
+def test_seeds_evaluated_in_different_ways_share_no_band(tmp_path: Path) -> None:
+    for seed, greedy in ((1, True), (2, True), (3, False)):
+        path = make_run(tmp_path, seed=seed)
+        for step in (100, 200):
+            add_evaluation(path, float(seed), step=step, greedy=greedy)
+    runs = [read_run(tmp_path / "gopher" / "rdn" / f"seed-{seed}")[0] for seed in (1, 2, 3)]
+    comparison = compare([run for run in runs if run])
+    plots = learning(comparison, looks(comparison.core_of)).plots
+    (drawn,) = (plot for plot in plots if plot.name == "evaluated-gopher")
+    assert "a life" in drawn.caption and "greedy" in drawn.caption
+    every = (each for run in runs if run for each in run.evaluations)
+    assert usual_way(every) == ("paper-code", True) and usual_way([]) is None
 
 
 def test_a_seed_that_ended_early_is_no_whole_one() -> None:

@@ -113,7 +113,7 @@ def test_a_report_of_runs(runs: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     text = (out / "report.md").read_text()
     plots = {path.stem for path in (out / "plots").glob("*.png")}
     assert {"learning-gopher-steps", "learning-gopher-time", "aggregate-iqm", "relative-rdn-over-lstm",
-            "published-rdn-over-lstm-200M", "memory-pong-write-strength"} <= plots  # fmt: skip
+            "relative-rdn-over-lstm-published-200M", "memory-pong-write-strength"} <= plots  # fmt: skip
     assert set(re.findall(r"\]\(plots/(.+?)\.png\)", text)) == plots
     assert page.count("<figure>") == len(plots)
     for words in (
@@ -174,6 +174,30 @@ def test_the_published_figures_need_no_runs(
     assert (seaquest["RDN"], seaquest["LSTM"]) == ("4,373 ± 504", "12,643 ± 1,627")
     page = (out / "report.html").read_text()
     assert "+8,475 %" in page and "one life" in page and len(page) < 1_500_000
+
+
+def test_every_figure_has_a_name_of_its_own(
+    runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(capsys, "compare", runs, "--published", "--out", tmp_path / "out")[0] == 0
+    shown = re.findall(r"\(plots/([^)]+)\)", (tmp_path / "out" / "report.md").read_text())
+    assert len(shown) == len(set(shown)) > 40
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_runs_are_given_by_relative_and_absolute_paths_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("here"), core="rdn", scores=[1])
+    there = make_run(tmp_path / "there", core="lstm", scores=[2])
+    assert run(capsys, "compare", "here", there)[0] == 0
+    assert (tmp_path / "comparison" / "report.md").exists()
+    Path("deeper").mkdir()
+    monkeypatch.chdir(tmp_path / "deeper")
+    assert run(capsys, "compare", "../here", "../there")[0] == 0
+    assert (tmp_path / "comparison" / "tensorboard").exists() and not Path("comparison").exists()
 
 
 def test_tensorboard_shows_the_comparison(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

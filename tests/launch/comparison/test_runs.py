@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 from comparison_runs import add_evaluation, make_run
 
+from deltabeast.agents import AgentSpec
 from deltabeast.cores import core_names
 from deltabeast.cores.registry import find_core
 from deltabeast.envs import game_info
+from deltabeast.launch.cli import parse
 from deltabeast.launch.comparison.aggregation import Aggregation
 from deltabeast.launch.comparison.differences import differences
 from deltabeast.launch.comparison.grouping import Comparison, compare
@@ -23,9 +26,13 @@ from deltabeast.launch.comparison.relative import CLEAR, wins
 from deltabeast.launch.comparison.runs import WITHOUT_FAST_WEIGHTS, Run, find_runs, read_run
 from deltabeast.launch.comparison.scores import ScoreBoard, score_board, unequal_steps
 from deltabeast.launch.comparison.sections.abilities import abilities
+from deltabeast.launch.comparison.sections.forgetting import forgetting
 from deltabeast.launch.comparison.sections.published import score_text
 from deltabeast.launch.comparison.sections.relative import relative
 from deltabeast.launch.comparison.sections.scores import improvement
+from deltabeast.launch.comparison.sections.scores import scores as scores_section
+from deltabeast.launch.config import EvalConfig
+from deltabeast.launch.evaluation.environments import choose_protocol
 
 
 def read(*arguments: Path | str) -> tuple[list[Run], list[str]]:
@@ -320,6 +327,77 @@ def test_an_option_that_only_another_version_knows_may_matter(tmp_path: Path) ->
     for seed in (1, 2):
         make_run(tmp_path, seed=seed, momentum=seed / 2)
     assert compared(tmp_path)[0].series == ["rdn · momentum 0.5", "rdn · momentum 1.0"]
+
+
+def test_a_run_without_another_versions_option_is_no_seed_of_one_with_it(tmp_path: Path) -> None:
+    make_run(tmp_path, seed=1, momentum=0.5)
+    make_run(tmp_path, seed=2)
+    assert compared(tmp_path)[0].series == ["rdn", "rdn · momentum 0.5"]
+
+
+def test_auto_is_compared_as_what_it_came_to(tmp_path: Path) -> None:
+    def say(run: Path, **auto: str) -> None:
+        content = json.loads((run / "config.json").read_text())
+        (run / "config.json").write_text(json.dumps(content | {"auto": auto}))
+
+    say(make_run(tmp_path, seed=1, precision="auto"), precision="fp32")
+    make_run(tmp_path, seed=2, precision="fp32")
+    make_run(tmp_path, seed=3, precision="auto")  # of an earlier version, which did not say
+    assert compared(tmp_path)[0].series == ["rdn"]
+    say(make_run(tmp_path, seed=4, precision="auto"), precision="bf16")
+    assert "rdn · precision bf16" in compared(tmp_path)[0].series
+    remove_checkpoints(run := make_run(tmp_path, seed=5, stem="auto"))
+    say(run, stem="nature")
+    (found, *_), _ = read(run)
+    assert found.settings["stem"] == "nature"
+
+
+def test_the_command_for_a_missing_score_can_be_given(tmp_path: Path) -> None:
+    varied = "paper-code+stack1+flicker0.5"
+    make_run(tmp_path, "pong", seed=1, protocol=varied, scores=[1])
+    make_run(tmp_path, "pong", seed=2, protocol=varied)
+    (line,) = compared(tmp_path)[1].left_out
+    options = parse(shlex.split(line.split("`")[1])[1:])
+    spec = AgentSpec((1, 84, 84), 6, "rdn", "nature", game="pong", protocol=varied)
+    assert isinstance(options, EvalConfig)
+    assert choose_protocol(spec, options.protocol, options.flicker) == varied
+    add_evaluation(
+        tmp_path / "pong" / "rdn" / "seed-1", 1, "paper-code+stack1", time="2026-02-01", step=400_000
+    )
+    make_run(tmp_path, "pong", seed=3, protocol=varied)
+    add_evaluation(tmp_path / "pong" / "rdn" / "seed-3", 1, "paper-code+stack1", time="2026-02-01")
+    line, *_ = compared(tmp_path)[1].left_out
+    options = parse(shlex.split(line.split("`")[1])[1:])
+    assert isinstance(options, EvalConfig)
+    assert choose_protocol(spec, options.protocol, options.flicker) == "paper-code+stack1"
+
+
+def test_wiped_memories_are_averaged_only_where_evaluated_alike(tmp_path: Path) -> None:
+    def wiped(run: Path, score: float, protocol: str, greedy: bool) -> None:
+        path = add_evaluation(run, score, protocol, greedy=greedy, time="2026-03-01")
+        content = json.loads(path.read_text())
+        content["results"]["forgets every 4"] = content["results"]["trained"]
+        path.write_text(json.dumps(content))
+
+    for seed in (1, 2):
+        wiped(make_run(tmp_path, seed=seed), 10.0, "paper-code", True)
+    wiped(make_run(tmp_path, seed=3), 90.0, "ale-standard", False)
+    comparison, _ = compared(tmp_path)
+    (section,) = forgetting(comparison, looks(comparison.core_of))
+    assert [row[3:] for row in section.tables[0].rows] == [[30.0, 30.0, 30.0, 2]] * 2
+
+
+def test_what_is_said_of_scores_is_of_those_shown(tmp_path: Path) -> None:
+    path = make_run(tmp_path, scores=[5])
+    add_evaluation(path, 7, greedy=False, count=50)
+    assert not any("episodes; the published" in line for line in differences(*compared(tmp_path)))
+    other = make_run(tmp_path / "other", protocol="ale-standard")
+    lines = differences(*compared(other))
+    assert any(line.startswith("Training is under") for line in lines)
+    assert not any(line.startswith("Evaluation is under") for line in lines)
+    add_evaluation(other, 5, "ale-standard")
+    (table,) = scores_section(*compared(other)).tables
+    assert not any("published" in name for name in table.columns)
 
 
 def test_true_is_1_as_it_was_before_core_options_had_types(tmp_path: Path) -> None:

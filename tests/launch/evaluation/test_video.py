@@ -116,7 +116,7 @@ def test_a_video_is_written_from_the_command(tmp_path: Path, monkeypatch: pytest
     config = EvalConfig(tmp_path, episodes=1, repeats=1, sample=True, device="cpu", video=1)
     evaluate_run(config, console)
     (path,) = (tmp_path / "videos").iterdir()
-    assert path.name == "paper-code-1600-seed-1-game-1.mp4" and str(path) in console.export_text()
+    assert path.name == "paper-code-1600-sampled-seed-1-game-1.mp4" and str(path) in console.export_text()
     with imageio.get_reader(path) as reader:
         meta, first = reader.get_meta_data(), reader.get_data(0)
     assert meta["fps"] == 15.0 and meta["size"] == (WIDTH, HEIGHT) and first.std() > 10

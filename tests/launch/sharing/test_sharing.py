@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -126,6 +129,72 @@ def test_another_export_loses_no_evaluation_and_an_earlier_step_has_an_earlier_l
     config["config"]["seed"] = 7
     (exported / "config.json").write_text(json.dumps(config))
     assert "holds an export of another run" in failing(capsys, "export", trained, exported)[1]
+
+
+def test_another_runs_scores_are_not_on_the_card(
+    trained: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(trained, other)
+    config = json.loads((other / "config.json").read_text())
+    config["config"]["learning_rate"] = 1e-5
+    (other / "config.json").write_text(json.dumps(config))
+    assert "holds an export of another run" in failing(capsys, "export", other, exported)[1]
+    exported_with = json.loads((exported / "config.json").read_text())["config"]
+    config["config"] |= {"learning_rate": exported_with["learning_rate"], "steps": "1M"}
+    (other / "config.json").write_text(json.dumps(config))
+    shutil.rmtree(other / "eval")
+    agent = load_agent(other)
+    with torch.no_grad():
+        next(agent.parameters()).add_(1.0)
+    save_checkpoint(other, 100, agent, {"some": 1})  # trained anew: other numbers at the same step
+    main(["export", str(other), str(exported)])
+    assert not list(exported.glob("eval/*")) and "Not evaluated." in (exported / "README.md").read_text()
+
+
+def test_a_full_disk_leaves_the_earlier_export_and_a_folder_to_try_again(
+    trained: Path,
+    exported: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr("deltabeast.agents.checkpoint._write", is_full)
+        for folder in (exported, tmp_path / "new"):
+            assert "No space left" in failing(capsys, "export", trained, folder)[1]
+    load_agent(exported)
+    for folder in (exported, tmp_path / "new"):
+        main(["export", str(trained), str(folder)])
+        assert [path.name for path in (folder / "checkpoints").iterdir()] == [f"{100:012}"]
+
+
+def test_what_an_exported_milestone_needs_next_is_no_training(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["export", str(trained), str(tmp_path / "agent"), "--checkpoint", "40"])
+    capsys.readouterr()
+    main(["info", str(tmp_path / "agent")])
+    said = capsys.readouterr().out
+    assert "an exported agent" in said and "deltabeast train" not in said
+
+
+def test_a_checkpoint_of_another_run_is_evaluated_there(trained: Path, exported: Path) -> None:
+    before = set(trained.rglob("*.json"))
+    (checkpoint,) = (exported / "checkpoints").iterdir()
+    main(["eval", str(trained), "--checkpoint", str(checkpoint), "--episodes", "1", "--repeats", "1"])
+    assert set(trained.rglob("*.json")) == before and len(list((exported / "eval").iterdir())) == 3
+
+
+def test_two_processes_may_fetch_the_same_agent(exported: Path, tmp_path: Path) -> None:
+    target = tmp_path / "there"
+    for _ in range(2):
+        hubs._keep(exported, target, "me/cartpole")
+    assert [path.name for path in tmp_path.glob("*there*")] == ["there"]
+    load_agent(target)
 
 
 def test_half_precision_is_half_the_size_and_the_same_to_rounding(trained: Path, tmp_path: Path) -> None:
