@@ -1009,7 +1009,7 @@ MUTANTS = [
     ("launch/comparison/curves.py", "way_of(each) == way and ", ""),
     ("launch/comparison/grouping.py", " or _knows(one, name)", ""),
     ("launch/comparison/runs.py", "settings[name] = auto[name]", "pass"),
-    ("launch/comparison/scores.py", ', "--flicker", f"{flicker:g}"]', "]"),
+    ("launch/comparison/scores.py", ', "--flicker", str(flicker)]', "]"),
     ("launch/comparison/sections/forgetting.py", " if way_of(each) == way]", "]"),
     ("launch/sharing/export.py", "if _weights(checkpoint) not in known:", "if False:"),
     ("launch/sharing/export.py", " or _holds_nothing(folder)", ""),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...envs import find_protocol, human_normalized, task_normalized
 from ..runs.consent import consent
 from ..runs.directory import eval_command
-from .curves import curve_of
+from .curves import Way, curve_of, way_of
 from .grouping import Cell, Comparison
 from .names import name_of
 from .runs import TRAINED_UNDER, Evaluation, Run
@@ -51,7 +51,7 @@ class ScoreBoard(NamedTuple):
 def score_board(comparison: Comparison) -> ScoreBoard:
     """Score every run in the same way; those that cannot be are left out, with a line that says why."""
     runs = comparison.runs()
-    ways = Counter((e.protocol, e.greedy) for run in runs for e in run.evaluations)
+    ways = Counter(way_of(each) for run in runs for each in run.evaluations)
     if not ways:
         return _from_training(comparison)
     atari = [way for way in ways if way[0] is not None]
@@ -63,7 +63,7 @@ def score_board(comparison: Comparison) -> ScoreBoard:
         scores = []
         for run in members:
             way = (protocol, greedy) if run.protocol else (None, greedy)
-            evaluation = _best_known(run, *way)
+            evaluation = _best_known(run, way)
             if evaluation is None:
                 left_out.append(_not_evaluated(run, *way))
             elif (score := _score(run, evaluation)) is not None:
@@ -93,16 +93,16 @@ def unequal_steps(board: ScoreBoard) -> list[str]:
     return lines
 
 
-def _runs_with(runs: Sequence[Run], way: tuple[str | None, bool]) -> int:
-    return sum(_best_known(run, *way) is not None for run in runs)
+def _runs_with(runs: Sequence[Run], way: Way) -> int:
+    return sum(_best_known(run, way) is not None for run in runs)
 
 
-def _best_known(run: Run, protocol: str | None, greedy: bool) -> Evaluation | None:
-    """Return the run's evaluation of this kind: highest step first, then most episodes, then newest.
+def _best_known(run: Run, way: Way) -> Evaluation | None:
+    """Return the run's evaluation made in this way: highest step first, then most episodes, then newest.
 
     A quick look of a few episodes, for a video say, does not displace a whole evaluation.
     """
-    fitting = [e for e in run.evaluations if (e.protocol, e.greedy) == (protocol, greedy)]
+    fitting = [each for each in run.evaluations if way_of(each) == way]
     return max(fitting, key=lambda e: (e.step, e.episodes, e.time), default=None)
 
 
@@ -123,7 +123,7 @@ def _spelled(protocol: str, trained_under: str | None) -> list[str]:
     flicker = find_protocol(protocol).flicker
     if trained_under is None or find_protocol(trained_under).flicker == flicker:
         return ["--protocol", base]
-    return ["--protocol", base, "--flicker", f"{flicker:g}"]
+    return ["--protocol", base, "--flicker", str(flicker)]
 
 
 def _score(run: Run, evaluation: Evaluation) -> Score | None:
