@@ -109,8 +109,8 @@ def _load(path: str) -> Factory:
         factory = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"core {path!r} cannot be loaded: {error}; work in the folder that holds it, or name that in "
-            "PYTHONPATH, and give package.module:Class"
+            f"core {path!r} cannot be loaded: {error}; work in the folder that holds it (a script: "
+            "lie there), or name that in PYTHONPATH, and give package.module:Class"
         ) from error
     # The name may come from a checkpoint: nothing but a core is ever called.
     if not (inspect.isclass(factory) and issubclass(factory, Core)):

@@ -203,7 +203,7 @@ class ProbeConfig:
     device: str = "auto"
     """auto, cpu or cuda."""
     run_dir: Path | None = None
-    """Where the run is kept; default runs/probe/<task>/<core>/seed-<n>."""
+    """Where the run is kept; default runs/probe/<task>/<core>/seed-<n>, options behind task and core."""
     checkpoint_minutes: float = 10.0
     """Most minutes between checkpoints; one is also written after each evaluation."""
     track: Literal["wandb", "mlflow"] | None = None

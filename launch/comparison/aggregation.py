@@ -74,8 +74,6 @@ class Aggregation:
         counts = {len(game) for label in self.series for game in self.of(label)}
         if 1 in counts:
             notes.append(ONE_SEED)
-        if len(counts) > 1:
-            notes.append("Numbers of seeds differ: in the IQM, games with more seeds weigh more.")
         return notes
 
 

@@ -44,6 +44,7 @@ def compare_runs(config: CompareConfig) -> Path:
     if not config.runs and not config.published:
         raise UsageError("no run given; say deltabeast compare runs, or --published for the published scores")
     config = replace(config, runs=tuple(str(run_here(run)) for run in config.runs))
+    _check_out(config.out)
     runs, probed, problems = read_runs(config.runs)
     if config.runs and not runs and not probed:
         raise UsageError("; ".join(problems))
@@ -77,6 +78,16 @@ def compare_runs(config: CompareConfig) -> Path:
     page = out / "report.html"
     print(f"report: {page}; the same as report.md, its plots in plots/, its numbers in tables/")
     return page
+
+
+def _check_out(out: Path | None) -> None:
+    """Raise UsageError if no report can be written there, before much work is done for one."""
+    if out is None:
+        return
+    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        reason = "it cannot be written to" if nearest.is_dir() else "it is a file"
+        raise UsageError(f"--out {out}: {nearest}: {reason}; give another")
 
 
 def _common_folder(arguments: Sequence[str], paths: Sequence[Path]) -> Path:

@@ -29,11 +29,21 @@ ABOUT_THE_PUBLISHED = (
     "The paper's text says that actions are not repeated, that they are sticky, and that episodes have no "
     "time limit. Its code holds an action for 4 frames, has no sticky actions, and stops a game after "
     "400,000 frames (Space Invaders: 300,000). The scores come from the code.",
-    "In Battlezone and Up'n Down episodes with a negative return are left out: their score counters wrap.",
-    "Amidar's and James Bond's agents chose among the first 6 actions only.",
-    "Besides Pong's, four scores at 200M repeat those at 50M to the digit: Bank Heist's LSTM and Delta Net, "
-    "Robotank's LSTM, Up'n Down's feedforward.",
 )
+
+ABOUT_PUBLISHED_GAMES = {
+    frozenset({"battle_zone", "up_n_down"}): (
+        "In Battlezone and Up'n Down episodes with a negative return are left out: their score counters wrap."
+    ),
+    frozenset({"amidar", "jamesbond"}): (
+        "Amidar's and James Bond's agents chose among the first 6 actions only."
+    ),
+    frozenset({"pong", "bank_heist", "robotank", "up_n_down"}): (
+        "Besides Pong's, four scores at 200M repeat those at 50M to the digit: Bank Heist's LSTM and Delta "
+        "Net, Robotank's LSTM, Up'n Down's feedforward."
+    ),
+}
+"""What must be known of some games only."""
 
 _RULES = {
     "frame_skip": "an action is held for {} frames",
@@ -45,7 +55,7 @@ _RULES = {
     "press_fire": "FIRE is pressed for the agent: {}",
     "repeat_first_frame": "the frame stack begins with copies of the first frame, not black: {}",
     "max_frames": "a game is stopped after {} frames",
-    "frame_stack": "agents see {} screens at once",
+    "frame_stack": "screens that agents see at once: {}",
     "flicker": "a screen is black with probability {}",
 }
 
@@ -107,7 +117,7 @@ def _evaluation(board: ScoreBoard) -> list[str]:
         if score.evaluation and is_published(score.run.game)
     }
     if counts != {150}:
-        lines.append(f"Our evaluations have {_range(counts)} episodes; the published ones 150 (5 × 30).")
+        lines.append(f"Episodes of our evaluations: {_range(counts)}; of the published ones 150 (5 × 30).")
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -41,7 +42,8 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     Raises UsageError, with nothing written, if something in this is wrong.
     """
     prepare_process()
-    console = console or Console()
+    # A pipe has no width; the table needs more than the 80 columns that it is taken for.
+    console = console or Console(width=None if sys.stdout.isatty() else 160)
     _check(config)
     config = replace(config, run=run_here(config.run))
     loaded = load(config.run, config.checkpoint, config.trust_core, lambda text: say(console, text))

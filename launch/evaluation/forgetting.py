@@ -9,6 +9,8 @@ from ...agents import AgentOutput
 from ...cores import State
 from .play import Player
 
+_NAMED = "forgets every "
+
 
 class Forgetful:
     """Plays as `player` does, but every `every` agent steps of an episode as if one had just begun."""
@@ -33,4 +35,10 @@ class Forgetful:
 
 def name_of(every: int) -> str:
     """Name such a player among the results of an evaluation."""
-    return f"forgets every {every}"
+    return f"{_NAMED}{every}"
+
+
+def every_of(name: str) -> int | None:
+    """Return how often a player of the results of an evaluation is wiped; None if it is not."""
+    every = name.removeprefix(_NAMED)
+    return int(every) if every != name else None

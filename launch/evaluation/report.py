@@ -19,10 +19,11 @@ from ..errors import RunError
 from ..runs import published
 from ..runs.directory import versions
 from ..runs.log import write_atomically
+from .forgetting import every_of
 from .loading import Loaded
 from .progress import say
 from .returns import Evaluation
-from .tables import evaluation_notes, evaluation_table
+from .tables import evaluation_notes, evaluation_table, forgetting_table
 
 Scores = Mapping[int, published.PublishedScore]
 
@@ -38,7 +39,13 @@ def print_results(
 ) -> None:
     """Print the table, and what a reader has to know beside it."""
     lives = protocol is not None and find_protocol(protocol).life_ends_episode
-    console.print(evaluation_table(results, scores, lives, _normalized(spec, results)))
+    normalized = _normalized(spec, results)
+    wiped = {name: result for name, result in results.items() if every_of(name)}
+    side_by_side = {name: result for name, result in results.items() if name not in wiped}
+    console.print(evaluation_table(side_by_side, scores, lives, normalized))
+    if wiped:
+        console.print()
+        console.print(forgetting_table({**wiped, "trained": results["trained"]}, lives, normalized))
     for note in (*evaluation_notes(results, lives), *_notes_on_published(spec, scores)):
         say(console, note)
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from ..runs.published import PublishedScore
 from ..tables import format_number, plain_table
+from .forgetting import every_of
 from .returns import Evaluation, Summary
 
 
@@ -41,6 +42,31 @@ def evaluation_table(
         table.add_row("human-normalised game" if lives else "human-normalised", *cells, *blanks)
     table.add_row("agent steps", *(f"{player.steps:,}" for player in players.values()), *blanks)
     return Group(table, *_repeat_lines(players, kinds))
+
+
+def forgetting_table(
+    players: Mapping[str, Evaluation], lives: bool, normalized: Mapping[str, float | None]
+) -> RenderableType:
+    """Show a row for each distance between two wipes of the memory, and one without any.
+
+    lives: whether an episode is a life, of which the return is.
+    """
+    shown = any(normalized[name] is not None for name in players)
+    columns = ["life return" if lives else "return", "95% interval", "range", "episodes"]
+    table = plain_table("memory wiped", *columns, *(["human-normalised"] if shown else []))
+    for name, player in players.items():
+        every, summary = every_of(name), player.life.summary()
+        cells = (
+            [_mean_std(summary), *(_DETAILS[detail](summary) for detail in columns[1:])] if summary else []
+        )
+        cells += [""] * (len(columns) - len(cells))
+        if shown:
+            share = normalized[name]
+            cells.append("" if share is None else f"{share:.1%}")
+        table.add_row(
+            ("at each step" if every == 1 else f"every {every} steps") if every else "never", *cells
+        )
+    return table
 
 
 def evaluation_notes(players: Mapping[str, Evaluation], lives: bool) -> list[str]:
@@ -85,7 +111,7 @@ def _span(low: float, high: float) -> str:
 
 
 _DETAILS = {
-    "95% interval": lambda summary: _span(*summary.interval),
+    "95% interval": lambda summary: _span(*summary.interval) if summary.count > 1 else "",
     "range": lambda summary: _span(summary.minimum, summary.maximum),
     "mean length": lambda summary: f"{format_number(summary.mean_length)} steps",
     "episodes": lambda summary: str(summary.count),
@@ -93,4 +119,6 @@ _DETAILS = {
 
 
 def _mean_std(score: Summary | PublishedScore) -> str:
+    if isinstance(score, Summary) and len(score.repeat_means) < 2:
+        return format_number(score.mean)
     return f"{format_number(score.mean)} ± {format_number(score.std, score.mean)}"

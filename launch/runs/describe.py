@@ -47,7 +47,9 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     elif rows:
         lines += _progress(rows[-1], config, at)
         best = [row["best_game_return"] for row in rows if "best_game_return" in row]
-        lines += _scores(rows) + ([("best game return", format_score(best[-1]))] if best else [])
+        lines += _scores(rows, lives=bool(known.get("game"))) + (
+            [("best game return", format_score(best[-1]))] if best else []
+        )
     lines.append(("checkpoints", _list_checkpoints(checkpoints)))
     evaluations = sorted((run_dir / "eval").glob("*.json"), key=lambda path: path.stat().st_mtime)
     lines += [("evaluation", _evaluation(path)) for path in evaluations]
@@ -117,14 +119,21 @@ def _progress(row: Mapping[str, float], config: Mapping[str, Any], now: float) -
     return [("progress", f"step {int(row['step']):,}{goal}{speed}, last row {ago} ago")]
 
 
-def _scores(rows: list[dict[str, float]]) -> list[tuple[str, str]]:
-    """List the newest score of each kind, with the step of its row."""
+def _scores(rows: list[dict[str, float]], lives: bool) -> list[tuple[str, str]]:
+    """List the newest score of each kind, with the step of its row; without lives, both kinds are one."""
     lines = []
-    for key, label in (("game_return", "game return"), ("life_return", "life return")):
+    kinds = [("game_return", "game return"), ("life_return", "life return")]
+    for key, label in kinds if lives else [("game_return", "return")]:
         row = next((row for row in reversed(rows) if key in row), None)
-        where = f" (last 100, step {int(row['step']):,})" if row else ""
+        where = f" ({_episodes(row, key)}, step {int(row['step']):,})" if row else ""
         lines.append((label, f"{format_score(row[key])}{where}" if row else "none finished yet"))
     return lines
+
+
+def _episodes(row: Mapping[str, float], key: str) -> str:
+    """Say of how many episodes a mean return is the mean; the log counts games, of which lives are parts."""
+    games = int(row.get("episodes", 100))
+    return f"last {min(100, games)}" if games >= 100 or key == "game_return" else "last 100 at most"
 
 
 def _list_checkpoints(checkpoints: list[Path]) -> str:
@@ -138,7 +147,7 @@ def _evaluation(path: Path) -> str:
         summary = content["results"]["trained"]["summary"]
         parts = [
             f"{kind} {format_score(score['mean'])} ± {format_score(score['std'], score['mean'])}"
-            for kind in ("life", "game")
+            for kind in (("life", "game") if content["protocol"] else ("game",))
             if (score := summary[kind])
         ]
         protocol = f", {content['protocol']}" if content["protocol"] else ""

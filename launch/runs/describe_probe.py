@@ -27,15 +27,18 @@ def subject(config: Mapping[str, Any]) -> str:
 def progress(
     rows: Sequence[Mapping[str, float]], about: Mapping[str, Any], now: float
 ) -> list[tuple[str, str]]:
-    """List how far the last row is, and its scores."""
+    """List how far the last row is, and its scores, with the length of the sequences that it is of."""
     row, metric = rows[-1], about.get("metric", "")
     goal = f" of {about['updates']:,}" if "updates" in about else ""
     ago = format_duration(max(0.0, now - row["time"]))
     lines = [("progress", f"update {int(row['step']):,}{goal}{_speed(rows)}, last row {ago} ago")]
     scores = {metric: row.get(metric), f"best {metric}": row.get("best")}
-    lines += [(name.replace("_", " "), f"{value:.4g}") for name, value in scores.items() if value is not None]
-    if "length" in row:
-        lines.append(("length", f"{row['length']:,.0f}"))
+    at = f" at length {row['length']:,.0f}" if "length" in row else ""
+    lines += [
+        (name.replace("_", " "), f"{value:.4g}{at if name == metric else ''}")
+        for name, value in scores.items()
+        if value is not None
+    ]
     return lines
 
 

@@ -410,22 +410,33 @@ def test_damaged_checkpoints_fall_back_or_say_so(saved: Path, envs: list[dict[st
         evaluate_run(EvalConfig(saved / "checkpoints" / f"{3200:012d}"), Console(quiet=True))
 
 
+def test_info_says_one_return_where_there_are_no_lives(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"config": {"env": "CartPole-v1", "core": "gru"}}))
+    (tmp_path / "logs.csv").write_text("step,time,game_return,life_return,episodes\n1600,1000.000,7,7,16\n")
+    lines = dict(describe_run(tmp_path))
+    assert lines["return"] == "7.0 (last 16, step 1,600)"
+    assert "game return" not in lines and "life return" not in lines
+
+
 @pytest.mark.usefixtures("envs")
 def test_info_says_how_far_a_run_came(saved: Path) -> None:
     (saved / "config.json").write_text(json.dumps({"config": {"game": "gopher", "seed": 4, "steps": "200M"}}))
-    header = "step,time,sps,game_return,life_return,best_game_return\n"
-    (saved / "logs.csv").write_text(header + "1600,1000.000,50,7,2,\n3200,1060.000,55,,2.5,9\n")
+    header = "step,time,sps,game_return,life_return,best_game_return,episodes\n"
+    (saved / "logs.csv").write_text(header + "1600,1000.000,50,7,2,,16\n3200,1060.000,55,,2.5,9,30\n")
     evaluated(saved, episodes=2, repeats=1)
     lines = dict(describe_run(saved, now=1060 + 5 * 60))
     assert lines["trains"] == "gopher · feedforward · nature · paper-code · seed 4"
     assert lines["progress"] == "step 3,200 of 200M, 55 steps/s, last row 5 m 0 s ago"
-    assert lines["game return"] == "7.0 (last 100, step 1,600)"
-    assert lines["life return"] == "2.5 (last 100, step 3,200)" and lines["best game return"] == "9.0"
+    assert lines["game return"] == "7.0 (last 16, step 1,600)"
+    assert lines["life return"] == "2.5 (last 100 at most, step 3,200)" and lines["best game return"] == "9.0"
     assert lines["checkpoints"] == "1,600 (kept), 3,200 (kept)"
     assert (
         lines["evaluation"]
         == "step 3,200, paper-code, greedy, 1 x 2 episodes: life 6.0 ± 0.0, game 12.0 ± 0.0"
     )
+    (saved / "logs.csv").write_text(header + "3200,1060.000,55,7,2.5,9,300\n")
+    lines = {**lines, **dict(describe_run(saved, now=1060 + 5 * 60))}
+    assert lines["game return"] == "7.0 (last 100, step 3,200)"
     assert lines["remaining"] == "199,996,800 steps, 42 d 2 h at 55 steps/s"
     assert lines["to go on"] == f"deltabeast train --game gopher --core rdn --seed 4 --run-dir {saved}"
     assert lines["disk"].endswith("GB free") and "held by" not in lines

@@ -8,7 +8,7 @@ from ....envs import PAPER_GAMES
 from ...runs.published import published_scores
 from .. import plots
 from ..aggregation import pairs
-from ..differences import ABOUT_THE_PUBLISHED
+from ..differences import ABOUT_PUBLISHED_GAMES, ABOUT_THE_PUBLISHED
 from ..names import name_of, paper_core, paper_game
 from ..relative import BUDGETS, CLEAR, LATER_CORES, PUBLISHED_CORES, is_published, published_improvement, wins
 from ..report import Plot, Section
@@ -18,7 +18,9 @@ from ..tables import Cell, Table
 def published_sections() -> list[Section]:
     """Scores, wins, and a pair of bar charts for every pair of cores."""
     return [
-        Section("What the published numbers are", points=ABOUT_THE_PUBLISHED),
+        Section(
+            "What the published numbers are", points=[*ABOUT_THE_PUBLISHED, *ABOUT_PUBLISHED_GAMES.values()]
+        ),
         Section(
             "Published scores",
             [

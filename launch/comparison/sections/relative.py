@@ -73,6 +73,8 @@ def _of_one_game(comparison: Comparison, rows: list[list[Cell]]) -> list[Plot]:
         for what, changes in changes_of.items()
         if any(change is not None for change in changes)
     }
+    if "our runs" not in charts:
+        return []
     every = [change for chart in charts.values() for _, change in chart]
     return [
         Plot(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...runs.published import PROTOCOL
 from ..curves import training_seconds
-from ..differences import ABOUT_THE_PUBLISHED, differences
+from ..differences import ABOUT_PUBLISHED_GAMES, ABOUT_THE_PUBLISHED, differences
 from ..grouping import Comparison
 from ..names import name_of
 from ..relative import is_published
@@ -25,13 +26,16 @@ def left_out_lines(comparison: Comparison, board: ScoreBoard, problems: Sequence
 
 
 def published_differences(comparison: Comparison, board: ScoreBoard) -> Section:
-    """List every difference from the published numbers, and say what those numbers are."""
+    """List every difference from the published numbers and, where they are shown, say what they are."""
     title = "Differences from the published numbers"
     lines = differences(comparison, board)
-    if not any(is_published(game) for game in comparison.games):
+    played = set(comparison.games)
+    if not any(map(is_published, played)):
         return Section(title, lines)
     text = ["How our scores are made otherwise than those of Irie et al. (2021), Tables 9 and 10:"]
-    return Section(title, text, points=[*lines, *(f"Published: {line}" for line in ABOUT_THE_PUBLISHED)])
+    about = [*ABOUT_THE_PUBLISHED, *(line for games, line in ABOUT_PUBLISHED_GAMES.items() if games & played)]
+    shown = board.protocol == PROTOCOL
+    return Section(title, text, points=[*lines, *(f"Published: {line}" for line in about if shown)])
 
 
 def runs(comparison: Comparison, board: ScoreBoard) -> Section:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ...runs.published import PROTOCOL
 from .. import plots
@@ -28,6 +29,9 @@ from ..statistics import (
 from ..tables import Cell, Table
 from .published import score_text
 
+MEANS_LITTLE = 20.0
+"""What comes about once in fewer times by chance is said to."""
+
 
 def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
     """State the conclusions that the numbers allow."""
@@ -38,17 +42,36 @@ def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
     named = "; ".join(f"{label} {plots.with_interval(estimate)}" for estimate, label in ranked)
     where = "" if over.games == comparison.games else f" over {join(over.games)}"
     lines = [f"Interquartile mean of the {over.unit}{where}, highest first: {named}."]
-    if any(len(game) == 1 for label in over.series for game in over.of(label)):
-        lines.append("With one seed of a core nothing follows for others: train more before you conclude.")
-    elif len(ranked) > 1:
+    if single := [game for game in over.games if any(len(board.cells[game, s]) == 1 for s in over.series)]:
+        where = "" if single == over.games else f" on {join(single)}"
+        lines.append(f"With one seed of a core{where} nothing follows for others: train more to conclude.")
+    if len(ranked) > 1:
         first, second = ranked[0][1], ranked[1][1]
-        chance = _chance(over, first, second)
-        rest = " Which of the two is better stays open." if chance.low <= 0.5 <= chance.high else ""
-        lines.append(
-            f"A run of {first} scores higher than one of {second} with probability "
-            f"{plots.with_interval(chance)}.{rest}"
-        )
+        games = [game for game in over.of_both(first, second) if game not in single]
+        lines += [_who_is_better(over, first, second, games)] if games else []
     return lines
+
+
+def _who_is_better(over: Aggregation, x: str, y: str, games: Sequence[str]) -> str:
+    """Say how likely a run of x beats one of y, and what that is worth."""
+    x, y, chance = _likelier(over, x, y, games)
+    where = f" on {join(games)}" if list(games) != over.games else ""
+    text = (
+        f"A run of {x} scores higher than one of {y}{where} with probability {plots.with_interval(chance)}."
+    )
+    if chance.low <= 0.5 <= chance.high:
+        return f"{text} Which of the two is better stays open."
+    if chance.value == 1 and (odds := _odds(over, x, y, games)) < MEANS_LITTLE:
+        return (
+            f"{text} Of equal series with so few seeds, one would beat the other so once in {odds:.0f} times."
+        )
+    return text
+
+
+def _odds(over: Aggregation, x: str, y: str, games: Sequence[str]) -> float:
+    """Return once in how many times all runs of one of two equal series beat all of the other."""
+    pairs_of = zip(over.raw(x, games), over.raw(y, games), strict=True)
+    return math.prod(math.comb(len(a) + len(b), len(a)) for a, b in pairs_of) / 2
 
 
 def scores(comparison: Comparison, board: ScoreBoard) -> Section:
@@ -59,7 +82,8 @@ def scores(comparison: Comparison, board: ScoreBoard) -> Section:
         labels = [label for label in comparison.series if (game, label) in board.cells]
         means = [statistics.fmean(s.value for s in board.cells[game, label]) for label in labels]
         if len(means) > 1:
-            bold |= {(len(rows) + i, 2) for i, value in enumerate(means) if value == max(means)}
+            best = plots.number(max(means))
+            bold |= {(len(rows) + i, 2) for i, value in enumerate(means) if plots.number(value) == best}
         rows += [_score_row(game, label, comparison, board) for label in labels]
     names = ("game", "series", "mean", "low", "high", "seeds' scores", "seeds", "steps", "normalised",
              *(f"published {millions}M" for millions in BUDGETS))  # fmt: skip
@@ -119,7 +143,8 @@ def aggregates(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Lo
         )
         drawn.append(Plot(f"aggregate-{name.lower().replace(' ', '-')}", caption, figures))
     text = [
-        "The IQM (interquartile mean) is the mean of the middle half of all seeds of all games."
+        "The IQM (interquartile mean) is the mean of the middle half of all seeds of all games, each game "
+        "weighing the same."
         + (" Median and mean are over games, of means over seeds." if "median" in kinds else "")
         + (f" The optimality gap is how far runs fall short of {over.best}." if over.normalized else "")
         + " Bars are 95% intervals of a stratified bootstrap: seeds are drawn anew within each game (Agarwal "
@@ -139,10 +164,7 @@ def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, L
     for x, y in pairs(over.series):
         if not over.of_both(x, y):
             continue
-        chance = _chance(over, x, y)
-        if chance.value < 0.5:
-            x, y, chance = y, x, Interval(1 - chance.value, 1 - chance.high, 1 - chance.low)
-        found.append((x, y, chance))
+        found.append(_likelier(over, x, y, over.of_both(x, y)))
     if not found:
         return Section(title, ["It needs two series with scores of the same game."])
     found.sort(key=lambda item: -item[2].value)
@@ -170,9 +192,12 @@ def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, L
     return Section(title, text, plots=[plot], tables=[Table("probability-of-improvement", columns, rows, 2)])
 
 
-def _chance(over: Aggregation, x: str, y: str) -> Interval:
-    games = over.of_both(x, y)
-    return bootstrap(probability_of_improvement, over.raw(x, games), over.raw(y, games), reps=2_000)
+def _likelier(over: Aggregation, x: str, y: str, games: Sequence[str]) -> tuple[str, str, Interval]:
+    """Return the series whose runs more often score higher, the other, and how often."""
+    chance = bootstrap(probability_of_improvement, over.raw(x, games), over.raw(y, games), reps=2_000)
+    if chance.value >= 0.5:
+        return x, y, chance
+    return y, x, Interval(1 - chance.value, 1 - chance.high, 1 - chance.low)
 
 
 def _title(name: str) -> str:

@@ -29,7 +29,8 @@ from deltabeast.launch.comparison.sections.abilities import abilities
 from deltabeast.launch.comparison.sections.forgetting import forgetting
 from deltabeast.launch.comparison.sections.published import score_text
 from deltabeast.launch.comparison.sections.relative import relative
-from deltabeast.launch.comparison.sections.scores import improvement
+from deltabeast.launch.comparison.sections.runs import published_differences
+from deltabeast.launch.comparison.sections.scores import conclusions, improvement
 from deltabeast.launch.comparison.sections.scores import scores as scores_section
 from deltabeast.launch.config import EvalConfig
 from deltabeast.launch.evaluation.environments import choose_protocol
@@ -388,7 +389,7 @@ def test_wiped_memories_are_averaged_only_where_evaluated_alike(tmp_path: Path) 
 def test_what_is_said_of_scores_is_of_those_shown(tmp_path: Path) -> None:
     path = make_run(tmp_path, scores=[5])
     add_evaluation(path, 7, greedy=False, count=50)
-    assert not any("episodes; the published" in line for line in differences(*compared(tmp_path)))
+    assert not any("of the published ones" in line for line in differences(*compared(tmp_path)))
     other = make_run(tmp_path / "other", protocol="ale-standard")
     lines = differences(*compared(other))
     assert any(line.startswith("Training is under") for line in lines)
@@ -559,11 +560,49 @@ def test_every_difference_from_the_published_numbers_is_named(tmp_path: Path) ->
         "FIRE is pressed for the agent: no", "after 108,000 frames (published: 400,000)", "no-op frames",
         "bptt full (published: per_step)", "batch size 8 (published: 32)",
         "steps 300,000 (published: 200,000,000)",
-        "20 episodes; the published ones 150", "amidar: our agents have all", "1 training seed",
+        "Episodes of our evaluations: 20; of the published ones 150",
+        "amidar: our agents have all", "1 training seed",
         "rmsprop corrected True (published: False)", "but count as agent steps",
     ):  # fmt: skip
         assert part in text, part
     assert "unroll length" not in text  # it is the published one
+
+
+def test_conclusions_from_few_seeds_say_so(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        for core, factor in (("lstm", 1), ("rdn", 2)):
+            make_run(tmp_path, "gopher", core, seed, scores=[10.0 * factor + seed])
+    ranked, text = conclusions(*compared(tmp_path))
+    assert "rdn" in ranked and text.startswith("A run of rdn scores higher than one of lstm with probability")
+    assert "once in 3 times" in text  # 2 and 2 of 4 in 6 ways, of which 2 are as far apart
+    for seed in (3, 4):
+        for core, factor in (("lstm", 1), ("rdn", 2)):
+            make_run(tmp_path, "gopher", core, seed, scores=[10.0 * factor + seed])
+    assert not any("times" in line for line in conclusions(*compared(tmp_path)))
+    # A game with one seed is named, and who is better is said of the others.
+    make_run(tmp_path, "pong", "lstm", 1, scores=[1.0])
+    make_run(tmp_path, "pong", "rdn", 1, scores=[-1.0])
+    _, single, text = conclusions(*compared(tmp_path))
+    assert "one seed of a core on pong nothing follows" in single
+    assert "rdn scores higher than one of lstm on gopher with probability 1" in text
+
+
+def test_series_that_are_shown_alike_are_first_alike(tmp_path: Path) -> None:
+    for core, score in (("lstm", 10.001), ("rdn", 10.0), ("gru", 9.9)):
+        make_run(tmp_path, "gopher", core, 1, scores=[score])
+    comparison, board = compared(tmp_path)
+    (table,) = scores_section(comparison, board).tables
+    assert {table.rows[row][1] for row, _ in table.bold} == {"lstm", "rdn"}
+
+
+def test_only_what_is_shown_of_the_publication_is_explained(tmp_path: Path) -> None:
+    make_run(tmp_path, "amidar", scores=[5.0])
+    section = published_differences(*compared(tmp_path))
+    assert any("Amidar's and James Bond's" in point for point in section.points)
+    assert not any("Battlezone" in point for point in section.points)
+    make_run(tmp_path / "other", "amidar", protocol="paper-code+stack1", scores=[5.0])
+    section = published_differences(*compared(tmp_path / "other"))
+    assert section.points and not any(point.startswith("Published:") for point in section.points)
 
 
 def test_what_is_as_published_is_not_named_as_a_difference(tmp_path: Path) -> None:

@@ -88,9 +88,22 @@ def test_numbers_by_hand() -> None:
 
 def test_games_may_have_different_numbers_of_seeds() -> None:
     games = as_scores([[1.0, 3.0], [10.0, 20.0, 60.0]])
-    assert mean(games) == (2 + 30) / 2 and iqm(games) == (3 + 10 + 20) / 3
+    assert mean(games) == (2 + 30) / 2
+    # A score weighs 15 in the first game and 10 in the second; of 60, 12 are cut at each end.
+    assert iqm(games) == (3 * 1 + 15 * 3 + 10 * 10 + 8 * 20) / 36
+    assert optimality_gap(games, 20.0) == 20 - (2 + 50 / 3) / 2
     low, high = bootstrap(mean, games)[1:]
     assert (1 + 10) / 2 <= low < 16 < high <= (3 + 60) / 2
+
+
+def test_a_game_weighs_the_same_with_more_seeds(seed: int) -> None:
+    """Every seed twice in some of the games: the same scores, so the same statistic, in each resample."""
+    rng = np.random.default_rng(seed)
+    games = list(rng.normal(size=(5, 7, 4)))  # games, resamples, seeds
+    doubled = [np.repeat(game, 2, axis=-1) if i < 2 else game for i, game in enumerate(games)]
+    for statistic in (iqm, optimality_gap):
+        assert statistic(doubled) == pytest.approx(statistic(games), rel=1e-12)
+    assert iqm([games[0], *games]) != pytest.approx(iqm(games), rel=1e-3)
 
 
 def test_seeds_are_drawn_within_their_game() -> None:

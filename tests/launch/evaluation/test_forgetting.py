@@ -60,7 +60,7 @@ class TwoStepsBefore(gymnasium.Env[np.ndarray, int]):
         return np.array([2]), float(done and action == self._bit), done, False, {}
 
 
-def test_an_agent_that_remembers_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_remembers_two_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is trained, then wiped: with less than three steps from the bit on it guesses."""
     gymnasium.register("TwoStepsBefore-v0", TwoStepsBefore)
     run = tmp_path / "run"
@@ -89,6 +89,10 @@ def test_an_agent_that_remembers_two_steps(tmp_path: Path, monkeypatch: pytest.M
     mean = {name: result["summary"]["game"]["mean"] for name, result in results.items()}
     assert mean["trained"] == mean["forgets every 3"] == 1.0  # wiped where an episode begins
     assert mean["forgets every 1"] < 0.8 and mean["forgets every 2"] < 0.8
+    printed = capsys.readouterr().out
+    table = [line.split("  ")[0] for line in printed[printed.index("memory wiped") :].splitlines()[:5]]
+    assert table == ["memory wiped", "at each step", "every 2 steps", "every 3 steps", "never"]
+    assert "…" not in printed and "forgets every" not in printed
 
 
 def test_compare_draws_what_less_memory_costs(tmp_path: Path) -> None:
