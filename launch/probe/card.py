@@ -106,11 +106,14 @@ def make_card(config: CardConfig) -> Path:
 
 
 def _train(config: CardConfig) -> list[Probe]:
-    trials = [trial for each in BUDGETS[config.budget].values() for trial in each]
-    probes = [_probe(config, core, trial) for core in config.cores for trial in trials]
-    for probe in probes:
+    trials = [(ability, trial) for ability, each in BUDGETS[config.budget].items() for trial in each]
+    probes = [(ability, _probe(config, core, trial)) for core in config.cores for ability, trial in trials]
+    for _, probe in probes:
         make_recipe(probe)  # of all, before the first is trained
-    return [_trained(probe) for probe in probes]
+    return [
+        _trained(probe, f"{probe.core}, {ability} ({number} of {len(probes)})")
+        for number, (ability, probe) in enumerate(probes, 1)
+    ]
 
 
 def _probe(config: CardConfig, core: str, trial: Trial) -> ProbeConfig:
@@ -128,9 +131,10 @@ def _probe(config: CardConfig, core: str, trial: Trial) -> ProbeConfig:
     )
 
 
-def _trained(probe: ProbeConfig) -> Probe:
+def _trained(probe: ProbeConfig, named: str) -> Probe:
     assert probe.run_dir is not None
     if not (probe.run_dir / RESULT).is_file():
+        print(named, flush=True)
         with ExitStack() as stack:
             ProbeRun(probe, stack).run()
     run = read_probe(probe.run_dir)

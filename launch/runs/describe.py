@@ -46,10 +46,7 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
         lines += progress(rows, about, at)
     elif rows:
         lines += _progress(rows[-1], config, at)
-        best = [row["best_game_return"] for row in rows if "best_game_return" in row]
-        lines += _scores(rows, lives=bool(known.get("game"))) + (
-            [("best game return", format_score(best[-1]))] if best else []
-        )
+        lines += _scores(rows, lives=bool(known.get("game")))
     lines.append(("checkpoints", _list_checkpoints(checkpoints)))
     evaluations = sorted((run_dir / "eval").glob("*.json"), key=lambda path: path.stat().st_mtime)
     lines += [("evaluation", _evaluation(path)) for path in evaluations]
@@ -127,7 +124,9 @@ def _scores(rows: list[dict[str, float]], lives: bool) -> list[tuple[str, str]]:
         row = next((row for row in reversed(rows) if key in row), None)
         where = f" ({_episodes(row, key)}, step {int(row['step']):,})" if row else ""
         lines.append((label, f"{format_score(row[key])}{where}" if row else "none finished yet"))
-    return lines
+    best = [row["best_game_return"] for row in rows if "best_game_return" in row]
+    label = "best game return" if lives else "best return"
+    return [*lines, *([(label, format_score(best[-1]))] if best else [])]
 
 
 def _episodes(row: Mapping[str, float], key: str) -> str:

@@ -182,14 +182,20 @@ class Panel:
 
 
 class TrainingShown:
-    """What a training run shows: scores, losses, and where its time goes."""
+    """What a training run shows: scores, losses, and where its time goes.
+
+    lives: whether games have lives; where they have none, there is one return.
+    """
 
     step, steps, rate = "step", "agent steps", "SPS"
 
+    def __init__(self, lives: bool = True) -> None:
+        self.lives = lives
+
     def line(self, row: Mapping[str, float]) -> list[str]:
         parts = [
-            f"game {_score(row.get('game_return'))}",
-            f"life {_score(row.get('life_return'))}",
+            f"{'game' if self.lives else 'return'} {_score(row.get('game_return'))}",
+            *([f"life {_score(row.get('life_return'))}"] if self.lives else []),
             f"best {_score(row.get('best_game_return'))}",
             f"loss {_metric(row.get('total_loss'))}",
             f"entropy {_metric(row.get('entropy'))}",
@@ -199,19 +205,20 @@ class TrainingShown:
         return [*parts, shares] if shares else parts
 
     def figures(self, row: Mapping[str, float], width: int, ascii_only: bool) -> list[RenderableType]:
-        return [Text(), _figures(row), Text(), *_time_use(_shares(row), width, ascii_only)]
+        return [Text(), _figures(row, self.lives), Text(), *_time_use(_shares(row), width, ascii_only)]
 
 
-def _figures(row: Mapping[str, float]) -> Table:
+def _figures(row: Mapping[str, float], lives: bool) -> Table:
     """Draw the scores on the left, the learner's metrics on the right."""
     lag = _metric(row.get("policy_lag"))
     if "policy_lag_max" in row:
         lag += f" (max {_count(row['policy_lag_max'])})"
     left = [
-        ("game return", _score(row.get("game_return")), "bold"),
-        ("life return", _score(row.get("life_return")), ""),
-        ("best game", _score(row.get("best_game_return")), ""),
+        ("game return" if lives else "return", _score(row.get("game_return")), "bold"),
+        *([("life return", _score(row.get("life_return")), "")] if lives else []),
+        ("best game" if lives else "best return", _score(row.get("best_game_return")), ""),
         ("episodes", _count(row.get("episodes")), ""),
+        *([] if lives else [("", "", "")]),
     ]
     right = [
         ("total loss", _metric(row.get("total_loss"))),

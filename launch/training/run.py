@@ -24,7 +24,7 @@ from ..runs.tracking import open_tracker
 from ..units import format_score, parse_steps
 from .engine import ActingBegan, ActorError, CannotRepeat, Engine, Update, WeightsLost
 from .evaluations import Evaluations
-from .panel import Panel
+from .panel import Panel, TrainingShown
 from .plan import compiles, count_parameters, hyperparameters
 from .profiling import Trace
 from .progress import Scores, Speed
@@ -67,7 +67,9 @@ class Run:
     def _open(self, resumed: bool, notes: list[str], stack: ExitStack, console: Console | None) -> None:
         config, engine = self.config, self.engine
         start = self.began_at = self.saved_step = engine.steps
-        self.panel = stack.enter_context(Panel(_title(config, engine), self.total_steps, start, console))
+        shown = TrainingShown(lives=config.game is not None)
+        title = _title(config, engine)
+        self.panel = stack.enter_context(Panel(title, self.total_steps, start, console, shown=shown))
         with _saying_what_cannot_be_written(self.run_dir):
             self._tracker = None
             if config.track:

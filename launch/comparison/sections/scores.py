@@ -55,7 +55,8 @@ def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
 def _who_is_better(over: Aggregation, x: str, y: str, games: Sequence[str]) -> str:
     """Say how likely a run of x beats one of y, and what that is worth."""
     x, y, chance = _likelier(over, x, y, games)
-    where = f" on {join(games)}" if list(games) != over.games else ""
+    some = join(games) if len(games) <= 2 else f"the other {len(games)} games"
+    where = f" on {some}" if list(games) != over.games else ""
     text = (
         f"A run of {x} scores higher than one of {y}{where} with probability {plots.with_interval(chance)}."
     )

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from deltabeast.launch.training.panel import Panel, verdict
+from deltabeast.launch.training.panel import Panel, TrainingShown, verdict
 
 ROW = {
     "sps": 1000.0, "sps_10s": 1203.4, "game_return": 1234.5, "life_return": 411.5, "best_game_return": 3400.0,
@@ -100,6 +100,17 @@ def test_every_update_is_one_line_without_control_characters() -> None:
                 "life 411.5", "best 3,400.0", "entropy 1.72", "lag 1.25", "emulation 41%")  # fmt: skip
     assert [part for part in expected if part not in lines[0]] == []
     assert "game none" in lines[2]
+
+
+def test_there_is_one_return_where_there_are_no_lives() -> None:
+    console, wide = plain(), Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    for each in (console, wide):
+        with Panel("CartPole-v1", 1_000_000, 0, each, Clock(), TrainingShown(lives=False)) as panel:
+            panel.update(10_000, ROW)
+    line = text_of(console)
+    assert "return 1,234.5 | best 3,400.0" in line and "life" not in line and "game" not in line
+    drawn = text_of(wide)
+    assert "best return" in drawn and "entropy" in drawn and "life" not in drawn and "game" not in drawn
 
 
 def test_a_resumed_run_has_the_rest_to_do() -> None:
