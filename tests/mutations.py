@@ -933,11 +933,6 @@ MUTANTS = [
     ("launch/sharing/hub.py", "revision=commit, local_dir", "local_dir"),
     ("launch/sharing/hub.py", "if library.get_token() is None:", "if False:"),
     ("launch/sharing/hub.py", "private=config.private, ", ""),
-    (
-        "launch/sharing/export.py",
-        "        if step not in file.name:\n            file.unlink()\n",
-        "        pass\n",
-    ),
     ("launch/sharing/export.py", 'dict.fromkeys(("run_dir", "config", "track"))', "{}"),
     ("launch/sharing/export.py", "drop_rows_beyond(folder", "(lambda *_: None)(folder"),
     ("launch/sharing/export.py", "if folder.resolve() == run_dir.resolve():", "if False:"),

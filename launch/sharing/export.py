@@ -94,9 +94,6 @@ def _copy_config(loaded: Loaded, folder: Path) -> None:
 def _copy_evaluations(loaded: Loaded, folder: Path) -> None:
     """Copy the evaluations of the exported step, beside those made of it since an earlier export."""
     step = f"-{loaded.step}-"
-    for file in (folder / "eval").glob("*.json"):
-        if step not in file.name:
-            file.unlink()
     for file in sorted((loaded.run_dir / "eval").glob(f"*{step}*.json")):
         content = read_object(file)
         if content:
