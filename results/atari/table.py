@@ -39,12 +39,12 @@ class Result(NamedTuple):
 
 def main(runs: Path, out: Path) -> None:
     found = [run for path in sorted(runs.glob("pong-*/*/seed-*")) if (run := evaluated(path)) is not None]
-    results = sorted((read(run) for run in found), key=lambda r: (r.screens, -r.sampled))
+    results = sorted(map(read, found), key=lambda r: r[:3])
     out.mkdir(parents=True, exist_ok=True)
     with (out / "scores.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Result._fields)
-        writer.writerows(sorted(results, key=lambda r: r[:3]))
+        writer.writerows(results)
     print(table(results))
     for screens in SCREENS:
         draw(screens, [run for run in found if screens_of(run) == screens], out / f"{screens}.png")
@@ -78,7 +78,6 @@ def table(results: Sequence[Result]) -> str:
         "|---|---|---:|---:|---:|---|---|",
     ]
     for (screens, core), members in sorted(groups.items(), key=lambda g: (g[0][0], -over(g[1]).value)):
-        members.sort(key=lambda r: r.seed)
         greedy = bootstrap(mean, as_scores([[r.greedy for r in members]]))
         cells = [
             SCREENS[screens],
