@@ -38,7 +38,8 @@ class Actor:
         deterministic: bool = False,
         keep: Keep = NOTHING,
     ) -> None:
-        """`keep` fills `Unroll.trunk`, `kept`; `agent` must then be the learner's own, in turns with it."""
+        """`keep` fills `Unroll.trunk`, `kept` and `projected`; `agent` must then be the learner's own, in
+        turns with it."""
         self.env = ActionLog(env) if deterministic else env
         self.agent = agent
         self.weights = weights
@@ -65,7 +66,7 @@ class Actor:
         version = self.weights.pull(self.agent)
         T, num_actions = self.unroll_length, self.agent.spec.num_actions
         unroll = Unroll.empty(T, self._observation, num_actions, self._state, version)
-        with self.agent.cached_casts():
+        with self.agent.held_weights():
             for t in range(T):
                 self._record_observation(unroll, t)
                 actions = self._choose(unroll, t)

@@ -15,7 +15,7 @@ from .unroll import Known
 
 
 class Keep(NamedTuple):
-    """Whether to keep what the stem's trunk computes, and what the core computes."""
+    """Whether to keep what the stem's trunk computes, and what its projection and the core compute."""
 
     trunk: bool = False
     core: bool = False
@@ -78,6 +78,7 @@ class KeepingInference(DirectInference):
         self._steps = unroll_length + 1
         self._trunk: list[Tensor] = []
         self._core: Kept | None = None
+        self._projected: Kept | None = None
 
     def act(
         self, observation: Tensor, reward: Tensor, done: Tensor, state: State
@@ -88,17 +89,20 @@ class KeepingInference(DirectInference):
             self._trunk.append(features)
         if self._keep.core and self._core is None:
             self._core = self._agent.core.new_kept(self._steps, len(done))
+            if self._core is not None:
+                self._projected = self._agent.new_projected(self._steps, len(done))
         return self._agent.act_on(
-            features.detach(), reward, done, state, generator=self._generator, kept=self._core
-        )
+            features.detach(), reward, done, state, generator=self._generator, kept=self._core,
+            projected=self._projected,
+        )  # fmt: skip
 
     def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
         # No gradient reaches the bootstrap value.
         features = self._agent.trunk_features(observation)
         if self._core is not None:
-            self._agent.core_step(features, reward, done, state, self._core)
-        known = Known((*self._trunk, features) if self._trunk else (), self._core)
-        self._trunk, self._core = [], None
+            self._agent.core_step(features, reward, done, state, self._core, self._projected)
+        known = Known((*self._trunk, features) if self._trunk else (), self._core, self._projected)
+        self._trunk, self._core, self._projected = [], None, None
         return known
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..kernels.native.held import held_weights
 from .episodes import Episodes
 from .executor import Executor
 from .losses import baseline_loss, policy_entropy, policy_gradient_loss
@@ -47,7 +48,14 @@ def actor_critic_loss(agent: Agent, batch: Unroll, config: LearnerConfig) -> tup
     only: there the behaviour is part of the environment, so their ratio is 1.
     """
     output, _, memory_stats = agent.unroll(
-        batch.observation, batch.reward, batch.done, batch.state, config.bptt, batch.trunk, batch.kept
+        batch.observation,
+        batch.reward,
+        batch.done,
+        batch.state,
+        config.bptt,
+        batch.trunk,
+        batch.kept,
+        batch.projected,
     )
     logits, values = output.policy_logits[:-1], output.baseline[:-1]
     chosen = ~batch.forced
@@ -184,7 +192,8 @@ class Learner:
         for parameter in self._parameters:
             parameter.grad = None
         # Times NaN if the loss is not finite, so that it always shows in the norm of the gradients.
-        loss.backward(1 + 0 * loss.detach())
+        with held_weights():
+            loss.backward(1 + 0 * loss.detach())
         return metrics, [parameter.grad for parameter in self._parameters]
 
     def change(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..cores import Core, Kept, State, Stats, core_feature_size, core_name, make_core
+from ..kernels.native.held import held_weights
 from .stems import make_stem
 
 Bptt = Literal["full", "per_step"]
@@ -60,13 +62,15 @@ class Agent(nn.Module):
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
         return self.core.initial_state(batch_size, device or self.policy.weight.device)
 
-    def cached_casts(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context that keeps a CPU's casts of the weights to `autocast_dtype`, which must not change
-        inside: autocast caches casts until its outermost context ends. On a GPU the captured graph contains
-        the casts, since it is replayed with new weights.
+    @contextlib.contextmanager
+    def held_weights(self) -> Iterator[None]:
+        """Promise that the weights do not change inside, so that what a CPU makes of them is made once: casts
+        to `autocast_dtype`, which autocast caches until its outermost context ends, and what convolutions
+        transform. On a GPU the captured graph contains the casts, since it is replayed with new weights.
         """
         on_cpu = self.policy.weight.device.type == "cpu"
-        return torch.autocast("cpu", enabled=False) if on_cpu else contextlib.nullcontext()
+        with torch.autocast("cpu", enabled=False) if on_cpu else contextlib.nullcontext(), held_weights():
+            yield
 
     def act(
         self,
@@ -92,18 +96,26 @@ class Agent(nn.Module):
         greedy: bool = False,
         generator: torch.Generator | None = None,
         kept: Kept | None = None,
+        projected: Kept | None = None,
     ) -> tuple[AgentOutput, State]:
-        """Do as `act`, given the observation's `trunk_features`; what the core computes goes into `kept`."""
-        y, state = self.core_step(trunk_features, reward, done, state, kept)
+        """Do as `act`, given the observation's `trunk_features`. What the core computes goes into `kept`, the
+        stem's projection into `projected`."""
+        y, state = self.core_step(trunk_features, reward, done, state, kept, projected)
         logits = self.policy(y)
         action = logits.argmax(-1) if greedy else _sample(logits, generator)
         return AgentOutput(action, logits, self.baseline(y).squeeze(-1)), state
 
     def core_step(
-        self, trunk_features: Tensor, reward: Tensor, done: Tensor, state: State, kept: Kept | None = None
+        self,
+        trunk_features: Tensor,
+        reward: Tensor,
+        done: Tensor,
+        state: State,
+        kept: Kept | None = None,
+        projected: Kept | None = None,
     ) -> tuple[Tensor, State]:
         """Step the core: its output for the heads, and its next state."""
-        x = self._core_input(trunk_features, reward)
+        x = self._core_input(trunk_features, reward, projected)
         if kept is None:
             return self.core.step(x, state, done)
         return self.core.keeping_step(x, state, done, kept)
@@ -117,17 +129,18 @@ class Agent(nn.Module):
         bptt: Bptt = "full",
         trunk: tuple[Tensor, ...] = (),
         kept: Kept | None = None,
+        projected: Kept | None = None,
     ) -> tuple[AgentOutput, State, Stats]:
         """Evaluate T steps at once: observation `[T, B, ...]`, reward and done `[T, B]`.
 
         `action` is the greedy one. The statistics are the core's, to be logged. `bptt="per_step"` lets no
         gradient cross a time step of a fast-weight core, as in the published RL code; for other cores
-        gradients flow through the whole unroll either way. `trunk` has the `trunk_features` of each step, and
-        `kept` what the core computed, if they are known already.
+        gradients flow through the whole unroll either way. `trunk` has the `trunk_features` of each step,
+        `projected` the stem's projections and `kept` what the core computed, if they are known already.
         """
         T, B = done.shape
         features = torch.cat(trunk) if trunk else self.trunk_features(observation.flatten(0, 1))
-        x = self._core_input(features, reward.flatten()).unflatten(0, (T, B))
+        x = self._core_input(features, reward.flatten(), projected).unflatten(0, (T, B))
         if kept is not None and bptt == "full":
             y, state, stats = self.core.known_unroll(x, state, done, kept)
         else:
@@ -136,15 +149,19 @@ class Agent(nn.Module):
         logits = self.policy(y)
         return AgentOutput(logits.argmax(-1), logits, self.baseline(y).squeeze(-1)), state, stats
 
+    def new_projected(self, steps: int, rows: int) -> Kept | None:
+        """Make room for the stem's projections of an unroll, where they are in float32."""
+        return self.stem.new_kept(steps, rows) if self.autocast_dtype is None else None
+
     def trunk_features(self, observation: Tensor) -> Tensor:
         """Run the first part of the stem: observations `[N, ...]` -> `[N, n]`."""
         with self._autocast():
             return self.stem.trunk_features(observation)
 
-    def _core_input(self, trunk_features: Tensor, reward: Tensor) -> Tensor:
+    def _core_input(self, trunk_features: Tensor, reward: Tensor, projected: Kept | None) -> Tensor:
         """Concatenate the stem's features and the clamped last reward: `[N, feature_size + 1]`."""
         with self._autocast():
-            features = self.stem.project(trunk_features)
+            features = self.stem.project(trunk_features, projected)
         return torch.cat([features, reward.clamp(-REWARD_LIMIT, REWARD_LIMIT).unsqueeze(-1)], dim=-1)
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:

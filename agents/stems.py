@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..cores import Kept
 from ..kernels.native.images import max_pool, scaled
 from ..kernels.native.strided import conv_relu
 from ..kernels.native.winograd import conv3x3, residual_block
+from .projection import new_kept, project
 
 
 class ResidualBlock(nn.Module):
@@ -103,9 +105,21 @@ class Stem(nn.Module, ABC):
     def trunk_features(self, observation: Tensor) -> Tensor:
         """Observations `[N, ...]` -> what the projection reads, `[N, n]`."""
 
+    @property
     @abstractmethod
-    def project(self, trunk_features: Tensor) -> Tensor:
-        """`[N, n]` -> float32 features `[N, feature_size]`."""
+    def projection(self) -> nn.Linear:
+        """The layer of many weights."""
+
+    def project(self, trunk_features: Tensor, kept: Kept | None = None) -> Tensor:
+        """`[N, n]` -> float32 features `[N, feature_size]`.
+
+        kept: made by `new_kept`, to which a step's projection is added, or in which all steps' are known.
+        """
+        return F.relu(project(trunk_features, self.projection, kept)).float()
+
+    def new_kept(self, steps: int, rows: int) -> Kept | None:
+        """Make room for the projections of an unroll, in float32."""
+        return new_kept(steps, rows, self.projection)
 
     def forward(self, observation: Tensor) -> Tensor:
         return self.project(self.trunk_features(observation))
@@ -134,8 +148,12 @@ class ImageStem(Stem):
         x: Tensor = self.trunk(scaled(observation, dtype))
         return x.flatten(1)
 
-    def project(self, trunk_features: Tensor) -> Tensor:
-        return F.relu(self.norm(self.fc(trunk_features))).float()
+    @property
+    def projection(self) -> nn.Linear:
+        return self.fc
+
+    def project(self, trunk_features: Tensor, kept: Kept | None = None) -> Tensor:
+        return F.relu(self.norm(project(trunk_features, self.fc, kept))).float()
 
 
 class SmallImageStem(Stem):
@@ -159,8 +177,9 @@ class SmallImageStem(Stem):
         pixels = self.embedding(observation + self.first).sum(1)  # [N, H, W, 16]
         return F.relu(self.conv(pixels.permute(0, 3, 1, 2))).flatten(1)
 
-    def project(self, trunk_features: Tensor) -> Tensor:
-        return F.relu(self.fc(trunk_features)).float()
+    @property
+    def projection(self) -> nn.Linear:
+        return self.fc
 
 
 class VectorStem(Stem):
@@ -177,8 +196,9 @@ class VectorStem(Stem):
     def trunk_features(self, observation: Tensor) -> Tensor:
         return F.relu(self.fc1(observation.float()))
 
-    def project(self, trunk_features: Tensor) -> Tensor:
-        return F.relu(self.fc2(trunk_features)).float()
+    @property
+    def projection(self) -> nn.Linear:
+        return self.fc2
 
 
 def default_stem(observation_shape: tuple[int, ...]) -> str:

@@ -14,10 +14,11 @@ from .episodes import Episodes, concatenate
 
 
 class Known(NamedTuple):
-    """What is known of an unroll's steps: `Unroll.trunk` and `Unroll.kept`."""
+    """What is known of an unroll's steps: `Unroll.trunk`, `Unroll.kept` and `Unroll.projected`."""
 
     trunk: tuple[Tensor, ...] = ()
     kept: Kept | None = None
+    projected: Kept | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Unroll:
     the learner has the very weights that acted: it need not compute them again. Empty elsewhere."""
     kept: Kept | None = None
     """what the core computed at each observation, for the same use; None elsewhere"""
+    projected: Kept | None = None
+    """the stem's projection of each observation, likewise"""
 
     @classmethod
     def empty(cls, length: int, observation: Tensor, num_actions: int, state: State, version: int) -> Unroll:
@@ -92,8 +95,8 @@ class Unroll:
     def map(self, function: Callable[..., Tensor], *others: Unroll) -> Unroll:
         """Call `function(batch_dim, tensor, *tensors of the others)` for each tensor; keep the rest.
 
-        `batch_dim` is the dimension of the environments: 1 where time comes first, 0 for the state. `trunk`
-        and `kept` are dropped.
+        `batch_dim` is the dimension of the environments: 1 where time comes first, 0 for the state. What is
+        known of the steps is dropped.
         """
         batch_dims = [1] * len(PER_STEP) + [0] * len(self.state)
         together = zip(batch_dims, self.tensors(), *(other.tensors() for other in others), strict=True)

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import compiling
+from .held import made_of
 from .images import dense
 from .operator import Operator
 
@@ -75,8 +76,8 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
     *_, D, R = sizes = _sizes(x, weight, stride)
     Q = weight[0].numel() // R**2
     threads = _threads(y.numel() * weight[0].numel())
-    transformed, scratch = _room(_size("weights_size", Q, D), threads * _size("scratch_size", Q, D))
-    _transform(weight, stride, transformed)
+    transformed = _transformed(weight, stride)
+    (scratch,) = _room(threads * _size("scratch_size", Q, D))
     _call("convolve", (*sizes, threads), x, transformed, bias.contiguous(), y, scratch)
     return y
 
@@ -98,11 +99,8 @@ def _backward_in_c(
     dx, dw, db = _backward_fake(dy, x, y, weight, stride, needs_dx)
     parts = max(1, min(MAX_PARTS, N // 32))
     threads = min(parts, _threads(y.numel() * weight[0].numel()))
-    transformed, sums, scratch = _room(
-        _size("weights_size", D, Q), parts * (POINTS * Q + 1) * D, threads * _size("scratch_size", Q, D)
-    )
-    if needs_dx:
-        _transform(weight, stride, transformed, transposed=True)
+    transformed = _transformed(weight, stride, transposed=True) if needs_dx else None
+    sums, scratch = _room(parts * (POINTS * Q + 1) * D, threads * _size("scratch_size", Q, D))
     pointers = x, y, dy, transformed, dx.zero_(), sums.zero_(), scratch
     _call("differentiate", (*sizes, parts, threads), *pointers)
     _call("weight_gradient", (C, stride, D, R, parts), sums, dw, db)
@@ -138,10 +136,17 @@ def _sizes(x: Tensor, weight: Tensor, stride: int) -> tuple[int, ...]:
     return N, H, W, C, stride, D, K // stride
 
 
-def _transform(weight: Tensor, stride: int, transformed: Tensor, transposed: bool = False) -> None:
-    """Write a product's weights; if `transposed`, those for the gradient of x."""
-    (weight,), (D, C, K, _) = dense(weight), weight.shape
-    _call("transform_weights", (C, stride, D, K // stride, transposed), weight, transformed)
+def _transformed(weight: Tensor, stride: int, transposed: bool = False) -> Tensor:
+    """Make a product's weights; if `transposed`, those for the gradient of x."""
+    D, C, K, _ = weight.shape
+    inputs, outputs = (D, C * stride**2) if transposed else (C * stride**2, D)
+
+    def transform() -> Tensor:
+        transformed = weight.new_empty(_size("weights_size", inputs, outputs))
+        _call("transform_weights", (C, stride, D, K // stride, transposed), *dense(weight), transformed)
+        return transformed
+
+    return made_of(weight, ("strided", stride, transposed), transform)
 
 
 _own = threading.local()

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import compiling
+from .held import made_of
 from .images import DEFINES, dense
 from .operator import Operator
 
@@ -200,12 +201,16 @@ def _chunks(*images: Tensor) -> list[slice]:
 def _transformed(weight: Tensor, dtype: torch.dtype, transposed: bool = False) -> Tensor:
     """Transform weights for `_convolve` of images of a dtype; if `transposed`, for the gradient of x from
     that of y."""
-    (weight,), (outputs, inputs) = dense(weight), weight.shape[:2]
+    outputs, inputs = weight.shape[:2]
     if transposed:
         outputs, inputs = inputs, outputs
-    transformed = weight.new_empty(POINTS * inputs * outputs)
-    _call(dtype, "transform_weights", (inputs, outputs, transposed), weight, transformed)
-    return transformed
+
+    def transform() -> Tensor:
+        transformed = weight.new_empty(POINTS * inputs * outputs)
+        _call(dtype, "transform_weights", (inputs, outputs, transposed), *dense(weight), transformed)
+        return transformed
+
+    return made_of(weight, ("winograd", dtype, transposed), transform)
 
 
 def _convolve(

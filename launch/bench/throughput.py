@@ -190,7 +190,7 @@ def _inference(one: LocalEngine | Worker, seconds: float) -> float:
 
     def work() -> int:
         nonlocal state
-        with torch.no_grad(), actor.agent.cached_casts():
+        with torch.no_grad(), actor.agent.held_weights():
             for observation, reward, done in zip(unroll.observation, unroll.reward, unroll.done, strict=True):
                 output, state = act(observation, reward, done, state)
                 output.action.cpu()
@@ -208,7 +208,7 @@ def _acting(one: LocalEngine | Worker, seconds: float) -> float:
 
     def work() -> int:
         nonlocal state
-        with torch.no_grad(), actor.agent.cached_casts():
+        with torch.no_grad(), actor.agent.held_weights():
             for step in steps:
                 _, state = actor.act(*step, state)
             actor.finish(last[0])

@@ -18,6 +18,7 @@ from torch import Tensor
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig, Unroll, join, split
 from deltabeast.agents.inference import Keep
 from deltabeast.agents.weights import SharedWeights
+from deltabeast.kernels.native import compiling
 
 SHAPES = {
     **{"residual": (4, 20, 20), "nature": (4, 36, 36), "shallow": (4, 20, 20)},
@@ -57,7 +58,7 @@ def gradients(learner: Learner, unroll: Unroll, bptt: str = "full") -> dict[str,
 
 def anew(learner: Learner, unroll: Unroll, bptt: str = "full") -> dict[str, Tensor]:
     """Return the gradients of a learner that computes everything itself."""
-    return gradients(copy.deepcopy(learner), replace(unroll, trunk=(), kept=None), bptt)
+    return gradients(copy.deepcopy(learner), replace(unroll, trunk=(), kept=None, projected=None), bptt)
 
 
 def relative_error(kept: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
@@ -95,7 +96,8 @@ def errors_of_update(core: str, bptt: str, seed: int) -> dict[str, float]:
     unroll = actor.collect()
     assert unroll.done.any() and unroll.forced.any() and not unroll.done.all()
     assert (unroll.kept is None) == (core not in KEEPERS)
-    assert unroll.kept is None or unroll.kept.t == 7
+    assert (unroll.projected is None) == (unroll.kept is None)
+    assert unroll.kept is None or (unroll.kept.t == 7 and unroll.projected.t == 7)
     assert len(unroll.trunk) == 7 and unroll.trunk[0].requires_grad and not unroll.trunk[-1].requires_grad
     expected = anew(learner, unroll, bptt)
     assert all(g.abs().max() > 0 for name, g in expected.items() if name.startswith("stem.trunk"))
@@ -108,7 +110,7 @@ def test_the_log_is_the_same_for_every_core_kept(core: str, seed: int) -> None:
     actor.collect()
     unroll = actor.collect()
     kept = {**learner.backward(unroll).metrics}
-    expected = learner.backward(replace(unroll, trunk=(), kept=None)).metrics
+    expected = learner.backward(replace(unroll, trunk=(), kept=None, projected=None)).metrics
     assert kept == {name: pytest.approx(float(value), rel=1e-3, abs=1e-5) for name, value in expected.items()}
     assert core in ("lstm", "linear_transformer") or 0 < kept["write_strength"] < 1
 
@@ -157,6 +159,26 @@ def test_it_acts_as_an_actor_that_keeps_nothing(seed: int) -> None:
         for x, y in zip(kept.tensors(), plain.tensors(), strict=True):
             torch.testing.assert_close(x, y, rtol=0, atol=0)
             assert not x.requires_grad
+
+
+def test_weights_of_convolutions_are_transformed_once_an_unroll(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    actor, learner = play(seed=seed)
+    made, call = [], compiling.call
+
+    def counted(source: str, define: str, name: str, *rest: object) -> None:
+        made.append(name)
+        call(source, define, name, *rest)
+
+    monkeypatch.setattr(compiling, "call", counted)
+    for _ in range(2):
+        made.clear()
+        unroll = actor.collect()
+        assert made.count("convolve") == 3 * 7 and made.count("transform_weights") == 3
+        made.clear()
+        learner.update(unroll)  # the first convolution's observations need no gradient
+        assert made.count("differentiate") == 3 * 6 and made.count("transform_weights") == 2
 
 
 def test_features_of_other_weights_are_refused(seed: int) -> None:
