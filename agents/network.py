@@ -158,7 +158,7 @@ class Agent(nn.Module):
         with self._autocast():
             return self.stem.trunk_features(observation)
 
-    def _core_input(self, trunk_features: Tensor, reward: Tensor, projected: Kept | None) -> Tensor:
+    def _core_input(self, trunk_features: Tensor, reward: Tensor, projected: Kept | None = None) -> Tensor:
         """Concatenate the stem's features and the clamped last reward: `[N, feature_size + 1]`."""
         with self._autocast():
             features = self.stem.project(trunk_features, projected)

@@ -407,11 +407,8 @@ MUTANTS = [
     ("kernels/native/winograd.py", "dh[at], rectify=True", "dh[at]"),
     ("kernels/native/winograd.py", "    dy, x = dense(dy, x)\n", ""),
     ("kernels/native/winograd.py", "        bias = bias.contiguous()\n", "        pass\n"),
-    (
-        "kernels/native/winograd.py",
-        "(weight,), (outputs, inputs) = dense(weight),",
-        "_, (outputs, inputs) = 0,",
-    ),
+    ("kernels/native/winograd.py", "*dense(weight), transformed", "weight, transformed"),
+    ("kernels/native/strided.py", "*dense(weight), transformed", "weight, transformed"),
     ("kernels/native/winograd.py", " or not _fits(x.shape[1])", ""),
     ("kernels/native/winograd.py", "x.dtype is not wanted or ", ""),
     ("kernels/native/winograd.py", "dtype is torch.bfloat16 and torch.cpu._is_amx_tile_supported()", "False"),
