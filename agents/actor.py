@@ -15,9 +15,10 @@ from torch import Tensor
 from ..cores import State
 from .action_log import ActionLog, Step
 from .inference import NOTHING, Keep, make_inference
+from .known import Known
 from .network import Agent, AgentOutput
 from .stopwatch import Stopwatch, timed
-from .unroll import Known, Unroll
+from .unroll import Unroll
 from .weights import Weights
 
 
@@ -38,7 +39,7 @@ class Actor:
         deterministic: bool = False,
         keep: Keep = NOTHING,
     ) -> None:
-        """`keep` fills `Unroll.trunk`, `kept` and `projected`; `agent` must then be the learner's own, in
+        """`keep` fills `Unroll.known`; `agent` must then be the learner's own, in
         turns with it."""
         self.env = ActionLog(env) if deterministic else env
         self.agent = agent
@@ -74,7 +75,7 @@ class Actor:
             self._record_observation(unroll, T)
             known = self.finish(unroll.observation[T])
         self._unrolls += 1
-        return replace(unroll, **known._asdict())
+        return replace(unroll, known=known)
 
     def _record_observation(self, unroll: Unroll, t: int) -> None:
         unroll.observation[t], unroll.reward[t], unroll.done[t] = self._observation, self._reward, self._done

@@ -8,16 +8,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..cores import Kept, State
+from ..cores import State
 from .cuda.inference import GpuInference
+from .known import UNKNOWN, Known
 from .network import Agent, AgentOutput
-from .unroll import Known
 
 
 class Keep(NamedTuple):
-    """Whether to keep what the stem's trunk computes, and what its projection and the core compute."""
+    """Which parts of `Known` to keep."""
 
     trunk: bool = False
+    projection: bool = False
     core: bool = False
 
 
@@ -66,7 +67,7 @@ class DirectInference:
         return self._agent.act(observation, reward, done, state, generator=self._generator)
 
     def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
-        return Known()
+        return UNKNOWN
 
 
 class KeepingInference(DirectInference):
@@ -76,41 +77,42 @@ class KeepingInference(DirectInference):
         super().__init__(agent, generator)
         self._keep = keep
         self._steps = unroll_length + 1
-        self._trunk: list[Tensor] = []
-        self._core: Kept | None = None
-        self._projected: Kept | None = None
+        self._known: Known | None = None
 
     def act(
         self, observation: Tensor, reward: Tensor, done: Tensor, state: State
     ) -> tuple[AgentOutput, State]:
+        known = self._known or self._new_known(len(done))
         with torch.set_grad_enabled(self._keep.trunk):
             features = self._agent.trunk_features(observation)
-        if self._keep.trunk:
-            self._trunk.append(features)
-        if self._keep.core and self._core is None:
-            self._core = self._agent.core.new_kept(self._steps, len(done))
-            if self._core is not None:
-                self._projected = self._agent.new_projected(self._steps, len(done))
+        self._known = known._replace(trunk=(*known.trunk, features)) if self._keep.trunk else known
         return self._agent.act_on(
-            features.detach(), reward, done, state, generator=self._generator, kept=self._core,
-            projected=self._projected,
-        )  # fmt: skip
+            features.detach(), reward, done, state, generator=self._generator, known=known
+        )
 
     def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
+        known, self._known = self._known or UNKNOWN, None
         # No gradient reaches the bootstrap value.
         features = self._agent.trunk_features(observation)
-        if self._core is not None:
-            self._agent.core_step(features, reward, done, state, self._core, self._projected)
-        known = Known((*self._trunk, features) if self._trunk else (), self._core, self._projected)
-        self._trunk, self._core, self._projected = [], None, None
-        return known
+        if known.projection or known.core:
+            x = self._agent.core_input(features, reward, known.projection)
+            if known.core:
+                self._agent.core.keeping_step(x, state, done, known.core)
+        return known._replace(trunk=(*known.trunk, features)) if self._keep.trunk else known
+
+    def _new_known(self, rows: int) -> Known:
+        sizes = self._steps, rows
+        return Known(
+            projection=self._agent.new_projection(*sizes) if self._keep.projection else None,
+            core=self._agent.core.new_kept(*sizes) if self._keep.core else None,
+        )
 
 
 def make_inference(
     agent: Agent, generator: torch.Generator, deterministic: bool, keep: Keep, unroll_length: int
 ) -> Inference:
     """Choose by the agent's device; `generator` draws the actions."""
-    if keep.trunk or keep.core:
+    if any(keep):
         return KeepingInference(agent, generator, keep, unroll_length)
     if agent.policy.weight.device.type == "cuda":
         # Capturing draws random numbers, so a resumed run would not repeat what came before.

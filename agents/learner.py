@@ -48,14 +48,7 @@ def actor_critic_loss(agent: Agent, batch: Unroll, config: LearnerConfig) -> tup
     only: there the behaviour is part of the environment, so their ratio is 1.
     """
     output, _, memory_stats = agent.unroll(
-        batch.observation,
-        batch.reward,
-        batch.done,
-        batch.state,
-        config.bptt,
-        batch.trunk,
-        batch.kept,
-        batch.projected,
+        batch.observation, batch.reward, batch.done, batch.state, config.bptt, batch.known
     )
     logits, values = output.policy_logits[:-1], output.baseline[:-1]
     chosen = ~batch.forced

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..cores import Core, Kept, State, Stats, core_feature_size, core_name, make_core
 from ..kernels.native.held import held_weights
+from .known import UNKNOWN, Known
 from .stems import make_stem
 
 Bptt = Literal["full", "per_step"]
@@ -95,30 +96,17 @@ class Agent(nn.Module):
         state: State,
         greedy: bool = False,
         generator: torch.Generator | None = None,
-        kept: Kept | None = None,
-        projected: Kept | None = None,
+        known: Known = UNKNOWN,
     ) -> tuple[AgentOutput, State]:
-        """Do as `act`, given the observation's `trunk_features`. What the core computes goes into `kept`, the
-        stem's projection into `projected`."""
-        y, state = self.core_step(trunk_features, reward, done, state, kept, projected)
+        """Do as `act`, given the observation's `trunk_features`, and add to what is `known`."""
+        x = self.core_input(trunk_features, reward, known.projection)
+        if known.core is None:
+            y, state = self.core.step(x, state, done)
+        else:
+            y, state = self.core.keeping_step(x, state, done, known.core)
         logits = self.policy(y)
         action = logits.argmax(-1) if greedy else _sample(logits, generator)
         return AgentOutput(action, logits, self.baseline(y).squeeze(-1)), state
-
-    def core_step(
-        self,
-        trunk_features: Tensor,
-        reward: Tensor,
-        done: Tensor,
-        state: State,
-        kept: Kept | None = None,
-        projected: Kept | None = None,
-    ) -> tuple[Tensor, State]:
-        """Step the core: its output for the heads, and its next state."""
-        x = self._core_input(trunk_features, reward, projected)
-        if kept is None:
-            return self.core.step(x, state, done)
-        return self.core.keeping_step(x, state, done, kept)
 
     def unroll(
         self,
@@ -127,29 +115,26 @@ class Agent(nn.Module):
         done: Tensor,
         state: State,
         bptt: Bptt = "full",
-        trunk: tuple[Tensor, ...] = (),
-        kept: Kept | None = None,
-        projected: Kept | None = None,
+        known: Known = UNKNOWN,
     ) -> tuple[AgentOutput, State, Stats]:
         """Evaluate T steps at once: observation `[T, B, ...]`, reward and done `[T, B]`.
 
         `action` is the greedy one. The statistics are the core's, to be logged. `bptt="per_step"` lets no
         gradient cross a time step of a fast-weight core, as in the published RL code; for other cores
-        gradients flow through the whole unroll either way. `trunk` has the `trunk_features` of each step,
-        `projected` the stem's projections and `kept` what the core computed, if they are known already.
+        gradients flow through the whole unroll either way. What is `known` is not computed again.
         """
         T, B = done.shape
-        features = torch.cat(trunk) if trunk else self.trunk_features(observation.flatten(0, 1))
-        x = self._core_input(features, reward.flatten(), projected).unflatten(0, (T, B))
-        if kept is not None and bptt == "full":
-            y, state, stats = self.core.known_unroll(x, state, done, kept)
+        features = torch.cat(known.trunk) if known.trunk else self.trunk_features(observation.flatten(0, 1))
+        x = self.core_input(features, reward.flatten(), known.projection).unflatten(0, (T, B))
+        if known.core is not None and bptt == "full":
+            y, state, stats = self.core.known_unroll(x, state, done, known.core)
         else:
             unroll = self.core.measured_unroll if bptt == "full" else self.core.unroll_per_step
             y, state, stats = unroll(x, state, done)
         logits = self.policy(y)
         return AgentOutput(logits.argmax(-1), logits, self.baseline(y).squeeze(-1)), state, stats
 
-    def new_projected(self, steps: int, rows: int) -> Kept | None:
+    def new_projection(self, steps: int, rows: int) -> Kept | None:
         """Make room for the stem's projections of an unroll, where they are in float32."""
         return self.stem.new_kept(steps, rows) if self.autocast_dtype is None else None
 
@@ -158,10 +143,10 @@ class Agent(nn.Module):
         with self._autocast():
             return self.stem.trunk_features(observation)
 
-    def _core_input(self, trunk_features: Tensor, reward: Tensor, projected: Kept | None = None) -> Tensor:
+    def core_input(self, trunk_features: Tensor, reward: Tensor, projection: Kept | None = None) -> Tensor:
         """Concatenate the stem's features and the clamped last reward: `[N, feature_size + 1]`."""
         with self._autocast():
-            features = self.stem.project(trunk_features, projected)
+            features = self.stem.project(trunk_features, projection)
         return torch.cat([features, reward.clamp(-REWARD_LIMIT, REWARD_LIMIT).unsqueeze(-1)], dim=-1)
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:

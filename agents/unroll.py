@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..cores import Kept, State
+from ..cores import State
 from .episodes import Episodes, concatenate
-
-
-class Known(NamedTuple):
-    """What is known of an unroll's steps: `Unroll.trunk`, `Unroll.kept` and `Unroll.projected`."""
-
-    trunk: tuple[Tensor, ...] = ()
-    kept: Kept | None = None
-    projected: Kept | None = None
+from .known import UNKNOWN, Known
 
 
 @dataclass(frozen=True)
@@ -49,13 +42,8 @@ class Unroll:
     version: int = 0
     """number of updates behind the weights that acted"""
     episodes: Episodes = field(default_factory=Episodes)
-    trunk: tuple[Tensor, ...] = ()
-    """The stem's `trunk_features` of each observation, `[B, n]`, and the graph of their computation, where
-    the learner has the very weights that acted: it need not compute them again. Empty elsewhere."""
-    kept: Kept | None = None
-    """what the core computed at each observation, for the same use; None elsewhere"""
-    projected: Kept | None = None
-    """the stem's projection of each observation, likewise"""
+    known: Known = UNKNOWN
+    """what the learner need not compute again, where it has the very weights that acted"""
 
     @classmethod
     def empty(cls, length: int, observation: Tensor, num_actions: int, state: State, version: int) -> Unroll:
@@ -119,11 +107,12 @@ def split(unroll: Unroll, batch_size: int) -> list[Unroll]:
     return [cut(start) for start in range(0, unroll.columns(), batch_size)]
 
 
-def _join_trunks(unrolls: Sequence[Unroll]) -> tuple[Tensor, ...]:
+def _join_trunks(unrolls: Sequence[Unroll]) -> Known:
     """Put the steps of all trunks side by side; none where weights differ or one is missing."""
     if len({unroll.version for unroll in unrolls}) > 1:
-        return ()
-    return tuple(torch.cat(step) for step in zip(*(unroll.trunk for unroll in unrolls), strict=False))
+        return UNKNOWN
+    steps = zip(*(unroll.known.trunk for unroll in unrolls), strict=False)
+    return Known(tuple(torch.cat(step) for step in steps))
 
 
 def join(unrolls: Sequence[Unroll]) -> Unroll:
@@ -135,5 +124,5 @@ def join(unrolls: Sequence[Unroll]) -> Unroll:
         first.map(lambda dim, *xs: torch.cat(xs, dim), *others),
         version=min(unroll.version for unroll in unrolls),
         episodes=concatenate([unroll.episodes for unroll in unrolls]),
-        trunk=_join_trunks(unrolls),
+        known=_join_trunks(unrolls),
     )

@@ -229,7 +229,15 @@ MUTANTS = [
     ("kernels/native/winograd.py", '("winograd", dtype, transposed)', '("winograd", dtype)'),
     ("agents/network.py", ", held_weights():", ":"),
     ("agents/learner.py", "with held_weights():", "if True:"),
-    ("agents/inference.py", "state, self._core, self._projected)", "state, self._core)"),
+    ("agents/inference.py", "            if known.core:\n", "            if False:\n"),
+    (
+        "agents/network.py",
+        "core_input(trunk_features, reward, known.projection)",
+        "core_input(trunk_features, reward)",
+    ),
+    ("agents/inference.py", "known.projection or known.core", "known.projection and known.core"),
+    ("agents/unroll.py", "known=_join_trunks(unrolls)", "known=UNKNOWN"),
+    ("agents/unroll.py", "        return UNKNOWN\n", "        pass\n"),
     ("agents/projection.py", "        kept.t += 1\n", ""),
     ("agents/projection.py", "and kept.has_room(len(x))", ""),
     ("agents/projection.py", " and kept.knows(x.unflatten(0, sizes), weights)", ""),
@@ -1108,7 +1116,8 @@ TESTS = {
     "native/held": ("tests/kernels/test_held.py",),
     "agents/projection": ("tests/agents/test_projection.py",),
     **dict.fromkeys(
-        ("agents/network", "agents/learner", "agents/inference"), ("tests/agents/test_trunk.py",)
+        ("agents/network", "agents/learner", "agents/inference", "agents/unroll"),
+        ("tests/agents/test_trunk.py",),
     ),
     "dense": (
         "tests/kernels/test_dense.py",

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...cores import State
+from ..known import UNKNOWN, Known
 from ..network import Agent, AgentOutput
-from ..unroll import Known
 from .frame_feed import FrameFeed
 from .graphs import CapturedAct
 
@@ -44,4 +44,4 @@ class GpuInference:
 
     def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
         torch.cuda.current_stream(self._device).synchronize()  # the learner reads on another stream
-        return Known()
+        return UNKNOWN

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from ...agents import Unroll
 from ...agents.inference import DirectInference
+from ...agents.known import UNKNOWN
 from ..config import BenchThroughputConfig, TrainConfig
 from ..errors import StoppedBySignal, UsageError
 from ..processes.machine import prepare_process
@@ -185,7 +186,7 @@ def _inference(one: LocalEngine | Worker, seconds: float) -> float:
     """Time one actor's choices alone, on observations that lie ready; nothing is kept."""
     actor = one.actors[0]
     unroll = actor.collect()
-    act = DirectInference(actor.agent, torch.Generator()).act if unroll.trunk or unroll.kept else actor.act
+    act = DirectInference(actor.agent, torch.Generator()).act if any(unroll.known) else actor.act
     state = unroll.state
 
     def work() -> int:
@@ -219,7 +220,7 @@ def _acting(one: LocalEngine | Worker, seconds: float) -> float:
 
 def _learning(one: LocalEngine | Worker, seconds: float) -> float:
     """Time the learner alone, on a batch that lies ready."""
-    batch = replace(next(_batches(one)), trunk=(), kept=None)
+    batch = replace(next(_batches(one)), known=UNKNOWN)
     with _weights_restored(one):
         return _rate(lambda: _learn(one, batch), seconds, one.device)
 

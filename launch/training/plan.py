@@ -166,8 +166,12 @@ def keeps(share: TrainConfig, device: torch.device, agent: Agent) -> Keep:
     if not in_turns or share.deterministic or share.num_envs > share.batch_size:
         return NOTHING
     pays_from = KEEPING_PAYS_FROM.get(agent.spec.stem, {}).get(agent.autocast_dtype, math.inf)
-    core = share.num_envs == share.batch_size and share.bptt == "full"
-    return Keep(trunk=share.num_envs >= pays_from, core=core and agent.core.new_kept(1, 1) is not None)
+    whole = share.num_envs == share.batch_size
+    return Keep(
+        trunk=share.num_envs >= pays_from,
+        projection=whole and agent.new_projection(1, 1) is not None,
+        core=whole and share.bptt == "full" and agent.core.new_kept(1, 1) is not None,
+    )
 
 
 def groups(config: TrainConfig, device: torch.device) -> int:

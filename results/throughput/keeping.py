@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig
 from deltabeast.agents.inference import Keep
+from deltabeast.agents.known import UNKNOWN
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.launch.processes.machine import prepare_process
 
@@ -51,7 +52,7 @@ def seconds(actor, learner, updates, keep):
     start = time.perf_counter()
     for _ in range(updates):
         unroll = actor.collect()
-        learner.update(unroll if keep else replace(unroll, trunk=()))
+        learner.update(unroll if keep else replace(unroll, known=UNKNOWN))
     return (time.perf_counter() - start) / updates
 
 

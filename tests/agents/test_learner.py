@@ -139,7 +139,7 @@ def test_a_cores_own_statistics_are_metrics(bptt: Bptt, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(core, "measured_unroll", measured)
     features = learner.agent.trunk_features(batch.observation[-1])
-    x = learner.agent._core_input(features, batch.reward[-1])
+    x = learner.agent.core_input(features, batch.reward[-1])
     metrics = learner.update(batch)
     assert metrics["steps_seen"] == (T + 1 if bptt == "full" else 1)
     assert metrics["last"] == pytest.approx(float(x.detach().mean()), rel=1e-4, abs=1e-6)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig, Unroll, join, split
 from deltabeast.agents.inference import Keep
+from deltabeast.agents.known import UNKNOWN
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.kernels.native import compiling
 
@@ -46,7 +47,7 @@ def play(
     agent = Agent(AgentSpec(SHAPES[stem], 4, core=core, stem=stem))
     agent.autocast_dtype = dtype
     env = PictureEnv((3, T, 1, 50), SHAPES[stem])
-    actor = Actor(env, agent, SharedWeights(), T, seed, keep=Keep(trunk=True, core=True))
+    actor = Actor(env, agent, SharedWeights(), T, seed, keep=Keep(trunk=True, projection=True, core=True))
     return actor, Learner(agent, LearnerConfig(total_steps=10_000))
 
 
@@ -58,7 +59,7 @@ def gradients(learner: Learner, unroll: Unroll, bptt: str = "full") -> dict[str,
 
 def anew(learner: Learner, unroll: Unroll, bptt: str = "full") -> dict[str, Tensor]:
     """Return the gradients of a learner that computes everything itself."""
-    return gradients(copy.deepcopy(learner), replace(unroll, trunk=(), kept=None, projected=None), bptt)
+    return gradients(copy.deepcopy(learner), replace(unroll, known=UNKNOWN), bptt)
 
 
 def relative_error(kept: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
@@ -95,10 +96,10 @@ def errors_of_update(core: str, bptt: str, seed: int) -> dict[str, float]:
     actor.collect()  # so that the state is not zero
     unroll = actor.collect()
     assert unroll.done.any() and unroll.forced.any() and not unroll.done.all()
-    assert (unroll.kept is None) == (core not in KEEPERS)
-    assert (unroll.projected is None) == (unroll.kept is None)
-    assert unroll.kept is None or (unroll.kept.t == 7 and unroll.projected.t == 7)
-    assert len(unroll.trunk) == 7 and unroll.trunk[0].requires_grad and not unroll.trunk[-1].requires_grad
+    trunk, projection, kept = unroll.known
+    assert len(trunk) == 7 and trunk[0].requires_grad and not trunk[-1].requires_grad
+    assert projection.t == 7
+    assert kept.t == 7 if core in KEEPERS else kept is None
     expected = anew(learner, unroll, bptt)
     assert all(g.abs().max() > 0 for name, g in expected.items() if name.startswith("stem.trunk"))
     return relative_error(gradients(learner, unroll, bptt), expected)
@@ -110,7 +111,7 @@ def test_the_log_is_the_same_for_every_core_kept(core: str, seed: int) -> None:
     actor.collect()
     unroll = actor.collect()
     kept = {**learner.backward(unroll).metrics}
-    expected = learner.backward(replace(unroll, trunk=(), kept=None, projected=None)).metrics
+    expected = learner.backward(replace(unroll, known=UNKNOWN)).metrics
     assert kept == {name: pytest.approx(float(value), rel=1e-3, abs=1e-5) for name, value in expected.items()}
     assert core in ("lstm", "linear_transformer") or 0 < kept["write_strength"] < 1
 
@@ -131,7 +132,7 @@ def test_the_update_is_the_same_for_every_stem(stem: str, T: int, seed: int) -> 
 def test_bfloat16_gradients_of_many_steps_are_added_up_in_float32(stem: str, seed: int) -> None:
     actor, learner = play(stem, dtype=torch.bfloat16, T=60, seed=seed)
     unroll, arrived = actor.collect(), dict[int, Tensor]()
-    for t, features in enumerate(unroll.trunk[:-1]):
+    for t, features in enumerate(unroll.known.trunk[:-1]):
         features.register_hook(lambda gradient, t=t: arrived.update({t: gradient}))
     kept = gradients(learner, unroll)
     # The steps one by one: over many frames some CPUs add up in bfloat16, whoever asks.
@@ -155,7 +156,7 @@ def test_it_acts_as_an_actor_that_keeps_nothing(seed: int) -> None:
     )
     for _ in range(2):
         kept, plain = actor.collect(), other.collect()
-        assert kept.trunk and kept.kept and not plain.trunk and not plain.kept
+        assert all(kept.known) and not any(plain.known)
         for x, y in zip(kept.tensors(), plain.tensors(), strict=True):
             torch.testing.assert_close(x, y, rtol=0, atol=0)
             assert not x.requires_grad
@@ -191,7 +192,7 @@ def test_features_of_other_weights_are_refused(seed: int) -> None:
 
 
 def without_trunk(learner: Learner, unroll: Unroll) -> dict[str, Tensor]:
-    return gradients(learner, replace(unroll, trunk=()))
+    return gradients(learner, replace(unroll, known=unroll.known._replace(trunk=())))
 
 
 @pytest.mark.parametrize("core", ["lstm", "delta_net", "rdn"])
@@ -233,14 +234,14 @@ def test_joined_unrolls_keep_their_features_and_cut_ones_do_not(seed: int) -> No
     def errors() -> dict[str, float]:
         actor, learner = play(seed=seed)
         both = join([actor.collect(), actor.collect()])
-        assert len(both.trunk) == 7
+        assert len(both.known.trunk) == 7
         expected = anew(learner, both)
         return relative_error(gradients(learner, both), expected)
 
     assert_small(errors)
     actor, _ = play(seed=seed)
     one, other = actor.collect(), actor.collect()
-    assert not join([one, replace(other, version=1)]).trunk
-    assert not join([one, replace(other, trunk=())]).trunk
-    assert [bool(part.trunk) for part in split(one, 2)] == [False, False]
-    assert split(one, 4)[0].trunk
+    assert not join([one, replace(other, version=1)]).known.trunk
+    assert not join([one, replace(other, known=UNKNOWN)]).known.trunk
+    assert [any(part.known) for part in split(one, 2)] == [False, False]
+    assert all(split(one, 4)[0].known)

@@ -87,26 +87,28 @@ def test_trunk_features_are_kept_where_the_learner_has_the_same_weights_and_it_p
 
 
 @pytest.mark.parametrize(
-    ("more", "wanted"),
+    ("more", "projection", "core"),
     [
-        ({}, True),
-        ({"batch_size": 8}, False),  # unrolls are joined
-        ({"batch_size": 2}, False),
-        ({"num_actors": 2}, True),
-        ({"deterministic": True}, False),  # Ray's learner keeps nothing, and the same bits are promised
-        ({"bptt": "per_step"}, False),
-        ({"overlap": "on"}, False),
-        ({"compile": "on"}, False),
+        ({}, True, True),
+        ({"batch_size": 8}, False, False),  # unrolls are joined
+        ({"batch_size": 2}, False, False),
+        ({"num_actors": 2}, True, True),
+        ({"deterministic": True}, False, False),  # Ray's learner keeps nothing: the same bits are promised
+        ({"bptt": "per_step"}, True, False),
+        ({"precision": "bf16"}, False, True),
+        ({"overlap": "on"}, False, False),
+        ({"compile": "on"}, False, False),
     ],
 )
-def test_what_the_core_computed_is_kept_where_the_learner_has_the_same_weights(
-    more: dict[str, Any], wanted: bool
+def test_what_projection_and_core_computed_is_kept_where_the_learner_has_the_same_weights(
+    more: dict[str, Any], projection: bool, core: bool
 ) -> None:
     config = TrainConfig(num_envs=4, **{"batch_size": 4, **more})
     built = compiling.problem("dense.c", "LANES=8") is None
-    for core, can in (("rdn", built), ("lstm", True), ("feedforward", False)):
-        agent = Agent(AgentSpec((5,), 4, core=core, stem="mlp"))
-        assert plan.keeps(config, torch.device("cpu"), agent) == (False, wanted and can)
+    for name, can in (("rdn", built), ("lstm", True), ("feedforward", False)):
+        agent = Agent(AgentSpec((5,), 4, core=name, stem="mlp"))
+        agent.autocast_dtype = torch.bfloat16 if config.precision == "bf16" else None
+        assert plan.keeps(config, torch.device("cpu"), agent) == (False, projection, core and can)
 
 
 @pytest.mark.parametrize("more", [(), ("--num-actors", "2"), ("--batch-size", "8"), ("--bptt", "per_step")])
@@ -182,6 +184,7 @@ def test_a_run_is_the_same_with_updates_that_are_enqueued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In turns, with checkpoints and rows of the log in between, and a resume."""
+    monkeypatch.setattr("deltabeast.launch.training.local.engine.keeps", lambda *_: NOTHING)  # as there
     arguments = ("--env", "training_envs:Match-v0", *FEEDFORWARD, "--overlap", "off", "--log-seconds", "0",
                  "--milestone-steps", "100")  # fmt: skip
     for name in ("plain", "gpu"):
