@@ -78,11 +78,13 @@ class KeepingInference(DirectInference):
         self._keep = keep
         self._steps = unroll_length + 1
         self._known: Known | None = None
+        self._acted = 0
 
     def act(
         self, observation: Tensor, reward: Tensor, done: Tensor, state: State
     ) -> tuple[AgentOutput, State]:
         known = self._known or self._new_known(len(done))
+        self._acted += 1
         with torch.set_grad_enabled(self._keep.trunk):
             features = self._agent.trunk_features(observation)
         self._known = known._replace(trunk=(*known.trunk, features)) if self._keep.trunk else known
@@ -91,7 +93,9 @@ class KeepingInference(DirectInference):
         )
 
     def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
-        known, self._known = self._known or UNKNOWN, None
+        (known, acted), (self._known, self._acted) = (self._known, self._acted), (None, 0)
+        if known is None or acted != self._steps - 1:
+            return UNKNOWN  # an unroll that was broken off has left its steps among these
         # No gradient reaches the bootstrap value.
         features = self._agent.trunk_features(observation)
         if known.projection or known.core:
@@ -103,7 +107,7 @@ class KeepingInference(DirectInference):
     def _new_known(self, rows: int) -> Known:
         sizes = self._steps, rows
         return Known(
-            projection=self._agent.new_projection(*sizes) if self._keep.projection else None,
+            projection=self._agent.new_kept_projection(*sizes) if self._keep.projection else None,
             core=self._agent.core.new_kept(*sizes) if self._keep.core else None,
         )
 

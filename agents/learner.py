@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..kernels.native.held import held_weights
+from ..kernels.native.held import made_once
 from .episodes import Episodes
 from .executor import Executor
 from .losses import baseline_loss, policy_entropy, policy_gradient_loss
@@ -185,7 +185,7 @@ class Learner:
         for parameter in self._parameters:
             parameter.grad = None
         # Times NaN if the loss is not finite, so that it always shows in the norm of the gradients.
-        with held_weights():
+        with made_once():
             loss.backward(1 + 0 * loss.detach())
         return metrics, [parameter.grad for parameter in self._parameters]
 

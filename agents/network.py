@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..cores import Core, Kept, State, Stats, core_feature_size, core_name, make_core
-from ..kernels.native.held import held_weights
+from ..kernels.native.held import made_once
 from .known import UNKNOWN, Known
 from .stems import make_stem
 
@@ -70,7 +70,7 @@ class Agent(nn.Module):
         transform. On a GPU the captured graph contains the casts, since it is replayed with new weights.
         """
         on_cpu = self.policy.weight.device.type == "cpu"
-        with torch.autocast("cpu", enabled=False) if on_cpu else contextlib.nullcontext(), held_weights():
+        with torch.autocast("cpu", enabled=False) if on_cpu else contextlib.nullcontext(), made_once():
             yield
 
     def act(
@@ -134,7 +134,7 @@ class Agent(nn.Module):
         logits = self.policy(y)
         return AgentOutput(logits.argmax(-1), logits, self.baseline(y).squeeze(-1)), state, stats
 
-    def new_projection(self, steps: int, rows: int) -> Kept | None:
+    def new_kept_projection(self, steps: int, rows: int) -> Kept | None:
         """Make room for the stem's projections of an unroll, where they are in float32."""
         return self.stem.new_kept(steps, rows) if self.autocast_dtype is None else None
 

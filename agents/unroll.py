@@ -107,7 +107,7 @@ def split(unroll: Unroll, batch_size: int) -> list[Unroll]:
     return [cut(start) for start in range(0, unroll.columns(), batch_size)]
 
 
-def _join_trunks(unrolls: Sequence[Unroll]) -> Known:
+def _join_known(unrolls: Sequence[Unroll]) -> Known:
     """Put the steps of all trunks side by side; none where weights differ or one is missing."""
     if len({unroll.version for unroll in unrolls}) > 1:
         return UNKNOWN
@@ -124,5 +124,5 @@ def join(unrolls: Sequence[Unroll]) -> Unroll:
         first.map(lambda dim, *xs: torch.cat(xs, dim), *others),
         version=min(unroll.version for unroll in unrolls),
         episodes=concatenate([unroll.episodes for unroll in unrolls]),
-        known=_join_trunks(unrolls),
+        known=_join_known(unrolls),
     )

@@ -43,7 +43,7 @@ class Layer(nn.Module):
         norm, memory, _, ff_norm, _ = modules
         weights = self.weights()
         inside = (self, memory, *memory._modules.values())
-        hooked = any(m._forward_hooks or m._forward_pre_hooks for m in inside)
+        hooked = any(map(_is_hooked, inside))
         rule = memory.step_rule() if same_in_c(memory.__class__) else None
         if not weights or rule is None or hooked:
             return None, []
@@ -72,7 +72,7 @@ class Layer(nn.Module):
         """List the parameters but for the memory's own; none at all if a module is not as made."""
         modules: Any = self._modules.values()
         norm, memory, out, ff_norm, ff = modules
-        if ff._forward_hooks or ff._forward_pre_hooks:
+        if _is_hooked(ff):
             return []
         return weights_of(
             norm, memory._modules["slow_net"], out, ff_norm, *ff._modules.values(), kinds=_LAYER
@@ -121,9 +121,15 @@ def weights_of(*modules: Any, kinds: tuple[type[nn.Module], ...]) -> list[Any]:
     if tuple(map(type, modules)) != kinds:
         return []
     for module in modules:
-        if module._forward_hooks or module._forward_pre_hooks:
+        if _is_hooked(module):
             return []
         if type(module) is nn.LayerNorm and module._parameters["bias"] is None:
             return []
         weights.extend(module._parameters.values())
     return weights
+
+
+def _is_hooked(module: Any) -> bool:
+    """Return whether somebody wants to hear of the module's calls or gradients."""
+    forward = module._forward_hooks or module._forward_pre_hooks
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks)

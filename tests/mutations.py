@@ -227,8 +227,8 @@ MUTANTS = [
     ("kernels/native/held.py", "class _Own(threading.local)", "class _Own"),
     ("kernels/native/strided.py", '("strided", stride, transposed)', '("strided", stride)'),
     ("kernels/native/winograd.py", '("winograd", dtype, transposed)', '("winograd", dtype)'),
-    ("agents/network.py", ", held_weights():", ":"),
-    ("agents/learner.py", "with held_weights():", "if True:"),
+    ("agents/network.py", ", made_once():", ":"),
+    ("agents/learner.py", "with made_once():", "if True:"),
     ("agents/inference.py", "            if known.core:\n", "            if False:\n"),
     (
         "agents/network.py",
@@ -236,7 +236,12 @@ MUTANTS = [
         "core_input(trunk_features, reward)",
     ),
     ("agents/inference.py", "known.projection or known.core", "known.projection and known.core"),
-    ("agents/unroll.py", "known=_join_trunks(unrolls)", "known=UNKNOWN"),
+    ("agents/inference.py", "known is None or acted != self._steps - 1", "known is None"),
+    ("agents/network.py", "reward.flatten(), known.projection)", "reward.flatten())"),
+    ("agents/network.py", "known.core is not None and bptt", "False and bptt"),
+    ("cores/layer.py", " or module._backward_hooks", ""),
+    ("cores/layer.py", " or module._backward_pre_hooks", ""),
+    ("agents/unroll.py", "known=_join_known(unrolls)", "known=UNKNOWN"),
     ("agents/unroll.py", "        return UNKNOWN\n", "        pass\n"),
     ("agents/projection.py", "        kept.t += 1\n", ""),
     ("agents/projection.py", "and kept.has_room(len(x))", ""),
@@ -769,7 +774,7 @@ MUTANTS = [
     ("cores/shell.py", " if eps == ff_eps else None", ""),
     ("cores/layer.py", "inside = (self, memory, *", "inside = (memory, *"),
     ("cores/layer.py", "*memory._modules.values())", ")"),
-    ("cores/layer.py", "        if ff._forward_hooks or ff._forward_pre_hooks:\n            return []\n", ""),
+    ("cores/layer.py", "        if _is_hooked(ff):\n            return []\n", ""),
     ("cores/layer.py", "tuple(map(type, modules)) != kinds", "False"),
     ("cores/features.py", "EPSILON = 1e-5", "EPSILON = 1e-2"),
     ("cores/delta_rnn.py", "v, recurrent_k, recurrent_v,", "recurrent_k, v, recurrent_v,"),
@@ -1146,7 +1151,10 @@ TESTS = {
         ("tests/kernels/test_backends.py", "tests/kernels/test_identities.py", "-k", "chunked"),
     ),
     ".c": ("tests/kernels/test_backends.py", "tests/kernels/test_fused.py", "-k", "native"),
-    "cores/": ("tests/cores", "tests/kernels/test_dense.py", "tests/agents/test_trunk.py"),
+    "cores/": (
+        *("tests/cores", "tests/kernels/test_dense.py"),
+        *("tests/agents/test_trunk.py", "tests/agents/test_projection.py"),
+    ),
 }
 OTHERS = ("tests/kernels", "tests/cores", "--ignore=tests/kernels/test_triton.py")
 

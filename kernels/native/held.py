@@ -21,7 +21,7 @@ _own = _Own()
 
 
 @contextmanager
-def held_weights() -> Iterator[None]:
+def made_once() -> Iterator[None]:
     """Let this thread's calls inside, and those of a backward pass that it begins, share what they make.
 
     A weight that PyTorch changes inside is noticed; one that is changed behind its back (`data`, memory that
@@ -37,7 +37,7 @@ def held_weights() -> Iterator[None]:
 
 
 def made_of(weight: Tensor, how: Hashable, make: Callable[[], Tensor]) -> Tensor:
-    """Return what `make` makes of a weight, `how` being its name: where weights are held, that of before."""
+    """Return what `make` makes of a weight, `how` being its name: inside `made_once`, that of before."""
     made = _own.made
     # Others than parameters come anew with each call; those of inference mode have no version.
     if made is None or not isinstance(weight, Parameter) or weight.is_inference():

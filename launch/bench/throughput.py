@@ -45,9 +45,9 @@ class Throughput:
     inference: float
     learning: float
     acting: float
-    """inference that keeps trunk features for the learner, where training does so"""
+    """inference that keeps for the learner what it computes, where training does so"""
     backward: float
-    """learning from an unroll that has them"""
+    """learning from an unroll of which that is known"""
     bound: float
     """highest speed of training: with turns 1 / (1/emulation + 1/acting + 1/backward); where actors
     overlap with the learner, the slowest of acting, all emulators busy, and learning"""

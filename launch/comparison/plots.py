@@ -69,8 +69,8 @@ _DASHES = (
 )
 _WIDTH = 4.9
 """inches; its text is 9 points, so that it can be read on a page 400 pixels wide"""
-
-
+_MOST_SHADED = 4
+"""Shades of more series would hide each other and the lines."""
 _WHOLE_WIDTH = 62
 """letters of a name below the axes, which has the whole width but for its line"""
 _TITLE_WIDTH = 48
@@ -108,7 +108,7 @@ def learning_curves(
     curves: Mapping[str, Sequence[Curve]], bands: Mapping[str, Band], style: Mapping[str, Look],
     x_label: str, y_label: str, title: str, seconds: bool = False,
 ) -> Figures:  # fmt: skip
-    """Draw each seed as a thin line and each mean bold, named, lowest to highest shaded."""
+    """Draw each seed as a thin line and each mean bold, named; shade few series from lowest to highest."""
     with _axes(_height(bands), title) as (figure, axes):
         _draw_seeds(axes, curves, bands, style)
         axes.set(xlabel=x_label, ylabel=y_label)
@@ -139,12 +139,14 @@ def forgetting(
 def _draw_seeds(
     axes: Axes, curves: Mapping[str, Sequence[Curve]], bands: Mapping[str, Band], style: Mapping[str, Look]
 ) -> None:
+    few = len(curves) <= _MOST_SHADED
     for label, seeds in curves.items():
         color, dashes = style[label]
         for curve in seeds:
-            axes.plot(curve.x, curve.y, color=color, linestyle=dashes, linewidth=0.7, alpha=0.45)
+            alpha = 0.45 if few else 0.2
+            axes.plot(curve.x, curve.y, color=color, linestyle=dashes, linewidth=0.7, alpha=alpha)
         band = bands[label]
-        if band.seeds > 1:
+        if few and band.seeds > 1:
             axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.14, linewidth=0)
         point = "o" if len(band.x) == 1 else None  # a line through one point is none
         axes.plot(band.x, band.mean, color=color, linestyle=dashes, linewidth=2.0, marker=point)

@@ -156,7 +156,7 @@ def _is_on(asked: str, config: TrainConfig, device: torch.device) -> bool:
 
 
 def keeps(share: TrainConfig, device: torch.device, agent: Agent) -> Keep:
-    """Choose what actors keep of what trunk and core computed: the learner need not compute it again.
+    """Choose what actors keep of what they computed: the learner need not compute it again.
 
     The learner must have the weights that acted: it takes turns with actors and learns from whole unrolls.
     `share` is that of one process.
@@ -169,7 +169,7 @@ def keeps(share: TrainConfig, device: torch.device, agent: Agent) -> Keep:
     whole = share.num_envs == share.batch_size
     return Keep(
         trunk=share.num_envs >= pays_from,
-        projection=whole and agent.new_projection(1, 1) is not None,
+        projection=whole and agent.new_kept_projection(1, 1) is not None,
         core=whole and share.bptt == "full" and agent.core.new_kept(1, 1) is not None,
     )
 

@@ -78,6 +78,15 @@ def test_steps_without_room_are_steps_all_the_same(seed: int) -> None:
         assert not room or torch.equal(kept.tensors[0][0], project(x[0], layer))
 
 
+def test_gradients_of_a_layer_that_is_watched_are_told(seed: int) -> None:
+    for name in ("register_full_backward_hook", "register_full_backward_pre_hook"):
+        layer, x = layer_and_inputs(4, 3)
+        kept, told = stepped(layer, x), []
+        getattr(layer, name)(lambda module, *gradients, told=told: told.append(module))
+        project(x.flatten(0, 1).requires_grad_(), layer, kept).sum().backward()
+        assert told == [layer]
+
+
 def test_a_layer_that_is_watched_is_called(seed: int) -> None:
     layer, x = layer_and_inputs(4, 3)
     kept = stepped(layer, x)

@@ -230,6 +230,37 @@ def test_steps_beyond_what_there_is_room_for_are_steps_all_the_same(core: str, s
             assert kept.t == room
 
 
+@pytest.mark.parametrize("part", ["projection", "core"])
+def test_what_is_known_is_taken(part: str, seed: int) -> None:
+    """To rounding it is what would be computed, so it is changed to see."""
+    actor, learner = play(seed=seed)
+    actor.collect()
+    unroll = actor.collect()
+    expected = anew(learner, unroll)
+    for tensor in getattr(unroll.known, part).tensors:
+        tensor.mul_(0.5)
+    assert max(relative_error(gradients(learner, unroll), expected).values()) > 0.05
+
+
+@pytest.mark.parametrize("stem", ["nature", "mlp"])
+def test_an_unroll_that_broke_off_teaches_nothing(
+    stem: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor, _ = play(stem, seed=seed)
+    step = actor.env.step
+
+    def breaks(actions: np.ndarray) -> object:
+        monkeypatch.setattr(actor.env, "step", step)
+        raise RuntimeError("power cut")
+
+    monkeypatch.setattr(actor.env, "step", breaks)
+    with pytest.raises(RuntimeError, match="power cut"):
+        actor.collect()
+    unroll = actor.collect()
+    assert not any(unroll.known)
+    assert all(actor.collect().known)
+
+
 def test_joined_unrolls_keep_their_features_and_cut_ones_do_not(seed: int) -> None:
     def errors() -> dict[str, float]:
         actor, learner = play(seed=seed)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from deltabeast.kernels.native.held import held_weights, made_of
+from deltabeast.kernels.native.held import made_of, made_once
 from deltabeast.kernels.native.strided import conv_relu
 from deltabeast.kernels.native.winograd import conv3x3
 
@@ -31,21 +31,21 @@ class Maker:
 def test_it_is_made_once_inside_and_anew_outside() -> None:
     weight, other, maker = Parameter(torch.randn(3)), Parameter(torch.randn(3)), Maker()
     assert maker(weight) is not maker(weight) and maker.count == 2
-    with held_weights():
+    with made_once():
         first = maker(weight)
-        with held_weights():
+        with made_once():
             assert maker(weight) is first
         assert maker(weight) is first and maker.count == 3
         assert maker(other) is not first and maker(weight, "otherwise") is not first and maker.count == 5
         assert maker(weight) is first and torch.equal(first, 2 * weight)
     assert maker(weight) is not first
-    with held_weights():
+    with made_once():
         assert maker(weight) is not first
 
 
 def test_a_weight_that_changes_is_noticed() -> None:
     weight, maker = Parameter(torch.randn(3)), Maker()
-    with held_weights():
+    with made_once():
         before = maker(weight)
         with torch.no_grad():
             weight.add_(1)
@@ -57,7 +57,7 @@ def test_others_than_parameters_are_made_anew() -> None:
     maker, given = Maker(), torch.randn(3)
     with torch.inference_mode():
         of_inference = Parameter(torch.randn(3))
-    with held_weights():
+    with made_once():
         for weight in (given, given, of_inference, of_inference):
             maker(weight)
     assert maker.count == 4
@@ -66,7 +66,7 @@ def test_others_than_parameters_are_made_anew() -> None:
 def test_what_an_error_ends_holds_no_longer() -> None:
     weight, maker = Parameter(torch.randn(3)), Maker()
     try:
-        with held_weights():
+        with made_once():
             first = maker(weight)
             raise KeyError
     except KeyError:
@@ -76,7 +76,7 @@ def test_what_an_error_ends_holds_no_longer() -> None:
 def test_threads_hold_apart() -> None:
     """Another thread may change its own copy's weights whenever it likes."""
     weight, maker = Parameter(torch.randn(3)), Maker()
-    with held_weights():
+    with made_once():
         first, found = maker(weight), list[Tensor]()
         thread = threading.Thread(target=lambda: found.extend([maker(weight), maker(weight)]))
         thread.start()
@@ -98,7 +98,7 @@ def test_convolutions_learn_the_same_inside(padded: bool, seed: int) -> None:
         loss = (y * torch.linspace(-1, 2, y.numel()).view(y.shape)).sum()
         return y, *torch.autograd.grad(loss, [x, weight, bias])
 
-    with held_weights():
+    with made_once():
         inside = gradients(), gradients()
     for each in inside:
         for got, want in zip(each, gradients(), strict=True):

@@ -83,3 +83,16 @@ def test_small_losses_are_told_apart_and_long_titles_stay_whole() -> None:
     ).svg
     lines = [line for line in re.findall(r">([^<>\n]+)</text>", svg) if "level" in line or "path" in line]
     assert " ".join(lines) == title and len(lines) > 1
+
+
+@pytest.mark.parametrize(("count", "seeds", "shades"), [(1, 3, 1), (4, 2, 4), (5, 2, 0), (2, 1, 0)])
+def test_few_series_of_several_seeds_are_shaded(count: int, seeds: int, shades: int) -> None:
+    x = np.arange(1.0, 4.0)
+    labels = [f"rdn {number}" for number in range(count)]
+    curves = {label: [Curve(x, x + seed) for seed in range(seeds)] for label in labels}
+    bands = {label: Band(x, x + 0.5, x, x + 1, seeds) for label in labels}
+    style = plots.looks(dict.fromkeys(labels, "rdn"))
+    assert (
+        plots.learning_curves(curves, bands, style, "steps", "return", "task").svg.count("FillBetween")
+        == shades
+    )

@@ -36,7 +36,7 @@ def test_a_kept_agent_plays_as_its_card_says(core: str, tmp_path: Path) -> None:
     stated = sampled(copy)
     assert f"{stated['interval'][0]:.1f} to {stated['interval'][1]:.1f}" in (copy / "README.md").read_text()
     main(
-        ["eval", str(copy), "--sample", "--episodes", "5", "--repeats", "1", "--seed", "7", "--device", "cpu"]
+        ["eval", str(copy), "--sample", "--episodes", "1", "--repeats", "5", "--seed", "7", "--device", "cpu"]
     )
     again = sampled(copy)
     assert again["count"] == 5 and overlap(stated, again), (stated["interval"], again["interval"])
