@@ -6,7 +6,8 @@
 
 One run, ended when it gets there or after so many MINUTES; its curve goes into the folder CURVES, as
 `minutes,steps,return`. Nothing else may run: who needs the machine meanwhile stops the run and its clock
-(`kill -STOP` to this process and all that it started, later `-CONT`). `table.py CURVES` compares what is
+(`kill -STOP` to this process and all that it started, later `-CONT`; Sample Factory ends itself if that lasts
+minutes). `table.py CURVES` compares what is
 there. README.md has the peers' environments.
 """
 
