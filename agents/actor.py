@@ -39,8 +39,7 @@ class Actor:
         deterministic: bool = False,
         keep: Keep = NOTHING,
     ) -> None:
-        """`keep` fills `Unroll.known`; `agent` must then be the learner's own, in
-        turns with it."""
+        """`keep` fills `Unroll.known`; `agent` must then be the learner's own, in turns with it."""
         self.env = ActionLog(env) if deterministic else env
         self.agent = agent
         self.weights = weights

@@ -92,7 +92,5 @@ def test_few_series_of_several_seeds_are_shaded(count: int, seeds: int, shades: 
     curves = {label: [Curve(x, x + seed) for seed in range(seeds)] for label in labels}
     bands = {label: Band(x, x + 0.5, x, x + 1, seeds) for label in labels}
     style = plots.looks(dict.fromkeys(labels, "rdn"))
-    assert (
-        plots.learning_curves(curves, bands, style, "steps", "return", "task").svg.count("FillBetween")
-        == shades
-    )
+    svg = plots.learning_curves(curves, bands, style, "steps", "return", "task").svg
+    assert svg.count("FillBetween") == shades
