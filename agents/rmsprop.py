@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..kernels.native import rmsprop as native
+
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -25,8 +27,13 @@ def rmsprop_if(
     """If `finite`, update in place: `s = α s + (1 - α) g²`, `p -= lr g / (√s + ε)`, and count the step.
 
     `finite` (bool) and `lr` are scalars on the parameters' device. If not `finite`, gradients may hold
-    anything and are zeroed, and nothing else changes. Rounded as in torch's RMSprop on a CPU.
+    anything and may be zeroed, and nothing else changes. Rounded as in torch's RMSprop on a CPU.
     """
+    if native.takes(parameters, gradients, squares):
+        if finite:
+            torch._foreach_add_(steps, 1)
+            native.step(parameters, gradients, squares, float(lr), alpha, eps)
+        return
     # NaN times zero is NaN, but its bits times zero are zero.
     torch._foreach_mul_([g.view(_BITS[g.itemsize]) for g in gradients], finite.to(torch.int32))
     torch._foreach_add_(steps, finite.to(torch.float32), alpha=1)

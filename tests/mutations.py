@@ -1053,6 +1053,20 @@ MUTANTS = [
     ("launch/sharing/export.py", "if _weights(checkpoint) not in known:", "if False:"),
     ("launch/sharing/export.py", " or _holds_nothing(folder)", ""),
     ("envs/tasks.py", "(score - task.random)", "score"),
+    (
+        "kernels/native/rmsprop.c",
+        "fmaf(add * gradient[i], gradient[i], square[i] * keep)",
+        "square[i] * keep",
+    ),
+    ("kernels/native/rmsprop.c", "(root[i] + eps)", "root[i]"),
+    ("kernels/native/rmsprop.py", "s.sqrt(), g)", "s, g)"),
+    (
+        "kernels/native/rmsprop.py",
+        "    torch.autograd.graph.increment_version((*parameters, *squares))\n",
+        "",
+    ),
+    ("kernels/native/rmsprop.py", "all(map(_are_alike, *several))", "True"),
+    ("kernels/native/rmsprop.py", "x.dtype is torch.float32", "True"),
 ]
 
 
@@ -1102,6 +1116,7 @@ TESTS = {
         *("-k", "not compile_for_gpus and not native"),
     ),
     "images": ("tests/kernels/test_images.py",),
+    "native/rmsprop": ("tests/kernels/test_rmsprop.py",),
     "winograd.h": ("tests/kernels/test_strided.py", "tests/kernels/test_winograd.py", "-k", "not dtype1"),
     "winograd": ("tests/kernels/test_winograd.py", "tests/kernels/test_held.py"),
     "strided": ("tests/kernels/test_strided.py", "tests/kernels/test_held.py"),

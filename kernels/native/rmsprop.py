@@ -1,0 +1,47 @@
+"""RMSProp's step on a CPU in three passes over memory, where torch's operators take nine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import compiling
+
+_SOURCE = "rmsprop.c", "NDEBUG"
+_FORMATS = torch.contiguous_format, torch.channels_last
+_ALONE = 1 << 16
+"""Fewer numbers than this are no work for a second thread."""
+
+
+def takes(*several: Sequence[Tensor]) -> bool:
+    """Return whether C can read these lists of as many tensors: on a CPU, in float32, without gaps, and the
+    i-th ones laid out alike."""
+    if compiling.is_watched():
+        return False
+    readable = all(x.is_cpu and x.dtype is torch.float32 for xs in several for x in xs)
+    return readable and all(map(_are_alike, *several)) and compiling.problem(*_SOURCE) is None
+
+
+def step(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    rate: float,
+    alpha: float,
+    eps: float,
+) -> None:
+    """Compute in place `s = α s + (1 - α) g²` and `p -= rate g / (√s + ε)`, rounded as in torch's RMSprop."""
+    settings = torch.tensor((alpha, 1 - alpha, eps, -rate))
+    for p, g, s in zip(parameters, gradients, squares, strict=True):
+        sizes = (torch.get_num_threads() if p.numel() >= _ALONE else 1), p.numel()
+        compiling.call(*_SOURCE, "squares", sizes, settings, s, g)
+        # Torch's root, in some builds MKL's, is not rounded as C's.
+        compiling.call(*_SOURCE, "change", sizes, settings, p, s.sqrt(), g)
+    # What is kept of a forward pass, and autograd, tell by their versions that weights have changed.
+    torch.autograd.graph.increment_version((*parameters, *squares))
+
+
+def _are_alike(*xs: Tensor) -> bool:
+    return any(all(x.is_contiguous(memory_format=format) for x in xs) for format in _FORMATS)
