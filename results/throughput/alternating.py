@@ -1,0 +1,88 @@
+"""What acting loses by turns with emulators: its time beside other things done between two steps. A table.
+
+One process, one core: taskset -c 0 python results/throughput/alternating.py [STEM or PRECISION ...]
+"""
+
+import itertools
+import statistics
+import sys
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig
+from deltabeast.agents.inference import Keep
+from deltabeast.agents.weights import SharedWeights
+from deltabeast.envs import make_vector_env
+from deltabeast.launch.processes.machine import prepare_process
+
+ROUNDS, COLUMNS, T = 5, 16, 50
+IMAGE = (4, 84, 84)
+MIB = 1 << 20
+SWEPT = (0, 1, 4, 16, 64)
+
+
+class Images(VectorEnv):
+    """Shows the same random images, and writes to so much other memory at each step."""
+
+    def __init__(self, swept):
+        self.num_envs = COLUMNS
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space = spaces.Box(0, 255, IMAGE, np.uint8)
+        self.single_action_space = spaces.Discrete(6)
+        self._shown = np.random.default_rng(0).integers(0, 256, (COLUMNS, *IMAGE), np.uint8)
+        self._swept = np.zeros(swept // 8)
+
+    def reset(self, *, seed=None, options=None):
+        return self._shown, {}
+
+    def step(self, actions):
+        self._swept += 1.0
+        no = np.zeros(self.num_envs, bool)
+        return self._shown, np.zeros(self.num_envs), no, no, {}
+
+
+def acting(actor):
+    """Collect an unroll; return the microseconds of acting for a step of all environments."""
+    before = actor.stopwatch.seconds["inference"]
+    unroll = actor.collect()
+    return (actor.stopwatch.seconds["inference"] - before) / T * 1e6, unroll
+
+
+def measure(stem, precision):
+    """Return the median time of each way."""
+    agent = Agent(AgentSpec(IMAGE, 6, core="lstm", stem=stem))
+    agent.autocast_dtype = torch.bfloat16 if precision == "bf16" else None
+    learner = Learner(agent, LearnerConfig(total_steps=10**9))
+    pong = make_vector_env("pong", num_envs=COLUMNS, num_threads=1)
+    envs = {f"{swept} MiB written": Images(swept * MIB) for swept in SWEPT} | {
+        "Pong": pong,
+        "Pong, learning": pong,
+    }
+    keep = Keep(trunk=True, projection=True, core=True)
+    actors = {name: Actor(env, agent, SharedWeights(), T, 1, keep=keep) for name, env in envs.items()}
+    times = {name: [] for name in envs}
+    for _, (name, actor) in itertools.product(range(ROUNDS + 1), actors.items()):
+        spent, unroll = acting(actor)
+        times[name].append(spent)
+        if name.endswith("learning"):
+            learner.update(unroll)
+            spent, _ = acting(actor)
+            times[name][-1] = spent
+    return {name: statistics.median(each[1:]) for name, each in times.items()}
+
+
+prepare_process(1)
+stems, precisions = (
+    [name for name in known if name in sys.argv] or known
+    for known in (("nature", "residual"), ("fp32", "bf16"))
+)
+print("| stem | precision | between two steps | acting, us | of its speed alone |")
+print("|---|---|---|---|---|")
+for stem, precision in itertools.product(stems, precisions):
+    times = measure(stem, precision)
+    alone = next(iter(times.values()))
+    for name, time in times.items():
+        print(f"| {stem} | {precision} | {name} | {time:,.0f} | {alone / time:.2f} |", flush=True)
