@@ -3,15 +3,21 @@
 import csv
 import sys
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 GOALS = (-15.0, 0.0, 10.0, 18.0)
 
 
 def reached(curve: Iterable[tuple[float, float]]) -> list[float | None]:
-    """Return when each of GOALS was reached first, of pairs of a time and a score; None if it was not."""
-    points = list(curve)
-    return [next((when for when, score in points if score >= goal), None) for goal in GOALS]
+    """Return when a score first rose to each of GOALS, of pairs of a time and a score; None if it did not.
+
+    A mean of the first few games may be above a goal by luck: that is no rise.
+    """
+    steps = list(pairwise(curve))
+    return [
+        next((when for (_, before), (when, score) in steps if before < goal <= score), None) for goal in GOALS
+    ]
 
 
 def main() -> None:
