@@ -66,14 +66,14 @@ class Training:
         with contextlib.suppress(ProcessLookupError):  # it has ended by itself
             os.kill(self.process.pid, number)
 
-    def wait(self, timeout: float = 120.0) -> int:
+    def wait(self, timeout: float = 60.0) -> int:
         self.process.join(timeout)
         if self.process.exitcode is None:
             self.process.kill()
             raise AssertionError(f"training hangs; it said:\n{self.output()}")
         return self.process.exitcode
 
-    def wait_for(self, condition: Callable[[], bool], timeout: float = 120.0) -> bool:
+    def wait_for(self, condition: Callable[[], bool], timeout: float = 60.0) -> bool:
         """Until the condition holds; False if the process ended before."""
         end = time.monotonic() + timeout
         while not condition():

@@ -66,7 +66,7 @@ class Watched:
     def actors(self) -> list[int]:
         return [actor.location.pid for actor in self.engine.actors.all if actor.location is not None]
 
-    def waits_for(self, condition: Callable[[], Any], seconds: float = 120.0) -> None:
+    def waits_for(self, condition: Callable[[], Any], seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, f"waited in vain: {self.engine.stages()}; it said:\n{self.said()}"
