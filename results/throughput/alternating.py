@@ -9,8 +9,7 @@ import sys
 
 import numpy as np
 import torch
-from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from keeping import IMAGE, Images
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig
 from deltabeast.agents.inference import Keep
@@ -19,33 +18,24 @@ from deltabeast.envs import make_vector_env
 from deltabeast.launch.processes.machine import prepare_process
 
 ROUNDS, COLUMNS, T = 5, 16, 50
-IMAGE = (4, 84, 84)
 MIB = 1 << 20
 SWEPT = (0, 1, 4, 16, 64)
 
 
-class Images(VectorEnv):
-    """Shows the same random images, and writes to so much other memory at each step."""
+class WritingImages(Images):
+    """Writes to so many bytes of other memory at each step."""
 
     def __init__(self, swept):
-        self.num_envs = COLUMNS
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space = spaces.Box(0, 255, IMAGE, np.uint8)
-        self.single_action_space = spaces.Discrete(6)
-        self._shown = np.random.default_rng(0).integers(0, 256, (COLUMNS, *IMAGE), np.uint8)
+        super().__init__(COLUMNS, IMAGE)
         self._swept = np.zeros(swept // 8)
-
-    def reset(self, *, seed=None, options=None):
-        return self._shown, {}
 
     def step(self, actions):
         self._swept += 1.0
-        no = np.zeros(self.num_envs, bool)
-        return self._shown, np.zeros(self.num_envs), no, no, {}
+        return super().step(actions)
 
 
 def acting(actor):
-    """Collect an unroll; return the microseconds of acting for a step of all environments."""
+    """Collect an unroll; return the microseconds of acting for a step of all environments, and the unroll."""
     before = actor.stopwatch.seconds["inference"]
     unroll = actor.collect()
     return (actor.stopwatch.seconds["inference"] - before) / T * 1e6, unroll
@@ -57,7 +47,7 @@ def measure(stem, precision):
     agent.autocast_dtype = torch.bfloat16 if precision == "bf16" else None
     learner = Learner(agent, LearnerConfig(total_steps=10**9))
     pong = make_vector_env("pong", num_envs=COLUMNS, num_threads=1)
-    envs = {f"{swept} MiB written": Images(swept * MIB) for swept in SWEPT} | {
+    envs = {f"{swept} MiB written": WritingImages(swept * MIB) for swept in SWEPT} | {
         "Pong": pong,
         "Pong, learning": pong,
     }

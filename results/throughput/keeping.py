@@ -74,13 +74,20 @@ def measure(stem, dtype, columns, T):
     return *(statistics.median(times[keep]) / columns / T * 1e6 for keep in actors), ratio
 
 
-prepare_process(1)
-print("| stem | precision | environments | unroll | anew, us a step | kept, us a step | ratio |")
-print("|---|---|---|---|---|---|---|")
-stems, precisions = ([name for name in known if name in sys.argv] or known for known in (SHAPES, PRECISIONS))
-for stem, precision in itertools.product(stems, precisions):
-    for columns, T in SIZES:
-        dtype = torch.bfloat16 if precision == "bf16" else None
-        anew, kept, ratio = measure(stem, dtype, columns, T)
-        times = f"{anew:,.0f} | {kept:,.0f} | {ratio:.2f}"
-        print(f"| {stem} | {precision} | {columns} | {T} | {times} |", flush=True)
+def main():
+    prepare_process(1)
+    print("| stem | precision | environments | unroll | anew, us a step | kept, us a step | ratio |")
+    print("|---|---|---|---|---|---|---|")
+    stems, precisions = (
+        [name for name in known if name in sys.argv] or known for known in (SHAPES, PRECISIONS)
+    )
+    for stem, precision in itertools.product(stems, precisions):
+        for columns, T in SIZES:
+            dtype = torch.bfloat16 if precision == "bf16" else None
+            anew, kept, ratio = measure(stem, dtype, columns, T)
+            times = f"{anew:,.0f} | {kept:,.0f} | {ratio:.2f}"
+            print(f"| {stem} | {precision} | {columns} | {T} | {times} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
