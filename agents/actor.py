@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -49,11 +49,12 @@ class Actor:
         self._unrolls = 0
         """number of unrolls collected"""
         self._generator = torch.Generator(agent.policy.weight.device).manual_seed(seed)
-        self._inference = make_inference(agent, self._generator, deterministic, keep, unroll_length)
+        self._inference = make_inference(agent, self._generator, deterministic, keep)
         self._observation: Tensor
         self._reward: Tensor
         self._done: Tensor
         self._state: State
+        self._act_at: Callable[[int], State] | None = None
         self._reset()
 
     @property
@@ -67,10 +68,10 @@ class Actor:
         T, num_actions = self.unroll_length, self.agent.spec.num_actions
         unroll = Unroll.empty(T, self._observation, num_actions, self._state, version)
         with self.agent.held_weights():
+            self.begin(unroll)
             for t in range(T):
                 self._record_observation(unroll, t)
-                actions = self._choose(unroll, t)
-                self._emulate(unroll, t, actions)
+                self._emulate(unroll, t, self.choose(unroll, t))
             self._record_observation(unroll, T)
             known = self.finish(unroll.observation[T])
         self._unrolls += 1
@@ -80,12 +81,20 @@ class Actor:
         unroll.observation[t], unroll.reward[t], unroll.done[t] = self._observation, self._reward, self._done
 
     @timed("inference")
-    def _choose(self, unroll: Unroll, t: int) -> NDArray[np.int64]:
-        """Sample action t of each environment from the policy."""
-        inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
-        output, self._state = self.act(*inputs, self._state)
-        unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
-        return output.action.cpu().numpy()
+    def begin(self, unroll: Unroll) -> None:
+        """Begin to act in an unroll, which is to be filled from its first step on."""
+        self._act_at = self._inference.begin(unroll)
+
+    @timed("inference")
+    def choose(self, unroll: Unroll, t: int) -> NDArray[np.int64]:
+        """Sample action t of each environment from the policy, by what the unroll holds of observation t."""
+        if self._act_at is not None:
+            self._state = self._act_at(t)
+        else:
+            inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
+            output, self._state = self.act(*inputs, self._state)
+            unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
+        return unroll.action[t].cpu().numpy()
 
     def _emulate(self, unroll: Unroll, t: int, actions: NDArray[np.int64]) -> None:
         """Step the environments, and keep what they answer for step t + 1."""

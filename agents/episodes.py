@@ -32,7 +32,7 @@ class Episodes:
 
 def _ended(info: Mapping[str, Any], key: str) -> list[Any]:
     mask: NDArray[np.bool_] | None = info.get(f"_{key}")
-    if mask is None or not mask.any():
+    if mask is None or not np.count_nonzero(mask):
         return []
     return list(info[key][mask].tolist())
 

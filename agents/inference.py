@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -12,6 +13,8 @@ from ..cores import State
 from .cuda.inference import GpuInference
 from .known import UNKNOWN, Known
 from .network import Agent, AgentOutput
+from .steps import prepare
+from .unroll import Unroll
 
 
 class Keep(NamedTuple):
@@ -43,9 +46,14 @@ class Inference(Protocol):
         """Do as `Agent.act`, with actions sampled."""
         ...
 
+    def begin(self, unroll: Unroll) -> Callable[[int], State] | None:
+        """Begin an unroll that is to be filled; return what makes its step t as in `steps.prepare`, None where
+        `act` does."""
+        ...
+
     def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
         """End an unroll with what follows it: wait until another thread can read all that was recorded, and
-        return what is known of the steps since the last call."""
+        return what is known of its steps."""
         ...
 
 
@@ -66,6 +74,9 @@ class DirectInference:
     ) -> tuple[AgentOutput, State]:
         return self._agent.act(observation, reward, done, state, generator=self._generator)
 
+    def begin(self, unroll: Unroll) -> Callable[[int], State] | None:
+        return None
+
     def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
         return UNKNOWN
 
@@ -73,51 +84,51 @@ class DirectInference:
 class KeepingInference(DirectInference):
     """On the CPU, by the learner's own agent: keeps what it computed, and how, for the learner."""
 
-    def __init__(self, agent: Agent, generator: torch.Generator, keep: Keep, unroll_length: int) -> None:
+    def __init__(self, agent: Agent, generator: torch.Generator, keep: Keep) -> None:
         super().__init__(agent, generator)
         self._keep = keep
-        self._steps = unroll_length + 1
-        self._known: Known | None = None
-        self._acted = 0
+        self._known = UNKNOWN
+
+    def begin(self, unroll: Unroll) -> Callable[[int], State] | None:
+        sizes = unroll.done.shape
+        self._known = Known(
+            projection=self._agent.new_kept_projection(*sizes) if self._keep.projection else None,
+            core=self._agent.core.new_kept(*sizes) if self._keep.core else None,
+        )
+        return None if self._keep.trunk else prepare(self._agent, unroll, self._known, self._generator)
 
     def act(
         self, observation: Tensor, reward: Tensor, done: Tensor, state: State
     ) -> tuple[AgentOutput, State]:
-        known = self._known or self._new_known(len(done))
-        self._acted += 1
         with torch.set_grad_enabled(self._keep.trunk):
             features = self._agent.trunk_features(observation)
-        self._known = known._replace(trunk=(*known.trunk, features)) if self._keep.trunk else known
+        self._add_trunk(features)
         return self._agent.act_on(
-            features.detach(), reward, done, state, generator=self._generator, known=known
+            features.detach(), reward, done, state, generator=self._generator, known=self._known
         )
 
     def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
-        (known, acted), (self._known, self._acted) = (self._known, self._acted), (None, 0)
-        if known is None or acted != self._steps - 1:
-            return UNKNOWN  # an unroll that was broken off has left its steps among these
         # No gradient reaches the bootstrap value.
         features = self._agent.trunk_features(observation)
+        self._add_trunk(features)
+        known, self._known = self._known, UNKNOWN
         if known.projection or known.core:
             x = self._agent.core_input(features, reward, known.projection)
             if known.core:
                 self._agent.core.keeping_step(x, state, done, known.core)
-        return known._replace(trunk=(*known.trunk, features)) if self._keep.trunk else known
+        return known
 
-    def _new_known(self, rows: int) -> Known:
-        sizes = self._steps, rows
-        return Known(
-            projection=self._agent.new_kept_projection(*sizes) if self._keep.projection else None,
-            core=self._agent.core.new_kept(*sizes) if self._keep.core else None,
-        )
+    def _add_trunk(self, features: Tensor) -> None:
+        if self._keep.trunk:
+            self._known = self._known._replace(trunk=(*self._known.trunk, features))
 
 
 def make_inference(
-    agent: Agent, generator: torch.Generator, deterministic: bool, keep: Keep, unroll_length: int
+    agent: Agent, generator: torch.Generator, deterministic: bool, keep: Keep
 ) -> Inference:
     """Choose by the agent's device; `generator` draws the actions."""
     if any(keep):
-        return KeepingInference(agent, generator, keep, unroll_length)
+        return KeepingInference(agent, generator, keep)
     if agent.policy.weight.device.type == "cuda":
         # Capturing draws random numbers, so a resumed run would not repeat what came before.
         return GpuInference(agent, generator, capture=not deterministic)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..cores import Core, Kept, State, Stats, core_feature_size, core_name, make_core
 from ..kernels.native.held import made_once
+from . import heads
 from .known import UNKNOWN, Known
 from .stems import make_stem
 
@@ -104,9 +105,7 @@ class Agent(nn.Module):
             y, state = self.core.step(x, state, done)
         else:
             y, state = self.core.keeping_step(x, state, done, known.core)
-        logits = self.policy(y)
-        action = logits.argmax(-1) if greedy else _sample(logits, generator)
-        return AgentOutput(action, logits, self.baseline(y).squeeze(-1)), state
+        return AgentOutput(*heads.act(y, self.policy, self.baseline, greedy, generator)), state
 
     def unroll(
         self,
@@ -145,6 +144,9 @@ class Agent(nn.Module):
 
     def core_input(self, trunk_features: Tensor, reward: Tensor, projection: Kept | None = None) -> Tensor:
         """Concatenate the stem's features and the clamped last reward: `[N, feature_size + 1]`."""
+        stepped = self.stem.step(trunk_features, reward, REWARD_LIMIT, projection)
+        if stepped is not None:
+            return stepped
         with self._autocast():
             features = self.stem.project(trunk_features, projection)
         return torch.cat([features, reward.clamp(-REWARD_LIMIT, REWARD_LIMIT).unsqueeze(-1)], dim=-1)
@@ -155,9 +157,3 @@ class Agent(nn.Module):
         # Gradients of a cast that several steps share would be added up in its own, lower precision.
         shared = not torch.is_grad_enabled()
         return torch.autocast(self.policy.weight.device.type, self.autocast_dtype, cache_enabled=shared)
-
-
-def _sample(logits: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw categorical samples `[B]` by the exponential race: argmax of p_i / e_i with e_i ~ Exp(1)."""
-    race = torch.empty_like(logits).exponential_(generator=generator)
-    return (logits.softmax(-1) / race).argmax(-1)

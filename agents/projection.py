@@ -40,6 +40,26 @@ def project(x: Tensor, layer: nn.Linear, kept: Kept | None = None) -> Tensor:
     return y
 
 
+def step(
+    x: Tensor, reward: Tensor, limit: float, layer: nn.Linear, norm: nn.Module, kept: Kept | None = None
+) -> Tensor | None:
+    """Compute `relu(norm(layer(x)))` and the reward, clamped to ±limit, in one call of C: x `[B, K]` and reward
+    `[B]` of a step -> `[B, N + 1]`. `kept` is as in `project`. None where C cannot.
+    """
+    weights, norm_weights, eps = weights_of(layer, kinds=(nn.Linear,)), [None, None], 0.0
+    if isinstance(norm, nn.LayerNorm):
+        norm_weights, eps = weights_of(norm, kinds=(nn.LayerNorm,)), norm.eps
+    elif type(norm) is not nn.Identity:
+        return None
+    if not weights or not norm_weights or not dense.takes(x, [*weights, *norm_weights]):
+        return None
+    room = None
+    if kept is not None and kept.has_room(len(x)):
+        room = kept.tensors[0][kept.t]
+        kept.t += 1
+    return dense.core_input(x, weights, norm_weights, eps, reward, limit, room)
+
+
 def _knows(kept: Kept, x: Tensor, weights: list[Tensor | None]) -> bool:
     sizes = kept.steps, kept.rows
     return len(x) == math.prod(sizes) and kept.knows(x.unflatten(0, sizes), weights)

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..cores import Kept
+from ..cores.layer import weights_of
+from ..kernels.native import dense
 from ..kernels.native.images import max_pool, scaled
 from ..kernels.native.strided import conv_relu
 from ..kernels.native.winograd import conv3x3, residual_block
-from .projection import new_kept, project
+from . import projection
 
 
 class ResidualBlock(nn.Module):
@@ -110,16 +112,24 @@ class Stem(nn.Module, ABC):
     def projection(self) -> nn.Linear:
         """The layer of many weights."""
 
+    norm: nn.Module
+    """what normalises the projection; the identity for nothing"""
+
     def project(self, trunk_features: Tensor, kept: Kept | None = None) -> Tensor:
         """`[N, n]` -> float32 features `[N, feature_size]`.
 
         kept: made by `new_kept`, to which a step's projection is added, or in which all steps' are known.
         """
-        return F.relu(project(trunk_features, self.projection, kept)).float()
+        return F.relu(self.norm(projection.project(trunk_features, self.projection, kept))).float()
+
+    def step(self, trunk_features: Tensor, reward: Tensor, limit: float, kept: Kept | None) -> Tensor | None:
+        """Do as `project` for one step, and append the reward, clamped to ±limit: `[B, feature_size + 1]`. None
+        where that is not possible in one call of C."""
+        return projection.step(trunk_features, reward, limit, self.projection, self.norm, kept)
 
     def new_kept(self, steps: int, rows: int) -> Kept | None:
         """Make room for the projections of an unroll, in float32."""
-        return new_kept(steps, rows, self.projection)
+        return projection.new_kept(steps, rows, self.projection)
 
     def forward(self, observation: Tensor) -> Tensor:
         return self.project(self.trunk_features(observation))
@@ -152,9 +162,6 @@ class ImageStem(Stem):
     def projection(self) -> nn.Linear:
         return self.fc
 
-    def project(self, trunk_features: Tensor, kept: Kept | None = None) -> Tensor:
-        return F.relu(self.norm(project(trunk_features, self.fc, kept))).float()
-
 
 class SmallImageStem(Stem):
     """uint8 images of a few pixels `[N, C, H, W]` -> float32 features `[N, feature_size]`.
@@ -172,6 +179,7 @@ class SmallImageStem(Stem):
         self.first = nn.Buffer(256 * torch.arange(channels).view(-1, 1, 1), persistent=False)
         self.conv = nn.Conv2d(16, 16, 3, padding=1)
         self.fc = nn.Linear(16 * height * width, feature_size)
+        self.norm = nn.Identity()
 
     def trunk_features(self, observation: Tensor) -> Tensor:
         pixels = self.embedding(observation + self.first).sum(1)  # [N, H, W, 16]
@@ -192,9 +200,13 @@ class VectorStem(Stem):
         super().__init__()
         self.fc1 = nn.Linear(size, feature_size)
         self.fc2 = nn.Linear(feature_size, feature_size)
+        self.norm = nn.Identity()
 
     def trunk_features(self, observation: Tensor) -> Tensor:
-        return F.relu(self.fc1(observation.float()))
+        x, weights = observation.float(), weights_of(self.fc1, kinds=(nn.Linear,))
+        if weights and dense.takes(x, weights):
+            return dense.linear(x, *weights, relu=True)
+        return F.relu(self.fc1(x))
 
     @property
     def projection(self) -> nn.Linear:

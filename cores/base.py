@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..kernels.native.acting import CoreSteps
 from ..kernels.native.known import Kept
 
 State = tuple[Tensor, ...]
@@ -69,6 +70,11 @@ class Core(nn.Module, ABC):
     def keeping_step(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State]:
         """Do as `step`, and keep what it computed where that is possible."""
         return self.step(x, state, reset)
+
+    def steps_in_c(self, state: State, kept: Kept) -> CoreSteps | None:
+        """Return steps from `state` on, which keep what they compute, for an agent whose steps C makes as a whole;
+        None where it cannot."""
+        return None
 
     def known_unroll(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State, Stats]:
         """Do as `measured_unroll` from what the same steps kept; compute it again if any did not."""

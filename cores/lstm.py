@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..kernels import lstm
 from ..kernels.native import lstm as native
+from ..kernels.native.acting import CoreSteps
 from ..kernels.native.known import Kept
 from .base import State, Stats
 from .gated_layer import GatedLayer, emitted
@@ -49,6 +50,10 @@ class LSTM(GatedLayer):
 
     def new_kept(self, steps: int, batch_size: int) -> Kept | None:
         return native.new_kept(steps, batch_size, self._weights())
+
+    def steps_in_c(self, state: State, kept: Kept) -> CoreSteps | None:
+        h, c = (part.squeeze(1) for part in state)
+        return native.steps(self._weights(), h, c, kept)
 
     def known_unroll(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State, Stats]:
         if not kept.knows(x, self._weights()):

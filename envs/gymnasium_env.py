@@ -50,6 +50,7 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self._statistics = EpisodeStatistics(self.num_envs)
+        self._all, self._none = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
 
     def reset(
         self, *, seed: Seeds | None = None, options: dict[str, Any] | None = None
@@ -58,15 +59,15 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         seeds = None if seed is None else environment_seeds(seed, self.num_envs).tolist()
         obs, _ = self._env.reset(seed=seeds, options=None if options is None else dict(options))
         infos = self._statistics.reset(rows)
-        return self._plain(obs), {**infos, "forced": np.zeros(self.num_envs, bool)}
+        return self._plain(obs), {**infos, "forced": self._none.copy()}
 
     def step(self, actions: npt.ArrayLike) -> Step:
         checked = check_actions(actions, self.num_envs, len(self._actions))
         obs, raw_rewards, terminated, truncated, _ = self._env.step(self._actions[checked])
         rewards = np.asarray(raw_rewards, np.float64)
-        nothing, done = np.zeros(self.num_envs, bool), terminated | truncated
-        infos = self._statistics.update(rewards, ~nothing, nothing, done, done)
-        infos["forced"] = nothing
+        done = terminated | truncated
+        infos = self._statistics.update(rewards, self._all, self._none, done, done)
+        infos["forced"] = self._none.copy()
         return self._plain(obs), rewards.astype(np.float32), terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -13,6 +13,7 @@ from gymnasium.vector.utils import create_empty_array
 
 Array = npt.NDArray[Any]
 Space = spaces.Space[Any]
+Choices = list[npt.NDArray[np.int64]]
 Path = tuple[Any, ...]
 """Keys that lead from an observation to one part of it."""
 
@@ -62,6 +63,7 @@ class PlainObservations:
         sizes = {_image_shape(part)[1:] for part in self._parts if _is_image(part)}
         planes = all(_is_image(part) or not isinstance(part, spaces.Box) for part in self._parts)
         self._size = sizes.pop() if len(sizes) == 1 and planes else None
+        self._choices = [_choices(part) for part in self._parts]
         shape = self(create_empty_array(space, n=1, fn=np.zeros)).shape[1:]
         self.space = (
             spaces.Box(-np.inf, np.inf, shape, np.float32)
@@ -72,10 +74,10 @@ class PlainObservations:
     def __call__(self, observations: Any) -> Array:
         values = observations if isinstance(observations, tuple) else (observations,)
         joined = [
-            _vector(part, value) if self._size is None else _planes(part, value, self._size)
-            for part, value in zip(self._parts, values, strict=True)
+            _vector(part, choices, value) if self._size is None else _planes(part, choices, value, self._size)
+            for part, choices, value in zip(self._parts, self._choices, values, strict=True)
         ]
-        return np.concatenate(joined, axis=1)
+        return joined[0] if len(joined) == 1 else np.concatenate(joined, axis=1)
 
 
 def _leaves(space: Space, path: Path = ()) -> list[tuple[Path, Space]]:
@@ -119,20 +121,20 @@ def _channels_first(shape: tuple[int, ...]) -> bool:
     return first < last
 
 
-def _planes(part: Space, values: Array, size: tuple[int, ...]) -> Array:
+def _planes(part: Space, choices: Choices, values: Array, size: tuple[int, ...]) -> Array:
     """Return `[N, planes, H, W]` for an image or a discrete part, multiplied by the integer that brings the
     highest possible value nearest to 255 from below."""
     if isinstance(part, spaces.Box):
         image = values if _channels_first(part.shape) else np.moveaxis(values, -1, 1)
         return image.astype(np.uint8) * np.uint8(255 // _highest(part))
-    chosen = _one_hot(part, values)[:, :, None, None].astype(np.uint8) * np.uint8(255)
+    chosen = _one_hot(choices, values)[:, :, None, None].astype(np.uint8) * np.uint8(255)
     return np.broadcast_to(chosen, (*chosen.shape[:2], *size))
 
 
-def _vector(part: Space, values: Array) -> Array:
+def _vector(part: Space, choices: Choices, values: Array) -> Array:
     """Return float32 `[N, numbers]`."""
     if not isinstance(part, spaces.Box):
-        return _one_hot(part, values).astype(np.float32)
+        return _one_hot(choices, values).astype(np.float32)
     flat = values.reshape(len(values), -1).astype(np.float32)
     return flat / np.float32(_highest(part)) if _is_image(part) else flat
 
@@ -141,15 +143,21 @@ def _highest(image: spaces.Box) -> int:
     return max(1, int(np.max(image.high)))
 
 
-def _one_hot(part: Space, values: Array) -> npt.NDArray[np.bool_]:
-    """Return booleans `[N, all values of all choices]`; MultiBinary as its own bits."""
-    columns = values.reshape(len(values), -1)
-    if isinstance(part, spaces.MultiBinary):
-        return columns.astype(bool)
+def _choices(part: Space) -> Choices:
+    """List the values of each choice that a discrete part consists of; none for the bits of MultiBinary."""
+    if isinstance(part, spaces.Box | spaces.MultiBinary):
+        return []
     assert isinstance(part, spaces.Discrete | spaces.MultiDiscrete)
     counts = np.ravel(part.nvec if isinstance(part, spaces.MultiDiscrete) else part.n)
-    hot = [
-        column[:, None] == np.arange(start, start + count)
-        for column, start, count in zip(columns.T, np.ravel(part.start), counts, strict=True)
+    return [
+        np.arange(start, start + count) for start, count in zip(np.ravel(part.start), counts, strict=True)
     ]
+
+
+def _one_hot(choices: Choices, values: Array) -> npt.NDArray[np.bool_]:
+    """Return booleans `[N, all values of all choices]`; without choices values are bits."""
+    columns = values.reshape(len(values), -1)
+    if not choices:
+        return columns.astype(bool)
+    hot = [column[:, None] == choice for column, choice in zip(columns.T, choices, strict=True)]
     return np.concatenate(hot, axis=1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ...cores import State
 from ..known import UNKNOWN, Known
 from ..network import Agent, AgentOutput
+from ..unroll import Unroll
 from .frame_feed import FrameFeed
 from .graphs import CapturedAct
 
@@ -41,6 +42,9 @@ class GpuInference:
         if self._captured is None:
             self._captured = CapturedAct(self._agent, observation, reward, done, state, self._generator)
         return self._captured(observation, reward, done, state)
+
+    def begin(self, unroll: Unroll) -> None:
+        return None
 
     def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
         torch.cuda.current_stream(self._device).synchronize()  # the learner reads on another stream

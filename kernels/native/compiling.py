@@ -68,9 +68,8 @@ def is_watched() -> bool:
 def call(
     source: str, define: str, name: str, numbers: tuple[int | float, ...], *tensors: Tensor | None
 ) -> None:
-    """Call a function of `library(source, define)`: int64_t, the last of them or a float, then pointers."""
-    fraction = type(numbers[-1]) is float
-    _function(source, define, name, len(numbers), fraction, len(tensors))(*numbers, *addresses(*tensors))
+    """Call a function of `library(source, define)`: int64_t for each int, float for each float, then pointers."""
+    _function(source, define, name, tuple(map(type, numbers)), len(tensors))(*numbers, *addresses(*tensors))
 
 
 def addresses(*xs: Tensor | None) -> list[int | None]:
@@ -79,10 +78,9 @@ def addresses(*xs: Tensor | None) -> list[int | None]:
 
 
 @functools.cache
-def _function(source: str, define: str, name: str, numbers: int, fraction: bool, tensors: int) -> Any:
-    last = ctypes.c_float if fraction else ctypes.c_int64
-    kinds = (*[ctypes.c_int64] * (numbers - 1), last, *[ctypes.c_void_p] * tensors)
-    return typed(library(source, define), name, *kinds)
+def _function(source: str, define: str, name: str, numbers: tuple[type, ...], tensors: int) -> Any:
+    kinds = [ctypes.c_float if kind is float else ctypes.c_int64 for kind in numbers]
+    return typed(library(source, define), name, *kinds, *[ctypes.c_void_p] * tensors)
 
 
 def typed(made: ctypes.CDLL, name: str, *argtypes: Any) -> Any:

@@ -19,6 +19,7 @@
 #define PANELS (16 / LANES)
 #define TILE 8 /* outputs that are summed in registers at a time: of one panel */
 #define TILE_OF_TWO 6
+#define LINE 16 /* numbers of a line of a cache */
 
 const int64_t register_rows = REGISTER;
 
@@ -93,7 +94,15 @@ INLINE void tile(
     vec sums[2][TILE];
     for (int p = 0; p < P; p++)
         for (int i = 0; i < count; i++) sums[p][i] = (vec){0};
-    for (int64_t k = 0; k < K; k++)
+    int64_t k = 0;
+    for (; k + LINE <= K; k += LINE) {
+        /* the weights of the next tile, since those of a layer may lie in a far cache */
+        for (int i = 0; i < count; i++) __builtin_prefetch(w + (count + i) * K + k);
+        for (int64_t j = k; j < k + LINE; j++)
+            for (int i = 0; i < count; i++)
+                for (int p = 0; p < P; p++) sums[p][i] += w[i * K + j] * x[p * K + j];
+    }
+    for (; k < K; k++)
         for (int i = 0; i < count; i++)
             for (int p = 0; p < P; p++) sums[p][i] += w[i * K + k] * x[p * K + k];
     for (int p = 0; p < P; p++)
@@ -192,6 +201,75 @@ void residual_feedforward(
         product(hidden, in, (affine){w1, b1}, some, d, ff, false, true);
         product(z, hidden, (affine){w2, b2}, some, ff, d, true, false);
         scatter(result + row * d, z, some, d);
+    }
+}
+
+/* What a core reads: y [rows, N + 1], of which N are relu(x wᵀ + b), through a LayerNorm first if `norm` is not NULL, and
+ * the last is the reward, clamped to ±limit. x [rows, K], w [N, K]; kept [rows, N] becomes x wᵀ + b, or is NULL. */
+void core_input(
+    int64_t threads, int64_t rows, int64_t K, int64_t N, float eps, float limit, const float *x, const float *w,
+    const float *bias, const float *norm, const float *norm_bias, const float *reward, float *kept, float *y
+) {
+    const int64_t block = block_rows(rows, threads);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t first = 0; first < rows; first += block) {
+        const int64_t some = least(block, rows - first), P = panels(some);
+        vec in[P * K], out[P * (N + 1)], *panel = out;
+        gather(in, x + first * K, some, K);
+        product_apart(out, N + 1, in, (affine){w, bias}, some, K, N, false, false);
+        for (int64_t row = first; row < first + some; row += LANES, panel += N + 1) {
+            const int64_t here = least(LANES, first + some - row);
+            if (kept) scatter_panel(kept + row * N, panel, here, N);
+            if (norm) normalize(panel, panel, (affine){norm, norm_bias}, eps, here, N);
+            for (int64_t n = 0; n < N; n++) panel[n] = rectified(panel[n]);
+            panel[N] = (vec){0};
+            memcpy(panel + N, reward + row, here * sizeof(float));
+            panel[N] = choose(panel[N] > limit, (vec){0} + limit, panel[N]);
+            panel[N] = choose(panel[N] < -limit, (vec){0} - limit, panel[N]);
+            scatter_panel(y + row * (N + 1), panel, here, N + 1);
+        }
+    }
+}
+
+/* The index of the largest of each row's A logits or, with a race of numbers drawn from Exp(1), of p_a / race_a, p being
+ * their softmax: a sample from it. 0 where they are no numbers. */
+INLINE ints chosen(const vec *logits, const vec *race, int64_t A) {
+    vec most = logits[0], best;
+    ints index = {0};
+    for (int64_t a = 1; a < A; a++) most = choose(logits[a] > most, logits[a], most);
+    for (int64_t a = 0; a < A; a++) {
+        vec score = logits[a];
+        if (race) score = exponential(score - most) / race[a];
+        if (a == 0) best = score;
+        const ints better = score > best;
+        best = choose(better, score, best);
+        index = (better & (int32_t)a) | (~better & index);
+    }
+    return index;
+}
+
+/* logits [rows, A] = x w_pᵀ + b_p, value [rows] = x w_vᵀ + b_v, and actions [rows], the likeliest or, with a race [rows, A]
+ * of numbers drawn from Exp(1), drawn from the policy. x [rows, K] */
+void heads(
+    int64_t threads, int64_t rows, int64_t K, int64_t A, const float *x, const float *w_p, const float *b_p,
+    const float *w_v, const float *b_v, const float *race, float *logits, float *value, int64_t *action
+) {
+    const int64_t block = block_rows(rows, threads);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t first = 0; first < rows; first += block) {
+        const int64_t some = least(block, rows - first), P = panels(some);
+        vec in[P * K], out[P * (A + 1)], draws[A], *panel = out;
+        gather(in, x + first * K, some, K);
+        product_apart(out, A + 1, in, (affine){w_p, b_p}, some, K, A, false, false);
+        product_apart(out + A, A + 1, in, (affine){w_v, b_v}, some, K, 1, false, false);
+        for (int64_t row = first; row < first + some; row += LANES, panel += A + 1) {
+            const int64_t here = least(LANES, first + some - row);
+            scatter_panel(logits + row * A, panel, here, A);
+            memcpy(value + row, panel + A, here * sizeof(float));
+            if (race) gather_panel(draws, race + row * A, here, A, A);
+            const ints index = chosen(panel, race ? draws : 0, A);
+            for (int64_t j = 0; j < here; j++) action[row + j] = ((const int32_t *)&index)[j];
+        }
     }
 }
 
@@ -605,4 +683,61 @@ void shell_step(
         if (k) scatter(k->stream + ((s->layers * k->steps + k->t) * rows + row) * d, stream, some, d);
         scatter(y + row * d, stream, some, d);
     }
+}
+
+/* ---- a whole agent ---- */
+
+/* A core's step t of an unroll, from x and reset to its output [rows, its size]. */
+typedef const float *core_step(const void *core, int64_t threads, int64_t rows, int64_t t, const float *x, const bool *reset);
+
+/* The LSTM's: sizes and weights as in lstm_step, the state [rows, N] before the unroll, room for h, c and what backward needs
+ * [steps, rows, N]. lstm.py has the same structure. */
+typedef struct {
+    int64_t K, N;
+    const float *w_x, *w_h, *b_x, *b_h, *h0, *c0;
+    float *h, *c, *hs;
+    vec *kept;
+} lstm_steps;
+
+const float *lstm_core(const void *core, int64_t threads, int64_t rows, int64_t t, const float *x, const bool *reset) {
+    const lstm_steps *s = core;
+    const int64_t size = rows * s->N, now = t * size;
+    lstm_step(
+        threads, rows, s->K, s->N, t, x, s->w_x, s->w_h, s->b_x, s->b_h, t ? s->h + now - size : s->h0,
+        t ? s->c + now - size : s->c0, reset, s->h + now, s->c + now, s->hs, s->kept
+    );
+    return s->h + now;
+}
+
+/* An agent that observes vectors, and an unroll: observations [steps, rows, observed], through two rectified layers of
+ * `hidden` and `features` outputs to the core, whose output of `out` numbers the heads read. The pointers are as for the
+ * functions above; what belongs to a step has one entry a step. acting.py has the same structure. */
+typedef struct {
+    int64_t threads, rows, observed, hidden, features, out, actions;
+    float limit;
+    core_step *step;
+    const void *core;
+    const float *w1, *b1, *w2, *b2, *w_p, *b_p, *w_v, *b_v;
+    const float *observation, *reward;
+    const bool *done;
+    const float *race;
+    float *projection, *logits;
+    int64_t *action;
+    float *between, *x, *value; /* of one step */
+} agent;
+
+/* Act at step t. */
+void act(const agent *a, int64_t t) {
+    const int64_t rows = a->rows, at = t * rows, threads = a->threads;
+    const float *seen = a->observation + at * a->observed;
+    linear(threads, rows, a->observed, a->hidden, true, seen, a->w1, a->b1, a->between);
+    core_input(
+        threads, rows, a->hidden, a->features, 0.0f, a->limit, a->between, a->w2, a->b2, 0, 0, a->reward + at,
+        a->projection ? a->projection + at * a->features : 0, a->x
+    );
+    const float *y = a->step(a->core, threads, rows, t, a->x, a->done + at);
+    heads(
+        threads, rows, a->out, a->actions, y, a->w_p, a->b_p, a->w_v, a->b_v, a->race + at * a->actions,
+        a->logits + at * a->actions, a->value, a->action + at
+    );
 }

@@ -74,6 +74,47 @@ def residual_feedforward(x: Tensor, y: Tensor, eps: float, *weights: Tensor | No
     return result
 
 
+def core_input(
+    x: Tensor,
+    weights: Sequence[Tensor | None],
+    norm: Sequence[Tensor | None],
+    eps: float,
+    reward: Tensor,
+    limit: float,
+    kept: Tensor | None = None,
+) -> Tensor:
+    """Compute what a core reads, `[rows, N + 1]`: `relu(LN(x wᵀ + b))` and the reward, clamped to ±limit.
+
+    `weights`: w `[N, K]` and b, which may be None. `norm`: weight and bias of LN; None and None for none.
+    `kept` `[rows, N]` receives `x wᵀ + b`.
+    """
+    w = weights[0]
+    assert w is not None
+    N, K = w.shape
+    x, reward = _rows("core_input", x, K), reward.contiguous()
+    y = x.new_empty(len(x), N + 1)
+    call("core_input", len(x), N * K, (len(x), K, N, eps, limit), x, *weights, *norm, reward, kept, y)
+    return y
+
+
+def heads(
+    x: Tensor, policy: Sequence[Tensor | None], value: Sequence[Tensor | None], race: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return actions (int64), logits `[rows, A]` and values `[rows]` of x `[rows, K]`.
+
+    policy, value: weight `[A, K]` or `[1, K]`, and bias of each head. race: numbers drawn from Exp(1),
+    `[rows, A]`, for actions drawn from the policy; None for the likeliest.
+    """
+    w = policy[0]
+    assert w is not None
+    A, K = w.shape
+    x = _rows("heads", x, K)
+    rows = len(x)
+    logits, values, actions = x.new_empty(rows, A), x.new_empty(rows), x.new_empty(rows, dtype=torch.int64)
+    call("heads", rows, A * K, (rows, K, A), x, *policy, *value, race, logits, values, actions)
+    return actions, logits, values
+
+
 def normalized_elu(x: Tensor, epsilon: float) -> Tensor:
     """Compute `(elu(x) + 1) / (its sum over the last dimension + epsilon)`."""
     y, flat = x.new_empty(x.shape), x.flatten(0, -2)
@@ -104,5 +145,10 @@ def _register_rows() -> int:
 def call(name: str, rows: int, work: int, numbers: tuple[int | float, ...], *tensors: Tensor | None) -> None:
     """Call a function of `dense.c` for rows of a batch that take `work` multiplications each."""
     width = lanes(rows)
-    threads = min(torch.get_num_threads(), -(-rows // width)) if rows * work > 1 << 20 else 1
-    compiling.call("dense.c", f"LANES={width}", name, (threads, *numbers), *tensors)
+    count = threads(rows, width, rows * work)
+    compiling.call("dense.c", f"LANES={width}", name, (count, *numbers), *tensors)
+
+
+def threads(rows: int, width: int, work: int) -> int:
+    """Return how many threads share rows, `width` at a time, that take `work` multiplications in all."""
+    return min(torch.get_num_threads(), -(-rows // width)) if work > 1 << 20 else 1

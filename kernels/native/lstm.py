@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..once import differentiable_once
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from . import compiling, dense
+from .acting import CoreSteps
 from .known import Kept, linear_backward
 from .operator import Operator
 
@@ -85,6 +87,34 @@ def new_kept(steps: int, rows: int, weights: Sequence[Tensor]) -> Kept | None:
     N = weights[1].shape[1]
     kept = torch.empty(panel_shape(steps, rows, 6, N))
     return Kept(steps, rows, (*(torch.empty(steps, rows, N) for _ in range(3)), kept), weights)
+
+
+class _Steps(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("K", "N")),
+        *((name, ctypes.c_void_p) for name in ("w_x", "w_h", "b_x", "b_h", "h0", "c0", "h", "c", "hs", "kept")),
+    ]
+
+
+def steps(weights: Sequence[Tensor], h0: Tensor, c0: Tensor, kept: Kept) -> CoreSteps | None:
+    """Return the steps of an unroll from h0 and c0 `[B, N]` on, which go into `kept`, made by `new_kept`; None
+    where C cannot make them. `weights` are those of `step`."""
+    w_x, w_h, b_x, b_h = weights
+    N, K = w_h.shape[1], w_x.shape[1]
+    shapes = [(4 * N, K), (4 * N, N), (4 * N,), (4 * N,)]
+    h, c, hs, panels = kept.tensors
+    states = h0, c0
+    if (
+        [w.shape for w in weights] != shapes
+        or not dense.takes(h0, weights)
+        or not all(x.shape == h.shape[1:] and x.dtype is torch.float32 and x.is_contiguous() for x in states)
+        or kept.t
+    ):
+        return None
+    tensors = (*weights, *states, h, c, hs, panels)
+    arguments = _Steps(K, N, *compiling.addresses(*tensors))
+    after = h.unsqueeze(2), c.unsqueeze(2)
+    return CoreSteps("lstm_core", arguments, tensors, after, (K, N), 4 * N * (K + N))
 
 
 def panel_shape(T: int, B: int, count: int, N: int) -> tuple[int, ...]:

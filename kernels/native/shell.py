@@ -160,7 +160,7 @@ def step(
     function, shell = _function(shape, rule, maps, layers, width)
     after, y = [x.new_empty(part) for part in parts], x.new_empty(B, shape.hidden)
     work = B * (shape.inputs * shape.hidden + layers * shape.hidden * (shape.ff + shape.hidden) * 2)
-    threads = min(torch.get_num_threads(), -(-B // width)) if work > 1 << 20 else 1
+    threads = dense.threads(B, width, work)
     place = None
     if kept is not None:
         _, place = kept.prepared

@@ -204,15 +204,13 @@ def _acting(one: LocalEngine | Worker, seconds: float) -> float:
     """Time the choices of an actor that keeps what it computes, on observations that lie ready."""
     actor = one.actors[0]
     unroll = actor.collect()
-    state = unroll.state
-    *steps, last = zip(unroll.observation, unroll.reward, unroll.done, strict=True)
 
     def work() -> int:
-        nonlocal state
         with torch.no_grad(), actor.agent.held_weights():
-            for step in steps:
-                _, state = actor.act(*step, state)
-            actor.finish(last[0])
+            actor.begin(unroll)
+            for t in range(actor.unroll_length):
+                actor.choose(unroll, t)
+            actor.finish(unroll.observation[-1])
         return unroll.num_steps
 
     return _rate(work, seconds, one.device)

@@ -65,6 +65,49 @@ def test_residual_feedforward(rows: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("rows", ROWS)
+def test_core_input(rows: int, seed: int) -> None:
+    for with_norm in (True, False):
+        K, N = integer(1, 70), integer(2, 70)
+        x, w, b, reward = normal(rows, K), normal(N, K), normal(N), 3 * normal(rows)
+        norm = [normal(N), normal(N)] if with_norm else [None, None]
+        product = F.linear(x.double(), w.double(), b.double())
+        want, kept = product, torch.full((rows, N), torch.nan)
+        if with_norm:
+            want = F.layer_norm(product, (N,), *(each.double() for each in norm), eps=0.1)
+        want = torch.cat((want.relu(), reward.double().clamp(-0.7, 0.7).unsqueeze(1)), 1)
+        assert reward.abs().max() > 0.7 or rows < 3
+        for room in (kept, None):
+            assert_near("y", dense.core_input(x, [w, b], norm, 0.1, reward, 0.7, room), want, 1e-5)
+        assert_near("kept", kept, product, 1e-6)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_heads(rows: int, seed: int) -> None:
+    for A in (1, 2, 5, 18):
+        K = integer(1, 70)
+        x, policy, value = normal(rows, K), [normal(A, K), normal(A)], [normal(1, K), normal(1)]
+        race = torch.empty(rows, A).exponential_()
+        logits = F.linear(x.double(), *(each.double() for each in policy))
+        for draws, scores in ((race, logits.softmax(-1) / race), (None, logits)):
+            actions, *got = dense.heads(x, policy, value, draws)
+            best, taken = scores.amax(-1), scores.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+            assert actions.dtype is torch.int64 and (best - taken <= 1e-5 * (1 + best.abs())).all()
+            assert_near("logits", got[0], logits, 1e-6)
+            want = F.linear(x.double(), *(each.double() for each in value)).squeeze(-1)
+            assert_near("values", got[1], want, 1e-6)
+
+
+def test_an_action_is_one_of_them_whatever_the_logits(seed: int) -> None:
+    x, value = torch.ones(3, 1), [normal(1, 1), normal(1)]
+    for bad, best in ((torch.nan, 0), (torch.inf, 1), (-torch.inf, 0)):
+        policy = [torch.tensor([[0.0], [bad], [-1.0], [-2.0]]), torch.zeros(4)]
+        actions, logits, _ = dense.heads(x, policy, value, None)
+        assert actions.tolist() == [best] * 3 and not logits[:, 1].isfinite().any()
+        actions, *_ = dense.heads(x, policy, value, torch.ones(3, 4))
+        assert 0 <= actions.min() and actions.max() < 4
+
+
+@pytest.mark.parametrize("rows", ROWS)
 def test_normalized_elu(rows: int, seed: int) -> None:
     for size in (1, 7, 16, 32, 33):
         wide = 30 * normal(2, rows, size + 3)
