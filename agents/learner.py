@@ -12,15 +12,11 @@ from torch import Tensor, nn
 from ..kernels.native.held import made_once
 from .episodes import Episodes
 from .executor import Executor
-from .losses import baseline_loss, policy_entropy, policy_gradient_loss
+from .losses import actor_critic
 from .make_executor import make_executor
-from .network import REWARD_LIMIT, Agent, Bptt
+from .network import Agent, Bptt
 from .rmsprop import RMSprop, rmsprop_if
 from .unroll import Unroll
-from .vtrace import action_log_probs, vtrace_from_log_rhos
-
-_ROUNDING = 1e-3
-"""An importance ratio this close to 1 (as its log) differs by rounding, not by policy."""
 
 
 @dataclass(frozen=True)
@@ -42,42 +38,19 @@ class LearnerConfig:
 
 
 def actor_critic_loss(agent: Agent, batch: Unroll, config: LearnerConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute the V-trace actor-critic loss of a batch, a scalar, and what to log of it (detached scalars).
-
-    Losses are sums over time and batch. Steps whose action the environment forced teach the value function
-    only: there the behaviour is part of the environment, so their ratio is 1.
-    """
+    """Compute the loss of a batch (losses.py) and what to log of it and of the memory, detached scalars."""
     output, _, memory_stats = agent.unroll(
         batch.observation, batch.reward, batch.done, batch.state, config.bptt, batch.known
     )
-    logits, values = output.policy_logits[:-1], output.baseline[:-1]
-    chosen = ~batch.forced
-    rewards = batch.reward[1:].clamp(-REWARD_LIMIT, REWARD_LIMIT)
-    discounts = config.discount * (~batch.done[1:]).float()
-    with torch.no_grad():
-        log_rhos = action_log_probs(logits, batch.action) - action_log_probs(
-            batch.behavior_logits, batch.action
-        )
-    targets = vtrace_from_log_rhos(
-        log_rhos * chosen, discounts, rewards, values.detach(), output.baseline[-1].detach()
+    loss, metrics = actor_critic(
+        output.policy_logits,
+        output.baseline,
+        batch,
+        discount=config.discount,
+        baseline_cost=config.baseline_cost,
+        entropy_cost=config.entropy_cost,
     )
-
-    policy_loss = policy_gradient_loss(logits, batch.action, targets.pg_advantages * chosen)
-    value_loss = config.baseline_cost * baseline_loss(values, targets.vs)
-    entropy = policy_entropy(logits)
-    loss = policy_loss + value_loss - config.entropy_cost * (entropy * chosen).sum()
-
-    metrics = {
-        "total_loss": loss,
-        "policy_loss": policy_loss,
-        "baseline_loss": value_loss,
-        "entropy": entropy.mean(),
-        "clipped_rho_share": (targets.log_rhos > _ROUNDING).float().mean(),
-        "log_rho_abs_max": targets.log_rhos.abs().max(),
-        "forced_share": batch.forced.float().mean(),
-        **memory_stats,
-    }
-    return loss, {name: value.detach() for name, value in metrics.items()}
+    return loss, {**metrics, **{name: value.detach() for name, value in memory_stats.items()}}
 
 
 _SUMS = ("total_loss", "policy_loss", "baseline_loss")

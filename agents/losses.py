@@ -1,11 +1,65 @@
-"""The three terms of the actor-critic loss, each summed over time and batch as published."""
+"""The actor-critic loss and its three terms, each summed over time and batch as published."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .vtrace import action_log_probs
+from ..kernels.native import loss as native
+from .network import REWARD_LIMIT
+from .unroll import Unroll
+from .vtrace import action_log_probs, vtrace_from_log_rhos
+
+_ROUNDING = 1e-3
+"""An importance ratio this close to 1 (as its log) differs by rounding, not by policy."""
+_METRICS = (
+    *("total_loss", "policy_loss", "baseline_loss", "entropy"),
+    *("clipped_rho_share", "log_rho_abs_max", "forced_share"),
+)
+"""in the order of the native ones"""
+
+
+def actor_critic(
+    logits: Tensor,
+    values: Tensor,
+    batch: Unroll,
+    *,
+    discount: float,
+    baseline_cost: float,
+    entropy_cost: float,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute the V-trace actor-critic loss, a scalar, and what to log of it (detached scalars).
+
+    logits `[T + 1, B, A]` and values `[T + 1, B]` are those of the learner's weights for a batch. Losses are sums
+    over time and batch. Steps whose action the environment forced teach the value function only: there the
+    behaviour is part of the environment, so their ratio is 1.
+    """
+    behavior = batch.behavior_logits, batch.action, batch.reward, batch.done, batch.forced
+    if native.takes(logits, values, *behavior):
+        settings = discount, baseline_cost, entropy_cost, REWARD_LIMIT, _ROUNDING
+        loss, metrics = native.actor_critic(logits, values, settings, *behavior)
+        return loss, dict(zip(_METRICS, metrics.unbind(), strict=True))
+
+    bootstrap, logits, values = values[-1].detach(), logits[:-1], values[:-1]
+    chosen = ~batch.forced
+    rewards = batch.reward[1:].clamp(-REWARD_LIMIT, REWARD_LIMIT)
+    discounts = discount * (~batch.done[1:]).float()
+    with torch.no_grad():
+        log_rhos = action_log_probs(logits, batch.action) - action_log_probs(
+            batch.behavior_logits, batch.action
+        )
+    targets = vtrace_from_log_rhos(log_rhos * chosen, discounts, rewards, values.detach(), bootstrap)
+
+    policy_loss = policy_gradient_loss(logits, batch.action, targets.pg_advantages * chosen)
+    value_loss = baseline_cost * baseline_loss(values, targets.vs)
+    entropy = policy_entropy(logits)
+    loss = policy_loss + value_loss - entropy_cost * (entropy * chosen).sum()
+
+    ratios = targets.log_rhos
+    shares = (ratios > _ROUNDING).float().mean(), ratios.abs().max(), batch.forced.float().mean()
+    found = loss, policy_loss, value_loss, entropy.mean(), *shares
+    return loss, {name: value.detach() for name, value in zip(_METRICS, found, strict=True)}
 
 
 def policy_gradient_loss(logits: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:

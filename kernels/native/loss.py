@@ -1,0 +1,57 @@
+"""The actor-critic loss and its gradients in one call of C, where PyTorch takes a hundred small operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..once import differentiable_once
+from . import compiling
+
+_SOURCE = "loss.c", "NDEBUG"
+
+
+def takes(*xs: Tensor) -> bool:
+    """Return whether C can read these, of which the floating ones must be float32."""
+    if compiling.is_watched():
+        return False
+    right = all(x.is_cpu and (x.dtype is torch.float32 or not x.is_floating_point()) for x in xs)
+    return right and compiling.problem(*_SOURCE) is None
+
+
+def actor_critic(
+    logits: Tensor, values: Tensor, settings: Sequence[float], *batch: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the loss, a scalar, and what to log of it, `[7]`, from logits `[T + 1, B, A]` and values `[T + 1, B]`.
+
+    `settings`: discount, costs of baseline and entropy, the limit of rewards, and the log of an importance
+    ratio that counts as clipped. `batch`: the logits that acted `[T, B, A]`, actions `[T, B]`, rewards and done
+    `[T + 1, B]`, and where actions were forced `[T, B]`. What to log: the loss, the policy's and the baseline's,
+    the mean entropy, the share of clipped ratios, the largest log of one, and the share of forced actions.
+    """
+    loss, metrics = _ActorCritic.apply(logits, values, torch.tensor(settings), *batch)
+    return loss, metrics
+
+
+class _ActorCritic(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, values: Tensor, settings: Tensor, *batch: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        steps, B, A = logits.shape
+        inputs = (x.contiguous() for x in (logits, values, *batch))
+        gradients = torch.empty(logits.shape), torch.empty(values.shape)
+        metrics = torch.empty(7)
+        compiling.call(*_SOURCE, "actor_critic", (steps - 1, B, A), settings, *inputs, *gradients, metrics)
+        ctx.save_for_backward(*gradients)
+        ctx.mark_non_differentiable(metrics)
+        return metrics[0].clone(), metrics
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx: Any, dloss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        dlogits, dvalues = ctx.saved_tensors
+        return dlogits * dloss, dvalues * dloss, *[None] * 6

@@ -1,0 +1,87 @@
+"""The actor-critic loss in C against PyTorch's in float64, which test_vtrace.py and test_learner.py prove."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from deltabeast.agents import Unroll
+from deltabeast.agents.losses import actor_critic
+from deltabeast.kernels.native import loss as native
+
+COSTS = {"discount": 0.9, "baseline_cost": 0.4, "entropy_cost": 0.03}
+
+
+def random_batch(T: int, B: int, A: int, done: float, forced: float) -> tuple[Tensor, Tensor, Unroll]:
+    batch = Unroll(
+        observation=torch.empty(T + 1, B, 0),
+        reward=2 * torch.randn(T + 1, B),
+        done=torch.rand(T + 1, B) < done,
+        action=torch.randint(A, (T, B)),
+        behavior_logits=torch.randn(T, B, A),
+        forced=torch.rand(T, B) < forced,
+        state=(),
+    )
+    return 2 * torch.randn(T + 1, B, A), torch.randn(T + 1, B), batch
+
+
+def results(
+    logits: Tensor, values: Tensor, batch: Unroll, scale: float = 1.0, **costs: float
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    leaves = [x.clone().requires_grad_() for x in (logits, values)]
+    loss, metrics = actor_critic(*leaves, batch, **{**COSTS, **costs})
+    assert not any(x.requires_grad for x in metrics.values())
+    assert torch.equal(loss, metrics["total_loss"]) or loss.isnan()
+    loss.backward(torch.tensor(scale, dtype=loss.dtype))
+    return metrics, [x.grad for x in leaves]
+
+
+def exact(batch: Unroll) -> Unroll:
+    return replace(batch, reward=batch.reward.double(), behavior_logits=batch.behavior_logits.double())
+
+
+@pytest.mark.parametrize(("done", "forced"), [(0.0, 0.0), (0.3, 0.2), (1.0, 0.0), (0.3, 1.0)])
+@pytest.mark.parametrize(("T", "B", "A"), [(1, 1, 2), (1, 3, 1), (7, 5, 18), (26, 16, 4)])
+def test_it_is_pytorchs(T: int, B: int, A: int, done: float, forced: float, seed: int) -> None:
+    logits, values, batch = random_batch(T, B, A, done, forced)
+    behavior = batch.behavior_logits, batch.action, batch.reward, batch.done, batch.forced
+    assert native.takes(logits, values, *behavior) or native.compiling.problem("loss.c", "NDEBUG")
+    for scale in (1.0, -0.3):
+        metrics, gradients = results(logits, values, batch, scale)
+        want, wanted = results(logits.double(), values.double(), exact(batch), scale)
+        assert list(metrics) == list(want)
+        for name, value in want.items():
+            torch.testing.assert_close(metrics[name].double(), value.double(), rtol=1e-4, atol=1e-5, msg=name)
+        for gradient, other in zip(gradients, wanted, strict=True):
+            torch.testing.assert_close(gradient.double(), other, rtol=1e-4, atol=1e-5)
+            assert not gradient[-1].any()
+
+
+@pytest.mark.parametrize("changed", COSTS)
+def test_every_cost_counts(changed: str, seed: int) -> None:
+    logits, values, batch = random_batch(6, 4, 3, 0.3, 0.2)
+    before, _ = results(logits, values, batch)
+    after, _ = results(logits, values, batch, **{changed: 0.5})
+    want, _ = results(logits.double(), values.double(), exact(batch), **{changed: 0.5})
+    torch.testing.assert_close(after["total_loss"].double(), want["total_loss"], rtol=1e-4, atol=1e-5)
+    assert abs(after["total_loss"] - before["total_loss"]) > 1e-3
+
+
+@pytest.mark.parametrize("where", ["logits", "values", "reward", "behavior_logits"])
+def test_what_is_no_number_shows_in_the_loss(where: str, seed: int) -> None:
+    logits, values, batch = random_batch(6, 4, 3, 0.0, 0.0)
+    tensor = {"logits": logits, "values": values}.get(where, getattr(batch, where, None))
+    tensor[2, 1] = torch.nan
+    assert results(logits, values, batch)[0]["total_loss"].isnan()
+
+
+def test_steps_in_any_layout_are_read(seed: int) -> None:
+    logits, values, batch = random_batch(6, 4, 3, 0.3, 0.2)
+    want, wanted = results(logits, values, batch)
+    mixed = batch.map(lambda _, x: x.mT.contiguous().mT if x.dim() == 2 else x)
+    found, gradients = results(logits, values.mT.contiguous().mT, mixed)
+    assert found == want
+    assert all(map(torch.equal, gradients, wanted))
