@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from .action_log import ActionLog, Step
 from .inference import NOTHING, Keep, make_inference
 from .known import Known
 from .network import Agent, AgentOutput
+from .steps import Steps
 from .stopwatch import Stopwatch, timed
 from .unroll import Unroll
 from .weights import Weights
@@ -54,7 +55,7 @@ class Actor:
         self._reward: Tensor
         self._done: Tensor
         self._state: State
-        self._act_at: Callable[[int], State] | None = None
+        self._steps: Steps | None = None
         self._reset()
 
     @property
@@ -83,13 +84,13 @@ class Actor:
     @timed("inference")
     def begin(self, unroll: Unroll) -> None:
         """Begin to act in an unroll, which is to be filled from its first step on."""
-        self._act_at = self._inference.begin(unroll)
+        self._steps = self._inference.begin(unroll)
 
     @timed("inference")
     def choose(self, unroll: Unroll, t: int) -> NDArray[np.int64]:
         """Sample action t of each environment from the policy, by what the unroll holds of observation t."""
-        if self._act_at is not None:
-            self._state = self._act_at(t)
+        if self._steps is not None:
+            self._state = self._steps.act(t)
         else:
             inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
             output, self._state = self.act(*inputs, self._state)
@@ -102,7 +103,7 @@ class Actor:
         self._observation = self._inference.observe(observation)
         self._reward = torch.from_numpy(np.asarray(reward, dtype=np.float32))
         self._done = torch.from_numpy(terminated | truncated)
-        if "forced" in info:
+        if np.count_nonzero(info.get("forced", 0)):
             unroll.forced[t] = torch.from_numpy(info["forced"])
         unroll.episodes.record(info)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -13,7 +12,7 @@ from ..cores import State
 from .cuda.inference import GpuInference
 from .known import UNKNOWN, Known
 from .network import Agent, AgentOutput
-from .steps import prepare
+from .steps import Steps, prepare
 from .unroll import Unroll
 
 
@@ -46,9 +45,8 @@ class Inference(Protocol):
         """Do as `Agent.act`, with actions sampled."""
         ...
 
-    def begin(self, unroll: Unroll) -> Callable[[int], State] | None:
-        """Begin an unroll that is to be filled; return what makes its step t as in `steps.prepare`, None where
-        `act` does."""
+    def begin(self, unroll: Unroll) -> Steps | None:
+        """Begin an unroll that is to be filled; return what acts in it, None where `act` does."""
         ...
 
     def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
@@ -74,7 +72,7 @@ class DirectInference:
     ) -> tuple[AgentOutput, State]:
         return self._agent.act(observation, reward, done, state, generator=self._generator)
 
-    def begin(self, unroll: Unroll) -> Callable[[int], State] | None:
+    def begin(self, unroll: Unroll) -> Steps | None:
         return None
 
     def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
@@ -88,14 +86,18 @@ class KeepingInference(DirectInference):
         super().__init__(agent, generator)
         self._keep = keep
         self._known = UNKNOWN
+        self._steps: Steps | None = None
 
-    def begin(self, unroll: Unroll) -> Callable[[int], State] | None:
+    def begin(self, unroll: Unroll) -> Steps | None:
         sizes = unroll.done.shape
         self._known = Known(
             projection=self._agent.new_kept_projection(*sizes) if self._keep.projection else None,
             core=self._agent.core.new_kept(*sizes) if self._keep.core else None,
         )
-        return None if self._keep.trunk else prepare(self._agent, unroll, self._known, self._generator)
+        self._steps = None
+        if not self._keep.trunk:
+            self._steps = prepare(self._agent, unroll, self._known, self._generator)
+        return self._steps
 
     def act(
         self, observation: Tensor, reward: Tensor, done: Tensor, state: State
@@ -108,15 +110,22 @@ class KeepingInference(DirectInference):
         )
 
     def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
+        if self._steps is not None:
+            self._steps.finish()
+        else:
+            self._observe(observation, reward, done, state)
+        known, self._known, self._steps = self._known, UNKNOWN, None
+        return known
+
+    def _observe(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> None:
         # No gradient reaches the bootstrap value.
         features = self._agent.trunk_features(observation)
         self._add_trunk(features)
-        known, self._known = self._known, UNKNOWN
+        known = self._known
         if known.projection or known.core:
             x = self._agent.core_input(features, reward, known.projection)
             if known.core:
                 self._agent.core.keeping_step(x, state, done, known.core)
-        return known
 
     def _add_trunk(self, features: Tensor) -> None:
         if self._keep.trunk:

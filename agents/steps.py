@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ..cores import State
+from ..cores import Kept, State
 from ..cores.layer import weights_of
 from ..kernels.native import acting
 from .known import Known
@@ -16,14 +16,42 @@ from .stems import VectorStem
 from .unroll import Unroll
 
 
-def prepare(
-    agent: Agent, unroll: Unroll, known: Known, generator: torch.Generator
-) -> Callable[[int], State] | None:
-    """Return what makes step t and returns the core's state after it; None where that takes several calls.
+class Steps:
+    """The steps of one unroll. Each reads what the unroll holds of its observation and keeps what it computes."""
 
-    A step reads what `unroll` holds of its observation, fills in its action, drawn by `generator`, and logits,
-    and keeps what it computes in `known`.
-    """
+    def __init__(
+        self,
+        act: Callable[[int], None],
+        observe: Callable[[int], None],
+        races: Sequence[Tensor],
+        states: Sequence[State],
+        kept: Sequence[Kept],
+        generator: torch.Generator,
+    ) -> None:
+        self._act = act
+        self._observe = observe
+        self._races = races
+        self._states = states
+        self._kept = kept
+        self._generator = generator
+
+    def act(self, t: int) -> State:
+        """Fill in action and logits of step t; return the core's state after it."""
+        # one by one, so that the actions are those of any other actor
+        self._races[t].exponential_(generator=self._generator)
+        self._act(t)
+        return self._states[t]
+
+    def finish(self) -> None:
+        """Make the step after the last one, whose observation is all that the unroll has of it."""
+        self._observe(len(self._races))
+        for kept in self._kept:
+            kept.t = kept.steps
+
+
+def prepare(agent: Agent, unroll: Unroll, known: Known, generator: torch.Generator) -> Steps | None:
+    """Prepare the steps of an unroll, whose actions `generator` draws, and which are kept in `known`; None where
+    a step takes several calls."""
     stem, core = agent.stem, known.core
     if type(stem) is not VectorStem or core is None:
         return None
@@ -36,17 +64,9 @@ def prepare(
     projection = known.projection.tensors[0] if known.projection else None
     observed = acting.Observed(unroll.observation, unroll.reward, unroll.done)
     chosen = acting.Chosen(unroll.action, unroll.behavior_logits)
-    step = acting.steps(weights, core_steps, observed, chosen, race, REWARD_LIMIT, projection)
-    if step is None:
+    calls = acting.steps(weights, core_steps, observed, chosen, race, REWARD_LIMIT, projection)
+    if calls is None:
         return None
-    races, states = race.unbind(), list(zip(*(part.unbind() for part in core_steps.states), strict=True))
+    states = list(zip(*(part.unbind() for part in core_steps.states), strict=True))
     kept = [each for each in (known.projection, core) if each]
-
-    def make(t: int) -> State:
-        races[t].exponential_(generator=generator)  # one by one, so that it acts as any other actor
-        step(t)
-        for each in kept:
-            each.t = t + 1
-        return states[t]
-
-    return make
+    return Steps(*calls, race.unbind(), states, kept, generator)

@@ -10,9 +10,10 @@ import numpy.typing as npt
 def check_actions(actions: npt.ArrayLike, num_envs: int, num_actions: int) -> npt.NDArray[np.int64]:
     """Return the actions as int64 `[N]`. ALE would wait for ever after an action that the game lacks."""
     array = np.asarray(actions)
-    if array.shape != (num_envs,) or not np.issubdtype(array.dtype, np.integer):
+    if array.shape != (num_envs,) or array.dtype.kind not in "iu":
         raise ValueError(f"actions must be {num_envs} integers, got shape {array.shape} of {array.dtype}")
-    if array.min() < 0 or array.max() >= num_actions:
+    # negative ones become the largest
+    if np.count_nonzero(array.astype(np.uint64) >= num_actions):
         raise ValueError(f"actions must lie in 0..{num_actions - 1}, got {array.min()}..{array.max()}")
     return array.astype(np.int64, copy=False)
 

@@ -75,8 +75,8 @@ def steps(
     race: Tensor,
     limit: float,
     projection: Tensor | None = None,
-) -> Callable[[int], None] | None:
-    """Return what makes step t of an unroll; None where C cannot.
+) -> tuple[Callable[[int], None], Callable[[int], None]] | None:
+    """Return what makes step t of an unroll, and what makes it but chooses no action; None where C cannot.
 
     `weights`: weight and bias of the two rectified layers before the core, of the policy's and the value's
     head. `race` is as `dense.heads` takes it, for each step; `limit` that of `dense.core_input`, and
@@ -112,5 +112,6 @@ def steps(
         *compiling.addresses(*held),
     )
     agent.held = held, core  # the memory to which it points
-    act = compiling.typed(library, "act", ctypes.POINTER(_Agent), ctypes.c_int64)
-    return functools.partial(act, agent)
+    kinds = ctypes.POINTER(_Agent), ctypes.c_int64
+    act, observe = (compiling.typed(library, name, *kinds) for name in ("act", "observe"))
+    return functools.partial(act, agent), functools.partial(observe, agent)

@@ -726,8 +726,8 @@ typedef struct {
     float *between, *x, *value; /* of one step */
 } agent;
 
-/* Act at step t. */
-void act(const agent *a, int64_t t) {
+/* Step the core at step t. */
+const float *observe(const agent *a, int64_t t) {
     const int64_t rows = a->rows, at = t * rows, threads = a->threads;
     const float *seen = a->observation + at * a->observed;
     linear(threads, rows, a->observed, a->hidden, true, seen, a->w1, a->b1, a->between);
@@ -735,9 +735,15 @@ void act(const agent *a, int64_t t) {
         threads, rows, a->hidden, a->features, 0.0f, a->limit, a->between, a->w2, a->b2, 0, 0, a->reward + at,
         a->projection ? a->projection + at * a->features : 0, a->x
     );
-    const float *y = a->step(a->core, threads, rows, t, a->x, a->done + at);
+    return a->step(a->core, threads, rows, t, a->x, a->done + at);
+}
+
+/* Observe step t, and act. */
+void act(const agent *a, int64_t t) {
+    const int64_t at = t * a->rows;
+    const float *y = observe(a, t);
     heads(
-        threads, rows, a->out, a->actions, y, a->w_p, a->b_p, a->w_v, a->b_v, a->race + at * a->actions,
+        a->threads, a->rows, a->out, a->actions, y, a->w_p, a->b_p, a->w_v, a->b_v, a->race + at * a->actions,
         a->logits + at * a->actions, a->value, a->action + at
     );
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,12 +12,11 @@ from test_trunk import SHAPES, PictureEnv, anew, gradients, play, relative_error
 from deltabeast.agents import Actor, Agent, Unroll
 from deltabeast.agents.inference import NOTHING, Keep
 from deltabeast.agents.known import Known
-from deltabeast.agents.steps import prepare
+from deltabeast.agents.steps import Steps, prepare
 from deltabeast.agents.weights import SharedWeights
-from deltabeast.cores import State
 
 
-def prepared(agent: Agent, unroll: Unroll) -> Callable[[int], State] | None:
+def prepared(agent: Agent, unroll: Unroll) -> Steps | None:
     sizes = unroll.done.shape
     known = Known(projection=agent.new_kept_projection(*sizes), core=agent.core.new_kept(*sizes))
     with torch.no_grad():
