@@ -94,9 +94,7 @@ class KeepingInference(DirectInference):
             projection=self._agent.new_kept_projection(*sizes) if self._keep.projection else None,
             core=self._agent.core.new_kept(*sizes) if self._keep.core else None,
         )
-        self._steps = None
-        if not self._keep.trunk:
-            self._steps = prepare(self._agent, unroll, self._known, self._generator)
+        self._steps = prepare(self._agent, unroll, self._known, self._generator)
         return self._steps
 
     def act(
@@ -132,9 +130,7 @@ class KeepingInference(DirectInference):
             self._known = self._known._replace(trunk=(*self._known.trunk, features))
 
 
-def make_inference(
-    agent: Agent, generator: torch.Generator, deterministic: bool, keep: Keep
-) -> Inference:
+def make_inference(agent: Agent, generator: torch.Generator, deterministic: bool, keep: Keep) -> Inference:
     """Choose by the agent's device; `generator` draws the actions."""
     if any(keep):
         return KeepingInference(agent, generator, keep)

@@ -31,9 +31,9 @@ def actor_critic(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute the V-trace actor-critic loss, a scalar, and what to log of it (detached scalars).
 
-    logits `[T + 1, B, A]` and values `[T + 1, B]` are those of the learner's weights for a batch. Losses are sums
-    over time and batch. Steps whose action the environment forced teach the value function only: there the
-    behaviour is part of the environment, so their ratio is 1.
+    logits `[T + 1, B, A]` and values `[T + 1, B]` are the learner's. Losses are sums over time and batch.
+    Steps whose action the environment forced teach the value function only: there the behaviour is part of
+    the environment, so their ratio is 1.
     """
     behavior = batch.behavior_logits, batch.action, batch.reward, batch.done, batch.forced
     if native.takes(logits, values, *behavior):

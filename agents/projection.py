@@ -43,8 +43,9 @@ def project(x: Tensor, layer: nn.Linear, kept: Kept | None = None) -> Tensor:
 def step(
     x: Tensor, reward: Tensor, limit: float, layer: nn.Linear, norm: nn.Module, kept: Kept | None = None
 ) -> Tensor | None:
-    """Compute `relu(norm(layer(x)))` and the reward, clamped to ±limit, in one call of C: x `[B, K]` and reward
-    `[B]` of a step -> `[B, N + 1]`. `kept` is as in `project`. None where C cannot.
+    """Compute `relu(norm(layer(x)))` and the reward, clamped to ±limit, in one call of C; None if it cannot.
+
+    x `[B, K]` and reward `[B]` of a step -> `[B, N + 1]`. `kept` is as in `project`.
     """
     weights, norm_weights, eps = weights_of(layer, kinds=(nn.Linear,)), [None, None], 0.0
     if isinstance(norm, nn.LayerNorm):

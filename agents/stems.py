@@ -123,8 +123,10 @@ class Stem(nn.Module, ABC):
         return F.relu(self.norm(projection.project(trunk_features, self.projection, kept))).float()
 
     def step(self, trunk_features: Tensor, reward: Tensor, limit: float, kept: Kept | None) -> Tensor | None:
-        """Do as `project` for one step, and append the reward, clamped to ±limit: `[B, feature_size + 1]`. None
-        where that is not possible in one call of C."""
+        """Do as `project` for one step, and append the reward, clamped to ±limit: `[B, feature_size + 1]`.
+
+        None where that takes more than one call of C.
+        """
         return projection.step(trunk_features, reward, limit, self.projection, self.norm, kept)
 
     def new_kept(self, steps: int, rows: int) -> Kept | None:
@@ -205,7 +207,8 @@ class VectorStem(Stem):
     def trunk_features(self, observation: Tensor) -> Tensor:
         x, weights = observation.float(), weights_of(self.fc1, kinds=(nn.Linear,))
         if weights and dense.takes(x, weights):
-            return dense.linear(x, *weights, relu=True)
+            weight, bias = weights
+            return dense.linear(x, weight, bias, relu=True)
         return F.relu(self.fc1(x))
 
     @property

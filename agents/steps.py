@@ -17,7 +17,7 @@ from .unroll import Unroll
 
 
 class Steps:
-    """The steps of one unroll. Each reads what the unroll holds of its observation and keeps what it computes."""
+    """The steps of one unroll. Each reads what that holds of its observation and keeps what it computes."""
 
     def __init__(
         self,
@@ -50,8 +50,10 @@ class Steps:
 
 
 def prepare(agent: Agent, unroll: Unroll, known: Known, generator: torch.Generator) -> Steps | None:
-    """Prepare the steps of an unroll, whose actions `generator` draws, and which are kept in `known`; None where
-    a step takes several calls."""
+    """Prepare the steps of an unroll, whose actions `generator` draws, and which are kept in `known`.
+
+    None where a step takes several calls.
+    """
     stem, core = agent.stem, known.core
     if type(stem) is not VectorStem or core is None:
         return None

@@ -72,8 +72,10 @@ class Core(nn.Module, ABC):
         return self.step(x, state, reset)
 
     def steps_in_c(self, state: State, kept: Kept) -> CoreSteps | None:
-        """Return steps from `state` on, which keep what they compute, for an agent whose steps C makes as a whole;
-        None where it cannot."""
+        """Return steps from `state` on, which keep what they compute, for C to make an agent's whole steps.
+
+        None where it cannot.
+        """
         return None
 
     def known_unroll(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State, Stats]:

@@ -1,4 +1,4 @@
-"""An agent's steps of an unroll, each in one call of `dense.c`: layers before the core, the core, and the heads.
+"""An agent's steps of an unroll, each in one call of `dense.c`: layers before the core, the core, the heads.
 
 Called piece by piece, a step on small observations takes Python as long as it takes C.
 """
@@ -10,7 +10,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from . import compiling, dense
@@ -92,7 +91,6 @@ def steps(
         rows
         and dense.takes(observed.observation, weights)
         and joined == found
-        and observed.observation.dim() == 3
         and observed.observation.shape[-1] == sizes[0]
         and all(x.is_contiguous() for x in tensors)
     ):

@@ -68,7 +68,7 @@ def is_watched() -> bool:
 def call(
     source: str, define: str, name: str, numbers: tuple[int | float, ...], *tensors: Tensor | None
 ) -> None:
-    """Call a function of `library(source, define)`: int64_t for each int, float for each float, then pointers."""
+    """Call a function of `library(source, define)`: int64_t for an int, float for a float, then pointers."""
     _function(source, define, name, tuple(map(type, numbers)), len(tensors))(*numbers, *addresses(*tensors))
 
 

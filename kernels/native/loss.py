@@ -1,4 +1,4 @@
-"""The actor-critic loss and its gradients in one call of C, where PyTorch takes a hundred small operations."""
+"""The actor-critic loss and its gradients in one call of C, where PyTorch makes a hundred small ones."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ def takes(*xs: Tensor) -> bool:
 def actor_critic(
     logits: Tensor, values: Tensor, settings: Sequence[float], *batch: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss, a scalar, and what to log of it, `[7]`, from logits `[T + 1, B, A]` and values `[T + 1, B]`.
+    """Return the loss, a scalar, and what to log of it: logits `[T + 1, B, A]`, values `[T + 1, B]`.
 
-    `settings`: discount, costs of baseline and entropy, the limit of rewards, and the log of an importance
-    ratio that counts as clipped. `batch`: the logits that acted `[T, B, A]`, actions `[T, B]`, rewards and done
-    `[T + 1, B]`, and where actions were forced `[T, B]`. What to log: the loss, the policy's and the baseline's,
-    the mean entropy, the share of clipped ratios, the largest log of one, and the share of forced actions.
+    `settings`: discount, costs of baseline and entropy, the limit of rewards, and the log from which on an
+    importance ratio counts as clipped. `batch`: the logits that acted `[T, B, A]`, actions `[T, B]`, rewards
+    and done `[T + 1, B]`, and where actions were forced `[T, B]`. To log, `[7]`: the loss, the policy's and
+    the baseline's, the mean entropy, the share of clipped ratios, the largest log of one, and the share of
+    forced actions.
     """
     loss, metrics = _ActorCritic.apply(logits, values, torch.tensor(settings), *batch)
     return loss, metrics

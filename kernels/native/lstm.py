@@ -92,15 +92,19 @@ def new_kept(steps: int, rows: int, weights: Sequence[Tensor]) -> Kept | None:
 class _Steps(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("K", "N")),
-        *((name, ctypes.c_void_p) for name in ("w_x", "w_h", "b_x", "b_h", "h0", "c0", "h", "c", "hs", "kept")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("w_x", "w_h", "b_x", "b_h", "h0", "c0", "h", "c", "hs", "kept")
+        ),
     ]
 
 
 def steps(weights: Sequence[Tensor], h0: Tensor, c0: Tensor, kept: Kept) -> CoreSteps | None:
-    """Return the steps of an unroll from h0 and c0 `[B, N]` on, which go into `kept`, made by `new_kept`; None
-    where C cannot make them. `weights` are those of `step`."""
-    w_x, w_h, b_x, b_h = weights
-    N, K = w_h.shape[1], w_x.shape[1]
+    """Return the steps of an unroll from h0 and c0 `[B, N]` on, with the weights of `step`.
+
+    They go into `kept`, made by `new_kept`. None where C cannot make them.
+    """
+    (_, K), (_, N) = weights[0].shape, weights[1].shape
     shapes = [(4 * N, K), (4 * N, N), (4 * N,), (4 * N,)]
     h, c, hs, panels = kept.tensors
     states = h0, c0
@@ -108,7 +112,6 @@ def steps(weights: Sequence[Tensor], h0: Tensor, c0: Tensor, kept: Kept) -> Core
         [w.shape for w in weights] != shapes
         or not dense.takes(h0, weights)
         or not all(x.shape == h.shape[1:] and x.dtype is torch.float32 and x.is_contiguous() for x in states)
-        or kept.t
     ):
         return None
     tensors = (*weights, *states, h, c, hs, panels)

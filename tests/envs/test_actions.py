@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from deltabeast.envs.action_table import MAX_JOINT_ACTIONS, action_table
+from deltabeast.envs.checks import check_actions
 
 
 def test_joint_actions_come_in_c_order() -> None:
@@ -51,3 +52,20 @@ def test_what_cannot_be_numbered_is_refused() -> None:
     for space in (spaces.Box(-1, 1, (2,)), spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3)))):
         with pytest.raises(ValueError, match=r"not supported; choose an environment with a Discrete"):
             action_table(space)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.uint8])
+def test_actions_that_there_are_pass_and_others_are_named(kind: Any) -> None:
+    actions = np.array([0, 3, 2], kind)
+    checked = check_actions(actions, 3, 4)
+    assert checked.dtype == np.int64 and checked.tolist() == [0, 3, 2]
+    for wrong in (4, 127) if kind is np.uint8 else (4, -1, -128):
+        actions[1] = wrong
+        with pytest.raises(ValueError, match=rf"lie in 0\.\.3, got {min(0, wrong)}\.\.{max(2, wrong)}$"):
+            check_actions(actions, 3, 4)
+
+
+@pytest.mark.parametrize("actions", [[0, 1], [[0, 1, 2]], [0.0, 1.0, 2.0], [True, False, True]])
+def test_actions_are_one_integer_for_each_environment(actions: Any) -> None:
+    with pytest.raises(ValueError, match=r"^actions must be 3 integers"):
+        check_actions(actions, 3, 4)

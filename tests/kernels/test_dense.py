@@ -104,7 +104,7 @@ def test_an_action_is_one_of_them_whatever_the_logits(seed: int) -> None:
         actions, logits, _ = dense.heads(x, policy, value, None)
         assert actions.tolist() == [best] * 3 and not logits[:, 1].isfinite().any()
         actions, *_ = dense.heads(x, policy, value, torch.ones(3, 4))
-        assert 0 <= actions.min() and actions.max() < 4
+        assert actions.min() >= 0 and actions.max() < 4
 
 
 @pytest.mark.parametrize("rows", ROWS)
