@@ -69,6 +69,5 @@ def prepare(agent: Agent, unroll: Unroll, known: Known, generator: torch.Generat
     calls = acting.steps(weights, core_steps, observed, chosen, race, REWARD_LIMIT, projection)
     if calls is None:
         return None
-    states = list(zip(*(part.unbind() for part in core_steps.states), strict=True))
     kept = [each for each in (known.projection, core) if each]
-    return Steps(*calls, race.unbind(), states, kept, generator)
+    return Steps(*calls, race.unbind(), core_steps.states, kept, generator)

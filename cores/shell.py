@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..kernels.native import dense, known
 from ..kernels.native import shell as native
+from ..kernels.native.acting import CoreSteps
 from ..kernels.native.known import Kept
 from .base import Core, State, Stats, check_not_empty
 from .fast_weights import FastWeights, MemoryTrace, measure
@@ -116,6 +117,9 @@ class FastWeightCore(Core):
 
     def keeping_step(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State]:
         return native.step(kept.prepared[0], x, state, reset, kept) or self.step(x, state, reset)
+
+    def steps_in_c(self, state: State, kept: Kept) -> CoreSteps | None:
+        return native.steps(kept.prepared[0], state, kept)
 
     def _step_in_c(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State] | None:
         """Do as `step` in one call; None where something is not as made, or not for C."""

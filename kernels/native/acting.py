@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -36,10 +36,10 @@ class CoreSteps(NamedTuple):
     """the `core_step` of `dense.c`"""
     arguments: ctypes.Structure
     """what it is handed"""
-    tensors: tuple[Tensor, ...]
+    held: Any
     """to which the arguments point"""
-    states: tuple[Tensor, ...]
-    """what the core's state is after each step, `[steps, B, ...]`"""
+    states: Sequence[tuple[Tensor, ...]]
+    """the core's state after each step, good until the step after the next"""
     sizes: tuple[int, int]
     """inputs and outputs of a row"""
     work: int

@@ -709,6 +709,25 @@ const float *lstm_core(const void *core, int64_t threads, int64_t rows, int64_t 
     return s->h + now;
 }
 
+/* The shell's: its weights, the state before the unroll, room for it after step 0, 2, ... and after 1, 3, ..., as in
+ * shell_step, and for what a learner needs. shell.py has the same structure. */
+typedef struct {
+    const shell *s;
+    const float *const *weights, *const *first;
+    float *const *even, *const *odd;
+    const kept *k;
+} shell_steps;
+
+const float *shell_core(const void *core, int64_t threads, int64_t rows, int64_t t, const float *x, const bool *reset) {
+    const shell_steps *a = core;
+    const float *const *before = t == 0 ? a->first : (const float *const *)(t % 2 ? a->even : a->odd);
+    kept now = *a->k;
+    now.t = t;
+    float *y = now.stream + (a->s->layers * now.steps + t) * rows * a->s->d;
+    shell_step(threads, rows, a->s, x, reset, a->weights, before, t % 2 ? a->odd : a->even, y, &now);
+    return y;
+}
+
 /* An agent that observes vectors, and an unroll: observations [steps, rows, observed], through two rectified layers of
  * `hidden` and `features` outputs to the core, whose output of `out` numbers the heads read. The pointers are as for the
  * functions above; what belongs to a step has one entry a step. acting.py has the same structure. */

@@ -116,7 +116,7 @@ def steps(weights: Sequence[Tensor], h0: Tensor, c0: Tensor, kept: Kept) -> Core
         return None
     tensors = (*weights, *states, h, c, hs, panels)
     arguments = _Steps(K, N, *compiling.addresses(*tensors))
-    after = h.unsqueeze(2), c.unsqueeze(2)
+    after = list(zip(h.unsqueeze(2).unbind(), c.unsqueeze(2).unbind(), strict=True))
     return CoreSteps("lstm_core", arguments, tensors, after, (K, N), 4 * N * (K + N))
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from . import compiling, dense, rules
+from .acting import CoreSteps
 from .known import Kept
 
 _MAPS = ("", "normalized_elu", "softmax", "sigmoid", "twice_sigmoid", "unit", "root2", "slow")
@@ -81,6 +82,10 @@ class _Kept(ctypes.Structure):
     ]
 
 
+class _Steps(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("shell", "weights", "first", "even", "odd", "kept")]
+
+
 class Plan(NamedTuple):
     """A core as `dense.c` steps it."""
 
@@ -139,28 +144,22 @@ def step(
     `kept`, made by `new_kept`.
     """
     shape, rule, maps, layers, _, weights = plan
-    B = len(x)
-    parts = tuple(
-        (layers, B, *rest) for rest in _state_shapes(rule, shape.heads, shape.hidden // shape.heads)
-    )
-    before = [part.transpose(0, 1) for part in state]
+    B, before = len(x), _before(plan, state, len(x))
     if (
         not dense.takes(x)
+        or before is None
         or x.shape != (B, shape.inputs)
         or B == 0
         or not (kept is None or kept.has_room(B))
         or reset.shape != (B,)
         or reset.dtype is not torch.bool
         or not (reset.is_cpu and reset.is_contiguous() and x.is_contiguous())
-        or tuple(part.shape for part in before) != parts
-        or not all(part.dtype is torch.float32 and part.is_cpu and part.is_contiguous() for part in before)
     ):
         return None
     width = dense.lanes(B)
     function, shell = _function(shape, rule, maps, layers, width)
-    after, y = [x.new_empty(part) for part in parts], x.new_empty(B, shape.hidden)
-    work = B * (shape.inputs * shape.hidden + layers * shape.hidden * (shape.ff + shape.hidden) * 2)
-    threads = dense.threads(B, width, work)
+    after, y = [torch.empty_like(part) for part in before], x.new_empty(B, shape.hidden)
+    threads = dense.threads(B, width, B * _work(plan))
     place = None
     if kept is not None:
         _, place = kept.prepared
@@ -170,6 +169,44 @@ def step(
     states = _pointers(before), _pointers(after)
     function(threads, B, shell, x.data_ptr(), reset.data_ptr(), weights, *states, y.data_ptr(), place)
     return y, tuple(part.transpose(0, 1) for part in after)
+
+
+def steps(plan: Plan, state: tuple[Tensor, ...], kept: Kept) -> CoreSteps | None:
+    """Return the steps of an unroll from `state` on, as in `step`; they go into `kept`, made by `new_kept`.
+
+    None where C cannot make them.
+    """
+    shape, rule, maps, layers, _, weights = plan
+    before = _before(plan, state, kept.rows)
+    if before is None:
+        return None
+    even, odd = ([torch.empty_like(part) for part in before] for _ in range(2))
+    kept.after = even if kept.steps % 2 else odd
+    _, shell = _function(shape, rule, maps, layers, dense.lanes(kept.rows))
+    _, place = kept.prepared
+    states = [_pointers(several) for several in (before, even, odd)]
+    pointers = [shell, weights, *states, place]
+    arguments = _Steps(*map(ctypes.addressof, pointers))
+    turns = [tuple(part.transpose(0, 1) for part in several) for several in (even, odd)]
+    after = [turns[t % 2] for t in range(kept.steps)]
+    held = pointers, before, even, odd, kept.tensors
+    return CoreSteps("shell_core", arguments, held, after, (shape.inputs, shape.hidden), _work(plan))
+
+
+def _before(plan: Plan, state: tuple[Tensor, ...], rows: int) -> list[Tensor] | None:
+    """Return a state with layers first, `[layers, B, ...]`; None where C cannot read it."""
+    shape = plan.shape
+    parts = _state_shapes(plan.rule, shape.heads, shape.hidden // shape.heads)
+    before = [part.transpose(0, 1) for part in state]
+    right = [part.shape for part in before] == [(plan.layers, rows, *rest) for rest in parts]
+    readable = all(part.dtype is torch.float32 and part.is_cpu and part.is_contiguous() for part in before)
+    return before if right and readable else None
+
+
+def _work(plan: Plan) -> int:
+    """Return how many multiplications by slow weights a row takes."""
+    shape = plan.shape
+    return shape.hidden * (shape.inputs + plan.layers * (shape.ff + shape.hidden) * 2)
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_trunk import SHAPES, PictureEnv, anew, gradients, play, relative_error
+from test_trunk import KEEPERS, SHAPES, PictureEnv, anew, gradients, play, relative_error
 
 from deltabeast.agents import Actor, Agent, Unroll
 from deltabeast.agents.inference import NOTHING, Keep
@@ -23,11 +23,12 @@ def prepared(agent: Agent, unroll: Unroll) -> Steps | None:
         return prepare(agent, unroll, known, torch.Generator())
 
 
+@pytest.mark.parametrize("core", [*KEEPERS, "gated_linear_attention", "momentum_delta_net"])
 @pytest.mark.parametrize(("T", "environments"), [(1, 1), (6, 4), (7, 19)])
-def test_it_acts_as_an_actor_that_keeps_nothing(T: int, environments: int, seed: int) -> None:
+def test_it_acts_as_an_actor_that_keeps_nothing(core: str, T: int, environments: int, seed: int) -> None:
     """Resets are at the first, the last and every step. Learning from what was kept agrees to rounding."""
     lengths = tuple([3, max(T, 2), 1, 50] * 5)[:environments]
-    _, learner = play("mlp", T=T, seed=seed)
+    _, learner = play("mlp", core, T=T, seed=seed)
     actor, other = (
         Actor(PictureEnv(lengths, SHAPES["mlp"]), agent, SharedWeights(), T, seed, keep=keep)
         for agent, keep in (
@@ -60,7 +61,7 @@ def test_what_c_does_not_know_takes_several_calls(seed: int) -> None:
         assert prepared(other, unroll) is None
     strided = copy.deepcopy(agent)
     strided.core.weight_hh_l0.data = strided.core.weight_hh_l0.mT.contiguous().mT
-    for other in (strided, play("mlp", "rdn", seed=seed)[1].agent):
+    for other in (strided, play("mlp", "gru", seed=seed)[1].agent):
         assert prepared(other, unroll) is None
     assert prepared(agent, unroll) is not None
 
