@@ -59,6 +59,12 @@ def seed() -> int:
     return SEED
 
 
+@pytest.fixture
+def loss_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute the loss as a compiler or a graph sees it, to be compared bit for bit: C rounds otherwise."""
+    monkeypatch.setattr("deltabeast.kernels.native.loss.takes", lambda *xs: False)
+
+
 @pytest.fixture(autouse=True)
 def _small_numbers() -> Iterator[None]:
     """Put numbers below the normal ones back: training takes them for zero, in the whole process."""

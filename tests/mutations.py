@@ -307,7 +307,7 @@ MUTANTS = [
     ("kernels/native/dense.c", "memcpy(y, after[2]", "if (0) memcpy(y, after[2]"),
     ("kernels/native/shell.py", "if not right or weight.shape != each:", "if not right:"),
     ("kernels/native/shell.py", "        or reset.dtype is not torch.bool\n", ""),
-    ("kernels/native/shell.py", "or tuple(part.shape for part in before) != parts", "or False"),
+    ("kernels/native/shell.py", "before if right and readable", "before if readable"),
     ("kernels/native/shell.py", "part.is_cpu and part.is_contiguous()", "part.is_cpu"),
     ("kernels/native/dense.py", "    if flat.stride(1) != 1:\n        flat = flat.contiguous()\n", ""),
     ("kernels/native/dense.py", "x.shape[-1] != size", "False"),

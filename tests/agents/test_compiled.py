@@ -21,7 +21,7 @@ import pytest
 import torch
 from random_batches import CORES, B, assert_same, make_batch, make_learner, memory, nan_reward
 
-from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll, losses
+from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll
 from deltabeast.agents.compiled import Compiled
 from deltabeast.agents.cuda.enqueued import Enqueued
 from deltabeast.agents.make_executor import make_executor
@@ -29,6 +29,7 @@ from deltabeast.kernels import Rule
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training import plan
 
+pytestmark = pytest.mark.usefixtures("loss_in_pytorch")
 CXX = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
 
 
@@ -58,12 +59,6 @@ def compiled(plain: Learner, make: Any = make_compiled) -> Learner:
 def is_compiled(twin: Learner) -> bool:
     """Whether it has not fallen back on the loss as it stands."""
     return twin.loss_function != twin.loss
-
-
-@pytest.fixture(autouse=True)
-def _one_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss that is compiled is PyTorch's, which differs from C's by rounding."""
-    monkeypatch.setattr(losses.native, "takes", lambda *xs: False)
 
 
 def assert_compiled_once(plain: Learner, batches: list[Unroll]) -> None:

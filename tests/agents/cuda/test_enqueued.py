@@ -41,6 +41,8 @@ from deltabeast.agents.executor import Immediate
 from deltabeast.agents.make_executor import make_executor
 from deltabeast.kernels import Rule
 
+pytestmark = pytest.mark.usefixtures("loss_in_pytorch")
+
 
 @pytest.fixture(autouse=True)
 def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:

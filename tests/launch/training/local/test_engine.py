@@ -180,6 +180,7 @@ def test_lockstep_has_no_lag(tmp_path: Path) -> None:
     assert all(float(row["log_rho_abs_max"]) < 1e-4 for row in rows(tmp_path))
 
 
+@pytest.mark.usefixtures("loss_in_pytorch")
 def test_a_run_is_the_same_with_updates_that_are_enqueued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
