@@ -20,6 +20,7 @@
 #define TILE 8 /* outputs that are summed in registers at a time: of one panel */
 #define TILE_OF_TWO 6
 #define LINE 16 /* numbers of a line of a cache */
+#define SHORT 512 /* numbers of a row of weights */
 
 const int64_t register_rows = REGISTER;
 
@@ -96,8 +97,10 @@ INLINE void tile(
         for (int i = 0; i < count; i++) sums[p][i] = (vec){0};
     int64_t k = 0;
     for (; k + LINE <= K; k += LINE) {
-        /* the weights of the next tile, since those of a layer may lie in a far cache */
-        for (int i = 0; i < count; i++) __builtin_prefetch(w + (count + i) * K + k);
+        /* The weights of the next tile, since those of a layer may lie in a far cache. Along long rows processors fetch
+         * ahead by themselves. */
+        if (K <= SHORT)
+            for (int i = 0; i < count; i++) __builtin_prefetch(w + (count + i) * K + k);
         for (int64_t j = k; j < k + LINE; j++)
             for (int i = 0; i < count; i++)
                 for (int p = 0; p < P; p++) sums[p][i] += w[i * K + j] * x[p * K + j];
