@@ -11,7 +11,7 @@ from test_trunk import KEEPERS, SHAPES, PictureEnv, anew, gradients, play, relat
 
 from deltabeast.agents import Actor, Agent, Unroll
 from deltabeast.agents.inference import NOTHING, Keep
-from deltabeast.agents.known import Known
+from deltabeast.agents.known import UNKNOWN, Known
 from deltabeast.agents.steps import Steps, prepare
 from deltabeast.agents.weights import SharedWeights
 
@@ -44,6 +44,12 @@ def test_it_acts_as_an_actor_that_keeps_nothing(core: str, T: int, environments:
             torch.testing.assert_close(x, y, rtol=0, atol=0)
         errors = relative_error(gradients(learner, unroll), anew(learner, unroll))
         assert max(errors.values()) < 1e-2, errors
+        inputs = unroll.observation, unroll.reward, unroll.done, unroll.state
+        (_, known, _), (_, computed, _) = (
+            learner.agent.unroll(*inputs, known=each) for each in (unroll.known, UNKNOWN)
+        )
+        for x, y in zip(known, computed, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
 
 
 def test_what_c_does_not_know_takes_several_calls(seed: int) -> None:
