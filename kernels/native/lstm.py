@@ -57,10 +57,9 @@ def step(
     into `kept`, made by `new_kept`.
     """
     (B, N), K = h0.shape, x.shape[-1]
-    shapes = [(4 * N, K), (4 * N, N), (4 * N,), (4 * N,)]
     if (
         not dense.takes(x, weights)
-        or [w.shape for w in weights] != shapes
+        or [w.shape for w in weights] != _shapes(K, N)
         or x.shape != (B, K)
         or B == 0
         or not (kept is None or kept.has_room(B))
@@ -89,6 +88,10 @@ def new_kept(steps: int, rows: int, weights: Sequence[Tensor]) -> Kept | None:
     return Kept(steps, rows, (*(torch.empty(steps, rows, N) for _ in range(3)), kept), weights)
 
 
+def _shapes(K: int, N: int) -> list[tuple[int, ...]]:
+    return [(4 * N, K), (4 * N, N), (4 * N,), (4 * N,)]
+
+
 class _Steps(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("K", "N")),
@@ -105,11 +108,10 @@ def steps(weights: Sequence[Tensor], h0: Tensor, c0: Tensor, kept: Kept) -> Core
     They go into `kept`, made by `new_kept`. None where C cannot make them.
     """
     (_, K), (_, N) = weights[0].shape, weights[1].shape
-    shapes = [(4 * N, K), (4 * N, N), (4 * N,), (4 * N,)]
     h, c, hs, panels = kept.tensors
     states = h0, c0
     if (
-        [w.shape for w in weights] != shapes
+        [w.shape for w in weights] != _shapes(K, N)
         or not dense.takes(h0, weights)
         or not all(x.shape == h.shape[1:] and x.dtype is torch.float32 and x.is_contiguous() for x in states)
     ):
