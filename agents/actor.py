@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..cores import State
 from .action_log import ActionLog, Step
-from .inference import NOTHING, Keep, make_inference
+from .inference import NOTHING, Keep, Seen, make_inference
 from .known import Known
 from .network import Agent, AgentOutput
 from .steps import Steps
@@ -51,9 +51,8 @@ class Actor:
         """number of unrolls collected"""
         self._generator = torch.Generator(agent.policy.weight.device).manual_seed(seed)
         self._inference = make_inference(agent, self._generator, deterministic, keep)
-        self._observation: Tensor
-        self._reward: Tensor
-        self._done: Tensor
+        self._seen: Seen
+        """what the next step observes"""
         self._state: State
         self._steps: Steps | None = None
         self._reset()
@@ -67,19 +66,21 @@ class Actor:
         """Act for `unroll_length` steps with the newest weights and return what happened."""
         version = self.weights.pull(self.agent)
         T, num_actions = self.unroll_length, self.agent.spec.num_actions
-        unroll = Unroll.empty(T, self._observation, num_actions, self._state, version)
+        unroll = Unroll.empty(T, torch.as_tensor(self._seen[0]), num_actions, self._state, version)
         with self.agent.held_weights():
             self.begin(unroll)
+            rooms = self._inference.rooms(unroll)
             for t in range(T):
-                self._record_observation(unroll, t)
+                self._record_observation(rooms, t)
                 self._emulate(unroll, t, self.choose(unroll, t))
-            self._record_observation(unroll, T)
-            known = self.finish(unroll.observation[T])
+            self._record_observation(rooms, T)
+            known = self.finish(unroll)
         self._unrolls += 1
         return replace(unroll, known=known)
 
-    def _record_observation(self, unroll: Unroll, t: int) -> None:
-        unroll.observation[t], unroll.reward[t], unroll.done[t] = self._observation, self._reward, self._done
+    def _record_observation(self, rooms: Seen, t: int) -> None:
+        for room, seen in zip(rooms, self._seen, strict=True):
+            room[t] = seen
 
     @timed("inference")
     def begin(self, unroll: Unroll) -> None:
@@ -90,7 +91,7 @@ class Actor:
     def choose(self, unroll: Unroll, t: int) -> NDArray[np.int64]:
         """Sample action t of each environment from the policy, by what the unroll holds of observation t."""
         if self._steps is not None:
-            self._state = self._steps.act(t)
+            self._steps.act(t)
         else:
             inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
             output, self._state = self.act(*inputs, self._state)
@@ -100,9 +101,8 @@ class Actor:
     def _emulate(self, unroll: Unroll, t: int, actions: NDArray[np.int64]) -> None:
         """Step the environments, and keep what they answer for step t + 1."""
         observation, reward, terminated, truncated, info = self._step(actions)
-        self._observation = self._inference.observe(observation)
-        self._reward = torch.from_numpy(np.asarray(reward, dtype=np.float32))
-        self._done = torch.from_numpy(terminated | truncated)
+        rewards = np.asarray(reward, dtype=np.float32)
+        self._seen = self._inference.observe(observation, rewards, terminated | truncated)
         if np.count_nonzero(info.get("forced", 0)):
             unroll.forced[t] = torch.from_numpy(info["forced"])
         unroll.episodes.record(info)
@@ -118,9 +118,12 @@ class Actor:
         return self._inference.act(observation, reward, done, state)
 
     @timed("inference")
-    def finish(self, observation: Tensor) -> Known:
-        """End an unroll with the observation that follows it; return what is known of its steps."""
-        return self._inference.finish(observation, self._reward, self._done, self._state)
+    def finish(self, unroll: Unroll) -> Known:
+        """End an unroll whose every observation is recorded; return what is known of its steps."""
+        if self._steps is not None:
+            self._state = self._steps.state
+        last = unroll.observation[-1], unroll.reward[-1], unroll.done[-1]
+        return self._inference.finish(*last, self._state)
 
     @property
     def bytes_to_device(self) -> int:
@@ -131,20 +134,20 @@ class Actor:
         """Begin new episodes everywhere, from a seed that follows from the actor's and its progress."""
         seed = int(np.random.SeedSequence([self._seed, self._unrolls]).generate_state(1)[0] >> 1)
         observation, _ = self.env.reset(seed=seed)
-        self._observation = self._inference.observe(observation)
-        self._reward = torch.zeros(self.num_envs)
-        self._done = torch.ones(self.num_envs, dtype=torch.bool)
+        reward, done = np.zeros(self.num_envs, np.float32), np.ones(self.num_envs, bool)
+        self._seen = self._inference.observe(observation, reward, done)
         self._state = self.agent.initial_state(self.num_envs)
 
     def state_dict(self) -> dict[str, Any]:
         """Between two unrolls: RNG and progress; in deterministic mode all that decides the next unroll."""
         state: dict[str, Any] = {"generator": self._generator.get_state(), "unrolls": self._unrolls}
         if isinstance(self.env, ActionLog):
+            frame, reward, done = (torch.as_tensor(x).cpu().clone() for x in self._seen)
             state |= {
                 "env": self.env.state_dict(),
-                "frame": self._observation.cpu().clone(),
-                "reward": self._reward.clone(),
-                "done": self._done.clone(),
+                "frame": frame,
+                "reward": reward,
+                "done": done,
                 "core": [part.cpu().clone() for part in self._state],
             }
         return state
@@ -165,8 +168,7 @@ class Actor:
                 "the environment did not repeat itself from its seed and actions: "
                 "it is not deterministic, resume without --deterministic"
             )
-        self._observation = self._inference.observe(observation)
-        self._reward, self._done = state["reward"], state["done"]
+        self._seen = self._inference.observe(observation, state["reward"].numpy(), state["done"].numpy())
         self._state = tuple(part.to(self._generator.device) for part in state["core"])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..kernels.native.held import made_once
 from .episodes import Episodes
@@ -167,9 +167,10 @@ class Learner:
         parameters = [p for p in self._parameters if p.grad is not None]
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-        nn.utils.clip_grads_with_norm_(parameters, self.config.max_grad_norm, grad_norm)
+        # as torch's clip_grad_norm_
+        clipping = (self.config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
         self.finite.logical_and_(grad_norm.isfinite())
-        self.optimizer.step_if(self.finite, self._rate, self.rmsprop)
+        self.optimizer.step_if(self.finite, self._rate, clipping, self.rmsprop)
 
     def learning_rate(self) -> float:
         """Return the next update's: annealed linearly to zero, and corrected for RMSProp's start from zero.

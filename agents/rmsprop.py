@@ -21,19 +21,21 @@ def rmsprop_if(
     squares: list[Tensor],
     steps: list[Tensor],
     lr: Tensor,
+    scale: Tensor,
     alpha: float,
     eps: float,
 ) -> None:
     """If `finite`, update in place: `s = α s + (1 - α) g²`, `p -= lr g / (√s + ε)`, and count the step.
 
-    `finite` (bool) and `lr` are scalars on the parameters' device. If not `finite`, gradients may hold
-    anything and may be zeroed, and nothing else changes. Rounded as in torch's RMSprop on a CPU.
+    g is `scale` times the gradient. `finite` (bool), `lr` and `scale` are scalars on the parameters' device.
+    If not `finite`, gradients may hold anything and nothing else changes. Gradients may be written over.
     """
     if native.takes(parameters, gradients, squares):
         if finite:
             torch._foreach_add_(steps, 1)
-            native.step(parameters, gradients, squares, float(lr), alpha, eps)
+            native.step(parameters, gradients, squares, float(lr), alpha, eps, float(scale))
         return
+    torch._foreach_mul_(gradients, scale)
     # NaN times zero is NaN, but its bits times zero are zero.
     torch._foreach_mul_([g.view(_BITS[g.itemsize]) for g in gradients], finite.to(torch.int32))
     torch._foreach_add_(steps, finite.to(torch.float32), alpha=1)
@@ -49,15 +51,17 @@ def rmsprop_if(
 class RMSprop(torch.optim.RMSprop):
     """torch's RMSprop with a step that never synchronises with the host. No momentum, no weight decay."""
 
-    def step_if(self, finite: Tensor, lr: Tensor, arithmetic: Callable[..., None] = rmsprop_if) -> None:
-        """Step with the learning rate `lr` if `finite`; `arithmetic` is `rmsprop_if` or an equivalent."""
+    def step_if(
+        self, finite: Tensor, lr: Tensor, scale: Tensor, arithmetic: Callable[..., None] = rmsprop_if
+    ) -> None:
+        """Do as `rmsprop_if` with the gradients in `grad`; `arithmetic` is that or an equivalent."""
         (group,) = self.param_groups
         parameters = [p for p in group["params"] if p.grad is not None]
         gradients = [p.grad for p in parameters]
         states = [self._state_of(p) for p in parameters]
         squares, steps = ([state[name] for state in states] for name in ("square_avg", "step"))
         alpha, eps = group["alpha"], group["eps"]
-        arithmetic(finite, parameters, gradients, squares, steps, lr, alpha, eps)
+        arithmetic(finite, parameters, gradients, squares, steps, lr, scale, alpha, eps)
 
     def _state_of(self, parameter: Tensor) -> dict[str, Any]:
         state: dict[str, Any] = self.state[parameter]

@@ -24,23 +24,23 @@ class Steps:
         act: Callable[[int], None],
         observe: Callable[[int], None],
         races: Sequence[Tensor],
-        states: Sequence[State],
+        state: State,
         kept: Sequence[Kept],
         generator: torch.Generator,
     ) -> None:
         self._act = act
         self._observe = observe
         self._races = races
-        self._states = states
+        self.state = state
+        """the core's after the last step that acts, once that is made"""
         self._kept = kept
         self._generator = generator
 
-    def act(self, t: int) -> State:
-        """Fill in action and logits of step t; return the core's state after it."""
+    def act(self, t: int) -> None:
+        """Fill in action and logits of step t."""
         # one by one, so that the actions are those of any other actor
         self._races[t].exponential_(generator=self._generator)
         self._act(t)
-        return self._states[t]
 
     def finish(self) -> None:
         """Make the step after the last one, whose observation is all that the unroll has of it."""
@@ -70,4 +70,4 @@ def prepare(agent: Agent, unroll: Unroll, known: Known, generator: torch.Generat
     if calls is None:
         return None
     kept = [each for each in (known.projection, core) if each]
-    return Steps(*calls, race.unbind(), core_steps.states, kept, generator)
+    return Steps(*calls, race.unbind(), core_steps.state, kept, generator)

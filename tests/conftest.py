@@ -60,9 +60,10 @@ def seed() -> int:
 
 
 @pytest.fixture
-def loss_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute the loss as a compiler or a graph sees it, to be compared bit for bit: C rounds otherwise."""
-    monkeypatch.setattr("deltabeast.kernels.native.loss.takes", lambda *xs: False)
+def updates_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute updates as a compiler or a graph sees them, to be compared bit for bit: C rounds otherwise."""
+    for name in ("loss", "rmsprop"):
+        monkeypatch.setattr(f"deltabeast.kernels.native.{name}.takes", lambda *xs: False)
 
 
 @pytest.fixture(autouse=True)

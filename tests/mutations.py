@@ -1101,11 +1101,13 @@ MUTANTS = [
     ("envs/tasks.py", "(score - task.random)", "score"),
     (
         "kernels/native/rmsprop.c",
-        "fmaf(add * gradient[i], gradient[i], square[i] * keep)",
+        "fmaf(add * g, g, square[i] * keep)",
         "square[i] * keep",
     ),
-    ("kernels/native/rmsprop.c", "(root[i] + eps)", "root[i]"),
-    ("kernels/native/rmsprop.py", "s.sqrt(), g)", "s, g)"),
+    ("kernels/native/rmsprop.c", "(sqrtf(s) + eps)", "sqrtf(s)"),
+    ("kernels/native/rmsprop.c", "scale * gradient[i]", "gradient[i]"),
+    ("agents/rmsprop.py", "    torch._foreach_mul_(gradients, scale)\n", ""),
+    ("agents/learner.py", ".clamp(max=1.0)", ""),
     (
         "kernels/native/rmsprop.py",
         "    torch.autograd.graph.increment_version((*parameters, *squares))\n",

@@ -31,8 +31,13 @@ class GpuInference:
     def bytes_sent(self) -> int:
         return self._feed.bytes
 
-    def observe(self, observation: NDArray[Any]) -> Tensor:
-        return self._feed(observation)
+    def observe(
+        self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self._feed(observation), torch.from_numpy(reward), torch.from_numpy(done)
+
+    def rooms(self, unroll: Unroll) -> tuple[Tensor, Tensor, Tensor]:
+        return unroll.observation, unroll.reward, unroll.done
 
     def act(
         self, observation: Tensor, reward: Tensor, done: Tensor, state: State

@@ -38,8 +38,8 @@ class CoreSteps(NamedTuple):
     """what it is handed"""
     held: Any
     """to which the arguments point"""
-    states: Sequence[tuple[Tensor, ...]]
-    """the core's state after each step, good until the step after the next"""
+    state: tuple[Tensor, ...]
+    """the core's state after the last step but one, once both are made"""
     sizes: tuple[int, int]
     """inputs and outputs of a row"""
     work: int

@@ -118,8 +118,8 @@ def steps(weights: Sequence[Tensor], h0: Tensor, c0: Tensor, kept: Kept) -> Core
         return None
     tensors = (*weights, *states, h, c, hs, panels)
     arguments = _Steps(K, N, *compiling.addresses(*tensors))
-    after = list(zip(h.unsqueeze(2).unbind(), c.unsqueeze(2).unbind(), strict=True))
-    return CoreSteps("lstm_core", arguments, tensors, after, (K, N), 4 * N * (K + N))
+    state = h[-2].unsqueeze(1), c[-2].unsqueeze(1)
+    return CoreSteps("lstm_core", arguments, tensors, state, (K, N), 4 * N * (K + N))
 
 
 def panel_shape(T: int, B: int, count: int, N: int) -> tuple[int, ...]:

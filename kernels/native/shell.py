@@ -181,16 +181,15 @@ def steps(plan: Plan, state: tuple[Tensor, ...], kept: Kept) -> CoreSteps | None
     if before is None:
         return None
     even, odd = ([torch.empty_like(part) for part in before] for _ in range(2))
-    kept.after = even if kept.steps % 2 else odd
+    kept.after, earlier = (even, odd) if kept.steps % 2 else (odd, even)
     _, shell = _function(shape, rule, maps, layers, dense.lanes(kept.rows))
     _, place = kept.prepared
     states = [_pointers(several) for several in (before, even, odd)]
     pointers = [shell, weights, *states, place]
     arguments = _Steps(*map(ctypes.addressof, pointers))
-    turns = [tuple(part.transpose(0, 1) for part in several) for several in (even, odd)]
-    after = [turns[t % 2] for t in range(kept.steps)]
+    state = tuple(part.transpose(0, 1) for part in earlier)
     held = pointers, before, even, odd, kept.tensors
-    return CoreSteps("shell_core", arguments, held, after, (shape.inputs, shape.hidden), _work(plan))
+    return CoreSteps("shell_core", arguments, held, state, (shape.inputs, shape.hidden), _work(plan))
 
 
 def _before(plan: Plan, state: tuple[Tensor, ...], rows: int) -> list[Tensor] | None:

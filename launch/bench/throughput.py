@@ -210,7 +210,7 @@ def _acting(one: LocalEngine | Worker, seconds: float) -> float:
             actor.begin(unroll)
             for t in range(actor.unroll_length):
                 actor.choose(unroll, t)
-            actor.finish(unroll.observation[-1])
+            actor.finish(unroll)
         return unroll.num_steps
 
     return _rate(work, seconds, one.device)

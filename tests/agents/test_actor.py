@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
+import pytest
 import torch
 from counting_env import CountingEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deltabeast.agents import Actor, Agent, AgentSpec, WeightStore, make_actor_agent
+from deltabeast.agents.cuda.inference import GpuInference
 
 T = 5
 
@@ -37,6 +40,21 @@ def test_actions_rewards_and_dones_belong_together(seed: int) -> None:
     assert unroll.done[:, 0].tolist() == [True, False, False, True, False, False]
     assert unroll.forced[:, 0].tolist() == [True, False, False, True, False]
     assert unroll.version == 7 and unroll.num_steps == 15 and unroll.columns() == 3
+
+
+def test_what_a_gpu_observes_is_recorded_alike(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the inference of GPUs, here on a CPU and without graphs."""
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Mock())
+    torch.manual_seed(seed)
+    actor = make_actor(seed=seed)
+    torch.manual_seed(seed)
+    other = make_actor(seed=seed)
+    other._inference = GpuInference(other.agent, other._generator, capture=False)
+    other._reset()
+    for _ in range(2):
+        for x, y in zip(actor.collect().tensors(), other.collect().tensors(), strict=True):
+            assert torch.equal(x, y)
+    assert other.bytes_to_device > actor.bytes_to_device == 0
 
 
 def test_unrolls_overlap_by_one_observation_and_no_state_is_lost(seed: int) -> None:

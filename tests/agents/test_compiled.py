@@ -29,7 +29,7 @@ from deltabeast.kernels import Rule
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training import plan
 
-pytestmark = pytest.mark.usefixtures("loss_in_pytorch")
+pytestmark = pytest.mark.usefixtures("updates_in_pytorch")
 CXX = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
 
 

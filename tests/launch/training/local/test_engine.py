@@ -153,7 +153,7 @@ def test_groups_train_as_one_actor_would(tmp_path: Path, monkeypatch: pytest.Mon
         engine = LocalEngine(config, stack)
         training = Run(config, engine, stack)
         assert [actor.num_envs for actor in engine.actors] == [2, 2, 2, 2]
-        frames = torch.cat([actor._observation for actor in engine.actors])
+        frames = torch.cat([torch.from_numpy(actor._seen[0]) for actor in engine.actors])
         assert len(frames) == 8 and not torch.equal(frames[:2], frames[2:4])
         training.run()
     assert [int(row["step"]) for row in rows(tmp_path)] == list(range(20, 401, 20))
@@ -180,7 +180,7 @@ def test_lockstep_has_no_lag(tmp_path: Path) -> None:
     assert all(float(row["log_rho_abs_max"]) < 1e-4 for row in rows(tmp_path))
 
 
-@pytest.mark.usefixtures("loss_in_pytorch")
+@pytest.mark.usefixtures("updates_in_pytorch")
 def test_a_run_is_the_same_with_updates_that_are_enqueued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
