@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...agents.cuda.graphs import record
 from ...kernels import Rule
 from ...kernels.rules import RULES
 from ..config import BenchKernelsConfig
@@ -44,6 +45,9 @@ class Measured:
     forward: float | None = None
     both: float | None = None
     """forward and backward"""
+    captured: float | None = None
+    """the same as one CUDA graph, as learners run them: no time of the host; None without a GPU, and for what
+    no graph can hold"""
     ratio: float | None = None
     """how many times faster than the reference, forward and backward: the median over pairs"""
     peak_bytes: int | None = None
@@ -177,6 +181,9 @@ def _time(jobs: Sequence[Job], repeats: int) -> None:
             pairs = zip(both["reference"], both[name], strict=True)
             measured.ratio = statistics.median(slow / fast for slow, fast in pairs)
         measured.peak_bytes = _peak_bytes(work[name])
+    for job in right:
+        if job.leaves[0].is_cuda:
+            job.measured.captured = _time_captured(job, repeats)
 
 
 def _work(job: Job) -> Callable[[], tuple[float, float]]:
@@ -192,6 +199,21 @@ def _work(job: Job) -> Callable[[], tuple[float, float]]:
         return middle - start, clock() - middle
 
     return once
+
+
+def _time_captured(job: Job, repeats: int) -> float | None:
+    """Return the median time of forward and backward as one CUDA graph; None if none can hold them."""
+    ones = [torch.ones_like(out) for out in job.function(*job.leaves)]
+    try:
+        _, replay = record(lambda: torch.autograd.grad(job.function(*job.leaves), job.leaves, ones))
+    except RuntimeError:
+        return None
+    times = []
+    for _ in range(repeats + 3):
+        start = _cuda_clock()
+        replay()
+        times.append(_cuda_clock() - start)
+    return statistics.median(times[3:])
 
 
 def _cuda_clock() -> float:

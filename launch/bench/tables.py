@@ -18,17 +18,23 @@ if TYPE_CHECKING:  # each benchmark imports its own
 
 def kernel_table(kernels: Sequence[Measured]) -> Table:
     """Show every backend of every rule: whether it is right, and if so how fast."""
-    table = plain_table("rule", "backend", "error", "forward", "with backward", "vs reference", "peak memory")
+    on_gpu = any(kernel.captured is not None for kernel in kernels)
+    times = ("forward", "with backward", *(["both in a graph"] if on_gpu else []))
+    table = plain_table("rule", "backend", "error", *times, "vs reference", "peak memory")
     for kernel in kernels:
         row = [kernel.rule, kernel.backend, f"{kernel.error:.0e}"]
         if kernel.forward is None or kernel.both is None:
             row.append("WRONG: not timed" if not kernel.right else "")
         else:
-            row += [f"{kernel.forward * 1e3:.2f} ms", f"{kernel.both * 1e3:.2f} ms"]
+            row += map(_milliseconds, (kernel.forward, kernel.both, *([kernel.captured] if on_gpu else [])))
             row.append("" if kernel.ratio is None else f"{kernel.ratio:.1f}x")
             row.append("" if kernel.peak_bytes is None else f"{kernel.peak_bytes / 2**20:.1f} MiB")
         table.add_row(*row)
     return table
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:.2f} ms"
 
 
 def env_speed_table(speeds: Sequence[EnvSpeed]) -> Table:

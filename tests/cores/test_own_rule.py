@@ -15,6 +15,7 @@ from fastweight_rules import make_inputs
 from random_batches import make_batch, make_learner
 from torch import Tensor
 
+from deltabeast.agents import Learner
 from deltabeast.cores import FastWeightCore, FastWeights, State, StatePart
 from deltabeast.cores.features import normalized_elu
 from deltabeast.kernels import BACKENDS, Rule, Shapes
@@ -132,10 +133,10 @@ def test_its_core_is_like_the_built_in_ones(seed: int) -> None:
 
 def test_it_trains(seed: int) -> None:
     # Without discount the values' targets do not move with them, so that the loss falls for every seed.
-    learner = make_learner(CORE, learning_rate=1e-3, discount=0.0, entropy_cost=0.0)
-    if torch.cuda.is_available():
-        learner.agent.cuda()
-    batch = make_batch(learner.agent)
+    config = make_learner(CORE, learning_rate=1e-3, discount=0.0, entropy_cost=0.0).config
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    learner = Learner(make_learner(CORE).agent.to(device), config)
+    batch = make_batch(learner.agent).map(lambda dim, x: x.to(device))
     before = [p.detach().clone() for p in learner.agent.parameters()]
     losses = [learner.update(batch)["baseline_loss"] for _ in range(40)]
     assert losses[-1] < 0.5 * losses[0]

@@ -45,6 +45,16 @@ def test_every_kernel_is_checked_and_timed(tmp_path: Path, capsys: pytest.Captur
         assert row["peak_bytes"] > 9 * 3 * 2 * 8 * 4  # y at least
 
 
+def test_only_a_gpu_times_graphs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    assert bench(capsys, "kernels", *SMALL, "--json", str(path))[0] == 0
+    graphs = [row["captured"] for row in json.loads(path.read_text())["results"]]
+    if torch.cuda.is_available():
+        assert all(0 < seconds < 1 for seconds in graphs)
+    else:
+        assert set(graphs) == {None}
+
+
 def test_a_wrong_kernel_is_named_and_not_timed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
