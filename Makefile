@@ -50,8 +50,9 @@ THROUGHPUT := $(BIN)/deltabeast bench throughput --device cuda --num-envs 256
 gpu: $(READY) ## on a machine with a GPU: test and time what needs it, into results/gpu; fails in the end if a part did
 	$(MAKE) --keep-going gpu-test gpu-kernels gpu-throughput
 gpu-test: $(READY)
-	$(BIN)/python -m pytest tests/kernels tests/cores tests/agents tests/launch/training/test_on_a_gpu.py tests/launch/processes/test_machine.py \
-		tests/launch/bench/test_fla.py
+	$(TEST) --dist worksteal --maxprocesses 16 tests/agents/cuda tests/agents/test_compiled.py tests/cores/test_own_rule.py \
+		tests/kernels/test_fused.py tests/kernels/test_triton.py tests/launch/bench tests/launch/processes/test_machine.py \
+		tests/launch/training/test_on_a_gpu.py
 gpu-kernels: $(READY)
 	mkdir -p $(GPU)
 	$(BIN)/deltabeast bench kernels --device cuda --json $(GPU)/kernels.json | tee $(GPU)/kernels.txt

@@ -614,6 +614,13 @@ MUTANTS = [
     ("kernels/pytorch/gated.py", "unsqueeze(-1) - 1).squeeze(-1) + 1", "unsqueeze(-1)).squeeze(-1)"),
     ("kernels/pytorch/gated.py", "(added - kept) * KK", "added * KK"),
     ("kernels/pytorch/gated.py", "decay.stride(-1) != 0", "False"),
+    ("kernels/pytorch/gated.py", "before[..., :-1, :]", "before[..., 1:, :]"),
+    ("kernels/pytorch/gated.py", "steps.mT @ torch.cat", "steps @ torch.cat"),
+    (
+        "kernels/pytorch/gated.py",
+        "torch.cat((after[..., :1, 0], drates), -1)",
+        "torch.cat((0 * after[..., :1, 0], drates), -1)",
+    ),
     (
         "kernels/native/attention.c",
         "live[p.row * w->M + column] == 0.0f) column++;",

@@ -6,10 +6,14 @@ written at step i. Everything is differentiable as it stands.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from .. import reference
+from ..once import differentiable_once
+from ..precision import without_autocast
 from .apart import differentiated_apart
 from .chunked import _fold, _mark_broken, _set_aside_broken, _unfold
 
@@ -102,11 +106,33 @@ def momentum_delta(
 def left(rates: Tensor) -> tuple[Tensor, Tensor]:
     """Return which share of the write of step i is left at step t, `[..., C, C]`, and of what was there
     before the first step, `[..., C]`, for rates `[..., C]`, 0 where an episode begins."""
-    C = rates.shape[-1]
-    zero, one = (torch.full((), x, dtype=rates.dtype, device=rates.device) for x in (0.0, 1.0))
-    t = torch.arange(C, device=rates.device)
-    steps = torch.where(t.unsqueeze(-1) > t, rates.unsqueeze(-1), one).cumprod(-2)
-    return torch.where(t.unsqueeze(-1) >= t, steps, zero), rates.cumprod(-1)
+    outputs: tuple[Tensor, Tensor] = _Left.apply(rates)
+    return outputs
+
+
+class _Left(torch.autograd.Function):
+    """Not by the gradient of `cumprod`, which asks the host whether a rate is zero: a CUDA graph cannot."""
+
+    @staticmethod
+    def forward(ctx: Any, rates: Tensor) -> tuple[Tensor, Tensor]:
+        C = rates.shape[-1]
+        zero, one = (torch.full((), x, dtype=rates.dtype, device=rates.device) for x in (0.0, 1.0))
+        t = torch.arange(C, device=rates.device)
+        steps = torch.where(t.unsqueeze(-1) > t, rates.unsqueeze(-1), one).cumprod(-2)
+        steps, alive = torch.where(t.unsqueeze(-1) >= t, steps, zero), rates.cumprod(-1)
+        ctx.save_for_backward(steps, alive)
+        return steps, alive
+
+    @staticmethod
+    @differentiable_once
+    @without_autocast
+    def backward(ctx: Any, dsteps: Tensor, dalive: Tensor) -> tuple[Tensor]:
+        """Where step j's rate is a factor, the others are those from i to j - 1 and from j to t."""
+        steps, alive = ctx.saved_tensors
+        after = steps.mT @ torch.cat((dalive.unsqueeze(-1), dsteps.tril(-1)), -1)
+        before = torch.cat((alive.unsqueeze(-1), steps), -1)
+        drates = after[..., 1:, :].mul(before[..., :-1, :]).tril(1).sum(-1)
+        return (torch.cat((after[..., :1, 0], drates), -1),)
 
 
 def _of_head(rates: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:

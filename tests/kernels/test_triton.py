@@ -112,15 +112,15 @@ def test_triton_no_gradient_crosses_a_reset(rule: Rule, seed: int) -> None:
 
 
 @pytest.mark.skipif(not GPU, reason="no GPU")
-@each(*IN_TRITON)
-def test_triton_goes_into_a_cuda_graph(rule: Rule, seed: int) -> None:
+@each(*RULES)
+def test_auto_goes_into_a_cuda_graph(rule: Rule, seed: int) -> None:
     """Captured once, forward and backward then follow new numbers and new resets in the same memory."""
     inputs = make_inputs(rule, 17)
     leaves = [x.requires_grad_() for x in on_device(inputs)]
     reset = make_reset("random", 17, inputs[0].shape[1]).to(DEVICE)
 
     def both() -> list[Tensor]:
-        outputs = rule(*leaves, reset, backend="triton")
+        outputs = rule(*leaves, reset)
         return [*outputs, *torch.autograd.grad(sum(out.square().sum() for out in outputs), leaves)]
 
     side = torch.cuda.Stream()
