@@ -46,7 +46,7 @@ test-all: $(READY) ## the tests again with new random numbers: what fails says h
 	DELTABEAST_TEST_SEED=$(SEED) $(TEST) $(TESTS)
 
 GPU := results/gpu
-THROUGHPUT := $(BIN)/deltabeast bench throughput --device cuda --num-envs 256
+THROUGHPUT := $(BIN)/deltabeast bench throughput --device cuda --num-envs 256 --rounds 1 --seconds 5
 gpu: $(READY) ## on a machine with a GPU: test and time what needs it, into results/gpu; fails in the end if a part did
 	$(MAKE) --keep-going gpu-test gpu-kernels gpu-throughput
 gpu-test: $(READY)
@@ -61,7 +61,7 @@ gpu-throughput: $(READY)
 	$(THROUGHPUT) --json $(GPU)/throughput.json | tee $(GPU)/throughput.txt
 	$(THROUGHPUT) --compile off --json $(GPU)/not-compiled.json | tee $(GPU)/not-compiled.txt
 	for core in lstm linear_transformer delta_net delta_rnn feedforward; do \
-		$(THROUGHPUT) --core $$core --rounds 1 --json $(GPU)/$$core.json | tee $(GPU)/$$core.txt; done
+		$(THROUGHPUT) --core $$core --json $(GPU)/$$core.json | tee $(GPU)/$$core.txt; done
 
 lint: $(READY) links ## ruff and mypy
 	$(BIN)/ruff check .
