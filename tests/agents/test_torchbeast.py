@@ -38,11 +38,14 @@ def random_state(agent: Agent, core: str, rows: int) -> tuple[tuple[Tensor, ...]
 
 
 @pytest.mark.parametrize("core", CORES)
-@pytest.mark.parametrize("_", range(2))
-def test_logits_over_an_unroll_with_resets(core: str, _: int, seed: int) -> None:
-    heads, actions = random.choice((1, 2, 4)), random.randint(3, 18)
-    d, layers, ff = heads * random.choice((2, 3, 8)), random.randint(1, 3), random.randint(1, 20)
-    weights = reference.random_weights(core, actions, d, layers, heads, ff)
+@pytest.mark.parametrize("more", range(2))
+def test_logits_over_an_unroll_with_resets(core: str, more: int, seed: int) -> None:
+    random.seed(seed + more)
+    torch.manual_seed(seed + more)
+    # At least 8 units: where the two of a layer norm are nearly equal, it makes anything of their rounding.
+    heads, size = random.choice(((1, 8), (1, 11), (2, 4), (2, 8), (4, 2), (4, 3), (4, 8)))
+    actions, layers, ff = random.randint(3, 18), random.randint(1, 3), random.randint(1, 20)
+    weights = reference.random_weights(core, actions, heads * size, layers, heads, ff)
     agent = imported(weights, heads)
     T, B = 5, 2
     frame = (torch.rand(T, B, 1, 1, 1) * torch.randint(0, 256, (T, B, 4, 84, 84))).byte()
