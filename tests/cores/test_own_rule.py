@@ -133,9 +133,9 @@ def test_its_core_is_like_the_built_in_ones(seed: int) -> None:
 
 def test_it_trains(seed: int) -> None:
     # Without discount the values' targets do not move with them, so that the loss falls for every seed.
-    config = make_learner(CORE, learning_rate=1e-3, discount=0.0, entropy_cost=0.0).config
+    made = make_learner(CORE, learning_rate=1e-3, discount=0.0, entropy_cost=0.0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    learner = Learner(make_learner(CORE).agent.to(device), config)
+    learner = Learner(made.agent.to(device), made.config)
     batch = make_batch(learner.agent).map(lambda dim, x: x.to(device))
     before = [p.detach().clone() for p in learner.agent.parameters()]
     losses = [learner.update(batch)["baseline_loss"] for _ in range(40)]
