@@ -32,14 +32,18 @@ def normal(*shape: int) -> Tensor:
 
 
 def assert_sums_near(
-    name: str, got: Tensor, x: Tensor, w: Tensor, b: Tensor | None = None, tolerance: float = 1e-6
+    name: str, got: Tensor, x: Tensor, w: Tensor, b: Tensor | None = None, size: Tensor | None = None
 ) -> None:
-    """Compare ``x w + b`` with the same in float64, by the size of its terms: they may cancel."""
+    """Compare ``x w + b`` with the same in float64, by the size of its terms: they may cancel.
+
+    Where ``x`` is a sum itself, ``size`` is that of its terms.
+    """
     x, w, b = (each if each is None else each.double() for each in (x, w, b))
-    want, terms = F.linear(x, w, b), F.linear(x.abs(), w.abs(), b if b is None else b.abs())
+    size = x.abs() if size is None else size
+    want, terms = F.linear(x, w, b), F.linear(size, w.abs(), b if b is None else b.abs())
     assert got.shape == want.shape, name
     worst = float(((got - want).abs() / terms).max())
-    assert worst <= tolerance, f"{name}: an error of {worst:.2e} of the terms' size"
+    assert worst <= 1e-6, f"{name}: an error of {worst:.2e} of the terms' size"
 
 
 @pytest.mark.parametrize("rows", ROWS)
@@ -60,7 +64,9 @@ def test_normalized_linear(rows: int, seed: int) -> None:
         x, w, norm, bias = 3 + normal(rows, K), normal(N, K), normal(K), normal(K)
         x64, *w64 = (each.double() for each in (x, norm, bias))
         normalized = F.layer_norm(x64, (K,), *w64, eps=0.1)
-        assert_sums_near("y", dense.normalized_linear(x, 0.1, norm, bias, w), normalized, w, tolerance=1e-5)
+        variance, mean = torch.var_mean(x64, -1, correction=0, keepdim=True)
+        size = (x64.abs() + mean.abs()) / (variance + 0.1).sqrt() * w64[0].abs() + w64[1].abs()
+        assert_sums_near("y", dense.normalized_linear(x, 0.1, norm, bias, w), normalized, w, size=size)
 
 
 @pytest.mark.parametrize("rows", ROWS)
