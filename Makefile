@@ -28,7 +28,7 @@ constraints: ## the newest versions that go with TORCH, for every Python and sys
 	mv build/constraints.txt constraints.txt
 
 DEMO := runs/demo
-demo: $(READY) ## train an RDN agent on a real Atari game and score it beside random play, about 5 minutes
+demo: $(READY) ## train an RDN agent on a real Atari game and score it beside random play, 3 minutes
 	$(BIN)/deltabeast train --game kung_fu_master --core rdn --stem nature --steps 110k \
 		--learning-rate 2e-4 --num-envs 8 --batch-size 8 --unroll-length 20 --run-dir $(DEMO)
 	$(BIN)/deltabeast eval $(DEMO) --sample --episodes 12 --repeats 3 --random
