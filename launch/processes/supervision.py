@@ -11,21 +11,28 @@ from contextlib import contextmanager
 
 SILENCE = 120.0
 """Seconds without an update after which a run says what it waits for."""
+SAME_REQUEST = 1.0
+"""Seconds after a signal within which others ask for nothing else: `timeout` signals a process and then its
+group, a terminal the group, in which a parent may pass it on."""
 
 
 @contextmanager
 def stop_signals(stop: threading.Event, on_terminal: bool) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM set the event; a second one ends the process at once. Yields those that came."""
+    """SIGINT and SIGTERM set the event, a later one ends the process at once. Yields a list of the first."""
     asked: list[int] = []
+    asked_at = 0.0
 
     def ask(number: int, _frame: object) -> None:
         # It may interrupt anything, printing and locking included: so it does neither.
-        if asked:
+        nonlocal asked_at
+        if not asked:
+            asked_at = time.monotonic()
+            asked.append(number)
+            stop.set()
+        elif time.monotonic() > asked_at + SAME_REQUEST:
             if on_terminal:
                 os.write(1, b"\x1b[?25h\n")  # the live panel had hidden the cursor
             os._exit(128 + number)
-        asked.append(number)
-        stop.set()
 
     if threading.current_thread() is not threading.main_thread():
         yield asked
