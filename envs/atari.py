@@ -18,6 +18,7 @@ from .frame_stack import repeat_first_frame
 from .games import action_meanings, canonical_game, screen_size
 from .protocols import DEFAULT_PROTOCOL, Protocol, find_protocol
 from .score_wraps import unwrap_scores
+from .spread import spread
 
 Frames = npt.NDArray[np.uint8]
 Actions = npt.NDArray[np.int64]
@@ -52,26 +53,29 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
 
         height, width = screen_size(self.game) if colour else (84, 84)
         stack = 1 if colour else self.rules.frame_stack
-        self._ale: AtariVectorEnv | None = AtariVectorEnv(
-            self.game,
-            num_envs,
-            num_threads=min(num_threads or available_cores(), num_envs),
-            autoreset_mode=AutoresetMode.SAME_STEP,
-            img_height=height,
-            img_width=width,
-            grayscale=not colour,
-            stack_num=stack,
-            frameskip=self.rules.frame_skip,
-            maxpool=self.rules.max_pool,
-            repeat_action_probability=self.rules.sticky_probability,
-            noop_max=self.rules.noop_frames[1] + 1,  # ALE draws from 0 to noop_max - 1
-            full_action_space=full,
-            max_num_frames_per_episode=self.rules.frame_limit(self.game),
-            life_loss_info=self.rules.life_ends_episode,
-            episodic_life=False,  # would start the whole game again
-            use_fire_reset=False,  # presses FIRE before the no-ops, not after, and never after a life
-            reward_clipping=False,
-        )
+        threads = min(num_threads or available_cores(), num_envs)
+        self._ale: AtariVectorEnv | None
+        with spread(num_envs, threads):
+            self._ale = AtariVectorEnv(
+                self.game,
+                num_envs,
+                num_threads=threads,
+                autoreset_mode=AutoresetMode.SAME_STEP,
+                img_height=height,
+                img_width=width,
+                grayscale=not colour,
+                stack_num=stack,
+                frameskip=self.rules.frame_skip,
+                maxpool=self.rules.max_pool,
+                repeat_action_probability=self.rules.sticky_probability,
+                noop_max=self.rules.noop_frames[1] + 1,  # ALE draws from 0 to noop_max - 1
+                full_action_space=full,
+                max_num_frames_per_episode=self.rules.frame_limit(self.game),
+                life_loss_info=self.rules.life_ends_episode,
+                episodic_life=False,  # would start the whole game again
+                use_fire_reset=False,  # presses FIRE before the no-ops, not after, and never after a life
+                reward_clipping=False,
+            )
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "reset_mask": True}
         self.single_observation_space = Box(0, 255, (stack, height, width, 3)[: 4 if colour else 3], np.uint8)
