@@ -21,7 +21,7 @@ GAMES, SECONDS = 16, 3.0
 
 def main() -> None:
     cores = range(os.cpu_count() or 1)
-    half = len(cores) // 2
+    half = max(1, len(cores) // 2)
     for name, chosen in (
         ("one", cores[:1]),
         ("half, every other", cores[::2]),
