@@ -59,8 +59,8 @@ rows=(
 	"unit-keys-per-step --core delta_net --bptt per_step --core-options $unit"
 	"rdn-per-step --core rdn --bptt per_step"
 )
-for seed in 1 2 3; do
-	for task in overwrite delay; do
+for task in overwrite delay; do
+	for seed in 1 2 3; do
 		for row in "${rows[@]}"; do
 			# shellcheck disable=SC2086  # options are words
 			train $task ${row%% *} $seed ${row#* }
