@@ -73,9 +73,10 @@ class TrainConfig:
     """How a game of --game is played and what an episode is, paper-code unless told; envs/README.md compares
     them."""
     frame_stack: Annotated[int, Decides.AGENT] = 4
-    """Screens of a game that an agent sees at once, 1 to 4: with 1, whatever moves asks for memory."""
+    """Screens of a game that an agent sees at once, 1 to 4. With 1 it sees of a motion what the last
+    two frames show, whose maximum a screen is."""
     flicker: Annotated[float, Decides.AGENT] = 0.0
-    """Probability that a screen of a game is black, which asks for memory, too (Hausknecht & Stone 2015)."""
+    """Probability that a screen of a game is black, which asks for memory (Hausknecht & Stone 2015)."""
     engine: Annotated[Literal["local", "ray"], Decides.CONDITIONS] = "local"
     """local: this machine. ray: a cluster, or several processes here (launch/training/ray/README.md)."""
     device: Annotated[str, Decides.SPEED] = "auto"

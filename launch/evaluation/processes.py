@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -61,7 +60,6 @@ def _receive(child: Child) -> Rows | tuple[int, int]:
 
 def _play(connection: Connection, setup: Setup, part: Rows) -> None:
     """Run one process: play, and report on the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the main process's, whose end ends this one
     prepare_process(1)
     told_at = 0.0
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -19,13 +22,17 @@ class RemoteTraceback(Exception):
 
 
 class Child:
-    """A daemon process that runs `serve(connection, *arguments)`, a function of a module."""
+    """A daemon process that runs `serve(connection, *arguments)`, a function of a module.
+
+    It never hears SIGINT, which a terminal sends to all of a group: whether to stop is ours to say.
+    """
 
     def __init__(self, name: str, serve: Callable[..., None], *arguments: Any) -> None:
         self.name = name
         self.connection, theirs = _context.Pipe()
         self._process = _context.Process(target=serve, args=(theirs, *arguments), name=name, daemon=True)
-        self._process.start()
+        with _interrupts_held():
+            self._process.start()
         theirs.close()  # so that the death of the process ends the connection
 
     def send(self, message: Any) -> None:
@@ -55,6 +62,20 @@ class Child:
 
     def _died(self) -> ChildDied:
         return ChildDied(f"{self.name} {_how_it_ended(self._process)}")
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold SIGINT back in this thread for a moment, and for good in a process that begins meanwhile.
+
+    A handler of its own would come too late: importing torch takes seconds. None of ours is lost.
+    """
+    resource_tracker.ensure_running()  # its own start would let them through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _how_it_ended(process: BaseProcess) -> str:

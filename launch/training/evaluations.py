@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -60,8 +58,7 @@ class Evaluations:
         if self._child is None and self._waiting:
             self._step = self._waiting.popleft()
             config, name = self._eval_config(), f"evaluation of step {self._step}"
-            with _without_interrupts():
-                self._child = Child(name, _serve, config, tuple(self._cores))
+            self._child = Child(name, _serve, config, tuple(self._cores))
 
     @property
     def left(self) -> int:
@@ -108,19 +105,6 @@ class Evaluations:
             trust_env=config.env,
             video=int(config.video),
         )
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C for a moment, which a child that begins now goes on doing: it is ours."""
-    if threading.current_thread() is not threading.main_thread():  # a run of a sweep: nobody presses it there
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def evaluated(run_dir: Path, step: int) -> bool:

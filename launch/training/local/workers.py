@@ -191,8 +191,7 @@ def _serve(
     connection: Connection, config: TrainConfig, index: int, start_step: int, threads: int, core: int | None
 ) -> None:
     """Run a worker: do what is asked until the pipe is closed."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they are the main process's; its end ends this one
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is the main process's, whose end ends this one
     prepare_process(threads)
     torch.manual_seed(config.seed + index)
     if core is not None:

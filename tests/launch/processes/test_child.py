@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +55,33 @@ def test_the_death_of_a_child_is_named(message: str, how: str) -> None:
     with pytest.raises(ChildDied, match=how):  # the first may still fit into the pipe
         child.send("x" * 10**6)
     child.end()
+
+
+_INTERRUPTED = """
+import os, signal
+from test_child import Child, echo
+child = Child("worker 3", echo, "heard ")
+os.kill(child._process.pid, signal.SIGINT)  # before its Python has begun
+child.send("this")
+assert child.receive() == "heard this"
+os.kill(child._process.pid, signal.SIGINT)  # while it waits
+child.send("that")
+assert child.receive() == "heard that"
+child.close()
+child.end(patience=30.0)
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    print("we are")
+"""
+
+
+def test_a_child_is_not_interrupted() -> None:
+    """In a process of its own, whose first child it is: that one starts the resource tracker, too."""
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "we are\n", "")
 
 
 def test_a_child_that_hangs_is_killed() -> None:
