@@ -34,8 +34,9 @@ demo: $(READY) ## train an RDN agent on a real Atari game and score it beside ra
 	$(BIN)/deltabeast eval $(DEMO) --sample --episodes 12 --repeats 3 --random
 	@echo "curves: $(BIN)/tensorboard --logdir runs"
 
-# A worker a core; files that share a fixture stay together.
-TEST := $(BIN)/python -m pytest --numprocesses $$(nproc 2>/dev/null || sysctl -n hw.ncpu) --maxprocesses 8 --dist loadgroup
+# A worker a core; files that share a fixture stay together, and come in the order of tests/side_by_side.py.
+TEST := $(BIN)/python -m pytest --numprocesses $$(nproc 2>/dev/null || sysctl -n hw.ncpu) --maxprocesses 8 \
+	--dist loadgroup --no-loadscope-reorder
 LINT := lint
 test: $(READY) $(LINT) ## lint, check types and run the tests, with the same random numbers each time
 	$(TEST) -m "not long"

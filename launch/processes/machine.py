@@ -66,7 +66,8 @@ def lacks_memory(error: BaseException | None) -> bool:
     """Return whether an error says that memory could not be had."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    said = "allocate memory", "size calculation overflowed"  # no such memory, and no such address
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
 
 
 def own_cores(count: int) -> list[int] | None:

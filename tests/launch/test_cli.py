@@ -88,7 +88,7 @@ def test_every_protocol_can_be_asked_for() -> None:
             "give smaller --core-options",
         ),
         (
-            "probe --task swap --core lstm --core-options hidden_size 99999999 --shell on",
+            "probe --task swap --core lstm --core-options hidden_size 999999999 --shell on",
             "no memory for core lstm",
             "give smaller --core-options",
         ),

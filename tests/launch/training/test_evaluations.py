@@ -34,6 +34,7 @@ def curve(run_dir: Path) -> list[tuple[int, float]]:
     return sorted((event.step, event.value) for event in events.Scalars("eval/game_return"))
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_checkpoints_are_kept_and_evaluated_as_eval_does_it(tmp_path: Path) -> None:
     run(tmp_path, *CARTPOLE, "--steps", "100", "--eval-every", "40")
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} >= {f"{40:012}", f"{80:012}"}
@@ -70,6 +71,7 @@ def watched(run_dir: Path, step: int, config: TrainConfig) -> tuple[Evaluations,
     return evaluations, logged, said
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_an_evaluation_that_fails_is_named_and_harms_nothing(tmp_path: Path) -> None:
     run(tmp_path, *CARTPOLE, "--steps", "20")
     config = parse(["train", *CARTPOLE])
@@ -147,6 +149,7 @@ def test_wrong_options_are_one_line(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_a_damaged_checkpoint_is_no_end(tmp_path: Path) -> None:
     run(tmp_path, *CARTPOLE, "--steps", "60", "--eval-every", "40")
     (tmp_path / "checkpoints" / f"{40:012}" / "manifest.json").write_text("{")
@@ -160,6 +163,7 @@ def test_a_run_of_a_sweep_evaluates_outside_the_main_thread(tmp_path: Path) -> N
     assert [step for step, _ in curve(tmp_path)] == [40]
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_nothing_hangs_while_evaluations_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No update for a while is as it should be."""
     watched: list[bool] = []

@@ -174,6 +174,7 @@ def cluster() -> Iterator[Cluster]:
     made.shutdown()
 
 
+@pytest.mark.long
 def test_a_sweep_stops_goes_on_and_outlives_a_run_s_death(
     cluster: Cluster,
     tmp_path: Path,

@@ -95,7 +95,7 @@ def test_a_worker_that_dies_is_named_and_loses_nothing(
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_no_worker_outlives_the_run(number: signal.Signals, tmp_path: Path) -> None:
     """Spawned as everywhere, by a process that ends of a signal."""
     arguments = (*CARTPOLE, *TWO, "--steps", "1M", "--log-seconds", "0")

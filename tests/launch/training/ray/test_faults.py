@@ -108,6 +108,7 @@ def test_a_learner_that_dies_of_being_saved_begins_again(
     assert_accounts_balance(one)
 
 
+@pytest.mark.long
 def test_a_learner_s_death_ends_a_deterministic_run_at_its_checkpoint(
     cluster: Cluster, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_learner_s_death_ends_a_deterministic_run_at_its_checkpoint(
     assert_same(expected, weights, "weights")
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_ends_the_run_wherever_it_is(cluster: Cluster, tmp_path: Path) -> None:
     arguments = ("--env", "training_envs:NanReward-v0", *TINY[:-2], *SMALL, "--num-learners", "2")
     with ExitStack() as stack:
@@ -145,6 +147,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_wherever_it_is(cluster: Cluster,
     assert step == 360 and all(tensor.isfinite().all() for tensor in weights.values())
 
 
+@pytest.mark.long
 def test_an_actor_that_fails_again_and_again_ends_the_run(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
