@@ -60,6 +60,7 @@ def test_the_death_of_a_child_is_named(message: str, how: str) -> None:
 _INTERRUPTED = """
 import os, signal
 from test_child import Child, echo
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 child = Child("worker 3", echo, "heard ")
 os.kill(child._process.pid, signal.SIGINT)  # before its Python has begun
 child.send("this")
