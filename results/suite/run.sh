@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The memory suite: tasks that ask for one ability each, nine memories, three seeds; each run trained, then evaluated
+# The memory suite: tasks that ask for one ability each, ten memories, three seeds; each run trained, then evaluated
 # with sampled actions, as it was trained; delay and overwrite also with the memory wiped every few steps.
 # Evaluated runs are skipped, and what ../keep.py has kept; killed ones are resumed.
 # Usage: results/suite/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
@@ -22,6 +22,7 @@ tasks=(
 cores=(
 	feedforward lstm gru linear_transformer delta_net gated_delta_net delta_rnn rdn
 	"delta_net --core-options feature_map unit normalise none beta_max 2"
+	"delta_net --core-options feature_map unit normalise none clock 4"
 )
 
 for seed in ${SEEDS:-1 2 3}; do
@@ -29,7 +30,9 @@ for seed in ${SEEDS:-1 2 3}; do
 		read -r name env discount <<<"$task"
 		[[ " ${TASKS:-$name} " = *" $name "* ]] || continue
 		for core in "${cores[@]}"; do
-			[[ $core = *unit* ]] && folder=delta_net-unit || folder=$core
+			folder=${core%% *}
+			[[ $core != *unit* ]] || folder+=-unit
+			[[ $core != *clock* ]] || folder+=-clock
 			[[ " ${CORES:-$folder} " = *" $folder "* ]] || continue
 			number=$((number + 1))
 			[ $((number % ${part#*/})) = $((${part%/*} % ${part#*/})) ] || continue
