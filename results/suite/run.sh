@@ -12,6 +12,7 @@ number=0
 # name, environment, discount
 tasks=(
 	"delay popgym:popgym-RepeatPreviousEasy-v0 0.5"
+	"long-delay popgym:popgym-RepeatPreviousMedium-v0 0.5"
 	"hold popgym:popgym-RepeatFirstEasy-v0 0.5"
 	"reverse popgym:popgym-AutoencodeEasy-v0 0.5"
 	"count popgym:popgym-CountRecallEasy-v0 0.5"
