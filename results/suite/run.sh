@@ -4,7 +4,8 @@
 # Evaluated runs are skipped, and what ../keep.py has kept; killed ones are resumed.
 # Usage: results/suite/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes. TASKS="overwrite" CORES="lstm rdn" SEEDS="4 5": those alone.
-# BPTT=per_step: as published, without gradients through the memory; into a RUNS_DIR of its own.
+# BPTT=per_step: as published, without gradients through the memory; STEPS=3M: longer; CLOCK=5: one more wave, of 64
+# steps; each into a RUNS_DIR of its own.
 set -euo pipefail
 runs=${1:?where runs are kept} part=${2:-1/1}
 number=0
@@ -23,7 +24,7 @@ tasks=(
 cores=(
 	feedforward lstm gru linear_transformer delta_net gated_delta_net delta_rnn rdn
 	"delta_net --core-options feature_map unit normalise none beta_max 2"
-	"delta_net --core-options feature_map unit normalise none clock 4"
+	"delta_net --core-options feature_map unit normalise none clock ${CLOCK:-4}"
 )
 
 for seed in ${SEEDS:-1 2 3}; do
@@ -42,7 +43,7 @@ for seed in ${SEEDS:-1 2 3}; do
 			forget=
 			[[ " delay overwrite " != *" $name "* || $core = feedforward ]] || forget="--forget-every 1 2 4 8 16 32 64"
 			# shellcheck disable=SC2086  # options are words
-			"${DELTABEAST:-deltabeast}" train --env "$env" --core $core --steps 1M --discount "$discount" \
+			"${DELTABEAST:-deltabeast}" train --env "$env" --core $core --steps "${STEPS:-1M}" --discount "$discount" \
 				--num-envs 16 --batch-size 16 --unroll-length 52 --entropy-cost 0.001 --learning-rate 2e-3 \
 				--precision fp32 --bptt "${BPTT:-full}" --num-workers 1 --log-seconds 10 --seed "$seed" --run-dir "$run"
 			# shellcheck disable=SC2086
