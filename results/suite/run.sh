@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The memory suite: tasks that ask for one ability each, ten memories, three seeds; each run trained, then evaluated
+# The memory suite: tasks that ask for one ability each, ten memories, three seeds by default; each run trained, then evaluated
 # with sampled actions, as it was trained; delay and overwrite also with the memory wiped every few steps.
 # Evaluated runs are skipped, and what ../keep.py has kept; killed ones are resumed.
 # Usage: results/suite/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes. TASKS="overwrite" CORES="lstm rdn" SEEDS="4 5": those alone.
-# BPTT=per_step: as published, without gradients through the memory; STEPS=3M: longer; CLOCK=5: one more wave, of 64
-# steps; each into a RUNS_DIR of its own.
+# BPTT=per_step: as published, without gradients through the memory; STEPS=3M: longer; CORE="rdn --core-options clock 4":
+# that one instead of the ten; each into a RUNS_DIR of its own.
 set -euo pipefail
 runs=${1:?where runs are kept} part=${2:-1/1}
 number=0
@@ -24,8 +24,9 @@ tasks=(
 cores=(
 	feedforward lstm gru linear_transformer delta_net gated_delta_net delta_rnn rdn
 	"delta_net --core-options feature_map unit normalise none beta_max 2"
-	"delta_net --core-options feature_map unit normalise none clock ${CLOCK:-4}"
+	"delta_net --core-options feature_map unit normalise none clock 4"
 )
+[ -z "${CORE:-}" ] || cores=("$CORE")
 
 for seed in ${SEEDS:-1 2 3}; do
 	for task in "${tasks[@]}"; do
