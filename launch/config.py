@@ -32,6 +32,14 @@ class Only:
     engine: Literal["local", "ray"]
 
 
+@dataclass(frozen=True)
+class Formerly:
+    """Marks an option whose default is not what runs did that are older than the option."""
+
+    value: object
+    """what they did, and go on doing"""
+
+
 @dataclass
 class TrainConfig:
     """Train an agent; a run that exists is resumed."""

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ...envs import canonical_game, varied
-from ..config import TrainConfig
 from ..runs.consent import consent
 from ..runs.directory import core_name, eval_command, read_config, read_object, was_truncated
 from ..runs.log import read_rows
 from ..runs.manifest import checkpoint_paths, damaged_file, read_spec
-from ..runs.options import OPTIONS, SEPARATING
+from ..runs.options import OPTIONS, SEPARATING, UNSAID
 from ..units import parse_steps
 
 _SETTINGS = frozenset(SEPARATING) - {"game", "env", "core", "protocol", "frame_stack", "flicker"}
@@ -176,10 +175,10 @@ def _protocol(config: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
 
 
 def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect the options that affect what is learned; where an older run lacks one, it had the default."""
+    """Collect the options that affect what is learned, also those that are younger than the run."""
     origin = "elsewhere" if (path / "imported.json").is_file() else None
     if config:
-        defaults = {name: value for name, value in vars(TrainConfig()).items() if name in _SETTINGS}
+        defaults = {name: value for name, value in UNSAID.items() if name in _SETTINGS}
         # An option that only another version of deltabeast knows may matter.
         given = {name: value for name, value in config.items() if name in _SETTINGS or name not in OPTIONS}
         settings = {"origin": origin or "deltabeast", **defaults, **given}

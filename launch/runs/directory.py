@@ -17,7 +17,7 @@ from typing import Any
 
 from ..config import ProbeConfig, TrainConfig
 from ..errors import UsageError
-from .options import REPEATED
+from .options import REPEATED, UNSAID
 from .presets import preset_config
 
 
@@ -100,7 +100,7 @@ def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
     words = ["deltabeast", "train"]
     begun_with = vars(preset_config(saved.get("preset")))
     for name in REPEATED:
-        value = saved.get(name, vars(TrainConfig())[name])
+        value = saved.get(name, UNSAID[name])
         named = name in ("core", "preset") and value is not None
         if name != "run_dir" and (value != begun_with[name] or named):
             words += option_words(name, value)

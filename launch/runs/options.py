@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-from ..config import Decides, Only, TrainConfig
+from ..config import Decides, Formerly, Only, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class Declaration:
     decides: Decides
     only: Literal["local", "ray"] | None
     """the one engine that heeds the option; None if both do"""
+    formerly: Formerly | None = None
+    """what runs did that are older than the option, where that is not its default"""
 
 
 def declarations(config: type) -> dict[str, Declaration]:
@@ -32,11 +35,25 @@ def declarations(config: type) -> dict[str, Declaration]:
                 f"{config.__name__}.{name} must declare what it decides, once: Annotated[type, Decides.KIND]"
             )
         engines = [mark.engine for mark in marks if isinstance(mark, Only)]
-        declared[name] = Declaration(kinds[0], engines[0] if engines else None)
+        former = [mark for mark in marks if isinstance(mark, Formerly)]
+        declared[name] = Declaration(kinds[0], engines[0] if engines else None, former[0] if former else None)
     return declared
 
 
 OPTIONS = declarations(TrainConfig)
+
+
+def former_values(options: Mapping[str, Declaration]) -> dict[str, Any]:
+    """Return what runs did that are older than an option, where that is not the option's default."""
+    return {name: option.formerly.value for name, option in options.items() if option.formerly}
+
+
+FORMER = former_values(OPTIONS)
+
+DEFAULTS: Mapping[str, Any] = vars(TrainConfig())
+
+UNSAID: Mapping[str, Any] = {**DEFAULTS, **FORMER}
+"""What a run did whose config.json lacks an option."""
 
 
 def deciding(*kinds: Decides) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from ..processes.machine import memory_for
 from ..runs.options import DESCRIBING, given_only_for
 from ..units import parse_steps
 from .randomness import seed_everything
+from .resume import go_on_as_before
 
 PAPER_SWEEP = "paper20"
 """The --game that stands for all games of the publication."""
@@ -88,7 +89,8 @@ def check(config: TrainConfig) -> None:
 
 
 def settle(config: TrainConfig) -> None:
-    """Check the options, fill in those that follow from others, and seed this process.
+    """Check the options, fill in those that follow from others or from the run to go on with, and seed this
+    process.
 
     Raises UsageError.
     """
@@ -97,6 +99,7 @@ def settle(config: TrainConfig) -> None:
         if config.game is not None:
             config.game = canonical_game(config.game)
             config.protocol = config.protocol or DEFAULT_PROTOCOL
+        go_on_as_before(config)
         config.core_options = read_core_options(config.core, config.core_options)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error

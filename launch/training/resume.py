@@ -12,8 +12,18 @@ from ...agents import Agent, AgentSpec, UntrustedCore, find_checkpoints, load_la
 from ...cores import Core
 from ..config import TrainConfig
 from ..errors import UsageError
-from ..runs.directory import check_command, option_words, read_config, was_truncated
-from ..runs.options import FIXED
+from ..runs.directory import check_command, default_run_dir, option_words, read_config, was_truncated
+from ..runs.options import DEFAULTS, FIXED, FORMER, UNSAID
+
+
+def go_on_as_before(config: TrainConfig) -> None:
+    """Let a run that is older than an option go on as it did, where the option is at its default."""
+    saved = read_config(config.run_dir or default_run_dir(config))
+    if not saved:
+        return
+    for name, former in FORMER.items():
+        if getattr(config, name) == DEFAULTS[name] and saved.get(name, former) == former:
+            setattr(config, name, former)
 
 
 def find_run(
@@ -86,17 +96,16 @@ def check_not_truncated(config: TrainConfig, core: Core, run_dir: Path) -> None:
 
 def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core, run_dir: Path) -> None:
     """Raise UsageError if the run would go on learning otherwise than it did: two experiments in one log."""
-    defaults = vars(TrainConfig())  # of a run that is older than an option
     differing = [
         name
         for name in FIXED
-        if saved.get(name, defaults[name]) != getattr(config, name)
+        if saved.get(name, UNSAID[name]) != getattr(config, name)
         and not (name == "bptt" and not core.has_fast_weights)  # where both are the same
     ]
     if saved and differing:
         old, new = (
             shlex.join(
-                word for name in differing for word in option_words(name, options.get(name, defaults[name]))
+                word for name in differing for word in option_words(name, options.get(name, UNSAID[name]))
             )
             for options in (saved, vars(config))
         )

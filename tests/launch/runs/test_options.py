@@ -14,13 +14,13 @@ from comparison_runs import make_run
 from deltabeast.cores import make_core
 from deltabeast.launch.cli import main, parse
 from deltabeast.launch.comparison.runs import read_run
-from deltabeast.launch.config import Decides, Only, TrainConfig
+from deltabeast.launch.config import Decides, Formerly, Only, TrainConfig
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.runs.directory import read_config, resume_command, write_config
 from deltabeast.launch.runs.manifest import checkpoint_paths, read_spec
-from deltabeast.launch.runs.options import OPTIONS, declarations, given_only_for
+from deltabeast.launch.runs.options import FORMER, OPTIONS, declarations, former_values, given_only_for
 from deltabeast.launch.training.plan import hyperparameters
-from deltabeast.launch.training.resume import check_same_options
+from deltabeast.launch.training.resume import check_same_options, go_on_as_before
 from deltabeast.launch.training.sweep import runs_of
 
 OTHERS: dict[str, Any] = {
@@ -104,6 +104,32 @@ def test_runs_are_one_series_exactly_if_they_learn_alike(name: str, tmp_path: Pa
     )  # fmt: skip
     assert same == (name in AVERAGED_OVER)
     assert not set(first.settings) & AVERAGED_OVER
+
+
+def test_what_a_younger_option_formerly_was_is_declared_beside_its_default() -> None:
+    @dataclass
+    class Config:
+        old: Annotated[int, Decides.SPEED] = 1
+        new: Annotated[str, Decides.LEARNING, Formerly("before")] = "now"
+
+    assert former_values(declarations(Config)) == {"new": "before"}
+
+
+@pytest.mark.parametrize(
+    ("saved", "typed", "then"),
+    [({}, 0.99, 0.9), ({"discount": 0.9}, 0.99, 0.9), ({"discount": 0.99}, 0.99, 0.99), ({}, 0.5, 0.5)],
+)
+def test_a_run_older_than_an_option_goes_on_as_it_did(
+    saved: dict[str, float], typed: float, then: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FORMER, "discount", 0.9)
+    config = TrainConfig(game="pong", run_dir=tmp_path, discount=typed)
+    go_on_as_before(config)
+    assert config.discount == typed  # there is no run yet
+
+    (tmp_path / "config.json").write_text(json.dumps({"config": {"game": "pong", **saved}}))
+    go_on_as_before(config)
+    assert config.discount == then
 
 
 def test_an_engine_refuses_what_it_would_pass_over() -> None:
