@@ -17,6 +17,7 @@ from .action_log import ActionLog, Step
 from .inference import NOTHING, Keep, Seen, make_inference
 from .known import Known
 from .network import Agent, AgentOutput
+from .noise import ColumnNoise, Columns
 from .steps import Steps
 from .stopwatch import Stopwatch, timed
 from .unroll import Unroll
@@ -39,8 +40,11 @@ class Actor:
         seed: int,
         deterministic: bool = False,
         keep: Keep = NOTHING,
+        columns: Columns | None = None,
     ) -> None:
-        """`keep` fills `Unroll.known`; `agent` must then be the learner's own, in turns with it."""
+        """`keep` fills `Unroll.known`; `agent` must then be the learner's own, in turns with it. `columns`:
+        which of the run's environments `env` has, if others have the rest; then all actors have one `seed`.
+        """
         self.env = ActionLog(env) if deterministic else env
         self.agent = agent
         self.weights = weights
@@ -50,7 +54,8 @@ class Actor:
         self._unrolls = 0
         """number of unrolls collected"""
         self._generator = torch.Generator(agent.policy.weight.device).manual_seed(seed)
-        self._inference = make_inference(agent, self._generator, deterministic, keep)
+        noise = ColumnNoise(self._generator, columns) if columns else self._generator
+        self._inference = make_inference(agent, noise, deterministic, keep)
         self._seen: Seen
         """what the next step observes"""
         self._state: State
@@ -166,7 +171,8 @@ class Actor:
         if not torch.equal(torch.from_numpy(observation), state["frame"]):
             raise RuntimeError(
                 "the environment did not repeat itself from its seed and actions: "
-                "it is not deterministic, resume without --deterministic"
+                "it is not deterministic (does it draw from np.random or random, not self.np_random?), "
+                "resume without --deterministic"
             )
         self._seen = self._inference.observe(observation, state["reward"].numpy(), state["done"].numpy())
         self._state = tuple(part.to(self._generator.device) for part in state["core"])

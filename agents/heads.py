@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 from ..cores.layer import weights_of
 from ..kernels.native import dense
+from .noise import Noise, exponential
 
 
 def act(
-    y: Tensor, policy: nn.Linear, baseline: nn.Linear, greedy: bool, generator: torch.Generator | None
+    y: Tensor, policy: nn.Linear, baseline: nn.Linear, greedy: bool, noise: Noise | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return actions `[B]`, logits `[B, A]` and values `[B]` from a core's output y `[B, n]`.
 
@@ -19,12 +20,8 @@ def act(
     """
     weights = weights_of(policy, baseline, kinds=(nn.Linear, nn.Linear))
     if weights and dense.takes(y, weights):
-        race = None if greedy else _race(y.new_empty(len(y), policy.out_features), generator)
+        race = None if greedy else exponential(y.new_empty(len(y), policy.out_features), noise)
         return dense.heads(y, weights[:2], weights[2:], race)
     logits = policy(y)
-    scores = logits if greedy else logits.softmax(-1) / _race(torch.empty_like(logits), generator)
+    scores = logits if greedy else logits.softmax(-1) / exponential(torch.empty_like(logits), noise)
     return scores.argmax(-1), logits, baseline(y).squeeze(-1)
-
-
-def _race(numbers: Tensor, generator: torch.Generator | None) -> Tensor:
-    return numbers.exponential_(generator=generator)

@@ -12,6 +12,7 @@ from ..cores import State
 from .cuda.inference import GpuInference
 from .known import UNKNOWN, Known
 from .network import Agent, AgentOutput
+from .noise import Noise
 from .steps import Steps, prepare
 from .unroll import Unroll
 
@@ -67,9 +68,9 @@ class DirectInference:
 
     bytes_sent = 0
 
-    def __init__(self, agent: Agent, generator: torch.Generator) -> None:
+    def __init__(self, agent: Agent, noise: Noise) -> None:
         self._agent = agent
-        self._generator = generator
+        self._noise = noise
 
     def observe(self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]) -> Seen:
         return observation, reward, done
@@ -81,7 +82,7 @@ class DirectInference:
     def act(
         self, observation: Tensor, reward: Tensor, done: Tensor, state: State
     ) -> tuple[AgentOutput, State]:
-        return self._agent.act(observation, reward, done, state, generator=self._generator)
+        return self._agent.act(observation, reward, done, state, generator=self._noise)
 
     def begin(self, unroll: Unroll) -> Steps | None:
         return None
@@ -93,8 +94,8 @@ class DirectInference:
 class KeepingInference(DirectInference):
     """On the CPU, by the learner's own agent: keeps what it computed, and how, for the learner."""
 
-    def __init__(self, agent: Agent, generator: torch.Generator, keep: Keep) -> None:
-        super().__init__(agent, generator)
+    def __init__(self, agent: Agent, noise: Noise, keep: Keep) -> None:
+        super().__init__(agent, noise)
         self._keep = keep
         self._known = UNKNOWN
         self._steps: Steps | None = None
@@ -105,7 +106,7 @@ class KeepingInference(DirectInference):
             projection=self._agent.new_kept_projection(*sizes) if self._keep.projection else None,
             core=self._agent.core.new_kept(*sizes) if self._keep.core else None,
         )
-        self._steps = prepare(self._agent, unroll, self._known, self._generator)
+        self._steps = prepare(self._agent, unroll, self._known, self._noise)
         return self._steps
 
     def act(
@@ -115,7 +116,7 @@ class KeepingInference(DirectInference):
             features = self._agent.trunk_features(observation)
         self._add_trunk(features)
         return self._agent.act_on(
-            features.detach(), reward, done, state, generator=self._generator, known=self._known
+            features.detach(), reward, done, state, generator=self._noise, known=self._known
         )
 
     def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
@@ -141,11 +142,12 @@ class KeepingInference(DirectInference):
             self._known = self._known._replace(trunk=(*self._known.trunk, features))
 
 
-def make_inference(agent: Agent, generator: torch.Generator, deterministic: bool, keep: Keep) -> Inference:
-    """Choose by the agent's device; `generator` draws the actions."""
+def make_inference(agent: Agent, noise: Noise, deterministic: bool, keep: Keep) -> Inference:
+    """Choose by the agent's device; `noise` chooses the actions."""
     if any(keep):
-        return KeepingInference(agent, generator, keep)
+        return KeepingInference(agent, noise, keep)
     if agent.policy.weight.device.type == "cuda":
+        assert isinstance(noise, torch.Generator), "a GPU is not shared by processes"
         # Capturing draws random numbers, so a resumed run would not repeat what came before.
-        return GpuInference(agent, generator, capture=not deterministic)
-    return DirectInference(agent, generator)
+        return GpuInference(agent, noise, capture=not deterministic)
+    return DirectInference(agent, noise)

@@ -14,6 +14,7 @@ from ..cores import Core, Kept, State, Stats, core_feature_size, core_name, make
 from ..kernels.native.held import made_once
 from . import heads
 from .known import UNKNOWN, Known
+from .noise import Noise
 from .stems import make_stem
 
 Bptt = Literal["full", "per_step"]
@@ -81,7 +82,7 @@ class Agent(nn.Module):
         done: Tensor,
         state: State,
         greedy: bool = False,
-        generator: torch.Generator | None = None,
+        generator: Noise | None = None,
     ) -> tuple[AgentOutput, State]:
         """Act for one step: observation `[B, ...]`, reward `[B]` of the last action, done `[B]` where the
         observation is the first of an episode. The action is sampled from the policy, or the most likely one
@@ -96,7 +97,7 @@ class Agent(nn.Module):
         done: Tensor,
         state: State,
         greedy: bool = False,
-        generator: torch.Generator | None = None,
+        generator: Noise | None = None,
         known: Known = UNKNOWN,
     ) -> tuple[AgentOutput, State]:
         """Do as `act`, given the observation's `trunk_features`, and add to what is `known`."""

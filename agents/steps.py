@@ -12,6 +12,7 @@ from ..cores.layer import weights_of
 from ..kernels.native import acting
 from .known import Known
 from .network import REWARD_LIMIT, Agent
+from .noise import Noise, exponential
 from .stems import VectorStem
 from .unroll import Unroll
 
@@ -26,7 +27,7 @@ class Steps:
         races: Sequence[Tensor],
         state: State,
         kept: Sequence[Kept],
-        generator: torch.Generator,
+        noise: Noise,
     ) -> None:
         self._act = act
         self._observe = observe
@@ -34,12 +35,12 @@ class Steps:
         self.state = state
         """the core's after the last step that acts, once that is made"""
         self._kept = kept
-        self._generator = generator
+        self._noise = noise
 
     def act(self, t: int) -> None:
         """Fill in action and logits of step t."""
         # one by one, so that the actions are those of any other actor
-        self._races[t].exponential_(generator=self._generator)
+        exponential(self._races[t], self._noise)
         self._act(t)
 
     def finish(self) -> None:
@@ -49,8 +50,8 @@ class Steps:
             kept.t = kept.steps
 
 
-def prepare(agent: Agent, unroll: Unroll, known: Known, generator: torch.Generator) -> Steps | None:
-    """Prepare the steps of an unroll, whose actions `generator` draws, and which are kept in `known`.
+def prepare(agent: Agent, unroll: Unroll, known: Known, noise: Noise) -> Steps | None:
+    """Prepare the steps of an unroll, whose actions `noise` chooses, and which are kept in `known`.
 
     None where a step takes several calls.
     """
@@ -70,4 +71,4 @@ def prepare(agent: Agent, unroll: Unroll, known: Known, generator: torch.Generat
     if calls is None:
         return None
     kept = [each for each in (known.projection, core) if each]
-    return Steps(*calls, race.unbind(), core_steps.state, kept, generator)
+    return Steps(*calls, race.unbind(), core_steps.state, kept, noise)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import threading
 import time
 from typing import Any
@@ -100,6 +101,18 @@ class Forgets(Match):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         return super().reset(seed=None)
+
+
+class DrawsGlobally(Match):
+    """Shows a bit of NumPy's generator, and pays more or less by Python's."""
+
+    def _observe(self) -> np.ndarray:
+        self.bit = int(np.random.randint(2))  # noqa: NPY002
+        return np.array([1.0, -1.0] if self.bit else [-1.0, 1.0], np.float32)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        observation, reward, *rest = super().step(action)
+        return observation, reward * random.random(), *rest  # type: ignore[return-value]
 
 
 class NoisyCore(Core):
@@ -216,7 +229,7 @@ class Recall(gymnasium.Env[np.ndarray, int]):
 
 KINDS = (
     *(Match, Raises, FailsBeside, NanReward, NanBeside, NanObservation, Stalls, Forgets, Numbered),
-    *(WhichThird, WhichCode, Recall),
+    *(WhichThird, WhichCode, Recall, DrawsGlobally),
 )
 for kind in KINDS:
     if f"{kind.__name__}-v0" not in gymnasium.registry:

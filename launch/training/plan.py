@@ -7,14 +7,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
 from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem
 from ...agents.inference import NOTHING, Keep
 from ...agents.make_executor import make_executor
+from ...agents.noise import Columns
 from ...cores.registry import read_core_options
 from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env, varied
+from ...envs.columns import ColumnsOf
 from ..config import TrainConfig
 from ..errors import UsageError
 from ..processes.machine import memory_for
@@ -194,21 +197,35 @@ def share(config: TrainConfig, count: int) -> TrainConfig:
     return replace(config, num_envs=config.num_envs // count, batch_size=config.batch_size // count)
 
 
+def columns(config: TrainConfig, count: int, index: int) -> Columns | None:
+    """Return which of the run's environments are those of process `index` of `count`.
+
+    They share out each batch, so that a batch is of the same environments whatever `count` is. None for a
+    process that has all.
+    """
+    if count == 1:
+        return None
+    per_batch = min(config.num_envs, config.batch_size)
+    shares = np.arange(config.num_envs).reshape(-1, count, per_batch // count)
+    return Columns(shares[:, index].ravel(), config.num_envs)
+
+
 def played(config: TrainConfig) -> str:
     """Name the protocol under which games are played. Raises ValueError for a stack or flicker that cannot
     be."""
     return varied(config.protocol or DEFAULT_PROTOCOL, config.frame_stack, config.flicker)
 
 
-def make_env(config: TrainConfig, num_threads: int | None) -> VectorEnv:
-    """Make the environments of a run, or of a process's share of it."""
-    return make_vector_env(
+def make_env(config: TrainConfig, num_threads: int | None, columns: Columns | None = None) -> VectorEnv:
+    """Make the environments of a run, or a process's share of them, `columns`."""
+    env = make_vector_env(
         config.game,
         env_id=config.env,
         num_envs=config.num_envs,
         protocol=played(config),
         num_threads=num_threads,
     )
+    return ColumnsOf(env, *columns) if columns else env
 
 
 def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:

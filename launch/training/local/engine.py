@@ -22,6 +22,7 @@ from ...processes.machine import autocast_dtype, own_cores, pin, resolve_device
 from ...units import parse_steps
 from ..engine import ActorError, CannotRepeat, Engine, Update, saved_actors
 from ..plan import (
+    columns,
     emulator_threads,
     groups,
     keeps,
@@ -77,7 +78,7 @@ class LocalEngine(Engine):
         threads = emulator_threads(config, self.device, self._threads)
         envs = []
         for _ in range(config.num_actors * split):
-            envs.append(make_env(part, threads))
+            envs.append(make_env(part, threads, columns(config, self._count, 0)))
             self._stack.callback(envs[-1].close)
         return envs
 
@@ -91,7 +92,7 @@ class LocalEngine(Engine):
         }
         # Else a run that begins its episodes anew would play those of its beginning once more.
         start_step = 0 if state is None or config.deterministic else state["learner"]["steps"]
-        self.workers = Workers(self.share, self._count, self._threads, self._pinned, start_step)
+        self.workers = Workers(config, self._count, self._threads, self._pinned, start_step)
         self._stack.callback(self.workers.close)
         self.workers.share_agent(agent)
         self.learner = make_learner(agent, config, parse_steps(config.steps))
@@ -118,6 +119,7 @@ class LocalEngine(Engine):
             seed=actor_seed(self.config.seed, index, start_step=start_step),
             deterministic=self.config.deterministic,
             keep=keeps(self.share, self.device, self.agent),
+            columns=columns(self.config, self._count, 0),
         )
 
     def _make_source(self, turn: int) -> Source:
@@ -148,7 +150,7 @@ class LocalEngine(Engine):
                 actor.load_state_dict(actor_state)
             except (ValueError, RuntimeError) as error:
                 raise CannotRepeat(str(error)) from error
-        self.workers.load_state_dicts(saved[len(self.actors) :])
+        self.workers.load_state_dict(saved[0])
         return []
 
     @property
@@ -187,7 +189,7 @@ class LocalEngine(Engine):
     def snapshot(self, actors: bool) -> dict[str, Any]:
         states = None
         if actors:
-            states = [*(actor.state_dict() for actor in self.actors), *self.workers.state_dicts()]
+            states = [actor.state_dict() for actor in self.actors]
         return {
             "learner": self.learner.state_dict(),
             "actors": states,

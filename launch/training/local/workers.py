@@ -26,8 +26,8 @@ from ...processes.child import Child, ChildDied, RemoteTraceback
 from ...processes.machine import pin, prepare_process
 from ..engine import ActorError
 from ..flat_parameters import views
-from ..plan import keeps, make_env, make_learner
-from ..randomness import actor_seed
+from ..plan import columns, keeps, make_env, make_learner, share
+from ..randomness import actor_seed, seed_generators
 from .sources import Lockstep
 
 _PATIENCE = 10.0
@@ -38,26 +38,35 @@ class Worker:
     """The environments, the actor and the shared weights of a process beside the main one."""
 
     def __init__(
-        self, config: TrainConfig, index: int, start_step: int, agent: Agent, gradients: Tensor, threads: int
+        self,
+        config: TrainConfig,
+        count: int,
+        index: int,
+        start_step: int,
+        agent: Agent,
+        gradients: Tensor,
+        threads: int,
     ) -> None:
-        self.share = config
+        """`config` is the run's, `count` the number of processes, of which this one is number `index`."""
+        self.share, mine = share(config, count), columns(config, count, index)
         self.agent = agent
         self.device = torch.device("cpu")
         self.learner = make_learner(agent, config, total_steps=1)  # it never steps
         self.weights = SharedWeights()
-        env = make_env(config, threads)
+        env = make_env(self.share, threads, mine)
         self.actors = [
             Actor(
                 env,
                 agent,
                 self.weights,
                 config.unroll_length,
-                seed=actor_seed(config.seed, index, start_step=start_step),
-                keep=keeps(config, self.device, agent),
+                seed=actor_seed(config.seed, 0, start_step=start_step),
+                keep=keeps(self.share, self.device, agent),
+                columns=mine,
             )
         ]
         self._gradients = gradients
-        self._batches = iter(Lockstep(self.actors, config.batch_size))
+        self._batches = iter(Lockstep(self.actors, self.share.batch_size))
 
     def update(self, version: int) -> Contribution:
         """Act with the weights of `version`, and leave the gradients of this share in shared memory."""
@@ -75,10 +84,6 @@ def update(worker: Worker, version: int) -> Contribution:
     return worker.update(version)
 
 
-def state_dict(worker: Worker) -> dict[str, Any]:
-    return worker.actors[0].state_dict()
-
-
 def load_state_dict(worker: Worker, state: Mapping[str, Any]) -> None:
     worker.actors[0].load_state_dict(state)
 
@@ -94,14 +99,15 @@ class Workers:
         cores: Sequence[int] | None = None,
         start_step: int = 0,
     ) -> None:
-        """`config` is one process's share, `count` the number of processes, the main one included; each takes
-        `threads` threads, and its own of the `cores` if they are given. The run goes on at `start_step`.
+        """`count` is the number of processes, the main one included; each takes `threads` threads, and its
+        own of the `cores` if they are given. The run goes on at `start_step`.
         """
         self._children = [
             Child(
                 f"worker {index}",
                 _serve,
                 config,
+                count,
                 index,
                 start_step,
                 threads,
@@ -165,16 +171,10 @@ class Workers:
                 if parameter.grad is not None:
                     parameter.grad.add_(view)
 
-    def state_dicts(self) -> list[dict[str, Any]]:
-        """Return the states of their actors."""
-        self.start(state_dict)
-        return self.results()
-
-    def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Load states into their actors, as far as there are any."""
-        for index, state in enumerate(states[: len(self._children)]):
-            self._send(index, load_state_dict, state)
-            self._receive(index)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the main process's actor's state into theirs: between unrolls all are the same."""
+        self.start(load_state_dict, state)
+        self.results()
 
     def stage(self) -> str:
         """Say which workers are waited for, for messages about what hangs."""
@@ -188,12 +188,18 @@ class Workers:
 
 
 def _serve(
-    connection: Connection, config: TrainConfig, index: int, start_step: int, threads: int, core: int | None
+    connection: Connection,
+    config: TrainConfig,
+    count: int,
+    index: int,
+    start_step: int,
+    threads: int,
+    core: int | None,
 ) -> None:
     """Run a worker: do what is asked until the pipe is closed."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is the main process's, whose end ends this one
     prepare_process(threads)
-    torch.manual_seed(config.seed + index)
+    seed_generators(actor_seed(config.seed, index, start_step=start_step))
     if core is not None:
         pin(core)
     worker: Worker | None = None
@@ -205,7 +211,7 @@ def _serve(
         try:
             if worker is None:
                 agent, gradients = order
-                worker, result = Worker(config, index, start_step, agent, gradients, threads), None
+                worker, result = Worker(config, count, index, start_step, agent, gradients, threads), None
             else:
                 function, *arguments = order
                 result = function(worker, *arguments)

@@ -14,6 +14,7 @@ from ...config import TrainConfig
 from ...processes.machine import autocast_dtype, prepare_process
 from ..flat_parameters import FlatWeights
 from ..plan import make_env
+from ..randomness import seed_generators
 from . import cluster
 from .cluster import Location, Ref
 from .packing import pack
@@ -68,6 +69,7 @@ class ActorProcess:
         config, spec = self._config, self._spec
         threads = max(1, int(config.actor_cpus))
         prepare_process(threads)
+        seed_generators(self._seed)
         # Ray lets a process without a GPU of its own see all of the node's.
         device = torch.device("cuda" if config.actor_gpus else "cpu")
         agent = Agent(spec).to(device)

@@ -138,9 +138,9 @@ def test_a_run_takes_the_cores_that_it_reserved(
         used["emulators"] += [threads] * (count - 1)
         return Workers(share, count, threads, *more)
 
-    def env_takes(config: Any, threads: int) -> Any:
+    def env_takes(config: Any, threads: int, columns: Any) -> Any:
         used["emulators"].append(threads)
-        return make_env(config, threads)
+        return make_env(config, threads, columns)
 
     monkeypatch.setattr(local_engine, "Workers", workers_take)
     monkeypatch.setattr(local_engine, "make_env", env_takes)

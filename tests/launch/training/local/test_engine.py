@@ -234,6 +234,6 @@ def test_episodes_that_begin_anew_are_others(
             state = {"learner": learner.state_dict(), "actors": None, "turn": 0, **rng}
             engine.start(agent, state if step else None, print)
             gradients = torch.empty(sum(parameter.numel() for parameter in agent.parameters()))
-            local_workers.Worker(config, 1, step, agent, gradients, 1)
+            local_workers.Worker(config, 2, 1, step, agent, gradients, 1)
     assert len(seeds) == 6 and len(set(seeds[1::2])) == 3
     assert len(set(seeds[::2])) == (1 if exact else 3), "bit for bit"

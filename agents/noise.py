@@ -1,0 +1,43 @@
+"""The random numbers that choose an actor's actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Columns(NamedTuple):
+    """Which of a run's environments an actor steps."""
+
+    indices: NDArray[np.int64]
+    """int64 `[B]`"""
+    total: int
+    """environments of the run"""
+
+
+@dataclass(frozen=True)
+class ColumnNoise:
+    """An actor's columns of the numbers that `generator` draws for all environments of a run.
+
+    Actors of one run that draw from equal generators choose for each environment as a single actor of all
+    would, however many of them there are.
+    """
+
+    generator: torch.Generator
+    columns: Columns
+
+
+Noise = torch.Generator | ColumnNoise
+
+
+def exponential(numbers: Tensor, noise: Noise | None) -> Tensor:
+    """Fill `[B, A]` with draws from Exp(1), of torch's own generator if there is no `noise`; return it."""
+    if not isinstance(noise, ColumnNoise):
+        return numbers.exponential_(generator=noise)
+    of_all = numbers.new_empty(noise.columns.total, numbers.shape[1]).exponential_(generator=noise.generator)
+    return numbers.copy_(of_all[noise.columns.indices])
