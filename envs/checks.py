@@ -1,10 +1,13 @@
 """Checks of actions, seeds and options passed to an environment."""
 
+import inspect
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import VectorEnv
 
 
 def check_actions(actions: npt.ArrayLike, num_envs: int, num_actions: int) -> npt.NDArray[np.int64]:
@@ -36,6 +39,24 @@ def environment_seeds(seed: Seeds, num_envs: int) -> npt.NDArray[np.int64]:
     if given.shape != (num_envs,):
         raise ValueError(f"got {given.size} seeds for {num_envs} environments")
     return given
+
+
+def reset_seed(env: VectorEnv[Any, Any, Any], seed: Seeds) -> Any:
+    """Return the seed in the form that `env.reset` takes: one each as a list or an array where its annotation
+    says so, else one for all, as `VectorEnv.reset` is declared.
+    """
+    seeds = environment_seeds(seed, env.num_envs)
+    reset = env.unwrapped.reset
+    try:
+        signature = inspect.signature(reset, eval_str=True)
+    except NameError:  # a name in somebody's annotations that only a type checker knows
+        signature = inspect.signature(reset)
+    kind = str(getattr(signature.parameters.get("seed"), "annotation", ""))
+    if re.search("list|tuple|Sequence|Iterable", kind, re.IGNORECASE):
+        return seeds.tolist()
+    if re.search("array", kind, re.IGNORECASE):
+        return seeds
+    return int(np.random.SeedSequence(seeds.tolist()).generate_state(1)[0] >> 1)
 
 
 def rows_to_reset(options: dict[str, Any] | None, num_envs: int) -> npt.NDArray[np.bool_]:

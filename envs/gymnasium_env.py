@@ -3,7 +3,9 @@
 import difflib
 import importlib
 import importlib.metadata
+import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -14,9 +16,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from .action_table import action_table
-from .checks import Seeds, check_actions, environment_seeds, rows_to_reset
+from .autoreset import DelayedEnds, in_same_step
+from .checks import Seeds, check_actions, reset_seed, rows_to_reset
 from .episodes import EpisodeStatistics
-from .observations import NumberParts, PlainObservations
+from .observations import NumberParts, PlainObservations, VectorNumberParts
 
 Observations = npt.NDArray[Any]
 Actions = npt.NDArray[np.int64]
@@ -31,8 +34,10 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], left_out: Sequence[str] = ()) -> None:
-        """`left_out`: parts of the environment's observations that `env` does not show."""
-        self._env = env
+        """`env` has any autoreset mode, and numbers or a flat tuple of them as observations; `left_out` names
+        parts of the environment's observations that it does not show.
+        """
+        self._env = in_same_step(env)
         self.protocol = None
         self.left_out = tuple(left_out)
         self.num_envs = env.num_envs
@@ -41,8 +46,6 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             "autoreset_mode": AutoresetMode.SAME_STEP,
             "reset_mask": isinstance(env, SyncVectorEnv),
         }
-        if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
-            raise ValueError("the environment must reset in the step in which an episode ends (SAME_STEP)")
         self._actions = action_table(env.single_action_space)
         self._plain = PlainObservations(env.single_observation_space)
         self.single_action_space = spaces.Discrete(len(self._actions))
@@ -50,14 +53,14 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self._statistics = EpisodeStatistics(self.num_envs)
-        self._all, self._none = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        self._none = np.zeros(self.num_envs, bool)
 
     def reset(
         self, *, seed: Seeds | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:
         rows = rows_to_reset(options, self.num_envs)
-        seeds = None if seed is None else environment_seeds(seed, self.num_envs).tolist()
-        obs, _ = self._env.reset(seed=seeds, options=None if options is None else dict(options))
+        given = None if seed is None else reset_seed(self._env, seed)
+        obs, _ = self._env.reset(seed=given, options=None if options is None else dict(options))
         infos = self._statistics.reset(rows)
         return self._plain(obs), {**infos, "forced": self._none.copy()}
 
@@ -66,8 +69,9 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         obs, raw_rewards, terminated, truncated, _ = self._env.step(self._actions[checked])
         rewards = np.asarray(raw_rewards, np.float64)
         done = terminated | truncated
-        infos = self._statistics.update(rewards, self._all, self._none, done, done)
-        infos["forced"] = self._none.copy()
+        forced = self._env.resetting if isinstance(self._env, DelayedEnds) else self._none
+        infos = self._statistics.update(rewards, ~forced, self._none, done, done)
+        infos["forced"] = forced.copy()
         return self._plain(obs), rewards.astype(np.float32), terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -77,12 +81,9 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
 def make_gymnasium_env(env_id: str, num_envs: int) -> GymnasiumEnvs:
     """Many copies of the environment registered as `env_id`; "module:Id-v0" imports the module first."""
     spec = _find_spec(env_id)
-    left_out: Sequence[str] = ()
     try:
-        env = _vector_entry_point(spec, num_envs)
-        if env is None:
-            env = _side_by_side(spec, num_envs)
-            left_out = env.get_attr("left_out")[0]
+        env = _own_vector_form(spec, num_envs) or _side_by_side(spec, num_envs)
+        left_out = env.get_attr("left_out")[0] if isinstance(env, SyncVectorEnv) else env.left_out
         try:
             return GymnasiumEnvs(env, left_out)
         except ValueError:
@@ -159,20 +160,33 @@ def _third_party_ids() -> list[str]:
     return [spec.id for spec in gymnasium.registry.values() if not str(spec.entry_point).startswith("ale_py")]
 
 
-def _vector_entry_point(
-    spec: gymnasium.envs.registration.EnvSpec, num_envs: int
-) -> VectorEnv[Any, Any, Any] | None:
-    """Make the environment's own vector form, if it can reset in the same step and needs no flattening."""
+def _own_vector_form(spec: gymnasium.envs.registration.EnvSpec, num_envs: int) -> VectorNumberParts | None:
+    """Make the environment's own vector form, unless copies of a single form of it serve better: where the
+    vector form does not reset in the same step, or cannot be made.
+    """
     if spec.vector_entry_point is None:
         return None
+    has_single = spec.entry_point is not None
     try:
-        env = gymnasium.make_vec(
-            spec, num_envs, vectorization_mode="vector_entry_point", autoreset_mode=AutoresetMode.SAME_STEP
+        env = _vector_entry_point(spec, num_envs)
+    except (TypeError, ValueError, gymnasium.error.Error) as problem:
+        if not has_single:
+            raise
+        warnings.warn(
+            _line(f"{spec.id}: its vector form does not start, single ones do: {problem}"), stacklevel=2
         )
-    except (TypeError, ValueError, gymnasium.error.Error):  # it knows no such option
         return None
-    box = isinstance(env.single_observation_space, spaces.Box)
-    if env.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP and box:
-        return env
-    env.close()
-    return None
+    if has_single and env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
+        env.close()
+        return None
+    return VectorNumberParts(env)
+
+
+def _vector_entry_point(spec: gymnasium.envs.registration.EnvSpec, num_envs: int) -> VectorEnv[Any, Any, Any]:
+    make = partial(gymnasium.make_vec, spec, num_envs, vectorization_mode="vector_entry_point")
+    try:
+        return make(autoreset_mode=AutoresetMode.SAME_STEP)
+    except (TypeError, ValueError) as problem:
+        if "autoreset" not in str(problem):
+            raise
+        return make()  # it takes no such option, or not this mode

@@ -9,7 +9,8 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.vector.utils import create_empty_array
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space, create_empty_array
 
 Array = npt.NDArray[Any]
 Space = spaces.Space[Any]
@@ -28,24 +29,36 @@ class NumberParts(gymnasium.ObservationWrapper[Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        parts = _leaves(env.observation_space)
-        numbers = [(path, part) for path, part in parts if isinstance(part, _NUMBERS)]
-        if not numbers:
-            raise ValueError(
-                f"observations of {env.observation_space} are no numbers of a fixed size; "
-                "wrap the environment so that they are"
-            )
-        self._paths = [path for path, _ in numbers]
-        self.observation_space = spaces.Tuple([part for _, part in numbers])
-        self.left_out = tuple(
-            f"{'.'.join(map(str, path))} ({type(part).__name__})"
-            for path, part in parts
-            if not isinstance(part, _NUMBERS)
-        )
+        self._paths, self.observation_space, self.left_out = _numbers(env.observation_space)
 
     def observation(self, observation: Any) -> tuple[Any, ...]:
         if self._paths == [()]:  # the usual case, in which a look-up would take longer than many a step
             return (observation,)
+        return tuple(_at(path, observation) for path in self._paths)
+
+
+class VectorNumberParts(VectorWrapper[Any, Any, Any]):
+    """Does the same for all environments of a vector at once."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        self._paths, self.single_observation_space, self.left_out = _numbers(env.single_observation_space)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        observations, infos = self.env.reset(seed=seed, options=options)
+        return self._numbers(observations), infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        if "_final_obs" in infos:
+            final = np.full(self.num_envs, None, object)
+            for row in np.flatnonzero(infos["_final_obs"]):
+                final[row] = self._numbers(infos["final_obs"][row])
+            infos = {**infos, "final_obs": final}
+        return self._numbers(observations), rewards, terminated, truncated, infos
+
+    def _numbers(self, observation: Any) -> tuple[Any, ...]:
         return tuple(_at(path, observation) for path in self._paths)
 
 
@@ -78,6 +91,22 @@ class PlainObservations:
             for part, choices, value in zip(self._parts, self._choices, values, strict=True)
         ]
         return joined[0] if len(joined) == 1 else np.concatenate(joined, axis=1)
+
+
+def _numbers(space: Space) -> tuple[list[Path], Space, tuple[str, ...]]:
+    """Return the paths of the parts that are numbers, their spaces, and the names of what is left out."""
+    parts = _leaves(space)
+    numbers = [(path, part) for path, part in parts if isinstance(part, _NUMBERS)]
+    if not numbers:
+        raise ValueError(
+            f"observations of {space} are no numbers of a fixed size; wrap the environment so that they are"
+        )
+    left_out = (
+        f"{'.'.join(map(str, path))} ({type(part).__name__})"
+        for path, part in parts
+        if not isinstance(part, _NUMBERS)
+    )
+    return [path for path, _ in numbers], spaces.Tuple([part for _, part in numbers]), tuple(left_out)
 
 
 def _leaves(space: Space, path: Path = ()) -> list[tuple[Path, Space]]:

@@ -1,0 +1,93 @@
+"""Vector environments of every autoreset mode, as the agents read them: where an episode ended, the
+observation is the first one of the next.
+
+Gymnasium has three modes. SAME_STEP is that form. DISABLED leaves it to whoever steps to reset the columns
+that ended. NEXT_STEP returns the last observation with the flags, and spends the next step on the reset:
+it ignores the action, and returns the first observation with reward 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import iterate
+
+Env = VectorEnv[Any, Any, Any]
+Flags = npt.NDArray[np.bool_]
+Step = tuple[Any, npt.NDArray[Any], Flags, Flags, dict[str, Any]]
+
+
+def in_same_step(env: Env) -> Env:
+    """Return `env` itself if it is SAME_STEP, or an adapter that presents it so.
+
+    Observations are arrays or flat tuples of arrays. Raises ValueError for an environment that does not
+    declare its mode.
+    """
+    declared = env.metadata.get("autoreset_mode")
+    try:
+        mode = AutoresetMode(declared)
+    except ValueError:
+        modes = ", ".join(str(each) for each in AutoresetMode)
+        raise ValueError(
+            f"its metadata['autoreset_mode'] is {declared!r}, which does not say what it returns where an "
+            f"episode ends; set it to one of {modes}"
+        ) from None
+    if mode == AutoresetMode.NEXT_STEP:
+        return DelayedEnds(env)
+    return MaskedResets(env) if mode == AutoresetMode.DISABLED else env
+
+
+class DelayedEnds(VectorWrapper[Any, Any, Any]):
+    """A NEXT_STEP environment whose episodes end a step later, when it has reset.
+
+    Columns end at different times and all of them are stepped, so the step that a column spends on its reset
+    cannot be left out. It becomes the last one of the old episode, on the last observation: `resetting`
+    marks it, since the action had no effect, and nothing is earned. No state then reads an observation of
+    another episode, and what is learned there is that after the end comes nothing.
+    """
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        self._none = np.zeros(env.num_envs, bool)
+        self._ended = self._none, self._none
+        self.resetting = self._none
+        """columns whose last step was their reset"""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self._ended = self._none, self._none
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> Step:
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        over, self._ended = self._ended, (np.array(terminated, bool), np.array(truncated, bool))
+        self.resetting = over[0] | over[1]
+        return observations, np.where(self.resetting, 0.0, rewards), *over, infos
+
+
+class MaskedResets(VectorWrapper[Any, Any, Any]):
+    """A DISABLED environment that is reset where episodes end, by `options={"reset_mask": [N] bool}`."""
+
+    def step(self, actions: Any) -> Step:
+        last, rewards, terminated, truncated, infos = self.env.step(actions)
+        done = np.asarray(terminated, bool) | np.asarray(truncated, bool)
+        if not done.any():
+            return last, rewards, terminated, truncated, infos
+        is_one = not isinstance(last, tuple)
+        before = tuple(np.array(part) for part in ((last,) if is_one else last))
+        after, reset_infos = self.env.reset(options={"reset_mask": done})
+        parts = (after,) if is_one else after
+        if not all(np.array_equal(new[~done], old[~done]) for new, old in zip(parts, before, strict=True)):
+            raise ValueError(
+                "its reset changed environments outside options['reset_mask'], which a DISABLED one must "
+                "leave as they are; heed the mask, or declare the autoreset mode that it has"
+            )
+        # as SAME_STEP environments report it
+        final = np.full(self.num_envs, None, object)
+        items = list(iterate(self.observation_space, before[0] if is_one else before))
+        for row in np.flatnonzero(done):
+            final[row] = items[row]
+        infos = {**infos, **reset_infos, "final_obs": final, "_final_obs": done}
+        return after, rewards, terminated, truncated, infos
