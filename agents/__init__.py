@@ -1,25 +1,34 @@
-"""Acting and learning: stems, policy/value network, V-trace, actor, learner, checkpoints."""
+"""Acting and learning: stems, policy/value network, V-trace, actor, learner, checkpoints.
 
-from .actor import Actor, make_actor_agent
-from .checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    UntrustedCore,
-    find_checkpoints,
-    load_agent,
-    load_checkpoint,
-    load_latest,
-    resolve_checkpoint,
-    save_checkpoint,
-)
-from .episodes import Episodes
-from .learner import Contribution, Learner, LearnerConfig
-from .network import Agent, AgentOutput, AgentSpec, Bptt
-from .nonfinite import NonFiniteError
-from .stems import STEMS, default_stem
-from .unroll import Unroll, join, split
-from .vtrace import VTrace, vtrace_from_logits
-from .weights import WeightStore
+What is named here is imported when it is asked for: `reading` is for those who do without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .actor import Actor, make_actor_agent
+    from .checkpoint import (
+        Checkpoint,
+        CheckpointError,
+        UntrustedCore,
+        find_checkpoints,
+        load_agent,
+        load_checkpoint,
+        load_latest,
+        resolve_checkpoint,
+        save_checkpoint,
+    )
+    from .episodes import Episodes
+    from .learner import Contribution, Learner, LearnerConfig
+    from .network import Agent, AgentOutput, AgentSpec, Bptt
+    from .nonfinite import NonFiniteError
+    from .stems import STEMS, default_stem
+    from .unroll import Unroll, join, split
+    from .vtrace import VTrace, vtrace_from_logits
+    from .weights import WeightStore
 
 __all__ = [
     "STEMS",
@@ -51,3 +60,17 @@ __all__ = [
     "split",
     "vtrace_from_logits",
 ]
+
+_MODULES = (
+    *("actor", "checkpoint", "episodes", "learner", "network", "nonfinite", "stems", "unroll", "vtrace"),
+    "weights",
+)
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        for module in _MODULES if name in __all__ else ():
+            found = import_module(f".{module}", __name__)
+            if hasattr(found, name):
+                return globals().setdefault(name, getattr(found, name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

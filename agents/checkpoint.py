@@ -31,12 +31,19 @@ from torch import Tensor
 
 from ..cores.registry import find_core
 from .network import Agent, AgentSpec
+from .reading import MOST_BYTES, parse_json, read_bytes
+from .shapes import WrongShapes, check_shapes
+from .state_file import load_state
 
 _DIRECTORY = "checkpoints"
 _DIGITS = 12
 _KEEP = 2
 _FILES = ("agent.json", "weights.safetensors", "state.pt")
 _EXPORTED = _FILES[:2]
+_MOST_BYTES = 4 << 30
+"""of weights, or of the state of training; those of published agents have some megabytes"""
+_MOST_STATE = 1 << 26
+"""numbers of a core's state for one environment, 256 MB of them"""
 
 
 Loaded = TypeVar("Loaded")
@@ -248,11 +255,27 @@ def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, d
         raise UntrustedCore(path, spec.core)
     find_core(spec.core)  # a core of the user's own that cannot be imported is no damage
     try:
+        _check_sizes(spec, weights)
         agent = Agent(spec)
         agent.load_state_dict(weights)
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or not a checkpoint: {_first_line(error)}") from error
     return agent, state
+
+
+def _check_sizes(spec: AgentSpec, weights: Mapping[str, Tensor]) -> None:
+    """Raise ValueError for sizes other than those of the weights, or a state that would take all memory."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    try:
+        size = sum(part.numel() for part in check_shapes(lambda: Agent(spec), shapes).initial_state(1))
+    except WrongShapes:
+        raise
+    except Exception:
+        if ":" in spec.core:  # somebody's own core may be one that cannot be made without memory
+            return
+        raise
+    if size > _MOST_STATE:
+        raise ValueError(f"its core has a state of {size:,} numbers for each environment")
 
 
 def read_checkpoint(path: Path) -> Contents:
@@ -263,16 +286,16 @@ def read_checkpoint(path: Path) -> Contents:
         raise CheckpointError(f"{path / 'manifest.json'} is damaged: it lists no checksums")
     files: dict[str, bytes] = {}
     for name in _EXPORTED if manifest.get("exported") else _FILES:
-        files[name] = _read(path / name)
+        files[name] = _read(path / name, MOST_BYTES if name.endswith(".json") else _MOST_BYTES)
         if _sha256(files[name]) != digests.get(name):
             raise CheckpointError(f"{path / name} is damaged: its checksum differs from the manifest's")
     try:
-        fields = dict(json.loads(files["agent.json"]))
+        fields = dict(parse_json(files["agent.json"]))
     except Exception as error:
         raise CheckpointError(f"{path / 'agent.json'} is damaged: {error}") from error
     try:
         kept = files.get("state.pt")
-        state = torch.load(io.BytesIO(kept), map_location="cpu", weights_only=True) if kept else {}
+        state = load_state(kept) if kept else {}
         return Contents(fields, load(files["weights.safetensors"]), state)
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or not a checkpoint: {_first_line(error)}") from error
@@ -333,7 +356,7 @@ def _nothing_saved(run_dir: Path | str) -> FileNotFoundError:
 def _manifest(path: Path) -> dict[str, Any]:
     """Read manifest.json; anything but an object counts as empty. Raises CheckpointError in one line."""
     try:
-        manifest = json.loads(_read(path / "manifest.json"))
+        manifest = parse_json(_read(path / "manifest.json", MOST_BYTES))
     except ValueError as error:
         raise CheckpointError(f"{path / 'manifest.json'} is damaged: {error}") from error
     return manifest if isinstance(manifest, dict) else {}
@@ -346,9 +369,9 @@ def _is_milestone(path: Path) -> bool:
         return False
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, most: int) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, most)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise CheckpointError(f"{path} cannot be read: {reason}") from error

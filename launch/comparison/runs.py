@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...agents.reading import read_json
 from ...envs import canonical_game, varied
 from ..runs.consent import consent
 from ..runs.directory import core_name, eval_command, read_config, read_object, was_truncated
@@ -241,7 +241,7 @@ def _evaluations(path: Path, evaluate: str, wrong: list[str]) -> list[Evaluation
 
 
 def _evaluation(file: Path) -> Evaluation:
-    content = json.loads(file.read_text())
+    content = read_json(file)
     result = content["results"]["trained"]
     life, game = result["summary"]["life"], result["summary"]["game"]
     return Evaluation(

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ...agents.reading import read_json
 from ..config import ProbeConfig, TrainConfig
 from ..errors import UsageError
 from .options import REPEATED, UNSAID
@@ -160,7 +161,7 @@ def write_config(
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file; empty if there is none that can be read."""
     try:
-        content = json.loads(path.read_text())
+        content = read_json(path)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -168,10 +169,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def read_config(run_dir: Path) -> dict[str, Any]:
     """Read the options in config.json; empty if there are none that can be read."""
-    try:
-        return dict(json.loads((run_dir / "config.json").read_text())["config"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+    config = read_object(run_dir / "config.json").get("config")
+    return config if isinstance(config, dict) else {}
 
 
 def versions() -> dict[str, Any]:

@@ -9,6 +9,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from ...agents.reading import open_regular
 from .directory import read_object
 
 FILES = ("agent.json", "weights.safetensors", "state.pt")
@@ -53,9 +54,10 @@ def damaged_file(checkpoint: Path) -> str | None:
         return "manifest.json"
     for name in EXPORTED if manifest.get("exported") else FILES:
         try:
-            content = (checkpoint / name).read_bytes()
+            with open_regular(checkpoint / name) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError:
             return name
-        if hashlib.sha256(content).hexdigest() != digests.get(name):
+        if digest != digests.get(name):
             return name
     return None

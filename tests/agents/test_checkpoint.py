@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import pickle
@@ -10,6 +11,7 @@ import random
 import shutil
 import subprocess
 import warnings
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -369,3 +371,101 @@ def test_other_files_among_the_checkpoints_do_no_harm(run_dir: Path) -> None:
     save(run_dir, 300)
     assert steps(run_dir) == [200, 300]
     assert (run_dir / "checkpoints" / "best").is_dir()
+
+
+# ---- sizes ----
+
+
+def rewrite(path: Path, name: str, content: bytes) -> None:
+    """Replace a file of a checkpoint, its checksum with it."""
+    (path / name).write_bytes(content)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["sha256"][name] = checkpoint._sha256(content)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (
+            {"num_actions": 10**12},
+            "policy.bias has the shape [4], and in the agent that is described the",
+        ),
+        ({"num_actions": 3}, "policy.bias has the shape [4], and in the agent that is described the"),
+        ({"observation_shape": [10**6]}, "stem."),
+        ({"observation_shape": [10**6] * 3}, "stem 'mlp' does not fit"),
+        ({"observation_shape": [10**6] * 3, "stem": "nature"}, "stem."),
+        ({"core_options": {**OPTIONS, "hidden_size": 10**9}}, "overflow"),
+        ({"core_options": {**OPTIONS, "hidden_size": 10**6}}, "baseline.weight has the shape [1, 8]"),
+        ({"core_options": {**OPTIONS, "num_layers": 10**12}}, "many more tensors"),
+        ({"core_options": {**OPTIONS, "num_layers": 2}}, "core."),
+        ({"core_options": {**OPTIONS, "ff_size": 2**62}}, "overflow"),
+    ],
+    ids=range(10),
+)
+def test_sizes_are_compared_with_the_weights_before_an_agent_is_built(
+    fields: dict[str, Any], says: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = find_checkpoints(run_dir)[-1].path
+    spec = json.loads((path / "agent.json").read_text())
+    rewrite(path, "agent.json", json.dumps(spec | fields).encode())
+
+    def build(spec: AgentSpec) -> Agent:
+        assert torch.get_default_device().type == "meta", "it was built"
+        return Agent(spec)
+
+    monkeypatch.setattr(checkpoint, "Agent", build)
+    with pytest.raises(CheckpointError, match="is damaged or not a checkpoint") as raised:
+        load_checkpoint(path)
+    assert says in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_core_whose_state_would_take_all_memory_is_refused(tmp_path: Path) -> None:
+    options = {"hidden_size": 8, "num_heads": 2, "num_layers": 1}
+    spec = AgentSpec((3,), 4, "softmax_attention", "mlp", core_options={**options, "window": 4})
+    path = save_checkpoint(tmp_path, 1, Agent(spec), {})
+    assert load_checkpoint(path)[0].spec == spec
+    saved = json.loads((path / "agent.json").read_text())
+    saved["core_options"]["window"] = 10**10
+    rewrite(path, "agent.json", json.dumps(saved).encode())
+    with pytest.raises(CheckpointError, match="its core has a state of 180,000,000,000 numbers"):
+        load_checkpoint(path)
+
+
+def test_comparing_sizes_draws_no_random_numbers(run_dir: Path) -> None:
+    agent = make_agent()
+    before = torch.get_rng_state()
+    checkpoint._check_sizes(SPEC, agent.state_dict())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def state_file(pickled: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
+    """A file as torch writes it, with another pickle in it."""
+    buffer, changed = io.BytesIO(), io.BytesIO()
+    torch.save({}, buffer)
+    with zipfile.ZipFile(buffer) as old, zipfile.ZipFile(changed, "w", compression) as new:
+        for entry in old.infolist():
+            is_pickle = entry.filename.endswith("/data.pkl")
+            new.writestr(entry.filename, pickled if is_pickle else old.read(entry))
+    return changed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (state_file(b"\x80\x02c__builtin__\nbytearray\nK\x0a\x85R."), "names __builtin__ bytearray"),
+        (state_file(b"\x80\x02ctorch\nFloatTensor\nK\x0a\x85R."), "names torch FloatTensor"),
+        (state_file(b"\x80\x02}." + bytes(10**5), zipfile.ZIP_DEFLATED), "longer than it is"),
+        (b"\x80\x02}.", "not a zip file"),
+    ],
+    ids=["bytearray", "tensor", "compressed", "legacy"],
+)
+def test_a_state_of_training_takes_no_more_memory_than_its_file(
+    content: bytes, says: str, run_dir: Path
+) -> None:
+    path = find_checkpoints(run_dir)[-1].path
+    rewrite(path, "state.pt", content)
+    with pytest.raises(CheckpointError, match=says):
+        load_checkpoint(path)
+    rewrite(path, "state.pt", state_file(b"\x80\x02}."))
+    assert load_checkpoint(path)[1] == {}

@@ -1,0 +1,39 @@
+"""Loading the state of training, `state.pt`: plain values and tensors that are in the file as they are."""
+
+from __future__ import annotations
+
+import io
+import pickletools
+import re
+import zipfile
+from typing import Any
+
+import torch
+
+_NAMED = re.compile(
+    r"torch \w+Storage|torch\._utils _rebuild_(tensor_v2|parameter)|torch Size|collections OrderedDict"
+    r"|_codecs encode"
+)
+"""what a pickle of plain values and tensors names, as `module name`"""
+
+
+def load_state(content: bytes) -> dict[str, Any]:
+    """Load what `torch.save` wrote. Raises ValueError for what would need more memory than the file is long.
+
+    `weights_only` keeps code from being executed, but would unpack what is compressed, and make a tensor or a
+    bytearray of whatever size a few bytes ask for.
+    """
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = archive.infolist()
+        if sum(entry.file_size for entry in entries) > len(content):
+            raise ValueError("its entries are longer than it is")
+        for pickle in [entry for entry in entries if entry.filename.endswith(".pkl")]:
+            _check(archive.read(pickle))
+    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return state
+
+
+def _check(pickle: bytes) -> None:
+    for opcode, named, _ in pickletools.genops(pickle):
+        if opcode.name == "GLOBAL" and not _NAMED.fullmatch(str(named)):
+            raise ValueError(f"it names {named}, which no state of training has")
