@@ -32,6 +32,8 @@ from .config import (
 )
 from .config_file import file_of, show_config, with_file
 from .errors import RunError, StoppedBySignal, UsageError
+from .output import accept_any_text, complain, tell
+from .processes.signals import ended_by_exception
 from .runs.consent import look_here_for
 from .runs.directory import versions
 from .runs.presets import preset_config
@@ -105,12 +107,13 @@ def cores(config: CoresConfig) -> None:
         measure_cores({each.name: make_default(each.name) for each in listed}) if config.measure else None
     )
     show(cores_table(listed, measured))
-    print(
-        "\nParameters of the core and floats of its state for each environment, at the default size; the "
-        "stem and the heads have 1.09 M more with 18 actions. --core package.module:Class takes your own."
+    tell(
+        "",
+        "Parameters of the core and floats of its state for each environment, at the default size; the "
+        "stem and the heads have 1.09 M more with 18 actions. --core package.module:Class takes your own.",
     )
     if config.measure:
-        print("Medians on this machine: a step of 32 rows, and 50 steps of them with their gradients.")
+        tell("Medians on this machine: a step of 32 rows, and 50 steps of them with their gradients.")
 
 
 def _core_options(name: str) -> None:
@@ -123,12 +126,12 @@ def _core_options(name: str) -> None:
         factory = find_core(name)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    print(f"{name}: {_first_line(factory.__doc__)}\n")
+    tell(f"{name}: {_first_line(factory.__doc__)}", "")
     if options := options_of(factory):
         show(core_options_table(options.values()))
-        print(f"\nGive them as: deltabeast train --core {name} --core-options OPTION VALUE ...")
+        tell("", f"Give them as: deltabeast train --core {name} --core-options OPTION VALUE ...")
     else:
-        print("It has no options.")
+        tell("It has no options.")
 
 
 def info(config: InfoConfig) -> None:
@@ -137,8 +140,7 @@ def info(config: InfoConfig) -> None:
 
     lines = describe_run(run_here(config.run))
     width = max(len(label) for label, _ in lines)
-    for label, text in lines:
-        print(f"{label:<{width}}  {text}")
+    tell(*(f"{label:<{width}}  {text}" for label, text in lines))
 
 
 def export(config: ExportConfig) -> None:
@@ -156,8 +158,7 @@ def push(config: PushConfig) -> None:
 def import_torchbeast(config: ImportConfig) -> None:
     from .training.import_torchbeast import import_model
 
-    for line in import_model(config):
-        print(line)
+    tell(*import_model(config))
 
 
 def bench(config: BenchConfig) -> None:
@@ -187,8 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with 2 after wrong input and with 1 if a run had to stop;
     one that was asked to stop ends by the signal."""
     given = sys.argv[1:] if arguments is None else arguments
+    accept_any_text()
     if list(given) == ["--version"]:
-        print(_version())
+        tell(_version())
         return
     try:
         if "--print-completion" in given:
@@ -197,7 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         config = parse(given)
         look_here_for(_named(config))
         run = next(run for kind, run in COMMANDS.values() if type(config) is kind)
-        run(config)
+        with ended_by_exception():
+            run(config)
     except UsageError as error:
         _fail(error, 2)
     except RunError as error:
@@ -205,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except StoppedBySignal as stopped:
         _end_by(stopped.number)
     except KeyboardInterrupt:
-        print("deltabeast: interrupted", file=sys.stderr)
+        complain("deltabeast: interrupted")
         _end_by(signal.SIGINT)
     except BrokenPipeError:  # `deltabeast games | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -394,7 +397,7 @@ def _version() -> str:
 
 def _fail(error: Exception, code: int) -> None:
     line = " ".join(str(error).split())
-    print(f"deltabeast: error: {line}", file=sys.stderr)
+    complain(f"deltabeast: error: {line}")
     sys.exit(code)
 
 

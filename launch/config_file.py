@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from .config import ProbeConfig, TrainConfig
 from .errors import UsageError
+from .output import complain
 from .runs.consent import needs_consent
 from .runs.directory import no_run, option_words
 from .runs.options import OPTIONS
@@ -103,10 +103,7 @@ def _words(command: str, path: Path, typed: Sequence[str]) -> list[str]:
     kept = {name: value for name, value in options.items() if name not in displaced}
     if "core_options" in displaced.intersection(options) and not _values(typed, "core_options"):
         left = " ".join(option_words("core_options", options["core_options"]))
-        print(
-            f"{path}: {left} was for another core and is left out; give what this one should have",
-            file=sys.stderr,
-        )
+        complain(f"{path}: {left} was for another core and is left out; give what this one should have")
     _ask_for_imports(path, kept)
     return [word for name, value in kept.items() for word in option_words(name, value)]
 

@@ -1,5 +1,7 @@
 """Errors that a person reads as one line."""
 
+from .foreign import without_passwords
+
 
 class UsageError(ValueError):
     """Wrong input: what was wrong and what would be right. Exit code 2, nothing written."""
@@ -19,6 +21,7 @@ class StoppedBySignal(Exception):
 
 def one_line(error: BaseException, most: int = 200) -> str:
     """Return what an error of someone else's says first, in at most that many characters; else what it is."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = without_passwords(str(error))  # before it is cut
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = lines[0] if lines else type(error).__name__
     return line if len(line) <= most else f"{line[:most]}..."

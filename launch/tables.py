@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
+from rich.text import Text
 
+from .foreign import terminal
 from .units import format_score
 
 if TYPE_CHECKING:  # their imports take a while
@@ -78,11 +80,22 @@ def format_number(value: float | None, beside: float | None = None) -> str:
 
 def plain_table(first: str, *others: str) -> Table:
     """Make a table without lines: the first column is text, the others are numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(first, no_wrap=True)
+    table = _PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column(_cell(first), no_wrap=True)
     for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(_cell(name), justify="right", no_wrap=True)
     return table
+
+
+class _PlainTable(Table):
+    """A table whose cells are text, not rich's markup."""
+
+    def add_row(self, *cells: RenderableType | None, **how: Any) -> None:
+        super().add_row(*map(_cell, cells), **how)
+
+
+def _cell(content: RenderableType | None) -> RenderableType:
+    return Text(terminal(content)) if isinstance(content, str) else content or ""
 
 
 def show(renderable: RenderableType) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..config import CompareConfig
 from ..errors import RunError, UsageError
+from ..output import tell
 from ..runs.directory import versions
 from ..runs.log import write_atomically
 from ..sharing.hub import run_here
@@ -52,8 +53,7 @@ def compare_runs(config: CompareConfig) -> Path:
     out = config.out or folder / ("comparison" if runs or probed else "published-comparison")
     if not runs and probed:
         report = Report("Probes of memories", count(len(probed), "run"), [probe_section(probed)])
-        for line in problems:
-            print(line)
+        tell(*problems)
     elif not runs:
         report = Report(
             "Six cores on twenty games, as published",
@@ -65,8 +65,7 @@ def compare_runs(config: CompareConfig) -> Path:
         comparison = compare(runs)
         board = score_board(comparison)
         notes = [*unequal_steps(board), *comparison.notes]
-        for line in [*run_sections.left_out_lines(comparison, board, problems), *notes]:
-            print(line)
+        tell(*run_sections.left_out_lines(comparison, board, problems), *notes)
         report = _report(comparison, board, notes, problems)
         if probed:
             report.sections.append(probe_section(probed))
@@ -76,7 +75,7 @@ def compare_runs(config: CompareConfig) -> Path:
     report.provenance = _provenance(config, [*runs, *probed])
     _write(out, report)
     page = out / "report.html"
-    print(f"report: {page}; the same as report.md, its plots in plots/, its numbers in tables/")
+    tell(f"report: {page}; the same as report.md, its plots in plots/, its numbers in tables/")
     return page
 
 
@@ -173,7 +172,7 @@ def _write_layout(folder: Path, comparison: Comparison, board: ScoreBoard) -> No
     try:
         write_layout(target, comparison, board)
     except OSError as error:
-        print(f"no TensorBoard layout: cannot write to {target}: {os.strerror(error.errno or 0)}")
+        tell(f"no TensorBoard layout: cannot write to {target}: {os.strerror(error.errno or 0)}")
         return
     logdir = shlex.quote(str(folder))
-    print(f"TensorBoard: tensorboard --logdir {logdir}, then http://localhost:6006/#custom_scalars")
+    tell(f"TensorBoard: tensorboard --logdir {logdir}, then http://localhost:6006/#custom_scalars")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import re
 from importlib.resources import files
 
+from .. import foreign
 from .plots import COLORS, INK, PAPER
 from .report import Plot, Report, Section
 
@@ -13,12 +13,12 @@ from .report import Plot, Report, Section
 def to_html(report: Report) -> str:
     sections = "\n".join(_section(section, number) for number, section in enumerate(report.sections))
     links = "".join(
-        f'<li><a href="#s{number}">{html.escape(section.title)}</a></li>'
+        f'<li><a href="#s{number}">{foreign.html(section.title)}</a></li>'
         for number, section in enumerate(report.sections)
         if not section.folded
     )
     facts = "".join(
-        f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in report.provenance
+        f"<dt>{foreign.html(name)}</dt><dd>{foreign.html(value)}</dd>" for name, value in report.provenance
     )
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -26,13 +26,13 @@ def to_html(report: Report) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{html.escape(report.title)}</title>
+<title>{foreign.html(report.title)}</title>
 <style>
 {_style()}
 </style>
 </head>
 <body>
-<header><h1>{html.escape(report.title)}</h1><p class="lead">{html.escape(report.subtitle)}</p></header>
+<header><h1>{foreign.html(report.title)}</h1><p class="lead">{foreign.html(report.subtitle)}</p></header>
 <nav aria-label="Contents"><ol>{links}</ol></nav>
 <main>
 {sections}
@@ -44,13 +44,14 @@ def to_html(report: Report) -> str:
 
 
 def _section(section: Section, number: int) -> str:
-    parts = [f"<p>{html.escape(paragraph)}</p>" for paragraph in section.text]
+    parts = [f"<p>{foreign.html(paragraph)}</p>" for paragraph in section.text]
     if section.points:
-        parts.append("<ul>" + "".join(f"<li>{html.escape(point)}</li>" for point in section.points) + "</ul>")
+        points = "".join(f"<li>{foreign.html(point)}</li>" for point in section.points)
+        parts.append(f"<ul>{points}</ul>")
     if section.plots:
         parts.append('<div class="plots">' + "".join(map(_figure, section.plots)) + "</div>")
     parts += [table.to_html() for table in section.tables if not table.csv_only]
-    body, title = "\n".join(parts), html.escape(section.title)
+    body, title = "\n".join(parts), foreign.html(section.title)
     if section.folded:
         body = f"<details><summary><h2>{title}</h2></summary>\n{body}\n</details>"
         return f'<section id="s{number}">{body}</section>'
@@ -58,7 +59,7 @@ def _section(section: Section, number: int) -> str:
 
 
 def _figure(plot: Plot) -> str:
-    return f"<figure>{inline(plot)}<figcaption>{html.escape(plot.caption)}</figcaption></figure>"
+    return f"<figure>{inline(plot)}<figcaption>{foreign.html(plot.caption)}</figcaption></figure>"
 
 
 def inline(plot: Plot) -> str:
@@ -70,7 +71,7 @@ def inline(plot: Plot) -> str:
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{plot.name}-", svg)
     svg = re.sub(r"font: ([^;\"]*?)'DejaVu Sans'[^;\"]*", r"font: \1var(--font)", svg)
     svg = re.sub("|".join(COLORS), lambda match: f"var({_variable(match[0])})", svg, flags=re.IGNORECASE)
-    head = f'<svg role="img" aria-label="{html.escape(plot.caption)}"'
+    head = f'<svg role="img" aria-label="{foreign.html(plot.caption)}"'
     return re.sub(r"\n\s*", "\n", head + svg.removeprefix("<svg"))
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .. import foreign
 from .curves import Band, Curve
 from .statistics import Interval
 
@@ -323,7 +324,8 @@ def abilities(
 
 def _folded(labels: Iterable[str], width: int = 30) -> tuple[list[str], int]:
     """Break names that leave no room for what is drawn; return them and how many lines the longest has."""
-    folded = ["\n".join(fill(line, width) for line in label.split("\n")) for label in labels]
+    shown = map(foreign.figure, labels)
+    folded = ["\n".join(fill(line, width) for line in label.split("\n")) for label in shown]
     return folded, max((label.count("\n") + 1 for label in folded), default=1)
 
 
@@ -391,6 +393,7 @@ _STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "figure.facecolor": PAPER,
     "text.color": INK,
+    "text.parse_math": False,  # a name may hold a dollar
     "xtick.color": RULE,
     "ytick.color": RULE,
     "xtick.labelcolor": INK,
@@ -414,6 +417,10 @@ def _axes(height: float, title: str) -> Iterator[tuple[Figure, Axes]]:
 
 
 def _drawn(figure: Figure) -> Figures:
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):  # but labels of ticks, which are set anew: `_folded` makes those
+        text.set_text(foreign.figure(text.get_text()))
     svg, png = io.StringIO(), io.BytesIO()
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # laid out: not once more for each form

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .. import foreign
 from .plots import number, precise
 
 Cell = str | float | int | None
@@ -40,27 +40,27 @@ class Table:
         return text.getvalue()
 
     def to_markdown(self) -> str:
-        lines = ["| " + " | ".join(self.columns) + " |"]
+        lines = ["| " + " | ".join(map(foreign.markdown, self.columns)) + " |"]
         lines.append(
             "|" + "|".join("---" if self._is_text(i) else "--:" for i in range(len(self.columns))) + "|"
         )
         for r, row in enumerate(self.rows):
-            cells = [self._shown(cell).replace("|", "\\|") for cell in row]
+            cells = [foreign.markdown(self._shown(cell)) for cell in row]
             cells = [f"**{cell}**" if (r, c) in self.bold and cell else cell for c, cell in enumerate(cells)]
             lines.append("| " + " | ".join(cells) + " |")
-        return "\n".join([*lines, *(["", self.note] if self.note else [])])
+        return "\n".join([*lines, *(["", foreign.markdown(self.note)] if self.note else [])])
 
     def to_html(self) -> str:
-        head = "".join(f"<th{self._side(i)}>{html.escape(name)}</th>" for i, name in enumerate(self.columns))
+        head = "".join(f"<th{self._side(i)}>{foreign.html(name)}</th>" for i, name in enumerate(self.columns))
         body = []
         for r, row in enumerate(self.rows):
             cells = []
             for c, cell in enumerate(row):
-                text = html.escape(self._shown(cell))
+                text = foreign.html(self._shown(cell))
                 text = f"<b>{text}</b>" if (r, c) in self.bold else text
                 cells.append(f"<td{self._side(c)}>{text}</td>")
             body.append(f"<tr>{''.join(cells)}</tr>")
-        note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
+        note = f'<p class="note">{foreign.html(self.note)}</p>' if self.note else ""
         return (
             f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>\n'
             f"<tbody>\n{chr(10).join(body)}\n</tbody></table></div>{note}"

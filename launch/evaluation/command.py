@@ -17,6 +17,7 @@ from ...agents import AgentSpec
 from ...envs import available_cores
 from ..config import EvalConfig
 from ..errors import UsageError
+from ..output import say
 from ..processes.machine import prepare_process, resolve_device
 from ..runs import published
 from ..runs.consent import check_env
@@ -27,7 +28,7 @@ from .evaluate import evaluate
 from .forgetting import Forgetful, name_of
 from .loading import Loaded, load
 from .play import Player, RandomAgent
-from .progress import progress, say
+from .progress import progress
 from .recording import record_games
 from .report import comparable_scores, print_results, write_results
 from .returns import Evaluation
@@ -69,7 +70,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
             f"cannot write to {loaded.run_dir / 'eval'}; make it writable or evaluate a copy of the run"
         )
 
-    console.print(_title(config, loaded, protocol), soft_wrap=True, highlight=False)
+    say(console, _title(config, loaded, protocol))
     if protocol != spec.protocol:
         say(console, f"this agent was trained under {spec.protocol}, not {protocol}")
     for note in left_out:

@@ -9,13 +9,10 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..output import say
+
 _LINE_SECONDS = 15.0
 """Seconds between two lines of progress where there is no terminal."""
-
-
-def say(console: Console, text: str) -> None:
-    """Print a line as it is, however long."""
-    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
 @contextmanager

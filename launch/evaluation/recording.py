@@ -7,9 +7,10 @@ from rich.console import Console
 from ...envs import find_protocol
 from ...envs.atari import AtariGames
 from ..config import EvalConfig
+from ..output import say
 from .environments import full_action_set
 from .loading import Loaded
-from .progress import progress, say
+from .progress import progress
 from .video import play_game, write_video
 
 

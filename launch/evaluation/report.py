@@ -16,12 +16,12 @@ from ...agents import AgentSpec
 from ...envs import find_protocol, human_normalized
 from ..config import EvalConfig
 from ..errors import RunError
+from ..output import say
 from ..runs import published
 from ..runs.directory import versions
 from ..runs.log import write_atomically
 from .forgetting import every_of
 from .loading import Loaded
-from .progress import say
 from .returns import Evaluation
 from .tables import evaluation_notes, evaluation_table, forgetting_table
 

@@ -15,6 +15,7 @@ from ..comparison.reading import read_runs
 from ..comparison.runs import Run
 from ..config import CardConfig, ProbeConfig
 from ..errors import UsageError
+from ..output import tell
 from ..processes.machine import prepare_process
 from .card_page import Model, write_page
 from .recipe import make_recipe
@@ -95,8 +96,7 @@ def make_card(config: CardConfig) -> Path:
     else:
         raise UsageError("no core given; say deltabeast card --cores lstm delta_net rdn")
     models = _models(probes, played, BUDGETS[config.budget], problems)
-    for line in problems:
-        print(line)
+    tell(*problems)
     if not models:
         raise UsageError(
             f"none of these is a finished run of the {config.budget} card, or of train; deltabeast card "
@@ -134,7 +134,7 @@ def _probe(config: CardConfig, core: str, trial: Trial) -> ProbeConfig:
 def _trained(probe: ProbeConfig, named: str) -> Probe:
     assert probe.run_dir is not None
     if not (probe.run_dir / RESULT).is_file():
-        print(named, flush=True)
+        tell(named)
         with ExitStack() as stack:
             ProbeRun(probe, stack).run()
     run = read_probe(probe.run_dir)

@@ -20,6 +20,8 @@ from ...cores.registry import read_core_options
 from ..comparison import plots
 from ..comparison.plots import looks
 from ..core_list import make_default, measure_cores
+from ..foreign import markdown
+from ..output import tell
 from ..runs.log import write_atomically
 from ..tables import plain_table, show
 from .snr import noise_ratios
@@ -65,7 +67,7 @@ def write_page(out: Path, models: Mapping[str, Model]) -> Path:
         returns = [_mean(model.returns.get(env)) for env in played]
         cells[name] = [*shares, *map(_shown, returns), *costs[name]]
     rows = [["core", *names], *([name, *map(_shown, row)] for name, row in cells.items())]
-    lines = [f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+    lines = [f"| {' | '.join(map(markdown, row))} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
     figures = plots.abilities(cells, names, looks({name: model.core for name, model in models.items()}))
     out.mkdir(parents=True, exist_ok=True)
     (out / "card.png").write_bytes(figures.png)
@@ -76,7 +78,7 @@ def write_page(out: Path, models: Mapping[str, Model]) -> Path:
     write_atomically(out / "card.csv", _csv(rows))
     write_atomically(out / "card.md", "\n".join([*page, "", note]) + "\n")
     _show(rows)
-    print(f"card: {out / 'card.md'}; its figure is card.png, its table card.csv")
+    tell(f"card: {out / 'card.md'}; its figure is card.png, its table card.csv")
     return out / "card.md"
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..config import ProbeConfig
 from ..errors import UsageError
+from ..output import tell
 from ..processes.machine import prepare_process
 from ..runs.tracking import check_tracking
 from ..tables import plain_table, show
@@ -47,7 +48,7 @@ def _print_noise(config: ProbeConfig) -> None:
     for noise in (measure_noise(kernel, d, d, ROUNDS, rng) for kernel in KERNELS for d in DIMENSIONS):
         table.add_row(*_cells(noise))
     show(table)
-    print("Noise: what is read of other keys, squared, to what is read of the value, with as many pairs.")
+    tell("Noise: what is read of other keys, squared, to what is read of the value, with as many pairs.")
 
 
 def _cells(noise: Noise) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..config import TrainConfig
+from ..foreign import markdown, terminal
 from ..runs.consent import consent, needs_consent
 from ..units import format_score
 
@@ -42,7 +43,7 @@ def write_card(exported: Exported) -> str:
     subject = spec.game or spec.env_id or "unknown environment"
     parts = [
         _head(exported, subject),
-        f"# {spec.core} on {subject}",
+        f"# {markdown(f'{spec.core} on {subject}')}",
         "An agent of deltabeast: IMPALA with V-trace, and a recurrent core as its memory.",
         _about(exported, subject),
         *([exported.note] if exported.note else []),
@@ -96,7 +97,7 @@ def _about(exported: Exported, subject: str) -> str:
         ("agent steps", f"{exported.step:,}"),
         ("training seed", str(exported.options.get("seed", "unknown"))),
     ]
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {markdown(value)} |" for name, value in rows)])
 
 
 def _scores(exported: Exported) -> str:
@@ -114,7 +115,8 @@ def _scores(exported: Exported) -> str:
             if kind == "game" and normalized is not None:
                 shown += f" ({normalized:.0%} of human)"
             interval = f"{format_score(low, mean)} to {format_score(high, mean)}"
-            lines.append(f"| {_how(each)} | a {kind} | {shown} | {interval} | {result['count']} |")
+            cells = (_how(each), f"a {kind}", shown, interval, str(result["count"]))
+            lines.append(f"| {' | '.join(map(markdown, cells))} |")
     if len(lines) == 2:
         return "Not evaluated."
     half = " Measured before the numbers were rounded to 16 bits." if exported.half else ""
@@ -136,13 +138,13 @@ def _how(evaluation: Mapping[str, Any]) -> str:
 def _loading(exported: Exported) -> str:
     spec = exported.agent.spec
     words = consent(spec.core, spec.env_id)
-    trust = f', trust_core="{spec.core}"' if ":" in spec.core else ""
+    trust = f", trust_core={json.dumps(spec.core)}" if ":" in spec.core else ""
     return "\n".join(
         [
             "In the folder that holds this file (`deltabeast eval hub:OWNER/NAME` fetches it from a hub):",
             "```sh",
             "pip install deltabeast",
-            " ".join(["deltabeast eval .", *words]),
+            terminal(shlex.join(["deltabeast", "eval", ".", *words])),
             "```",
             "```python",
             "from deltabeast.agents import load_agent",
@@ -150,7 +152,11 @@ def _loading(exported: Exported) -> str:
             f'agent = load_agent("."{trust})  # a torch.nn.Module to step',
             "```",
             "Weights are safetensors; loading them executes nothing"
-            + (f". The core is code of its author's: `{spec.core}` must be importable." if trust else "."),
+            + (
+                markdown(f". The core is code of its author's: `{spec.core}` must be importable.")
+                if trust
+                else "."
+            ),
         ]
     )
 
@@ -164,11 +170,12 @@ def _training(exported: Exported) -> str:
         name: value for name, value in exported.options.items()
         if name not in named and value != usual.get(name)
     }  # fmt: skip
-    lines = [f"With {', '.join(with_what)}." if with_what else "It is not known with which versions."]
+    told = f"With {', '.join(with_what)}." if with_what else "It is not known with which versions."
+    lines = [markdown(told)]
     if options:
         listed = ", ".join(f"`{name}` {_plain(value)}" for name, value in options.items())
         again = f"Again: `{_again(exported)}`"
-        lines.append(f"{again}. Options that are not the defaults: {listed}.")
+        lines.append(markdown(f"{again}. Options that are not the defaults: {listed}."))
     return "\n\n".join(lines)
 
 

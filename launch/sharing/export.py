@@ -16,7 +16,7 @@ from ..comparison.curves import band, curve_of
 from ..config import Decides, ExportConfig
 from ..errors import RunError, UsageError
 from ..evaluation.loading import Loaded, load
-from ..evaluation.progress import say
+from ..output import say
 from ..runs.directory import read_config, read_object
 from ..runs.log import drop_rows_beyond, read_rows
 from ..runs.manifest import checkpoint_paths, is_exported

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..config import PushConfig
 from ..errors import RunError, UsageError, one_line
+from ..output import tell
 from ..runs.manifest import checkpoint_paths, damaged_file, is_exported
 from .card import CARD
 
@@ -50,8 +51,8 @@ def push(config: PushConfig) -> None:
         )
     except Exception as error:  # of the library, of its HTTP client, of the network
         raise RunError(f"cannot push to {owner_and_name}: {one_line(error)}; {_REMEDY}") from error
-    print(f"pushed to {commit.commit_url}")
-    print(f"next: deltabeast eval {PREFIX}{owner_and_name}@{commit.oid}")
+    tell(f"pushed to {commit.commit_url}")
+    tell(f"next: deltabeast eval {PREFIX}{owner_and_name}@{commit.oid}")
 
 
 def run_here(run: Path | str) -> Path:
@@ -82,7 +83,7 @@ def fetch(name: str, into: Path = HERE) -> Path:
         raise
     except Exception as error:
         raise RunError(f"cannot fetch {repo}: {one_line(error)}; {_REMEDY}") from error
-    print(f"{PREFIX}{repo}@{commit} is in {folder}")
+    tell(f"{PREFIX}{repo}@{commit} is in {folder}")
     return folder
 
 

@@ -15,6 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..foreign import terminal
+from ..output import say
 from ..units import format_duration, format_rate, format_score
 
 PARTS = {"emulation": "blue", "inference": "cyan", "learning": "green", "waiting": "yellow"}
@@ -75,7 +77,7 @@ class Panel:
         clock: Callable[[], float] = time.monotonic,
         shown: Shown | None = None,
     ) -> None:
-        self.title = title
+        self.title = terminal(title)
         self._shown = shown or TrainingShown()
         self.total_steps = total_steps
         self.console = console or Console()
@@ -107,7 +109,7 @@ class Panel:
         if self._live is not None:
             self._live.update(self._render(known), refresh=True)
         else:
-            self._print(self._line(known))
+            say(self.console, self._line(known))
 
     def foretell(self, step: int) -> None:
         """Say once, soon after the first update, how long the run will take, unless it is a minute."""
@@ -124,12 +126,8 @@ class Panel:
         self.message(f"about {text} to go at {format_rate(speed)} {self._shown.step}s/s")
 
     def message(self, text: str) -> None:
-        """Say something above the panel, or on a line of its own."""
-        self._print(text)
-
-    def _print(self, text: str) -> None:
-        # soft_wrap: a line of a log file is one line however narrow the console believes it to be.
-        self.console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
+        """Print one line above the panel, or on its own."""
+        say(self.console, text)
 
     def _eta(self, row: Mapping[str, float]) -> float | None:
         speed = row.get("sps")

@@ -142,7 +142,8 @@ class Run:
                 smaller = "give a smaller --unroll-length, --num-envs or --batch-size"
                 raise RunError(f"there is no memory for that: {smaller}; {self._rescue()}") from error
             if isinstance(error, ActorError) and error.__cause__ is not None:
-                self._say("".join(traceback.format_exception(error.__cause__)).rstrip())
+                for line in "".join(traceback.format_exception(error.__cause__)).splitlines():
+                    self._say(line)
             reason = _cannot_write(self.run_dir, error) if isinstance(error, OSError) else str(error)
             raise RunError(f"{reason}; {self._rescue()}") from error
 

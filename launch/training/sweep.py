@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from rich.console import Console
 from ...agents import find_checkpoints
 from ...cores.registry import read_core_options
 from ...envs import PAPER_GAMES, canonical_game
+from .. import output
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError
 from ..processes.machine import prepare_process
@@ -235,11 +237,7 @@ def sweep(config: TrainConfig, console: Console | None = None) -> None:
     the sweep was asked to stop; the same command goes on.
     """
     console = console or Console()
-    stop = threading.Event()
-
-    def say(text: str) -> None:
-        console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
-
+    stop, say = threading.Event(), partial(output.say, console)
     runs = runs_of(config)
     open_ones = [run for run in runs if not is_finished(run)]
     say(f"{len(runs)} runs, {len(runs) - len(open_ones)} of them finished before")

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ...config import TrainConfig
 from ...errors import UsageError
+from ...output import say
 from ...runs.options import given_only_for
 from .cluster import Cluster
 from .sharding import sharding
@@ -83,5 +84,5 @@ def wait_for_room(config: TrainConfig, cluster: Cluster, console: Console) -> to
                 raise UsageError(str(error)) from error
             if not told:
                 told = True
-                console.print(f"waiting for machines that may join: {error}", soft_wrap=True, markup=False)
+                say(console, f"waiting for machines that may join: {error}")
         time.sleep(0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -80,6 +81,35 @@ def runs(tmp_path: Path) -> Path:
                 scores = [] if (game, core, seed) == ("pong", "rdn", 2) else [10 * factor + seed]
                 make_run(tmp_path / "runs", game, core, seed, scores=scores)
     return tmp_path / "runs"
+
+
+@pytest.mark.parametrize(
+    "core",
+    [
+        "</text><script>alert(1)</script>",
+        "[click](javascript:alert(1)) | `x` <img src=x onerror=alert(2)>",
+        "a$\\frac$b",
+        "$HOME $x \x1b[2J\nforged",
+        "x" * 100_000,
+    ],
+)
+def test_names_are_shown_as_they_are_whatever_they_hold(
+    core: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    env = f"mine:{core}" if len(core) < 1000 else "CartPole-v1"
+    run_dir = make_run(tmp_path, "CartPole-v1", "rdn", 1, None, scores=[3], env=True, checkpoint=False)
+    about = json.loads((run_dir / "config.json").read_text())
+    about["config"] |= {"core": core, "env": env, "core_options": {"path": core}}
+    (run_dir / "config.json").write_text(json.dumps(about))
+    code, printed, error = run(capsys, "compare", run_dir, "--out", tmp_path / "out")
+    assert (code, error) == (0, "") and "\x1b" not in printed and "\nforged" not in printed
+    for name in ("report.html", "report.md"):
+        text = (tmp_path / "out" / name).read_text()
+        assert not re.search(r"<script|<img src=x|\x1b|^forged", text, re.MULTILINE), name
+        assert name == "report.html" or "](javascript" not in text
+        assert len(text) < 1_000_000
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    assert page.open == [] and len(page.ids) == len(set(page.ids))
 
 
 def test_a_report_of_runs(runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

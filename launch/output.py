@@ -1,0 +1,47 @@
+"""What is printed. Every line passes through `foreign`, so that nothing in it can forge another."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from typing import TYPE_CHECKING
+
+from .foreign import terminal
+
+if TYPE_CHECKING:  # it takes a while
+    from rich.console import Console
+
+_PLAIN = {"·": "-", "±": "+-", "−": "-", "–": "-", "→": "->", "←": "<-", "×": "x", "β": "beta", "…": "..."}
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line beside a panel or bar; in a log it is one line, however narrow the console is."""
+    console.print(terminal(text), soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+def tell(*lines: str) -> None:
+    """Print lines to standard output."""
+    for line in lines:
+        print(terminal(line), flush=True)
+
+
+def complain(text: str) -> None:
+    """Print a line to standard error."""
+    print(terminal(text), file=sys.stderr)
+
+
+def accept_any_text() -> None:
+    """Let both streams take every character, the nearest there is where their encoding lacks one."""
+    codecs.register_error("nearest", _nearest)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # not where something else stands in its place
+            stream.reconfigure(errors="nearest")
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    """Replace what cannot be encoded: `codecs.register_error` says how."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    plain = "".join(_PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text)
+    return plain, error.end
