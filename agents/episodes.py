@@ -20,6 +20,8 @@ class Episodes:
     """agent steps"""
     score_wraps: int = 0
     """games whose score overflowed the game's counter; they are not in the lists"""
+    notes: list[str] = field(default_factory=list)
+    """what the environments have to say to the user meanwhile, each once"""
 
     def record(self, info: Mapping[str, Any]) -> None:
         """Add the episodes that ended in a step, from the `info` of Gymnasium's vector interface."""
@@ -28,6 +30,7 @@ class Episodes:
         self.game_lengths.extend(_ended(info, "game_length"))
         if "score_wraps" in info:
             self.score_wraps += int(info["score_wraps"].sum())
+        self.notes.extend(info.get("notes", ()))
 
 
 def _ended(info: Mapping[str, Any], key: str) -> list[Any]:
@@ -43,4 +46,5 @@ def concatenate(several: Sequence[Episodes]) -> Episodes:
         game_returns=[score for one in several for score in one.game_returns],
         game_lengths=[length for one in several for length in one.game_lengths],
         score_wraps=sum(one.score_wraps for one in several),
+        notes=[note for one in several for note in one.notes],
     )

@@ -34,6 +34,8 @@ class AgentSpec:
     game: str | None = None
     env_id: str | None = None
     protocol: str | None = None
+    observations: str = "plain"
+    """how those of an environment other than a game are read (envs/observations.py); as older agents do"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "core", core_name(self.core))  # older checkpoints write rdn-large

@@ -6,7 +6,7 @@ import importlib.metadata
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -18,8 +18,10 @@ from gymnasium.vector.utils import batch_space
 from .action_table import action_table
 from .autoreset import DelayedEnds, in_same_step
 from .checks import Seeds, check_actions, reset_seed, rows_to_reset
+from .declared import BadObservation
 from .episodes import EpisodeStatistics
-from .observations import NumberParts, PlainObservations, VectorNumberParts
+from .observations import PlainObservations, Reading
+from .parts import NumberParts, VectorNumberParts
 
 Observations = npt.NDArray[Any]
 Actions = npt.NDArray[np.int64]
@@ -33,11 +35,18 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     episodes in its infos.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], left_out: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        left_out: Sequence[str] = (),
+        observations: Reading | Literal["auto"] = "auto",
+        name: str = "the environment",
+    ) -> None:
         """`env` has any autoreset mode, and numbers or a flat tuple of them as observations; `left_out` names
-        parts of the environment's observations that it does not show.
+        parts of the environment's observations that it does not show; `name` is for messages.
         """
         self._env = in_same_step(env)
+        self._name = name
         self.protocol = None
         self.left_out = tuple(left_out)
         self.num_envs = env.num_envs
@@ -47,7 +56,8 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             "reset_mask": isinstance(env, SyncVectorEnv),
         }
         self._actions = action_table(env.single_action_space)
-        self._plain = PlainObservations(env.single_observation_space)
+        self._plain = PlainObservations(env.single_observation_space, observations)
+        self.reading = self._plain.reading
         self.single_action_space = spaces.Discrete(len(self._actions))
         self.single_observation_space = self._plain.space
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -60,32 +70,49 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     ) -> tuple[Observations, dict[str, Any]]:
         rows = rows_to_reset(options, self.num_envs)
         given = None if seed is None else reset_seed(self._env, seed)
-        obs, _ = self._env.reset(seed=given, options=None if options is None else dict(options))
+        try:
+            obs, _ = self._env.reset(seed=given, options=None if options is None else dict(options))
+            plain = self._plain(obs)
+        except BadObservation as problem:
+            raise BadObservation(f"{self._name}: {problem}") from None
         infos = self._statistics.reset(rows)
-        return self._plain(obs), {**infos, "forced": self._none.copy()}
+        return plain, {**infos, "forced": self._none.copy()}
 
     def step(self, actions: npt.ArrayLike) -> Step:
         checked = check_actions(actions, self.num_envs, len(self._actions))
-        obs, raw_rewards, terminated, truncated, _ = self._env.step(self._actions[checked])
+        try:
+            obs, raw_rewards, terminated, truncated, _ = self._env.step(self._actions[checked])
+            plain = self._plain(obs)
+        except BadObservation as problem:
+            raise BadObservation(f"{self._name}: {problem}") from None
         rewards = np.asarray(raw_rewards, np.float64)
         done = terminated | truncated
         forced = self._env.resetting if isinstance(self._env, DelayedEnds) else self._none
         infos = self._statistics.update(rewards, ~forced, self._none, done, done)
         infos["forced"] = forced.copy()
-        return self._plain(obs), rewards.astype(np.float32), terminated, truncated, infos
+        if self._plain.notes:
+            infos |= self._notes()
+        return plain, rewards.astype(np.float32), terminated, truncated, infos
+
+    def _notes(self) -> dict[str, Any]:
+        """Take what there is to say of the observations, once."""
+        notes, self._plain.notes = self._plain.notes, []
+        return {"notes": [f"{self._name}: {note}" for note in notes]}
 
     def close_extras(self, **kwargs: Any) -> None:
         self._env.close()
 
 
-def make_gymnasium_env(env_id: str, num_envs: int) -> GymnasiumEnvs:
+def make_gymnasium_env(
+    env_id: str, num_envs: int, observations: Reading | Literal["auto"] = "auto"
+) -> GymnasiumEnvs:
     """Many copies of the environment registered as `env_id`; "module:Id-v0" imports the module first."""
     spec = _find_spec(env_id)
     try:
         env = _own_vector_form(spec, num_envs) or _side_by_side(spec, num_envs)
         left_out = env.get_attr("left_out")[0] if isinstance(env, SyncVectorEnv) else env.left_out
         try:
-            return GymnasiumEnvs(env, left_out)
+            return GymnasiumEnvs(env, left_out, observations, env_id)
         except ValueError:
             env.close()
             raise

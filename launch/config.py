@@ -85,6 +85,11 @@ class TrainConfig:
     two frames show, whose maximum a screen is."""
     flicker: Annotated[float, Decides.AGENT] = 0.0
     """Probability that a screen of a game is black, which asks for memory (Hausknecht & Stone 2015)."""
+    observations: Annotated[
+        Literal["auto", "picture", "vector", "plain"], Decides.AGENT, Formerly("plain")
+    ] = "auto"
+    """What observations of --env are read as. auto: a picture where they look like one, else a vector, whose
+    numbers are scaled by their bounds. plain: as version 0.1 did, unscaled (envs/README.md)."""
     engine: Annotated[Literal["local", "ray"], Decides.CONDITIONS] = "local"
     """local: this machine. ray: a cluster, or several processes here (launch/training/ray/README.md)."""
     device: Annotated[str, Decides.SPEED] = "auto"

@@ -89,6 +89,14 @@ class NanObservation(Match):
         return frame, *rest  # type: ignore[return-value]
 
 
+class Strays(Match):
+    """Shows numbers beyond its bounds."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        frame, *rest = super().step(action)
+        return 3 * frame, *rest  # type: ignore[return-value]
+
+
 class Stalls(Match):
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         if self.total >= FAILS_AT:
@@ -228,7 +236,7 @@ class Recall(gymnasium.Env[np.ndarray, int]):
 
 
 KINDS = (
-    *(Match, Raises, FailsBeside, NanReward, NanBeside, NanObservation, Stalls, Forgets, Numbered),
+    *(Match, Raises, FailsBeside, NanReward, NanBeside, NanObservation, Strays, Stalls, Forgets, Numbered),
     *(WhichThird, WhichCode, Recall, DrawsGlobally),
 )
 for kind in KINDS:

@@ -184,7 +184,7 @@ def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) ->
         settings = {"origin": origin or "deltabeast", **defaults, **given}
     else:
         settings = {"origin": origin or "unknown"}  # nothing is known but the agent
-    settings |= {name: spec[name] for name in ("stem", "core_options") if name in spec}
+    settings |= {name: spec[name] for name in ("stem", "core_options", "observations") if name in spec}
     auto = read_object(path / "config.json").get("auto") or {}
     for name in [name for name, value in settings.items() if value == "auto"]:
         if name in auto:

@@ -22,7 +22,7 @@ from ..processes.machine import prepare_process, resolve_device
 from ..runs import published
 from ..runs.consent import check_env
 from ..sharing.hub import run_here
-from ..training.plan import left_out_notes
+from ..training.plan import observation_notes
 from .environments import check_fit, choose_protocol, env_maker
 from .evaluate import evaluate
 from .forgetting import Forgetful, name_of
@@ -62,7 +62,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
         make_env = env_maker(spec, protocol, num_threads=1 if processes > 1 else None)
         with closing(make_env(1)) as env:  # what is wrong with it is said before anything is written
             check_fit(spec, env)
-            left_out = left_out_notes(env)
+            notes = observation_notes(env, spec)
     except (ValueError, FileNotFoundError) as error:
         raise UsageError(str(error)) from error
     if not os.access(loaded.run_dir, os.W_OK):
@@ -73,7 +73,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     say(console, _title(config, loaded, protocol))
     if protocol != spec.protocol:
         say(console, f"this agent was trained under {spec.protocol}, not {protocol}")
-    for note in left_out:
+    for note in notes:
         say(console, note)
     results = _play(config, loaded, protocol, make_env, device, processes, console)
     scores = comparable_scores(spec, protocol, config.sample)

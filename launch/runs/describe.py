@@ -15,6 +15,7 @@ from .describe_probe import is_probe, progress, remaining, subject
 from .directory import eval_command, is_claimed, no_run, read_config, read_object, resume_command
 from .log import read_rows
 from .manifest import checkpoint_paths, damaged_file, is_exported, is_milestone, read_spec
+from .observations import reading
 from .presets import PURPOSES, overridden
 
 
@@ -33,6 +34,8 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
         purpose = f" ({PURPOSES[preset]})" if preset in PURPOSES else ""
         changes = ", ".join(overridden(config))
         lines.append(("preset", f"{preset}{purpose}" + (f", but {changes}" if changes else "")))
+    if spec and not known.get("game"):
+        lines.append(("observations", f"read as {reading(spec)}"))
     if source := read_object(run_dir / "imported.json"):
         lines.append(("imported from", f"{source.get('file')}, SHA-256 {str(source.get('sha256'))[:16]}..."))
     if not config and (run_dir / "config.json").is_file():

@@ -21,6 +21,7 @@ from ...envs.columns import ColumnsOf
 from ..config import TrainConfig
 from ..errors import UsageError
 from ..processes.machine import memory_for
+from ..runs.observations import reading
 from ..runs.options import DESCRIBING, given_only_for
 from ..units import parse_steps
 from .randomness import seed_everything
@@ -70,6 +71,8 @@ def check(config: TrainConfig) -> None:
             raise ValueError(
                 f"--{name.replace('_', '-')} {value}: protocols are for --game, not for --env; omit it"
             )
+    if config.game is not None and config.observations not in ("auto", "plain"):
+        raise ValueError(f"--observations {config.observations}: games show pictures anyway; omit it")
     played(config)
     if config.deterministic and config.overlap == "on":
         raise ValueError("--deterministic takes turns, so it excludes --overlap on")
@@ -224,6 +227,7 @@ def make_env(config: TrainConfig, num_threads: int | None, columns: Columns | No
         num_envs=config.num_envs,
         protocol=played(config),
         num_threads=num_threads,
+        observations=config.observations,
     )
     return ColumnsOf(env, *columns) if columns else env
 
@@ -240,6 +244,7 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
         game=config.game,
         env_id=config.env,
         protocol=played(config) if config.game else None,
+        observations=getattr(env, "reading", "plain"),
     )
 
 
@@ -249,10 +254,12 @@ def make_agent(config: TrainConfig, env: VectorEnv) -> Agent:
         return Agent(agent_spec(config, env))
 
 
-def left_out_notes(env: VectorEnv) -> list[str]:
-    """Warn of parts of the environment's observations that are kept from the agent."""
-    parts = getattr(env, "left_out", ())
-    return [f"warning: left out of the observations, not being numbers: {', '.join(parts)}"] if parts else []
+def observation_notes(env: VectorEnv, spec: AgentSpec) -> list[str]:
+    """Say what the environment's observations are taken for, and warn of what is kept from the agent."""
+    notes = [] if spec.game else [f"observations are read as {reading(vars(spec))}"]
+    if parts := getattr(env, "left_out", ()):
+        notes.append(f"warning: left out of the observations, not being numbers: {', '.join(parts)}")
+    return notes
 
 
 def make_learner(agent: Agent, config: TrainConfig, total_steps: int) -> Learner:

@@ -50,6 +50,7 @@ class Run:
         """steps between checkpoints that are kept for good"""
         self.run_dir = config.run_dir or default_run_dir(config)
         self.scores = Scores()
+        self._noted: set[str] = set()
         check_resume(config, self.run_dir)
         stack.enter_context(claim(self.run_dir))
         agent, state, damage = find_run(config, self.run_dir, engine.agent.spec)
@@ -186,6 +187,8 @@ class Run:
     def _add_scores(self, update: Update) -> None:
         for episodes in update.episodes:
             self.scores.add(episodes)
+            for note in episodes.notes:
+                self._say_once(note)
 
     def _is_done(self) -> bool:
         stops = self.stop.is_set() and self.engine.at_boundary()
@@ -270,6 +273,12 @@ class Run:
             else:
                 then = eval_command(self.run_dir, *consent(self.config.core, self.config.env))
         return f"{verb} at {steps:,} of {self.total_steps:,} steps, saved in {self.run_dir}; next: {then}"
+
+    def _say_once(self, note: str) -> None:
+        """Pass on what an environment noted: those of other processes may note the same."""
+        if note not in self._noted:
+            self._noted.add(note)
+            self._say(f"note: {note}")
 
     def _say(self, text: str) -> None:
         self.panel.message(text)

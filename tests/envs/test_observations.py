@@ -14,6 +14,7 @@ from deltabeast.envs import make_vector_env
 from deltabeast.envs.observations import PlainObservations
 
 CODES = spaces.Box(0, 255, (7, 7, 3), np.uint8)
+CODES_OF_THAT_SIZE = spaces.Box(0, 10, (8, 6, 3), np.uint8)
 WORDS = spaces.Text(12)
 
 
@@ -66,12 +67,12 @@ def batched(space: spaces.Space[Any], samples: list[Any]) -> Any:
     ],
     ids=str,
 )
-def test_vectors_are_gymnasiums_own(space: spaces.Space[Any], seed: int) -> None:
+def test_plain_vectors_are_gymnasiums_own(space: spaces.Space[Any], seed: int) -> None:
     space.seed(seed)
     samples = [space.sample() for _ in range(5)]
-    plain = PlainObservations(space)
+    plain = PlainObservations(space, "plain")
     got = plain(batched(space, samples))
-    assert got.dtype == np.float32 and plain.space == spaces.Box(-np.inf, np.inf, got.shape[1:], np.float32)
+    assert got.dtype == np.float32 and plain.space.shape == got.shape[1:]
     np.testing.assert_allclose(got, [spaces.flatten(space, sample) for sample in samples], rtol=1e-6)
 
 
@@ -107,8 +108,9 @@ def test_the_highest_value_of_an_image_is_white(dtype: Any, highest: int, factor
     assert np.array_equal(got, np.stack(samples).astype(int).transpose(0, 3, 1, 2) * factor)
 
 
+@pytest.mark.parametrize("reading", ["auto", "plain"])
 @pytest.mark.parametrize(
-    ("shape", "plain"),
+    ("shape", "planes"),
     [
         ((210, 160, 3), (3, 210, 160)),
         ((3, 210, 160), (3, 210, 160)),
@@ -119,16 +121,115 @@ def test_the_highest_value_of_an_image_is_white(dtype: Any, highest: int, factor
         ((10, 10, 10), (10, 10, 10)),
     ],
 )
-def test_which_axis_holds_the_channels(shape: tuple[int, ...], plain: tuple[int, ...]) -> None:
-    assert PlainObservations(spaces.Box(0, 255, shape, np.uint8)).space.shape == plain
+def test_which_axis_holds_the_channels(shape: tuple[int, ...], planes: tuple[int, ...], reading: Any) -> None:
+    assert PlainObservations(spaces.Box(0, 255, shape, np.uint8), reading).space.shape == planes
 
 
-def test_an_image_beside_measurements_is_part_of_a_vector(seed: int) -> None:
+@pytest.mark.parametrize(("reading", "unit"), [("auto", 9), ("plain", 1)])
+def test_an_image_beside_measurements_is_part_of_a_vector(reading: Any, unit: float, seed: int) -> None:
     space = spaces.Tuple((spaces.Box(-9, 9, (2,)), spaces.Box(0, 10, (4, 4, 3), np.uint8)), seed=seed)
     samples = [space.sample() for _ in range(3)]
-    got = PlainObservations(space)(batched(space, samples))
-    expected = [np.concatenate([numbers, image.ravel() / 10]) for numbers, image in samples]
+    got = PlainObservations(space, reading)(batched(space, samples))
+    expected = [np.concatenate([numbers / unit, image.ravel() / 10]) for numbers, image in samples]
     np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("space", "shape"),
+    [
+        (spaces.Box(0, 255, (84, 84), np.uint8), (1, 84, 84)),
+        (spaces.Box(0, 1, (84, 84), np.float32), (1, 84, 84)),
+        (spaces.Box(0, 255, (210, 160), np.float64), (1, 210, 160)),
+        (spaces.Box(0, 1, (40, 32), bool), (1, 40, 32)),
+        (spaces.Box(0, 255, (4, 64, 48, 3), np.uint8), (12, 64, 48)),
+        (spaces.Box(0, 255, (4, 3, 64, 48), np.uint8), (12, 64, 48)),
+        (spaces.Box(0, 1, (4, 84, 84), np.float32), (4, 84, 84)),
+        (spaces.Box(0, 255, (84, 84, 3), np.float32), (3, 84, 84)),
+        (spaces.Box(0, 255, (7, 7, 3), np.uint8), (3, 7, 7)),  # MiniGrid's codes
+        (spaces.Box(0, 1, (10, 10, 4), bool), (4, 10, 10)),  # MinAtar's planes
+    ],
+    ids=str,
+)
+def test_what_is_a_picture(space: spaces.Box, shape: tuple[int, ...]) -> None:
+    read = PlainObservations(space)
+    assert read.reading == "picture" and read.space == spaces.Box(0, 255, shape, np.uint8)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-np.inf, np.inf, (4, 4), np.float32),  # CartPole's last four
+        spaces.Box(0, 255, (31, 84), np.uint8),  # a side of less than 32
+        spaces.Box(0, 1, (8, 8, 3), np.float32),
+        spaces.Box(0, 255, (4, 8, 8, 3), np.uint8),
+        spaces.Box(-1, 1, (84, 84), np.float32),
+        spaces.Box(0, 2, (84, 84), np.float32),
+        spaces.Box(0, 300, (84, 84), np.int64),
+        spaces.Box(0, 255, (128,), np.uint8),  # a machine's memory
+        spaces.Discrete(9),
+    ],
+    ids=str,
+)
+def test_what_is_a_vector(space: spaces.Space[Any]) -> None:
+    read = PlainObservations(space)
+    assert read.reading == "vector" and read.space.shape == (spaces.flatdim(space),)
+
+
+def test_a_guess_is_overridden(seed: int) -> None:
+    grey = spaces.Box(0, 255, (84, 84), np.uint8, seed=seed)
+    sample = grey.sample()[None]
+    np.testing.assert_allclose(
+        PlainObservations(grey, "vector")(sample), sample.reshape(1, -1) / 255, rtol=1e-6
+    )
+    table = spaces.Box(-2, 2, (5, 4), np.float32)
+    read = PlainObservations(table, "picture")
+    assert read.reading == "picture" and read.space.shape == (1, 5, 4)
+    assert read(np.linspace(-2, 2, 20, dtype=np.float32).reshape(1, 5, 4)).ravel().tolist() == [
+        round(255 * i / 19) for i in range(20)
+    ]
+    for unfit in (spaces.Box(-np.inf, np.inf, (4, 4)), spaces.Box(0, 1, (9,)), spaces.Discrete(3)):
+        with pytest.raises(ValueError, match="make no picture"):
+            PlainObservations(unfit, "picture")
+
+
+@pytest.mark.parametrize(("highest", "dtype"), [(1, np.float32), (1, np.float64), (255, np.float32)])
+def test_floats_are_rounded_to_bytes(highest: int, dtype: Any, seed: int) -> None:
+    space = spaces.Box(0, highest, (33, 40), dtype, seed=seed)
+    samples = np.stack([space.sample() for _ in range(3)])
+    samples[0, 0, :2] = 0, highest
+    samples[0, 0, 2] = highest * 1.001  # as a resize leaves it
+    got = PlainObservations(space)(samples)
+    assert got[0, 0, 0, :3].tolist() == [0, 255, 255]
+    assert np.abs(got[:, 0] - samples / highest * 255.0).max() <= 0.5 + 1e-2 + 0.255
+
+
+def test_a_stack_of_pictures_keeps_each_ones_planes_together(seed: int) -> None:
+    space = spaces.Box(0, 255, (4, 33, 40, 3), np.uint8, seed=seed)
+    sample = space.sample()
+    got = PlainObservations(space)(sample[None])[0]
+    for frame in range(4):
+        for colour in range(3):
+            assert np.array_equal(got[3 * frame + colour], sample[frame, :, :, colour])
+
+
+def test_bounded_numbers_are_scaled_and_others_are_not() -> None:
+    low = np.array([-4.8, -np.inf, 0, 1000, -1e4, -5, 0, -3], np.float32)
+    high = np.array([4.8, np.inf, 255, 1010, 1e4, 20, np.inf, -1], np.float32)
+    read = PlainObservations(spaces.Box(low, high))
+    values = np.array([[-2.4, 7.5, 51, 1005, 300, 10, 9, -2]], np.float32)
+    np.testing.assert_allclose(read(values), [[-0.5, 7.5, 0.2, 0.5, 300, 0.5, 9, -0.5]], rtol=1e-6)
+    bounded = [True, False, True, True, False, True, False, True]
+    assert np.isfinite(read.space.low).tolist() == np.isfinite(read.space.high).tolist() == bounded
+    assert (np.abs(read.space.low[bounded]) <= 1).all() and (read.space.high[bounded] <= 1).all()
+    still = PlainObservations(spaces.Box(5, 5, (2,), np.int64))  # which cannot change
+    assert still(np.array([[5, 5]])).tolist() == [[0, 0]]
+
+
+def test_a_vector_of_bytes_is_scaled(seed: int) -> None:
+    space = spaces.Box(0, 255, (128,), np.uint8, seed=seed)
+    values = space.sample()[None]
+    np.testing.assert_allclose(PlainObservations(space)(values), values / 255, rtol=1e-6)
+    assert np.array_equal(PlainObservations(space, "plain")(values), values)
 
 
 def test_images_of_one_size_are_stacked_and_others_are_not() -> None:
@@ -151,3 +252,20 @@ def test_what_was_shown_does_not_change(seed: int) -> None:
     env.step(np.zeros(3, np.int64))
     assert np.array_equal(plain, before)
     assert batch_space(env.single_observation_space, 3).contains(plain)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Tuple((spaces.Discrete(4), CODES)),
+        spaces.Box(0, 1, (10, 10, 7), bool),
+        spaces.Tuple((spaces.Box(0, 1, (8, 6, 2), bool), spaces.MultiBinary(3), CODES_OF_THAT_SIZE)),
+        spaces.MultiDiscrete([3, 52]),
+    ],
+    ids=str,
+)
+def test_grids_and_choices_are_read_as_version_0_1_read_them(space: spaces.Space[Any], seed: int) -> None:
+    space.seed(seed)
+    seen = batched(space, [space.sample() for _ in range(3)])
+    now, then = PlainObservations(space), PlainObservations(space, "plain")
+    assert np.array_equal(now(seen), then(seen)) and now(seen).dtype == then(seen).dtype

@@ -26,10 +26,10 @@ from ..plan import (
     emulator_threads,
     groups,
     keeps,
-    left_out_notes,
     make_agent,
     make_env,
     make_learner,
+    observation_notes,
     overlaps,
     share,
     worker_count,
@@ -69,7 +69,7 @@ class LocalEngine(Engine):
             self.agent = make_agent(config, self._envs[0])
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
-        self.notes = left_out_notes(self._envs[0])
+        self.notes = observation_notes(self._envs[0], self.agent.spec)
 
     def _make_envs(self) -> list[VectorEnv]:
         """Make the environments of each actor, or of each half of one."""

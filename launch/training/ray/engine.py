@@ -21,7 +21,7 @@ from ...processes.machine import autocast_dtype
 from ...units import format_duration, parse_steps
 from ..engine import ActingBegan, ActorError, Engine, Update, WeightsLost, saved_actors
 from ..flat_parameters import flatten, unflatten
-from ..plan import learner_config, left_out_notes, make_agent, make_env
+from ..plan import learner_config, make_agent, make_env, observation_notes
 from ..progress import Window
 from ..randomness import rng_states
 from .actor_process import Header, Order
@@ -51,7 +51,8 @@ def check_options(config: TrainConfig) -> tuple[Sharding, Agent, list[str]]:
     try:
         check_cluster(config)
         with closing(make_env(config, 1)) as env:
-            return sharding(config), make_agent(config, env), left_out_notes(env)
+            agent = make_agent(config, env)
+            return sharding(config), agent, observation_notes(env, agent.spec)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from training_process import newest, rows
 
+from deltabeast.agents import load_agent
 from deltabeast.launch.cli import main
 from deltabeast.launch.comparison.grouping import compare
 from deltabeast.launch.comparison.runs import find_runs, read_run
 from deltabeast.launch.runs.describe import describe_run
+from deltabeast.launch.runs.directory import read_config
 
 RECALL = "training_envs:Recall-v0"
 TO_GO_ON = (
@@ -42,6 +44,7 @@ def test_an_old_run_is_resumed_in_the_middle_of_its_games(runs: Path) -> None:
     assert step == 900 and state["learner"]["version"] == was[2]["learner"]["version"] + 10
     assert any((weights[name] != old).any() for name, old in was[1].items())
     assert rows(run_dir)[: len(before)] == before and len(rows(run_dir)) == len(before) + 10
+    assert load_agent(run_dir).spec.observations == "plain" == read_config(run_dir)["observations"]
 
 
 def test_an_old_run_is_evaluated_and_plays_as_it_did(runs: Path) -> None:
@@ -58,6 +61,7 @@ def test_an_old_run_is_evaluated_and_plays_as_it_did(runs: Path) -> None:
 def test_old_runs_are_described(runs: Path) -> None:
     lines = dict(describe_run(runs / "rdn" / "seed-1"))
     assert lines["trains"] == f"{RECALL} · rdn · mlp · seed 1"
+    assert lines["observations"] == "read as a vector of 2 numbers, as they come"
     assert lines["progress"].startswith("step 700 of 700") and lines["checkpoints"] == "700"
     assert "damaged" not in lines and lines["next"].startswith("finished; deltabeast eval ")
 

@@ -125,9 +125,18 @@ def test_a_failure_does_not_replace_a_checkpoint_of_the_same_step(tmp_path: Path
     assert newest(tmp_path)[2]["actors"] is not None
 
 
-@pytest.mark.parametrize(
-    ("kind", "named"), [("NanReward", "rewards"), ("NanObservation", "observations|behaviour logits")]
-)
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_an_observation_that_is_not_finite_ends_the_run_before_it_is_learned_from(
+    overlap: str, tmp_path: Path
+) -> None:
+    arguments = ("--env", "training_envs:NanObservation-v0", *FEEDFORWARD, "--overlap", overlap)
+    told = r"NanObservation-v0: an observation holds nan, and its space is Box\(.*; step 360 is saved"
+    with pytest.raises(RunError, match=told):
+        run(tmp_path, *arguments, "--steps", "1000")
+    assert newest(tmp_path)[0] == 360
+
+
+@pytest.mark.parametrize(("kind", "named"), [("NanReward", "rewards")])
 @pytest.mark.parametrize("overlap", ["off", "on"])
 @pytest.mark.parametrize("gpu", [False, True])
 def test_what_is_not_finite_is_named_and_good_weights_are_saved(

@@ -1,0 +1,115 @@
+"""What an environment shows, held against the space that it declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+Array = npt.NDArray[Any]
+
+
+class BadObservation(ValueError):
+    """An environment showed what agents cannot read as it is; the message says what, and what it declares."""
+
+
+class Declared:
+    """The values that one part of an environment's observations may have."""
+
+    def __init__(self, part: spaces.Space[Any], exact: bool, margin: float = 0.0) -> None:
+        """exact: whether any others are refused, since a cast or an encoding would change them; else only
+        those that are not finite are. `margin` is added to the bounds on both sides.
+        """
+        self._part = part
+        self._exact = exact
+        low, high = (bound.astype(np.result_type(bound, np.float32)) for bound in _bounds(part))
+        if part.dtype is not None and part.dtype.kind == "f":
+            low, high = (np.clip(bound, *_finite(part.dtype)) for bound in (low - margin, high + margin))
+        self._limits: tuple[Any, Any] = low, high
+        self._uniform = low.size > 0 and all((bound == bound.flat[0]).all() for bound in (low, high))
+        if self._uniform:
+            self._limits = low.flat[0], high.flat[0]
+        self._never = self._uniform and _holds_no_others(part.dtype, *self._limits)
+
+    def check(self, values: Array) -> str | None:
+        """Return what there is to say of values `[N, ...]`: of the first outside the bounds, once.
+
+        Raises BadObservation for those that are refused.
+        """
+        if (self._never and values.dtype == self._part.dtype) or self._inside(values):
+            return None
+        outside = ~((values >= self._limits[0]) & (values <= self._limits[1]))
+        wrong = ~(np.abs(values) <= _FLOAT32.max)
+        if self._exact or wrong.any():
+            value = values[wrong if wrong.any() else outside][0].item()
+            raise BadObservation(
+                f"an observation holds {value}, and its space is {_brief(self._part)}; "
+                + (_NOT_FINITE if wrong.any() else _CORRECT)
+            )
+        self._limits, self._uniform = _finite(self._part.dtype), True
+        value = values[outside][0].item()
+        return f"an observation holds {value}, outside {_brief(self._part)}; it is read as it is"
+
+    def _inside(self, values: Array) -> bool:
+        low, high = self._limits
+        if self._uniform:  # comparisons with NaN are false
+            return bool(low <= values.min() and values.max() <= high)
+        return np.count_nonzero((values >= low) & (values <= high)) == values.size
+
+
+_FLOAT32 = np.finfo(np.float32)
+_CORRECT = "correct the environment, or the space that it declares"
+_NOT_FINITE = "agents read finite numbers of 32 bits alone; correct the environment"
+
+
+def in_dtype(part: spaces.Space[Any], value: Any) -> Any:
+    """Return an observation in its space's integer dtype. Raises BadObservation if that would change it."""
+    array = np.asarray(value)
+    if array.dtype == part.dtype:
+        return value
+    with np.errstate(invalid="ignore"):
+        cast = array.astype(part.dtype)
+    changed = cast != array
+    if changed.any():
+        shown = array[changed][0].item()
+        raise BadObservation(
+            f"an observation holds {shown} ({array.dtype}), and its space is {_brief(part)}; {_CORRECT}"
+        )
+    return cast
+
+
+def _bounds(part: spaces.Space[Any]) -> tuple[Array, Array]:
+    """Return the lowest and the highest value of each number of a part."""
+    if isinstance(part, spaces.Box):
+        return part.low, part.high
+    if isinstance(part, spaces.MultiBinary):
+        return np.zeros(part.shape, np.int64), np.ones(part.shape, np.int64)
+    assert isinstance(part, spaces.Discrete | spaces.MultiDiscrete)
+    count = np.asarray(part.nvec if isinstance(part, spaces.MultiDiscrete) else part.n)
+    low = np.asarray(part.start)
+    return low, low + count - 1
+
+
+def _finite(dtype: Any) -> tuple[Any, Any]:
+    limits = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
+    if np.dtype(dtype).itemsize > 4 and np.dtype(dtype).kind == "f":
+        limits = _FLOAT32  # which agents read
+    return limits.min, limits.max
+
+
+def _holds_no_others(dtype: Any, low: Any, high: Any) -> bool:
+    """Return whether a dtype has no values beyond the bounds."""
+    if dtype.kind == "b":
+        return bool(low <= 0 and high >= 1)
+    if dtype.kind == "f":
+        return False
+    least, most = _finite(dtype)
+    return bool(low <= least and most <= high)
+
+
+def _brief(space: spaces.Space[Any]) -> str:
+    """Write a space in one line, without arrays of bounds."""
+    text = " ".join(str(space).split())
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -1,0 +1,98 @@
+"""Which parts of observations are pictures, and how they become planes of bytes."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+
+SMALLEST = 32
+"""Pixels a side from which on an array is taken for a picture by its values alone: a smaller one may as well
+be a stack of vectors, or a table of measurements."""
+
+
+def holds_bytes(part: spaces.Box) -> bool:
+    """Return whether a part declares integers from 0 to 255, or booleans."""
+    bounds = _bounds(part)
+    return part.dtype.kind in "bui" and bounds is not None and bounds[0] >= 0 and bounds[1] <= 255
+
+
+def is_plain_picture(part: spaces.Space[Any]) -> TypeGuard[spaces.Box]:
+    """Return whether version 0.1 took a part for a picture: three axes of bytes."""
+    return isinstance(part, spaces.Box) and len(part.shape) == 3 and holds_bytes(part)
+
+
+def is_picture(part: spaces.Space[Any]) -> TypeGuard[spaces.Box]:
+    """Return whether a part is a picture: three axes of bytes, whatever their size; or, with at least 32
+    pixels a side, two axes of bytes, numbers whose bounds are 0 and 1 or 0 and 255, or a stack of such.
+    """
+    if is_plain_picture(part):
+        return True
+    if not can_be_picture(part) or not (holds_bytes(part) or _bounds(part) in ((0, 1), (0, 255))):
+        return False
+    return min(planes_shape(part.shape)[1:]) >= SMALLEST
+
+
+def can_be_picture(part: spaces.Space[Any]) -> TypeGuard[spaces.Box]:
+    """Return whether a part has the axes of a picture, and bounds from black to white."""
+    return isinstance(part, spaces.Box) and 2 <= len(part.shape) <= 4 and _bounds(part) is not None
+
+
+def planes_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return (planes, height, width) of a picture: [H, W], one with channels, or a stack of those."""
+    if len(shape) == 2:
+        return (1, *shape)
+    if len(shape) == 4:
+        planes, height, width = planes_shape(shape[1:])
+        return shape[0] * planes, height, width
+    first, middle, last = shape
+    return (first, middle, last) if _channels_first(shape) else (last, first, middle)
+
+
+def planes(part: spaces.Box, values: Array) -> Bytes:
+    """Return `[N, planes, H, W]` of pictures `[N, *part.shape]`; a stack's first picture comes first."""
+    shape = part.shape
+    channels_last = len(shape) > 2 and not _channels_first(shape[-3:])
+    first = np.moveaxis(values, -1, -3) if channels_last else values
+    return _bytes(part, first).reshape(len(values), *planes_shape(shape))
+
+
+def factor(part: spaces.Box) -> int:
+    """Return the integer that brings the highest value of a part with bytes nearest to 255 from below."""
+    return 255 // max(1, int(part.high.max()))
+
+
+def half_a_level(part: spaces.Box) -> float:
+    """Return how far beyond its bounds a part's number still rounds to black or white."""
+    low, high = _bounds(part) or (0, 0)
+    return 0.0 if holds_bytes(part) else 0.499 / 255 * (high - low)
+
+
+def _bytes(part: spaces.Box, values: Array) -> Bytes:
+    if holds_bytes(part):
+        return values.astype(np.uint8) * np.uint8(factor(part))
+    low, high = _bounds(part) or (0, 255)
+    shades = (values if low == 0 else values - low) * (255 / max(high - low, 1e-9))
+    return np.rint(shades, out=shades).astype(np.uint8)
+
+
+def _bounds(part: spaces.Box) -> tuple[float, float] | None:
+    """Return the lowest and the highest value of a part; None where it is empty or they are not finite."""
+    if not part.low.size or not (np.isfinite(part.low).all() and np.isfinite(part.high).all()):
+        return None
+    return float(part.low.min()), float(part.high.max())
+
+
+def _channels_first(shape: tuple[int, ...]) -> bool:
+    """Return whether channels come first: two equal axes are height and width; where that does not tell, an
+    image has fewer channels than columns, or else is taken as [H, W, C].
+    """
+    first, middle, last = shape
+    if (first == middle) != (middle == last):
+        return middle == last
+    return first < last

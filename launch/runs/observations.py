@@ -1,0 +1,19 @@
+"""What an agent takes observations for, in words. Imports no torch, so that `info` is quick."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def reading(spec: Mapping[str, Any]) -> str:
+    """Describe how the agent with these fields of its `AgentSpec` reads what an environment shows."""
+    shape = tuple(spec.get("observation_shape") or ())
+    how = spec.get("observations", "plain")
+    if len(shape) == 3:
+        planes, height, width = shape
+        return f"a picture of {planes} {'plane' if planes == 1 else 'planes'} of {height} x {width}"
+    size = math.prod(shape)
+    scaled = "as they come" if how == "plain" else "scaled by their bounds where those are near"
+    return f"a vector of {size} {'number' if size == 1 else 'numbers'}, {scaled}"

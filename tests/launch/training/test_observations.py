@@ -1,0 +1,67 @@
+"""How observations are read is the agent's: told, saved, and the same when a run goes on or is evaluated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from training_in_process import FEEDFORWARD, listen, run
+from training_process import newest
+
+from deltabeast.agents import AgentSpec, load_agent
+from deltabeast.envs.gymnasium_env import GymnasiumEnvs
+from deltabeast.launch.errors import UsageError
+from deltabeast.launch.evaluation.environments import env_maker
+from deltabeast.launch.runs.describe import describe_run
+from deltabeast.launch.runs.observations import reading
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
+
+STRAYS = ("--env", "training_envs:Strays-v0", *FEEDFORWARD)
+
+
+def test_what_observations_are_taken_for_is_told_and_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = listen(monkeypatch, "never", lambda: None)
+    run(tmp_path, *STRAYS, "--steps", "200")
+    told = "read as a vector of 2 numbers, scaled by their bounds where those are near"
+    assert said[0] == f"observations are {told}"
+    assert dict(describe_run(tmp_path))["observations"] == told
+    beyond = "training_envs:Strays-v0: an observation holds -3.0, outside Box(-1.0, 1.0, (2,), float32)"
+    assert [line for line in said if "outside" in line] == [f"note: {beyond}; it is read as it is"]
+    assert load_agent(tmp_path).spec.observations == "vector"
+
+
+@pytest.mark.parametrize("how", ["vector", "plain"])
+def test_an_agent_is_evaluated_with_observations_as_it_learned_from_them(how: str) -> None:
+    spec = AgentSpec((4,), 2, "feedforward", "mlp", env_id="CartPole-v1", observations=how)
+    env = env_maker(spec, None, None)(2)
+    assert isinstance(env, GymnasiumEnvs) and env.reading == how
+    raw, _ = env._env.reset(seed=[3, 4])
+    seen, _ = env.reset(seed=[3, 4])
+    unit = [4.8, 1, 0.41887903, 1] if how == "vector" else [1, 1, 1, 1]
+    assert seen == pytest.approx(raw[0] / unit, rel=1e-6)
+
+
+def test_a_run_does_not_go_on_with_observations_read_otherwise(tmp_path: Path) -> None:
+    run(tmp_path, *STRAYS, "--steps", "100")
+    run(tmp_path, *STRAYS, "--steps", "200", "--observations", "vector")  # what auto came to
+    with pytest.raises(UsageError, match="observations vector, not plain"):
+        run(tmp_path, *STRAYS, "--steps", "300", "--observations", "plain")
+    assert newest(tmp_path)[0] == 200
+
+
+def test_a_reading_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"Strays-v0: observations of Box.* make no picture"):
+        run(tmp_path, *STRAYS, "--observations", "picture")
+    with pytest.raises(UsageError, match="--observations vector: games show pictures anyway"):
+        run(tmp_path, "--game", "pong", *FEEDFORWARD, "--observations", "vector")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_reading_in_words() -> None:
+    picture = {"observation_shape": [12, 64, 48], "observations": "picture"}
+    assert reading(picture) == "a picture of 12 planes of 64 x 48"
+    assert reading({"observation_shape": [1, 7, 7]}) == "a picture of 1 plane of 7 x 7"
+    assert reading({"observation_shape": [1]}) == "a vector of 1 number, as they come"
