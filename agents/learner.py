@@ -142,7 +142,11 @@ class Learner:
 
         def metrics() -> dict[str, float]:
             combined = _combine([each.metrics for each in contributions])
-            return {**combined, **norm, "learning_rate": rate, "policy_lag": lag}
+            clipped = float(norm["grad_norm"] > self.config.max_grad_norm)
+            return {
+                **{**combined, **norm, "clipped_grad_share": clipped},
+                **{"learning_rate": rate, "policy_lag": lag},
+            }
 
         reported = self._executor.report(metrics)
         self.steps += sum(each.num_steps for each in contributions)

@@ -27,6 +27,7 @@ TAGS = {
     "baseline_loss": "loss/baseline",
     "entropy": "loss/entropy",
     "grad_norm": "learner/grad_norm",
+    "clipped_grad_share": "learner/clipped_grad_share",
     "learning_rate": "learner/learning_rate",
     "policy_lag": "lag/policy_lag",
     "policy_lag_max": "lag/policy_lag_max",

@@ -27,6 +27,12 @@ class Scores:
         """games finished"""
         self.score_wraps = 0
         self.best: float | None = None
+        self._first: list[float] = []
+
+    @property
+    def first(self) -> float | None:
+        """Mean return of the run's first games, most of them of an agent that has learned nothing."""
+        return _mean(self._first) if len(self._first) == _BEST_NEEDS else None
 
     def add(self, episodes: Episodes) -> None:
         self._life.extend(episodes.life_returns)
@@ -34,6 +40,7 @@ class Scores:
         self._length.extend(episodes.game_lengths)
         self.episodes += len(episodes.game_returns)
         self.score_wraps += episodes.score_wraps
+        self._first += episodes.game_returns[: _BEST_NEEDS - len(self._first)]
         mean = _mean(self._game)
         if mean is not None and len(self._game) >= _BEST_NEEDS:
             self.best = mean if self.best is None else max(self.best, mean)
@@ -57,6 +64,7 @@ class Scores:
             "episodes": self.episodes,
             "score_wraps": self.score_wraps,
             "best": self.best,
+            "first": self._first,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -64,6 +72,9 @@ class Scores:
             window.clear()
             window.extend(state[name])
         self.episodes, self.score_wraps, self.best = state["episodes"], state["score_wraps"], state["best"]
+        self._first = list(
+            state.get("first", ())
+        )  # earlier versions did not save it: nothing is compared then
 
 
 class Speed:

@@ -22,6 +22,7 @@ from ..runs.directory import claim, default_run_dir, eval_command, write_config
 from ..runs.log import RunLog
 from ..runs.tracking import open_tracker
 from ..units import format_score, parse_steps
+from .advice import Advice
 from .engine import ActingBegan, ActorError, CannotRepeat, Engine, Update, WeightsLost
 from .evaluations import Evaluations
 from .panel import Panel, TrainingShown
@@ -51,6 +52,7 @@ class Run:
         self.run_dir = config.run_dir or default_run_dir(config)
         self.scores = Scores()
         self._noted: set[str] = set()
+        self.advice = Advice(engine.agent.spec.num_actions, config.max_grad_norm)
         check_resume(config, self.run_dir)
         stack.enter_context(claim(self.run_dir))
         agent, state, damage = find_run(config, self.run_dir, engine.agent.spec)
@@ -205,6 +207,8 @@ class Run:
         row |= {"sps": self._speed.over(60.0), "sps_10s": self._speed.over(10.0)}
         self.log.write(self.engine.steps, row)
         self.panel.update(self.engine.steps, row)
+        for line in self.advice.of(row, self.scores.first):
+            self._say(line)
 
     def _must_hold(self) -> bool:
         """Return whether the engine must wait: a checkpoint is due, or training is done."""

@@ -16,7 +16,15 @@ from deltabeast.launch.runs.log import TAGS, RunLog, drop_rows_beyond, read_rows
 
 DOCUMENTED = [
     *("sps", "sps_10s", "game_return", "life_return", "game_length", "episodes", "best_game_return"),
-    *("total_loss", "policy_loss", "baseline_loss", "entropy", "grad_norm", "learning_rate"),
+    *(
+        "total_loss",
+        "policy_loss",
+        "baseline_loss",
+        "entropy",
+        "grad_norm",
+        "clipped_grad_share",
+        "learning_rate",
+    ),
     *("policy_lag", "policy_lag_max", "clipped_rho_share", "log_rho_abs_max", "score_wraps"),
     "forced_share",
     *("write_strength", "recurrent_write_strength", "fast_weight_norm"),

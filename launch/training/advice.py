@@ -1,0 +1,82 @@
+"""What a run says where its log shows that it is unlikely to learn: each thing once, with what to try."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from statistics import median
+
+_ROWS = 5
+"""Consecutive rows of the log that must show the same."""
+_CLIPPED = 0.95
+_EXPLORES = 0.02
+"""Share of the largest entropy below which a policy hardly explores."""
+_GAIN = 0.1
+"""Share by which the best return must have grown over the first episodes' to count as learning."""
+_EXPLODED = 1e3
+"""A loss, in medians of the rows before it."""
+
+
+def clipped(row: Mapping[str, float], max_grad_norm: float) -> str | None:
+    """Say so if nearly all updates were clipped: their size then says nothing of how wrong the agent is."""
+    share = row.get("clipped_grad_share", 0.0)
+    if share < _CLIPPED:
+        return None
+    return (
+        f"gradients were clipped in {share:.0%} of the updates (norm {row['grad_norm']:,.0f}, --max-grad-norm"
+        f" {max_grad_norm:g}): try a smaller --reward-scale, --learning-rate or --batch-size"
+    )
+
+
+def collapsed(row: Mapping[str, float], first_return: float | None, num_actions: int) -> str | None:
+    """Say so if the policy no longer explores, though returns are those of the first episodes."""
+    best = row.get("best_game_return")
+    if first_return is None or best is None or num_actions < 2:
+        return None
+    explores = row.get("entropy", math.inf) > _EXPLORES * math.log(num_actions)
+    if explores or best > first_return + _GAIN * abs(first_return):
+        return None
+    return (
+        f"the policy hardly explores (entropy {row['entropy']:.1e}), and returns are those of the first games"
+        f" ({first_return:.3g}): try a larger --entropy-cost, or a smaller --learning-rate or --reward-scale"
+    )
+
+
+def exploded(loss: float, before: list[float]) -> str | None:
+    """Say so if the loss is far above that of the rows before."""
+    if len(before) < _ROWS or abs(loss) < _EXPLODED * median(map(abs, before)):
+        return None
+    return (
+        f"the loss rose to {loss:,.0f}, from {median(map(abs, before)):,.3g}: try a smaller --learning-rate"
+        " or --reward-scale"
+    )
+
+
+class Advice:
+    """Looks at each row of a run's log."""
+
+    def __init__(self, num_actions: int, max_grad_norm: float) -> None:
+        self._num_actions = num_actions
+        self._max_grad_norm = max_grad_norm
+        self._losses: list[float] = []
+        self._rows: Counter[str] = Counter()
+        """consecutive rows that showed each symptom"""
+
+    def of(self, row: Mapping[str, float], first_return: float | None) -> list[str]:
+        """Return what is to be said of a row; `first_return` is the mean of the run's first games."""
+        loss = row.get("total_loss", 0.0)
+        symptoms = {
+            "clipped": (clipped(row, self._max_grad_norm), _ROWS),
+            "collapsed": (collapsed(row, first_return, self._num_actions), _ROWS),
+            "exploded": (exploded(loss, self._losses), 1),
+        }
+        self._losses.append(loss)
+        said = []
+        for name, (text, needed) in symptoms.items():
+            if self._rows[name] == needed:  # said before
+                continue
+            self._rows[name] = self._rows[name] + 1 if text else 0
+            if text and self._rows[name] == needed:
+                said.append(f"warning: {text}")
+        return said
