@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -32,7 +33,8 @@ from .config import (
 )
 from .config_file import file_of, show_config, with_file
 from .errors import RunError, StoppedBySignal, UsageError
-from .output import accept_any_text, complain, tell
+from .lasting import outlived
+from .output import accept_any_text, complain, discard, tell
 from .processes.signals import ended_by_exception
 from .runs.consent import look_here_for
 from .runs.directory import versions
@@ -183,6 +185,9 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
 }
 """Every command: what it can be told, and what does it."""
 
+LONG = ("train", "probe", "card", "eval", "bench")
+"""Commands that work for minutes or days, and write what comes of it to files: they outlive their output."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with 2 after wrong input and with 1 if a run had to stop;
@@ -198,8 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         config = parse(given)
         look_here_for(_named(config))
-        run = next(run for kind, run in COMMANDS.values() if type(config) is kind)
-        with ended_by_exception():
+        name, run = next((name, run) for name, (kind, run) in COMMANDS.items() if type(config) is kind)
+        with ended_by_exception(), outlived() if name in LONG else contextlib.nullcontext():
             run(config)
     except UsageError as error:
         _fail(error, 2)
@@ -211,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         complain("deltabeast: interrupted")
         _end_by(signal.SIGINT)
     except BrokenPipeError:  # `deltabeast games | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         sys.exit(141)
 
 
@@ -403,8 +408,11 @@ def _fail(error: Exception, code: int) -> None:
 
 def _end_by(number: int) -> None:
     """Die of the signal, so that a shell loop, `make` or a scheduler stops too instead of going on."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # gone, closed, or never there
+            stream.flush()
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))  # SIGXCPU would leave a dump of the memory
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import os
 import sys
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from .foreign import terminal
 
@@ -26,16 +28,27 @@ def tell(*lines: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Print a line to standard error."""
-    print(terminal(text), file=sys.stderr)
+    """Print a line to standard error, if that is still there."""
+    try:
+        print(terminal(text), file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        discard(sys.stderr)
+
+
+def discard(stream: IO[str] | None) -> None:
+    """Send what waits in a stream's buffer, and what comes later, nowhere: a flush at exit would fail."""
+    with suppress(OSError, ValueError, AttributeError):  # closed, no file, or not there at all
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, cast("IO[str]", stream).fileno())
+        os.close(nowhere)
 
 
 def accept_any_text() -> None:
     """Let both streams take every character, the nearest there is where their encoding lacks one."""
     codecs.register_error("nearest", _nearest)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # not where something else stands in its place
-            stream.reconfigure(errors="nearest")
+        with suppress(AttributeError, OSError, ValueError):  # something else in its place, or gone
+            cast("Any", stream).reconfigure(errors="nearest")
 
 
 def _nearest(error: UnicodeError) -> tuple[str, int]:

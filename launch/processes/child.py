@@ -10,6 +10,9 @@ from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from .supervision import REQUESTS, WARNINGS
+
+_OURS = {*REQUESTS, *WARNINGS} - {signal.SIGINT}
 _context = multiprocessing.get_context("spawn")  # a fork would copy the locks of running threads
 
 
@@ -24,14 +27,17 @@ class RemoteTraceback(Exception):
 class Child:
     """A daemon process that runs `serve(connection, *arguments)`, a function of a module.
 
-    It never hears SIGINT, which a terminal sends to all of a group: whether to stop is ours to say.
+    It is deaf to signals that stop a run, which terminals and schedulers send to all of a group: whether to
+    stop is ours to say.
     """
 
     def __init__(self, name: str, serve: Callable[..., None], *arguments: Any) -> None:
         self.name = name
         self.connection, theirs = _context.Pipe()
-        self._process = _context.Process(target=serve, args=(theirs, *arguments), name=name, daemon=True)
-        with _interrupts_held():
+        self._process = _context.Process(
+            target=_serve_deaf, args=(serve, theirs, *arguments), name=name, daemon=True
+        )
+        with _held_back():
             self._process.start()
         theirs.close()  # so that the death of the process ends the connection
 
@@ -64,15 +70,33 @@ class Child:
         return ChildDied(f"{self.name} {_how_it_ended(self._process)}")
 
 
+def _serve_deaf(serve: Callable[..., None], *arguments: Any) -> None:
+    """Run a child: leave to the parent what stops a run.
+
+    Handlers, since programs that an environment starts would inherit a signal that is blocked or ignored, and
+    could not be told to end. SIGINT stays blocked for them too: it is the keyboard's, not their parent's.
+    """
+    for number in _OURS:
+        signal.signal(number, _nothing)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
+    serve(*arguments)
+
+
+def _nothing(_number: int, _frame: object) -> None: ...
+
+
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold SIGINT back in this thread for a moment, and for good in a process that begins meanwhile.
+def _held_back() -> Iterator[None]:
+    """Hold signals back in this thread for a moment, and in a process that begins meanwhile until it lets
+    them through.
 
     A handler of its own would come too late: importing torch takes seconds. None of ours is lost.
     """
-    resource_tracker.ensure_running()  # its own start would let them through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
     try:
+        # It holds back SIGINT and SIGTERM itself as it starts, and lets them through afterwards.
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_OURS})
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -7,7 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+REQUESTS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask a run to stop; the second request ends it at once."""
+WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""Signals that come before a kill: from a terminal that closes, a scheduler whose time limit is near (Slurm's
+`--signal`, Grid Engine's `-notify`), the kernel at a limit of CPU time. They stop a run too, and more of them
+ask for nothing else."""
 
 SILENCE = 120.0
 """Seconds without an update after which a run says what it waits for."""
@@ -18,26 +25,33 @@ group, a terminal the group, in which a parent may pass it on."""
 
 @contextmanager
 def stop_signals(stop: threading.Event, on_terminal: bool) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM set the event, a later one ends the process at once. Yields a list of the first."""
+    """REQUESTS and WARNINGS set the event, a second request ends the process at once. Yields what has come.
+
+    A warning that was ignored before, as SIGHUP is under nohup, stays ignored.
+    """
     asked: list[int] = []
-    asked_at = 0.0
+    requested_at: float | None = None
 
     def ask(number: int, _frame: object) -> None:
         # It may interrupt anything, printing and locking included: so it does neither.
-        nonlocal asked_at
-        if not asked:
-            asked_at = time.monotonic()
-            asked.append(number)
-            stop.set()
-        elif time.monotonic() > asked_at + SAME_REQUEST:
+        nonlocal requested_at
+        asked.append(number)
+        stop.set()
+        if number in WARNINGS:
+            return
+        if requested_at is None:
+            requested_at = time.monotonic()
+        elif time.monotonic() > requested_at + SAME_REQUEST:
             if on_terminal:
-                os.write(1, b"\x1b[?25h\n")  # the live panel had hidden the cursor
+                with suppress(OSError):  # it may be gone
+                    os.write(1, b"\x1b[?25h\n")  # the live panel had hidden the cursor
             os._exit(128 + number)
 
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [*REQUESTS, *(number for number in WARNINGS if signal.getsignal(number) != signal.SIG_IGN)]
+    previous = {number: signal.signal(number, ask) for number in heard}
     try:
         yield asked
     finally:

@@ -9,7 +9,6 @@ change.
 
 from __future__ import annotations
 
-import signal
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -197,7 +196,6 @@ def _serve(
     core: int | None,
 ) -> None:
     """Run a worker: do what is asked until the pipe is closed."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is the main process's, whose end ends this one
     prepare_process(threads)
     seed_generators(actor_seed(config.seed, index, start_step=start_step))
     if core is not None:

@@ -28,6 +28,10 @@ def echo(connection: Connection, prefix: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         if message == "leave":
             os._exit(3)
+        if message == "end a program of yours":
+            program = subprocess.Popen(["sleep", "60"])
+            program.terminate()
+            message = str(program.wait(30))
         if message == "hang":
             time.sleep(600)
         connection.send(prefix + message)
@@ -59,15 +63,23 @@ def test_the_death_of_a_child_is_named(message: str, how: str) -> None:
 
 _INTERRUPTED = """
 import os, signal
+from multiprocessing import resource_tracker
 from test_child import Child, echo
+from deltabeast.launch.processes.supervision import REQUESTS, WARNINGS
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 child = Child("worker 3", echo, "heard ")
-os.kill(child._process.pid, signal.SIGINT)  # before its Python has begun
+for pid in (child._process.pid, resource_tracker._resource_tracker._pid):  # before their Python has begun
+    for number in (*REQUESTS, *WARNINGS):
+        os.kill(pid, number)
 child.send("this")
 assert child.receive() == "heard this"
-os.kill(child._process.pid, signal.SIGINT)  # while it waits
+for number in (*REQUESTS, *WARNINGS):  # while they wait
+    os.kill(child._process.pid, number)
+assert resource_tracker._resource_tracker._check_alive()
 child.send("that")
 assert child.receive() == "heard that"
+child.send("end a program of yours")  # which must not inherit that it hears nothing
+assert child.receive() == "heard -15"
 child.close()
 child.end(patience=30.0)
 try:
@@ -77,7 +89,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_child_is_not_interrupted() -> None:
+def test_a_child_hears_no_signal_that_stops_a_run() -> None:
     """In a process of its own, whose first child it is: that one starts the resource tracker, too."""
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, cwd=Path(__file__).parent

@@ -57,6 +57,27 @@ def test_a_signal_saves_and_ends_the_process_and_the_run_goes_on(
     assert_same_run(uninterrupted, run_dir)
 
 
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGHUP,
+        *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGUSR1, signal.SIGUSR2)),
+        signal.SIGXCPU,
+    ],
+)
+def test_what_comes_before_a_kill_saves_however_often_it_comes(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    training = Training(run_dir, *CARTPOLE, *EXACT, "--steps", "1M")
+    assert training.wait_for(lambda: last_step(run_dir) >= 100)
+    for _ in range(3):
+        training.send(number)
+        time.sleep(0.01)
+    assert training.wait() == -number, training.output()
+    assert newest(run_dir)[0] == last_step(run_dir) >= 100
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_later_signal_exits_at_once(tmp_path: Path, number: signal.Signals) -> None:
     run_dir = tmp_path / "run"
