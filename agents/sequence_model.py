@@ -33,7 +33,7 @@ class SequenceSpec:
     """width of an embedded token; None for that of the core's output"""
     dropout: float = 0.0
     """while training: of what each sub-layer of a core adds, and of its hidden units; for a core without
-    layers, of what goes in and what comes out (Irie et al. 2021, code of section 4.2)"""
+    layers, of what goes in and what comes out (Irie et al. 2021, code of sections 4.2, 4.3)"""
 
 
 class SequenceModel(nn.Module):

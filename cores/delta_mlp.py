@@ -70,7 +70,7 @@ def _normalized(x: Tensor, norm: nn.LayerNorm) -> Tensor:
 
 @register("delta_mlp")
 class DeltaMLP(FastWeightCore):
-    """A Delta Net of two and more fast layers. Irie et al. 2021, section 3.2, as in the released code.
+    """A Delta Net of two and more fast layers. Irie et al. 2021, section 3.1, as in the released code.
 
     The paper has a softmax between the fast layers; the code, and this, features of keys after a LayerNorm,
     and a residual connection around each block.
@@ -79,6 +79,6 @@ class DeltaMLP(FastWeightCore):
     """
 
     equation = "y = q + W2 f(W1 f(q)); both by the delta rule"
-    source = "Irie et al. 2021, section 3.2"
+    source = "Irie et al. 2021, section 3.1"
 
     memory = DeltaMLPMemory

@@ -71,6 +71,9 @@ class RecurrentDeltaMemory(FastWeights):
 class RecurrentDeltaNet(FastWeightCore):
     """A Delta Net whose writes and reads also see its last output. Irie et al. 2021, equations 15-18.
 
+    The recurrent matrices are per head, as in the released code: a head sees its own last output, where the
+    equations write one matrix for all heads.
+
     State: (W `[B, L, H, h, h]`, y `[B, L, H, h]`), y before the output projection.
     """
 

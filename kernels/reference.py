@@ -161,7 +161,8 @@ def recurrent_delta(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Irie et al. 2021, equations 15-18: the delta rule whose q, k, v and β also see tanh of its last output.
 
-    The softmax of q and k is the released code's; the equations leave the feature map open.
+    The softmax of q and k and matrices per head are the released code's; the equations leave the feature map
+    open, and write one matrix for all heads.
     """
     outputs = []
     for t in range(q.shape[0]):

@@ -1,4 +1,4 @@
-"""Sequential ListOps: the value of a nested list (Nangia, Bowman 2018; Irie et al. 2021, section 4.2)."""
+"""Sequential ListOps: the value of a nested list (Nangia, Bowman 2018; Irie et al. 2021, section 4.3)."""
 
 from __future__ import annotations
 

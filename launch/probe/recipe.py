@@ -11,6 +11,7 @@ from ...agents.key_value_model import RULES, KeyValueModel
 from ...agents.sequence_model import MemoryModel, SequenceSpec
 from ...cores.options import checked, options_of
 from ...cores.registry import find_core, read_core_options
+from ...cores.shell import FastWeightCore
 from ...envs.sequences.code import Code
 from ...envs.sequences.dag import Reachability
 from ...envs.sequences.listops import ListOps
@@ -189,12 +190,13 @@ def _retrieval(config: ProbeConfig) -> Recipe:
 
 
 def _algorithmic(config: ProbeConfig, task: Task, metric: Metric, sizes: tuple[int, int, int]) -> Recipe:
-    """Irie et al. 2021, section 4.2, and its code: 200 epochs, the best by validation.
+    """Irie et al. 2021, sections 4.2 and 4.3, and its code: 200 epochs, the best by validation.
 
     Cores without a shell are trained as its LSTM.
     """
-    known = options_of(find_core(config.core))
-    bare = "num_layers" not in known
+    kind = find_core(config.core)
+    known = options_of(kind)
+    bare = not (isinstance(kind, type) and issubclass(kind, FastWeightCore))
     of_core = {name: value for name, value in _SHELL.items() if name in known}
     spec = _spec(config, task, core_options=of_core, embedding_size=128 if bare else None, dropout=0.1)
     each = -(-sizes[0] // (config.batch_size or 64))  # updates in an epoch

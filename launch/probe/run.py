@@ -115,8 +115,13 @@ class ProbeRun:
             raise RunError(str(error)) from error
         if found is None:
             return False
-        (_, weights, state), checkpoint = found
+        (fields, weights, state), checkpoint = found
         self._check_same(checkpoint.step)
+        if fields.get("embedding_size") != self.recipe.spec.embedding_size:
+            raise UsageError(
+                f"{self.run_dir} was begun by an earlier version, which trained {self.config.core} as an "
+                "LSTM; give another --run-dir"
+            )
         if state["digest"] != self._digest:
             raise UsageError(
                 f"the text of {self.run_dir} is another than it began with; give another --run-dir"

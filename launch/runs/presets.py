@@ -12,7 +12,7 @@ PURPOSES: Final[Mapping[str, str]] = {
     "laptop": "5M steps, some 30 to 60 minutes on two CPU cores",
 }
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
-    # Irie et al. (2021), section 4.2 and appendix C, and the released code where they leave something open.
+    # Irie et al. (2021), section 4.4 and appendix C, and the released code where they leave something open.
     "published": {
         "stem": "residual",
         "precision": "fp32",

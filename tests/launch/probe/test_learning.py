@@ -90,7 +90,16 @@ def test_only_the_published_code_draws_the_features_of_favor_at_every_forward() 
 def test_cores_without_a_shell_are_trained_as_the_published_lstm() -> None:
     like = {core: make_recipe(ProbeConfig("code", core=core)) for core in ("lstm", "gru", "rdn")}
     assert like["gru"] == replace(like["lstm"], spec=replace(like["lstm"].spec, core="gru"))
+    assert like["lstm"].learning_rate == 3e-3 and like["lstm"].spec.embedding_size == 128
     assert like["rdn"].learning_rate == 3e-4 and like["rdn"].spec.core_options["num_layers"] == 4
+
+
+def test_a_hybrid_has_the_shell_and_its_learning_rate() -> None:
+    """It has no option for the number of layers, which its list of memories says."""
+    hybrid = make_recipe(ProbeConfig("listops", core="hybrid"))
+    rdn = make_recipe(ProbeConfig("listops", core="rdn"))
+    sizes = {"hidden_size": 256, "num_heads": 16, "ff_size": 1024}
+    assert hybrid == replace(rdn, spec=replace(rdn.spec, core="hybrid", core_options=sizes))
 
 
 def test_gradients_are_clipped(seed: int) -> None:

@@ -24,6 +24,7 @@ from deltabeast.launch.cli import main
 from deltabeast.launch.comparison.probes import Probe, read_probe
 from deltabeast.launch.config import ProbeConfig
 from deltabeast.launch.errors import StoppedBySignal, UsageError
+from deltabeast.launch.probe import recipe
 from deltabeast.launch.probe import run as run_module
 from deltabeast.launch.probe.data import Fresh
 from deltabeast.launch.probe.learner import Learner
@@ -180,6 +181,21 @@ def test_another_run_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureF
         with pytest.raises(SystemExit):
             probe(tmp_path, *RETRIEVAL, "--updates", "10", *other)
         assert f"holds a run with {says}" in capsys.readouterr().err
+
+
+def test_a_hybrid_that_was_begun_as_an_lstm_is_not_gone_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its learning rate would be another from here on."""
+    given = ("--task", "code", "--task-options", "variables", "1", "statements", "4", "--core", "hybrid",
+             "--core-options", "hidden_size", "8", "num_heads", "2", "ff_size", "8", "--device", "cpu",
+             "--batch-size", "2000", "--updates", "2")  # fmt: skip
+    with monkeypatch.context() as earlier:
+        earlier.setattr(recipe, "FastWeightCore", Learner)  # which no core is
+        probe(tmp_path, *given)
+    assert "an earlier version, which trained hybrid as an LSTM" in refused(
+        capsys, *given, "--run-dir", str(tmp_path)
+    )
 
 
 def test_more_updates_go_on_unless_the_learning_rate_falls_over_them(

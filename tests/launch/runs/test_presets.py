@@ -39,7 +39,7 @@ PUBLISHED: dict[str, Any] = {
     "num_actors": 48, "num_envs": 1, "asynchronous": True,
     "actions_of_amidar_and_james_bond": 6, "gradient_of_the_linear_transformers_query": "current step",
 }  # fmt: skip
-"""Section 4.2 and appendix C of Irie et al. (2021), and the released code where they leave it open."""
+"""Section 4.4 and appendix C of Irie et al. (2021), and the released code where they leave it open."""
 EXCEPTIONS = {
     "num_actors": "actors", "num_envs": "actors", "asynchronous": "actors",
     "actions_of_amidar_and_james_bond": "six_actions",
