@@ -16,9 +16,9 @@ import contextlib
 import hashlib
 import io
 import json
-import os
+import re
+import secrets
 import shlex
-import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -30,6 +30,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ..cores.registry import find_core
+from . import files
 from .network import Agent, AgentSpec
 from .reading import MOST_BYTES, parse_json, read_bytes
 from .shapes import WrongShapes, check_shapes
@@ -37,9 +38,12 @@ from .state_file import load_state
 
 _DIRECTORY = "checkpoints"
 _DIGITS = 12
+NAME = r"[0-9]{12,}"
+_LEFTOVER = r"\.[0-9]{12,}\.[0-9a-z]+"
 _KEEP = 2
 _FILES = ("agent.json", "weights.safetensors", "state.pt")
 _EXPORTED = _FILES[:2]
+_ALL = frozenset({*_FILES, "manifest.json"})
 _MOST_BYTES = 4 << 30
 """of weights, or of the state of training; those of published agents have some megabytes"""
 _MOST_STATE = 1 << 26
@@ -97,7 +101,7 @@ def find_checkpoints(run_dir: Path | str) -> list[Checkpoint]:
     directory = Path(run_dir) / _DIRECTORY
     if not directory.is_dir():
         return []
-    paths = [path for path in directory.iterdir() if path.name.isdecimal() and path.is_dir()]
+    paths = [path for path in directory.iterdir() if re.fullmatch(NAME, path.name) and path.is_dir()]
     paths.sort(key=lambda path: -len(path.name))  # one with a digit more is replaced by its namesake
     newest = {int(path.name): path for path in paths}
     return [Checkpoint(step, newest[step]) for step in sorted(newest)]
@@ -138,9 +142,8 @@ def save_checkpoint(
         _settle(directory)
         _put(final, _contents(step, agent, state, milestone or _is_milestone(final)))
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
         raise CheckpointError(
-            f"cannot save {final}: {reason}; free space or fix its permissions and resume, "
+            f"cannot save {final}: {files.why(error)}; free space or fix its permissions and resume, "
             "the last good checkpoint is untouched"
         ) from error
     with contextlib.suppress(OSError):
@@ -166,8 +169,8 @@ def _contents(step: int, agent: Model, state: Mapping[str, Any], milestone: bool
     """Serialize the files of a checkpoint, the manifest last."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
-    files = {**_model_files(agent, _tensors(agent)), "state.pt": buffer.getvalue()}
-    return _sealed(files, step=step, milestone=milestone)
+    parts = {**_model_files(agent, _tensors(agent)), "state.pt": buffer.getvalue()}
+    return _sealed(parts, step=step, milestone=milestone)
 
 
 def _tensors(agent: Model) -> dict[str, Tensor]:
@@ -179,29 +182,30 @@ def _model_files(agent: Model, weights: dict[str, Tensor]) -> dict[str, bytes]:
     return {"agent.json": spec.encode(), "weights.safetensors": save(weights)}
 
 
-def _sealed(files: Mapping[str, bytes], **about: int) -> dict[str, bytes]:
+def _sealed(parts: Mapping[str, bytes], **about: int) -> dict[str, bytes]:
     """Add the manifest, with the files' checksums."""
-    digests = {name: _sha256(content) for name, content in files.items()}
+    digests = {name: _sha256(content) for name, content in parts.items()}
     manifest = json.dumps({**about, "sha256": digests}, indent=2) + "\n"
-    return {**files, "manifest.json": manifest.encode()}
+    return {**parts, "manifest.json": manifest.encode()}
 
 
-def _put(final: Path, files: Mapping[str, bytes]) -> None:
+def _put(final: Path, parts: Mapping[str, bytes]) -> None:
     """Write a checkpoint; one that is there already is set aside, where readers find it too."""
     directory = final.parent
-    temporary = directory / f".{final.name}.{os.getpid()}"
+    temporary = directory / f".{final.name}.{secrets.token_hex(4)}"
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        for name, content in files.items():
-            _write(temporary / name, content)
-        _sync(temporary)
+        directory.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        for name, content in parts.items():
+            files.create(temporary / name, content)
+        files.sync_folder(temporary)
         if final.exists():  # the same step again, after a resume
             final.rename(directory / f"0{final.name}")
         temporary.rename(final)
-        _sync(directory)
+        files.sync_folder(directory)
     except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            files.remove_folder(temporary, _ALL)
         with contextlib.suppress(OSError):
             _settle(directory)
         raise
@@ -213,7 +217,7 @@ def _settle(directory: Path) -> None:
         final = directory / aside.name[1:]
         if final.exists():
             _remove(aside)
-        else:
+        elif is_ours(aside):
             aside.rename(final)
 
 
@@ -222,20 +226,32 @@ def _prune(directory: Path, step: int) -> None:
 
     Those beyond `step` were damaged when the run was resumed: they do not count as one of the two.
     """
-    for leftover in directory.glob(".*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        for leftover in directory.iterdir():
+            if re.fullmatch(_LEFTOVER, leftover.name):
+                files.remove_folder(leftover, _ALL)
     behind = [c for c in find_checkpoints(directory.parent) if c.step <= step]
-    ordinary = [c for c in behind if not _is_milestone(c.path)]
+    ordinary = [c for c in behind if is_ours(c.path) and not _is_milestone(c.path)]
     for checkpoint in ordinary[:-_KEEP]:
         with contextlib.suppress(OSError):
             _remove(checkpoint.path)
 
 
+def is_ours(checkpoint: Path) -> bool:
+    """Return whether a folder holds what a checkpoint does, its manifest with it, and nothing else."""
+    try:
+        digests = _manifest(checkpoint).get("sha256")
+    except CheckpointError:
+        return False
+    return files.holds_only(checkpoint, _ALL) and isinstance(digests, dict) and _ALL.issuperset(digests)
+
+
 def _remove(checkpoint: Path) -> None:
-    leftover = checkpoint.with_name(f".{checkpoint.name}.old")
-    shutil.rmtree(leftover, ignore_errors=True)
-    checkpoint.rename(leftover)  # a kill must not leave half of it under its name
-    shutil.rmtree(leftover)
+    """Remove a checkpoint, unless there is anything in it that we did not write."""
+    if is_ours(checkpoint):
+        leftover = checkpoint.with_name(f".{checkpoint.name}.{secrets.token_hex(4)}")
+        checkpoint.rename(leftover)  # a kill must not leave half of it under its name
+        files.remove_folder(leftover, _ALL)
 
 
 def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, dict[str, Any]]:
@@ -284,19 +300,19 @@ def read_checkpoint(path: Path) -> Contents:
     digests = manifest.get("sha256")
     if not isinstance(digests, dict):
         raise CheckpointError(f"{path / 'manifest.json'} is damaged: it lists no checksums")
-    files: dict[str, bytes] = {}
+    parts: dict[str, bytes] = {}
     for name in _EXPORTED if manifest.get("exported") else _FILES:
-        files[name] = _read(path / name, MOST_BYTES if name.endswith(".json") else _MOST_BYTES)
-        if _sha256(files[name]) != digests.get(name):
+        parts[name] = _read(path / name, MOST_BYTES if name.endswith(".json") else _MOST_BYTES)
+        if _sha256(parts[name]) != digests.get(name):
             raise CheckpointError(f"{path / name} is damaged: its checksum differs from the manifest's")
     try:
-        fields = dict(parse_json(files["agent.json"]))
+        fields = dict(parse_json(parts["agent.json"]))
     except Exception as error:
         raise CheckpointError(f"{path / 'agent.json'} is damaged: {error}") from error
     try:
-        kept = files.get("state.pt")
+        kept = parts.get("state.pt")
         state = load_state(kept) if kept else {}
-        return Contents(fields, load(files["weights.safetensors"]), state)
+        return Contents(fields, load(parts["weights.safetensors"]), state)
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or not a checkpoint: {_first_line(error)}") from error
 
@@ -373,24 +389,8 @@ def _read(path: Path, most: int) -> bytes:
     try:
         return read_bytes(path, most)
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise CheckpointError(f"{path} cannot be read: {reason}") from error
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        raise CheckpointError(f"{path} cannot be read: {files.why(error)}") from error
 
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from ...agents import files
 from ...envs import available_cores
 from ..config import BenchConfig, BenchEnvConfig, BenchKernelsConfig, BenchThroughputConfig
 from ..errors import RunError, UsageError
 from ..runs.directory import versions
-from ..runs.log import write_atomically
 from .tables import env_speed_table, kernel_table, throughput_table
 
 Row = TypeVar("Row")
@@ -93,6 +93,6 @@ def _keep(config: BenchKernelsConfig | BenchEnvConfig | BenchThroughputConfig, r
         "results": [asdict(row) for row in rows],
     }
     try:
-        write_atomically(config.json, json.dumps(content, indent=2) + "\n")
+        files.write(config.json, json.dumps(content, indent=2) + "\n")
     except OSError as error:
-        raise RunError(f"cannot write {config.json}: {os.strerror(error.errno or 0)}") from error
+        raise RunError(f"cannot write {config.json}: {files.why(error)}") from error

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from ...agents import files
 from ..config import CompareConfig
 from ..errors import RunError, UsageError
 from ..output import tell
 from ..runs.directory import versions
-from ..runs.log import write_atomically
 from ..sharing.hub import run_here
 from .grouping import Comparison, compare
 from .html import to_html
@@ -156,15 +156,13 @@ def _write(out: Path, report: Report) -> None:
     try:
         for plot in report.plots():
             path = out / "plots" / f"{plot.name}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(plot.figures.png)
+            files.write(path, plot.figures.png)
         for table in (table for table in report.tables() if table.name):
-            write_atomically(out / "tables" / f"{table.name}.csv", table.to_csv())
-        write_atomically(out / "report.md", to_markdown(report))
-        write_atomically(out / "report.html", to_html(report))
+            files.write(out / "tables" / f"{table.name}.csv", table.to_csv())
+        files.write(out / "report.md", to_markdown(report))
+        files.write(out / "report.html", to_html(report))
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise RunError(f"cannot write to {out}: {reason}; give another --out") from error
+        raise RunError(f"cannot write to {out}: {files.why(error)}; give another --out") from error
 
 
 def _write_layout(folder: Path, comparison: Comparison, board: ScoreBoard) -> None:
@@ -172,7 +170,7 @@ def _write_layout(folder: Path, comparison: Comparison, board: ScoreBoard) -> No
     try:
         write_layout(target, comparison, board)
     except OSError as error:
-        tell(f"no TensorBoard layout: cannot write to {target}: {os.strerror(error.errno or 0)}")
+        tell(f"no TensorBoard layout: cannot write to {target}: {files.why(error)}")
         return
     logdir = shlex.quote(str(folder))
     tell(f"TensorBoard: tensorboard --logdir {logdir}, then http://localhost:6006/#custom_scalars")

@@ -14,7 +14,7 @@ from ...agents.reading import read_json
 from ...envs import canonical_game, varied
 from ..runs.consent import consent
 from ..runs.directory import core_name, eval_command, read_config, read_object, was_truncated
-from ..runs.log import read_rows
+from ..runs.log import read_log
 from ..runs.manifest import checkpoint_paths, damaged_file, read_spec
 from ..runs.options import OPTIONS, SEPARATING, UNSAID
 from ..units import parse_steps
@@ -223,11 +223,13 @@ def _rows(path: Path, wrong: list[str]) -> list[dict[str, float]]:
         wrong.append("no logs.csv, so it has no learning curve")
         return []
     try:
-        rows = read_rows(log)
-    except (OSError, ValueError, TypeError) as error:
+        rows, unread = read_log(log)
+    except (OSError, ValueError) as error:
         wrong.append(f"logs.csv is damaged ({error}), so it has no learning curve")
         return []
-    return [row for row in rows if "step" in row and "time" in row]
+    if unread:
+        wrong.append(f"logs.csv is damaged: {unread} of its lines cannot be read; the others are used")
+    return rows
 
 
 def _evaluations(path: Path, evaluate: str, wrong: list[str]) -> list[Evaluation]:

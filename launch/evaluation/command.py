@@ -77,8 +77,8 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
         say(console, note)
     results = _play(config, loaded, protocol, make_env, device, processes, console)
     scores = comparable_scores(spec, protocol, config.sample)
-    target = write_results(config, results, loaded, protocol, scores)
     print_results(results, spec, protocol, scores, console)
+    target = write_results(config, results, loaded, protocol, scores)
     say(console, f"saved as {target}")
     if config.video and protocol is not None:
         record_games(config, loaded, protocol, console)

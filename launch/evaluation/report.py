@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -12,14 +11,13 @@ from typing import Any
 
 from rich.console import Console
 
-from ...agents import AgentSpec
+from ...agents import AgentSpec, files
 from ...envs import find_protocol, human_normalized
 from ..config import EvalConfig
 from ..errors import RunError
 from ..output import say
 from ..runs import published
 from ..runs.directory import versions
-from ..runs.log import write_atomically
 from .forgetting import every_of
 from .loading import Loaded
 from .returns import Evaluation
@@ -93,11 +91,9 @@ def write_results(
     name = f"{protocol or 'env'}-{loaded.step}-{now:%Y%m%dT%H%M%S.%fZ}.json"
     target = loaded.run_dir / "eval" / name
     try:
-        write_atomically(target, json.dumps(content, indent=2) + "\n")
+        files.write(target, json.dumps(content, indent=2) + "\n")
     except OSError as error:
-        raise RunError(
-            f"cannot write {target}: {os.strerror(error.errno or 0)}; the result is above"
-        ) from error
+        raise RunError(f"cannot write {target}: {files.why(error)}; the result is above") from error
     return target
 
 

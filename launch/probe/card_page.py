@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...agents import files
 from ...cores import Core
 from ...cores.fast_weights import FastWeights
 from ...cores.registry import read_core_options
@@ -22,7 +23,6 @@ from ..comparison.plots import looks
 from ..core_list import make_default, measure_cores
 from ..foreign import markdown
 from ..output import tell
-from ..runs.log import write_atomically
 from ..tables import plain_table, show
 from .snr import noise_ratios
 
@@ -69,14 +69,13 @@ def write_page(out: Path, models: Mapping[str, Model]) -> Path:
     rows = [["core", *names], *([name, *map(_shown, row)] for name, row in cells.items())]
     lines = [f"| {' | '.join(map(markdown, row))} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
     figures = plots.abilities(cells, names, looks({name: model.core for name, model in models.items()}))
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "card.png").write_bytes(figures.png)
-    (out / "card.svg").write_text(figures.svg)
+    files.write(out / "card.png", figures.png)
+    files.write(out / "card.svg", figures.svg)
     page = ["# Memory card", "", "![What each memory can do](card.png)", "", *lines, ""]
     page += [f"* {name}: {ABILITIES[name]}" for name in tried]
     note = (_OF_SHARES if tried else "") + _OF_COSTS + (_OF_RETURNS if played else "")
-    write_atomically(out / "card.csv", _csv(rows))
-    write_atomically(out / "card.md", "\n".join([*page, "", note]) + "\n")
+    files.write(out / "card.csv", _csv(rows))
+    files.write(out / "card.md", "\n".join([*page, "", note]) + "\n")
     _show(rows)
     tell(f"card: {out / 'card.md'}; its figure is card.png, its table card.csv")
     return out / "card.md"

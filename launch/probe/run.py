@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from ...agents import CheckpointError, save_checkpoint
+from ...agents import CheckpointError, files, save_checkpoint
 from ...agents.checkpoint import load_newest, read_checkpoint
 from ...envs.sequences.sequences import Sequences
 from ...envs.sequences.text import Text
@@ -22,7 +22,7 @@ from ..errors import RunError, StoppedBySignal, UsageError
 from ..processes.machine import memory_for, resolve_device
 from ..processes.supervision import stop_signals
 from ..runs.directory import check_command, claim, default_probe_dir, read_config, write_config
-from ..runs.log import RunLog, tag_of, write_atomically
+from ..runs.log import RunLog, tag_of
 from ..runs.tracking import open_tracker
 from ..training.panel import Panel
 from ..training.progress import Speed
@@ -92,7 +92,7 @@ class ProbeRun:
         if config.track:
             tracker = open_tracker(config.track, self.run_dir, resumed, say)
             stack.callback(tracker.close)
-        self.log = RunLog(self.run_dir, self.update if resumed else None, COLUMNS, tracker)
+        self.log = RunLog(self.run_dir, self.update if resumed else None, COLUMNS, tracker, say)
         stack.callback(self.log.close)
         options = {name: value for name, value in vars(config).items() if name in SAME and value is not None}
         self.log.hyperparameters(options, (tag_of("best"),))
@@ -293,7 +293,7 @@ class ProbeRun:
             self.learner.model.load_state_dict(found[0].weights)
             scores["test"] = self._scores(self.data.test())
             scores["best_update"] = found[1].step
-        write_atomically(self.run_dir / RESULT, json.dumps(scores, indent=2) + "\n")
+        files.write(self.run_dir / RESULT, json.dumps(scores, indent=2) + "\n")
         value = scores["test"][self.recipe.metric] if "test" in scores else self.best
         what = f"{self.recipe.metric.replace('_', ' ')}{' (test)' if 'test' in scores else ''}"
         self.panel.message(

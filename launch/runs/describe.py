@@ -13,7 +13,7 @@ from ..units import format_duration, format_score, parse_steps
 from .consent import consent
 from .describe_probe import is_probe, progress, remaining, subject
 from .directory import eval_command, is_claimed, no_run, read_config, read_object, resume_command
-from .log import read_rows
+from .log import read_log
 from .manifest import checkpoint_paths, damaged_file, is_exported, is_milestone, read_spec
 from .observations import reading
 from .presets import PURPOSES, overridden
@@ -92,11 +92,12 @@ def _remaining(
 def _read_log(run_dir: Path) -> tuple[list[dict[str, float]], list[str]]:
     """Read the rows of the run's log, and what is wrong with it."""
     try:
-        return read_rows(run_dir / "logs.csv"), []
+        rows, unread = read_log(run_dir / "logs.csv")
     except FileNotFoundError:
         return [], []
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return [], ["logs.csv cannot be read, so its progress is not known"]
+    return rows, [f"logs.csv: {unread} of its lines cannot be read"] if unread else []
 
 
 def _disk(run_dir: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -9,17 +10,21 @@ import platform
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ...agents import files
 from ...agents.reading import read_json
 from ..config import ProbeConfig, TrainConfig
 from ..errors import UsageError
 from .options import REPEATED, UNSAID
 from .presets import preset_config
+
+_WITHOUT_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
+"""what a file system answers that has none"""
 
 
 def default_run_dir(config: TrainConfig) -> Path:
@@ -49,40 +54,79 @@ def core_name(name: str) -> str:
     return name if ":" in name else name.replace("-", "_")
 
 
-@contextmanager
-def claim(run_dir: Path) -> Iterator[None]:
-    """Hold the run directory for this process alone; a claim ends with its process, however it ends.
+class Claim:
+    """A run directory that this process alone trains in."""
 
-    Raises UsageError if the directory cannot be written or another process trains in it.
-    """
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        lock = (run_dir / ".lock").open("w")
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise UsageError(f"cannot write to {run_dir}: {reason}; give another --run-dir") from error
-    with lock:
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / ".lock"
+        self._take()
+
+    def _take(self) -> None:
+        run_dir = self._path.parent
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            run_dir.mkdir(parents=True, exist_ok=True)
+            self._lock = files.open_to_lock(self._path)
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to {run_dir}: {files.why(error)}; give another --run-dir"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self.close()
             raise UsageError(
                 f"another process trains in {run_dir}; stop it or give another --run-dir"
             ) from None
         except OSError as error:
-            reason = os.strerror(error.errno or 0)
-            raise UsageError(f"cannot lock {run_dir}: {reason}; give another --run-dir") from error
-        yield
+            if error.errno not in _WITHOUT_LOCKS:
+                self.close()
+                raise UsageError(
+                    f"cannot lock {run_dir}: {files.why(error)}; give another --run-dir"
+                ) from error
+            files.say_once(
+                f"this file system has no locks ({files.why(error)}): let no other process train in {run_dir}"
+            )
+
+    def renew(self) -> bool:
+        """Claim the directory again if it, or its lock, was removed or replaced; return whether it was.
+
+        Raises UsageError if another process trains there by now.
+        """
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(self._lock.fileno()), os.lstat(self._path)):
+                return False
+        self.close()
+        self._take()
+        return True
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+@contextmanager
+def claim(run_dir: Path) -> Iterator[Claim]:
+    """Hold the run directory for this process alone; a claim ends with its process, however it ends.
+
+    Raises UsageError if the directory cannot be written or another process trains in it.
+    """
+    with closing(Claim(run_dir)) as claimed:
+        yield claimed
 
 
 def is_claimed(run_dir: Path) -> bool:
     """Return whether a process trains in the run directory now."""
     try:
-        with (run_dir / ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        lock = os.open(run_dir / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # never trained in here
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # never trained in here, or not to be asked
+    except OSError:  # not to be asked
         return False
+    finally:
+        os.close(lock)
     return False
 
 
@@ -153,9 +197,7 @@ def write_config(
         key: str(value) if isinstance(value, Path) else value for key, value in asdict(config).items()
     }
     content = {"format": _FORMAT, "command": command, **about, "config": settings, "versions": versions()}
-    temporary = run_dir / ".config.json"
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    temporary.rename(run_dir / "config.json")
+    files.write(run_dir / "config.json", json.dumps(content, indent=2) + "\n")
 
 
 def read_object(path: Path) -> dict[str, Any]:

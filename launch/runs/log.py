@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ...agents import files
+from .rows import csv_line, open_rows
 from .tracking import Tracker
 
 TAGS = {
@@ -72,8 +72,8 @@ class RunLog:
 
     `resume_step` is the step of the checkpoint the run goes on from: rows that a killed run wrote beyond it
     are dropped, since training writes them again. None starts the log anew; an older logs.csv in the
-    directory is kept as logs.previous.csv. `columns` are those that a row of another kind of run may have.
-    A `tracker` gets what TensorBoard gets.
+    directory becomes logs.previous.csv. `columns` are those that a row of another kind of run may have.
+    A `tracker` gets what TensorBoard gets; `say` hears of rows that cannot be read.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class RunLog:
         resume_step: int | None = None,
         columns: Sequence[str] = tuple(TAGS),
         tracker: Tracker | None = None,
+        say: Callable[[str], None] = print,
     ) -> None:
         # tensorboard's writer imports torch, which is slow: only training pays for it.
         from torch.utils.tensorboard import SummaryWriter
@@ -92,10 +93,10 @@ class RunLog:
         self._known, self._tracker = columns, tracker
         self._columns: list[str] | None = None
         if resume_step is not None:
-            self._columns = drop_rows_beyond(self.path, resume_step)
-        elif self.path.exists():
-            self.path.replace(self.path.with_name("logs.previous.csv"))
-        self._file = self.path.open("a", encoding="utf-8", newline="")
+            self._columns = drop_rows_beyond(self.path, resume_step, columns, say)
+        elif os.path.lexists(self.path):
+            files.set_aside(self.path, "previous")
+        self._file = files.open_to_append(self.path)
         earlier = _newest_events_second(run_dir)
         if earlier is not None:
             # TensorBoard orders the files of a run by the whole second in their names.
@@ -119,10 +120,10 @@ class RunLog:
             # Speeds of single actors and nodes, with a slash in their names, are for TensorBoard alone.
             known = ("step", "time", *self._known)
             self._columns = [*known, *(key for key in row if key not in known and "/" not in key)]
-            self._file.write(_csv_line(self._columns))
+            self._file.write(csv_line(self._columns))
         cells = {key: f"{value:.8g}" for key, value in metrics.items()}
         cells |= {"step": str(step), "time": f"{now:.3f}"}
-        self._file.write(_csv_line([cells.get(column, "") for column in self._columns]))
+        self._file.write(csv_line([cells.get(column, "") for column in self._columns]))
         self._file.flush()
         tagged = {tag_of(key): value for key, value in metrics.items()}
         for tag, value in tagged.items():
@@ -169,57 +170,78 @@ class RunLog:
         self.close()
 
 
-def drop_rows_beyond(path: Path, step: int) -> list[str] | None:
-    """Cut a log after `step`, half lines too; return its columns, or None if it has none."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    # What a killed process left after the last newline is no row, whatever it looks like.
-    whole = text[: text.rfind("\n") + 1]
-    rows = list(csv.reader(io.StringIO(whole, newline="")))
-    if not rows or rows[0][:2] != ["step", "time"]:
-        kept: list[list[str]] = []
-    else:
-        columns = rows[0]
-        kept = [columns] + [row for row in rows[1:] if len(row) == len(columns) and _is_up_to(row[0], step)]
-    new_text = "".join(_csv_line(row) for row in kept)
-    if new_text != text:
-        write_atomically(path, new_text)
-    return kept[0] if kept else None
+def drop_rows_beyond(
+    path: Path, step: int, metrics: Sequence[str] = tuple(TAGS), say: Callable[[str], None] = print
+) -> list[str] | None:
+    """Cut a log after `step`, half lines too; return its columns, or None if it has none.
+
+    Where there is more that cannot be read, the log as it was is set aside, and `say` hears of it.
+    """
+    if not os.path.lexists(path):
+        return None
+    columns, text, unread = _cut(path, step, metrics)
+    if text.encode() == path.read_bytes() and files.is_plain(path):
+        return columns
+    if unread:
+        aside = files.set_aside(path, "damaged")
+        say(f"warning: {unread} lines of {path} cannot be read; as it was it is {aside.name} now")
+    files.write(path, text)
+    return columns
+
+
+def _cut(path: Path, step: int, metrics: Sequence[str]) -> tuple[list[str] | None, str, int]:
+    """Return a log's columns, its text up to a step, and how many lines before its end cannot be read."""
+    log = open_rows(path, metrics)
+    rows: list[str] = []
+    unread = beyond = 0
+    for cells in log.rows:
+        if cells is None:
+            unread += 1
+        elif int(cells[0]) > step:
+            beyond += 1
+        else:  # steps never fall: what lies beyond one that follows is damaged
+            unread, beyond = unread + beyond, 0
+            rows.append(csv_line(cells))
+    if not rows and not log.has_header:
+        return None, "", unread
+    return log.columns, csv_line(log.columns) + "".join(rows), unread
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
-    """Read the complete rows of a logs.csv, without empty cells or a line that is still being written."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
-    return [{key: float(cell) for key, cell in row.items() if cell} for row in reader]
+    """Read the complete rows of a logs.csv, without empty cells or a line that is still being written.
+
+    Raises OSError, and ValueError if none of its lines can be read.
+    """
+    return read_log(path)[0]
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file by new text so that a reader, or a crash, finds the old file or the new one whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+def read_log(path: Path) -> tuple[list[dict[str, float]], int]:
+    """Read the rows as `read_rows` does, and count the lines of which not all can be read."""
+    log = open_rows(path, tuple(TAGS))
+    rows, unread = [], 0
+    for cells in log.rows:
+        row = {} if cells is None else _numbers(dict(zip(log.columns, cells, strict=True)))
+        unread += cells is None or len(row) < len(cells) - cells.count("")
+        if row:
+            rows.append(row)
+    if unread and not rows:
+        raise ValueError("none of its lines can be read")
+    return rows, unread
+
+
+def _numbers(row: Mapping[str, str]) -> dict[str, float]:
+    """Read the cells that are numbers; what else there is, someone else wrote."""
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        return {name: float(cell) for name, cell in row.items() if cell}
+    except ValueError:
+        return {name: float(cell) for name, cell in row.items() if _is_number(cell)}
 
 
-def _is_up_to(cell: str, step: int) -> bool:
+def _is_number(cell: str) -> bool:
     try:
-        return int(cell) <= step
+        return math.isfinite(float(cell))
     except ValueError:
         return False
-
-
-def _csv_line(cells: list[str]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(cells)
-    return line.getvalue()
 
 
 def _cell(value: Any) -> str:

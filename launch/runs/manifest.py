@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ EXPORTED = FILES[:2]
 
 def checkpoint_paths(run_dir: Path) -> list[Path]:
     """Find the checkpoints of a run, oldest first: the same ones as `agents.find_checkpoints`."""
-    paths = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdecimal() and path.is_dir()]
+    folder = run_dir / "checkpoints"
+    paths = [path for path in folder.glob("*") if re.fullmatch("[0-9]{12,}", path.name) and path.is_dir()]
     paths.sort(key=lambda path: -len(path.name))  # one with a digit more is replaced by its namesake
     newest = {int(path.name): path for path in paths}
     return [newest[step] for step in sorted(newest)]

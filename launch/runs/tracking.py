@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from ...agents import files
 from ..errors import RunError, UsageError, one_line
 from .directory import read_object
 
@@ -63,7 +64,7 @@ def open_tracker(service: Service, run_dir: Path, resumed: bool, say: Callable[[
             f"--track {service}: {one_line(error)}; mend {_WHERE[service]}, {anew}or train without --track"
         ) from error
     if tracker.identity != known:
-        (run_dir / NAMES).write_text(json.dumps(names | {service: tracker.identity}) + "\n")
+        files.write(run_dir / NAMES, json.dumps(names | {service: tracker.identity}) + "\n")
     return _Surviving(service, tracker, say)
 
 

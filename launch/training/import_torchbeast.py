@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
 import shlex
 import warnings
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...agents import Agent, AgentSpec, CheckpointError, Learner, find_checkpoints, save_checkpoint
+from ...agents import Agent, AgentSpec, CheckpointError, Learner, files, find_checkpoints, save_checkpoint
 from ...agents.torchbeast import agent_spec, convert, mean_squares
 from ...cores import core_name
 from ...envs import DEFAULT_PROTOCOL, action_meanings, canonical_game
@@ -26,7 +25,6 @@ from ..config import ImportConfig, TrainConfig
 from ..errors import RunError, UsageError
 from ..runs import published
 from ..runs.directory import claim, eval_command, write_config
-from ..runs.log import write_atomically
 from ..runs.presets import preset_config
 from ..units import format_steps, parse_steps
 from .plan import learner_config
@@ -137,11 +135,11 @@ def _write(config: TrainConfig, learner: Learner, source: Mapping[str, Any], can
             path = save_checkpoint(run_dir, learner.steps, learner.agent, state, milestone=True)
             if can_train:
                 write_config(run_dir, config)
-            write_atomically(run_dir / "imported.json", json.dumps(source, indent=2) + "\n")
+            files.write(run_dir / "imported.json", json.dumps(source, indent=2) + "\n")
         except CheckpointError as error:
             raise RunError(str(error)) from error
         except OSError as error:
-            raise RunError(f"cannot write to {run_dir}: {os.strerror(error.errno or 0)}") from error
+            raise RunError(f"cannot write to {run_dir}: {files.why(error)}") from error
     return path
 
 
@@ -150,7 +148,7 @@ def _load(model: Path) -> tuple[dict[str, Any], str]:
     try:
         raw = model.read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot read {model}: {os.strerror(error.errno or 0)}; give a model.tar") from error
+        raise UsageError(f"cannot read {model}: {files.why(error)}; give a model.tar") from error
     damaged = f"{model} is damaged or no checkpoint of PyTorch; copy it again"
     # The statistics beside the weights hold NumPy numbers, which old files look for in numpy.core.
     scalar = np.float32(0).__reduce__()[0]

@@ -54,7 +54,7 @@ class Run:
         self._noted: set[str] = set()
         self.advice = Advice(engine.agent.spec.num_actions, config.max_grad_norm)
         check_resume(config, self.run_dir)
-        stack.enter_context(claim(self.run_dir))
+        self._claim = stack.enter_context(claim(self.run_dir))
         agent, state, damage = find_run(config, self.run_dir, engine.agent.spec)
         if state is not None:
             self.scores.load_state_dict(state["scores"])
@@ -104,7 +104,7 @@ class Run:
         self.updated_at = time.monotonic()
 
     def _open_log(self, resume_step: int | None) -> RunLog:
-        return RunLog(self.run_dir, resume_step, tracker=self._tracker)
+        return RunLog(self.run_dir, resume_step, tracker=self._tracker, say=self._say)
 
     def _unevaluated(self) -> int:
         return self.evaluations.left if self.evaluations else 0
@@ -202,7 +202,16 @@ class Run:
         self._window = self.engine.new_window()
         self._saved_at = time.monotonic()
 
+    def _check_claim(self) -> None:
+        """Say if the run directory is no longer the one it was. Raises RunError if it is another run's."""
+        try:
+            if self._claim.renew():
+                self._say(f"{self.run_dir} or its .lock was removed or moved; a new one takes its place")
+        except UsageError as error:
+            raise RunError(f"{error}; step {self.saved_step} was saved before") from error
+
     def _write_row(self) -> None:
+        self._check_claim()
         row = self._window.close() | self.scores.row() | self.engine.row()
         row |= {"sps": self._speed.over(60.0), "sps_10s": self._speed.over(10.0)}
         self.log.write(self.engine.steps, row)
@@ -228,6 +237,7 @@ class Run:
             self.evaluations.add(self.saved_step)
 
     def _write(self, state: Mapping[str, Any], milestone: bool = False) -> None:
+        self._check_claim()
         engine = self.engine
         state = {**state, "scores": self.scores.state_dict(), "device": engine.device.type}
         save_checkpoint(self.run_dir, engine.steps, engine.agent, state, milestone)

@@ -363,6 +363,34 @@ def test_whatever_the_system_refuses_is_told_in_one_line(
     assert steps(run_dir) == [100, 200] and value(load_agent(run_dir)) == 200
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_nothing_but_checkpoints_of_ours_is_removed(tmp_path: Path, linked: bool) -> None:
+    """Also where `checkpoints` is a link to a larger disk, whose folder has those of others."""
+    run_dir, disk = tmp_path / "run", tmp_path / "disk"
+    run_dir.mkdir(), disk.mkdir()
+    if linked:
+        (run_dir / "checkpoints").symlink_to(disk)
+    else:
+        disk = run_dir / "checkpoints"
+    others = [".git", ".conda", ".ssh", "best", "2024", "000000000050", ".000000000050.old", "0000000000050"]
+    for name in others:
+        (disk / name / "inner").mkdir(parents=True)
+        (disk / name / "inner" / "file").write_text("mine")
+    (disk / ".bashrc").write_text("mine")
+    (disk / "000000000050" / "manifest.json").write_text("{}")
+    save(run_dir, 10)
+    (disk / "000000000010" / "notes.txt").write_text("mine")
+    (disk / ".000000000060.3ab").mkdir()  # what a killed save left
+    (disk / ".000000000060.3ab" / "agent.json").write_text("{")
+    for step in (100, 200, 300, 400):
+        save(run_dir, step)
+    kept = ["000000000010", "000000000300", "000000000400"]
+    assert sorted(path.name for path in disk.iterdir()) == sorted([*others, ".bashrc", *kept])
+    assert all((disk / name / "inner" / "file").read_text() == "mine" for name in others)
+    assert (disk / "000000000010" / "notes.txt").read_text() == "mine"
+    assert value(load_agent(run_dir)) == 400
+
+
 def test_other_files_among_the_checkpoints_do_no_harm(run_dir: Path) -> None:
     (run_dir / "checkpoints" / "notes.txt").write_text("x")
     (run_dir / "checkpoints" / "12").write_text("x")

@@ -326,6 +326,16 @@ def test_an_evaluation_is_printed_beside_what_was_published(saved: Path, envs: l
     assert path.name.startswith("paper-code-3200-") and path.suffix == ".json"
 
 
+def test_a_result_that_cannot_be_saved_is_printed_all_the_same(
+    saved: Path, envs: list[dict[str, Any]]
+) -> None:
+    (saved / "eval").write_text("mine")
+    console = Console(width=100, force_terminal=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with pytest.raises(RunError, match="; the result is above"):
+        evaluate_run(EvalConfig(saved, episodes=3, repeats=2, device="cpu"), console)
+    assert "6 ± 0" in console.export_text() and (saved / "eval").read_text() == "mine"
+
+
 def test_another_protocol_says_so_and_shows_no_published_score(
     saved: Path, envs: list[dict[str, Any]]
 ) -> None:

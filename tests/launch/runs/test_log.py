@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from deltabeast.launch.runs.log import TAGS, RunLog, drop_rows_beyond, read_rows, write_atomically
+from deltabeast.agents import files
+from deltabeast.launch.runs.log import TAGS, RunLog, drop_rows_beyond, read_log, read_rows
 
 DOCUMENTED = [
     *("sps", "sps_10s", "game_return", "life_return", "game_length", "episodes", "best_game_return"),
@@ -178,10 +181,118 @@ def test_a_rewrite_that_fails_leaves_the_log_as_it_was(
 
 def test_an_untouched_log_is_not_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "logs.csv"
-    write_atomically(path, "step,time,sps\n1,1.000,5\n")
+    files.write(path, "step,time,sps\n1,1.000,5\n")
     inode = path.stat().st_ino
     assert drop_rows_beyond(path, 1) == ["step", "time", "sps"]
     assert path.stat().st_ino == inode
+
+
+def _log(steps: range) -> bytes:
+    header = ",".join(["step", "time", *TAGS])
+    rows = [f"{step},1700000000.{step:03d},{step}.5" + "," * (len(TAGS) - 1) for step in steps]
+    return "\n".join([header, *rows, ""]).encode()
+
+
+ROWS = [*range(100, 2100, 100)]
+
+
+def _cut(content: bytes, tmp_path: Path) -> tuple[list[int], list[str], list[Path]]:
+    """Resume far beyond a log: the steps of rows that stay, what is said, and what is set aside."""
+    path = tmp_path / "logs.csv"
+    path.write_bytes(content)
+    said: list[str] = []
+    assert drop_rows_beyond(path, 10**9, say=said.append) == ["step", "time", *TAGS]
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert all(row["sps"] == f"{row['step']}.5" for row in rows)
+    return [int(row["step"]) for row in rows], said, sorted(tmp_path.glob("logs.*.csv"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda log: b"\xef\xbb\xbf" + log,
+        lambda log: log.replace(b"\n", b"\r\n"),
+        lambda log: log.replace(b".", b"@").replace(b",", b";").replace(b"@", b","),
+        lambda log: log.replace(b",", b"\t"),
+        lambda log: re.sub(rb"([^,\n]+)", rb'"\1"', log),
+        lambda log: b"r" + log[1:],
+        lambda log: log.replace(b"1700000000.100", b'"1700000000.100'),
+        lambda log: log.replace(b"1700000000.500", b'"1700000000.500'),
+        lambda log: log + b"," * len(TAGS) + b"\n",
+    ],
+    ids=["mark", "CRLF", "semicolons", "tabs", "quoted", "header", "quote", "late quote", "blank"],
+)  # fmt: skip
+def test_every_row_of_a_log_that_can_be_read_stays(change: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    assert _cut(change(_log(range(100, 2100, 100))), tmp_path) == (ROWS, [], [])
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (lambda log: log[log.index(b"\n") + 1 :], ROWS),
+        (lambda log: bytes(600) + log[600:], None),
+        (lambda log: log.replace(b"\n300,17", b"\n3x0,17"), [step for step in ROWS if step != 300]),
+        (lambda log: log.replace(b"step,time", b"step-time"), ROWS),
+        (lambda log: log.replace(b"\n300,17", b"\ninf,17"), [step for step in ROWS if step != 300]),
+        (lambda log: log.replace(b",300.5", b",300.5,7"), [step for step in ROWS if step != 300]),
+    ],
+    ids=["no header", "zeros", "letter", "comma", "infinite", "cell"],
+)
+def test_what_cannot_be_read_of_a_log_is_set_aside_and_said(
+    change: Callable[[bytes], bytes], left: list[int] | None, tmp_path: Path
+) -> None:
+    content = change(_log(range(100, 2100, 100)))
+    path = tmp_path / "logs.csv"
+    path.write_bytes(content)
+    rows, unread = read_log(path)
+    steps, said, aside = _cut(content, tmp_path)
+    assert steps == [row["step"] for row in rows]
+    if left is not None:
+        assert steps == left
+    assert len(said) == len(aside) == (unread > 0)
+    if unread:
+        assert "logs.damaged.csv now" in said[0] and aside[0].read_bytes() == content
+
+
+def test_a_row_that_claims_a_later_step_than_the_next_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "logs.csv"
+    path.write_text("step,time,sps\n1,1.000,5\n92,2.000,6\n3,3.000,7\n4,4.000,8\n")
+    said: list[str] = []
+    assert drop_rows_beyond(path, 3, say=said.append) == ["step", "time", "sps"]
+    assert path.read_text() == "step,time,sps\n1,1.000,5\n3,3.000,7\n"
+    assert "92,2.000,6" in (tmp_path / "logs.damaged.csv").read_text() and "1 lines" in said[0]
+
+
+def test_nothing_that_was_set_aside_is_written_over(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / "logs.csv").write_text(f"mine {number}\n")
+        with RunLog(tmp_path, resume_step=10, say=lambda text: None) as log:
+            log.write(20, {"sps": 1.0})
+        with RunLog(tmp_path) as log:
+            log.write(5, {"sps": 1.0})
+    asides = [f"logs.{kind}{number}.csv" for kind in ("damaged", "previous") for number in ("", "-2", "-3")]
+    assert sorted(path.name for path in tmp_path.glob("logs.*.csv")) == sorted(asides)
+    for number, of in enumerate(("", "-2", "-3")):
+        assert (tmp_path / f"logs.damaged{of}.csv").read_text() == f"mine {number}\n"
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_a_log_is_not_written_through_a_link(tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
+    home, run_dir = tmp_path / "home", tmp_path / "run"
+    home.mkdir(), run_dir.mkdir()
+    for content in ("step,time,sps\n1,1.000,5\n", "precious\n"):
+        (home / "notes").write_text(content)
+        link(run_dir / "logs.csv", home / "notes")
+        with RunLog(run_dir, resume_step=1, say=lambda text: None) as log:
+            log.write(2, {"sps": 6.0})
+        assert (home / "notes").read_text() == content
+        assert [row["step"] for row in rows_of(run_dir)] == (["1", "2"] if "step" in content else ["2"])
+        (run_dir / "logs.csv").unlink()
+        (run_dir / "logs.csv").symlink_to(home / "notes")
+        with RunLog(run_dir) as log:
+            log.write(2, {"sps": 6.0})
+        assert (home / "notes").read_text() == content
+        (run_dir / "logs.csv").unlink()
 
 
 def test_reading_rows_skips_the_line_still_being_written(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_a_full_disk_leaves_the_earlier_export_and_a_folder_to_try_again(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:
-        full.setattr("deltabeast.agents.checkpoint._write", is_full)
+        full.setattr("deltabeast.agents.files.create", is_full)
         for folder in (exported, tmp_path / "new"):
             assert "No space left" in failing(capsys, "export", trained, folder)[1]
     load_agent(exported)

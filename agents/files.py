@@ -1,0 +1,175 @@
+"""Every file that this project writes, replaces or removes: what a user made stays.
+
+* A file is replaced whole: a new one is written beside it, synced and renamed. A link gives way to the file;
+  what it points to stays as it is.
+* A file that is appended to or locked is opened as it is, never cut, and not through a link.
+* A folder is removed if all it holds are plain files with names that the caller makes, and never recursively.
+* What is in the way gets another name.
+
+`tests/agents/test_files.py` lists the few calls elsewhere, each with its reason. Nothing heavy is imported.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import itertools
+import os
+import secrets
+import stat
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+_UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+"""what a file system answers that does not know a call"""
+
+
+class NotOurs(OSError):
+    """A link, a pipe, a folder or the like stands where a file of ours would; the message names it."""
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Replace a file: a reader, or a crash, finds the old one or the new one whole. Raises OSError."""
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open what becomes the file `path` once the block has ended well. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".deltabeast-{secrets.token_hex(6)}.tmp")
+    try:
+        with _create(temporary) as file:
+            yield file
+            file.flush()
+            _sync(file.fileno())
+        os.rename(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_folder(path.parent)
+
+
+def create(path: Path, content: bytes) -> None:
+    """Write a file that is not there yet. Raises OSError."""
+    with _create(path) as file:
+        file.write(content)
+        file.flush()
+        _sync(file.fileno())
+
+
+def _create(path: Path) -> BinaryIO:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o666), "wb")
+
+
+def open_to_append(path: Path) -> TextIO:
+    """Open a file, made if it is not there, to write at its end. Raises OSError."""
+    return os.fdopen(_open(path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8", newline="")
+
+
+def open_to_lock(path: Path) -> BinaryIO:
+    """Open a file, made if it is not there, for its lock; its content stays. Raises OSError."""
+    return os.fdopen(_open(path, os.O_RDWR), "r+b")
+
+
+def _open(path: Path, flags: int) -> int:
+    try:  # without waiting for the other end of a pipe
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise NotOurs(f"{path} is {_kind(path)}; move it away") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotOurs(f"{path} is {_kind(path)}; move it away")
+    return descriptor
+
+
+def _kind(path: Path) -> str:
+    if path.is_symlink():
+        return f"a link to {os.readlink(path)}"
+    return "a folder" if path.is_dir() else "no file of ours"
+
+
+def is_plain(path: Path) -> bool:
+    """Return whether it is a file, no link to one, and has no second name under which others see changes."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+
+
+def set_aside(path: Path, word: str) -> Path:
+    """Rename `logs.csv` to `logs.<word>.csv`, or `logs.<word>-2.csv` if that is taken; return the new path.
+
+    Raises OSError.
+    """
+    for number in itertools.count(1):
+        of_number = "" if number == 1 else f"-{number}"
+        aside = path.with_name(f"{path.stem}.{word}{of_number}{path.suffix}")
+        if not os.path.lexists(aside):
+            break
+    os.rename(path, aside)
+    return aside
+
+
+def holds_only(folder: Path, names: Collection[str]) -> bool:
+    """Return whether it is a folder, no link to one, of plain files with such names and nothing else."""
+    try:
+        with os.scandir(folder) as entries:
+            plain = all(entry.name in names and entry.is_file(follow_symlinks=False) for entry in entries)
+    except OSError:
+        return False
+    return plain and not folder.is_symlink()
+
+
+def remove_folder(folder: Path, names: Collection[str]) -> bool:
+    """Remove a folder that `holds_only` files of these names, else leave it; return whether it was removed.
+
+    Raises OSError.
+    """
+    if not holds_only(folder, names):
+        return False
+    for name in set(names).intersection(os.listdir(folder)):
+        os.unlink(folder / name)
+    os.rmdir(folder)
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names of a folder's files on disk. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        say_once(
+            f"this file system does not say when files are on disk (fsync: {why(error)}): what was written "
+            "last may be lost if the machine fails"
+        )
+
+
+@functools.cache
+def say_once(text: str) -> None:
+    """Warn, once in this process, of a promise that a file system cannot give."""
+    warnings.warn(text, stacklevel=2)
+
+
+def why(error: OSError) -> str:
+    """Return the reason in a few words, without the paths that the system adds."""
+    return os.strerror(error.errno) if error.errno else str(error)

@@ -1,0 +1,76 @@
+"""The run directory: claimed by one process, and written without following links."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from training_in_process import EXACT, on_update, run
+from training_process import CARTPOLE, rows
+
+from deltabeast.agents import Learner, files
+from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.errors import RunError, UsageError
+from deltabeast.launch.runs.directory import claim, is_claimed, read_config, write_config
+
+
+def test_a_claim_is_renewed_where_its_lock_is_gone_but_not_where_another_has_it(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with claim(run_dir) as first:
+        assert not first.renew()
+        (run_dir / ".lock").unlink()
+        assert first.renew() and not first.renew() and is_claimed(run_dir)
+        run_dir.rename(tmp_path / "moved")
+        with claim(run_dir), pytest.raises(UsageError, match="another process trains in"):
+            first.renew()
+    assert not is_claimed(run_dir)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_trained_on_and_said(
+    tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    files.say_once.cache_clear()
+    with pytest.warns(UserWarning, match="has no locks"), claim(tmp_path):
+        assert not is_claimed(tmp_path)
+
+
+def test_a_run_directory_is_not_locked_through_a_link(tmp_path: Path) -> None:
+    """As a tar from elsewhere may hold."""
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(UsageError, match=r"\.lock is a link to .*; move it away"), claim(tmp_path / "run"):
+        pass
+    (tmp_path / "run" / ".lock").unlink()
+    for name in ("config.json", ".config.json"):
+        (tmp_path / "run" / name).symlink_to(tmp_path / "precious")
+    write_config(tmp_path / "run", TrainConfig(env="CartPole-v1"))
+    assert read_config(tmp_path / "run")["env"] == "CartPole-v1"
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_run_that_lost_its_directory_to_another_stops_and_leaves_that_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "run"
+    other = ExitStack()
+
+    def lose(learner: Learner) -> None:
+        if learner.version == 3:
+            run_dir.rename(tmp_path / "moved")
+            other.enter_context(claim(run_dir))
+
+    on_update(monkeypatch, lose)
+    with other, pytest.raises(RunError, match="another process trains in"):
+        run(run_dir, *CARTPOLE, *EXACT, "--steps", "400")
+    assert [path.name for path in run_dir.iterdir()] == [".lock"]
+    assert rows(tmp_path / "moved")[-1]["step"] == "60"
