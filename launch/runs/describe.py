@@ -97,7 +97,7 @@ def _read_log(run_dir: Path) -> tuple[list[dict[str, float]], list[str]]:
         return [], []
     except (OSError, ValueError):
         return [], ["logs.csv cannot be read, so its progress is not known"]
-    return rows, [f"logs.csv: {unread} of its lines cannot be read"] if unread else []
+    return rows, [f"logs.csv has {unread} lines that cannot be read"] if unread else []
 
 
 def _disk(run_dir: Path) -> str:
