@@ -43,7 +43,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".deltabeast-{secrets.token_hex(6)}.tmp")
     try:
-        with _create(temporary) as file:
+        with open_new(temporary) as file:
             yield file
             file.flush()
             _sync(file.fileno())
@@ -57,13 +57,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 def create(path: Path, content: bytes) -> None:
     """Write a file that is not there yet. Raises OSError."""
-    with _create(path) as file:
+    with open_new(path) as file:
         file.write(content)
         file.flush()
         _sync(file.fileno())
 
 
-def _create(path: Path) -> BinaryIO:
+def open_new(path: Path) -> BinaryIO:
+    """Open a file that is not there yet. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, 0o666), "wb")
 

@@ -48,3 +48,10 @@ def format_duration(seconds: float | None) -> str:
     if whole < 86400:
         return f"{whole // 3600} h {whole % 3600 // 60} m"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def format_ago(seconds: float) -> str:
+    """Say how long ago something was, or that the clock that says so was ahead of this one."""
+    if seconds < 0:
+        return f"{format_duration(-seconds)} ahead of this clock"
+    return f"{format_duration(seconds)} ago"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..units import format_duration, format_score, parse_steps
+from ..units import format_ago, format_duration, format_score, parse_steps
 from .consent import consent
 from .describe_probe import is_probe, progress, remaining, subject
 from .directory import eval_command, is_claimed, no_run, read_config, read_object, resume_command
@@ -116,8 +116,7 @@ def _subject(known: Mapping[str, Any]) -> str:
 def _progress(row: Mapping[str, float], config: Mapping[str, Any], now: float) -> list[tuple[str, str]]:
     goal = f" of {config['steps']}" if "steps" in config else ""
     speed = f", {row['sps']:,.0f} steps/s" if "sps" in row else ""
-    ago = format_duration(max(0.0, now - row["time"]))
-    return [("progress", f"step {int(row['step']):,}{goal}{speed}, last row {ago} ago")]
+    return [("progress", f"step {int(row['step']):,}{goal}{speed}, last row {format_ago(now - row['time'])}")]
 
 
 def _scores(rows: list[dict[str, float]], lives: bool) -> list[tuple[str, str]]:

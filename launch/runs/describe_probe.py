@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..probe.result import RESULT
-from ..units import format_duration, format_rate
+from ..units import format_ago, format_duration, format_rate
 from .directory import option_words, read_object
 
 
@@ -30,8 +30,12 @@ def progress(
     """List how far the last row is, and its scores, with the length of the sequences that it is of."""
     row, metric = rows[-1], about.get("metric", "")
     goal = f" of {about['updates']:,}" if "updates" in about else ""
-    ago = format_duration(max(0.0, now - row["time"]))
-    lines = [("progress", f"update {int(row['step']):,}{goal}{_speed(rows)}, last row {ago} ago")]
+    lines = [
+        (
+            "progress",
+            f"update {int(row['step']):,}{goal}{_speed(rows)}, last row {format_ago(now - row['time'])}",
+        )
+    ]
     scores = {metric: row.get(metric), f"best {metric}": row.get("best")}
     at = f" at length {row['length']:,.0f}" if "length" in row else ""
     lines += [

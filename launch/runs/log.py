@@ -11,6 +11,9 @@ from types import TracebackType
 from typing import Any
 
 from ...agents import files
+from ..foreign import markdown
+from ..output import tell
+from .events import EventFile
 from .rows import csv_line, open_rows
 from .tracking import Tracker
 
@@ -82,11 +85,8 @@ class RunLog:
         resume_step: int | None = None,
         columns: Sequence[str] = tuple(TAGS),
         tracker: Tracker | None = None,
-        say: Callable[[str], None] = print,
+        say: Callable[[str], None] = tell,
     ) -> None:
-        # tensorboard's writer imports torch, which is slow: only training pays for it.
-        from torch.utils.tensorboard import SummaryWriter
-
         run_dir.mkdir(parents=True, exist_ok=True)
         self.path = run_dir / "logs.csv"
         self._last_step = -1 if resume_step is None else resume_step
@@ -97,14 +97,7 @@ class RunLog:
         elif os.path.lexists(self.path):
             files.set_aside(self.path, "previous")
         self._file = files.open_to_append(self.path)
-        earlier = _newest_events_second(run_dir)
-        if earlier is not None:
-            # TensorBoard orders the files of a run by the whole second in their names.
-            time.sleep(min(max(0.0, earlier + 1 - time.time()), 2.0))
-            purge_step = 0 if resume_step is None else resume_step + 1
-            self._writer = SummaryWriter(str(run_dir), purge_step=purge_step)
-        else:
-            self._writer = SummaryWriter(str(run_dir))
+        self._events = EventFile(run_dir, purge_step=0 if resume_step is None else resume_step + 1)
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         """Log one row at an agent step. Metrics that are absent or not finite stay empty."""
@@ -127,39 +120,38 @@ class RunLog:
         self._file.flush()
         tagged = {tag_of(key): value for key, value in metrics.items()}
         for tag, value in tagged.items():
-            self._writer.add_scalar(tag, value, step, walltime=now)
-        self._writer.flush()
+            self._events.scalar(tag, value, step, now)
+        self._events.flush()
         if self._tracker:
             self._tracker.log(step, tagged)
 
     def write_evaluation(self, step: int, scores: Mapping[str, float]) -> None:
         """Show scores of a checkpoint, which may be older than the last row: beside logs.csv, not in it."""
         for tag, value in scores.items():
-            self._writer.add_scalar(tag, value, step)
-        self._writer.flush()
+            self._events.scalar(tag, value, step)
+        self._events.flush()
         if self._tracker:
             self._tracker.log(step, scores)
 
     def hyperparameters(self, mapping: Mapping[str, Any], metrics: Sequence[str] = HEADLINE_TAGS) -> None:
         """Show a run's options in TensorBoard: as a table of text and on the hyperparameter page."""
-        from torch.utils.tensorboard.summary import hparams
+        from torch.utils.tensorboard.summary import hparams, text
 
         plain = {key: value if isinstance(value, bool | int | float | str) else str(value)
                  for key, value in mapping.items()}  # fmt: skip
-        lines = [f"| {key} | {_cell(value)} |" for key, value in plain.items()]
+        lines = [f"| {key} | {markdown(str(value))} |" for key, value in plain.items()]
         table = "\n".join(["| option | value |", "|---|---|", *lines])
-        self._writer.add_text("options", table, max(self._last_step, 0))
         # SummaryWriter.add_hparams would open a second run in a subfolder; these three records are what
         # it writes, put into this run's own file.
-        for summary in hparams(plain, dict.fromkeys(metrics, 0.0)):
-            self._writer._get_file_writer().add_summary(summary, max(self._last_step, 0))
-        self._writer.flush()
+        for summary in (text("options", table), *hparams(plain, dict.fromkeys(metrics, 0.0))):
+            self._events.summary(summary, max(self._last_step, 0))
+        self._events.flush()
         if self._tracker:
             self._tracker.options(plain)
 
     def close(self) -> None:
         self._file.close()
-        self._writer.close()
+        self._events.close()
 
     def __enter__(self) -> RunLog:
         return self
@@ -171,7 +163,7 @@ class RunLog:
 
 
 def drop_rows_beyond(
-    path: Path, step: int, metrics: Sequence[str] = tuple(TAGS), say: Callable[[str], None] = print
+    path: Path, step: int, metrics: Sequence[str] = tuple(TAGS), say: Callable[[str], None] = tell
 ) -> list[str] | None:
     """Cut a log after `step`, half lines too; return its columns, or None if it has none.
 
@@ -242,13 +234,3 @@ def _is_number(cell: str) -> bool:
         return math.isfinite(float(cell))
     except ValueError:
         return False
-
-
-def _cell(value: Any) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ")
-
-
-def _newest_events_second(run_dir: Path) -> int | None:
-    """The unix second in the name of the newest events file (events.out.tfevents.SECOND.HOST...)."""
-    seconds = [path.name.split(".")[3] for path in run_dir.glob("events.out.tfevents.*")]
-    return max((int(second) for second in seconds if second.isdigit()), default=None)
