@@ -244,7 +244,7 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
         game=config.game,
         env_id=config.env,
         protocol=played(config) if config.game else None,
-        observations=getattr(env, "reading", "plain"),
+        observations="plain" if config.game else env.unwrapped.reading,  # type: ignore[attr-defined]
     )
 
 
@@ -257,7 +257,7 @@ def make_agent(config: TrainConfig, env: VectorEnv) -> Agent:
 def observation_notes(env: VectorEnv, spec: AgentSpec) -> list[str]:
     """Say what the environment's observations are taken for, and warn of what is kept from the agent."""
     notes = [] if spec.game else [f"observations are read as {reading(vars(spec))}"]
-    if parts := getattr(env, "left_out", ()):
+    if parts := getattr(env.unwrapped, "left_out", ()):
         notes.append(f"warning: left out of the observations, not being numbers: {', '.join(parts)}")
     return notes
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from training_in_process import FEEDFORWARD, listen, run
 from training_process import newest
 
 from deltabeast.agents import AgentSpec, load_agent
 from deltabeast.envs.gymnasium_env import GymnasiumEnvs
+from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.evaluation.environments import env_maker
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.observations import reading
+from deltabeast.launch.training.plan import agent_spec, make_env, share
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 
@@ -31,6 +34,12 @@ def test_what_observations_are_taken_for_is_told_and_saved(
     beyond = "training_envs:Strays-v0: an observation holds -3.0, outside Box(-1.0, 1.0, (2,), float32)"
     assert [line for line in said if "outside" in line] == [f"note: {beyond}; it is read as it is"]
     assert load_agent(tmp_path).spec.observations == "vector"
+
+
+def test_a_share_of_the_environments_is_read_as_all_are() -> None:
+    config = parse(["train", *STRAYS])
+    env = make_env(share(config, 2), 1, (np.array([0, 2]), 4))
+    assert agent_spec(config, env).observations == "vector"
 
 
 @pytest.mark.parametrize("how", ["vector", "plain"])

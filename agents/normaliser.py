@@ -1,0 +1,65 @@
+"""Normalise numbers of a vector by their running mean and deviation, where no bounds tell their size.
+
+Pieces are merged as in Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for
+computing sample variances".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+LIMIT = 10.0
+"""Deviations from the mean beyond which a number is cut off."""
+_ROUNDING = 1e-6
+"""Deviations below this share of the mean may be those of float32's last digits."""
+
+
+def moments(observation: Tensor) -> Tensor:
+    """Count vectors `[..., D]` and compute what `merge` merges: float64 `[3, D]`, the count, the mean and the
+    sum of squared deviations from it."""
+    rows = observation.flatten(0, -2).double()
+    mean = rows.mean(0)
+    return torch.stack([torch.full_like(mean, len(rows)), mean, (rows - mean).square().sum(0)])
+
+
+def merge(first: Tensor, second: Tensor) -> Tensor:
+    """Return the moments of all that two moments `[3, D]` are of; the first may be of nothing."""
+    (n, mean, squares), (m, other, more) = first, second
+    total, apart = n + m, other - mean
+    return torch.stack([total, mean + apart * m / total, squares + more + apart.square() * n * m / total])
+
+
+class Normaliser(nn.Module):
+    """Float vectors `[N, D]` -> the same, some entries less their mean and divided by their deviation.
+
+    The learner merges what it learns from into `statistics`; who acts with a saved agent leaves them alone.
+    """
+
+    def __init__(self, size: int, entries: Sequence[int]) -> None:
+        """`entries`: the indices of those to be normalised."""
+        super().__init__()
+        if not set(entries) <= set(range(size)):
+            raise ValueError(f"entries to be normalised must be among {size}, got {entries}")
+        self.statistics = nn.Buffer(torch.zeros(3, size, dtype=torch.float64))
+        chosen = set(entries)
+        self._chosen = nn.Buffer(torch.tensor([i in chosen for i in range(size)]), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        count, mean, squares = self.statistics
+        deviation = (squares / count.clamp(min=1)).sqrt()
+        varies = deviation > _ROUNDING * mean.abs()
+        scaled = ((x - mean) / torch.where(varies, deviation, 1)).clamp(-LIMIT, LIMIT)
+        return torch.where(self._chosen, scaled, x).float()
+
+    @torch.no_grad()
+    def absorb(self, several: Sequence[Tensor | NDArray[np.float64]]) -> None:
+        """Merge moments `[3, D]` into the statistics."""
+        merged: Tensor = self.statistics
+        for each in several:
+            merged = merge(merged, torch.as_tensor(each))
+        self.statistics.copy_(merged)

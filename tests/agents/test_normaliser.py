@@ -1,0 +1,157 @@
+"""Observations are normalised by the mean and deviation of all that was learned from, by whomever it was."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from random_batches import A, B, T, make_batch
+from test_steps import prepared
+from test_trunk import anew, assert_small, gradients, play, relative_error
+
+from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, Unroll, WeightStore, load_agent, split
+from deltabeast.agents.checkpoint import export_agent, save_checkpoint
+from deltabeast.agents.normaliser import LIMIT, Normaliser, merge, moments
+from deltabeast.launch.training.flat_parameters import flatten, unflatten
+
+SPEC = AgentSpec((5,), A, core="lstm", stem="mlp", normalised=(0, 3))
+
+
+def learner_of(spec: AgentSpec = SPEC) -> Learner:
+    return Learner(Agent(spec), LearnerConfig(total_steps=10_000))
+
+
+def batch_of(agent: Agent, scale: float = 1000.0) -> Unroll:
+    batch = make_batch(agent)
+    return replace(batch, observation=scale * batch.observation + 5 * scale)
+
+
+def normaliser(agent: Agent) -> Normaliser:
+    assert agent.normaliser is not None
+    return agent.normaliser
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_pieces_merge_to_the_moments_of_all(offset: float, seed: int) -> None:
+    pieces = [torch.randn(n, 2, 3) * torch.tensor([1e-3, 1, 50]) + offset for n in (1, 20, 7)]
+    merged = torch.zeros(3, 3, dtype=torch.float64)
+    for piece in pieces:
+        merged = merge(merged, moments(piece))
+    all_rows = torch.cat(pieces).flatten(0, 1).double().numpy()
+    np.testing.assert_allclose(merged[0], 56)
+    np.testing.assert_allclose(merged[1], all_rows.mean(0), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(merged[2] / 56, all_rows.var(0), rtol=1e-6)
+
+
+def test_chosen_entries_get_mean_0_and_deviation_1_and_others_stay(seed: int) -> None:
+    layer = Normaliser(4, (0, 1, 3))
+    seen = torch.randn(3000, 4) * torch.tensor([1e-4, 2000, 7, 0]) + torch.tensor([-3, 5e4, 1, 0.1])
+    layer.absorb([moments(seen)])
+    out = layer(seen)
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out[:, :2].mean(0), torch.zeros(2), atol=1e-2, rtol=0)
+    torch.testing.assert_close(out[:, :2].std(0), torch.ones(2), atol=1e-2, rtol=0)
+    assert torch.equal(out[:, 2], seen[:, 2]), "not chosen"
+    assert out[:, 3].abs().max() < 1e-6, "does not vary"
+
+
+def test_before_anything_was_learned_numbers_are_only_cut_off() -> None:
+    layer = Normaliser(3, (0, 1))
+    assert layer(torch.tensor([[0.5, 4e6, 4e6], [-4e6, -2, 1]])).tolist() == [
+        [0.5, LIMIT, 4e6],
+        [-LIMIT, -2, 1],
+    ]
+
+
+def test_the_learner_takes_in_what_it_has_learned_from(seed: int) -> None:
+    """Each step once, after the update: actor and learner read it by the same statistics."""
+    learner = learner_of()
+    batches = [batch_of(learner.agent) for _ in range(3)]
+    first = copy.deepcopy(learner)
+    for batch in batches:
+        learner.update(batch)
+    rows = torch.cat([batch.observation[:-1] for batch in batches]).flatten(0, 1).double().numpy()
+    count, mean, squares = normaliser(learner.agent).statistics.numpy()
+    assert (count == 3 * T * B).all()
+    np.testing.assert_allclose(mean, rows.mean(0))
+    np.testing.assert_allclose(squares / count, rows.var(0))
+    loss = first.loss(batches[0])[0].item()
+    assert first.update(batches[0])["total_loss"] == pytest.approx(loss, rel=1e-6)
+    assert first.loss(batches[0])[0].item() != pytest.approx(loss, rel=1e-3)
+
+
+def test_parts_of_a_batch_count_as_the_whole(seed: int) -> None:
+    whole = learner_of()
+    parts = copy.deepcopy(whole)
+    batch = batch_of(whole.agent)
+    whole.update(batch)
+    contributions = [parts.backward(part) for part in split(batch, 1)]
+    own, *others = contributions
+    parts.step([own, *(replace(each, moments=np.asarray(each.moments)) for each in others)])
+    torch.testing.assert_close(
+        normaliser(parts.agent).statistics, normaliser(whole.agent).statistics, rtol=1e-12, atol=1e-6
+    )
+
+
+def test_steps_equal_the_unroll_and_acting_changes_nothing(seed: int) -> None:
+    learner = learner_of()
+    batch = batch_of(learner.agent)
+    learner.update(batch)
+    agent, before = learner.agent, normaliser(learner.agent).statistics.clone()
+    with torch.no_grad():
+        output, *_ = agent.unroll(batch.observation, batch.reward, batch.done, batch.state)
+        state = batch.state
+        for t in range(T + 1):
+            step, state = agent.act(batch.observation[t], batch.reward[t], batch.done[t], state)
+            torch.testing.assert_close(step.policy_logits, output.policy_logits[t], rtol=1e-4, atol=1e-5)
+        far = agent.unroll(1e9 * batch.observation, batch.reward, batch.done, batch.state)[0]
+    assert far.policy_logits.isfinite().all()
+    assert torch.equal(normaliser(agent).statistics, before)
+
+
+def test_what_an_actor_keeps_is_what_the_learner_would_compute(seed: int) -> None:
+    """The statistics change between two unrolls, never between an unroll and its update."""
+
+    def errors() -> dict[str, float]:
+        actor, learner = play("mlp", seed=seed)
+        learner.agent.normaliser = Normaliser(6, (0, 2, 5))
+        for _ in range(2):
+            learner.update(actor.collect())
+        unroll = actor.collect()
+        assert unroll.known.core is not None and unroll.known.core.t == 7
+        return relative_error(gradients(learner, unroll), anew(learner, unroll))
+
+    assert_small(errors)
+
+
+def test_the_fused_step_steps_aside(seed: int) -> None:
+    actor, learner = play("mlp", seed=seed)
+    unroll = actor.collect()
+    fused = prepared(learner.agent, unroll)
+    learner.agent.normaliser = Normaliser(6, (1,))
+    assert fused is not None and prepared(learner.agent, unroll) is None
+
+
+def test_statistics_go_wherever_weights_go(tmp_path: Path, seed: int) -> None:
+    learner = learner_of()
+    for _ in range(3):
+        learner.update(batch_of(learner.agent, 1e5))
+    expected = normaliser(learner.agent).statistics
+    pulled, sent = Agent(SPEC), Agent(SPEC)
+    WeightStore(learner.agent).pull(pulled)
+    unflatten(sent, flatten(learner.agent))
+    save_checkpoint(tmp_path / "run", 1, learner.agent, {"steps": 1})
+    export_agent(tmp_path / "half", 1, learner.agent, half=True)
+    for agent in (pulled, sent, load_agent(tmp_path / "run"), load_agent(tmp_path / "half")):
+        assert torch.equal(normaliser(agent).statistics, expected), "bit for bit"
+    assert torch.equal(sent.policy.weight, learner.agent.policy.weight)
+    assert load_agent(tmp_path / "run").spec == SPEC
+
+
+def test_entries_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ValueError, match="among 4, got"):
+        Normaliser(4, (1, 4))
