@@ -36,6 +36,7 @@ class AgentSpec:
     protocol: str | None = None
     observations: str = "plain"
     """how those of an environment other than a game are read (envs/observations.py); as older agents do"""
+    env_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "core", core_name(self.core))  # older checkpoints write rdn-large

@@ -8,6 +8,7 @@ it ignores the action, and returns the first observation with reward 0.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ class DelayedEnds(VectorWrapper[Any, Any, Any]):
     def __init__(self, env: Env) -> None:
         super().__init__(env)
         self._none = np.zeros(env.num_envs, bool)
+        self._last: Any = None
         self._ended = self._none, self._none
         self.resetting = self._none
         """columns whose last step was their reset"""
@@ -64,6 +66,10 @@ class DelayedEnds(VectorWrapper[Any, Any, Any]):
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         over, self._ended = self._ended, (np.array(terminated, bool), np.array(truncated, bool))
         self.resetting = over[0] | over[1]
+        if self.resetting.any():
+            infos = {**infos, **final_observations(self, self._last, self.resetting)}
+        if np.any(self._ended):
+            self._last = deepcopy(observations)
         return observations, np.where(self.resetting, 0.0, rewards), *over, infos
 
 
@@ -84,10 +90,14 @@ class MaskedResets(VectorWrapper[Any, Any, Any]):
                 "its reset changed environments outside options['reset_mask'], which a DISABLED one must "
                 "leave as they are; heed the mask, or declare the autoreset mode that it has"
             )
-        # as SAME_STEP environments report it
-        final = np.full(self.num_envs, None, object)
-        items = list(iterate(self.observation_space, before[0] if is_one else before))
-        for row in np.flatnonzero(done):
-            final[row] = items[row]
-        infos = {**infos, **reset_infos, "final_obs": final, "_final_obs": done}
-        return after, rewards, terminated, truncated, infos
+        ends = final_observations(self, before[0] if is_one else before, done)
+        return after, rewards, terminated, truncated, {**infos, **reset_infos, **ends}
+
+
+def final_observations(env: Env, observations: Any, ended: Flags) -> dict[str, Any]:
+    """Return the infos in which SAME_STEP environments report the last observations of what `ended`."""
+    final = np.full(env.num_envs, None, object)
+    items = list(iterate(env.observation_space, observations))
+    for row in np.flatnonzero(ended):
+        final[row] = items[row]
+    return {"final_obs": final, "_final_obs": ended}

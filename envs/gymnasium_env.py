@@ -1,10 +1,11 @@
 """Any Gymnasium environment with discrete actions, in the form the agents expect."""
 
+import copy
 import difflib
 import importlib
 import importlib.metadata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from gymnasium.vector.utils import batch_space
 
 from .action_table import action_table
 from .autoreset import DelayedEnds, in_same_step
+from .callables import callable_spec, near_callables
 from .checks import Seeds, check_actions, reset_seed, rows_to_reset
 from .declared import BadObservation
 from .episodes import EpisodeStatistics
@@ -28,6 +30,9 @@ Actions = npt.NDArray[np.int64]
 Step = tuple[
     Observations, npt.NDArray[np.float32], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]
 ]
+
+_OF_MAKE_VEC = frozenset({"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"})
+"""What `gymnasium.make_vec` takes out of the options of an environment."""
 
 
 class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
@@ -104,10 +109,16 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
 
 
 def make_gymnasium_env(
-    env_id: str, num_envs: int, observations: Reading | Literal["auto"] = "auto"
+    env_id: str,
+    num_envs: int,
+    observations: Reading | Literal["auto"] = "auto",
+    options: Mapping[str, Any] | None = None,
 ) -> GymnasiumEnvs:
-    """Many copies of the environment registered as `env_id`; "module:Id-v0" imports the module first."""
-    spec = _find_spec(env_id)
+    """Many copies of an environment that `find_spec` finds; `options` go to its constructor."""
+    spec = find_spec(env_id)
+    if taken := _OF_MAKE_VEC.intersection(options or ()):
+        raise ValueError(f"{env_id} has no option {min(taken)!r}: it is Gymnasium's own")
+    spec.kwargs = {**spec.kwargs, **(options or {})}
     try:
         env = _own_vector_form(spec, num_envs) or _side_by_side(spec, num_envs)
         left_out = env.get_attr("left_out")[0] if isinstance(env, SyncVectorEnv) else env.left_out
@@ -142,15 +153,26 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _find_spec(env_id: str) -> gymnasium.envs.registration.EnvSpec:
+def find_spec(env_id: str) -> gymnasium.envs.registration.EnvSpec:
+    """Return a copy of the specification registered as `env_id`. "module:Id-v0" imports the module first;
+    "module:name" is a class or function of it that makes an environment, where no such id is registered.
+
+    Raises ValueError, with near names.
+    """
     module, _, bare_id = env_id.rpartition(":")
     if module:
         _register(module, bare_id, env_id)
+        if bare_id not in gymnasium.registry and (own := callable_spec(module, bare_id)):
+            return own
     try:
-        spec = gymnasium.spec(bare_id)
+        spec = copy.deepcopy(gymnasium.spec(bare_id))
     except gymnasium.error.Error as unknown:
         prefix = f"{module}:" if module else ""
-        near = [prefix + name for name in difflib.get_close_matches(bare_id, _third_party_ids(), n=3)]
+        names = [
+            *(near_callables(module, bare_id) if module else ()),
+            *difflib.get_close_matches(bare_id, _third_party_ids(), n=3),
+        ]
+        near = [prefix + name for name in names]
         hint = (
             f"did you mean {' or '.join(near)}?"
             if near

@@ -1,5 +1,6 @@
 """Make vector environments: the one entry point."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from gymnasium.vector import VectorEnv
@@ -19,12 +20,14 @@ def make_vector_env(
     num_threads: int | None = None,
     full_action_set: bool | None = None,
     observations: Reading | Literal["auto"] = "auto",
+    options: Mapping[str, Any] | None = None,
 ) -> VectorEnv[Any, Any, Any]:
     """Make copies of an Atari game, under a protocol, or of any Gymnasium environment with discrete actions.
 
     num_threads: of the Atari emulators; by default the cores this process may use.
     full_action_set: overrides the protocol's, to play under one protocol with an agent trained under another.
     observations: how those of an environment other than a game are read; auto guesses (README.md).
+    options: what the constructor of the environment is given besides.
 
     What the environment promises is in README.md: same-step resets, raw rewards, and in its infos the returns
     and lengths of the lives and games that ended.
@@ -38,4 +41,4 @@ def make_vector_env(
     if game is not None:
         return AtariGames(game, num_envs, protocol, num_threads, full_action_set)
     assert env_id is not None
-    return make_gymnasium_env(env_id, num_envs, observations)
+    return make_gymnasium_env(env_id, num_envs, observations, options)

@@ -49,7 +49,10 @@ class TrainConfig:
     twenty."""
     env: Annotated[str | None, Decides.AGENT] = None
     """Any Gymnasium environment with discrete actions instead of --game, for example CartPole-v1 or
-    popgym:popgym-RepeatPreviousEasy-v0."""
+    popgym:popgym-RepeatPreviousEasy-v0, or my_envs:make_it, a function of your own that makes one."""
+    env_options: Annotated[dict[str, str | int | float | bool], Decides.AGENT] = field(default_factory=dict)
+    """Options of the environment's constructor as name value pairs, for example: --env FrozenLake-v1
+    --env-options is_slippery false map_name 8x8."""
     core: Annotated[str, Decides.AGENT] = "rdn"
     """Recurrent core (`deltabeast cores` lists them), or package.module:Class of your own."""
     cores: Annotated[tuple[str, ...], Decides.INVOCATION] = ()
@@ -274,7 +277,7 @@ class EvalConfig:
     trust_core: str | None = None
     """A core of your own that the checkpoint may import: package.module:Class, as it was trained with."""
     trust_env: str | None = None
-    """An environment of your own that the checkpoint may import: module:Id-v0."""
+    """An environment of your own that the checkpoint may import: module:Id-v0, or module:make_it."""
     video: int = 0
     """Afterwards, record so many whole games as MP4 in RUN/videos, with what the memory does beside them."""
     max_episode_steps: int = 1_000_000

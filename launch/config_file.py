@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from .config import ProbeConfig, TrainConfig
 from .errors import UsageError
 from .output import complain
-from .runs.consent import needs_consent
+from .runs.consent import may_name_code, needs_consent
 from .runs.directory import no_run, option_words
 from .runs.options import OPTIONS
 from .runs.presets import PRESETS
@@ -101,9 +101,12 @@ def _words(command: str, path: Path, typed: Sequence[str]) -> list[str]:
             options[name] = value
     displaced = _displaced(options, typed)
     kept = {name: value for name, value in options.items() if name not in displaced}
-    if "core_options" in displaced.intersection(options) and not _values(typed, "core_options"):
-        left = " ".join(option_words("core_options", options["core_options"]))
-        complain(f"{path}: {left} was for another core and is left out; give what this one should have")
+    for name, whose in (("core_options", "core"), ("env_options", "environment")):
+        if name in displaced.intersection(options) and not _values(typed, name):
+            left = " ".join(option_words(name, options[name]))
+            complain(
+                f"{path}: {left} was for another {whose} and is left out; give what this one should have"
+            )
     _ask_for_imports(path, kept)
     return [word for name, value in kept.items() for word in option_words(name, value)]
 
@@ -119,6 +122,9 @@ def _displaced(options: Mapping[str, Any], typed: Sequence[str]) -> set[str]:
     cores = [*_values(typed, "core"), *_values(typed, "cores")]
     if cores and cores != [str(core) for core in options.get("cores") or [options.get("core")]]:
         displaced.add("core_options")
+    envs = [*_values(typed, "game"), *_values(typed, "env")]
+    if envs and envs != [str(options.get("game") or options.get("env"))]:
+        displaced.add("env_options")
     return displaced
 
 
@@ -132,6 +138,11 @@ def _ask_for_imports(path: Path, options: Mapping[str, Any]) -> None:
                     f"{path} has {option} {name}, which would be imported, and importing runs code; "
                     f"if you trust it, give {words}"
                 )
+    if "env" in options and may_name_code(options.get("env_options", {})):
+        raise UsageError(
+            f"{path} has options of the environment that could name code to import, and importing runs code; "
+            f"if you trust them, give {shlex.join(option_words('env', options['env']))}"
+        )
 
 
 def _values(typed: Sequence[str], option: str) -> list[str]:

@@ -184,20 +184,22 @@ def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) ->
         settings = {"origin": origin or "deltabeast", **defaults, **given}
     else:
         settings = {"origin": origin or "unknown"}  # nothing is known but the agent
-    settings |= {name: spec[name] for name in ("stem", "core_options", "observations") if name in spec}
+    of_agent = ("stem", "core_options", "observations", "env_options")
+    settings |= {name: spec[name] for name in of_agent if name in spec}
     auto = read_object(path / "config.json").get("auto") or {}
     for name in [name for name, value in settings.items() if value == "auto"]:
         if name in auto:
             settings[name] = auto[name]
         else:  # an earlier version did not say what it came to
             del settings[name]
-    if isinstance(settings.get("core_options"), dict):
-        settings["core_options"] = _core_options(settings["core_options"])
+    for name in ("core_options", "env_options"):
+        if isinstance(settings.get(name), dict):
+            settings[name] = _in_words(settings[name])
     steps = _steps(config)
     return settings | ({"steps": steps} if steps is not None else {})
 
 
-def _core_options(options: Mapping[str, Any]) -> str:
+def _in_words(options: Mapping[str, Any]) -> str:
     """Write options in alphabetical order, true and false as 1 and 0: older runs know whole numbers alone."""
     plain = {name: int(value) if isinstance(value, bool) else value for name, value in options.items()}
     return " ".join(f"{name} {plain[name]}" for name in sorted(plain)) or "default"

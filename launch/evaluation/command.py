@@ -50,7 +50,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     loaded = load(config.run, config.checkpoint, config.trust_core, lambda text: say(console, text))
     spec = loaded.agent.spec
     if spec.game is None:
-        check_env(spec.env_id or "", config.trust_env, loaded.checkpoint)
+        check_env(spec.env_id or "", spec.env_options, config.trust_env, loaded.checkpoint)
     if config.video and spec.game is None:
         raise UsageError(f"--video {config.video}: videos are of Atari games, not of {spec.env_id}; omit it")
     if config.video:

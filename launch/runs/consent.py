@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from ..errors import UsageError
 
@@ -26,13 +27,14 @@ def look_here_for(names: Iterable[str]) -> None:
         sys.path.append(os.getcwd())
 
 
-def check_env(env_id: str, trusted: str | None, checkpoint: Path) -> None:
+def check_env(env_id: str, options: Mapping[str, Any], trusted: str | None, checkpoint: Path) -> None:
     """Raise UsageError if making the environment that a checkpoint names needs a word of consent.
 
-    An installed package needs none. A module in the current folder does, and so does a part of a package:
-    importing `package.__main__` runs a program.
+    What an installed package registers needs none. A module in the current folder does, and so does a part of
+    a package, since importing `package.__main__` runs a program, and a function of any module, which would be
+    called with the options. So does an option that could name something to import.
     """
-    if env_id != trusted and needs_consent("env", env_id):
+    if env_id != trusted and (needs_consent("env", env_id) or may_name_code(options)):
         raise UsageError(
             f"{checkpoint} has an environment that would be imported, {env_id}, and importing runs code; "
             f"if you trust it, give --trust-env {shlex.quote(env_id)}"
@@ -49,8 +51,13 @@ def needs_consent(option: str, name: str) -> bool:
     """Return whether a "core", or an "env", that a file names may be imported only with a word of consent."""
     if option == "core":
         return ":" in name
-    module = _module(name)
-    return bool(module) and ("." in module or _lies_here(module))
+    module, _, thing = name.rpartition(":")
+    return bool(module) and (thing.isidentifier() or "." in module or _lies_here(module))
+
+
+def may_name_code(options: Mapping[str, Any]) -> bool:
+    """Return whether an option of an environment reads as `module:thing`, which some would import."""
+    return any(isinstance(value, str) and ":" in value for value in options.values())
 
 
 def _module(name: str) -> str:

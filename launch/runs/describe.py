@@ -108,6 +108,8 @@ def _disk(run_dir: Path) -> str:
 def _subject(known: Mapping[str, Any]) -> str:
     """Name the run's environment, core, stem, protocol and seed, as far as they are known."""
     name = known.get("game") or known.get("env_id") or known.get("env") or "unknown environment"
+    if options := known.get("env_options"):
+        name += f" ({', '.join(f'{key} {value}' for key, value in options.items())})"
     parts = [name, known.get("core"), known.get("stem"), known.get("protocol")]
     seed = known.get("seed")
     return " · ".join(str(part) for part in [*parts, f"seed {seed}" if seed is not None else None] if part)

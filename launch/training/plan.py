@@ -24,6 +24,7 @@ from ..processes.machine import memory_for
 from ..runs.observations import reading
 from ..runs.options import DESCRIBING, given_only_for
 from ..units import parse_steps
+from .env_options import read_env_options
 from .randomness import seed_everything
 from .resume import go_on_as_before
 
@@ -107,6 +108,7 @@ def settle(config: TrainConfig) -> None:
             config.protocol = config.protocol or DEFAULT_PROTOCOL
         go_on_as_before(config)
         config.core_options = read_core_options(config.core, config.core_options)
+        config.env_options = read_env_options(config.game, config.env, config.env_options)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     seed_everything(config.seed, config.deterministic)
@@ -228,6 +230,7 @@ def make_env(config: TrainConfig, num_threads: int | None, columns: Columns | No
         protocol=played(config),
         num_threads=num_threads,
         observations=config.observations,
+        options=config.env_options,
     )
     return ColumnsOf(env, *columns) if columns else env
 
@@ -245,6 +248,7 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
         env_id=config.env,
         protocol=played(config) if config.game else None,
         observations="plain" if config.game else env.unwrapped.reading,  # type: ignore[attr-defined]
+        env_options=dict(config.env_options),
     )
 
 

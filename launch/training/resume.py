@@ -72,11 +72,11 @@ def check_resume(config: TrainConfig, run_dir: Path) -> None:
 def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None:
     """Raise UsageError if the run to go on with is another agent's."""
     # The protocol may set the number of actions, and the environment the shape: causes come first.
-    causes = ("game", "env_id", "protocol", "core", "stem")
+    causes = ("game", "env_id", "env_options", "protocol", "core", "stem")
     for name in dict.fromkeys((*causes, *AgentSpec.__dataclass_fields__)):
         old, new = getattr(saved, name), getattr(wanted, name)
         if old != new:
-            if name == "core_options":
+            if name in ("core_options", "env_options"):
                 old, new = (
                     " ".join(f"{key} {value}" for key, value in given.items()) or "of the default"
                     for given in (old, new)

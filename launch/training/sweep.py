@@ -24,6 +24,7 @@ from ..processes.machine import prepare_process
 from ..processes.supervision import stop_signals
 from ..runs.directory import default_run_dir
 from ..units import parse_steps
+from .env_options import read_env_options
 from .local.engine import LocalEngine
 from .plan import PAPER_SWEEP, check, settle
 from .ray.cluster import Cluster, Handle, Location, ProcessDied, Reply, locate
@@ -62,6 +63,7 @@ def _runs_of(config: TrainConfig) -> list[TrainConfig]:
         options = read_core_options(core, config.core_options)
         name = game if game is None else canonical_game(game)
         run = replace(config, game=name, core=core, core_options=options, seed=seed, cores=(), seeds=None)
+        run.env_options = read_env_options(name, config.env, config.env_options)
         run.engine, run.ray_address = "local", None
         run.actor_cpus = run.learner_cpus = 1.0  # which the sweep reserves: alone, a run goes without
         check(run)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -68,7 +69,7 @@ def ran(here: Path) -> int:
     return len(set((here / "ran").read_text().split())) if (here / "ran").exists() else 0
 
 
-def bring(here: Path, **names: str) -> Path:
+def bring(here: Path, **names: Any) -> Path:
     """A run whose checkpoint names other things than it was saved with, all its checksums right."""
     path = save_checkpoint(here / "run", 100, Agent(SPEC), {})
     spec = json.loads((path / "agent.json").read_text()) | names
@@ -162,9 +163,28 @@ def test_an_installed_environment_needs_no_word(here: Path, monkeypatch: pytest.
         (here / "evil.py").touch()
         patch.syspath_prepend("")
         with pytest.raises(UsageError, match="--trust-env evil:Planted-v0"):
-            check_env("evil:Planted-v0", None, here)
-    check_env("gymnasium:CartPole-v1", None, here)
-    check_env("CartPole-v1", None, here)
+            check_env("evil:Planted-v0", {}, None, here)
+    check_env("gymnasium:CartPole-v1", {}, None, here)
+    check_env("CartPole-v1", {"map_name": "8x8", "size": 3}, None, here)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options"), [("os:mkdir", {"path": "made"}), ("CartPole-v1", {"env_id": "evil:Planted-v0"})]
+)
+def test_a_run_calls_no_function_and_names_no_code_by_an_option(
+    env_id: str, options: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bring(here, env_id=env_id, env_options=options)
+    config = {"env": env_id, "env_options": options}
+    (here / "file.json").write_text(json.dumps(config))
+    for command, remedy in (
+        ("eval run --episodes 1 --device cpu", f"--trust-env {env_id}"),
+        ("train --config file.json --show-config", f"--env {env_id}"),
+    ):
+        said = refused(capsys, command)
+        assert "importing runs code" in said and remedy in said
+    assert not (here / "made").exists() and not (here / "ran").exists()
+    check_env(env_id, options, env_id, here)
 
 
 def test_what_is_named_is_evaluated_in_as_many_processes_as_ever(

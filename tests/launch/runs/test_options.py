@@ -30,7 +30,13 @@ OTHERS: dict[str, Any] = {
     **{"preset": "published", "steps": "3M", "engine": "ray", "device": "cpu", "precision": "fp32"},
     **{"num_workers": 2, "ray_address": "auto", "overlap": "off", "compile": "off", "bptt": "per_step"},
     **{"run_dir": Path("elsewhere"), "milestone_steps": "3M", "frame_stack": 1},
-    **{"config": Path("some.json"), "track": "wandb", "eval_every": "3M", "profile": 2},
+    **{
+        "env_options": {"mode": 1},
+        "config": Path("some.json"),
+        "track": "wandb",
+        "eval_every": "3M",
+        "profile": 2,
+    },
 }
 """Another value than the default, where half of the default or its negation is none."""
 
@@ -44,7 +50,7 @@ def other(name: str) -> Any:
 
 MAY_CHANGE = {
     # the checkpoint's agent is compared
-    *("game", "env", "core", "core_options", "stem", "protocol", "frame_stack", "flicker"),
+    *("game", "env", "env_options", "core", "core_options", "stem", "protocol", "frame_stack", "flicker"),
     "observations",
     *("steps", "device", "precision", "num_envs", "num_actors", "num_workers", "engine", "ray_address"),
     *("actor_cpus", "actor_gpus", "num_learners", "learner_cpus", "overlap", "compile", "deterministic"),
@@ -149,7 +155,8 @@ def test_the_command_to_go_on_repeats_what_the_run_is(name: str, tmp_path: Path)
     write_config(tmp_path, config)
     words = resume_command(read_config(tmp_path), tmp_path).split()[1:]
     again = parse(words)
-    again.core_options = {key: int(value) for key, value in again.core_options.items()}
+    for option in ("core_options", "env_options"):
+        setattr(again, option, {key: int(value) for key, value in getattr(again, option).items()})
     once = {"cores": (), "seeds": None, "resume": "auto", "run_dir": tmp_path}
     once |= {"config": None, "show_config": False, "profile": 0}
     assert again == replace(config, **once) or name == "preset"

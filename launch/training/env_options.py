@@ -1,0 +1,32 @@
+"""`--env-options`: words from the command line become what the environment's constructor declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...cores.options import Option, checked, options_of
+from ...envs.callables import constructor
+from ...envs.gymnasium_env import find_spec
+
+_LIMIT = "max_episode_steps"
+"""Gymnasium's own, which every environment takes."""
+
+
+def read_env_options(game: str | None, env_id: str | None, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with their types. The environment is imported if there are any.
+
+    Raises ValueError, in one line with near names, for one that the environment does not take.
+    """
+    if not words:
+        return {}
+    if env_id is None:
+        raise ValueError(f"--env-options {next(iter(words))}: {game} takes none; omit them")
+    spec = find_spec(env_id)
+    given = dict(words)
+    limit = {_LIMIT: Option(_LIMIT, (int,), (), None, "").read(given.pop(_LIMIT))} if _LIMIT in given else {}
+    make = constructor(spec)
+    # What is registered with the environment need not be given again, nor the number of a vector's.
+    known = {**({"num_envs": 1} if "num_envs" in options_of(make, after=0) else {}), **spec.kwargs}
+    values = checked(env_id, make, {**known, **given}, words=True, kind="environment", after=0)
+    return {**{name: values[name] for name in given}, **limit}

@@ -1,0 +1,150 @@
+"""Options of environments, and environments that a function in one's own file makes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from deltabeast.agents import load_agent
+from deltabeast.envs import make_vector_env
+from deltabeast.launch.cli import main
+from deltabeast.launch.comparison.runs import read_run
+from deltabeast.launch.runs.describe import describe_run
+from deltabeast.launch.training.env_options import read_env_options
+
+OWN = """
+import gymnasium
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+
+class Short(gymnasium.Wrapper):
+    def __init__(self, limit: int = 7, *, name: str = "x"):
+        super().__init__(TimeLimit(gymnasium.make("FrozenLake-v1", is_slippery=False), limit))
+        self.name = name
+
+def make_it(limit: int = 5):
+    return Short(limit)
+
+def make_many(num_envs, limit: int = 3):
+    makers = [lambda: make_it(limit)] * num_envs
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+
+def make_nothing():
+    return "a word"
+
+gymnasium.register("Taken", make_it, kwargs={"limit": 2})
+Taken = make_many
+"""
+TINY = ["--core", "lstm", "--steps", "40", "--num-envs", "2", "--batch-size", "2", "--unroll-length", "5"]
+TINY += ["--num-workers", "1", "--core-options", "hidden_size", "4"]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    name = f"envs_of_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(OWN)
+    yield name
+    gymnasium.registry.pop("Taken", None)
+
+
+def first_length(env_id: str, **options: object) -> int:
+    """Play in the corner until the first episode is cut."""
+    env = make_vector_env(env_id=env_id, num_envs=2, options=options)
+    env.reset(seed=0)
+    while True:
+        *_, infos = env.step([0, 0])
+        if infos["_game_length"].all():
+            env.close()
+            return int(infos["game_length"][1])
+
+
+def test_what_a_file_of_ones_own_makes_is_an_environment(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(".")
+    found = [first_length(f"{own}:{name}") for name in ("make_it", "Short", "make_many", "Taken")]
+    assert found == [5, 7, 3, 2], "an id that is registered wins"
+    assert [first_length(f"{own}:{name}", limit=4) for name in ("make_it", "Short", "make_many")] == [4] * 3
+    assert first_length(f"{own}:Short", max_episode_steps=6) == 6
+    for name, said in {
+        "make_i": f"did you mean {own}:make_it",
+        "make_nothing": "does not start: TypeError: .*gymnasium.Env",
+        "__doc__": "unknown environment",
+    }.items():
+        with pytest.raises(ValueError, match=said):
+            make_vector_env(env_id=f"{own}:{name}", num_envs=1)
+
+
+def test_options_have_the_types_of_the_constructor(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(".")
+    lake = {"is_slippery": "false", "map_name": "8x8", "max_episode_steps": "9"}
+    assert read_env_options(None, "FrozenLake-v1", lake) == {
+        "is_slippery": False, "map_name": "8x8", "max_episode_steps": 9
+    }  # fmt: skip
+    assert read_env_options(None, f"{own}:Short", {"limit": "3", "name": "4"}) == {"limit": 3, "name": "4"}
+    assert read_env_options(None, f"{own}:make_many", {"limit": 3}) == {"limit": 3}
+    assert read_env_options(None, "deltabeast/EndlessTMaze-v0", {"length": "3"}) == {"length": 3}
+    assert read_env_options("pong", None, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "said"),
+    [
+        ("FrozenLake-v1", {"slippery": "false"}, "did you mean is_slippery"),
+        ("FrozenLake-v1", {"is_slippery": "perhaps"}, "is_slippery is 'perhaps'; it takes true or false"),
+        ("CartPole-v1", {"max_episode_steps": "0.5"}, "max_episode_steps is '0.5'; it takes a whole number"),
+        ("CartPol-v1", {"max_episode_steps": "5"}, "did you mean CartPole-v1"),
+    ],
+)
+def test_options_that_an_environment_does_not_take(env_id: str, options: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read_env_options(None, env_id, options)
+
+
+@pytest.mark.parametrize("name", ["num_envs", "vectorization_mode", "vector_kwargs", "wrappers"])
+def test_options_of_gymnasiums_own_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"no option '{name}'"):
+        make_vector_env(env_id="CartPole-v1", num_envs=2, options={name: "async"})
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    line = capsys.readouterr().err.strip()
+    assert "\n" not in line
+    return line
+
+
+def test_a_run_has_its_options_wherever_it_is_used(own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    env = f"{own}:make_it"
+    train = ["train", "--env", env, "--env-options", "limit", "4", *TINY]
+    main(train)
+    run = Path("runs/make_it/lstm/seed-1")
+    spec = load_agent(run).spec
+    assert spec.env_options == {"limit": 4}
+    assert json.loads((run / "config.json").read_text())["config"]["env_options"] == {"limit": 4}
+    described = dict(describe_run(run))
+    assert "(limit 4)" in described["trains"]
+    main([*train, "--steps", "60"])  # goes on
+    assert "holds a run with env_options limit 4, not of the default" in refused(
+        ["train", "--env", env, *TINY], capsys
+    )
+    assert f"--trust-env {env}" in refused(["eval", str(run)], capsys)
+    main(["eval", str(run), "--trust-env", env, "--episodes", "2", "--repeats", "1"])
+    (result,) = (run / "eval").glob("*.json")
+    lengths = json.loads(result.read_text())["results"]["trained"]["game"]["lengths"]
+    assert lengths == [[4, 4]]
+    read, _ = read_run(run)
+    assert read is not None and read.settings["env_options"] == "limit 4"
+    assert "give --env" in refused(["train", "--config", str(run), "--show-config"], capsys)
+    main(["train", "--config", str(run), "--env", env, "--show-config"])
+    assert json.loads(capsys.readouterr().out)["config"]["env_options"] == {"limit": 4}
+    main(["train", "--config", str(run), "--env", "CartPole-v1", "--show-config"])
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["config"]["env_options"] == {} and "was for another env" in shown.err
