@@ -10,7 +10,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from typing import Annotated, Any, Union, get_args, get_type_hints
 
 import tyro
@@ -31,14 +31,13 @@ from .config import (
     PushConfig,
     TrainConfig,
 )
-from .config_file import file_of, show_config, with_file
+from .config_file import begin_with, show_config, taken_from_file
 from .errors import RunError, StoppedBySignal, UsageError
 from .lasting import outlived
 from .output import accept_any_text, complain, discard, tell
 from .processes.signals import ended_by_exception
 from .runs.consent import look_here_for
 from .runs.directory import versions
-from .runs.presets import preset_config
 
 DESCRIPTION = """Train, evaluate and compare Atari agents whose memory is a fast weight programmer.
 
@@ -229,53 +228,52 @@ def _named(config: Any) -> list[str]:
 
 def parse(arguments: Sequence[str]) -> Any:
     """Return the configuration of the command that the arguments name. Raises UsageError in one line."""
-    whole = with_file(arguments)
+    options = taken_from_file(arguments)
+    begun = begin_with(arguments[0], options) if options else None
     try:
-        config = _tyro(whole)
-        preset = config.preset if isinstance(config, TrainConfig) else None
-        return _tyro(whole, train=preset_config(preset)) if preset else config
+        config = _tyro(arguments, begun)
+        if isinstance(config, TrainConfig) and config.preset:
+            begun = begin_with("train", options, config.preset)
+            return _tyro(arguments, begun)
+        return config
     except SystemExit as exit_:
         if exit_.code in (0, None):  # --help
             raise
-        file = file_of(arguments)
-        of_file = f"{file}: " if file and _can_be_read(arguments) else ""
-        raise UsageError(of_file + _parse_error(whole)) from None
+        raise UsageError(_parse_error(arguments, begun)) from None
 
 
-def _can_be_read(arguments: Sequence[str]) -> bool:
-    with contextlib.suppress(SystemExit):
-        _tyro(arguments)
-        return True
-    return False
-
-
-def _tyro(
-    arguments: Sequence[str], stderr: io.StringIO | None = None, train: TrainConfig | None = None
-) -> Any:
-    """Parse with tyro; `train` has the defaults of that command, if not TrainConfig's own."""
-    given: dict[type, dict[str, Any]] = {TrainConfig: {"default": train}} if train else {}
+def _tyro(arguments: Sequence[str], begun: Any = None, stderr: io.StringIO | None = None) -> Any:
+    """Parse with tyro; `begun` has the defaults of its command, if not those that the class declares."""
+    # Of a mapping that is not empty tyro would make an option for every name in it.
+    mappings = {} if begun is None else {k: v for k, v in vars(begun).items() if isinstance(v, dict)}
+    plain = begun and replace(begun, **{name: {} for name in mappings})
+    defaults = {type(plain): {"default": plain}} if plain else {}
     kinds = tuple(
-        Annotated[kind, subcommand(name, **given.get(kind, {}))] for name, (kind, _) in COMMANDS.items()
+        Annotated[kind, subcommand(name, **defaults.get(kind, {}))] for name, (kind, _) in COMMANDS.items()
     )
     command: Any = Union[kinds]  # noqa: UP007
     with contextlib.redirect_stderr(stderr or io.StringIO()):
-        return tyro.cli(
+        config = tyro.cli(
             command,
             prog="deltabeast",
             description=DESCRIPTION,
             args=list(arguments),
             config=(OmitArgPrefixes, OmitSubcommandPrefixes),
         )
+    for name, value in mappings.items():
+        if not getattr(config, name):
+            setattr(config, name, value)
+    return config
 
 
-def _parse_error(arguments: Sequence[str]) -> str:
+def _parse_error(arguments: Sequence[str], begun: Any = None) -> str:
     """Return what tyro says of the arguments, as one line."""
     columns = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "1000"  # its box breaks no line, so no word
     stderr = io.StringIO()
     try:
         with contextlib.suppress(SystemExit):
-            _tyro(arguments, stderr)
+            _tyro(arguments, begun, stderr)
     finally:
         if columns is None:
             del os.environ["COLUMNS"]

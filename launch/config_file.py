@@ -1,4 +1,7 @@
-"""`--config FILE` and `--show-config`: options from a file, as if they were typed, and back into one."""
+"""`--config FILE` and `--show-config`: options from a file, beneath those that are typed, and back into one.
+
+What a file holds is checked against the types that options declare, and never becomes a word of the command.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,23 @@ import difflib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
+from tyro import MISSING
+
+from ..agents.reading import read_json
 from .config import ProbeConfig, TrainConfig
 from .errors import UsageError
 from .output import complain
 from .runs.consent import may_name_code, needs_consent
 from .runs.directory import no_run, option_words
+from .runs.mine import is_mine
 from .runs.options import OPTIONS
-from .runs.presets import PRESETS
+from .runs.presets import PRESETS, preset_config
+from .values import read_value
+from .yaml_file import read_yaml
 
 KINDS: Mapping[str, type] = {"train": TrainConfig, "probe": ProbeConfig}
 """the commands that take a file"""
@@ -30,17 +39,28 @@ _INSTEAD = {
 }
 """the options of a file that typed ones displace besides themselves"""
 
+_REACHES_OUT = {
+    "ray_address": "Ray unpickles what answers there, which runs code",
+    "track": "the log would be sent to that service",
+    "run_dir": "the run would be written there",
+}
+"""options that a file may have only where they are typed too, and why"""
 
-def with_file(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with the options of their `--config` file before those that were typed, which win.
+
+def taken_from_file(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the options of the `--config` file, but for those that what was typed takes the place of.
 
     Raises UsageError in one line for a file that cannot be read or holds something else.
     """
-    words = list(arguments)
-    file = file_of(words)
-    if file is None:
-        return words
-    return [words[0], *_words(words[0], file, words[1:]), *words[1:]]
+    file = file_of(arguments)
+    return {} if file is None else _options(arguments[0], file, arguments[1:])
+
+
+def begin_with(command: str, options: Mapping[str, Any], preset: str | None = None) -> Any:
+    """Return what a command is parsed upon: its defaults, beneath a preset, beneath the options of a file."""
+    if command == "probe":
+        return ProbeConfig(**{"task": MISSING, **options})
+    return replace(preset_config(preset), **options)
 
 
 def file_of(arguments: Sequence[str]) -> Path | None:
@@ -73,8 +93,8 @@ def show_config(command: str, config: TrainConfig | ProbeConfig) -> str:
     return json.dumps({"command": command, "config": settings}, indent=2, default=str)
 
 
-def _words(command: str, path: Path, typed: Sequence[str]) -> list[str]:
-    """Spell the options of a file, but for those that what was typed stands in the place of."""
+def _options(command: str, path: Path, typed: Sequence[str]) -> dict[str, Any]:
+    """Return the options of a file that hold beside what was typed. Raises UsageError."""
     content = _read(path)
     kind = content.get("command", command)
     if kind != command:
@@ -85,30 +105,37 @@ def _words(command: str, path: Path, typed: Sequence[str]) -> list[str]:
     values = content.get("config", content)
     if not isinstance(values, dict):
         raise UsageError(f"{path}: config is {values!r}; give options and their values")
-    options = {}
-    types = get_type_hints(KINDS[command])
-    for key, value in values.items():
-        name = str(key).replace("-", "_")
-        if name not in types:
-            near = difflib.get_close_matches(name, types, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"see `deltabeast {command} --help`"
-            raise UsageError(f"{path}: unknown option {key!r}; {hint}")
-        if isinstance(value, bool) and {"on", "off"} <= set(get_args(types[name])):
-            value = "on" if value else "off"  # what YAML reads these words as
-        if value is not None and (takes := _misfit(types[name], value)):
-            raise UsageError(f"{path}: {key} is {value!r}; it takes {takes}")
-        if value not in (None, [], {}) and not ("versions" in content and name in _OF_ONE_RUN):
-            options[name] = value
+    left_out = _OF_ONE_RUN if "versions" in content else ()
+    options = _typed(command, path, {name: value for name, value in values.items() if name not in left_out})
     displaced = _displaced(options, typed)
-    kept = {name: value for name, value in options.items() if name not in displaced}
     for name, whose in (("core_options", "core"), ("env_options", "environment")):
         if name in displaced.intersection(options) and not _values(typed, name):
             left = " ".join(option_words(name, options[name]))
             complain(
                 f"{path}: {left} was for another {whose} and is left out; give what this one should have"
             )
-    _ask_for_imports(path, kept)
-    return [word for name, value in kept.items() for word in option_words(name, value)]
+    options = {name: value for name, value in options.items() if name not in displaced}
+    _ask_for_consent(path, options)
+    return options
+
+
+def _typed(command: str, path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a file by the names and with the types that the command declares."""
+    kinds = get_type_hints(KINDS[command])
+    options = {}
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        if name not in kinds:
+            near = difflib.get_close_matches(name, kinds, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"see `deltabeast {command} --help`"
+            raise UsageError(f"{path}: unknown option {key!r}; {hint}")
+        if value in (None, [], {}):
+            continue
+        try:
+            options[name] = read_value(kinds[name], value)
+        except ValueError as error:
+            raise UsageError(f"{path}: {key} is {value!r}; it takes {error}") from error
+    return options
 
 
 def _displaced(options: Mapping[str, Any], typed: Sequence[str]) -> set[str]:
@@ -128,21 +155,31 @@ def _displaced(options: Mapping[str, Any], typed: Sequence[str]) -> set[str]:
     return displaced
 
 
-def _ask_for_imports(path: Path, options: Mapping[str, Any]) -> None:
-    """Raise UsageError if options of a file would import code: nobody typed its name."""
-    for option, names in options.items():
-        for name in map(str, names if option == "cores" else [names]):
-            if option in ("core", "cores", "env") and needs_consent(option.rstrip("s"), name):
-                words = shlex.join(option_words(option, names))
+def _ask_for_consent(path: Path, options: Mapping[str, Any]) -> None:
+    """Raise UsageError for what nobody typed: code that would be imported, or somewhere to connect or write.
+
+    A run that this user began here may go on where it was.
+    """
+    for option in ("core", "cores", "env"):
+        for name in _names(options.get(option)):
+            if needs_consent(option.rstrip("s"), name):
                 raise UsageError(
                     f"{path} has {option} {name}, which would be imported, and importing runs code; "
-                    f"if you trust it, give {words}"
+                    f"if you trust it, give {shlex.join(option_words(option, options[option]))}"
                 )
     if "env" in options and may_name_code(options.get("env_options", {})):
         raise UsageError(
             f"{path} has options of the environment that could name code to import, and importing runs code; "
             f"if you trust them, give {shlex.join(option_words('env', options['env']))}"
         )
+    for option, why in _REACHES_OUT.items():
+        if option in options and not is_mine(path):
+            words = shlex.join(option_words(option, options[option]))
+            raise UsageError(f"{path} has {option} {options[option]}: {why}; if you want that, give {words}")
+
+
+def _names(value: Any) -> list[str]:
+    return list(value) if isinstance(value, tuple) else [value] if value else []
 
 
 def _values(typed: Sequence[str], option: str) -> list[str]:
@@ -159,42 +196,16 @@ def _values(typed: Sequence[str], option: str) -> list[str]:
     return values
 
 
-def _misfit(kind: Any, value: object) -> str | None:
-    """Say what an option takes if a value is of another shape; None if it may be right."""
-    shape = get_origin(kind)
-    if shape is dict:
-        return None if isinstance(value, dict) else "names with values"
-    if kind is bool:
-        return None if isinstance(value, bool) else "true or false"
-    wrong = (bool, dict) if shape is tuple else (bool, dict, list)
-    return ("words" if shape is tuple else "one value") if isinstance(value, wrong) else None
-
-
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise UsageError(f"cannot read {path}: {reason}; give a run's config.json, or YAML") from error
     is_yaml = path.suffix in (".yaml", ".yml")
     try:
-        content = _yaml(path, text) if is_yaml else json.loads(text)
+        content = read_yaml(path) if is_yaml else read_json(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"cannot read {path}: {reason}; give a run's config.json, or YAML") from error
     except ValueError as error:
         kind = "YAML" if is_yaml else "JSON (YAML is read from .yaml)"
         raise UsageError(f"{path} is no {kind}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no options; give names and values, such as a run's config.json")
     return content
-
-
-def _yaml(path: Path, text: str) -> Any:
-    try:
-        import yaml
-    except ImportError:
-        raise UsageError(
-            f"{path} is YAML, which needs: pip install 'deltabeast[yaml]'; or give JSON"
-        ) from None
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error

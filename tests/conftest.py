@@ -40,6 +40,11 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 take_a_core()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_records_at_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     group(items)

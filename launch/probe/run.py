@@ -23,6 +23,7 @@ from ..processes.machine import memory_for, resolve_device
 from ..processes.supervision import stop_signals
 from ..runs.directory import check_command, claim, default_probe_dir, read_config, write_config
 from ..runs.log import RunLog, tag_of
+from ..runs.mine import remember
 from ..runs.tracking import open_tracker
 from ..training.panel import Panel
 from ..training.progress import Speed
@@ -88,6 +89,7 @@ class ProbeRun:
             Panel(self._title(), self.recipe.updates, self.update, console, shown=shown)
         )
         say = self.panel.message
+        remember(self.run_dir, config, say)
         tracker = None
         if config.track:
             tracker = open_tracker(config.track, self.run_dir, resumed, say)
@@ -139,7 +141,7 @@ class ProbeRun:
         # A learning rate that falls to zero over the updates is another for another number of them.
         names = (*SAME, "updates") if self.recipe.to_zero else SAME
         for name in names:
-            if saved and saved.get(name) != _plain(getattr(self.config, name)):
+            if saved and _plain(saved.get(name)) != _plain(getattr(self.config, name)):
                 raise UsageError(
                     f"{self.run_dir} holds a run with {name} {saved.get(name)}, not "
                     f"{getattr(self.config, name)}; give another --run-dir"
@@ -306,4 +308,7 @@ class ProbeRun:
 
 
 def _plain(value: Any) -> Any:
+    """Return an option so that words, which were typed, and what a file has in their place compare."""
+    if isinstance(value, dict):
+        return {name: str(each) for name, each in value.items()}
     return str(value) if isinstance(value, Path) else value

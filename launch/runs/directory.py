@@ -153,13 +153,17 @@ def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
 
 
 def option_words(name: str, value: object) -> list[str]:
-    """Spell an option as it is typed: `--learning-rate 0.001`, `--deterministic`, `--no-deterministic`."""
-    flag = name.replace("_", "-")
+    """Spell an option as it is typed: `--learning-rate 0.001`, `--deterministic`, `--no-deterministic`.
+
+    A value that would be read as another option is tied to this one: `--env=--core`.
+    """
+    flag = f"--{name.replace('_', '-')}"
     if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
+        return [flag if value else flag.replace("--", "--no-", 1)]
     if isinstance(value, dict):
         value = [word for pair in value.items() for word in pair]
-    return [f"--{flag}", *map(str, value if isinstance(value, list | tuple) else [value])]
+    words = list(map(str, value if isinstance(value, list | tuple) else [value]))
+    return [f"{flag}={words[0]}"] if len(words) == 1 and words[0].startswith("-") else [flag, *words]
 
 
 def eval_command(run_dir: Path, *options: str) -> str:

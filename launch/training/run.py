@@ -20,6 +20,7 @@ from ..processes.supervision import stop_signals, watch
 from ..runs.consent import consent
 from ..runs.directory import claim, default_run_dir, eval_command, write_config
 from ..runs.log import RunLog
+from ..runs.mine import remember
 from ..runs.tracking import open_tracker
 from ..units import format_score, parse_steps
 from .advice import Advice
@@ -84,6 +85,7 @@ class Run:
                 settled = {"stem": engine.agent.spec.stem, **engine.settled}
                 auto = {name: value for name, value in settled.items() if getattr(config, name) == "auto"}
                 write_config(self.run_dir, config, auto=auto)
+                remember(self.run_dir, config, self._say)
                 self.log.hyperparameters(hyperparameters(config, engine.agent))
             if not resumed:
                 self._save()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,8 +14,9 @@ import pytest
 from command_line import run
 
 from deltabeast.launch import cli
-from deltabeast.launch.config import ProbeConfig
-from deltabeast.launch.runs.directory import write_config
+from deltabeast.launch.config import ProbeConfig, TrainConfig
+from deltabeast.launch.runs.directory import option_words, write_config
+from deltabeast.launch.runs.mine import remember
 
 TYPED = (
     *("train", "--game", "gopher", "--core", "delta_net", "--core-options", "hidden_size", "64"),
@@ -39,12 +42,12 @@ def test_yaml_begins_from_a_preset_and_what_is_typed_wins(tmp_path: Path) -> Non
     file = tmp_path / "pong.yaml"
     file.write_text(
         "game: pong\npreset: laptop\nlearning-rate: 3e-4\ncore_options: {num_layers: 1}\n"
-        f"run_dir: {tmp_path}/here\ncores: [lstm, rdn]\ncompile: 'off'\n"
+        "cores: [lstm, rdn]\ncompile: 'off'\n"
     )
     config = cli.parse(["train", "--config", str(file), "--unroll-length", "30"])
     assert config.game == "pong" and config.batch_size == 16  # the preset's
-    assert config.learning_rate == 3e-4 and config.core_options == {"num_layers": "1"}
-    assert config.cores == ("lstm", "rdn") and config.run_dir == tmp_path / "here"
+    assert config.learning_rate == 3e-4 and config.core_options == {"num_layers": 1}
+    assert config.cores == ("lstm", "rdn") and config.compile == "off"
     assert config.unroll_length == 30  # the preset has 20
 
 
@@ -52,7 +55,7 @@ def test_a_probe_is_taken_from_a_file_whole(tmp_path: Path) -> None:
     config = ProbeConfig("swap", {"length": 16}, core="lstm", updates=30)
     write_config(tmp_path, config, command="probe")
     again = cli.parse(["probe", "--config", str(tmp_path / "config.json"), "--seed", "2"])
-    assert (again.task, again.task_options, again.core) == ("swap", {"length": "16"}, "lstm")
+    assert (again.task, again.task_options, again.core) == ("swap", {"length": 16}, "lstm")
     assert (again.updates, again.seed) == (30, 2)
 
 
@@ -68,6 +71,7 @@ def test_what_is_shown_can_be_given_back(
     config.config = again.config
     if command[0] == "train":
         config.protocol = "paper-code"  # is filled in
+        config.core_options = {"hidden_size": 64}  # as the core declares it, where a word was typed
     assert again == config
     assert "runs" not in shown and not (tmp_path / "runs").exists()
 
@@ -164,6 +168,126 @@ def test_code_that_a_file_names_is_imported_once_its_name_is_typed(
         sys.modules.pop(name, None)
 
 
+def test_a_value_of_a_file_is_never_an_option(tmp_path: Path) -> None:
+    """Whatever it looks like: it is the value of the option that has it, and no other's."""
+    file = tmp_path / "a.json"
+    file.write_text('{"env": "--core a:B", "device": "--run-dir=x", "preset": null, "steps": "--seed 3"}')
+    config = cli.parse(["train", "--config", str(file), "--num-envs", "4"])
+    assert (config.env, config.device, config.steps) == ("--core a:B", "--run-dir=x", "--seed 3")
+    assert (config.core, config.run_dir, config.seed, config.num_envs) == ("rdn", None, 1, 4)
+
+
+def test_what_a_command_says_can_be_typed_again() -> None:
+    """Values that would be read as options are tied to their own; mappings and lists never hold one."""
+    given = {"env": "--core=a:B", "device": "-x", "learning_rate": 1e-3, "deterministic": True, "seed": -1}
+    words = [word for name, value in given.items() for word in option_words(name, value)]
+    assert words[:2] == ["--env=--core=a:B", "--device=-x"]
+    config = cli.parse(["train", *words])
+    assert {name: getattr(config, name) for name in given} == given
+    several = option_words("core_options", {"a": -1, "b": "-.5", "c": None})
+    assert cli.parse(["train", *several]).core_options == {"a": "-1", "b": "-.5", "c": "None"}
+
+
+REACHING = {
+    "ray_address": ("10.0.0.9:6379", "Ray unpickles what answers there, which runs code"),
+    "track": ("wandb", "the log would be sent to that service"),
+    "run_dir": ("elsewhere", "the run would be written there"),
+}
+
+
+@pytest.mark.parametrize("option", REACHING)
+def test_where_a_file_reaches_out_to_is_typed_as_well(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value, why = REACHING[option]
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({"env": "CartPole-v1", "engine": "ray", option: value}))
+    consent = f"--{option.replace('_', '-')} {value}"
+    for show in ((), ("--show-config",)):
+        code, out, error = run(capsys, "train", "--config", str(file), *show)
+        assert (code, out) == (2, "")
+        assert error.endswith(f"{file} has {option} {value}: {why}; if you want that, give {consent}\n")
+    config = cli.parse(["train", "--config", str(file), *consent.split()])
+    assert str(getattr(config, option)) == value
+
+
+@pytest.mark.parametrize("command", ["train", "probe"])
+def test_a_run_that_was_begun_here_goes_on_unasked(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its config.json is as this user's process left it, at its place; a copy, or a change, is another's."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    begun: TrainConfig | ProbeConfig = (
+        TrainConfig(env="CartPole-v1", engine="ray", ray_address="auto", track="wandb")
+        if command == "train"
+        else ProbeConfig("swap", track="mlflow")
+    )
+    home, copy = tmp_path / "run", tmp_path / "copy"
+    home.mkdir()
+    write_config(home, begun, command=command)
+    words = (command, "--config", str(home))
+    assert run(capsys, *words, "--show-config")[0] == 2
+    said: list[str] = []
+    remember(home, begun, said.append)
+    again = cli.parse(words)
+    assert again.track == begun.track and said == []
+    if isinstance(begun, TrainConfig):
+        assert again.ray_address == "auto"
+    shutil.copytree(home, copy)
+    code, _, error = run(capsys, command, "--config", str(copy))
+    assert code == 2 and "if you want that, give --" in error
+    file = home / "config.json"
+    file.write_text(file.read_text().replace("auto", "10.0.0.9:6379").replace("mlflow", "wandb"))
+    assert run(capsys, *words)[0] == 2
+    write_config(home, begun, command=command)
+    remember(home, begun, said.append)
+    assert cli.parse(words) == again
+
+
+def test_a_record_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "state").write_text("a file, no folder")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    config, said = TrainConfig(env="CartPole-v1", track="wandb"), list[str]()
+    write_config(tmp_path, config)
+    remember(tmp_path, config, said.append)
+    (line,) = said
+    assert line.startswith(f"cannot write {tmp_path}/state/") and line.endswith(" will want --track besides")
+    remember(tmp_path, TrainConfig(env="CartPole-v1"), said.append)
+    assert len(said) == 1, "what reaches out to nothing needs no record"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("[" * 20_000, "more than 32 deep"),
+        ("a: &a [x]\nsteps: [*a, *a]\n", "has an alias"),
+        ("a: &a {b: *a}\n", "has an alias"),
+        ("seed: 1:1:1:1:1:1:1:1:1:1:1:1:1:1\n", "more than 64 bits"),
+        ("seed: 1" + ":1" * 400 + ".5\n", "too large"),
+        ("seed: 2001-01-01\n", "put it in quotes"),
+        ("seed: 2001-99-01\n", "month must be in"),
+        ("1: 2\n", "put it in quotes"),
+        ("seed: !!binary YWJj\n", "put it in quotes"),
+        ("game: " + "x" * (64 << 10), "larger than 65,536 bytes"),
+    ],
+    ids=range(10),
+)
+def test_a_yaml_file_beyond_a_limit_is_refused(
+    content: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.yaml").write_text(content)
+    code, out, error = run(capsys, "train", "--config", str(tmp_path / "a.yaml"))
+    assert (code, out) == (2, "") and says in error and error.count("\n") == 1 and len(error) < 500
+
+
+def test_a_file_that_is_no_file_hangs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    for name in ("pipe.json", "zero.json"):
+        code, _, error = run(capsys, "train", "--config", str(tmp_path / name))
+        assert code == 2 and f"cannot read {tmp_path / name}: it is no regular file; give" in error
+
+
 def test_on_and_off_are_words_in_yaml_too(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("game: pong\noverlap: off\ncompile: on\ndeterministic: off\n")
     config = cli.parse(["train", "--config", str(tmp_path / "a.yaml")])
@@ -190,7 +314,18 @@ def test_on_and_off_are_words_in_yaml_too(tmp_path: Path) -> None:
         ('{"core_options": 3}', "FILE: core_options is 3; it takes names with values"),
         ('{"cores": {"rdn": 1}}', "FILE: cores is {'rdn': 1}; it takes words"),
         ('{"core": "json:Core"}', "FILE has core json:Core, which would be imported"),  # whatever package
-        ('{"num_envs": "many"}', "FILE: --num-envs 'many'; it takes a whole number"),
+        ('{"num_envs": "many"}', "FILE: num_envs is 'many'; it takes a whole number"),
+        ('{"num_envs": 2.5}', "FILE: num_envs is 2.5; it takes a whole number"),
+        ('{"learning_rate": "fast"}', "FILE: learning_rate is 'fast'; it takes a number"),
+        ('{"engine": "cloud"}', "FILE: engine is 'cloud'; it takes one of local, ray"),
+        ('{"core_options": {"a": [1]}}', "it takes names with values, and a has several"),
+        ('{"core_options": {"--core": "a:B"}}', "it takes names with values, and '--core' is no name"),
+        ('{"core_options": {"a b": 1}}', "it takes names with values, and 'a b' is no name"),
+        ('{"core_options": {"a": "--core=b:C"}}', "it takes words that do not begin with -"),
+        ('{"cores": ["rdn", "--core=b:C"]}', "it takes words that do not begin with -"),
+        ('{"cores": ["rdn", "-h"]}', "it takes words that do not begin with -"),
+        ('{"cores": [["rdn"]]}', "it takes words"),
+        ('{"env": "a\\u0000b"}', "FILE: env is 'a\\x00b'; it takes words without a NUL"),
     ],
 )
 @pytest.mark.parametrize("suffix", ["json", "yaml"])

@@ -1,0 +1,89 @@
+"""Values of a file as the types that options declare: nothing of them is ever read as a word."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+_ONE = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a word",
+    Path: "a path",
+}
+"""what options of one value take"""
+
+
+def read_value(kind: Any, value: object) -> Any:
+    """Return a value of a file as an option's declared type. Raises ValueError that says what it takes.
+
+    What stands for a number may be a word, as YAML has 1e-3, and a number may stand for a word.
+    """
+    origin, parts = get_origin(kind), [part for part in get_args(kind) if part is not NoneType]
+    if origin in (Union, UnionType):
+        return read_value(parts[0], value)
+    if origin is dict:
+        return _named(value)
+    if origin is tuple:
+        return _several(value)
+    if isinstance(value, bool) and {"on", "off"} <= set(parts):
+        return "on" if value else "off"  # what YAML reads these words as
+    if kind is bool and not isinstance(value, bool):
+        raise ValueError(_ONE[bool])
+    if isinstance(value, list | dict) or (isinstance(value, bool) and kind is not bool) or value is None:
+        raise ValueError("one value")
+    if origin is Literal:
+        if value not in parts:
+            raise ValueError(f"one of {', '.join(map(str, parts))}")
+        return value
+    return _one(kind, value)
+
+
+def _one(kind: type, value: Any) -> Any:
+    if kind in (str, Path):
+        return kind(_word(str(value)))
+    if kind is int and isinstance(value, float):
+        raise ValueError(_ONE[int])
+    try:
+        return kind(value)
+    except (ValueError, OverflowError):
+        raise ValueError(_ONE[kind]) from None
+
+
+def _several(value: object) -> tuple[str, ...]:
+    """Return words, none of which could be taken for an option where they stand in a command."""
+    words = [value] if isinstance(value, str | int | float) and not isinstance(value, bool) else value
+    if not isinstance(words, list):
+        raise ValueError("words")
+    if not all(isinstance(word, str | int | float) and not isinstance(word, bool) for word in words):
+        raise ValueError("words")
+    return tuple(_no_option(str(word)) for word in words)
+
+
+def _named(value: object) -> dict[str, Any]:
+    """Return names with values: words that could not be taken for an option, numbers, true, false or none."""
+    if not isinstance(value, dict):
+        raise ValueError("names with values")
+    for name, each in value.items():
+        if not re.fullmatch(r"[^\W\d]\w*", str(name)):
+            raise ValueError(f"names with values, and {name!r} is no name")
+        if not isinstance(each, str | int | float | NoneType):
+            raise ValueError(f"names with values, and {name} has several")
+        if isinstance(each, str):
+            _no_option(each)
+    return dict(value)
+
+
+def _no_option(word: str) -> str:
+    if re.match(r"-(?![\d.])", word):
+        raise ValueError("words that do not begin with -")
+    return _word(word)
+
+
+def _word(word: str) -> str:
+    if "\0" in word:
+        raise ValueError("words without a NUL")
+    return word
