@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..runs.thinning import seconds_taken
 from .runs import Evaluation, Run
 
 Array = NDArray[np.float64]
@@ -48,15 +49,13 @@ def training_seconds(rows: Sequence[Mapping[str, float]]) -> Array:
         return np.zeros(0)
     pauses = np.diff([row["time"] for row in rows])
     usual = float(np.median(pauses)) if len(pauses) else 0.0
-    taken = [_by_speed(row, before["step"], usual) for before, row in itertools.pairwise(rows)]
+    taken = [
+        seconds_taken(row["step"] - before["step"], row.get("sps"), usual)
+        for before, row in itertools.pairwise(rows)
+    ]
     pauses = np.where((pauses > 10 * np.array(taken)) | (pauses < 0), taken, pauses)
-    return _by_speed(rows[0], 0.0, 0.0) + np.concatenate([[0.0], np.cumsum(pauses)])
-
-
-def _by_speed(row: Mapping[str, float], since: float, unknown: float) -> float:
-    """Return how many seconds the steps of a row took by its speed; `unknown` where it has none."""
-    steps = row["step"] - since
-    return steps / row["sps"] if steps > 0 and row.get("sps") else unknown
+    first = seconds_taken(rows[0]["step"], rows[0].get("sps"), 0.0)
+    return first + np.concatenate([[0.0], np.cumsum(pauses)])
 
 
 def curve_of(rows: Sequence[Mapping[str, float]], metric: str, seconds: bool = False) -> Curve:

@@ -13,7 +13,7 @@ from typing import Any
 from ...envs.sequences import DRAWN
 from ..probe.result import LEAST, RESULT
 from ..runs.directory import core_name, read_config, read_object
-from ..runs.log import read_rows
+from ..runs.log import MOST_ROWS, read_log
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def read_probe(path: Path) -> Probe | str:
         return f"{path}: left out; config.json does not say what it is judged by"
     metric = str(about["metric"])
     try:
-        rows = [row for row in read_rows(path / "logs.csv") if metric in row]
+        rows = [row for row in read_log(path / "logs.csv", MOST_ROWS)[0] if metric in row]
     except (OSError, ValueError, TypeError) as error:
         return f"{path}: left out; logs.csv cannot be read ({error})"
     best = rows[-1].get("best") if rows else None

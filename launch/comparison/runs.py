@@ -14,7 +14,7 @@ from ...agents.reading import read_json
 from ...envs import canonical_game, varied
 from ..runs.consent import consent
 from ..runs.directory import core_name, eval_command, read_config, read_object, was_truncated
-from ..runs.log import read_log
+from ..runs.log import MOST_ROWS, read_log
 from ..runs.manifest import checkpoint_paths, damaged_file, read_spec
 from ..runs.options import OPTIONS, SEPARATING, UNSAID
 from ..units import parse_steps
@@ -225,7 +225,7 @@ def _rows(path: Path, wrong: list[str]) -> list[dict[str, float]]:
         wrong.append("no logs.csv, so it has no learning curve")
         return []
     try:
-        rows, unread = read_log(log)
+        rows, unread = read_log(log, MOST_ROWS)
     except (OSError, ValueError) as error:
         wrong.append(f"logs.csv is damaged ({error}), so it has no learning curve")
         return []

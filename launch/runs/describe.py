@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -17,6 +18,9 @@ from .log import read_log
 from .manifest import checkpoint_paths, damaged_file, is_exported, is_milestone, read_spec
 from .observations import reading
 from .presets import PURPOSES, overridden
+
+_TAIL = 1 << 20
+"""bytes of a log that are read: some thousand rows, of which the newest have all there is to say"""
 
 
 def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str]]:
@@ -40,7 +44,7 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
         lines.append(("imported from", f"{source.get('file')}, SHA-256 {str(source.get('sha256'))[:16]}..."))
     if not config and (run_dir / "config.json").is_file():
         damage.insert(0, "config.json cannot be read, so its options are not known")
-    if checkpoints and (file := damaged_file(checkpoints[-1])):
+    if checkpoints and (file := damaged_file(checkpoints[-1])) and checkpoints[-1].exists():
         damage.append(f"{file} of the newest checkpoint; eval and train go back to the one before")
     lines += [("damaged", line) for line in damage]
     held = is_claimed(run_dir)
@@ -51,7 +55,7 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
         lines += _progress(rows[-1], config, at)
         lines += _scores(rows, lives=bool(known.get("game")))
     lines.append(("checkpoints", _list_checkpoints(checkpoints)))
-    evaluations = sorted((run_dir / "eval").glob("*.json"), key=lambda path: path.stat().st_mtime)
+    evaluations = sorted((run_dir / "eval").glob("*.json"), key=lambda path: _status(path)[1])
     lines += [("evaluation", _evaluation(path)) for path in evaluations]
     videos = sorted((run_dir / "videos").glob("[!.]*.mp4"))
     lines += [("video", str(path)) for path in videos]
@@ -92,7 +96,7 @@ def _remaining(
 def _read_log(run_dir: Path) -> tuple[list[dict[str, float]], list[str]]:
     """Read the rows of the run's log, and what is wrong with it."""
     try:
-        rows, unread = read_log(run_dir / "logs.csv")
+        rows, unread = read_log(run_dir / "logs.csv", last_bytes=_TAIL)
     except FileNotFoundError:
         return [], []
     except (OSError, ValueError):
@@ -101,8 +105,17 @@ def _read_log(run_dir: Path) -> tuple[list[dict[str, float]], list[str]]:
 
 
 def _disk(run_dir: Path) -> str:
-    used = sum(path.stat().st_size for path in run_dir.rglob("*") if path.is_file())
+    used = sum(_status(Path(folder, name))[0] for folder, _, names in os.walk(run_dir) for name in names)
     return f"{used / 1e6:,.1f} MB here, {shutil.disk_usage(run_dir).free / 1e9:,.1f} GB free"
+
+
+def _status(path: Path) -> tuple[int, float]:
+    """Return the size and the time of a file; zeros for one that a run has removed meanwhile."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0.0
+    return status.st_size, status.st_mtime
 
 
 def _subject(known: Mapping[str, Any]) -> str:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ...agents import files
+from ...agents.reading import open_regular
 from ..foreign import markdown
 from ..output import tell
 from .events import EventFile
 from .rows import csv_line, open_rows
+from .thinning import stood_still, thin
 from .tracking import Tracker
 
 TAGS = {
@@ -63,6 +65,10 @@ CLUSTER_TAGS = {
 
 HEADLINE_TAGS = (TAGS["game_return"], TAGS["life_return"], TAGS["sps"])
 """The metrics TensorBoard's hyperparameter page lists beside the options of each run."""
+
+
+MOST_ROWS = 10_000
+"""of a log that curves are drawn of, or twice as many: a day at a row each ten seconds is whole"""
 
 
 def tag_of(key: str) -> str:
@@ -171,32 +177,56 @@ def drop_rows_beyond(
     """
     if not os.path.lexists(path):
         return None
-    columns, text, unread = _cut(path, step, metrics)
-    if text.encode() == path.read_bytes() and files.is_plain(path):
-        return columns
-    if unread:
-        aside = files.set_aside(path, "damaged")
-        say(f"warning: {unread} lines of {path} cannot be read; as it was it is {aside.name} now")
-    files.write(path, text)
-    return columns
+    first, again = _Cut(path, step, metrics), _Cut(path, step, metrics)  # a long log does not fit into memory
+    if _is_content(path, first) and files.is_plain(path):
+        return first.columns
+    with files.replacing(path) as file:
+        file.writelines(line.encode() for line in again)
+        if first.unread:
+            aside = files.set_aside(path, "damaged")
+            say(f"warning: {first.unread} lines of {path} cannot be read; as it was it is {aside.name} now")
+    return first.columns
 
 
-def _cut(path: Path, step: int, metrics: Sequence[str]) -> tuple[list[str] | None, str, int]:
-    """Return a log's columns, its text up to a step, and how many lines before its end cannot be read."""
-    log = open_rows(path, metrics)
-    rows: list[str] = []
-    unread = beyond = 0
-    for cells in log.rows:
-        if cells is None:
-            unread += 1
-        elif int(cells[0]) > step:
-            beyond += 1
-        else:  # steps never fall: what lies beyond one that follows is damaged
-            unread, beyond = unread + beyond, 0
-            rows.append(csv_line(cells))
-    if not rows and not log.has_header:
-        return None, "", unread
-    return log.columns, csv_line(log.columns) + "".join(rows), unread
+class _Cut:
+    """The lines of a log up to a step, to go through once."""
+
+    columns: list[str] | None = None
+    """None if it has none; known at the end, as is the next"""
+    unread = 0
+    """lines before the end of the log that cannot be read"""
+
+    def __init__(self, path: Path, step: int, metrics: Sequence[str]) -> None:
+        self._log = open_rows(path, metrics)
+        self._step = step
+
+    def __iter__(self) -> Iterator[str]:
+        beyond = 0
+        if self._log.has_header:
+            yield self._header()
+        for cells in self._log.rows:
+            if cells is None:
+                self.unread += 1
+            elif int(cells[0]) > self._step:
+                beyond += 1
+            else:  # steps never fall: what lies beyond one that follows is damaged
+                self.unread, beyond = self.unread + beyond, 0
+                if self.columns is None:
+                    yield self._header()
+                yield csv_line(cells)
+
+    def _header(self) -> str:
+        self.columns = self._log.columns
+        return csv_line(self.columns)
+
+
+def _is_content(path: Path, lines: Iterable[str]) -> bool:
+    """Return whether a file consists of the lines; goes through all of them."""
+    same = True
+    with open_regular(path) as file:
+        for line in map(str.encode, lines):
+            same = same and file.read(len(line)) == line
+        return same and not file.read(1)
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
@@ -207,18 +237,42 @@ def read_rows(path: Path) -> list[dict[str, float]]:
     return read_log(path)[0]
 
 
-def read_log(path: Path) -> tuple[list[dict[str, float]], int]:
-    """Read the rows as `read_rows` does, and count the lines of which not all can be read."""
-    log = open_rows(path, tuple(TAGS))
+def read_log(
+    path: Path, most: int | None = None, last_bytes: int | None = None
+) -> tuple[list[dict[str, float]], int]:
+    """Read the rows as `read_rows` does, and count the lines of which not all can be read.
+
+    Of a log of twice `most` rows or more, fewer are read, as `thin` chooses; with `last_bytes` those at the
+    end.
+    """
+    log = open_rows(path, tuple(TAGS), last_bytes)
     rows, unread = [], 0
-    for cells in log.rows:
-        row = {} if cells is None else _numbers(dict(zip(log.columns, cells, strict=True)))
-        unread += cells is None or len(row) < len(cells) - cells.count("")
-        if row:
-            rows.append(row)
+
+    def whole() -> Iterator[list[str]]:
+        nonlocal unread
+        for cells in log.rows:
+            unread += cells is None
+            if cells is not None:
+                yield cells
+
+    for cells in whole() if most is None else thin(whole(), most, _stopped(log.columns)):
+        rows.append(_numbers(dict(zip(log.columns, cells, strict=True))))
+        unread += len(rows[-1]) < len(cells) - cells.count("")
     if unread and not rows:
         raise ValueError("none of its lines can be read")
     return rows, unread
+
+
+def _stopped(columns: Sequence[str]) -> Callable[[list[str], list[str]], bool]:
+    """Return what says whether a run stood still between two rows, given their cells."""
+    place = columns.index("sps") if "sps" in columns else None
+
+    def stopped(before: list[str], after: list[str]) -> bool:
+        steps, pause = (float(after[i]) - float(before[i]) for i in (0, 1))
+        cell = "" if place is None else after[place]
+        return stood_still(pause, steps, float(cell) if _is_number(cell) else None)
+
+    return stopped
 
 
 def _numbers(row: Mapping[str, str]) -> dict[str, float]:

@@ -10,11 +10,15 @@ import csv
 import io
 import itertools
 import math
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ...agents.reading import open_regular
+
+_LONGEST = 65_536
+"""bytes of a line: of a longer one the beginning is left out, and the rest is no row"""
 
 
 class Log(NamedTuple):
@@ -28,9 +32,12 @@ class Log(NamedTuple):
     """the cells of each row, of which step and time are numbers; None for a line that cannot be read"""
 
 
-def open_rows(path: Path, metrics: Sequence[str]) -> Log:
-    """Open a log; `metrics` are columns that are expected after step and time. Raises OSError."""
-    lines = _whole_lines(path)
+def open_rows(path: Path, metrics: Sequence[str], last_bytes: int | None = None) -> Log:
+    """Open a log; `metrics` are columns that are expected after step and time. Raises OSError.
+
+    With `last_bytes` the rows are the first one, and those in so many bytes at the end.
+    """
+    lines = _whole_lines(path, last_bytes)
     begin = list(itertools.islice(lines, 2))
     separator = max(",;\t", key=begin[0].count) if begin else ","
     header, *first = [_cells(line, separator) for line in begin] or [[]]
@@ -43,14 +50,27 @@ def open_rows(path: Path, metrics: Sequence[str]) -> Log:
 
 def csv_line(cells: Sequence[str]) -> str:
     """Write a line as `open_rows` reads it."""
+    plain = ",".join(cells)
+    if len(cells) > 1 and plain.count(",") == len(cells) - 1 and not set('"\r\n') & set(plain):
+        return f"{plain}\n"  # as below, ten times as fast
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(cells)
     return line.getvalue()
 
 
-def _whole_lines(path: Path) -> Iterator[str]:
-    with io.TextIOWrapper(open_regular(path), "utf-8-sig", "replace", newline="\n") as file:
-        yield from (line.rstrip("\r\n") for line in file if line.endswith("\n"))
+def _whole_lines(path: Path, last_bytes: int | None) -> Iterator[str]:
+    with open_regular(path) as file:
+        for number in itertools.count():
+            if number == 2 and last_bytes is not None:
+                begin = os.fstat(file.fileno()).st_size - last_bytes
+                if begin > file.tell():
+                    file.seek(begin)
+                    file.readline(_LONGEST)  # the rest of a line
+            line = file.readline(_LONGEST)
+            if not line:
+                return
+            if line.endswith(b"\n"):
+                yield line.decode("utf-8" if number else "utf-8-sig", "replace").rstrip("\r\n")
 
 
 def _cells(line: str, separator: str) -> list[str]:

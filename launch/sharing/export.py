@@ -18,7 +18,7 @@ from ..errors import RunError, UsageError
 from ..evaluation.loading import Loaded, load
 from ..output import say
 from ..runs.directory import read_config, read_object
-from ..runs.log import drop_rows_beyond, read_rows
+from ..runs.log import MOST_ROWS, drop_rows_beyond, read_log
 from ..runs.manifest import checkpoint_paths, is_exported
 from ..runs.options import FIXED, deciding
 from .card import CARD, CURVE, STILL, Exported, write_card
@@ -115,7 +115,7 @@ def _pictures(loaded: Loaded, folder: Path, tell: Callable[[str], None]) -> list
 
 def _curve(loaded: Loaded, folder: Path) -> bytes | None:
     try:
-        curve = curve_of(read_rows(folder / "logs.csv"), "game_return")
+        curve = curve_of(read_log(folder / "logs.csv", MOST_ROWS)[0], "game_return")
     except (OSError, ValueError, TypeError):
         return None
     if len(curve.x) < 2:
