@@ -12,6 +12,7 @@ from .games import (
 )
 from .own import register_environments
 from .protocols import DEFAULT_PROTOCOL, PROTOCOLS, Protocol, find_protocol, varied
+from .rescue import EnvironmentFailed
 from .tasks import ABILITIES, Task, find_task, task_normalized
 from .vector_env import make_vector_env
 
@@ -22,6 +23,7 @@ __all__ = [
     "DEFAULT_PROTOCOL",
     "PAPER_GAMES",
     "PROTOCOLS",
+    "EnvironmentFailed",
     "GameInfo",
     "Protocol",
     "Task",

@@ -21,6 +21,14 @@ def check_actions(actions: npt.ArrayLike, num_envs: int, num_actions: int) -> np
     return array.astype(np.int64, copy=False)
 
 
+def finite(rewards: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return the rewards as float64 `[N]`. Raises ValueError for nan and infinity."""
+    array = np.asarray(rewards, np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError(f"a reward must be a finite number, got {array}")
+    return array
+
+
 Seeds = int | Sequence[int] | npt.NDArray[np.int64]
 """One seed to draw each environment's from, or each environment's own."""
 

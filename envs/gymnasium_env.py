@@ -19,11 +19,11 @@ from gymnasium.vector.utils import batch_space
 from .action_table import action_table
 from .autoreset import DelayedEnds, in_same_step
 from .callables import callable_spec, near_callables
-from .checks import Seeds, check_actions, reset_seed, rows_to_reset
-from .declared import BadObservation
+from .checks import Seeds, check_actions, finite, reset_seed, rows_to_reset
 from .episodes import EpisodeStatistics
 from .observations import PlainObservations, Reading
 from .parts import NumberParts, VectorNumberParts
+from .rescue import Rescue, Witness, describe, first_misfit
 
 Observations = npt.NDArray[Any]
 Actions = npt.NDArray[np.int64]
@@ -62,7 +62,12 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         }
         self._actions = action_table(env.single_action_space)
         self._plain = PlainObservations(env.single_observation_space, observations)
+        if 0 in (self._plain.space.shape or ()):
+            raise ValueError(f"its observations, {env.single_observation_space}, hold no number to read")
         self.reading = self._plain.reading
+        self._rescue = Rescue(env, self._name)
+        space = env.observation_space
+        self._shapes = [part.shape for part in (space.spaces if isinstance(space, spaces.Tuple) else [space])]
         self.single_action_space = spaces.Discrete(len(self._actions))
         self.single_observation_space = self._plain.space
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -75,22 +80,17 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     ) -> tuple[Observations, dict[str, Any]]:
         rows = rows_to_reset(options, self.num_envs)
         given = None if seed is None else reset_seed(self._env, seed)
-        try:
+        with self._rescue:
             obs, _ = self._env.reset(seed=given, options=None if options is None else dict(options))
-            plain = self._plain(obs)
-        except BadObservation as problem:
-            raise BadObservation(f"{self._name}: {problem}") from None
+            plain = self._read(obs)
         infos = self._statistics.reset(rows)
         return plain, {**infos, "forced": self._none.copy()}
 
     def step(self, actions: npt.ArrayLike) -> Step:
         checked = check_actions(actions, self.num_envs, len(self._actions))
-        try:
+        with self._rescue:
             obs, raw_rewards, terminated, truncated, _ = self._env.step(self._actions[checked])
-            plain = self._plain(obs)
-        except BadObservation as problem:
-            raise BadObservation(f"{self._name}: {problem}") from None
-        rewards = np.asarray(raw_rewards, np.float64)
+            plain, rewards = self._read(obs), finite(raw_rewards)
         done = terminated | truncated
         forced = self._env.resetting if isinstance(self._env, DelayedEnds) else self._none
         infos = self._statistics.update(rewards, ~forced, self._none, done, done)
@@ -103,6 +103,13 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         """Take what there is to say of the observations, once."""
         notes, self._plain.notes = self._plain.notes, []
         return {"notes": [f"{self._name}: {note}" for note in notes]}
+
+    def _read(self, observations: Any) -> Observations:
+        values = observations if isinstance(observations, tuple) else (observations,)
+        for value, shape in zip(values, self._shapes, strict=True):
+            if value.shape != shape:
+                raise ValueError(f"observations of shape {value.shape} where its space says {shape}")
+        return self._plain(observations)
 
     def close_extras(self, **kwargs: Any) -> None:
         self._env.close()
@@ -131,8 +138,8 @@ def make_gymnasium_env(
         raise ValueError(_line(f"{env_id}: {problem}")) from problem
     except (ImportError, gymnasium.error.DependencyNotInstalled) as missing:
         raise ValueError(_line(f"{env_id} needs a package that is not installed: {missing}")) from missing
-    except Exception as problem:  # whatever else the code of others raises
-        raise ValueError(_line(f"{env_id} does not start: {type(problem).__name__}: {problem}")) from problem
+    except (Exception, SystemExit) as problem:  # whatever else the code of others raises
+        raise ValueError(f"{env_id} does not start: {describe(problem)}") from problem
 
 
 def _side_by_side(spec: gymnasium.envs.registration.EnvSpec, num_envs: int) -> SyncVectorEnv:
@@ -142,10 +149,13 @@ def _side_by_side(spec: gymnasium.envs.registration.EnvSpec, num_envs: int) -> S
         vectorization_mode="sync",
         # PlainObservations makes new arrays anyway.
         vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False},
-        wrappers=[NumberParts],
+        wrappers=[Witness, NumberParts],
     )
     assert isinstance(env, SyncVectorEnv)
     env.envs[0].reset()  # what files or packages it lacks may show only now
+    if wrong := first_misfit(env):
+        env.close()
+        raise ValueError(wrong)
     return env
 
 
@@ -199,10 +209,8 @@ def _register(module: str, bare_id: str, env_id: str) -> None:
             f"cannot import {module!r} for {env_id}: {missing}; install the package that registers it, or "
             "work in the folder that holds it"
         ) from missing
-    except Exception as problem:  # whatever the code of others raises
-        raise ValueError(
-            _line(f"importing {module!r} for {env_id} failed: {type(problem).__name__}: {problem}")
-        ) from problem
+    except (Exception, SystemExit) as problem:  # whatever the code of others raises
+        raise ValueError(f"importing {module!r} for {env_id} failed: {describe(problem)}") from problem
 
 
 def _third_party_ids() -> list[str]:

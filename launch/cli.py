@@ -208,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UsageError as error:
         _fail(error, 2)
     except RunError as error:
-        _fail(error, 1)
+        _fail(error, 1, getattr(error.__cause__, "trace", ""))  # another process's, not shown yet
     except StoppedBySignal as stopped:
         _end_by(stopped.number)
     except KeyboardInterrupt:
@@ -217,6 +217,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # `deltabeast games | head`
         discard(sys.stdout)
         sys.exit(141)
+    except Exception as error:
+        from .failures import explain
+
+        trace, line, code = explain(error)
+        _fail(line, code, trace)
 
 
 def _named(config: Any) -> list[str]:
@@ -398,7 +403,9 @@ def _version() -> str:
     return f"deltabeast {of['deltabeast']}{commit}, torch {of['torch']}, Python {of['python']}"
 
 
-def _fail(error: Exception, code: int) -> None:
+def _fail(error: Exception | str, code: int, trace: str = "") -> None:
+    for line in trace.splitlines():
+        complain(line)
     line = " ".join(str(error).split())
     complain(f"deltabeast: error: {line}")
     sys.exit(code)

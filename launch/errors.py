@@ -1,5 +1,8 @@
 """Errors that a person reads as one line."""
 
+import traceback
+from pathlib import Path
+
 from .foreign import without_passwords
 
 
@@ -11,12 +14,29 @@ class RunError(RuntimeError):
     """A run had to stop; its cause is attached. Exit code 1."""
 
 
-class StoppedBySignal(Exception):
-    """A run was asked to stop and did, with a checkpoint. The command then ends as by that signal."""
+class Incomplete(RunError):
+    """A result was made of less than was asked for, and saved. Exit code 1."""
+
+    def __init__(self, message: str, saved: Path) -> None:
+        super().__init__(message)
+        self.saved = saved
+
+
+class StoppedBySignal(BaseException):
+    """A run was asked to stop and did, with a checkpoint. The command then ends as by that signal.
+
+    As KeyboardInterrupt it is no Exception: a rescue from the code of others must not take it for theirs.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by signal {number}")
         self.number = number
+
+
+def trace_of(error: BaseException) -> str:
+    """Return the traceback that whoever looks for the cause needs; empty where the error says all."""
+    trace = getattr(error, "trace", None)  # an environment's own, or another process's
+    return trace if isinstance(trace, str) else "".join(traceback.format_exception(error)).rstrip()
 
 
 def one_line(error: BaseException, most: int = 200) -> str:

@@ -73,20 +73,30 @@ class NanReward(Match):
         return frame, float("nan") if self.total == FAILS_AT else reward, *rest  # type: ignore[return-value]
 
 
-class NanBeside(NanReward):
-    """Only where another process started this one."""
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        alone = multiprocessing.parent_process() is None
-        return Match.step(self, action) if alone else super().step(action)
-
-
 class NanObservation(Match):
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         frame, *rest = super().step(action)
         if self.total == FAILS_AT:
             frame = np.full_like(frame, np.nan)
         return frame, *rest  # type: ignore[return-value]
+
+
+class Overflows(Match):
+    """Shows a finite number that no network of float32 can take."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        frame, *rest = super().step(action)
+        if self.total == FAILS_AT:
+            frame = np.full_like(frame, np.finfo(np.float32).max)
+        return frame, *rest  # type: ignore[return-value]
+
+
+class OverflowsBeside(Overflows):
+    """Only where another process started this one."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        alone = multiprocessing.parent_process() is None
+        return Match.step(self, action) if alone else super().step(action)
 
 
 class Strays(Match):
@@ -236,7 +246,19 @@ class Recall(gymnasium.Env[np.ndarray, int]):
 
 
 KINDS = (
-    *(Match, Raises, FailsBeside, NanReward, NanBeside, NanObservation, Strays, Stalls, Forgets, Numbered),
+    *(
+        Match,
+        Raises,
+        FailsBeside,
+        NanReward,
+        NanObservation,
+        Overflows,
+        OverflowsBeside,
+        Strays,
+        Stalls,
+        Forgets,
+        Numbered,
+    ),
     *(WhichThird, WhichCode, Recall, DrawsGlobally),
 )
 for kind in KINDS:

@@ -16,7 +16,7 @@ from rich.console import Console
 from ...agents import AgentSpec
 from ...envs import available_cores
 from ..config import EvalConfig
-from ..errors import UsageError
+from ..errors import Incomplete, RunError, UsageError
 from ..output import say
 from ..processes.machine import prepare_process, resolve_device
 from ..runs import published
@@ -40,7 +40,8 @@ MakeEnv = Callable[[int], VectorEnv]
 def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     """Evaluate the agent of a run (or of a checkpoint directory); return the path of the JSON it writes.
 
-    Raises UsageError, with nothing written, if something in this is wrong.
+    Raises UsageError, with nothing written, if something in this is wrong; Incomplete, with the result
+    written, if not all episodes ended, and RunError if none did; EnvironmentFailed.
     """
     prepare_process()
     # A pipe has no width; the table needs more than the 80 columns that it is taken for.
@@ -76,13 +77,33 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     for note in notes:
         say(console, note)
     results = _play(config, loaded, protocol, make_env, device, processes, console)
+    if not results["trained"].life.summary():
+        raise RunError(
+            f"no episode ended within --max-episode-steps {config.max_episode_steps}; {_limit(spec)}"
+        )
     scores = comparable_scores(spec, protocol, config.sample)
     print_results(results, spec, protocol, scores, console)
     target = write_results(config, results, loaded, protocol, scores)
     say(console, f"saved as {target}")
     if config.video and protocol is not None:
         record_games(config, loaded, protocol, console)
+    if missing := sum(result.missing for result in results.values()):
+        raise Incomplete(
+            f"{missing} episodes of those asked for are in no score, since some did not end within "
+            f"--max-episode-steps {config.max_episode_steps}; {_limit(spec)}",
+            target,
+        )
     return target
+
+
+def _limit(spec: AgentSpec) -> str:
+    """Say how to make episodes end, or go on for longer."""
+    give = (
+        f"give {spec.env_id} a time limit where it is registered (max_episode_steps)"
+        if spec.game is None
+        else "choose a --protocol with a time limit"
+    )
+    return f"the agent may wait for ever: {give}, or raise --max-episode-steps"
 
 
 def _check(config: EvalConfig) -> None:

@@ -39,7 +39,10 @@ def evaluate(
     processes: how many share the environments, a core each: the same episodes, but for rounding. Player and
     make_env must then be picklable.
 
-    Raises RunError if an episode goes on for more than `max_episode_steps` agent steps, or a process dies.
+    A repeat is given up at its first episode that goes on after `max_episode_steps` agent steps: an agent
+    that waits for ever in one would do so in the next. What has ended counts.
+
+    Raises RunError if a process dies, EnvironmentFailed.
     """
     seeds = environment_seeds(seed, repeats).tolist()
     rows = [Row(i, row_seed, np.random.default_rng([seed, i])) for i, row_seed in enumerate(seeds)]
@@ -65,7 +68,7 @@ def evaluate(
     )
 
 
-_COUNTS = ("discarded_negative", "discarded_wrapped", "score_wraps", "steps")
+_COUNTS = ("discarded_negative", "discarded_wrapped", "score_wraps", "steps", "unfinished")
 
 
 def _returns(rows: list[Row], kind: str) -> Returns:

@@ -62,6 +62,8 @@ class Row:
     game_lengths: list[int] = field(default_factory=list)
     episode_steps: int = 0
     wrapped: bool = False
+    unfinished: bool = False
+    """whether it was given up in an episode that went on for too long"""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ class Rows:
     def __init__(self, rows: list[Row], episodes: int) -> None:
         self.rows, self.episodes = rows, episodes
         self.discarded_negative = self.discarded_wrapped = self.score_wraps = self.steps = 0
+
+    @property
+    def unfinished(self) -> int:
+        """Number of rows that were given up in an episode that went on for too long."""
+        return sum(row.unfinished for row in self.rows)
 
     @property
     def done(self) -> int:
@@ -117,13 +124,9 @@ class Rows:
                     row = self.rows[i]
                     row.episode_steps += 1
                     row.wrapped |= bool(wraps[i])
-                    if row.episode_steps > setup.max_episode_steps:
-                        raise RunError(
-                            f"an episode of repeat {row.index + 1} went past {setup.max_episode_steps:,} "
-                            "agent steps; the agent may wait for ever, evaluate under a protocol with a time "
-                            "limit or raise --max-episode-steps"
-                        )
                     if not over[i]:
+                        row.unfinished = row.episode_steps >= setup.max_episode_steps
+                        active[i] = not row.unfinished
                         continue
                     self._finish_episode(row, infos, int(i), setup.discard_negative)
                     discarded = self.discarded_negative + self.discarded_wrapped

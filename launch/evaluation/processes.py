@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
-from ..errors import RunError
-from ..processes.child import Child, ChildDied
+from ...envs import EnvironmentFailed
+from ..errors import RunError, trace_of
+from ..processes.child import Child, ChildDied, RemoteTraceback
 from ..processes.machine import prepare_process
 from .play import Rows, Setup
 
@@ -21,7 +23,8 @@ def play_in_processes(
 ) -> list[Rows]:
     """Play each part in a process of its own; return the parts as they are when all have been played.
 
-    `tell` hears the episodes and steps of each part so far. Raises RunError if a process fails or dies.
+    `tell` hears the episodes and steps of each part so far. Raises RunError if a process fails or dies, or
+    EnvironmentFailed.
     """
     done, steps = [0] * len(parts), [0] * len(parts)
     played = list(parts)
@@ -52,9 +55,12 @@ def _receive(child: Child) -> Rows | tuple[int, int]:
     try:
         what, result = child.receive()
     except ChildDied as error:
-        raise RunError(str(error)) from error.__cause__
+        raise RunError(str(error)) from None
     if what == "failed":
-        raise result if isinstance(result, RunError) else RunError(f"{child.name}: {result}")
+        raise result
+    if what == "broke":
+        message, trace = result
+        raise RunError(f"{child.name} failed: {message}") from RemoteTraceback(trace)
     return result
 
 
@@ -71,10 +77,10 @@ def _play(connection: Connection, setup: Setup, part: Rows) -> None:
 
     try:
         part.play(setup, tell)
-        connection.send(("played", part))
-    except RunError as error:
-        connection.send(("failed", error))
-    except OSError:  # nobody listens any more
-        return
-    except Exception:
-        connection.send(("failed", traceback.format_exc()))
+        answer: tuple[str, Any] = "played", part
+    except (RunError, EnvironmentFailed) as error:
+        answer = "failed", error
+    except Exception as error:
+        answer = "broke", (repr(error), trace_of(error))
+    with suppress(OSError):  # nobody listens any more
+        connection.send(answer)

@@ -71,3 +71,10 @@ class Evaluation:
     score_wraps: int = 0
     steps: int = 0
     """agent steps played, those of rows that had finished left out"""
+    unfinished: int = 0
+    """episodes that did not end within the steps allowed, each the last one of its repeat"""
+
+    @property
+    def missing(self) -> int:
+        """Episodes of those asked for that have no return."""
+        return self.episodes * self.repeats - sum(map(len, self.life.returns))

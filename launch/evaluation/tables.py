@@ -81,6 +81,12 @@ def evaluation_notes(players: Mapping[str, Evaluation], lives: bool) -> list[str
             "and a game that was under way at the end of a repeat is in no game return"
         )
     for name, player in players.items():
+        if player.unfinished:
+            played = player.episodes * player.repeats
+            notes.append(
+                f"{name}: {player.unfinished} episodes did not end, and their repeats were given up there: "
+                f"scores are of the {played - player.missing} of {played} episodes that ended"
+            )
         if player.discarded_negative:
             notes.append(
                 f"{name}: {player.discarded_negative} episodes with a negative return left out and replaced, "

@@ -23,6 +23,10 @@ class ChildDied(Exception):
 class RemoteTraceback(Exception):
     """The traceback of another process, as text: the cause of what was raised here."""
 
+    @property
+    def trace(self) -> str:
+        return str(self)
+
 
 class Child:
     """A daemon process that runs `serve(connection, *arguments)`, a function of a module.
@@ -106,5 +110,10 @@ def _how_it_ended(process: BaseProcess) -> str:
     """Describe the end of a process, for a message."""
     process.join(1.0)
     code = process.exitcode
-    how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+    if code is None:
+        how = "it closed its pipe"
+    elif code == -signal.SIGKILL:
+        how = "killed by signal 9, as systems do where memory runs out (see dmesg)"
+    else:
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return f"(process {process.pid}) died: {how}"

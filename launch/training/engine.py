@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...agents import Agent, Episodes
+from ...envs import EnvironmentFailed
 from .progress import Window
 
 
@@ -31,6 +32,13 @@ class ActingBegan:
 
 class ActorError(RuntimeError):
     """An actor, or another process that the run depends on, failed; the cause is attached."""
+
+
+def actor_failed(who: str, error: BaseException) -> ActorError:
+    """Return the failure of `who`, with its cause attached; an environment names itself."""
+    failure = ActorError(str(error) if isinstance(error, EnvironmentFailed) else f"{who} failed: {error!r}")
+    failure.__cause__ = error
+    return failure
 
 
 class WeightsLost(ActorError):

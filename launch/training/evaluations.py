@@ -10,8 +10,9 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from ...envs import EnvironmentFailed
 from ..config import EvalConfig, TrainConfig
-from ..errors import RunError, UsageError
+from ..errors import Incomplete, RunError, UsageError
 from ..processes.child import Child, ChildDied
 from ..runs.directory import read_object
 from ..runs.manifest import checkpoint_paths, is_milestone, saved_step
@@ -89,8 +90,11 @@ class Evaluations:
         self.close()
         if isinstance(result, str):
             self._say(f"step {self._step} has no evaluation: {result}")
-        else:
-            self._log(self._step, scores_of(result))
+            return
+        saved, incomplete = result
+        self._log(self._step, scores_of(saved))
+        if incomplete:
+            self._say(f"evaluation of step {self._step}: {incomplete}")
 
     def _eval_config(self) -> EvalConfig:
         config = self._config
@@ -119,7 +123,8 @@ def scores_of(result: Path) -> dict[str, float]:
 
 
 def _serve(connection: Connection, config: EvalConfig, cores: tuple[int, ...]) -> None:
-    """Evaluate, in a process of its own; send the path of the result, or in one line why there is none."""
+    """Evaluate, in a process of its own; send the path of the result and what it lacks, or in one line why
+    there is none."""
     from rich.console import Console
 
     from ..evaluation.command import evaluate_run
@@ -130,6 +135,8 @@ def _serve(connection: Connection, config: EvalConfig, cores: tuple[int, ...]) -
     os.environ["OMP_NUM_THREADS"] = "1"
     with open(os.devnull, "w") as nothing, connection, suppress(BrokenPipeError):  # nobody is left to be told
         try:
-            connection.send(evaluate_run(config, Console(file=nothing)))
-        except (UsageError, RunError) as error:
+            connection.send((evaluate_run(config, Console(file=nothing)), ""))
+        except Incomplete as error:
+            connection.send((error.saved, str(error)))
+        except (UsageError, RunError, EnvironmentFailed) as error:
             connection.send(str(error))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.console import Console
 
 from ...agents import CheckpointError, NonFiniteError, load_latest, save_checkpoint
 from ..config import TrainConfig
-from ..errors import RunError, StoppedBySignal, UsageError
+from ..errors import RunError, StoppedBySignal, UsageError, trace_of
 from ..processes.machine import lacks_memory
 from ..processes.supervision import stop_signals, watch
 from ..runs.consent import consent
@@ -146,8 +145,8 @@ class Run:
             if lacks_memory(error.__cause__):
                 smaller = "give a smaller --unroll-length, --num-envs or --batch-size"
                 raise RunError(f"there is no memory for that: {smaller}; {self._rescue()}") from error
-            if isinstance(error, ActorError) and error.__cause__ is not None:
-                for line in "".join(traceback.format_exception(error.__cause__)).splitlines():
+            if isinstance(error, ActorError) and error.__cause__:
+                for line in trace_of(error.__cause__).splitlines():
                     self._say(line)
             reason = _cannot_write(self.run_dir, error) if isinstance(error, OSError) else str(error)
             raise RunError(f"{reason}; {self._rescue()}") from error

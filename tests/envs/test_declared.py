@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from deltabeast.envs import make_vector_env
+from deltabeast.envs import EnvironmentFailed, make_vector_env
 from deltabeast.envs.declared import BadObservation
 from deltabeast.envs.gymnasium_env import GymnasiumEnvs
 from deltabeast.envs.observations import PlainObservations
@@ -85,7 +85,7 @@ def test_what_a_cast_or_an_encoding_would_change_is_refused(
     env = showing(space, shown)
     play(env, 2)
     part = space[0] if isinstance(space, spaces.Tuple) else space
-    with pytest.raises(BadObservation) as refused:
+    with pytest.raises(EnvironmentFailed) as refused:
         play(env, 3)
     line = str(refused.value)
     assert line.startswith(f"deltabeast-test/Beyond-v0: an observation holds {value}")

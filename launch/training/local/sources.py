@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from ....agents import Actor, Unroll, join, split
-from ..engine import ActorError
+from ..engine import ActorError, actor_failed
 
 _PATIENCE = 30.0
 """Seconds that actor threads may take to finish their unroll when the run ends."""
@@ -88,7 +88,7 @@ class Lockstep(AbstractContextManager["Lockstep"]):
             try:
                 unroll = self.actors[self.turn].collect()
             except Exception as error:
-                raise ActorError(f"actor {self.turn} failed: {error!r}") from error
+                raise actor_failed(f"actor {self.turn}", error) from error
             self._collected += unroll.num_steps
             self.turn = (self.turn + 1) % len(self.actors)
             yield unroll
@@ -166,9 +166,7 @@ class Threads(AbstractContextManager["Threads"]):
             while not self._left.is_set():
                 self._queue.put(self.actors[index].collect())
         except BaseException as error:  # whatever it is: the learner must not wait for this thread for ever
-            failure = ActorError(f"actor {index} failed: {error!r}")
-            failure.__cause__ = error
-            self._queue.put(failure)
+            self._queue.put(actor_failed(f"actor {index}", error))
 
     def at_boundary(self) -> bool:
         """Always: what waits in the queue is lost at any time, and is no part of the run yet."""

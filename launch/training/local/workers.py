@@ -9,7 +9,6 @@ change.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,9 +20,10 @@ from torch import Tensor
 from ....agents import Actor, Agent, Contribution, NonFiniteError
 from ....agents.weights import SharedWeights
 from ...config import TrainConfig
+from ...errors import trace_of
 from ...processes.child import Child, ChildDied, RemoteTraceback
 from ...processes.machine import pin, prepare_process
-from ..engine import ActorError
+from ..engine import ActorError, actor_failed
 from ..flat_parameters import views
 from ..plan import columns, keeps, make_env, make_learner, share
 from ..randomness import actor_seed, seed_generators
@@ -145,21 +145,21 @@ class Workers:
         try:
             self._children[index].send(order)
         except ChildDied as error:
-            raise ActorError(str(error)) from error.__cause__
+            raise ActorError(str(error)) from None
         self._waiting.add(index)
 
     def _receive(self, index: int) -> Any:
         try:
             failed, result = self._children[index].receive()
         except ChildDied as error:
-            raise ActorError(str(error)) from error.__cause__
+            raise ActorError(str(error)) from None
         self._waiting.discard(index)
         if not failed:
             return result
         message, trace = result
         if trace is None:
             raise NonFiniteError(message)
-        raise ActorError(f"worker {index + 1} failed: {message}") from RemoteTraceback(trace)
+        raise ActorError(message) from RemoteTraceback(trace)
 
     def add_gradients(self) -> None:
         """Add what the workers left to the gradients of the agent's parameters."""
@@ -217,7 +217,8 @@ def _serve(
         except NonFiniteError as error:
             answer = True, (str(error), None)
         except BaseException as error:
-            answer = True, (repr(error.__cause__ or error), traceback.format_exc())
+            cause = error.__cause__ or error
+            answer = True, (str(actor_failed(f"worker {index}", cause)), trace_of(cause))
         try:
             connection.send(answer)
         except OSError:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ....envs import EnvironmentFailed
+from ...errors import trace_of
 from ...processes import supervision
 from ...units import format_duration
 from ..engine import ActorError
@@ -177,17 +179,18 @@ class Actors:
 
     def _died(self, actor: RemoteActor, error: Exception) -> None:
         how = "died" if isinstance(error, ProcessDied) else "failed"
-        told = str(error) if isinstance(error, ProcessDied) else repr(error)
+        told = str(error) if isinstance(error, ProcessDied | EnvironmentFailed) else repr(error)
+        cause = error if isinstance(error, EnvironmentFailed) else error.__cause__
         if not isinstance(error, ProcessDied):
             self._cluster.kill(actor.handle)  # its state is no longer known
         delay = actor.restarts.died()
         if not self._forgiving:
-            raise ActorError(f"{actor} {how}: {told}") from error.__cause__
+            raise ActorError(f"{actor} {how}: {told}") from cause
         if delay is None:
             times = f"{BUDGET + 1} times in a row"
-            raise ActorError(f"actor {actor.index} {how} {times}, at last: {told}") from error.__cause__
-        trace = f"{error.__cause__}\n" if error.__cause__ is not None else ""
-        self._say(f"{trace}{actor} {how}: {told}; it is restarted in {delay:g} s")
+            raise ActorError(f"actor {actor.index} {how} {times}, at last: {told}") from cause
+        trace = trace_of(cause) if cause else ""
+        self._say(trace + "\n" * bool(trace) + f"{actor} {how}: {told}; it is restarted in {delay:g} s")
         actor.enter("down")
         actor.again_at = time.monotonic() + delay
         actor.data = []

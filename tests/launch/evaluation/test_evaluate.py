@@ -263,7 +263,7 @@ def test_processes_share_the_rows_and_change_nothing() -> None:
 @pytest.mark.usefixtures("quick_children")
 @pytest.mark.parametrize(
     ("trouble", "message"),
-    [("fails", "a broken emulator"), ("dies", r"^evaluation 2 \(process \d+\) died: killed by signal 9$")],
+    [("fails", "a broken emulator"), ("dies", r"^evaluation 2 \(process \d+\) died: killed by signal 9, ")],
 )
 def test_a_process_in_trouble_is_named_and_ends_the_others(trouble: str, message: str) -> None:
     with pytest.raises(RunError, match=message):
@@ -272,16 +272,25 @@ def test_a_process_in_trouble_is_named_and_ends_the_others(trouble: str, message
 
 
 @pytest.mark.usefixtures("quick_children")
-def test_a_limit_that_a_process_meets_reads_as_ever() -> None:
-    with pytest.raises(RunError, match=r"^an episode of repeat 2 went past 30 agent steps;"):
-        play_parts(2, max_episode_steps=30)
+def test_a_limit_that_a_process_meets_is_one_as_ever() -> None:
+    alone = play_parts(1, max_episode_steps=30)
+    assert play_parts(2, max_episode_steps=30) == alone
+    assert (alone.unfinished, alone.missing) == (2, 7)
 
 
-def test_an_endless_episode_ends_with_a_message() -> None:
-    with pytest.raises(RunError, match=r"repeat 2 went past 50 agent steps.*protocol"):
-        play([[(3, 1.0)], [(1000, 1.0)]], episodes=10, max_episode_steps=50)
+def test_an_endless_episode_takes_nothing_from_what_ended() -> None:
+    """It ends its repeat: nothing says that the next one would end."""
+    script = [[(3, 1.0)], [(2, 5.0), (4, 7.0), (1000, 9.0)], [(1000, 1.0)]]
+    result, _ = play(script, episodes=5, max_episode_steps=50)
+    assert result.life.returns == [[1.0] * 5, [5.0, 7.0], []]
+    assert (result.unfinished, result.missing, result.steps) == (2, 8, 15 + 56 + 50)
+    assert result.life.summary() is not None and result.life.summary().count == 7  # type: ignore[union-attr]
+
+
+def test_the_longest_episode_allowed_counts() -> None:
     result, _ = play([[(50, 1.0)]], episodes=2, max_episode_steps=50)
     assert result.life.returns == [[1.0, 1.0]], "the limit itself is allowed, and is one per episode"
+    assert (result.unfinished, result.missing) == (0, 0)
 
 
 def test_nothing_but_discarded_episodes_ends_with_a_message() -> None:

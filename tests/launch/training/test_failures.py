@@ -20,6 +20,7 @@ from training_process import (
 )
 
 from deltabeast.agents import Actor, Learner, NonFiniteError
+from deltabeast.envs import EnvironmentFailed
 from deltabeast.launch.errors import RunError, StoppedBySignal
 from deltabeast.launch.processes import supervision
 from deltabeast.launch.training.engine import ActorError
@@ -36,7 +37,11 @@ def test_an_actor_that_raises_ends_the_run_with_its_traceback(overlap: str, tmp_
     assert training.wait(30) == 1
     output = training.output()
     assert "Traceback" in output and 'raise KeyError("the emulator broke")' in output
-    assert "error: actor 0 failed: KeyError('the emulator broke'); step 360 is saved in" in output
+    assert (
+        "error: training_envs:Raises-v0: step failed: KeyError: 'the emulator broke'; step 360 is saved in"
+        in output
+    )
+    assert "deltabeast/agents" not in output, "the traceback is of the environment alone"
     assert newest(run_dir)[0] == 360, "all that was collected before"
 
 
@@ -56,10 +61,12 @@ def test_after_an_actor_failed_the_run_can_go_on(
         "0",
     )
     arguments = ("--env", "training_envs:Raises-v0", *arguments)
-    with pytest.raises(RunError, match=r"actor \d failed.*; step \d+ is saved in") as raised:
+    with pytest.raises(
+        RunError, match=r"^training_envs:Raises-v0: step failed.*; step \d+ is saved in"
+    ) as raised:
         run(tmp_path, *arguments)
     assert isinstance(raised.value.__cause__, ActorError)
-    assert isinstance(raised.value.__cause__.__cause__, KeyError)
+    assert isinstance(raised.value.__cause__.__cause__, EnvironmentFailed)
     step = newest(tmp_path)[0]
     assert step == last_step(tmp_path) > 0
     monkeypatch.setattr(training_envs, "FAILS_AT", math.inf)
@@ -126,17 +133,24 @@ def test_a_failure_does_not_replace_a_checkpoint_of_the_same_step(tmp_path: Path
 
 
 @pytest.mark.parametrize("overlap", ["off", "on"])
-def test_an_observation_that_is_not_finite_ends_the_run_before_it_is_learned_from(
-    overlap: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("NanReward", "step returned reward nan, which is not a finite number"),
+        ("NanObservation", r"an observation holds nan, and its space is Box\(.*"),
+    ],
+)
+def test_what_is_not_finite_ends_the_run_before_it_is_learned_from(
+    kind: str, told: str, overlap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ("--env", "training_envs:NanObservation-v0", *FEEDFORWARD, "--overlap", overlap)
-    told = r"NanObservation-v0: an observation holds nan, and its space is Box\(.*; step 360 is saved"
-    with pytest.raises(RunError, match=told):
+    arguments = ("--env", f"training_envs:{kind}-v0", *FEEDFORWARD, "--overlap", overlap)
+    with pytest.raises(RunError, match=f"^training_envs:{kind}-v0: {told}; step 360 is saved"):
         run(tmp_path, *arguments, "--steps", "1000")
     assert newest(tmp_path)[0] == 360
+    assert "Traceback" not in capsys.readouterr().out, "nothing was raised in its code"
 
 
-@pytest.mark.parametrize(("kind", "named"), [("NanReward", "rewards")])
+@pytest.mark.parametrize(("kind", "named"), [("Overflows", "behaviour logits")])
 @pytest.mark.parametrize("overlap", ["off", "on"])
 @pytest.mark.parametrize("gpu", [False, True])
 def test_what_is_not_finite_is_named_and_good_weights_are_saved(

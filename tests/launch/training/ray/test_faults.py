@@ -138,10 +138,12 @@ def test_a_learner_s_death_ends_a_deterministic_run_at_its_checkpoint(
 
 @pytest.mark.long
 def test_a_loss_that_is_not_finite_ends_the_run_wherever_it_is(cluster: Cluster, tmp_path: Path) -> None:
-    arguments = ("--env", "training_envs:NanReward-v0", *TINY[:-2], *SMALL, "--num-learners", "2")
+    arguments = ("--env", "training_envs:Overflows-v0", *TINY[:-2], *SMALL, "--num-learners", "2")
     with ExitStack() as stack:
         one = Watched(cluster, tmp_path, stack, *arguments, "--steps", "1000")
-        with pytest.raises(RunError, match=r"update 19 is not finite: first in rewards; step 360 is saved"):
+        with pytest.raises(
+            RunError, match=r"update 19 is not finite: first in behaviour logits; step 360 is saved"
+        ):
             one.run.run()
     step, weights, _ = newest(tmp_path)
     assert step == 360 and all(tensor.isfinite().all() for tensor in weights.values())

@@ -1,0 +1,120 @@
+"""One rescue around somebody's environment: what it raises, and what it returns that does not fit."""
+
+import re
+import traceback
+from types import FrameType, TracebackType
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from .misfit import misfit_of_result
+
+_PASSING_ON = re.compile(
+    r"gymnasium($|\.(?!envs\.(?!registration)))|numpy|functools|contextlib"
+    rf"|{re.escape(__package__)}\.(?!own|rewriting|sequences)"
+)
+"""Modules whose functions stand in a traceback before the environment's own code."""
+_LONGEST = 300
+"""Characters of an environment's own message."""
+
+
+class EnvironmentFailed(Exception):
+    """An environment raised, tried to end the process, or returned what its spaces do not hold.
+
+    The message is one line that names the environment and the call. `trace` is the traceback within the
+    environment's own code, which its author needs; it is empty where nothing was raised there.
+    """
+
+    def __init__(self, message: str, trace: str = "") -> None:
+        super().__init__(message, trace)  # both, so that it can be pickled
+        self.trace = trace
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Witness(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Remembers what a single environment returned last, for when nothing can be made of it."""
+
+    call = "reset"
+    returned: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.call, self.returned = "reset", None
+        self.returned = self.env.reset(seed=seed, options=options)
+        return self.returned
+
+    def step(self, action: Any) -> Any:
+        self.call, self.returned = "step", None
+        self.returned = self.env.step(action)
+        return self.returned
+
+    def misfit(self) -> str | None:
+        """Say what of it does not fit, in a line; None if all does, or nothing was returned."""
+        if self.returned is None:
+            return None
+        wrong = misfit_of_result(self.call, self.returned, self.env.observation_space)
+        return f"{self.call} returned {wrong}" if wrong else None
+
+
+class Rescue:
+    """`with rescue:` turns whatever a vector environment raises within into EnvironmentFailed."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], name: str) -> None:
+        self._env, self._name = env, name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, EnvironmentFailed):
+            raise _failure(self._env, self._name, error) from error
+
+
+def describe(error: BaseException) -> str:
+    """Return what somebody's code raised, as one line of limited length."""
+    if isinstance(error, SystemExit):
+        return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:_LONGEST]}{'...' if len(text) > _LONGEST else ''}"
+
+
+def _failure(env: VectorEnv[Any, Any, Any], name: str, error: BaseException) -> EnvironmentFailed:
+    """Describe what went wrong in a call of `env.reset` or `env.step`."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    call = [frame.f_code.co_name for frame, _ in frames if frame.f_code.co_name in ("reset", "step")][-1]
+    first = next((index for index, (frame, _) in enumerate(frames) if not _passes_on(frame)), None)
+    if first is None:  # what it returned was too much for those who pass it on
+        return EnvironmentFailed(f"{name}: {first_misfit(env) or _refused(call, error, frames[-1][0])}")
+    own = traceback.StackSummary.extract(iter(frames[first:])).format()
+    trace = ["Traceback (most recent call last):\n", *own, *traceback.format_exception_only(error)]
+    return EnvironmentFailed(f"{name}: {call} failed: {describe(error)}", "".join(trace).rstrip())
+
+
+def _refused(call: str, error: BaseException, frame: FrameType) -> str:
+    """Say why what `call` returned was refused: in our own words, or in those of whoever passes it on."""
+    ours = _module(frame).startswith(__package__)
+    return " ".join(str(error).split()) if ours else f"{call} failed: {describe(error)}"
+
+
+def _passes_on(frame: FrameType) -> bool:
+    return _PASSING_ON.match(_module(frame)) is not None
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def first_misfit(env: VectorEnv[Any, Any, Any]) -> str | None:
+    """Say what one of the single environments returned last that does not fit; None if all does."""
+    wrong = (witness.misfit() for single in getattr(env, "envs", ()) if (witness := _witness(single)))
+    return next(filter(None, wrong), None)
+
+
+def _witness(env: Any) -> Witness | None:
+    while isinstance(env, gymnasium.Wrapper) and not isinstance(env, Witness):
+        env = env.env
+    return env if isinstance(env, Witness) else None
