@@ -37,7 +37,7 @@ from .lasting import outlived
 from .output import accept_any_text, complain, discard, tell
 from .processes.signals import ended_by_exception
 from .runs.consent import look_here_for
-from .runs.directory import versions
+from .runs.directory import chosen_preset, versions
 
 DESCRIPTION = """Train, evaluate and compare Atari agents whose memory is a fast weight programmer.
 
@@ -237,9 +237,8 @@ def parse(arguments: Sequence[str]) -> Any:
     begun = begin_with(arguments[0], options) if options else None
     try:
         config = _tyro(arguments, begun)
-        if isinstance(config, TrainConfig) and config.preset:
-            begun = begin_with("train", options, config.preset)
-            return _tyro(arguments, begun)
+        if isinstance(config, TrainConfig) and (preset := chosen_preset(config)):
+            return _tyro(arguments, begin_with("train", {**options, "preset": preset}))
         return config
     except SystemExit as exit_:
         if exit_.code in (0, None):  # --help

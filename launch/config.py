@@ -66,10 +66,10 @@ class TrainConfig:
     show_config: Annotated[bool, Decides.INVOCATION] = False
     """Print what would run, in the form that --config takes, and train nothing."""
     # RECORD, because the options that a preset sets are compared themselves.
-    preset: Annotated[Literal["published", "laptop"] | None, Decides.RECORD] = None
+    preset: Annotated[Literal["published", "laptop", "gymnasium", "none"] | None, Decides.RECORD] = None
     """Settings to begin from, which single options override; launch/runs/presets.py lists them. published:
     those of Irie et al. 2021 and its code. laptop: 5M steps, some 30 to 60 minutes on two CPU cores. Both for
-    games."""
+    games. gymnasium: 3M steps, some minutes; --env begins from it. none: the defaults listed here."""
     steps: Annotated[str, Decides.CONDITIONS] = "200M"
     """Agent steps to train for in all (one is 4 emulator frames): 200M, 30k, 1600. Updates are whole, so that
     the last may exceed it."""

@@ -22,7 +22,7 @@ from .output import complain
 from .runs.consent import may_name_code, needs_consent
 from .runs.directory import no_run, option_words
 from .runs.mine import is_mine
-from .runs.options import OPTIONS
+from .runs.options import FORMER, OPTIONS
 from .runs.presets import PRESETS, preset_config
 from .values import read_value
 from .yaml_file import read_yaml
@@ -56,11 +56,11 @@ def taken_from_file(arguments: Sequence[str]) -> dict[str, Any]:
     return {} if file is None else _options(arguments[0], file, arguments[1:])
 
 
-def begin_with(command: str, options: Mapping[str, Any], preset: str | None = None) -> Any:
-    """Return what a command is parsed upon: its defaults, beneath a preset, beneath the options of a file."""
+def begin_with(command: str, options: Mapping[str, Any]) -> Any:
+    """Return what a command is parsed upon: its defaults, beneath their preset's, beneath these options."""
     if command == "probe":
         return ProbeConfig(**{"task": MISSING, **options})
-    return replace(preset_config(preset), **options)
+    return replace(preset_config(options.get("preset")), **options)
 
 
 def file_of(arguments: Sequence[str]) -> Path | None:
@@ -105,8 +105,9 @@ def _options(command: str, path: Path, typed: Sequence[str]) -> dict[str, Any]:
     values = content.get("config", content)
     if not isinstance(values, dict):
         raise UsageError(f"{path}: config is {values!r}; give options and their values")
-    left_out = _OF_ONE_RUN if "versions" in content else ()
-    options = _typed(command, path, {name: value for name, value in values.items() if name not in left_out})
+    if "versions" in content:
+        values = _of_run(command, values)
+    options = _typed(command, path, values)
     displaced = _displaced(options, typed)
     for name, whose in (("core_options", "core"), ("env_options", "environment")):
         if name in displaced.intersection(options) and not _values(typed, name):
@@ -117,6 +118,14 @@ def _options(command: str, path: Path, typed: Sequence[str]) -> dict[str, Any]:
     options = {name: value for name, value in options.items() if name not in displaced}
     _ask_for_consent(path, options)
     return options
+
+
+def _of_run(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what another run should have that is to be as this one is, which may be older than an option."""
+    values = {name: value for name, value in values.items() if name not in _OF_ONE_RUN}
+    if command != "train":
+        return values
+    return {**FORMER, **values, "preset": values.get("preset") or ("none" if values.get("env") else None)}
 
 
 def _typed(command: str, path: Path, values: Mapping[str, Any]) -> dict[str, Any]:

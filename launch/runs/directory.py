@@ -36,6 +36,15 @@ def default_run_dir(config: TrainConfig) -> Path:
     return next((path for path in paths if path.exists()), paths[0])  # earlier versions wrote rdn-large
 
 
+def chosen_preset(config: TrainConfig) -> str | None:
+    """Return the preset that a run begins from: the one given; for --env, if none is, `gymnasium`, but `none`
+    for a run that began without."""
+    if config.preset is not None or config.env is None:
+        return config.preset
+    saved = read_config(config.run_dir or default_run_dir(config))
+    return saved.get("preset") or "none" if saved else "gymnasium"
+
+
 def default_probe_dir(config: ProbeConfig) -> Path:
     """Return runs/probe/<task and its options>/<core and its options>/seed-<n>; a variant is an option."""
     variant = {"variant": config.variant} if config.variant != "code" else {}

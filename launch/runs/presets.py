@@ -10,6 +10,7 @@ from ..config import TrainConfig
 PURPOSES: Final[Mapping[str, str]] = {
     "published": "as in Irie et al. 2021",
     "laptop": "5M steps, some 30 to 60 minutes on two CPU cores",
+    "gymnasium": "small environments, 3M steps in some minutes on two CPU cores",
 }
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     # Irie et al. (2021), section 4.4 and appendix C, and the released code where they leave something open.
@@ -40,6 +41,16 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "unroll_length": 20,
         "learning_rate": 4e-4,
         "entropy_cost": 0.005,
+        "rmsprop_eps": 1e-3,
+    },
+    # What --env begins from (results/first-hour): small batches, as for laptop; rewards as they come.
+    "gymnasium": {
+        "steps": "3M",
+        "num_envs": 16,
+        "batch_size": 16,
+        "unroll_length": 20,
+        "learning_rate": 1e-3,
+        "entropy_cost": 1e-3,
         "rmsprop_eps": 1e-3,
     },
 }

@@ -109,8 +109,8 @@ def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core
             )
             for options in (saved, vars(config))
         )
-        preset = f"with --preset {saved['preset']}" if saved.get("preset") else "without a preset"
-        begun = f", begun {preset}" if saved.get("preset") != config.preset else ""
+        preset = f"--preset {saved['preset']}" if saved.get("preset") else "--preset none"
+        begun = f", begun with {preset}" if saved.get("preset") != config.preset else ""
         raise UsageError(
             f"{run_dir} holds a run with {old}, not {new}{begun}; "
             f"give that to go on with it, or another --run-dir for a run of its own"

@@ -171,9 +171,9 @@ def test_code_that_a_file_names_is_imported_once_its_name_is_typed(
 def test_a_value_of_a_file_is_never_an_option(tmp_path: Path) -> None:
     """Whatever it looks like: it is the value of the option that has it, and no other's."""
     file = tmp_path / "a.json"
-    file.write_text('{"env": "--core a:B", "device": "--run-dir=x", "preset": null, "steps": "--seed 3"}')
+    file.write_text('{"env": "--core a:B-v0", "device": "--run-dir=x", "preset": null, "steps": "--seed 3"}')
     config = cli.parse(["train", "--config", str(file), "--num-envs", "4"])
-    assert (config.env, config.device, config.steps) == ("--core a:B", "--run-dir=x", "--seed 3")
+    assert (config.env, config.device, config.steps) == ("--core a:B-v0", "--run-dir=x", "--seed 3")
     assert (config.core, config.run_dir, config.seed, config.num_envs) == ("rdn", None, 1, 4)
 
 

@@ -17,6 +17,7 @@ from deltabeast.agents.network import REWARD_LIMIT
 from deltabeast.agents.vtrace import vtrace_from_logits
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.errors import UsageError
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.directory import resume_command
 from deltabeast.launch.runs.presets import NOT_PUBLISHED, PRESETS, PURPOSES, overridden, preset_config
@@ -149,6 +150,53 @@ def test_every_preset_sets_options_that_differ_and_says_what_it_is_for(
     assert all(f"{name}:" in shown for name in PRESETS)
 
 
+ENV = ("train", "--env", "CartPole-v1", "--core", "lstm")
+
+
+def chosen(*words: str) -> tuple[str | None, float, int]:
+    config = parse(words)
+    return config.preset, config.learning_rate, config.num_envs
+
+
+def test_environments_begin_from_a_preset_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    preset = PRESETS["gymnasium"]
+    assert chosen(*ENV) == ("gymnasium", preset["learning_rate"], preset["num_envs"])
+    assert chosen(*ENV, "--learning-rate", "3e-4") == ("gymnasium", 3e-4, preset["num_envs"])
+    assert chosen(*ENV, "--preset", "none") == ("none", TrainConfig.learning_rate, TrainConfig.num_envs)
+    assert chosen(*ENV, "--preset", "laptop") == ("laptop", 4e-4, 16)
+    assert chosen("train", "--game", "pong") == (None, TrainConfig.learning_rate, TrainConfig.num_envs)
+    (tmp_path / "file.json").write_text('{"env": "CartPole-v1", "num_envs": 8}')
+    assert chosen("train", "--config", "file.json") == ("gymnasium", preset["learning_rate"], 8)
+
+
+def test_a_run_goes_on_from_the_preset_with_which_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ("--num-envs", "2", "--batch-size", "2", "--unroll-length", "5", "--num-workers", "1")
+    run = Path("runs/CartPole-v1/lstm/seed-1")
+    train(parse([*ENV, *small, "--steps", "20"]))
+    assert dict(describe_run(run))["preset"].startswith("gymnasium (small environments")
+    train(parse([*ENV, *small, "--steps", "30"]))
+
+    saved = json.loads((run / "config.json").read_text())
+    old = {**vars(TrainConfig(env="CartPole-v1", core="lstm", num_envs=2, batch_size=2, unroll_length=5))}
+    old |= {"preset": None, "num_workers": 1, "steps": "30"}
+    saved["config"] = {name: value for name, value in old.items() if name in saved["config"]}
+    (run / "config.json").write_text(json.dumps(saved))  # as an earlier version began it
+    assert chosen(*ENV) == ("none", TrainConfig.learning_rate, TrainConfig.num_envs)
+    assert chosen("train", "--config", str(run)) == ("none", TrainConfig.learning_rate, 2)
+    assert chosen(*ENV, "--seed", "2")[0] == "gymnasium"
+    train(parse([*ENV, *small, "--steps", "40"]))
+    with pytest.raises(
+        UsageError, match=r"with --learning-rate 0\.0006 .*, begun with --preset none; give that"
+    ):
+        train(parse([*ENV, *small, "--steps", "50", "--preset", "gymnasium"]))
+
+
 def test_the_laptops_preset_trains_and_info_names_it(tmp_path: Path) -> None:
     words = f"train --game pong --preset laptop --steps 320 --device cpu --run-dir {tmp_path}/run"
     train(parse(words.split()))
@@ -157,8 +205,6 @@ def test_the_laptops_preset_trains_and_info_names_it(tmp_path: Path) -> None:
 
 
 def test_a_preset_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    from deltabeast.launch.errors import UsageError
-
     with pytest.raises(UsageError, match="--preset"):
         parse(["train", "--game", "gopher", "--preset", "publishd"])
 
