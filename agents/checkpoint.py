@@ -155,12 +155,12 @@ def save_checkpoint(
 def export_agent(folder: Path, step: int, agent: Model, half: bool = False) -> Path:
     """Write what acting needs of a checkpoint, without the state of training, into `folder`.
 
-    half: numbers of 16 bits (float16), which are loaded as 32 again. Raises OSError.
+    half: weights of 16 bits (float16), which are loaded as 32 again. Raises OSError.
     """
     final = folder / _DIRECTORY / f"{step:0{_DIGITS}d}"
     weights = _tensors(agent)
     if half:
-        weights = {name: w.half() if w.is_floating_point() else w for name, w in weights.items()}
+        weights = {name: w.half() if w.dtype == torch.float32 else w for name, w in weights.items()}
     _put(final, _sealed(_model_files(agent, weights), step=step, milestone=True, exported=True))
     return final
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..kernels.native.held import made_once
@@ -15,6 +17,7 @@ from .executor import Executor
 from .losses import actor_critic
 from .make_executor import make_executor
 from .network import Agent, Bptt
+from .normaliser import moments
 from .rmsprop import RMSprop, rmsprop_if
 from .unroll import Unroll
 
@@ -78,6 +81,8 @@ class Contribution:
     version: int
     """number of updates behind the weights that acted"""
     episodes: Episodes
+    moments: Tensor | NDArray[np.float64] | None = None
+    """of its observations, where the agent normalises them: float64 `[3, D]` (normaliser.py)"""
 
 
 class Learner:
@@ -129,15 +134,21 @@ class Learner:
         metrics, gradients = self._executor.backward(batch)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
-        return Contribution(metrics, batch.num_steps, batch.version, batch.episodes)
+        # The last observation is the first of the next unroll.
+        seen = moments(batch.observation[:-1]) if self.agent.normaliser else None
+        return Contribution(metrics, batch.num_steps, batch.version, batch.episodes, seen)
 
     def step(self, contributions: Sequence[Contribution]) -> Mapping[str, float]:
-        """Change the weights by the gradients in `grad`, the sum over all contributions to one batch."""
+        """Change the weights by the gradients in `grad`, the sum over all contributions to one batch, and
+        take their observations into the agent's statistics.
+        """
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self._rate.fill_(rate)
         norm = self._executor.step([p.grad for p in self._parameters if p.grad is not None])
+        if self.agent.normaliser:
+            self.agent.normaliser.absorb([each.moments for each in contributions if each.moments is not None])
         lag = self.version - min(each.version for each in contributions)
 
         def metrics() -> dict[str, float]:

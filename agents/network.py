@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -15,6 +16,7 @@ from ..kernels.native.held import made_once
 from . import heads
 from .known import UNKNOWN, Known
 from .noise import Noise
+from .normaliser import Normaliser
 from .stems import make_stem
 
 Bptt = Literal["full", "per_step"]
@@ -34,12 +36,15 @@ class AgentSpec:
     game: str | None = None
     env_id: str | None = None
     protocol: str | None = None
+    normalised: tuple[int, ...] = ()
+    """the entries of a vector that are normalised (normaliser.py)"""
     observations: str = "plain"
     """how those of an environment other than a game are read (envs/observations.py); as older agents do"""
     env_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "core", core_name(self.core))  # older checkpoints write rdn-large
+        object.__setattr__(self, "normalised", tuple(self.normalised))  # JSON has lists
 
 
 class AgentOutput(NamedTuple):
@@ -59,6 +64,9 @@ class Agent(nn.Module):
         self.spec = spec
         feature_size = core_feature_size(spec.core)
         self.stem = make_stem(spec.stem, spec.observation_shape, feature_size)
+        self.normaliser: Normaliser | None = None
+        if spec.normalised:
+            self.normaliser = Normaliser(math.prod(spec.observation_shape), spec.normalised)
         self.core: Core = make_core(spec.core, feature_size + 1, **spec.core_options)
         self.policy = nn.Linear(self.core.output_size, spec.num_actions)
         self.baseline = nn.Linear(self.core.output_size, 1)
@@ -143,6 +151,8 @@ class Agent(nn.Module):
 
     def trunk_features(self, observation: Tensor) -> Tensor:
         """Run the first part of the stem: observations `[N, ...]` -> `[N, n]`."""
+        if self.normaliser is not None:
+            observation = self.normaliser(observation)
         with self._autocast():
             return self.stem.trunk_features(observation)
 

@@ -13,8 +13,12 @@ from ..kernels.native import acting
 from .known import Known
 from .network import REWARD_LIMIT, Agent
 from .noise import Noise, exponential
+from .normaliser import Normaliser
 from .stems import VectorStem
 from .unroll import Unroll
+
+Step = Callable[[int], None]
+"""Makes step t."""
 
 
 class Steps:
@@ -22,8 +26,8 @@ class Steps:
 
     def __init__(
         self,
-        act: Callable[[int], None],
-        observe: Callable[[int], None],
+        act: Step,
+        observe: Step,
         races: Sequence[Tensor],
         state: State,
         kept: Sequence[Kept],
@@ -65,10 +69,24 @@ def prepare(agent: Agent, unroll: Unroll, known: Known, noise: Noise) -> Steps |
         return None
     race = torch.empty_like(unroll.behavior_logits)
     projection = known.projection.tensors[0] if known.projection else None
-    observed = acting.Observed(unroll.observation, unroll.reward, unroll.done)
+    normaliser, seen = agent.normaliser, unroll.observation
+    read = seen if normaliser is None else torch.empty_like(seen)
+    observed = acting.Observed(read, unroll.reward, unroll.done)
     chosen = acting.Chosen(unroll.action, unroll.behavior_logits)
     calls = acting.steps(weights, core_steps, observed, chosen, race, REWARD_LIMIT, projection)
     if calls is None:
         return None
+    if normaliser is not None:
+        calls = _normalising(calls[0], normaliser, seen, read), _normalising(calls[1], normaliser, seen, read)
     kept = [each for each in (known.projection, core) if each]
     return Steps(*calls, race.unbind(), core_steps.state, kept, noise)
+
+
+def _normalising(step: Step, normaliser: Normaliser, seen: Tensor, read: Tensor) -> Step:
+    """Return a step that first normalises what is seen, into what C reads, both `[T + 1, B, D]`."""
+
+    def normalise_and_step(t: int) -> None:
+        read[t] = normaliser(seen[t])
+        step(t)
+
+    return normalise_and_step

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class Weights(Protocol):
@@ -16,6 +16,16 @@ class Weights(Protocol):
     def pull(self, agent: nn.Module) -> int:
         """Copy the newest weights into `agent` and return their version."""
         ...
+
+
+def all_weights(agent: nn.Module) -> list[Tensor]:
+    """List what actors need of an agent: parameters, and statistics of observations if it has any."""
+    return [weight.detach() for weight in (*agent.parameters(), *statistics(agent))]
+
+
+def statistics(agent: nn.Module) -> list[Tensor]:
+    """List what a learner changes besides parameters: buffers of float64."""
+    return [buffer for buffer in agent.buffers() if buffer.dtype == torch.float64]
 
 
 class WeightStore:
@@ -28,7 +38,7 @@ class WeightStore:
 
     def __init__(self, agent: nn.Module, version: int = 0) -> None:
         self._lock = threading.Lock()
-        self._weights = [p.detach().clone() for p in agent.parameters()]
+        self._weights = [weight.clone() for weight in all_weights(agent)]
         self.version = version
         self._coming = [weight.clone() for weight in self._weights]
         self._coming_version = version
@@ -38,7 +48,7 @@ class WeightStore:
     def publish(self, agent: nn.Module, version: int) -> None:
         with self._lock, torch.no_grad():
             self._take_over()  # else frequent publishing could overwrite each set before any actor pulls it
-            torch._foreach_copy_(self._coming, [p.detach() for p in agent.parameters()])
+            torch._foreach_copy_(self._coming, all_weights(agent))
             self._coming_version = version
             self._publisher = self._stream()
             self._arrived = _mark(self._publisher)
@@ -50,7 +60,7 @@ class WeightStore:
             if stream is not None and stream == self._publisher:
                 stream.synchronize()
             self._take_over()
-            torch._foreach_copy_([p.detach() for p in agent.parameters()], self._weights)
+            torch._foreach_copy_(all_weights(agent), self._weights)
             if stream is not None:
                 stream.synchronize()  # once the lock is released they may be overwritten
             return self.version

@@ -54,10 +54,6 @@ class PlainObservations:
             self._readers = list(vectors)
             low = np.concatenate([vector.low for vector in vectors], dtype=np.float32)
             high = np.concatenate([vector.high for vector in vectors], dtype=np.float32)
-            if not low.size:
-                raise ValueError(
-                    f"observations of {space} hold no numbers; wrap the environment so that they do"
-                )
             self.space = spaces.Box(low, high, dtype=np.float32)
         else:
             self._readers = [_as_planes(part, size) for part in parts]

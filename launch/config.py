@@ -93,6 +93,9 @@ class TrainConfig:
     ] = "auto"
     """What observations of --env are read as. auto: a picture where they look like one, else a vector, whose
     numbers are scaled by their bounds. plain: as version 0.1 did, unscaled (envs/README.md)."""
+    normalise_observations: Annotated[Literal["auto", "on", "off"], Decides.AGENT, Formerly("off")] = "auto"
+    """Whether the numbers of a vector are normalised by their running mean and deviation, which are then part
+    of the agent. auto: those that have no bounds at most 1e4 apart; none with --observations plain."""
     engine: Annotated[Literal["local", "ray"], Decides.CONDITIONS] = "local"
     """local: this machine. ray: a cluster, or several processes here (launch/training/ray/README.md)."""
     device: Annotated[str, Decides.SPEED] = "auto"

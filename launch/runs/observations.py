@@ -15,5 +15,7 @@ def reading(spec: Mapping[str, Any]) -> str:
         planes, height, width = shape
         return f"a picture of {planes} {'plane' if planes == 1 else 'planes'} of {height} x {width}"
     size = math.prod(shape)
-    scaled = "as they come" if how == "plain" else "scaled by their bounds where those are near"
-    return f"a vector of {size} {'number' if size == 1 else 'numbers'}, {scaled}"
+    told = ["as they come" if how == "plain" else "scaled by their bounds where those are near"]
+    if chosen := spec.get("normalised"):
+        told.append(f"{len(chosen)} normalised by their running mean and deviation")
+    return ", ".join([f"a vector of {size} {'number' if size == 1 else 'numbers'}", *told])

@@ -1,4 +1,4 @@
-"""All parameters of an agent as one array: how weights and gradients travel between processes."""
+"""An agent's weights, or their gradients, as one array: how they travel between processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ...agents.weights import all_weights
+
 
 def views(flat: Tensor, agent: nn.Module) -> Sequence[Tensor]:
     """Views of a flat tensor `[N]` in the shapes of the agent's parameters, in their order."""
@@ -18,18 +20,23 @@ def views(flat: Tensor, agent: nn.Module) -> Sequence[Tensor]:
 
 
 def flatten(agent: nn.Module) -> NDArray[np.float32]:
-    """Copy all parameters into one array, float32 `[N]`."""
-    with torch.no_grad():
-        return torch.cat([p.detach().flatten() for p in agent.parameters()]).cpu().numpy()
+    """Copy parameters and statistics into one array, float32 `[N]`."""
+    return torch.cat([weight.flatten() for weight in _as_float32(agent)]).cpu().numpy()
 
 
 def unflatten(agent: nn.Module, weights: NDArray[np.float32]) -> None:
     """Copy what `flatten` returned into an agent of the same shapes."""
     # Arrays from an object store are read-only, which torch warns of: so this is a copy.
     flat = torch.from_numpy(np.array(weights))
-    with torch.no_grad():
-        for parameter, part in zip(agent.parameters(), views(flat, agent), strict=True):
-            parameter.copy_(part)
+    weights_there = _as_float32(agent)
+    parts = flat.split([weight.numel() for weight in weights_there])
+    for weight, part in zip(weights_there, parts, strict=True):
+        weight.copy_(part.view_as(weight))
+
+
+def _as_float32(agent: nn.Module) -> list[Tensor]:
+    """List what actors need of an agent; numbers of 64 bits as two of 32, which are only copied."""
+    return [weight.view(torch.float32) for weight in all_weights(agent)]
 
 
 class FlatWeights:

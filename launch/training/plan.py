@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
 from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem
@@ -247,9 +248,25 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
         game=config.game,
         env_id=config.env,
         protocol=played(config) if config.game else None,
+        normalised=_normalised(config, env),
         observations="plain" if config.game else env.unwrapped.reading,  # type: ignore[attr-defined]
         env_options=dict(config.env_options),
     )
+
+
+def _normalised(config: TrainConfig, env: VectorEnv) -> tuple[int, ...]:
+    """List the entries of a vector that are normalised; none of a picture. Raises ValueError."""
+    space = env.single_observation_space
+    assert isinstance(space, Box)
+    if len(space.shape) == 3:
+        if config.normalise_observations == "on":
+            raise ValueError("--normalise-observations on: pictures are bytes, and scaled already; omit it")
+        return ()
+    asked = config.normalise_observations
+    if asked == "off" or (asked == "auto" and config.observations == "plain"):
+        return ()
+    chosen = np.ones(space.shape, bool) if asked == "on" else np.isinf(space.high)
+    return tuple(np.flatnonzero(chosen).tolist())
 
 
 def make_agent(config: TrainConfig, env: VectorEnv) -> Agent:

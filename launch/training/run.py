@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ...agents import CheckpointError, NonFiniteError, load_latest, save_checkpoint
+from ...agents import AgentSpec, CheckpointError, NonFiniteError, load_latest, save_checkpoint
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError, trace_of
 from ..processes.machine import lacks_memory
@@ -81,7 +81,7 @@ class Run:
             self.log = self._open_log(start if resumed else None)
             stack.callback(self._close_log)
             if start < self.total_steps:  # else the options are not what it was trained with
-                settled = {"stem": engine.agent.spec.stem, **engine.settled}
+                settled = {**settled_by(engine.agent.spec), **engine.settled}
                 auto = {name: value for name, value in settled.items() if getattr(config, name) == "auto"}
                 write_config(self.run_dir, config, auto=auto)
                 remember(self.run_dir, config, self._say)
@@ -301,6 +301,15 @@ class Run:
     def _close_log(self) -> None:
         with suppress(OSError):  # every row was on disk already, or its failure has been told
             self.log.close()
+
+
+def settled_by(spec: AgentSpec) -> dict[str, str]:
+    """Return what `auto` came to in options that an agent remembers."""
+    return {
+        "stem": spec.stem,
+        "observations": spec.observations,
+        "normalise_observations": "on" if spec.normalised else "off",
+    }
 
 
 def _title(config: TrainConfig, engine: Engine) -> str:

@@ -11,11 +11,23 @@ import pytest
 import torch
 from random_batches import A, B, T, make_batch
 from test_steps import prepared
-from test_trunk import anew, assert_small, gradients, play, relative_error
+from test_trunk import SHAPES, PictureEnv, anew, assert_small, gradients, play, relative_error
 
-from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, Unroll, WeightStore, load_agent, split
+from deltabeast.agents import (
+    Actor,
+    Agent,
+    AgentSpec,
+    Learner,
+    LearnerConfig,
+    Unroll,
+    WeightStore,
+    load_agent,
+    split,
+)
 from deltabeast.agents.checkpoint import export_agent, save_checkpoint
+from deltabeast.agents.inference import NOTHING, Keep
 from deltabeast.agents.normaliser import LIMIT, Normaliser, merge, moments
+from deltabeast.agents.weights import SharedWeights
 from deltabeast.launch.training.flat_parameters import flatten, unflatten
 
 SPEC = AgentSpec((5,), A, core="lstm", stem="mlp", normalised=(0, 3))
@@ -128,12 +140,21 @@ def test_what_an_actor_keeps_is_what_the_learner_would_compute(seed: int) -> Non
     assert_small(errors)
 
 
-def test_the_fused_step_steps_aside(seed: int) -> None:
-    actor, learner = play("mlp", seed=seed)
-    unroll = actor.collect()
-    fused = prepared(learner.agent, unroll)
-    learner.agent.normaliser = Normaliser(6, (1,))
-    assert fused is not None and prepared(learner.agent, unroll) is None
+def test_a_step_in_one_call_of_c_reads_normalised_numbers(seed: int) -> None:
+    """It acts as an actor that keeps nothing."""
+    _, learner = play("mlp", seed=seed)
+    learner.agent.normaliser = Normaliser(6, (0, 2, 5))
+    learner.agent.normaliser.absorb([moments(50 * torch.randn(20, 6) + 100)])
+    env = (3, 6, 1, 50), SHAPES["mlp"]
+    one, other = (
+        Actor(PictureEnv(*env), copy.deepcopy(learner.agent), SharedWeights(), 6, seed, keep=keep)
+        for keep in (Keep(projection=True, core=True), NOTHING)
+    )
+    for _ in range(3):
+        fused, plain = one.collect(), other.collect()
+        assert prepared(one.agent, fused) is not None
+        for x, y in zip(fused.tensors(), plain.tensors(), strict=True):
+            torch.testing.assert_close(x, y, rtol=0, atol=0)
 
 
 def test_statistics_go_wherever_weights_go(tmp_path: Path, seed: int) -> None:

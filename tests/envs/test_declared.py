@@ -115,3 +115,11 @@ def test_whole_numbers_of_another_type_are_taken() -> None:
     seen, notes = play(showing(spaces.Box(0, 255, (3,), np.uint8), [0.0, 51.0, 255.0]), 3)
     np.testing.assert_allclose(seen, [[0, 0.2, 1]] * 2, rtol=1e-6)
     assert not notes
+
+
+def test_an_array_of_another_type_than_declared_is_looked_at() -> None:
+    """As vector environments of one's own may hand over."""
+    read = PlainObservations(spaces.Box(0, 255, (7, 7, 3), np.uint8))
+    assert read(FULL[None]).max() == 200
+    with pytest.raises(BadObservation, match="holds 300"):
+        read(FULL[None] + 100)

@@ -10,6 +10,7 @@ change.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -76,6 +77,8 @@ class Worker:
                 view.zero_()
             else:
                 view.copy_(parameter.grad)
+        if isinstance(contribution.moments, Tensor):  # which pickle would put into shared memory
+            return replace(contribution, moments=contribution.moments.numpy())
         return contribution
 
 

@@ -94,14 +94,17 @@ class Collective:
         names = sorted(own.metrics)
         numbers = [own.num_steps, own.version, *(own.metrics[name] for name in names)]
         mine = torch.tensor(numbers, dtype=torch.float64, device=self._device)
+        if own.moments is not None:
+            mine = torch.cat([mine, torch.as_tensor(own.moments).flatten()])
         everyone = [torch.empty_like(mine) for _ in range(self.world)]
         dist.all_gather(everyone, mine)
         contributions = []
         for rank, gathered in enumerate(everyone):
-            steps, version, *values = gathered.tolist()
+            steps, version, *values = gathered[: len(numbers)].tolist()
             metrics = dict(zip(names, values, strict=True))
             episodes = own.episodes if rank == self.rank else Episodes()
-            contributions.append(Contribution(metrics, int(steps), int(version), episodes))
+            moments = None if own.moments is None else gathered[len(numbers) :].view(3, -1)
+            contributions.append(Contribution(metrics, int(steps), int(version), episodes, moments))
         return contributions
 
 

@@ -25,7 +25,7 @@ from deltabeast.launch.training.sweep import runs_of
 
 OTHERS: dict[str, Any] = {
     **{"game": "pong", "env": "CartPole-v1", "core": "lstm", "core_options": {"hidden_size": 8}},
-    **{"stem": "small", "observations": "picture"},
+    **{"stem": "small", "observations": "picture", "normalise_observations": "on"},
     **{"protocol": "ale-standard", "cores": ("rdn", "lstm"), "seeds": 3, "resume": "must"},
     **{"preset": "published", "steps": "3M", "engine": "ray", "device": "cpu", "precision": "fp32"},
     **{"num_workers": 2, "ray_address": "auto", "overlap": "off", "compile": "off", "bptt": "per_step"},
@@ -51,7 +51,7 @@ def other(name: str) -> Any:
 MAY_CHANGE = {
     # the checkpoint's agent is compared
     *("game", "env", "env_options", "core", "core_options", "stem", "protocol", "frame_stack", "flicker"),
-    "observations",
+    *("observations", "normalise_observations"),
     *("steps", "device", "precision", "num_envs", "num_actors", "num_workers", "engine", "ray_address"),
     *("actor_cpus", "actor_gpus", "num_learners", "learner_cpus", "overlap", "compile", "deterministic"),
     *("run_dir", "resume", "cores", "seeds", "preset", "config", "show_config"),

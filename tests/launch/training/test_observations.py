@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from training_in_process import FEEDFORWARD, listen, run
-from training_process import newest
+import torch
+from training_in_process import EXACT, FEEDFORWARD, Killed, kill_at, listen, run
+from training_process import CARTPOLE, assert_same_run, newest
 
 from deltabeast.agents import AgentSpec, load_agent
 from deltabeast.envs.gymnasium_env import GymnasiumEnvs
@@ -74,3 +75,58 @@ def test_a_reading_in_words() -> None:
     assert reading(picture) == "a picture of 12 planes of 64 x 48"
     assert reading({"observation_shape": [1, 7, 7]}) == "a picture of 1 plane of 7 x 7"
     assert reading({"observation_shape": [1]}) == "a vector of 1 number, as they come"
+
+
+STATISTICS = "normaliser.statistics"
+
+
+@pytest.mark.usefixtures("quick_children")
+def test_workers_share_the_statistics_of_what_all_of_them_saw(tmp_path: Path) -> None:
+    """One update: 4 environments, 5 steps each; the games do not depend on the number of workers."""
+    for workers in ("1", "2"):
+        run(tmp_path / workers, *CARTPOLE, "--num-workers", workers, "--steps", "20")
+    one, two = (newest(tmp_path / workers)[1][STATISTICS] for workers in ("1", "2"))
+    assert (one[0] == 20).all() and (one[2, 1:] > 0).all()
+    torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-12)
+
+
+def test_a_run_goes_on_with_its_statistics_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = (*CARTPOLE, *EXACT, "--steps", "160", "--checkpoint-minutes", "0")
+    run(tmp_path / "one", *arguments)
+    with monkeypatch.context() as patch:
+        kill_at(patch, 5)
+        with pytest.raises(Killed):
+            run(tmp_path / "other", *arguments)
+    run(tmp_path / "other", *arguments)
+    assert_same_run(tmp_path / "one", tmp_path / "other")
+    assert (newest(tmp_path / "other")[1][STATISTICS][0] == 160).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "entries"),
+    [
+        ((), (1, 3)),  # CartPole's velocities have no bounds
+        (("--normalise-observations", "on"), (0, 1, 2, 3)),
+        (("--normalise-observations", "off"), ()),
+        (("--observations", "plain"), ()),
+        (("--observations", "plain", "--normalise-observations", "on"), (0, 1, 2, 3)),
+    ],
+)
+def test_what_is_normalised(given: tuple[str, ...], entries: tuple[int, ...]) -> None:
+    config = parse(["train", *CARTPOLE, *given])
+    spec = agent_spec(config, make_env(config, 1))
+    assert spec.normalised == entries
+    normalised = f"{len(entries)} normalised by their running mean and deviation"
+    assert (normalised in reading(vars(spec))) == bool(entries)
+
+
+def test_pictures_are_not_normalised(tmp_path: Path) -> None:
+    codes = ("--env", "training_envs:WhichCode-v0", *FEEDFORWARD)
+    config = parse(["train", *codes])
+    assert agent_spec(config, make_env(config, 1)).normalised == ()
+    for source in (codes, ("--game", "pong", *FEEDFORWARD)):
+        with pytest.raises(UsageError, match="--normalise-observations on: pictures are bytes"):
+            run(tmp_path, *source, "--normalise-observations", "on")
+    assert not list(tmp_path.iterdir())
