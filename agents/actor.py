@@ -20,6 +20,7 @@ from .network import Agent, AgentOutput
 from .noise import ColumnNoise, Columns
 from .steps import Steps
 from .stopwatch import Stopwatch, timed
+from .truncations import Truncations, concatenate
 from .unroll import Unroll
 from .weights import Weights
 
@@ -60,6 +61,8 @@ class Actor:
         """what the next step observes"""
         self._state: State
         self._steps: Steps | None = None
+        self._truncated: list[Truncations] = []
+        """where episodes were truncated in the unroll so far"""
         self._reset()
 
     @property
@@ -72,6 +75,7 @@ class Actor:
         version = self.weights.pull(self.agent)
         T, num_actions = self.unroll_length, self.agent.spec.num_actions
         unroll = Unroll.empty(T, torch.as_tensor(self._seen[0]), num_actions, self._state, version)
+        self._truncated.clear()
         with self.agent.held_weights():
             self.begin(unroll)
             rooms = self._inference.rooms(unroll)
@@ -81,7 +85,8 @@ class Actor:
             self._record_observation(rooms, T)
             known = self.finish(unroll)
         self._unrolls += 1
-        return replace(unroll, known=known)
+        truncations = concatenate((0, truncated) for truncated in self._truncated)
+        return replace(unroll, known=known, truncations=truncations)
 
     def _record_observation(self, rooms: Seen, t: int) -> None:
         for room, seen in zip(rooms, self._seen, strict=True):
@@ -110,6 +115,8 @@ class Actor:
         self._seen = self._inference.observe(observation, rewards, terminated | truncated)
         if np.count_nonzero(info.get("forced", 0)):
             unroll.forced[t] = torch.from_numpy(info["forced"])
+        if np.count_nonzero(info.get("_final_obs", 0)):
+            self._truncated.append(_truncations(t, info, unroll.observation.device))
         unroll.episodes.record(info)
 
     @timed("emulation")
@@ -176,6 +183,13 @@ class Actor:
             )
         self._seen = self._inference.observe(observation, state["reward"].numpy(), state["done"].numpy())
         self._state = tuple(part.to(self._generator.device) for part in state["core"])
+
+
+def _truncations(t: int, info: Mapping[str, Any], device: torch.device) -> Truncations:
+    """Return what truncated at step t, from the `info` of Gymnasium's vector interface."""
+    columns = np.flatnonzero(info["_final_obs"])
+    observation = torch.from_numpy(info["final_obs"][columns]).to(device)
+    return Truncations(torch.full((len(columns),), t), torch.from_numpy(columns), observation)
 
 
 def make_actor_agent(agent: Agent) -> Agent:

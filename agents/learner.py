@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..kernels.native.held import made_once
+from .continuation import continuation
 from .episodes import Episodes
 from .executor import Executor
 from .losses import actor_critic
@@ -20,6 +21,8 @@ from .network import Agent, Bptt
 from .normaliser import moments
 from .rmsprop import RMSprop, rmsprop_if
 from .unroll import Unroll
+
+Truncation = Literal["bootstrap", "terminal"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class LearnerConfig:
     rmsprop_corrected: bool = True
     """whether the first steps are as long as later ones: the published code's are up to ten times as long"""
     bptt: Bptt = "full"
+    truncation: Truncation = "bootstrap"
+    """what follows an episode that was truncated: the value of its last observation, or nothing"""
 
 
 def actor_critic_loss(agent: Agent, batch: Unroll, config: LearnerConfig) -> tuple[Tensor, dict[str, Tensor]]:
@@ -131,6 +136,8 @@ class Learner:
         The next call may overwrite them, since a CUDA graph reuses its buffers; `grad` may be changed or
         replaced before `step`.
         """
+        if batch.truncations is not None and self.config.truncation == "bootstrap":
+            batch = replace(batch, continuation=continuation(self.agent, batch, self.config.discount))
         metrics, gradients = self._executor.backward(batch)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient

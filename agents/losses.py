@@ -35,15 +35,16 @@ def actor_critic(
     Steps whose action the environment forced teach the value function only: there the behaviour is part of
     the environment, so their ratio is 1.
     """
-    behavior = batch.behavior_logits, batch.action, batch.reward, batch.done, batch.forced
+    # At the end of an episode the discount of what follows is zero: what else is to come counts as reward.
+    rewards = batch.reward[1:].clamp(-REWARD_LIMIT, REWARD_LIMIT) + batch.continuation
+    behavior = batch.behavior_logits, batch.action, rewards, batch.done, batch.forced
     if native.takes(logits, values, *behavior):
-        settings = discount, baseline_cost, entropy_cost, REWARD_LIMIT, _ROUNDING
+        settings = discount, baseline_cost, entropy_cost, _ROUNDING
         loss, metrics = native.actor_critic(logits, values, settings, *behavior)
         return loss, dict(zip(_METRICS, metrics.unbind(), strict=True))
 
     bootstrap, logits, values = values[-1].detach(), logits[:-1], values[:-1]
     chosen = ~batch.forced
-    rewards = batch.reward[1:].clamp(-REWARD_LIMIT, REWARD_LIMIT)
     discounts = discount * (~batch.done[1:]).float()
     with torch.no_grad():
         log_rhos = action_log_probs(logits, batch.action) - action_log_probs(

@@ -40,8 +40,10 @@ def _fail(what: str, suspects: Mapping[str, Tensor], update: int) -> None:
 
 def _inputs(batch: Unroll) -> dict[str, Tensor]:
     state = {f"initial state {i}": part for i, part in enumerate(batch.state)}
+    last = {} if batch.truncations is None else {"last observations": batch.truncations.observation}
     return {
         "observations": batch.observation,
+        **last,
         "rewards": batch.reward,
         "behaviour logits": batch.behavior_logits,
         **state,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 from ..cores import State
 from .episodes import Episodes, concatenate
 from .known import UNKNOWN, Known
+from .truncations import Truncations
+from .truncations import concatenate as concatenate_truncations
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,9 @@ class Unroll:
     """float32 `[T, B, A]`, of the policy that acted"""
     forced: Tensor
     """bool `[T, B]`: the environment ignored the action (it pressed FIRE to serve a new life)"""
+    continuation: Tensor
+    """float32 `[T, B]`: what is to come after an episode that step t truncated, once the learner has computed
+    it (continuation.py); zero elsewhere, and until then"""
     state: State
     """the core's state tensors, `[B, ...]` each"""
     version: int = 0
@@ -44,6 +50,8 @@ class Unroll:
     episodes: Episodes = field(default_factory=Episodes)
     known: Known = UNKNOWN
     """what the learner need not compute again, where it has the very weights that acted"""
+    truncations: Truncations | None = None
+    """where episodes were truncated, and with what observation; None if nowhere"""
 
     @classmethod
     def empty(cls, length: int, observation: Tensor, num_actions: int, state: State, version: int) -> Unroll:
@@ -56,6 +64,7 @@ class Unroll:
             action=torch.empty((T, B), dtype=torch.int64, device=device),
             behavior_logits=torch.empty((T, B, num_actions), device=device),
             forced=torch.zeros((T, B), dtype=torch.bool, device=device),
+            continuation=torch.zeros((T, B), device=device),
             state=state,
             version=version,
         )
@@ -84,7 +93,7 @@ class Unroll:
         """Call `function(batch_dim, tensor, *tensors of the others)` for each tensor; keep the rest.
 
         `batch_dim` is the dimension of the environments: 1 where time comes first, 0 for the state. What is
-        known of the steps is dropped.
+        known of the steps is dropped, and so are truncations.
         """
         batch_dims = [1] * len(PER_STEP) + [0] * len(self.state)
         together = zip(batch_dims, self.tensors(), *(other.tensors() for other in others), strict=True)
@@ -102,7 +111,8 @@ def split(unroll: Unroll, batch_size: int) -> list[Unroll]:
 
     def cut(start: int) -> Unroll:
         part = unroll.map(lambda dim, x: x.narrow(dim, start, min(batch_size, x.shape[dim] - start)))
-        return part if start == 0 else replace(part, episodes=Episodes())
+        ended = unroll.truncations and unroll.truncations.narrow(start, part.columns())
+        return replace(part, truncations=ended, episodes=part.episodes if start == 0 else Episodes())
 
     return [cut(start) for start in range(0, unroll.columns(), batch_size)]
 
@@ -115,6 +125,13 @@ def _join_known(unrolls: Sequence[Unroll]) -> Known:
     return Known(tuple(torch.cat(step) for step in steps))
 
 
+def _join_truncations(unrolls: Sequence[Unroll]) -> Truncations | None:
+    starts = accumulate((unroll.columns() for unroll in unrolls), initial=0)
+    return concatenate_truncations(
+        (start, unroll.truncations) for start, unroll in zip(starts, unrolls, strict=False)
+    )
+
+
 def join(unrolls: Sequence[Unroll]) -> Unroll:
     """Put unrolls side by side in one batch, with the oldest `version` and all episodes."""
     first, *others = unrolls
@@ -125,4 +142,5 @@ def join(unrolls: Sequence[Unroll]) -> Unroll:
         version=min(unroll.version for unroll in unrolls),
         episodes=concatenate([unroll.episodes for unroll in unrolls]),
         known=_join_known(unrolls),
+        truncations=_join_truncations(unrolls),
     )

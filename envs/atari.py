@@ -114,7 +114,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         self._age[rows] = 0
         if self._flicker is not None and seeds is not None:
             self._flicker.seed(seeds, rows)
-        self._fill_stack(obs, rows)
+        self._fill_stack(obs, self._age, rows)
         if self._forced is not None:
             self._forced.reset(rows)
         infos = self._statistics.reset(rows)
@@ -137,12 +137,15 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         rewards[forced] = 0.0  # points of these steps are nobody's, as in the published code
         infos = self._statistics.update(rewards, ~forced, wraps, done, game_over)
 
+        if (cut := truncated & ~terminated).any():
+            last = self._last_observations(ale_info["final_obs"], np.where(forced, 0, self._age + 1), cut)
+            infos |= {"final_obs": last, "_final_obs": cut}
         if game_over.any():
             self._start_games(obs, ale_info, game_over)
         if self._forced is not None:
             self._forced.advance(done, game_over)
         self._age = np.where(done | forced, 0, self._age + 1)
-        self._fill_stack(obs, np.ones(self.num_envs, bool))
+        self._fill_stack(obs, self._age, np.ones(self.num_envs, bool))
         infos["forced"] = forced
         infos |= _emulator_infos(ale_info)
         return obs, rewards.astype(np.float32), terminated, truncated, infos
@@ -170,11 +173,19 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         starts = ale_info["frame_number"] - ale_info["episode_frame_number"]
         self._game_start = np.where(rows, starts, self._game_start)
 
-    def _fill_stack(self, obs: Frames, rows: npt.NDArray[np.bool_]) -> None:
+    def _last_observations(
+        self, shown: Frames, age: npt.NDArray[np.int64], rows: npt.NDArray[np.bool_]
+    ) -> Frames:
+        """Return what the agent sees last of the games that were stopped in `rows`; black elsewhere."""
+        last = np.where(rows[:, *[None] * (shown.ndim - 1)], shown, np.uint8(0))
+        self._fill_stack(last, age, rows)
+        return last
+
+    def _fill_stack(self, obs: Frames, age: npt.NDArray[np.int64], rows: npt.NDArray[np.bool_]) -> None:
         if self.rules.repeat_first_frame:
-            repeat_first_frame(obs, self._age)
+            repeat_first_frame(obs, age)
         if self._flicker is not None:
-            self._flicker.show(obs, self._age, rows)
+            self._flicker.show(obs, age, rows)
 
 
 def _emulator_infos(ale_info: dict[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,8 @@ class DelayedEnds(VectorWrapper[Any, Any, Any]):
     Columns end at different times and all of them are stepped, so the step that a column spends on its reset
     cannot be left out. It becomes the last one of the old episode, on the last observation: `resetting`
     marks it, since the action had no effect, and nothing is earned. No state then reads an observation of
-    another episode, and what is learned there is that after the end comes nothing.
+    another episode, and what is learned there is that after the end comes nothing, or where the episode was
+    truncated, nothing at all.
     """
 
     def __init__(self, env: Env) -> None:

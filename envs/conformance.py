@@ -65,6 +65,7 @@ def _play(env: Env, steps: int, seed: int, action_seed: int | None = None) -> li
         assert np.array_equal(kept, before), "an observation must not change after it was returned"
         _check_observation(env, obs)
         _check_infos(env, infos)
+        _check_last(env, truncated & ~terminated, infos)
         assert rewards.shape == (env.num_envs,) and rewards.dtype == np.float32
         for flags in (terminated, truncated):
             assert flags.shape == (env.num_envs,) and flags.dtype == np.bool_
@@ -114,6 +115,13 @@ def _check_infos(env: Env, infos: dict[str, Any]) -> None:
         assert np.array_equal(infos[f"_{kind}_return"], infos[f"_{kind}_length"])
     assert infos["score_wraps"].shape == (env.num_envs,) and infos["score_wraps"].dtype == np.int64
     assert infos["forced"].shape == (env.num_envs,) and infos["forced"].dtype == np.bool_
+
+
+def _check_last(env: Env, cut: npt.NDArray[np.bool_], infos: dict[str, Any]) -> None:
+    """Check that where there are last observations they are those of episodes that were truncated."""
+    if "_final_obs" in infos:
+        assert np.array_equal(infos["_final_obs"], cut), "last observations of what was truncated"
+        _check_observation(env, infos["final_obs"])
 
 
 class _Book:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from .action_table import action_table
 from .autoreset import DelayedEnds, in_same_step
@@ -74,6 +74,7 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self._statistics = EpisodeStatistics(self.num_envs)
         self._none = np.zeros(self.num_envs, bool)
+        self._lacks_last = False
 
     def reset(
         self, *, seed: Seeds | None = None, options: dict[str, Any] | None = None
@@ -89,15 +90,39 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     def step(self, actions: npt.ArrayLike) -> Step:
         checked = check_actions(actions, self.num_envs, len(self._actions))
         with self._rescue:
-            obs, raw_rewards, terminated, truncated, _ = self._env.step(self._actions[checked])
+            obs, raw_rewards, terminated, truncated, shown = self._env.step(self._actions[checked])
             plain, rewards = self._read(obs), finite(raw_rewards)
+            last = self._last_observations(truncated & ~terminated, shown)
         done = terminated | truncated
         forced = self._env.resetting if isinstance(self._env, DelayedEnds) else self._none
         infos = self._statistics.update(rewards, ~forced, self._none, done, done)
         infos["forced"] = forced.copy()
+        infos |= last
         if self._plain.notes:
             infos |= self._notes()
         return plain, rewards.astype(np.float32), terminated, truncated, infos
+
+    def _last_observations(self, rows: npt.NDArray[np.bool_], shown: dict[str, Any]) -> dict[str, Any]:
+        """Return the infos about episodes that were truncated in `rows`, given those of the environment."""
+        if not np.count_nonzero(rows):
+            return {}
+        if "final_obs" not in shown:
+            self._note_missing()
+            return {}
+        each = [shown["final_obs"][row] for row in np.flatnonzero(rows)]
+        space = self._env.single_observation_space
+        room: Any = create_empty_array(space, len(each))
+        last = np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
+        last[rows] = self._plain(concatenate(space, each, room))
+        return {"final_obs": last, "_final_obs": rows}
+
+    def _note_missing(self) -> None:
+        if not self._lacks_last:
+            self._lacks_last = True
+            self._plain.notes.append(
+                "its infos lack final_obs where an episode is truncated, which is learned from as if it had "
+                "terminated"
+            )
 
     def _notes(self) -> dict[str, Any]:
         """Take what there is to say of the observations, once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
@@ -31,6 +32,12 @@ class NumberParts(gymnasium.ObservationWrapper[Any, Any, Any]):
         self._paths, self.observation_space, self.left_out = _numbers(env.observation_space)
         # Gymnasium's vector environments would cast other integers, and wrap those that do not fit.
         self._integers = [(i, part) for i, part in enumerate(self.observation_space) if _is_integer_box(part)]
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        if truncated:  # the reset that follows may write into it
+            observation = deepcopy(observation)
+        return observation, reward, terminated, truncated, info
 
     def observation(self, observation: Any) -> tuple[Any, ...]:
         # The usual case, in which a look-up would take longer than many a step, comes first.

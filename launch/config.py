@@ -143,6 +143,11 @@ class TrainConfig:
     50 x 32 steps; small batches, as short runs need them, want less (2e-4 for 20 x 8)."""
     discount: Annotated[float, Decides.LEARNING] = 0.99
     """Discount per agent step."""
+    truncation: Annotated[Literal["bootstrap", "terminal"], Decides.LEARNING, Formerly("terminal")] = (
+        "bootstrap"
+    )
+    """What is to come where a limit cut an episode short that had not terminated: the value of its last
+    observation, or nothing, as in the published code."""
     entropy_cost: Annotated[float, Decides.LEARNING] = 0.01
     """Weight of the entropy bonus."""
     baseline_cost: Annotated[float, Decides.LEARNING] = 0.5

@@ -21,7 +21,7 @@ void actor_critic(
     float *dlogits, float *dvalues, float *metrics
 ) {
     const float discount = settings[0], baseline_cost = settings[1], entropy_cost = settings[2];
-    const float limit = settings[3], rounding = settings[4];
+    const float rounding = settings[3];
     double policy = 0, baseline = 0, entropy = 0, entropy_of_chosen = 0;
     int64_t clipped = 0, all_forced = 0;
     float largest = 0;
@@ -34,9 +34,7 @@ void actor_critic(
         const float total = log_sum(l, A), log_p = l[taken] - total;
         const float log_rho = (log_p - (behavior[i * A + taken] - log_sum(behavior + i * A, A))) * chosen;
         const float rho = expf(log_rho), c = rho > 1.0f ? 1.0f : rho;
-        float r = reward[next];
-        r = r > limit ? limit : r < -limit ? -limit : r;
-        const float ahead = done[next] ? 0.0f : discount;
+        const float r = reward[i], ahead = done[next] ? 0.0f : discount;
         const float advantage = c * (r + ahead * (values[next] + correction[b]) - V) * chosen;
         correction[b] = c * (r + ahead * values[next] - V) + ahead * c * correction[b];
 

@@ -27,9 +27,9 @@ def actor_critic(
 ) -> tuple[Tensor, Tensor]:
     """Return the loss, a scalar, and what to log of it: logits `[T + 1, B, A]`, values `[T + 1, B]`.
 
-    `settings`: discount, costs of baseline and entropy, the limit of rewards, and the log from which on an
-    importance ratio counts as clipped. `batch`: the logits that acted `[T, B, A]`, actions `[T, B]`, rewards
-    and done `[T + 1, B]`, and where actions were forced `[T, B]`. To log, `[7]`: the loss, the policy's and
+    `settings`: discount, costs of baseline and entropy, and the log from which on an importance ratio counts
+    as clipped. `batch`: the logits that acted `[T, B, A]`, actions and rewards `[T, B]`, done `[T + 1, B]`,
+    and where actions were forced `[T, B]`. To log, `[7]`: the loss, the policy's and
     the baseline's, the mean entropy, the share of clipped ratios, the largest log of one, and the share of
     forced actions.
     """

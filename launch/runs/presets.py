@@ -25,6 +25,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "batch_size": 32,
         "learning_rate": 6e-4,
         "discount": 0.99,
+        "truncation": "terminal",
         "entropy_cost": 0.01,
         "baseline_cost": 0.5,
         "rmsprop_eps": 0.01,

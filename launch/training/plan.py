@@ -308,6 +308,7 @@ def learner_config(config: TrainConfig, total_steps: int) -> LearnerConfig:
         rmsprop_corrected=config.rmsprop_corrected,
         max_grad_norm=config.max_grad_norm,
         bptt=config.bptt,
+        truncation=config.truncation,
     )
 
 

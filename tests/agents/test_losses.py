@@ -23,6 +23,7 @@ def random_batch(T: int, B: int, A: int, done: float, forced: float) -> tuple[Te
         action=torch.randint(A, (T, B)),
         behavior_logits=torch.randn(T, B, A),
         forced=torch.rand(T, B) < forced,
+        continuation=torch.where(torch.rand(T, B) < done, torch.randn(T, B), 0.0),
         state=(),
     )
     return 2 * torch.randn(T + 1, B, A), torch.randn(T + 1, B), batch
@@ -47,7 +48,7 @@ def exact(batch: Unroll) -> Unroll:
 @pytest.mark.parametrize(("T", "B", "A"), [(1, 1, 2), (1, 3, 1), (7, 5, 18), (26, 16, 4)])
 def test_it_is_pytorchs(T: int, B: int, A: int, done: float, forced: float, seed: int) -> None:
     logits, values, batch = random_batch(T, B, A, done, forced)
-    behavior = batch.behavior_logits, batch.action, batch.reward, batch.done, batch.forced
+    behavior = batch.behavior_logits, batch.action, batch.reward[1:], batch.done, batch.forced
     assert native.takes(logits, values, *behavior) or native.compiling.problem("loss.c", "NDEBUG")
     for scale in (1.0, -0.3):
         metrics, gradients = results(logits, values, batch, scale)

@@ -53,6 +53,9 @@ class Clock(gymnasium.Env):
 
 for view in ("vector", "number", "picture", "pair", "sequence"):
     gymnasium.register(f"deltabeast-test/Clock-{view}-v0", Clock, kwargs={"observation": view})
+    gymnasium.register(
+        f"deltabeast-test/Short-{view}-v0", Clock, max_episode_steps=5, kwargs={"observation": view}
+    )
 gymnasium.register(
     "deltabeast-test/Levers-v0",
     Clock,
@@ -85,8 +88,8 @@ for name, error in (
     gymnasium.register(f"deltabeast-test/{name}-v0", Broken, kwargs={"error": error})
 
 
-def clock(view, num_envs=3):
-    return make_vector_env(env_id=f"deltabeast-test/Clock-{view}-v0", num_envs=num_envs)
+def clock(view, num_envs=3, name="Clock"):
+    return make_vector_env(env_id=f"deltabeast-test/{name}-{view}-v0", num_envs=num_envs)
 
 
 @pytest.mark.parametrize("protocol", [*PROTOCOLS, "paper-code+flicker0.5"])
@@ -98,10 +101,32 @@ def test_atari(protocol):
     env.close()
 
 
+@pytest.mark.parametrize("view", ["vector", "number", "picture", "pair"])
+def test_what_a_cut_episode_showed_last_is_what_a_longer_one_shows(view):
+    """An episode that ends by itself at the limit is not cut."""
+    short, long = (clock(view, 40, name) for name in ("Short", "Clock"))
+    for env in (short, long):
+        env.reset(seed=SEED)
+    over = np.zeros(40, bool)
+    for step in range(1, 6):
+        _, _, terminated, truncated, infos = short.step(np.zeros(40, int))
+        longer, _, ended, _, _ = long.step(np.zeros(40, int))
+        over |= ended
+        if step < 5:
+            assert "final_obs" not in infos
+    cut = truncated & ~terminated
+    assert np.array_equal(infos["_final_obs"], cut) and 0 < cut.sum() < 40 and not (cut & over).any()
+    np.testing.assert_array_equal(infos["final_obs"][cut], longer[cut])
+    assert infos["final_obs"].dtype == longer.dtype
+    for env in (short, long):
+        env.close()
+
+
 OTHERS = [
     "CartPole-v1",
     "FrozenLake-v1",
     "deltabeast-test/Chords-v0",
+    "deltabeast-test/Short-pair-v0",
     "popgym:popgym-RepeatPreviousEasy-v0",
     "minigrid:MiniGrid-DoorKey-8x8-v0",
     "popgym:popgym-BattleshipEasy-v0",

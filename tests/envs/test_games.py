@@ -135,6 +135,33 @@ def test_a_game_is_cut_at_the_frame_limit(monkeypatch):
         env.close()
 
 
+@pytest.mark.parametrize("protocol", ["paper-code", "ale-standard", "paper-code+stack3+flicker0.5"])
+@pytest.mark.parametrize("frames", [8, 200])
+def test_what_a_cut_game_showed_last_is_what_a_longer_one_shows(protocol, frames, monkeypatch):
+    """Also before the stack is full."""
+    base, _, variation = protocol.partition("+")
+    for name, limit in (("short", frames), ("long", 10**6)):
+        rules = replace(PROTOCOLS[base], max_frames=limit, max_frames_of={}, press_fire=False)
+        monkeypatch.setitem(PROTOCOLS, name, rules)
+    names = [f"{name}+{variation}".rstrip("+") for name in ("short", "long")]
+    short, long = (make_vector_env("pong", num_envs=3, protocol=name, num_threads=1) for name in names)
+    for env in (short, long):
+        env.reset(seed=SEED)
+    actions = np.random.default_rng(SEED).integers(0, 6, (frames // 4, 3))
+    for chosen in actions:
+        shown, _, _, truncated, infos = short.step(chosen)
+        longer, *_ = long.step(chosen)
+    assert truncated.all() and infos["_final_obs"].all()
+    last = infos["final_obs"]
+    np.testing.assert_array_equal(last[:, :-1], longer[:, :-1])
+    # ALE stops within its frame skip, so that its newest screen is a few frames old.
+    assert (last[:, -1] != longer[:, -1]).mean() < 0.02
+    assert np.array_equal(last[:, -1].any((1, 2)), longer[:, -1].any((1, 2))), "flicker"
+    assert not np.array_equal(shown, longer)
+    for env in (short, long):
+        env.close()
+
+
 def test_cores_of_a_container(tmp_path):
     assert available_cores() >= 1
     assert _cgroup_limit(tmp_path) > 1e6

@@ -189,7 +189,7 @@ class Threads(AbstractContextManager["Threads"]):
 
 def _keep_until_read(unroll: Unroll) -> None:
     """Keep the memory of an unroll until this thread's stream has finished with it."""
-    for tensor in unroll.tensors():
+    for tensor in (*unroll.tensors(), *(unroll.truncations or ())):
         if tensor.is_cuda:
             tensor.record_stream(torch.cuda.current_stream(tensor.device))
 

@@ -105,8 +105,9 @@ class LearnerProcess:
         # An unroll may come from updates that the death of a learner has undone.
         batch = replace(batch, version=min(batch.version, learner.version))
         if self._stream is not None:
-            for tensor in batch.tensors():
-                tensor.record_stream(torch.cuda.current_stream())
+            for tensor in (*batch.tensors(), *(batch.truncations or ())):
+                if tensor.is_cuda:
+                    tensor.record_stream(torch.cuda.current_stream())
         contributions = self._collective.together(lambda: learner.backward(batch), learner.agent)
         metrics = dict(learner.step(contributions))  # read now, so that a NonFiniteError is raised here
         weights = flatten(learner.agent) if self._collective.rank == 0 else None

@@ -9,7 +9,7 @@ unpacking together.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ....agents import Episodes, Unroll
 from ....agents.cuda.frame_feed import rows_begun
+from ....agents.truncations import Truncations
 
 Array = NDArray[Any]
 
@@ -66,23 +67,36 @@ class Packed:
 
     arrays: list[Stacks | Array]
     """in the order of `Unroll.tensors`"""
+    truncations: list[Array]
+    """as arrays, or none"""
     version: int
     episodes: Episodes
 
     @property
     def nbytes(self) -> int:
         """Size of the arrays."""
-        return sum(array.nbytes for array in self.arrays)
+        return sum(array.nbytes for array in (*self.arrays, *self.truncations))
 
 
 def pack(unroll: Unroll) -> Packed:
-    return Packed([_pack(tensor) for tensor in unroll.tensors()], unroll.version, unroll.episodes)
+    return Packed(
+        [_pack(tensor) for tensor in unroll.tensors()],
+        [tensor.cpu().numpy() for tensor in unroll.truncations or ()],
+        unroll.version,
+        unroll.episodes,
+    )
 
 
 def unpack(packed: Packed, device: torch.device) -> Unroll:
     """Restore the unroll that was packed, bit for bit, in new memory on the device."""
     tensors = [_unpack(array, device) for array in packed.arrays]
-    return Unroll.of(tensors, packed.version, packed.episodes)
+    unroll = Unroll.of(tensors, packed.version, packed.episodes)
+    if not packed.truncations:
+        return unroll
+    step, column, observation = packed.truncations
+    cpu = torch.device("cpu")
+    truncations = Truncations(_tensor(step, cpu), _tensor(column, cpu), _tensor(observation, device))
+    return replace(unroll, truncations=truncations)
 
 
 def _pack(tensor: Tensor) -> Stacks | Array:

@@ -18,7 +18,15 @@ from deltabeast.launch.config import Decides, Formerly, Only, TrainConfig
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.runs.directory import read_config, resume_command, write_config
 from deltabeast.launch.runs.manifest import checkpoint_paths, read_spec
-from deltabeast.launch.runs.options import FORMER, OPTIONS, declarations, former_values, given_only_for
+from deltabeast.launch.runs.options import (
+    DEFAULTS,
+    FORMER,
+    OPTIONS,
+    UNSAID,
+    declarations,
+    former_values,
+    given_only_for,
+)
 from deltabeast.launch.training.plan import hyperparameters
 from deltabeast.launch.training.resume import check_same_options, go_on_as_before
 from deltabeast.launch.training.sweep import runs_of
@@ -37,6 +45,7 @@ OTHERS: dict[str, Any] = {
         "eval_every": "3M",
         "profile": 2,
     },
+    **{"truncation": "terminal"},
 }
 """Another value than the default, where half of the default or its negation is none."""
 
@@ -100,7 +109,8 @@ def test_a_run_goes_on_only_as_the_same_experiment(name: str, tmp_path: Path) ->
 def test_runs_are_one_series_exactly_if_they_learn_alike(name: str, tmp_path: Path) -> None:
     paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b")]
     config = json.loads((paths[1] / "config.json").read_text())
-    config["config"] |= {name: str(other(name)) if name in ("run_dir", "config") else other(name)}
+    value = other(name) if other(name) != UNSAID[name] else DEFAULTS[name]
+    config["config"] |= {name: str(value) if name in ("run_dir", "config") else value}
     (paths[1] / "config.json").write_text(json.dumps(config))
     if OPTIONS[name].decides is Decides.AGENT:  # a checkpoint has the say
         for spec in paths[1].glob("checkpoints/*/agent.json"):

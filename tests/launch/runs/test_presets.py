@@ -29,6 +29,7 @@ from deltabeast.launch.units import parse_steps
 PUBLISHED: dict[str, Any] = {
     # the learner's input and its losses
     "unroll_length": 50, "batch_size": 32, "reward_clip": 1.0, "discount": 0.99,
+    "truncation": "terminal",
     "clip_rho_threshold": 1.0, "clip_pg_rho_threshold": 1.0, "lambda": 1.0,
     "baseline_cost": 0.5, "entropy_cost": 0.01, "bptt": "per_step", "precision": "fp32", "stem": "residual",
     # RMSProp

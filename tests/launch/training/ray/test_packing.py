@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from training_envs import Match  # noqa: F401  # registers its environments
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Episodes, Unroll, split
+from deltabeast.agents.truncations import Truncations
 from deltabeast.agents.weights import WeightStore
 from deltabeast.envs import make_vector_env
 from deltabeast.launch.training.flat_parameters import FlatWeights, flatten, unflatten
@@ -27,6 +29,7 @@ def unroll(observation: torch.Tensor, state: tuple[torch.Tensor, ...] = ()) -> U
         torch.randint(6, (T, B)),
         torch.randn(T, B, 6),
         torch.rand(T, B) < 0.1,
+        torch.randn(T, B),
         state,
         version=7,
         episodes=Episodes([1.5], [2.5], [3], 1),
@@ -43,6 +46,19 @@ def assert_same(one: Unroll, other: Unroll) -> None:
             assert all(torch.equal(a, b) for a, b in zip(value, again, strict=True))
         else:
             assert value == again, name
+
+
+def test_last_observations_of_truncated_episodes_travel_too(seed: int) -> None:
+    seen = torch.randint(256, (3, 4, 5, 5), dtype=torch.uint8)
+    ends = Truncations(torch.tensor([0, 4, 2]), torch.tensor([1, 1, 0]), seen)
+    given = unroll(torch.randint(256, (6, 3, 4, 5, 5), dtype=torch.uint8))
+    packed = pack(replace(given, truncations=ends))
+    out = unpack(packed, CPU)
+    assert all(map(torch.equal, out.truncations, ends))
+    assert packed.nbytes - pack(given).nbytes == sum(x.nbytes for x in ends)
+    out.truncations.observation.zero_()  # memory of its own
+    assert all(map(torch.equal, unpack(packed, CPU).truncations, ends))
+    assert_same(replace(out, truncations=None), given)
 
 
 def stacks(T: int, B: int, C: int, begun: np.ndarray) -> torch.Tensor:
