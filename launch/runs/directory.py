@@ -38,11 +38,11 @@ def default_run_dir(config: TrainConfig) -> Path:
 
 def chosen_preset(config: TrainConfig) -> str | None:
     """Return the preset that a run begins from: the one given; for --env, if none is, `gymnasium`, but `none`
-    for a run that began without."""
+    to go on with a run that began otherwise."""
     if config.preset is not None or config.env is None:
         return config.preset
     saved = read_config(config.run_dir or default_run_dir(config))
-    return saved.get("preset") or "none" if saved else "gymnasium"
+    return "gymnasium" if not saved or saved.get("preset") == "gymnasium" else "none"
 
 
 def default_probe_dir(config: ProbeConfig) -> Path:
