@@ -61,7 +61,7 @@ class Declared:
 
 _FLOAT32 = np.finfo(np.float32)
 _CORRECT = "correct the environment, or the space that it declares"
-_NOT_FINITE = "agents read finite numbers of 32 bits alone; correct the environment"
+_NOT_FINITE = "agents read finite numbers alone, as float32; correct the environment"
 
 
 def in_dtype(part: spaces.Space[Any], value: Any) -> Any:

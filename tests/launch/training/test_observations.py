@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from training_in_process import EXACT, FEEDFORWARD, Killed, kill_at, listen, run
 from training_process import CARTPOLE, assert_same_run, newest
 
@@ -78,16 +77,6 @@ def test_a_reading_in_words() -> None:
 
 
 STATISTICS = "normaliser.statistics"
-
-
-@pytest.mark.usefixtures("quick_children")
-def test_workers_share_the_statistics_of_what_all_of_them_saw(tmp_path: Path) -> None:
-    """One update: 4 environments, 5 steps each; the games do not depend on the number of workers."""
-    for workers in ("1", "2"):
-        run(tmp_path / workers, *CARTPOLE, "--num-workers", workers, "--steps", "20")
-    one, two = (newest(tmp_path / workers)[1][STATISTICS] for workers in ("1", "2"))
-    assert (one[0] == 20).all() and (one[2, 1:] > 0).all()
-    torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-12)
 
 
 def test_a_run_goes_on_with_its_statistics_bit_for_bit(

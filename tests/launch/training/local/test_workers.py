@@ -74,6 +74,16 @@ def test_the_gradients_of_a_worker_are_added(seed: int) -> None:
 
 
 @pytest.mark.usefixtures("quick_children")
+def test_workers_share_the_statistics_of_what_all_of_them_saw(tmp_path: Path) -> None:
+    """One update: 4 environments, 5 steps each; the games do not depend on the number of workers."""
+    for workers in ("1", "2"):
+        run(tmp_path / workers, *CARTPOLE, "--num-workers", workers, "--steps", "20")
+    one, two = (newest(tmp_path / workers)[1]["normaliser.statistics"] for workers in ("1", "2"))
+    assert (one[0] == 20).all() and (one[2, 1:] > 0).all()
+    torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.usefixtures("quick_children")
 def test_a_worker_that_dies_is_named_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
