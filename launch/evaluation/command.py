@@ -77,6 +77,8 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     for note in notes:
         say(console, note)
     results = _play(config, loaded, protocol, make_env, device, processes, console)
+    for note in dict.fromkeys(note for result in results.values() for note in result.notes):
+        say(console, f"note: {note}")
     if not results["trained"].life.summary():
         raise RunError(
             f"no episode ended within --max-episode-steps {config.max_episode_steps}; {_limit(spec)}"

@@ -64,7 +64,8 @@ def evaluate(
         repeats,
         _returns(rows, "life"),
         _returns(rows, "game"),
-        *(sum(getattr(part, name) for part in parts) for name in _COUNTS),
+        **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS},
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
 
 

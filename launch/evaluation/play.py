@@ -84,6 +84,8 @@ class Rows:
     def __init__(self, rows: list[Row], episodes: int) -> None:
         self.rows, self.episodes = rows, episodes
         self.discarded_negative = self.discarded_wrapped = self.score_wraps = self.steps = 0
+        self.notes: list[str] = []
+        """what the environments had to say to the user"""
 
     @property
     def unfinished(self) -> int:
@@ -113,6 +115,7 @@ class Rows:
                         output.action.cpu().numpy() if setup.greedy else self._draw(output.policy_logits)
                     )
                 observation, rewards, terminated, truncated, infos = env.step(actions)
+                self.notes.extend(infos.get("notes", ()))
                 over = terminated | truncated
                 reward = torch.from_numpy(np.asarray(rewards, np.float32)).to(device)
                 done = torch.from_numpy(over).to(device)

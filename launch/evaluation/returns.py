@@ -73,6 +73,8 @@ class Evaluation:
     """agent steps played, those of rows that had finished left out"""
     unfinished: int = 0
     """episodes that did not end within the steps allowed, each the last one of its repeat"""
+    notes: tuple[str, ...] = ()
+    """what the environments had to say to the user, each once"""
 
     @property
     def missing(self) -> int:

@@ -11,7 +11,7 @@ from training_process import CARTPOLE, assert_same_run, newest
 
 from deltabeast.agents import AgentSpec, load_agent
 from deltabeast.envs.gymnasium_env import GymnasiumEnvs
-from deltabeast.launch.cli import parse
+from deltabeast.launch.cli import main, parse
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.evaluation.environments import env_maker
 from deltabeast.launch.runs.describe import describe_run
@@ -24,7 +24,7 @@ STRAYS = ("--env", "training_envs:Strays-v0", *FEEDFORWARD)
 
 
 def test_what_observations_are_taken_for_is_told_and_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = listen(monkeypatch, "never", lambda: None)
     run(tmp_path, *STRAYS, "--steps", "200")
@@ -34,6 +34,11 @@ def test_what_observations_are_taken_for_is_told_and_saved(
     beyond = "training_envs:Strays-v0: an observation holds -3.0, outside Box(-1.0, 1.0, (2,), float32)"
     assert [line for line in said if "outside" in line] == [f"note: {beyond}; it is read as it is"]
     assert load_agent(tmp_path).spec.observations == "vector"
+    main(
+        ["eval", str(tmp_path), "--episodes", "2", "--repeats", "2", "--trust-env", "training_envs:Strays-v0"]
+    )
+    evaluated = " ".join("".join(capsys.readouterr()).split())
+    assert evaluated.count(f"observations are {told}") == evaluated.count(f"note: {beyond[:40]}") == 1
 
 
 def test_a_share_of_the_environments_is_read_as_all_are() -> None:
