@@ -1,6 +1,5 @@
 """Games, the protocols they are played under, and vector environments. README.md has the contract."""
 
-from .available_cores import available_cores
 from .games import (
     PAPER_GAMES,
     GameInfo,
@@ -10,6 +9,7 @@ from .games import (
     game_names,
     human_normalized,
 )
+from .limits import available_cores, available_threads, core_limits, thread_limits
 from .own import register_environments
 from .protocols import DEFAULT_PROTOCOL, PROTOCOLS, Protocol, find_protocol, varied
 from .rescue import EnvironmentFailed
@@ -29,7 +29,9 @@ __all__ = [
     "Task",
     "action_meanings",
     "available_cores",
+    "available_threads",
     "canonical_game",
+    "core_limits",
     "find_protocol",
     "find_task",
     "game_info",
@@ -37,5 +39,6 @@ __all__ = [
     "human_normalized",
     "make_vector_env",
     "task_normalized",
+    "thread_limits",
     "varied",
 ]

@@ -9,13 +9,13 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from .available_cores import available_cores
 from .checks import Seeds, check_actions, environment_seeds, rows_to_reset
 from .episodes import EpisodeStatistics
 from .flicker import Flicker
 from .forced_actions import ForcedActions
 from .frame_stack import repeat_first_frame
 from .games import action_meanings, canonical_game, screen_size
+from .limits import available_threads
 from .protocols import DEFAULT_PROTOCOL, Protocol, find_protocol
 from .score_wraps import unwrap_scores
 from .spread import spread
@@ -53,7 +53,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
 
         height, width = screen_size(self.game) if colour else (84, 84)
         stack = 1 if colour else self.rules.frame_stack
-        threads = min(num_threads or available_cores(), num_envs)
+        threads = min(num_threads or available_threads(), num_envs)
         self._ale: AtariVectorEnv | None
         with spread(num_envs, threads):
             self._ale = AtariVectorEnv(

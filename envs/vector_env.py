@@ -24,7 +24,7 @@ def make_vector_env(
 ) -> VectorEnv[Any, Any, Any]:
     """Make copies of an Atari game, under a protocol, or of any Gymnasium environment with discrete actions.
 
-    num_threads: of the Atari emulators; by default the cores this process may use.
+    num_threads: of the Atari emulators; by default one a core, as far as OMP_NUM_THREADS lets it.
     full_action_set: overrides the protocol's, to play under one protocol with an agent trained under another.
     observations: how those of an environment other than a game are read; auto guesses (README.md).
     options: what the constructor of the environment is given besides.

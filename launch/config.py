@@ -113,6 +113,9 @@ class TrainConfig:
     num_workers: Annotated[int | None, Decides.SPEED, Only("local")] = None
     """Processes that act and learn side by side on a CPU, each with its share of the environments and of
     every batch; default: one a core, as far as --num-envs and --batch-size can be shared out."""
+    threads: Annotated[int | None, Decides.SPEED, Only("local")] = None
+    """Threads of the run in all, shared out over its processes; default: one for each core that its CPU set,
+    a container's quota and SLURM_CPUS_PER_TASK leave it, in each process at most OMP_NUM_THREADS."""
     ray_address: Annotated[str | None, Decides.SPEED, Only("ray")] = None
     """The Ray cluster to train on: auto (the one this machine belongs to) or HOST:PORT; default: one that
     starts here and ends with the run."""

@@ -12,14 +12,16 @@ from contextlib import contextmanager
 import torch
 
 from ...agents.stems import IMAGE_STEMS
-from ...envs import available_cores
+from ...envs import available_cores, available_threads
 
 # Parameters of glibc's mallopt(3).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
 
 def prepare_process(threads: int | None = None) -> None:
-    """Keep freed memory, compute float32 in float32, and use `threads`, by default one per available core.
+    """Keep freed memory, compute float32 in float32, and use `threads`, by default one a core.
+
+    OMP_NUM_THREADS limits that default.
 
     Every process calls this first: threads that begin later have its way with numbers near zero.
     """
@@ -28,7 +30,7 @@ def prepare_process(threads: int | None = None) -> None:
     # Gradients that fade over a long unroll end below 1e-38, where an operation takes a processor some
     # hundred cycles more; nothing is learned from them.
     torch.set_flush_denormal(True)
-    torch.set_num_threads(threads or available_cores())
+    torch.set_num_threads(threads or available_threads())
 
 
 def disable_tf32() -> None:

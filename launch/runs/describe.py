@@ -40,6 +40,8 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
         lines.append(("preset", f"{preset}{purpose}" + (f", but {changes}" if changes else "")))
     if spec and not known.get("game"):
         lines.append(("observations", f"read as {reading(spec)}"))
+    if uses := about.get("uses"):
+        lines.append(("uses", f"{uses}, when it was last begun"))
     if source := read_object(run_dir / "imported.json"):
         lines.append(("imported from", f"{source.get('file')}, SHA-256 {str(source.get('sha256'))[:16]}..."))
     if not config and (run_dir / "config.json").is_file():

@@ -62,6 +62,8 @@ class Engine(ABC):
     """what `auto` came to, by option, as far as it is known here"""
     notes: Sequence[str] = ()
     """warnings about the environments, for the user"""
+    uses: str = ""
+    """its processes and threads, for people"""
     cores_beside: Collection[int] = ()
     """those that a process beside the engine's may use, where the engine's are kept on one each"""
 

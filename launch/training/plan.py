@@ -51,7 +51,7 @@ def check(config: TrainConfig) -> None:
             parse_steps(getattr(config, name) or "1")
         except ValueError as error:
             raise ValueError(f"--{name.replace('_', '-')}: {error}") from error
-    for name in ("num_envs", "num_actors", "num_workers", "batch_size", "unroll_length"):
+    for name in ("num_envs", "num_actors", "num_workers", "threads", "batch_size", "unroll_length"):
         value = 1 if getattr(config, name) is None else getattr(config, name)
         if value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
@@ -144,6 +144,8 @@ def worker_count(config: TrainConfig, device: torch.device, cores: int) -> int:
             f"--num-workers {count}: it must divide --num-envs {config.num_envs} and "
             f"--batch-size {config.batch_size}"
         )
+    if config.threads is not None and count > config.threads:
+        raise ValueError(f"--num-workers {count}: each takes one of --threads {config.threads}; give more")
     return count
 
 

@@ -83,7 +83,7 @@ class Run:
             if start < self.total_steps:  # else the options are not what it was trained with
                 settled = {**settled_by(engine.agent.spec), **engine.settled}
                 auto = {name: value for name, value in settled.items() if getattr(config, name) == "auto"}
-                write_config(self.run_dir, config, auto=auto)
+                write_config(self.run_dir, config, auto=auto, uses=engine.uses)
                 remember(self.run_dir, config, self._say)
                 self.log.hyperparameters(hyperparameters(config, engine.agent))
             if not resumed:
@@ -319,6 +319,7 @@ def _title(config: TrainConfig, engine: Engine) -> str:
     return (
         f"{spec.game or spec.env_id}{protocol} · {spec.core} · {spec.stem} · seed {config.seed} · "
         f"{count_parameters(engine.agent) / 1e6:.2f}M parameters · {engine.device.type} {precision}"
+        f"{' · ' * bool(engine.uses)}{engine.uses}"
     )
 
 

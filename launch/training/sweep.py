@@ -229,7 +229,7 @@ def needs(config: TrainConfig, total: dict[str, float]) -> tuple[float, float]:
     """Return the CPU cores and GPUs that a run reserves: a GPU if there are any, else a core per worker."""
     if config.device.startswith("cuda") or (config.device == "auto" and total["GPU"] >= 1):
         return config.learner_cpus + config.num_actors * config.actor_cpus, 1.0
-    return float(config.num_workers or 1), 0.0
+    return float(config.threads or config.num_workers or 1), 0.0
 
 
 def sweep(config: TrainConfig, console: Console | None = None) -> None:
@@ -254,7 +254,7 @@ def sweep(config: TrainConfig, console: Console | None = None) -> None:
                 f"{largest['GPU']:g}; give a smaller --num-workers or --num-actors, or --device cpu"
             )
         for run in open_ones:
-            if gpus == 0.0:  # one process a core, of the cores that it reserves
+            if gpus == 0.0 and run.threads is None:  # one process a core, of the cores that it reserves
                 run.num_workers = run.num_workers or 1
         queue = Sweep(cluster, config, open_ones, say)
         with queue.marked():

@@ -10,14 +10,12 @@ from deltabeast.envs import (
     PAPER_GAMES,
     PROTOCOLS,
     action_meanings,
-    available_cores,
     canonical_game,
     game_info,
     game_names,
     human_normalized,
     make_vector_env,
 )
-from deltabeast.envs.available_cores import _cgroup_limit
 from deltabeast.envs.games import _known_games, ask_emulator
 
 
@@ -160,19 +158,3 @@ def test_what_a_cut_game_showed_last_is_what_a_longer_one_shows(protocol, frames
     assert not np.array_equal(shown, longer)
     for env in (short, long):
         env.close()
-
-
-def test_cores_of_a_container(tmp_path):
-    assert available_cores() >= 1
-    assert _cgroup_limit(tmp_path) > 1e6
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert _cgroup_limit(tmp_path) > 1e6
-    (tmp_path / "cpu.max").write_text("150000 100000\n")
-    assert _cgroup_limit(tmp_path) == 1.5
-    (tmp_path / "cpu.max").unlink()
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
-    assert _cgroup_limit(tmp_path) > 1e6
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("300000\n")
-    assert _cgroup_limit(tmp_path) == 3

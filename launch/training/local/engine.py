@@ -36,6 +36,7 @@ from ..plan import (
 )
 from ..progress import Window
 from ..randomness import actor_seed, rng_states, set_rng_states
+from ..threads import operation_threads, process_threads, thread_notes, uses
 from .sources import Lockstep, Source, Threads
 from .workers import Workers, update
 
@@ -56,10 +57,10 @@ class LocalEngine(Engine):
             self.device = resolve_device(config.device)
             # The shapes of a run are always the same, so that trying algorithms pays.
             torch.backends.cudnn.benchmark = not config.deterministic
-            self.cores = cores or available_cores()
+            self.cores = cores or config.threads or available_cores()
             self._count = worker_count(config, self.device, self.cores)
             self.share = share(config, self._count)
-            self._threads = max(1, self.cores // self._count)
+            self._threads = process_threads(config, self.cores, self._count)
             torch.set_num_threads(self._threads)
             self._pinned = own_cores(self._count)
             if self._pinned is not None:
@@ -69,7 +70,10 @@ class LocalEngine(Engine):
             self.agent = make_agent(config, self._envs[0])
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
+        self.uses = uses(self._count, self._threads)
         self.notes = observation_notes(self._envs[0], self.agent.spec)
+        if cores is None and config.threads is None:
+            self.notes += thread_notes(self.cores, self._count, self._threads)
 
     def _make_envs(self) -> list[VectorEnv]:
         """Make the environments of each actor, or of each half of one."""
@@ -86,6 +90,8 @@ class LocalEngine(Engine):
         config = self.config
         self.agent = agent.to(self.device)
         agent.autocast_dtype = autocast_dtype(config.precision, self.device, agent.spec.stem)
+        if self.device.type == "cpu":
+            torch.set_num_threads(operation_threads(config, self._threads, agent))
         self.settled = {
             "precision": "fp32" if agent.autocast_dtype is None else "bf16",
             "overlap": "on" if overlaps(config, self.device) else "off",
@@ -125,7 +131,8 @@ class LocalEngine(Engine):
     def _make_source(self, turn: int) -> Source:
         if not overlaps(self.config, self.device):
             return Lockstep(self.actors, self.share.batch_size, turn, self._settle)
-        on_start = _own_resources(self.cores // (len(self.actors) + 1), self.device)
+        beside = min(self._threads, self.cores // (len(self.actors) + 1))
+        on_start = _own_resources(beside, self.device)
         return Threads(self.actors, self.config.batch_size, self.stop, on_start, self._settle)
 
     def _settle(self) -> None:

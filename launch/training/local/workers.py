@@ -28,6 +28,7 @@ from ..engine import ActorError, actor_failed
 from ..flat_parameters import views
 from ..plan import columns, keeps, make_env, make_learner, share
 from ..randomness import actor_seed, seed_generators
+from ..threads import operation_threads
 from .sources import Lockstep
 
 _PATIENCE = 10.0
@@ -51,6 +52,7 @@ class Worker:
         self.share, mine = share(config, count), columns(config, count, index)
         self.agent = agent
         self.device = torch.device("cpu")
+        torch.set_num_threads(operation_threads(config, threads, agent))
         self.learner = make_learner(agent, config, total_steps=1)  # it never steps
         self.weights = SharedWeights()
         env = make_env(self.share, threads, mine)

@@ -70,6 +70,14 @@ class RayEngine(Engine):
         self.sharding, self.agent, self.notes = check_options(config)
         self.cluster = stack.enter_context(Cluster(config.ray_address))
         self.device = wait_for_room(config, self.cluster, console or Console())
+        learners, actors = (
+            f"{count} {what}{'s' * (count > 1)} of {cpus:g} CPUs"
+            for count, what, cpus in (
+                (config.num_learners, "learner", config.learner_cpus),
+                (config.num_actors, "actor", config.actor_cpus),
+            )
+        )
+        self.uses = f"{learners}, {actors}"
         self.ledger = Ledger()
         self.traffic = Traffic(config.num_actors)
         self.learner_restarts = Restarts()
