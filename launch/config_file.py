@@ -5,13 +5,12 @@ What a file holds is checked against the types that options declare, and never b
 
 from __future__ import annotations
 
-import difflib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from tyro import MISSING
 
@@ -24,7 +23,7 @@ from .runs.directory import no_run, option_words
 from .runs.mine import is_mine
 from .runs.options import FORMER, OPTIONS
 from .runs.presets import PRESETS, preset_config
-from .values import read_value
+from .values import read_options
 from .yaml_file import read_yaml
 
 KINDS: Mapping[str, type] = {"train": TrainConfig, "probe": ProbeConfig}
@@ -107,7 +106,11 @@ def _options(command: str, path: Path, typed: Sequence[str]) -> dict[str, Any]:
         raise UsageError(f"{path}: config is {values!r}; give options and their values")
     if "versions" in content:
         values = _of_run(command, values)
-    options = _typed(command, path, values)
+    try:
+        options = read_options(KINDS[command], values)
+    except ValueError as error:
+        see = f"; see `deltabeast {command} --help`" if ";" not in str(error) else ""
+        raise UsageError(f"{path}: {error}{see}") from error
     displaced = _displaced(options, typed)
     for name, whose in (("core_options", "core"), ("env_options", "environment")):
         if name in displaced.intersection(options) and not _values(typed, name):
@@ -126,25 +129,6 @@ def _of_run(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if command != "train":
         return values
     return {**FORMER, **values, "preset": values.get("preset") or ("none" if values.get("env") else None)}
-
-
-def _typed(command: str, path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a file by the names and with the types that the command declares."""
-    kinds = get_type_hints(KINDS[command])
-    options = {}
-    for key, value in values.items():
-        name = str(key).replace("-", "_")
-        if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"see `deltabeast {command} --help`"
-            raise UsageError(f"{path}: unknown option {key!r}; {hint}")
-        if value in (None, [], {}):
-            continue
-        try:
-            options[name] = read_value(kinds[name], value)
-        except ValueError as error:
-            raise UsageError(f"{path}: {key} is {value!r}; it takes {error}") from error
-    return options
 
 
 def _displaced(options: Mapping[str, Any], typed: Sequence[str]) -> set[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _ONE = {
     bool: "true or false",
@@ -15,6 +17,49 @@ _ONE = {
     Path: "a path",
 }
 """what options of one value take"""
+
+
+def read_options(declared: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of a file by the names and with the types of a dataclass's fields; what is empty is left
+    out.
+
+    Raises ValueError in one line for a name that it does not have, or a value of another kind.
+    """
+    kinds = get_type_hints(declared)
+    options = {}
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        if name not in kinds:
+            near = difflib.get_close_matches(name, kinds, n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise ValueError(f"unknown option {key!r}{hint}")
+        if value in (None, [], {}):
+            continue
+        try:
+            options[name] = read_value(kinds[name], value)
+        except ValueError as error:
+            raise ValueError(f"{key} is {_shortened(repr(value))}; it takes {error}") from error
+    return options
+
+
+def have_shape(declared: type, values: Mapping[str, Any]) -> bool:
+    """Return whether values of a dataclass's fields are what these hold: one value, several, or named ones.
+
+    Other versions may have other names and words; what is none of the fields is not looked at.
+    """
+    kinds = get_type_hints(declared)
+    containers = {name: get_origin(kind) for name, kind in kinds.items()}
+    return all(
+        (isinstance(value, dict) and containers[name] is dict)
+        or (isinstance(value, list) and containers[name] is tuple)
+        or isinstance(value, str | int | float | NoneType)
+        for name, value in values.items()
+        if name in kinds
+    )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def read_value(kind: Any, value: object) -> Any:

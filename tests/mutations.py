@@ -1100,6 +1100,13 @@ MUTANTS = [
     ("launch/config_file.py", "in options and not is_mine(path)", "in options and False"),
     ("launch/config_file.py", "in options and not is_mine(path)", "in options"),
     ("launch/config_file.py", "    _ask_for_consent(path, options)\n", ""),
+    ("launch/runs/directory.py", 'words[0].startswith("-")', "False"),
+    ("launch/runs/directory.py", 'f"./{path}" if str(path).startswith("-")', 'f"./{path}" if False'),
+    ("launch/runs/directory.py", "and have_shape(declared, config)", ""),
+    ("launch/runs/directory.py", "if isinstance(word, str)}", "}"),
+    ("launch/runs/manifest.py", "spec if are_words and are_sizes", "spec if are_words"),
+    ("launch/runs/manifest.py", "spec if are_words and are_sizes", "spec if are_sizes"),
+    ("launch/sharing/hub.py", "if not re.fullmatch(_HASH, str(named)):", "if False:"),
     ("launch/runs/mine.py", "== _digest(config_file)", '!= ""'),
     ("launch/runs/mine.py", "bytes(config_file.resolve())", 'b"one for all"'),
     ("launch/values.py", 'return "on" if value else "off"', 'return "on"'),
@@ -1133,7 +1140,7 @@ MUTANTS = [
     ("launch/config_file.py", "if option.only not in (None, engine)", "if False"),
     ("launch/config_file.py", "    if cores and cores != [", "    if cores and [] != ["),
     ("launch/config_file.py", "open_ and equals", "open_"),
-    ("launch/config_file.py", '_OF_ONE_RUN if "versions" in content else ()', "()"),
+    ("launch/config_file.py", " if name not in _OF_ONE_RUN}", "}"),
     ("launch/config_file.py", "if len(files) > 1:", "if False:"),
     ("launch/completion.py", 'if shell == "fish" else repr(spec)', "if False else repr(spec)"),
     ("launch/completion.py", 'if choice != "None"', ""),
@@ -1210,6 +1217,10 @@ TESTS = {
     **dict.fromkeys(
         ("launch/values", "launch/yaml_file", "runs/mine"), ("tests/launch/test_config_file.py",)
     ),
+    **dict.fromkeys(
+        ("runs/directory", "runs/manifest"),
+        ("tests/launch/runs/test_foreign_runs.py", "tests/launch/probe/test_probe.py", "-m", "not long"),
+    ),
     "agents/reading": ("tests/agents/test_reading.py",),
     **dict.fromkeys(
         ("agents/shapes", "agents/state_file", "agents/checkpoint"),
@@ -1227,7 +1238,7 @@ TESTS = {
         *("tests/launch/comparison/test_runs.py", "tests/launch/probe/test_probe.py", "-k", "copy"),
     ),
     **dict.fromkeys(
-        ("launch/runs/directory", "launch/runs/describe_probe", "agents/sequence_model"),
+        ("launch/runs/describe_probe", "agents/sequence_model"),
         ("tests/launch/probe/test_probe.py", "-m", "not long"),
     ),
     **dict.fromkeys(

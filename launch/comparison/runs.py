@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ...agents.reading import read_json
-from ...envs import canonical_game, varied
+from ...envs import canonical_game, find_protocol, varied
 from ..runs.consent import consent
-from ..runs.directory import core_name, eval_command, read_config, read_object, was_truncated
+from ..runs.directory import core_name, eval_command, read_config, read_words, was_truncated
 from ..runs.log import MOST_ROWS, read_log
 from ..runs.manifest import checkpoint_paths, damaged_file, read_spec
 from ..runs.options import OPTIONS, SEPARATING, UNSAID
@@ -143,7 +143,6 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         settings.pop("bptt", None)
     if core == "lstm" and was_truncated(path):
         core = TRUNCATED
-    versions = read_object(path / "config.json").get("versions")
     run = Run(
         path=path,
         game=game,
@@ -154,7 +153,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         steps=_steps(config),
         rows=rows,
         evaluations=evaluations,
-        versions=versions if isinstance(versions, dict) else {},
+        versions=read_words(path, "versions"),
     )
     return run, [f"{path}: {reason}" for reason in wrong]
 
@@ -186,7 +185,7 @@ def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) ->
         settings = {"origin": origin or "unknown"}  # nothing is known but the agent
     of_agent = ("stem", "core_options", "observations", "env_options")
     settings |= {name: spec[name] for name in of_agent if name in spec}
-    auto = read_object(path / "config.json").get("auto") or {}
+    auto = read_words(path, "auto")
     for name in [name for name, value in settings.items() if value == "auto"]:
         if name in auto:
             settings[name] = auto[name]
@@ -248,6 +247,8 @@ def _evaluation(file: Path) -> Evaluation:
     content = read_json(file)
     result = content["results"]["trained"]
     life, game = result["summary"]["life"], result["summary"]["game"]
+    if content["protocol"] is not None:
+        find_protocol(content["protocol"])
     return Evaluation(
         path=file,
         protocol=content["protocol"],

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from .directory import option_words
 
 
 def look_here_for(names: Iterable[str]) -> None:
@@ -37,14 +38,14 @@ def check_env(env_id: str, options: Mapping[str, Any], trusted: str | None, chec
     if env_id != trusted and (needs_consent("env", env_id) or may_name_code(options)):
         raise UsageError(
             f"{checkpoint} has an environment that would be imported, {env_id}, and importing runs code; "
-            f"if you trust it, give --trust-env {shlex.quote(env_id)}"
+            f"if you trust it, give {shlex.join(option_words('trust_env', env_id))}"
         )
 
 
 def consent(core: str, env_id: str | None) -> list[str]:
     """Return the options that let `eval` import the core and the environment of a run."""
-    words = ["--trust-core", core] if needs_consent("core", core) else []
-    return [*words, "--trust-env", env_id] if env_id and needs_consent("env", env_id) else words
+    words = option_words("trust_core", core) if needs_consent("core", core) else []
+    return [*words, *option_words("trust_env", env_id)] if env_id and needs_consent("env", env_id) else words
 
 
 def needs_consent(option: str, name: str) -> bool:

@@ -44,7 +44,7 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
         lines.append(("uses", f"{uses}, when it was last begun"))
     if source := read_object(run_dir / "imported.json"):
         lines.append(("imported from", f"{source.get('file')}, SHA-256 {str(source.get('sha256'))[:16]}..."))
-    if not config and (run_dir / "config.json").is_file():
+    if not config and (run_dir / "config.json").exists():
         damage.insert(0, "config.json cannot be read, so its options are not known")
     if checkpoints and (file := damaged_file(checkpoints[-1])) and checkpoints[-1].exists():
         damage.append(f"{file} of the newest checkpoint; eval and train go back to the one before")
@@ -92,7 +92,12 @@ def _remaining(
     speed = next((row["sps"] for row in reversed(rows) if row.get("sps")), None)
     duration = f", {format_duration(left / speed)} at {speed:,.0f} steps/s" if speed else ""
     lines = [("remaining", f"{left:,} steps{duration}")]
-    return lines if held else [*lines, ("to go on", resume_command(config, run_dir))]
+    if held:
+        return lines
+    try:
+        return [*lines, ("to go on", resume_command(config, run_dir))]
+    except ValueError as error:
+        return [*lines, ("damaged", f"config.json: {error}; so no command goes on with it")]
 
 
 def _read_log(run_dir: Path) -> tuple[list[dict[str, float]], list[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..probe.result import RESULT
 from ..units import format_ago, format_duration, format_rate
-from .directory import option_words, read_object
+from .directory import option_words, path_word, read_object
 
 
 def is_probe(about: Mapping[str, Any]) -> bool:
@@ -55,7 +55,7 @@ def remaining(
         value = result.get("test", {}).get(metric, result.get("best"))
         tested = " (test)" if "test" in result else ""
         text = f"{metric.replace('_', ' ')}{tested} {value:.4g} after {result.get('updates', 0):,} updates"
-        return [("ended with", text), ("next", shlex.join(["deltabeast", "compare", str(run_dir)]))]
+        return [("ended with", text), ("next", shlex.join(["deltabeast", "compare", path_word(run_dir)]))]
     if "updates" not in about:
         return []
     left = max(int(about["updates"]) - step, 0)

@@ -20,6 +20,7 @@ from ...agents import files
 from ...agents.reading import read_json
 from ..config import ProbeConfig, TrainConfig
 from ..errors import UsageError
+from ..values import have_shape, read_options
 from .options import REPEATED, UNSAID
 from .presets import preset_config
 
@@ -150,11 +151,18 @@ def no_run(path: Path) -> str:
 
 
 def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
-    """Return the command that resumes a run, from the options in its config.json."""
+    """Return the command that resumes a run, from the options in its config.json.
+
+    Raises ValueError for values that no command line could have given.
+    """
     words = ["deltabeast", "train"]
-    begun_with = vars(preset_config(saved.get("preset")))
+    options = {
+        **UNSAID,
+        **read_options(TrainConfig, {name: saved[name] for name in REPEATED if name in saved}),
+    }
+    begun_with = vars(preset_config(options["preset"]))
     for name in REPEATED:
-        value = saved.get(name, UNSAID[name])
+        value = options[name]
         named = name in ("core", "preset") and value is not None
         if name != "run_dir" and (value != begun_with[name] or named):
             words += option_words(name, value)
@@ -175,9 +183,14 @@ def option_words(name: str, value: object) -> list[str]:
     return [f"{flag}={words[0]}"] if len(words) == 1 and words[0].startswith("-") else [flag, *words]
 
 
+def path_word(path: Path) -> str:
+    """Spell a path as it is typed where a command takes one: `./-x`, which would be read as an option."""
+    return f"./{path}" if str(path).startswith("-") else str(path)
+
+
 def eval_command(run_dir: Path, *options: str) -> str:
     """Return the command that evaluates a run."""
-    return shlex.join(["deltabeast", "eval", str(run_dir), *options])
+    return shlex.join(["deltabeast", "eval", path_word(run_dir), *options])
 
 
 _FORMAT = 2
@@ -224,8 +237,16 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def read_config(run_dir: Path) -> dict[str, Any]:
     """Read the options in config.json; empty if there are none that can be read."""
-    config = read_object(run_dir / "config.json").get("config")
-    return config if isinstance(config, dict) else {}
+    about = read_object(run_dir / "config.json")
+    config, declared = about.get("config"), ProbeConfig if about.get("command") == "probe" else TrainConfig
+    return config if isinstance(config, dict) and have_shape(declared, config) else {}
+
+
+def read_words(run_dir: Path, name: str) -> dict[str, str]:
+    """Read what config.json says besides its options in words by name, such as versions."""
+    found = read_object(run_dir / "config.json").get(name)
+    words = found.items() if isinstance(found, dict) else ()
+    return {key: word for key, word in words if isinstance(word, str)}
 
 
 def versions() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -277,10 +278,11 @@ def _stopped(columns: Sequence[str]) -> Callable[[list[str], list[str]], bool]:
 
 def _numbers(row: Mapping[str, str]) -> dict[str, float]:
     """Read the cells that are numbers; what else there is, someone else wrote."""
-    try:
-        return {name: float(cell) for name, cell in row.items() if cell}
-    except ValueError:
-        return {name: float(cell) for name, cell in row.items() if _is_number(cell)}
+    with suppress(ValueError):
+        numbers = {name: float(cell) for name, cell in row.items() if cell}
+        if math.isfinite(sum(numbers.values())):
+            return numbers
+    return {name: float(cell) for name, cell in row.items() if _is_number(cell)}
 
 
 def _is_number(cell: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from ...agents.reading import open_regular
@@ -45,7 +46,12 @@ def is_exported(checkpoint: Path) -> bool:
 
 def read_spec(checkpoint: Path | None) -> dict[str, Any]:
     """Read the fields of the `AgentSpec`; empty without a checkpoint, or if they cannot be read."""
-    return read_object(checkpoint / "agent.json") if checkpoint else {}
+    spec = read_object(checkpoint / "agent.json") if checkpoint else {}
+    words = (spec.get(name) for name in ("core", "stem", "game", "env_id", "protocol", "observations"))
+    shape = spec.get("observation_shape", [])
+    are_words = all(isinstance(word, str | NoneType) for word in words)
+    are_sizes = isinstance(shape, list) and all(isinstance(size, int) for size in shape)
+    return spec if are_words and are_sizes else {}
 
 
 def damaged_file(checkpoint: Path) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import TrainConfig
 from ..foreign import markdown, terminal
 from ..runs.consent import consent, needs_consent
+from ..runs.directory import option_words
 from ..units import format_score
 
 if TYPE_CHECKING:  # torch takes a while, and a card's name is asked for without it
@@ -184,7 +185,7 @@ def _again(exported: Exported) -> str:
     words = ["deltabeast", "train", "--config", "config.json"]
     for option, name in (("core", exported.agent.spec.core), ("env", exported.agent.spec.env_id)):
         if name and needs_consent(option, name):
-            words += [f"--{option}", name]
+            words += option_words(option, name)
     return shlex.join(words)
 
 

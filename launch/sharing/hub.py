@@ -23,6 +23,7 @@ FILES = (
 )
 """What is sent and fetched: nothing that could execute."""
 HERE = Path("runs") / "hub"
+_HASH = "[0-9a-f]{40}"
 _REMEDY = "look at its name, at the network and HF_ENDPOINT, and at `hf auth login`"
 
 
@@ -66,12 +67,12 @@ def fetch(name: str, into: Path = HERE) -> Path:
     A branch or tag is resolved to the commit that it names now. Raises UsageError or RunError in one line.
     """
     repo, revision = _parts(name.removeprefix(PREFIX))
-    if revision and re.fullmatch("[0-9a-f]{40}", revision) and (into / repo / revision).is_dir():
+    if revision and re.fullmatch(_HASH, revision) and (into / repo / revision).is_dir():
         return into / repo / revision
     library = _library()
     try:
         api = _api(library)
-        commit = str(api.model_info(repo, revision=revision).sha)
+        commit = _commit(api.model_info(repo, revision=revision).sha)
         folder = into / repo / commit
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -103,8 +104,16 @@ def _keep(fetched: Path, folder: Path, repo: str) -> None:
             raise
 
 
+def _commit(named: object) -> str:
+    """Return the commit that a hub named, which becomes a folder's name. Raises ValueError unless it is a
+    hash."""
+    if not re.fullmatch(_HASH, str(named)):
+        raise ValueError(f"the hub names a commit {str(named)[:80]!r}, which is no hash")
+    return str(named)
+
+
 def _parts(name: str) -> tuple[str, str | None]:
-    match = re.fullmatch(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?", name)
+    match = re.fullmatch(r"(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", name)
     if match is None or ".." in name:
         raise UsageError(f"{name!r} is no repository of a hub; give OWNER/NAME")
     return match[1], match[2]

@@ -325,7 +325,11 @@ def test_what_is_wrong_with_a_hub_is_one_line(
     name = next(name for name in files if name.endswith(".safetensors"))
     files[name] = files[name][:-1] + b"x"
     assert "its checksum differs" in failing(capsys, "eval", "hub:me/damaged")[1]
-    for wrong in ("hub:me", "hub:../x/y", "hub:me/../y"):
+    for commit in ("../../astray", "main", "1" * 39, "G" * 40):
+        hub.commits["me/astray"] = {commit: dict(files)}
+        assert "which is no hash" in failing(capsys, "eval", "hub:me/astray")[1]
+    assert not list(Path.cwd().rglob("*astray*"))
+    for wrong in ("hub:me", "hub:../x/y", "hub:me/../y", "hub:./x", "hub:me/."):
         assert "is no repository of a hub; give OWNER/NAME" in failing(capsys, "eval", wrong)[1]
     assert "is no exported agent; make one with" in failing(capsys, "push", trained, "me/x")[1]
     assert "deltabeast export RUN nowhere" in failing(capsys, "push", "nowhere", "me/x")[1]
