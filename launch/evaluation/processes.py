@@ -10,7 +10,7 @@ from typing import Any
 
 from ...envs import EnvironmentFailed
 from ..errors import RunError, trace_of
-from ..processes.child import Child, ChildDied, RemoteTraceback
+from ..processes.child import Child, ChildDied, RemoteTraceback, send
 from ..processes.machine import prepare_process
 from .play import Rows, Setup
 
@@ -73,7 +73,7 @@ def _play(connection: Connection, setup: Setup, part: Rows) -> None:
         nonlocal told_at
         if time.monotonic() - told_at >= _TELL_SECONDS:
             told_at = time.monotonic()
-            connection.send(("progress", (done, steps)))
+            send(connection, ("progress", (done, steps)))
 
     try:
         part.play(setup, tell)
@@ -83,4 +83,4 @@ def _play(connection: Connection, setup: Setup, part: Rows) -> None:
     except Exception as error:
         answer = "broke", (repr(error), trace_of(error))
     with suppress(OSError):  # nobody listens any more
-        connection.send(answer)
+        send(connection, answer)

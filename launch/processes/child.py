@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from multiprocessing import reduction, resource_tracker
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -39,7 +41,7 @@ class Child:
         self.name = name
         self.connection, theirs = _context.Pipe()
         self._process = _context.Process(
-            target=_serve_deaf, args=(serve, theirs, *arguments), name=name, daemon=True
+            target=_serve_deaf, args=(serve, theirs, pickle.dumps(arguments)), name=name, daemon=True
         )
         with _held_back():
             self._process.start()
@@ -48,7 +50,14 @@ class Child:
     def send(self, message: Any) -> None:
         """Raises ChildDied."""
         try:
-            self.connection.send(message)
+            send(self.connection, message)
+        except OSError as error:
+            raise self._died() from error
+
+    def send_file(self, file: int) -> None:
+        """Send a descriptor, for which the child calls `receive_file`. Raises ChildDied."""
+        try:
+            reduction.send_handle(self.connection, file, None)
         except OSError as error:
             raise self._died() from error
 
@@ -74,7 +83,18 @@ class Child:
         return ChildDied(f"{self.name} {_how_it_ended(self._process)}")
 
 
-def _serve_deaf(serve: Callable[..., None], *arguments: Any) -> None:
+def send(connection: Connection, message: Any) -> None:
+    """Send a message by value. `connection.send` would put each tensor into a file of /dev/shm, which is
+    small in containers, and leave a descriptor of it open here."""
+    connection.send_bytes(pickle.dumps(message))
+
+
+def receive_file(connection: Connection) -> int:
+    """Return a descriptor that the parent has sent."""
+    return int(reduction.recv_handle(connection))
+
+
+def _serve_deaf(serve: Callable[..., None], connection: Connection, arguments: bytes) -> None:
     """Run a child: leave to the parent what stops a run.
 
     Handlers, since programs that an environment starts would inherit a signal that is blocked or ignored, and
@@ -83,7 +103,7 @@ def _serve_deaf(serve: Callable[..., None], *arguments: Any) -> None:
     for number in _OURS:
         signal.signal(number, _nothing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
-    serve(*arguments)
+    serve(connection, *pickle.loads(arguments))
 
 
 def _nothing(_number: int, _frame: object) -> None: ...

@@ -14,6 +14,7 @@ import torch
 
 from ...agents import Agent, Episodes
 from ...envs import EnvironmentFailed
+from ..processes.machine import lacks_memory
 from .progress import Window
 
 
@@ -35,7 +36,13 @@ class ActorError(RuntimeError):
 
 
 def actor_failed(who: str, error: BaseException) -> ActorError:
-    """Return the failure of `who`, with its cause attached; an environment names itself."""
+    """Return the failure of `who`, with its cause attached; an environment names itself.
+
+    Where memory is lacking there is no cause: no traceback would say more.
+    """
+    if lacks_memory(error):
+        smaller = "give a smaller --unroll-length, --num-envs or --batch-size"
+        return ActorError(f"there is no memory for that: {smaller}")
     failure = ActorError(str(error) if isinstance(error, EnvironmentFailed) else f"{who} failed: {error!r}")
     failure.__cause__ = error
     return failure

@@ -14,7 +14,6 @@ from rich.console import Console
 from ...agents import AgentSpec, CheckpointError, NonFiniteError, load_latest, save_checkpoint
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError, trace_of
-from ..processes.machine import lacks_memory
 from ..processes.supervision import stop_signals, watch
 from ..runs.consent import consent
 from ..runs.directory import claim, default_run_dir, eval_command, write_config
@@ -142,9 +141,6 @@ class Run:
         try:
             yield
         except (ActorError, NonFiniteError, OSError) as error:
-            if lacks_memory(error.__cause__):
-                smaller = "give a smaller --unroll-length, --num-envs or --batch-size"
-                raise RunError(f"there is no memory for that: {smaller}; {self._rescue()}") from error
             if isinstance(error, ActorError) and error.__cause__:
                 for line in trace_of(error.__cause__).splitlines():
                     self._say(line)

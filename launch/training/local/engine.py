@@ -20,7 +20,7 @@ from ...config import TrainConfig
 from ...errors import UsageError
 from ...processes.machine import autocast_dtype, own_cores, pin, resolve_device
 from ...units import parse_steps
-from ..engine import ActorError, CannotRepeat, Engine, Update, saved_actors
+from ..engine import CannotRepeat, Engine, Update, actor_failed, saved_actors
 from ..plan import (
     columns,
     emulator_threads,
@@ -188,7 +188,8 @@ class LocalEngine(Engine):
         except NonFiniteError:
             raise
         except Exception as error:
-            raise ActorError(f"the learner failed: {error!r}") from error
+            failure = actor_failed("the learner", error)
+            raise failure from failure.__cause__
 
     def at_boundary(self) -> bool:
         return self.source.at_boundary()

@@ -88,7 +88,8 @@ class Lockstep(AbstractContextManager["Lockstep"]):
             try:
                 unroll = self.actors[self.turn].collect()
             except Exception as error:
-                raise actor_failed(f"actor {self.turn}", error) from error
+                failure = actor_failed(f"actor {self.turn}", error)
+                raise failure from failure.__cause__
             self._collected += unroll.num_steps
             self.turn = (self.turn + 1) % len(self.actors)
             yield unroll

@@ -9,26 +9,27 @@ change.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-import torch.multiprocessing  # teaches pickle to send tensors in shared memory by reference
 from torch import Tensor
 
-from ....agents import Actor, Agent, Contribution, NonFiniteError
+from ....agents import Actor, Agent, AgentSpec, Contribution, NonFiniteError
 from ....agents.weights import SharedWeights
 from ...config import TrainConfig
 from ...errors import trace_of
-from ...processes.child import Child, ChildDied, RemoteTraceback
+from ...processes.child import Child, ChildDied, RemoteTraceback, receive_file, send
 from ...processes.machine import pin, prepare_process
 from ..engine import ActorError, actor_failed
 from ..flat_parameters import views
 from ..plan import columns, keeps, make_env, make_learner, share
 from ..randomness import actor_seed, seed_generators
 from ..threads import operation_threads
+from .shared import Shared, new_file
 from .sources import Lockstep
 
 _PATIENCE = 10.0
@@ -124,14 +125,22 @@ class Workers:
         self._agent: Agent | None = None
 
     def share_agent(self, agent: Agent) -> None:
-        """Put the agent's weights into shared memory and give them to all."""
+        """Share the agent's weights with all. Raises OSError if there is no memory for it."""
         if not self._children:
             return
-        self._agent = agent.share_memory()
-        size = sum(parameter.numel() for parameter in agent.parameters())
-        for index in range(len(self._children)):
-            self._gradients.append(torch.empty(size).share_memory_())
-            self._send(index, agent, self._gradients[-1])
+        self._agent = agent
+        file = new_file(agent, len(self._children))
+        try:
+            shared = Shared(file, agent)
+            shared.publish()
+            for index, child in enumerate(self._children):
+                self._gradients.append(shared.gradients(index))
+                self._send(index, agent.spec, agent.autocast_dtype)
+                child.send_file(file)
+        except ChildDied as error:
+            raise ActorError(str(error)) from None
+        finally:
+            os.close(file)
         self.results()
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -213,7 +222,7 @@ def _serve(
             return
         try:
             if worker is None:
-                agent, gradients = order
+                agent, gradients = _shared_agent(*order, receive_file(connection), index)
                 worker, result = Worker(config, count, index, start_step, agent, gradients, threads), None
             else:
                 function, *arguments = order
@@ -225,6 +234,17 @@ def _serve(
             cause = error.__cause__ or error
             answer = True, (str(actor_failed(f"worker {index}", cause)), trace_of(cause))
         try:
-            connection.send(answer)
+            send(connection, answer)
         except OSError:
             return
+
+
+def _shared_agent(spec: AgentSpec, dtype: torch.dtype | None, file: int, index: int) -> tuple[Agent, Tensor]:
+    """Return the main process's agent, whose weights are in a file, and the room for this one's gradients."""
+    with torch.random.fork_rng(devices=[]):  # nothing is drawn for an agent that is there already
+        agent = Agent(spec)
+    agent.autocast_dtype = dtype
+    shared = Shared(file, agent)
+    os.close(file)
+    shared.adopt()
+    return agent, shared.gradients(index - 1)

@@ -1,0 +1,95 @@
+"""Tensors that several processes see: views of one file without a name, which each of them maps."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+_ALIGNMENT = 64
+"""Bytes between the beginnings of two tensors are a multiple of this: a cache line."""
+
+
+def new_file(agent: nn.Module, gradients: int) -> int:
+    """Return the descriptor of a file with room for the agent's tensors, and so many times for its gradients.
+
+    It is no file of /dev/shm, which is small in containers: 64 MiB in Docker's. Raises OSError if there is no
+    memory for it.
+    """
+    file = _without_a_name()
+    size = _gradients_begin(agent) + gradients * _gradient_bytes(agent)
+    try:
+        os.ftruncate(file, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, 0, size)  # now, as a page that cannot be had later would end the process
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+class Shared:
+    """The tensors in a file, which `agent` describes. Its descriptor may be closed once it is mapped here."""
+
+    def __init__(self, file: int, agent: nn.Module) -> None:
+        # Views keep the mapping: no buffer of Python's is closed while it is used.
+        self._bytes = torch.frombuffer(mmap.mmap(file, 0), dtype=torch.uint8)
+        self._agent = agent
+
+    def publish(self) -> None:
+        """Copy the agent's tensors into the file, where it has them from now on."""
+        for view, tensor in zip(self._views(), _tensors(self._agent), strict=True):
+            view.copy_(tensor)
+            tensor.data = view
+
+    def adopt(self) -> None:
+        """Let the agent have the tensors that are in the file."""
+        for view, tensor in zip(self._views(), _tensors(self._agent), strict=True):
+            tensor.data = view
+
+    def gradients(self, index: int) -> Tensor:
+        """Return the room for one process's gradients, float32 `[number of parameters]`."""
+        size = _gradient_bytes(self._agent)
+        begin = _gradients_begin(self._agent) + index * size
+        return self._bytes[begin : begin + size].view(torch.float32)[: _count(self._agent)]
+
+    def _views(self) -> Sequence[Tensor]:
+        views, begin = [], 0
+        for tensor in _tensors(self._agent):
+            part = self._bytes[begin : begin + tensor.nbytes]
+            views.append(part.view(tensor.dtype).view(tensor.shape))
+            begin += _aligned(tensor.nbytes)
+        return views
+
+
+def _without_a_name() -> int:
+    try:
+        return os.memfd_create("deltabeast")
+    except (AttributeError, OSError):  # macOS, and sandboxes that forbid it
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())
+
+
+def _tensors(agent: nn.Module) -> Sequence[Tensor]:
+    return [*agent.parameters(), *agent.buffers()]
+
+
+def _count(agent: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in agent.parameters())
+
+
+def _gradient_bytes(agent: nn.Module) -> int:
+    return _aligned(4 * _count(agent))
+
+
+def _gradients_begin(agent: nn.Module) -> int:
+    return sum(_aligned(tensor.nbytes) for tensor in _tensors(agent))
+
+
+def _aligned(size: int) -> int:
+    return math.ceil(size / _ALIGNMENT) * _ALIGNMENT
