@@ -67,6 +67,8 @@ def canonical_game(name: str) -> str:
     letters = _letters(name)
     if letters in known:
         return known[letters]
+    if letters in map(_letters, _TWO_PLAYERS_ONLY):
+        raise ValueError(f"{name} is for two players only; `deltabeast games` lists those for one")
     near = [known[close] for close in difflib.get_close_matches(letters, known, n=3, cutoff=0.65)]
     hint = (
         f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else "`deltabeast games` lists them all"

@@ -34,10 +34,12 @@ def explain(error: Exception) -> tuple[str, str, int]:
         return trace_of(error.__cause__) if error.__cause__ else "", str(error), 1
     if lacks_memory(error):
         return "", "there is no memory for that; give it less to do, or more memory", 1
-    if isinstance(error, OSError) and error.errno:
-        return "", _of_the_machine(error), 2 if error.filename else 1
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return "", "no folder for temporary files can be written; set TMPDIR to one that can", 1
+    if isinstance(error, OSError) and error.errno:
+        return "", _of_the_machine(error), 2 if error.filename else 1
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
+        return "", f"{error}; give another path", 2
     told = f"{type(error).__name__}: {error}"
     return trace_of(error), f"{told}; the lines above say where, report them if that code is not yours", 1
 

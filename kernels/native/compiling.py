@@ -98,10 +98,10 @@ def _build(source: str, define: str, threads: bool) -> Path:
     """
     path = Path(__file__).with_name(source)
     texts = [path.read_bytes(), *(header.read_bytes() for header in sorted(path.parent.glob("*.h")))]
-    compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    compiler = _compiler()
     flags = [f"-D{define}", *FLAGS, *(["-fopenmp"] if threads else [])]
     command = " ".join([*compiler, *flags])
-    name = f"{path.stem}-{_digest(*texts, command.encode(), _processor().encode())}"
+    name = f"{path.stem}-{_digest(*texts, os.fsencode(command), _processor().encode())}"
     folder = _cache()
     try:
         _make_private(folder)
@@ -121,11 +121,19 @@ def _build(source: str, define: str, threads: bool) -> Path:
         raise CannotBuildError(f"cannot write C kernels to {folder}: {error.strerror}") from error
 
 
+def _compiler() -> list[str]:
+    """Return $CC as words. Raises CannotBuildError."""
+    try:
+        return shlex.split(os.environ.get("CC", "")) or ["cc"]
+    except ValueError as error:
+        raise CannotBuildError(f"CC={os.environ['CC']} is no command: {error}") from error
+
+
 def _run(command: list[str], source: str) -> None:
     """Run one step of compiling a source."""
     compiler = command[0]
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True)
+        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace")
     except OSError as error:
         why = f"no C compiler ({compiler}: {error.strerror}); install one, e.g. gcc"
         raise CannotBuildError(why) from None
@@ -155,7 +163,10 @@ def _cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if base.startswith("~"):
         raise CannotBuildError("no home directory to keep C kernels in; set XDG_CACHE_HOME")
-    return (Path(base) / "deltabeast").resolve()  # so that no link can be redirected after the check
+    try:
+        return (Path(base) / "deltabeast").resolve()  # so that no link can be redirected after the check
+    except RuntimeError as error:
+        raise CannotBuildError(f"{error}; set XDG_CACHE_HOME to a folder of your own") from error
 
 
 def _make_private(folder: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..output import say
+from ..processes.supervision import watch
 
 _LINE_SECONDS = 15.0
 """Seconds between two lines of progress where there is no terminal."""
@@ -17,7 +20,25 @@ _LINE_SECONDS = 15.0
 
 @contextmanager
 def progress(console: Console, name: str) -> Iterator[Callable[[int, int, int], None]]:
-    """Yield a callback for `evaluate`: it draws a bar on a terminal, elsewhere prints a line at times."""
+    """Yield a callback for `evaluate`: it draws a bar on a terminal, elsewhere prints a line at times.
+
+    Where it is not called for long, a line says so: an environment may hang.
+    """
+    called_at = time.monotonic()
+    waits = f"{name}: an environment does not answer"
+    silence = watch(threading.Event(), lambda: called_at, lambda: waits, partial(say, console), what="step")
+    with silence, _shown(console, name) as show:
+
+        def tell(done: int, total: int, steps: int) -> None:
+            nonlocal called_at
+            called_at = time.monotonic()
+            show(done, total, steps)
+
+        yield tell
+
+
+@contextmanager
+def _shown(console: Console, name: str) -> Iterator[Callable[[int, int, int], None]]:
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as bar:

@@ -65,10 +65,12 @@ def watch(
     updated_at: Callable[[], float],
     stages: Callable[[], str],
     say: Callable[[str], None],
+    what: str = "update",
 ) -> Iterator[None]:
     """Answer a request to stop, and say what the run waits for when no update comes for long.
 
-    `updated_at` gives the monotonic time of the last update, `stages` what everyone is doing.
+    `updated_at` gives the monotonic time of the last update, or of `what` is waited for; `stages` says what
+    everyone is doing.
     """
     finished = threading.Event()
 
@@ -82,7 +84,7 @@ def watch(
             now = time.monotonic()
             if now - max(updated_at(), spoke) > SILENCE:
                 spoke = now
-                say(f"no update for {now - updated_at():.0f} s ({stages()})")
+                say(f"no {what} for {now - updated_at():.0f} s ({stages()})")
 
     thread = threading.Thread(target=look, name="watchdog", daemon=True)
     thread.start()

@@ -51,6 +51,12 @@ def test_a_typo_lists_near_names(typo, near):
         canonical_game(typo)
 
 
+@pytest.mark.parametrize("name", ["combat", "Joust", "ALE/MazeCraze-v5", "warlords"])
+def test_games_for_two_are_known_and_refused(name):
+    with pytest.raises(ValueError, match=f"^{name} is for two players only"):
+        canonical_game(name)
+
+
 def test_game_info():
     assert action_meanings("Pong") == ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
     no_fire = {game for game in PAPER_GAMES if not game_info(game).fire}

@@ -80,6 +80,8 @@ def test_another_processor_gets_its_own(cache: Path, monkeypatch: pytest.MonkeyP
     [
         ("no-such-compiler", r"no C compiler \(no-such-compiler: [^)]*\); install one"),
         ("false", r"false cannot compile rules.c: exit code 1;"),
+        ("cc 'open", r"CC=cc 'open is no command: No closing quotation;"),
+        (r"sh -c 'printf \"\\351\\n\" >&2; exit 1'", "sh cannot compile rules.c: .*\ufffd;"),
         ("cc -include no-such-header.h", r"cc cannot compile rules.c: .*no-such-header"),
     ],
 )

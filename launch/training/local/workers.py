@@ -222,7 +222,8 @@ def _serve(
             return
         try:
             if worker is None:
-                agent, gradients = _shared_agent(*order, receive_file(connection), index)
+                spec, dtype = order
+                agent, gradients = _shared_agent(spec, dtype, receive_file(connection), index)
                 worker, result = Worker(config, count, index, start_step, agent, gradients, threads), None
             else:
                 function, *arguments = order
