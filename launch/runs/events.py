@@ -1,17 +1,50 @@
-"""A run's event file: what logs.csv has, as TensorBoard reads it."""
+"""What logs.csv has, in a run's event files, as TensorBoard reads it."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...agents import files
+from ..foreign import markdown
+from .sinks import Options, Sink
 
 _LAST = 9_999_999_999
 """of the seconds whose names sort as numbers do"""
+
+
+class TensorBoard(Sink):
+    """Shows a run that begins, or goes on after `resume_step`, in an event file of its own."""
+
+    def __init__(self, run_dir: Path, resume_step: int | None) -> None:
+        """Raises OSError."""
+        self._file = EventFile(run_dir, purge_step=0 if resume_step is None else resume_step + 1)
+        self._step = resume_step or 0
+
+    def options(self, options: Options, headline: Sequence[str]) -> None:
+        """Show them as a table of text and on the hyperparameter page."""
+        from torch.utils.tensorboard.summary import hparams, text
+
+        lines = [f"| {name} | {markdown(str(value))} |" for name, value in options.items()]
+        table = "\n".join(["| option | value |", "|---|---|", *lines])
+        # SummaryWriter.add_hparams would open a second run in a subfolder; these three records are what
+        # it writes, put into this run's own file.
+        for summary in (text("options", table), *hparams(dict(options), dict.fromkeys(headline, 0.0))):
+            self._file.summary(summary, self._step)
+        self._file.flush()
+
+    def log(self, step: int, metrics: Mapping[str, float], at: float) -> None:
+        for tag, value in metrics.items():
+            self._file.scalar(tag, value, step, at)
+        self._file.flush()
+        self._step = max(self._step, step)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class EventFile:

@@ -13,12 +13,11 @@ from typing import Any
 
 from ...agents import files
 from ...agents.reading import open_regular
-from ..foreign import markdown
 from ..output import tell
-from .events import EventFile
+from .events import TensorBoard
 from .rows import csv_line, open_rows
+from .sinks import Sink, Surviving
 from .thinning import stood_still, thin
-from .tracking import Tracker
 
 TAGS = {
     "sps": "speed/sps",
@@ -83,7 +82,8 @@ class RunLog:
     `resume_step` is the step of the checkpoint the run goes on from: rows that a killed run wrote beyond it
     are dropped, since training writes them again. None starts the log anew; an older logs.csv in the
     directory becomes logs.previous.csv. `columns` are those that a row of another kind of run may have.
-    A `tracker` gets what TensorBoard gets; `say` hears of rows that cannot be read.
+    A `tracker` gets what TensorBoard gets. `say` hears of rows that cannot be read, and of TensorBoard where
+    that fails: the log goes on without it.
     """
 
     def __init__(
@@ -91,20 +91,21 @@ class RunLog:
         run_dir: Path,
         resume_step: int | None = None,
         columns: Sequence[str] = tuple(TAGS),
-        tracker: Tracker | None = None,
+        tracker: Sink | None = None,
         say: Callable[[str], None] = tell,
     ) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         self.path = run_dir / "logs.csv"
         self._last_step = -1 if resume_step is None else resume_step
-        self._known, self._tracker = columns, tracker
+        self._known = columns
         self._columns: list[str] | None = None
         if resume_step is not None:
             self._columns = drop_rows_beyond(self.path, resume_step, columns, say)
         elif os.path.lexists(self.path):
             files.set_aside(self.path, "previous")
         self._file = files.open_to_append(self.path)
-        self._events = EventFile(run_dir, purge_step=0 if resume_step is None else resume_step + 1)
+        self._tensorboard = Surviving("TensorBoard", lambda: TensorBoard(run_dir, resume_step), say)
+        self._sinks: list[Sink] = [self._tensorboard, *([tracker] if tracker else [])]
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         """Log one row at an agent step. Metrics that are absent or not finite stay empty."""
@@ -126,39 +127,26 @@ class RunLog:
         self._file.write(csv_line([cells.get(column, "") for column in self._columns]))
         self._file.flush()
         tagged = {tag_of(key): value for key, value in metrics.items()}
-        for tag, value in tagged.items():
-            self._events.scalar(tag, value, step, now)
-        self._events.flush()
-        if self._tracker:
-            self._tracker.log(step, tagged)
+        for sink in self._sinks:
+            sink.log(step, tagged, now)
 
     def write_evaluation(self, step: int, scores: Mapping[str, float]) -> None:
         """Show scores of a checkpoint, which may be older than the last row: beside logs.csv, not in it."""
-        for tag, value in scores.items():
-            self._events.scalar(tag, value, step)
-        self._events.flush()
-        if self._tracker:
-            self._tracker.log(step, scores)
+        for sink in self._sinks:
+            sink.log(step, scores, time.time())
 
     def hyperparameters(self, mapping: Mapping[str, Any], metrics: Sequence[str] = HEADLINE_TAGS) -> None:
-        """Show a run's options in TensorBoard: as a table of text and on the hyperparameter page."""
-        from torch.utils.tensorboard.summary import hparams, text
-
+        """Show a run's options beside its metrics."""
         plain = {key: value if isinstance(value, bool | int | float | str) else str(value)
                  for key, value in mapping.items()}  # fmt: skip
-        lines = [f"| {key} | {markdown(str(value))} |" for key, value in plain.items()]
-        table = "\n".join(["| option | value |", "|---|---|", *lines])
-        # SummaryWriter.add_hparams would open a second run in a subfolder; these three records are what
-        # it writes, put into this run's own file.
-        for summary in (text("options", table), *hparams(plain, dict.fromkeys(metrics, 0.0))):
-            self._events.summary(summary, max(self._last_step, 0))
-        self._events.flush()
-        if self._tracker:
-            self._tracker.options(plain)
+        for sink in self._sinks:
+            sink.options(plain, metrics)
 
     def close(self) -> None:
-        self._file.close()
-        self._events.close()
+        try:
+            self._file.close()
+        finally:
+            self._tensorboard.close()
 
     def __enter__(self) -> RunLog:
         return self

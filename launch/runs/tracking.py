@@ -11,14 +11,14 @@ import json
 import os
 import time
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from ...agents import files
 from ..errors import RunError, UsageError, one_line
 from .directory import read_object
+from .sinks import Options, Sink, Surviving
 
 Service = Literal["wandb", "mlflow"]
 NAMES = "tracking.json"
@@ -32,23 +32,7 @@ def check_tracking(service: Service | None) -> None:
         raise UsageError(f"--track {service} needs its package: pip install 'deltabeast[{service}]'")
 
 
-class Tracker(ABC):
-    """One tracked run."""
-
-    @abstractmethod
-    def options(self, options: Mapping[str, bool | int | float | str]) -> None:
-        """Say what the run's options are."""
-
-    @abstractmethod
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Send one row, by TensorBoard's tags."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Send what waits, and end."""
-
-
-def open_tracker(service: Service, run_dir: Path, resumed: bool, say: Callable[[str], None]) -> Tracker:
+def open_tracker(service: Service, run_dir: Path, resumed: bool, say: Callable[[str], None]) -> Sink:
     """Begin a tracked run, or go on in that of a run that is `resumed`.
 
     Raises RunError in one line if the service refuses. What it refuses later is said once, and training goes
@@ -65,38 +49,12 @@ def open_tracker(service: Service, run_dir: Path, resumed: bool, say: Callable[[
         ) from error
     if tracker.identity != known:
         files.write(run_dir / NAMES, json.dumps(names | {service: tracker.identity}) + "\n")
-    return _Surviving(service, tracker, say)
+    return Surviving(f"--track {service}", lambda: tracker, say)
 
 
-class _Service(Tracker):
+class _Service(Sink):
     identity: str
     """what the service calls the run"""
-
-
-class _Surviving(Tracker):
-    """Lets a run outlive its service."""
-
-    def __init__(self, service: str, tracker: _Service, say: Callable[[str], None]) -> None:
-        self._service, self._tracker, self._say = service, tracker, say
-        self._lost = False
-
-    def options(self, options: Mapping[str, bool | int | float | str]) -> None:
-        self._try(lambda: self._tracker.options(options))
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._try(lambda: self._tracker.log(step, metrics))
-
-    def close(self) -> None:
-        self._try(self._tracker.close)
-
-    def _try(self, do: Callable[[], None]) -> None:
-        if self._lost:
-            return
-        try:
-            do()
-        except Exception as error:
-            self._lost = True
-            self._say(f"--track {self._service}: {one_line(error)}; the run goes on without it")
 
 
 class _Wandb(_Service):
@@ -116,10 +74,10 @@ class _Wandb(_Service):
         # Rows after a resume may begin again before the last one: a step is a number as any other.
         self._run.define_metric("*", step_metric="step")
 
-    def options(self, options: Mapping[str, bool | int | float | str]) -> None:
+    def options(self, options: Options, headline: Sequence[str]) -> None:
         self._run.config.update(dict(options), allow_val_change=True)
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+    def log(self, step: int, metrics: Mapping[str, float], at: float) -> None:
         self._run.log({"step": step, **metrics})
 
     def close(self) -> None:
@@ -144,14 +102,14 @@ class _Mlflow(_Service):
             self._client.update_run(known, status="RUNNING")
         self.identity = known
 
-    def options(self, options: Mapping[str, bool | int | float | str]) -> None:
+    def options(self, options: Options, headline: Sequence[str]) -> None:
         from mlflow.entities import Param
 
         there = self._client.get_run(self.identity).data.params  # which can be written only once
         params = [Param(name, str(value)) for name, value in options.items() if name not in there]
         self._client.log_batch(self.identity, params=params)
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+    def log(self, step: int, metrics: Mapping[str, float], at: float) -> None:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...envs import EnvironmentFailed
 from ..config import EvalConfig, TrainConfig
-from ..errors import Incomplete, RunError, UsageError
+from ..errors import Incomplete, RunError, UsageError, one_line
 from ..processes.child import Child, ChildDied
 from ..runs.directory import read_object
 from ..runs.manifest import checkpoint_paths, is_milestone, saved_step
@@ -53,13 +53,17 @@ class Evaluations:
         self._waiting.append(step)
 
     def poll(self) -> None:
-        """Log an evaluation that has ended, and begin the next one. Does not wait."""
-        if self._child is not None and self._child.connection.poll():
-            self._take()
-        if self._child is None and self._waiting:
-            self._step = self._waiting.popleft()
-            config, name = self._eval_config(), f"evaluation of step {self._step}"
-            self._child = Child(name, _serve, config, tuple(self._cores))
+        """Log an evaluation that has ended, and begin the next one. Does not wait; what fails is told."""
+        try:
+            if self._child is not None and self._child.connection.poll():
+                self._take()
+            if self._child is None and self._waiting:
+                self._step = self._waiting.popleft()
+                config, name = self._eval_config(), f"evaluation of step {self._step}"
+                self._child = Child(name, _serve, config, tuple(self._cores))
+        except Exception as error:  # no process to be had, a result that cannot be read
+            self.close()
+            self._say(f"step {self._step} has no evaluation: {one_line(error)}")
 
     @property
     def left(self) -> int:

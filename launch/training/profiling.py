@@ -11,6 +11,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ...agents.stopwatch import Tracing
+from ..errors import one_line
 
 WARM_UP = 3
 """Updates before the trace begins: the first ones choose algorithms and build kernels."""
@@ -33,15 +34,27 @@ class Trace:
         """Say that another update has been made."""
         self._done += 1
         if self._done == WARM_UP:
-            self._profile.start()
-            Tracing.mark = record_function
+            self._try(self._begin)
         elif self._done == WARM_UP + self._updates:
-            self._write()
+            self._try(self._write)
 
     def close(self) -> None:
         """Write what there is, if training ended before."""
         if WARM_UP <= self._done < WARM_UP + self._updates:
-            self._write()
+            self._try(self._write)
+
+    def _try(self, do: Callable[[], None]) -> None:
+        """The run outlives its trace."""
+        try:
+            do()
+        except (OSError, RuntimeError) as error:
+            Tracing.mark = None
+            self._done = WARM_UP + self._updates
+            self._say(f"--profile: {one_line(error)}; the run goes on without it")
+
+    def _begin(self) -> None:
+        self._profile.start()
+        Tracing.mark = record_function
 
     def _write(self) -> None:
         Tracing.mark = None

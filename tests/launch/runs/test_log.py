@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from deltabeast.agents import files
+from deltabeast.launch.runs.events import EventFile
 from deltabeast.launch.runs.log import TAGS, RunLog, drop_rows_beyond, read_log, read_rows
 
 DOCUMENTED = [
@@ -130,6 +132,7 @@ def test_a_run_that_starts_anew_keeps_the_old_rows_aside(tmp_path: Path) -> None
 WRITER = """
 import sys, time
 from pathlib import Path
+from deltabeast.launch.runs.events import EventFile
 from deltabeast.launch.runs.log import RunLog
 log = RunLog(Path(sys.argv[1]))
 for step in range(100, 600, 100):
@@ -321,3 +324,36 @@ def test_hyperparameters_stay_in_the_runs_own_folder(tmp_path: Path) -> None:
     assert "options/text_summary" in events.Tags()["tensors"]
     assert events.PluginTagToContent("hparams").keys() >= {"_hparams_/session_start_info"}
     assert scalars(tmp_path, "speed/sps") == [(1, 1.0)]
+
+
+def test_a_log_outlives_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may fail at once, later, or as it is closed."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for number, method in enumerate(("__init__", "scalar", "summary", "flush", "close")):
+        with monkeypatch.context() as patch:
+
+            def fails(*_: object, **__: object) -> None:
+                raise full
+
+            said: list[str] = []
+            patch.setattr(EventFile, method, fails)
+            with RunLog(tmp_path / str(number), say=said.append) as log:
+                log.hyperparameters({"core": "rdn"})
+                log.write(1, {"sps": 5.0})
+                log.write_evaluation(1, {"eval/game_return": 3.0})
+                log.write(2, {"sps": 6.0})
+        line = "TensorBoard: [Errno 28] No space left on device; the run goes on without it"
+        assert said == [line], method
+        assert [row["sps"] for row in rows_of(tmp_path / str(number))] == ["5", "6"], method
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+def test_a_row_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """The log is the run's own record. TensorBoard's file is closed all the same."""
+    log = RunLog(tmp_path)
+    log._file = open("/dev/full", "w")  # noqa: SIM115
+    with pytest.raises(OSError, match="No space left"):
+        log.write(1, {"sps": 5.0})
+    with pytest.raises(OSError, match="No space left"):
+        log.close()
+    assert log._tensorboard._sink._file._records._writer.closed

@@ -15,7 +15,8 @@ from deltabeast.launch.cli import main
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import RunError
 from deltabeast.launch.runs.log import RunLog, read_rows
-from deltabeast.launch.runs.tracking import NAMES, Tracker, _Surviving, open_tracker
+from deltabeast.launch.runs.sinks import Sink, Surviving
+from deltabeast.launch.runs.tracking import NAMES, open_tracker
 
 TRAIN = (
     *("train", "--env", "CartPole-v1", "--core", "lstm", "--core-options", "hidden_size", "8", "--seed", "3"),
@@ -150,20 +151,18 @@ def test_a_service_that_refuses_leaves_no_run(
 
 
 def test_a_service_that_fails_later_is_named_once_and_the_log_goes_on(tmp_path: Path) -> None:
-    class Failing(Tracker):
-        identity = "x"
-
-        def options(self, options: object) -> None:
+    class Failing(Sink):
+        def options(self, options: object, headline: object) -> None:
             pass
 
-        def log(self, step: int, metrics: object) -> None:
+        def log(self, step: int, metrics: object, at: float) -> None:
             raise OSError("no route\nto host")
 
         def close(self) -> None:
             raise AssertionError("it is not asked again")
 
     said: list[str] = []
-    with RunLog(tmp_path, tracker=_Surviving("wandb", Failing(), said.append)) as log:  # type: ignore[arg-type]
+    with RunLog(tmp_path, tracker=Surviving("--track wandb", Failing, said.append)) as log:
         log.hyperparameters(vars(TrainConfig()))
         log.write(1, {"sps": 1.0})
         log.write(2, {"sps": 2.0})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from training_process import rows
 from deltabeast.agents.stopwatch import Tracing
 from deltabeast.launch.cli import main, parse
 from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.processes.child import Child
 from deltabeast.launch.training.evaluations import Evaluations, Scores, scores_of
 from deltabeast.launch.training.profiling import NAME
 
@@ -93,6 +95,31 @@ def test_an_evaluation_that_is_killed_is_named(tmp_path: Path) -> None:
     assert not logged and "evaluation of step 20 (process" in said[1] and "killed by signal 9" in said[1]
 
 
+@pytest.mark.usefixtures("quick_children")
+def test_evaluations_that_cannot_begin_or_be_read_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next one is tried all the same."""
+    run(tmp_path, *CARTPOLE, "--steps", "20")
+    begin, reads = Child.__init__, [OSError(errno.EAGAIN, "no process to be had"), KeyError("results")]
+
+    def fails(child: Child, *arguments: object) -> None:
+        if isinstance(reads[0], OSError):
+            raise reads.pop(0)
+        begin(child, *arguments)  # type: ignore[arg-type]
+
+    def unreadable(_: Path) -> Scores:
+        raise reads[0]
+
+    monkeypatch.setattr(Child, "__init__", fails)
+    monkeypatch.setattr("deltabeast.launch.training.evaluations.scores_of", unreadable)
+    evaluations, logged, said = watched(tmp_path, 20, parse(["train", *CARTPOLE]))
+    assert said == ["step 20 has no evaluation: [Errno 11] no process to be had"] and evaluations.left == 0
+    evaluations.add(20)
+    evaluations.finish(lambda: False)
+    assert not logged and said[-1] == "step 20 has no evaluation: 'results'" and evaluations.left == 0
+
+
 def test_a_run_that_is_asked_to_stop_does_not_wait(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run(tmp_path, *CARTPOLE, "--steps", "20")
     evaluations, logged, said = watched(tmp_path, 20, parse(["train", *CARTPOLE]))
@@ -124,6 +151,19 @@ def test_a_trace_shows_the_stages_of_its_updates(tmp_path: Path) -> None:
     assert Tracing.mark is None
     run(tmp_path / "short", *CARTPOLE, "--steps", "100", "--profile", "40")  # ends before
     assert (tmp_path / "short" / NAME).exists() and Tracing.mark is None
+
+
+def test_a_trace_that_cannot_be_written_is_named_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(self: object, path: str) -> None:
+        raise RuntimeError(f"cannot write {path}")
+
+    monkeypatch.setattr("torch.profiler.profile.export_chrome_trace", fails)
+    run(tmp_path, *CARTPOLE, "--steps", "200", "--profile", "4")
+    assert len(rows(tmp_path)) == 10 and Tracing.mark is None
+    line = f"--profile: cannot write {tmp_path / NAME}; the run goes on without it\n"
+    assert capsys.readouterr().out.count(line) == 1
 
 
 @pytest.mark.parametrize(

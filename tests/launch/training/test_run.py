@@ -16,7 +16,7 @@ from training_process import last_step, newest, rows
 from deltabeast.agents import Agent
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError
-from deltabeast.launch.runs.tracking import Tracker
+from deltabeast.launch.runs.sinks import Sink
 from deltabeast.launch.training import run as run_module
 from deltabeast.launch.training.engine import ActorError, Update, WeightsLost
 from deltabeast.launch.training.local.engine import LocalEngine
@@ -96,17 +96,17 @@ def test_a_tracked_run_goes_back_without_asking_its_service_anew(
     """Which may be down by then."""
     opened, steps = [], []
 
-    class Service(Tracker):
-        def options(self, options: object) -> None:
+    class Service(Sink):
+        def options(self, options: object, headline: object) -> None:
             pass
 
-        def log(self, step: int, metrics: object) -> None:
+        def log(self, step: int, metrics: object, at: float) -> None:
             steps.append(step)
 
         def close(self) -> None:
             opened.append("closed")
 
-    def opens(*_: Any) -> Tracker:
+    def opens(*_: Any) -> Sink:
         opened.append("opened")
         return Service()
 
