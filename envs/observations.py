@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -12,11 +11,11 @@ from gymnasium import spaces
 
 from .declared import Declared
 from .pictures import (
+    Planes,
     can_be_picture,
     half_a_level,
     is_picture,
     is_plain_picture,
-    planes,
     planes_shape,
 )
 from .vectors import Numbers, OneHot, PlainNumbers
@@ -95,7 +94,7 @@ def _common_size(parts: list[Space], reading: str) -> tuple[int, int] | None:
 def _as_planes(part: Space, size: tuple[int, int]) -> Callable[[Array], Array]:
     """Return what reads a part as planes `[N, planes, H, W]`: white is the value that a discrete one has."""
     if isinstance(part, spaces.Box):
-        return partial(planes, part)
+        return Planes(part)
     one_hot = OneHot(part)
 
     def spread(values: Array) -> Array:

@@ -31,7 +31,9 @@ class NumberParts(gymnasium.ObservationWrapper[Any, Any, Any]):
         super().__init__(env)
         self._paths, self.observation_space, self.left_out = _numbers(env.observation_space)
         # Gymnasium's vector environments would cast other integers, and wrap those that do not fit.
-        self._integers = [(i, part) for i, part in enumerate(self.observation_space) if _is_integer_box(part)]
+        self._integers = [
+            (i, part, part.dtype) for i, part in enumerate(self.observation_space) if _is_integer_box(part)
+        ]
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = super().step(action)
@@ -42,8 +44,8 @@ class NumberParts(gymnasium.ObservationWrapper[Any, Any, Any]):
     def observation(self, observation: Any) -> tuple[Any, ...]:
         # The usual case, in which a look-up would take longer than many a step, comes first.
         parts = (observation,) if self._paths == [()] else tuple(_at(p, observation) for p in self._paths)
-        for i, part in self._integers:
-            if getattr(parts[i], "dtype", None) != part.dtype:
+        for i, part, dtype in self._integers:
+            if getattr(parts[i], "dtype", None) is not dtype:
                 parts = (*parts[:i], in_dtype(part, parts[i]), *parts[i + 1 :])
         return parts
 

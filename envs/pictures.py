@@ -54,31 +54,35 @@ def planes_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return (first, middle, last) if _channels_first(shape) else (last, first, middle)
 
 
-def planes(part: spaces.Box, values: Array) -> Bytes:
-    """Return `[N, planes, H, W]` of pictures `[N, *part.shape]`; a stack's first picture comes first."""
-    shape = part.shape
-    channels_last = len(shape) > 2 and not _channels_first(shape[-3:])
-    first = np.moveaxis(values, -1, -3) if channels_last else values
-    return _bytes(part, first).reshape(len(values), *planes_shape(shape))
+class Planes:
+    """Reads pictures `[N, *shape]` as planes of bytes `[N, planes, H, W]`, a stack's first picture first.
 
+    Bytes are multiplied by the integer that brings the highest value that is declared nearest to 255 from
+    below; of other numbers the lowest becomes 0 and the highest 255.
+    """
 
-def factor(part: spaces.Box) -> int:
-    """Return the integer that brings the highest value of a part with bytes nearest to 255 from below."""
-    return 255 // max(1, int(part.high.max()))
+    def __init__(self, part: spaces.Box) -> None:
+        self._shape = planes_shape(part.shape)
+        self._channels_last = len(part.shape) > 2 and not _channels_first(part.shape[-3:])
+        low, high = _bounds(part) or (0, 0)
+        self._factor = np.uint8(255 // max(1, int(high))) if holds_bytes(part) else None
+        self._low, self._unit = low, 255 / max(high - low, 1e-9)
+
+    def __call__(self, values: Array) -> Bytes:
+        first = np.moveaxis(values, -1, -3) if self._channels_last else values
+        return self._bytes(first).reshape(len(values), *self._shape)
+
+    def _bytes(self, values: Array) -> Bytes:
+        if self._factor is not None:
+            return values.astype(np.uint8) * self._factor
+        shades = (values if self._low == 0 else values - self._low) * self._unit
+        return np.rint(shades, out=shades).astype(np.uint8)
 
 
 def half_a_level(part: spaces.Box) -> float:
     """Return how far beyond its bounds a part's number still rounds to black or white."""
     low, high = _bounds(part) or (0, 0)
     return 0.0 if holds_bytes(part) else 0.499 / 255 * (high - low)
-
-
-def _bytes(part: spaces.Box, values: Array) -> Bytes:
-    if holds_bytes(part):
-        return values.astype(np.uint8) * np.uint8(factor(part))
-    low, high = _bounds(part) or (0, 255)
-    shades = (values if low == 0 else values - low) * (255 / max(high - low, 1e-9))
-    return np.rint(shades, out=shades).astype(np.uint8)
 
 
 def _bounds(part: spaces.Box) -> tuple[float, float] | None:
