@@ -1054,6 +1054,9 @@ MUTANTS = [
     ("launch/runs/tracking.py", "if resumed else None", "if True else None"),
     ("launch/runs/tracking.py", "names | {service: tracker.identity}", "{}"),
     ("launch/runs/tracking.py", "if name not in there", ""),
+    ("launch/training/run.py", "if self.stop.is_set():  # whoever", "if False:  # whoever"),
+    ("launch/training/run.py", " or isinstance(failure, WeightsLost)", ""),
+    ("launch/training/ray/cluster.py", "closed_to_others(), signals_held_back():", "closed_to_others():"),
     ("launch/runs/sinks.py", "            self._sink = None\n", ""),
     ("launch/runs/sinks.py", "        self._try(open_it)", "        open_it()"),
     (
@@ -1277,10 +1280,14 @@ TESTS = {
         ("tests/envs/test_limits.py",),
     ),
     "training/threads": ("tests/launch/training/test_threads.py",),
+    "ray/cluster": ("tests/launch/training/ray/test_cluster.py", "-k", "hears_no_signal"),
     "processes/child": ("tests/launch/processes/test_child.py",),
     "processes/supervision": ("tests/launch/processes/test_supervision.py",),
     **dict.fromkeys(("launch/lasting", "launch/output"), ("tests/launch/test_lasting.py",)),
-    "launch/training/run.py": ("tests/launch/training/test_resume.py", "-k", "finished"),
+    "launch/training/run.py": (
+        *("tests/launch/training/test_resume.py", "tests/launch/training/test_run.py"),
+        *("-k", "finished or asked_to_stop"),
+    ),
     "launch/cli": (
         *("tests/launch/test_cli.py", "tests/launch/test_config_file.py", "tests/launch/test_lasting.py"),
         *("-k", "not version"),

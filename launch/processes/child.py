@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import reduction, resource_tracker
@@ -43,7 +44,7 @@ class Child:
         self._process = _context.Process(
             target=_serve_deaf, args=(serve, theirs, pickle.dumps(arguments)), name=name, daemon=True
         )
-        with _held_back():
+        with signals_held_back():
             self._process.start()
         theirs.close()  # so that the death of the process ends the connection
 
@@ -95,22 +96,29 @@ def receive_file(connection: Connection) -> int:
 
 
 def _serve_deaf(serve: Callable[..., None], connection: Connection, arguments: bytes) -> None:
-    """Run a child: leave to the parent what stops a run.
+    """Run a child."""
+    leave_signals_to_parent()
+    serve(connection, *pickle.loads(arguments))
 
-    Handlers, since programs that an environment starts would inherit a signal that is blocked or ignored, and
-    could not be told to end. SIGINT stays blocked for them too: it is the keyboard's, not their parent's.
+
+def leave_signals_to_parent() -> None:
+    """Let through what `signals_held_back` held back in this process, and do nothing about it.
+
+    With handlers, since programs that an environment starts would inherit a signal that is blocked or
+    ignored, and could not be told to end. SIGINT stays blocked, for them too: it is the keyboard's.
     """
+    if threading.current_thread() is not threading.main_thread():  # only there may handlers be set
+        return
     for number in _OURS:
         signal.signal(number, _nothing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
-    serve(connection, *pickle.loads(arguments))
 
 
 def _nothing(_number: int, _frame: object) -> None: ...
 
 
 @contextmanager
-def _held_back() -> Iterator[None]:
+def signals_held_back() -> Iterator[None]:
     """Hold signals back in this thread for a moment, and in a process that begins meanwhile until it lets
     them through.
 

@@ -145,7 +145,7 @@ class Run:
                 for line in trace_of(error.__cause__).splitlines():
                     self._say(line)
             reason = _cannot_write(self.run_dir, error) if isinstance(error, OSError) else str(error)
-            raise RunError(f"{reason}; {self._rescue()}") from error
+            raise RunError(f"{reason}; {self._rescue(error)}") from error
 
     def _train(self) -> None:
         """Loop over updates: log, save, and go back to the last checkpoint where the weights are lost."""
@@ -165,6 +165,8 @@ class Run:
                 self._save()
                 return
             except WeightsLost as lost:
+                if self.stop.is_set():  # whoever stopped the run may have ended its other processes
+                    raise
                 self._go_back(lost)
 
     def _updates(self) -> Iterator[Update]:
@@ -252,10 +254,10 @@ class Run:
         delay = self.engine.restore(agent, state, lost)
         self._say(f"{lost}; it begins again from step {checkpoint.step} in {delay:g} s")
 
-    def _rescue(self) -> str:
+    def _rescue(self, failure: Exception) -> str:
         """Save what is good after a failure; return what came of it."""
         saved = f"step {self.saved_step} is saved in {self.run_dir}"
-        if self.engine.steps == self.saved_step:
+        if self.engine.steps == self.saved_step or isinstance(failure, WeightsLost):
             return saved
         try:
             for update in self.engine.finish():

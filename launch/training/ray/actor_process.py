@@ -11,6 +11,7 @@ import torch
 
 from ....agents import Actor, Agent, AgentSpec, split
 from ...config import TrainConfig
+from ...processes.child import leave_signals_to_parent
 from ...processes.machine import autocast_dtype, prepare_process
 from ..flat_parameters import FlatWeights
 from ..plan import make_env
@@ -66,6 +67,7 @@ class ActorProcess:
 
     def begin(self) -> Location:
         """Build everything: here, since Ray tells less of what goes wrong in a constructor."""
+        leave_signals_to_parent()
         config, spec = self._config, self._spec
         threads = max(1, int(config.actor_cpus))
         prepare_process(threads)

@@ -20,7 +20,7 @@ from typing import Any
 
 from ....envs import available_cores
 from ...errors import RunError, UsageError
-from ...processes.child import RemoteTraceback
+from ...processes.child import RemoteTraceback, signals_held_back
 from .local_ray import closed_to_others, private_folder, read_authentication
 
 # Read when Ray is imported. Nothing is reported to anyone, and no advice about devices, which are explicit.
@@ -94,7 +94,7 @@ class Cluster:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
         self._folder = None if self.is_elsewhere else private_folder()
         if self._folder is not None:
-            with closed_to_others():
+            with closed_to_others(), signals_held_back():  # for good in what starts here: stopping is ours
                 ray.init(
                     address="local",
                     num_cpus=max(available_cores(), 2),  # a learner and an actor fit on one core

@@ -90,6 +90,27 @@ def test_a_run_that_cannot_go_back_ends_at_its_last_checkpoint(tmp_path: Path) -
     assert newest(tmp_path)[0] == last_step(tmp_path) == 80
 
 
+@pytest.mark.parametrize("loses", [("update", 120), ("snapshot", 200)])
+def test_a_run_that_is_asked_to_stop_does_not_go_back(
+    loses: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who ends all of its processes has ended that one too: it says what is saved, and cuts no row."""
+    lose = Forgetful._lose
+
+    def stopped(self: Forgetful, where: str) -> None:
+        if (where, self.steps) == loses:
+            self.stop.set()
+        lose(self, where)
+
+    monkeypatch.setattr(Forgetful, "_lose", stopped)
+    with ExitStack() as stack:
+        training = forgetful(tmp_path, stack, Console(quiet=True), loses=loses)
+        back = (loses[1] - 1) // 40 * 40
+        with pytest.raises(RunError, match=rf"^the weights are gone; step {back} is saved in \S+$"):
+            training.run()
+    assert newest(tmp_path)[0] == back < last_step(tmp_path)
+
+
 def test_a_tracked_run_goes_back_without_asking_its_service_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from training_process import CARTPOLE, Training, last_step, newest, rows
 
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import UsageError
+from deltabeast.launch.processes.supervision import REQUESTS, WARNINGS
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.ray import cluster as ray_cluster
 
@@ -157,6 +158,33 @@ def test_an_environment_that_does_not_fit_is_told_in_one_line(
     assert "\n" not in str(raised.value)
 
 
+def test_what_ray_starts_hears_no_signal_that_stops_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It inherits that they are blocked; here they come as before, one that came meanwhile too."""
+    blocked: list[set[int]] = []
+    heard: list[int] = []
+
+    class Enough(Exception):
+        pass
+
+    def init(**_: object) -> None:
+        blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert not heard
+        raise Enough
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    handler = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        with pytest.raises(Enough):
+            ray_cluster.Cluster(None)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert blocked[0] >= {*REQUESTS, *WARNINGS} and heard == [signal.SIGTERM]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
 PONG = ("--game", "pong", "--core", "lstm", "--stem", "nature", "--precision", "fp32", "--num-envs", "2",
         "--batch-size", "2", "--unroll-length", "10", "--engine", "ray", "--device", "cpu",
         "--log-seconds", "0.2", "--steps", "1M")  # fmt: skip
@@ -172,12 +200,12 @@ def all_end(pids: set[int]) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
 def test_a_game_on_a_cluster_of_its_own(tmp_path: Path) -> None:
-    """Asked to stop as from a terminal, killed, run again: it goes on, and leaves no process behind.
+    """Asked to stop as a terminal and a scheduler do, killed, run again: it goes on, and leaves no process.
 
     At last Ray itself ends, as after `ray stop`: left alone, its library would end the process in silence.
     """
     run_dir = tmp_path / "run"
-    for ends in ("terminal", "kill", "ray"):
+    for ends in ("terminal", "scheduler", "kill", "ray"):
         goal = last_step(run_dir) + 40
         training = Training(run_dir, *PONG)
         assert training.wait_for(lambda goal=goal: last_step(run_dir) >= goal, 120), training.output()
@@ -187,18 +215,22 @@ def test_a_game_on_a_cluster_of_its_own(tmp_path: Path) -> None:
         assert len(others) >= 4
         if ends == "terminal":
             os.killpg(pid, signal.SIGINT)  # all of them are told
+        elif ends == "scheduler":
+            for each in (*others, pid):
+                os.kill(each, signal.SIGTERM)
         elif ends == "kill":
             training.send(signal.SIGKILL)
         else:
             (raylet,) = (p for p in others if Path(f"/proc/{p}/comm").read_text().strip() == "raylet")
             os.kill(raylet, signal.SIGKILL)
         code, said = training.wait(), training.output()
-        assert code == {"terminal": -signal.SIGINT, "kill": -signal.SIGKILL, "ray": 1}[ends], said
+        codes = {"terminal": -signal.SIGINT, "scheduler": -signal.SIGTERM, "kill": -signal.SIGKILL, "ray": 1}
+        assert code == codes[ends], said
         all_end(others)
-        if ends == "terminal":
+        if ends in ("terminal", "scheduler"):
             assert "stopped at" in said and newest(run_dir)[0] == last_step(run_dir) >= goal
             words = {line.split()[0] for line in said.strip().splitlines()}
-            assert words <= {"step", "stopping", "stopped"}, said
+            assert words <= {"step", "stopping", "stopped", "resuming"}, said
             continue
         assert f"resuming {run_dir} at step" in said and "Traceback" not in said
     assert "Ray was stopped or killed on this machine; start it, and the same command goes on" in said
