@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..kernels.private_cache import CannotBuildError, check_for_torch
 from .cuda.graphs import ALONE
 from .executor import LearnerParts, changing_nothing
 from .rmsprop import rmsprop_if
@@ -26,6 +27,11 @@ class Compiled:
     def __init__(self, learner: LearnerParts) -> None:
         self._learner = learner
         self._untried: set[Callable[..., Any]] = {learner.differentiate, learner.change}
+        try:
+            check_for_torch()
+        except CannotBuildError as error:
+            self._give_up(str(error))
+            return
         learner.loss_function = torch.compile(learner.loss, dynamic=False)
         learner.rmsprop = torch.compile(rmsprop_if, dynamic=False)
 
@@ -51,7 +57,9 @@ class Compiled:
             # stream it was made on: a capture on another stream would fail.
             gc.collect()
         except RuntimeError as error:
-            reason = str(error).strip().split("\n")[0]
-            warnings.warn(f"torch.compile fails here; the learner runs without: {reason}", stacklevel=2)
-            self._learner.loss_function, self._learner.rmsprop = self._learner.loss, rmsprop_if
-            self._untried.clear()
+            self._give_up(str(error).strip().split("\n")[0])
+
+    def _give_up(self, reason: str) -> None:
+        warnings.warn(f"torch.compile fails here; the learner runs without: {reason}", stacklevel=3)
+        self._learner.loss_function, self._learner.rmsprop = self._learner.loss, rmsprop_if
+        self._untried.clear()

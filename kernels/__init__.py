@@ -1,7 +1,11 @@
 """The arithmetic of fast weights as pure functions; README.md says where to start."""
 
-from .dispatch import BACKENDS, Fused, Rule
-from .rules import (
+from .private_cache import name_for_torch
+
+name_for_torch()  # before what imports torch's compilers
+
+from .dispatch import BACKENDS, Fused, Rule  # noqa: E402
+from .rules import (  # noqa: E402
     attention,
     backends,
     delta_lstm,
@@ -16,7 +20,7 @@ from .rules import (
     recurrent_delta,
     sum_rule,
 )
-from .shapes import Shapes
+from .shapes import Shapes  # noqa: E402
 
 __all__ = [
     "BACKENDS",

@@ -7,27 +7,33 @@ where nobody else may write. They run without Python's lock and share loops amon
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import hashlib
+import multiprocessing
 import os
 import platform
 import shlex
-import stat
 import subprocess
+import sys
 import tempfile
 import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..private_cache import CannotBuildError, only_mine, private_cache
+
 # Sums keep their order and nan stays nan; only errno and traps, which nobody reads, are given up.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 
 
-class CannotBuildError(Exception):
-    """No C compiler, a source that it rejects, or no safe place for the library."""
+announce: Callable[[str], None] = functools.partial(print, file=sys.stderr)
+"""hears, once in a process that has no parent of ours, that libraries are being built"""
 
 
 @functools.cache
@@ -102,21 +108,13 @@ def _build(source: str, define: str, threads: bool) -> Path:
     flags = [f"-D{define}", *FLAGS, *(["-fopenmp"] if threads else [])]
     command = " ".join([*compiler, *flags])
     name = f"{path.stem}-{_digest(*texts, os.fsencode(command), _processor().encode())}"
-    folder = _cache()
+    folder = private_cache()
     try:
-        _make_private(folder)
-        made = _find(folder, name)
-        if made:
+        if made := _find(folder, name):
             return made
-        with tempfile.TemporaryDirectory(dir=folder) as workshop:
-            code, part = Path(workshop) / "code.o", Path(workshop) / name
-            compile_ = [*compiler, *flags, "-c", str(path), "-o", str(code)]
-            link = [*compiler, "-shared", str(code), "-lm", "-o", str(part)]
-            for step in (compile_, link):
-                _run(step, path.name)
-            part.chmod(0o700)
-            # atomic, because other processes may be building the same
-            return part.replace(folder / f"{name}-{_digest(part.read_bytes())}.so")
+        _announce_once()
+        with _alone(folder):
+            return _find(folder, name) or _compile(path, compiler, flags, folder / name)
     except OSError as error:
         raise CannotBuildError(f"cannot write C kernels to {folder}: {error.strerror}") from error
 
@@ -127,6 +125,37 @@ def _compiler() -> list[str]:
         return shlex.split(os.environ.get("CC", "")) or ["cc"]
     except ValueError as error:
         raise CannotBuildError(f"CC={os.environ['CC']} is no command: {error}") from error
+
+
+def _compile(path: Path, compiler: Sequence[str], flags: Sequence[str], target: Path) -> Path:
+    """Compile a source; return the library, whose path is `target` with its digest behind. Raises OSError."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as workshop:
+        code, part = Path(workshop) / "code.o", Path(workshop) / target.name
+        compile_ = [*compiler, *flags, "-c", str(path), "-o", str(code)]
+        link = [*compiler, "-shared", str(code), "-lm", "-o", str(part)]
+        for step in (compile_, link):
+            _run(step, path.name)
+        part.chmod(0o700)
+        # atomic, because where there are no locks other processes may be building the same
+        return part.replace(target.with_name(f"{target.name}-{_digest(part.read_bytes())}.so"))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process build at a time: the others wait, and find what it built."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):  # of a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@functools.cache
+def _announce_once() -> None:
+    if multiprocessing.parent_process() is None:  # what runs beside it waits for the same
+        announce("building C kernels for this processor, once: it takes up to a minute")
 
 
 def _run(command: list[str], source: str) -> None:
@@ -146,7 +175,7 @@ def _find(folder: Path, name: str) -> Path | None:
     """Return an intact library built earlier; its name ends in its digest, as a damaged one could crash."""
     for made in folder.glob(f"{name}-*.so"):
         try:
-            if _only_mine(made) and made.stem == f"{name}-{_digest(made.read_bytes())}":
+            if only_mine(made) and made.stem == f"{name}-{_digest(made.read_bytes())}":
                 return made
         except FileNotFoundError:  # another process removed it first
             continue
@@ -157,33 +186,6 @@ def _find(folder: Path, name: str) -> Path | None:
 
 def _digest(*parts: bytes) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if base.startswith("~"):
-        raise CannotBuildError("no home directory to keep C kernels in; set XDG_CACHE_HOME")
-    try:
-        return (Path(base) / "deltabeast").resolve()  # so that no link can be redirected after the check
-    except RuntimeError as error:
-        raise CannotBuildError(f"{error}; set XDG_CACHE_HOME to a folder of your own") from error
-
-
-def _make_private(folder: Path) -> None:
-    """Make the folder private: whoever can put code there gets it run. Raises CannotBuildError."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _only_mine(folder) and folder.stat().st_uid == os.geteuid():
-        folder.chmod(0o700)
-    if not _only_mine(folder):
-        raise CannotBuildError(
-            f"others can put code into {folder}; remove it, or set XDG_CACHE_HOME to a folder of your own"
-        )
-
-
-def _only_mine(path: Path) -> bool:
-    """Return whether the user owns it and nobody else may write to it."""
-    status = path.stat()
-    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _processor() -> str:

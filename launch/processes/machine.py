@@ -13,6 +13,8 @@ import torch
 
 from ...agents.stems import IMAGE_STEMS
 from ...envs import available_cores, available_threads
+from ...kernels.native import compiling
+from ..output import tell
 
 # Parameters of glibc's mallopt(3).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
@@ -25,6 +27,7 @@ def prepare_process(threads: int | None = None) -> None:
 
     Every process calls this first: threads that begin later have its way with numbers near zero.
     """
+    compiling.announce = tell
     keep_freed_memory()
     disable_tf32()
     # Gradients that fade over a long unroll end below 1e-38, where an operation takes a processor some

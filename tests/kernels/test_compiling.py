@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
+import multiprocessing
 import os
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +45,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def forget() -> None:
     """As another process begins."""
-    for function in (compiling.problem, compiling.library, compiling._warn):
+    for function in (compiling.problem, compiling.library, compiling._warn, compiling._announce_once):
         function.cache_clear()
 
 
@@ -67,6 +73,43 @@ def test_built_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert other != first
     monkeypatch.setenv("CC", "cc -DOTHER")
     assert build() not in (first, other)
+
+
+def test_of_two_that_need_a_library_one_builds_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built, compile_ = [], compiling._compile
+
+    def slow(*arguments: Any) -> Path:
+        built.append(arguments)
+        time.sleep(0.2)  # in which the other looks for it, and waits
+        return compile_(*arguments)
+
+    monkeypatch.setattr(compiling, "_compile", slow)
+    with ThreadPoolExecutor(2) as both:
+        first, second = both.map(build, ["BF16=0", "BF16=0"])
+    assert first == second and len(built) == 1
+
+
+def test_without_locks_each_builds_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert build().parent == cache
+
+
+def test_that_it_builds_is_said_once_before_it_does(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[str, bool]] = []
+    monkeypatch.setattr(compiling, "announce", lambda text: heard.append((text, any(cache.glob("*.so")))))
+    build()
+    build("BF16=1")
+    assert heard == [("building C kernels for this processor, once: it takes up to a minute", False)]
+    forget()
+    build()
+    assert len(heard) == 1, "they are there"
+    forget()
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: "another")
+    build("BF16=2")
+    assert len(heard) == 1, "a worker says nothing"
 
 
 def test_another_processor_gets_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
