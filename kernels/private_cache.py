@@ -20,8 +20,9 @@ def private_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if base.startswith("~"):
         raise CannotBuildError("no home directory to keep C kernels in; set XDG_CACHE_HOME")
+    folder = Path(base) / "deltabeast"
     try:
-        folder = (Path(base) / "deltabeast").resolve()  # so that no link can be redirected after the check
+        folder = folder.resolve()  # so that no link can be redirected after the check
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not only_mine(folder) and folder.stat().st_uid == os.geteuid():
             folder.chmod(0o700)
