@@ -13,6 +13,7 @@ renamed, so a checkpoint that has its name is complete. One that is about to be 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import json
@@ -21,7 +22,7 @@ import secrets
 import shlex
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -29,13 +30,16 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..cores.registry import find_core
+from ..cores.registry import core_name, core_names, find_core
 from . import files
 from .network import Agent, AgentSpec
 from .reading import MOST_BYTES, parse_json, read_bytes
 from .shapes import WrongShapes, check_shapes
 from .state_file import load_state
+from .stems import STEMS
 
+FORMAT = 1
+"""of what a checkpoint is made of, in its manifest; those without a number are older, and read as well"""
 _DIRECTORY = "checkpoints"
 _DIGITS = 12
 NAME = r"[0-9]{12,}"
@@ -74,6 +78,15 @@ class Contents(NamedTuple):
 
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be written or read; the message names the file and the remedy."""
+
+
+class OtherVersion(ValueError):
+    """A checkpoint is whole, but not one that this version reads; nothing older takes its place."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(
+            f"{path} {what}: a newer version of deltabeast wrote it, or another program; update deltabeast"
+        )
 
 
 class UntrustedCore(ValueError):
@@ -155,13 +168,19 @@ def save_checkpoint(
 def export_agent(folder: Path, step: int, agent: Model, half: bool = False) -> Path:
     """Write what acting needs of a checkpoint, without the state of training, into `folder`.
 
-    half: weights of 16 bits (float16), which are loaded as 32 again. Raises OSError.
+    half: weights of 16 bits (float16), which are loaded as 32 again. An earlier export there gives way; what
+    else is beside it stays. Raises OSError.
     """
     final = folder / _DIRECTORY / f"{step:0{_DIGITS}d}"
     weights = _tensors(agent)
     if half:
         weights = {name: w.half() if w.dtype == torch.float32 else w for name, w in weights.items()}
     _put(final, _sealed(_model_files(agent, weights), step=step, milestone=True, exported=True))
+    for other in set(final.parent.iterdir()) - {final}:
+        if is_leftover(other):
+            files.remove_folder(other, _ALL)
+        elif re.fullmatch(NAME, other.name) and _manifest_or_none(other).get("exported"):
+            _remove(other)
     return final
 
 
@@ -185,7 +204,7 @@ def _model_files(agent: Model, weights: dict[str, Tensor]) -> dict[str, bytes]:
 def _sealed(parts: Mapping[str, bytes], **about: int) -> dict[str, bytes]:
     """Add the manifest, with the files' checksums."""
     digests = {name: _sha256(content) for name, content in parts.items()}
-    manifest = json.dumps({**about, "sha256": digests}, indent=2) + "\n"
+    manifest = json.dumps({"format": FORMAT, **about, "sha256": digests}, indent=2) + "\n"
     return {**parts, "manifest.json": manifest.encode()}
 
 
@@ -200,8 +219,8 @@ def _put(final: Path, parts: Mapping[str, bytes]) -> None:
             files.create(temporary / name, content)
         files.sync_folder(temporary)
         if final.exists():  # the same step again, after a resume
-            final.rename(directory / f"0{final.name}")
-        temporary.rename(final)
+            files.rename(final, directory / f"0{final.name}")
+        files.rename(temporary, final)
         files.sync_folder(directory)
     except OSError:
         with contextlib.suppress(OSError):
@@ -218,7 +237,7 @@ def _settle(directory: Path) -> None:
         if final.exists():
             _remove(aside)
         elif is_ours(aside):
-            aside.rename(final)
+            files.rename(aside, final)
 
 
 def _prune(directory: Path, step: int) -> None:
@@ -227,9 +246,8 @@ def _prune(directory: Path, step: int) -> None:
     Those beyond `step` were damaged when the run was resumed: they do not count as one of the two.
     """
     with contextlib.suppress(OSError):
-        for leftover in directory.iterdir():
-            if re.fullmatch(_LEFTOVER, leftover.name):
-                files.remove_folder(leftover, _ALL)
+        for path in filter(is_leftover, directory.iterdir()):
+            files.remove_folder(path, _ALL)
     behind = [c for c in find_checkpoints(directory.parent) if c.step <= step]
     ordinary = [c for c in behind if is_ours(c.path) and not _is_milestone(c.path)]
     for checkpoint in ordinary[:-_KEEP]:
@@ -237,12 +255,14 @@ def _prune(directory: Path, step: int) -> None:
             _remove(checkpoint.path)
 
 
+def is_leftover(path: Path) -> bool:
+    """Return whether it is what a killed save left."""
+    return bool(re.fullmatch(_LEFTOVER, path.name)) and files.holds_only(path, _ALL)
+
+
 def is_ours(checkpoint: Path) -> bool:
     """Return whether a folder holds what a checkpoint does, its manifest with it, and nothing else."""
-    try:
-        digests = _manifest(checkpoint).get("sha256")
-    except CheckpointError:
-        return False
+    digests = _manifest_or_none(checkpoint).get("sha256")
     return files.holds_only(checkpoint, _ALL) and isinstance(digests, dict) and _ALL.issuperset(digests)
 
 
@@ -250,17 +270,18 @@ def _remove(checkpoint: Path) -> None:
     """Remove a checkpoint, unless there is anything in it that we did not write."""
     if is_ours(checkpoint):
         leftover = checkpoint.with_name(f".{checkpoint.name}.{secrets.token_hex(4)}")
-        checkpoint.rename(leftover)  # a kill must not leave half of it under its name
+        files.rename(checkpoint, leftover)  # a kill must not leave half of it under its name
         files.remove_folder(leftover, _ALL)
 
 
 def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, dict[str, Any]]:
     """Load the agent and the training state of one checkpoint.
 
-    Raises CheckpointError if it is damaged, UntrustedCore if its core is imported by a name other than
-    `trust_core`, and ValueError if it cannot be imported.
+    Raises CheckpointError if it is damaged, OtherVersion if it is not one for this version, UntrustedCore if
+    its core is imported by a name other than `trust_core`, and ValueError if it cannot be imported.
     """
     fields, weights, state = read_checkpoint(path)
+    _check_fields(path, fields)
     try:
         fields["observation_shape"] = tuple(fields["observation_shape"])
         spec = AgentSpec(**fields)
@@ -269,6 +290,8 @@ def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, d
         raise CheckpointError(f"{path / 'agent.json'} is damaged: {error}") from error
     if not is_trusted:
         raise UntrustedCore(path, spec.core)
+    if ":" not in spec.core and core_name(spec.core) not in core_names():
+        raise OtherVersion(path, f"has core {spec.core}, which is unknown here")
     find_core(spec.core)  # a core of the user's own that cannot be imported is no damage
     try:
         _check_sizes(spec, weights)
@@ -277,6 +300,21 @@ def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, d
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or not a checkpoint: {_first_line(error)}") from error
     return agent, state
+
+
+def _check_fields(path: Path, fields: Mapping[str, Any]) -> None:
+    """Raise OtherVersion for a description of an agent that is not made as those of this version."""
+    ours = dataclasses.fields(AgentSpec)
+    unknown = fields.keys() - {field.name for field in ours}
+    needed = {field.name for field in ours if field.default is MISSING and field.default_factory is MISSING}
+    for names, what in (
+        (unknown, "holds an agent with {}, unknown here"),
+        (needed - fields.keys(), "lacks {}"),
+    ):
+        if names:
+            raise OtherVersion(path, what.format(", ".join(sorted(names))))
+    if isinstance(fields.get("stem"), str) and fields["stem"] not in STEMS:
+        raise OtherVersion(path, f"has stem {fields['stem']}, which is unknown here")
 
 
 def _check_sizes(spec: AgentSpec, weights: Mapping[str, Tensor]) -> None:
@@ -295,8 +333,14 @@ def _check_sizes(spec: AgentSpec, weights: Mapping[str, Tensor]) -> None:
 
 
 def read_checkpoint(path: Path) -> Contents:
-    """Read what one checkpoint holds, of whatever model. Raises CheckpointError if it is damaged."""
+    """Read what one checkpoint holds, of whatever model.
+
+    Raises CheckpointError if it is damaged, OtherVersion if it is not one for this version.
+    """
     manifest = _manifest(path)
+    number = manifest.get("format", 0)
+    if not isinstance(number, int) or number > FORMAT:
+        raise OtherVersion(path, f"has format {number}, and this version reads those up to {FORMAT}")
     digests = manifest.get("sha256")
     if not isinstance(digests, dict):
         raise CheckpointError(f"{path / 'manifest.json'} is damaged: it lists no checksums")
@@ -379,10 +423,15 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _is_milestone(path: Path) -> bool:
+    return bool(_manifest_or_none(path).get("milestone"))
+
+
+def _manifest_or_none(path: Path) -> dict[str, Any]:
+    """Read manifest.json; one that cannot be read counts as empty."""
     try:
-        return bool(_manifest(path).get("milestone"))
+        return _manifest(path)
     except CheckpointError:
-        return False
+        return {}
 
 
 def _read(path: Path, most: int) -> bytes:

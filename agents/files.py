@@ -38,21 +38,30 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open what becomes the file `path` once the block has ended well. Raises OSError."""
+def becoming(path: Path) -> Iterator[Path]:
+    """Yield a name, free and beside `path`, whose file becomes `path` once the block has ended well.
+
+    Raises OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".deltabeast-{secrets.token_hex(6)}.tmp")
+    temporary = path.with_name(f".deltabeast-{secrets.token_hex(6)}{path.suffix[:16]}")
     try:
-        with open_new(temporary) as file:
-            yield file
-            file.flush()
-            _sync(file.fileno())
+        yield temporary
         os.rename(temporary, path)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
         raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open what becomes the file `path` once the block has ended well. Raises OSError."""
+    with becoming(path) as temporary, open_new(temporary) as file:
+        yield file
+        file.flush()
+        _sync(file.fileno())
 
 
 def create(path: Path, content: bytes) -> None:
@@ -142,6 +151,32 @@ def remove_folder(folder: Path, names: Collection[str]) -> bool:
         os.unlink(folder / name)
     os.rmdir(folder)
     return True
+
+
+def remove_files(folder: Path, ending: str) -> None:
+    """Remove the plain files below a folder whose names end so, and the folders that are empty then.
+
+    Raises OSError.
+    """
+    for inner, _, names in os.walk(folder, topdown=False):
+        for path in [Path(inner, name) for name in names if name.endswith(ending)]:
+            if path.is_file() and not path.is_symlink():
+                os.unlink(path)
+        with suppress(OSError):  # it holds something
+            os.rmdir(inner)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a link, if there is one. Raises OSError."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def rename(path: Path, free: Path) -> None:
+    """Give a file or folder a name that is free. Raises OSError, FileExistsError if it is not."""
+    if os.path.lexists(free):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(free))
+    os.rename(path, free)
 
 
 def sync_folder(folder: Path) -> None:

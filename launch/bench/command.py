@@ -19,7 +19,7 @@ from ...agents import files
 from ...envs import available_cores
 from ..config import BenchConfig, BenchEnvConfig, BenchKernelsConfig, BenchThroughputConfig
 from ..errors import RunError, UsageError
-from ..runs.directory import versions
+from ..runs.directory import read_object, versions
 from .tables import env_speed_table, kernel_table, throughput_table
 
 Row = TypeVar("Row")
@@ -30,6 +30,8 @@ def run_benchmark(config: BenchConfig) -> None:
     what = config.what
     if what.json is not None and not os.access(what.json.absolute().parent, os.W_OK):
         raise UsageError(f"cannot write {what.json}; give --json a path in a directory that exists")
+    if what.json is not None and what.json.exists() and "benchmark" not in read_object(what.json):
+        raise UsageError(f"{what.json} holds something else than a benchmark; give --json another path")
     if isinstance(what, BenchKernelsConfig):
         from .kernels import TOLERANCE, bench_kernels
 

@@ -14,6 +14,7 @@ from ...agents import files
 from ..config import CompareConfig
 from ..errors import RunError, UsageError
 from ..output import tell
+from ..pages import PageFolder, is_page
 from ..runs.directory import versions
 from ..sharing.hub import run_here
 from .grouping import Comparison, compare
@@ -153,14 +154,14 @@ def _provenance(config: CompareConfig, runs: Sequence[Run | Probe]) -> list[tupl
 
 
 def _write(out: Path, report: Report) -> None:
+    pages = PageFolder(out, tell, is_ours=is_page(out / "report.md", b"| deltabeast |"))
     try:
         for plot in report.plots():
-            path = out / "plots" / f"{plot.name}.png"
-            files.write(path, plot.figures.png)
+            pages.write(f"plots/{plot.name}.png", plot.figures.png)
         for table in (table for table in report.tables() if table.name):
-            files.write(out / "tables" / f"{table.name}.csv", table.to_csv())
-        files.write(out / "report.md", to_markdown(report))
-        files.write(out / "report.html", to_html(report))
+            pages.write(f"tables/{table.name}.csv", table.to_csv())
+        pages.write_page("report.md", to_markdown(report))
+        pages.write_page("report.html", to_html(report))
     except OSError as error:
         raise RunError(f"cannot write to {out}: {files.why(error)}; give another --out") from error
 

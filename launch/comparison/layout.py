@@ -10,12 +10,12 @@ groups stand in the order of their names. So what to see first, scores and mean 
 
 from __future__ import annotations
 
-import shutil
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...agents import files
 from ..runs.log import TAGS
 from .curves import Band
 from .grouping import Comparison
@@ -23,6 +23,8 @@ from .names import name_of
 from .scores import ScoreBoard
 from .sections.curves import MEMORY, series_curves
 
+_ENDING = ".comparison"
+"""of the names of its event files"""
 _EVERY_RUN = {
     "score": ("game_return", "life_return", "best_game_return"),
     "memory": tuple(MEMORY),
@@ -32,15 +34,16 @@ _EVERY_RUN = {
 
 
 def write_layout(folder: Path, comparison: Comparison, board: ScoreBoard) -> None:
-    """Replace the folder by event files of this comparison; it holds nothing else."""
+    """Write event files of this comparison into the folder; those of an earlier one give way."""
     # It imports torch, which nothing else here needs.
     from torch.utils.tensorboard import SummaryWriter
 
-    shutil.rmtree(folder, ignore_errors=True)
-    with SummaryWriter(str(folder)) as writer:
+    files.remove_files(folder, _ENDING)
+    with SummaryWriter(str(folder), filename_suffix=_ENDING) as writer:
         writer.add_custom_scalars(custom_scalars(comparison))
     for game, label in comparison.cells:
-        with SummaryWriter(str(folder / _path(name_of(game)) / _path(label))) as writer:
+        inner = folder / _path(name_of(game)) / _path(label)
+        with SummaryWriter(str(inner), filename_suffix=_ENDING) as writer:
             for metric in ("game_return", *MEMORY):
                 _, bands = series_curves(comparison, game, metric)
                 if label in bands:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy.typing as npt
 import torch
 from gymnasium.vector import VectorEnv
 
-from ...agents import Agent
+from ...agents import Agent, files
 from ...cores.observe import MemoryStep, watch_memory
 from ..errors import RunError, UsageError
 from .video_frame import Heads, Lines, Pictures, Strip
@@ -147,11 +146,12 @@ def write_video(
     """
     imageio = need_libraries()
     speed = EMULATOR_FRAMES_PER_SECOND / frame_skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.mp4")
     pictures: Pictures | None = None
     try:
-        with imageio.get_writer(temporary, fps=speed, quality=None, output_params=_ENCODING) as writer:
+        with (
+            files.becoming(path) as temporary,
+            imageio.get_writer(temporary, fps=speed, quality=None, output_params=_ENCODING) as writer,
+        ):
             for step, screen in enumerate(replay(trace, env)):
                 if pictures is None:
                     height, width, _ = screen.shape
@@ -159,8 +159,5 @@ def write_video(
                     pictures = Pictures(*about, strips(trace), speed)
                 writer.append_data(pictures.draw(step, screen))
                 progress(0, 1, step + 1)
-        temporary.replace(path)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...agents import files
 from ...cores import Core
 from ...cores.fast_weights import FastWeights
 from ...cores.registry import read_core_options
@@ -23,6 +22,7 @@ from ..comparison.plots import looks
 from ..core_list import make_default, measure_cores
 from ..foreign import markdown
 from ..output import tell
+from ..pages import PageFolder, is_page
 from ..tables import plain_table, show
 from .snr import noise_ratios
 
@@ -69,13 +69,14 @@ def write_page(out: Path, models: Mapping[str, Model]) -> Path:
     rows = [["core", *names], *([name, *map(_shown, row)] for name, row in cells.items())]
     lines = [f"| {' | '.join(map(markdown, row))} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
     figures = plots.abilities(cells, names, looks({name: model.core for name, model in models.items()}))
-    files.write(out / "card.png", figures.png)
-    files.write(out / "card.svg", figures.svg)
+    pages = PageFolder(out, tell, is_ours=is_page(out / "card.md", b"# Memory card"))
+    pages.write("card.png", figures.png)
+    pages.write("card.svg", figures.svg)
     page = ["# Memory card", "", "![What each memory can do](card.png)", "", *lines, ""]
     page += [f"* {name}: {ABILITIES[name]}" for name in tried]
     note = (_OF_SHARES if tried else "") + _OF_COSTS + (_OF_RETURNS if played else "")
-    files.write(out / "card.csv", _csv(rows))
-    files.write(out / "card.md", "\n".join([*page, "", note]) + "\n")
+    pages.write("card.csv", _csv(rows))
+    pages.write_page("card.md", "\n".join([*page, "", note]) + "\n")
     _show(rows)
     tell(f"card: {out / 'card.md'}; its figure is card.png, its table card.csv")
     return out / "card.md"

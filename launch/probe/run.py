@@ -6,6 +6,7 @@ import json
 import math
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from rich.console import Console
 
 from ...agents import CheckpointError, files, save_checkpoint
-from ...agents.checkpoint import load_newest, read_checkpoint
+from ...agents.checkpoint import OtherVersion, load_newest, read_checkpoint
 from ...envs.sequences.sequences import Sequences
 from ...envs.sequences.text import Text
 from ..config import ProbeConfig
@@ -25,6 +26,7 @@ from ..runs.directory import check_command, claim, default_probe_dir, read_confi
 from ..runs.log import RunLog, tag_of
 from ..runs.mine import remember
 from ..runs.tracking import open_tracker
+from ..training.engine import CannotRestore, restoring
 from ..training.panel import Panel
 from ..training.progress import Speed
 from .data import Fixed, Fresh, Stream, to_batch
@@ -115,6 +117,8 @@ class ProbeRun:
             found = load_newest(self.run_dir, read_checkpoint)
         except CheckpointError as error:
             raise RunError(str(error)) from error
+        except OtherVersion as error:
+            raise UsageError(str(error)) from error
         if found is None:
             return False
         (fields, weights, state), checkpoint = found
@@ -124,16 +128,24 @@ class ProbeRun:
                 f"{self.run_dir} was begun by an earlier version, which trained {self.config.core} as an "
                 "LSTM; give another --run-dir"
             )
-        if state["digest"] != self._digest:
+        if state.get("digest") != self._digest:
             raise UsageError(
                 f"the text of {self.run_dir} is another than it began with; give another --run-dir"
             )
+        self.update = checkpoint.step
+        try:
+            with restoring("the learner"):
+                self._restore(weights, state)
+        except CannotRestore as error:
+            raise UsageError(f"cannot go on with {self.run_dir}: {error}; give another --run-dir") from error
+        return True
+
+    def _restore(self, weights: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(weights, state)
-        self.update, self.tokens = checkpoint.step, state["tokens"]
+        self.tokens = state["tokens"]
         self.best, self.strikes, self._losses = state["best"], state["strikes"], state["losses"]
         if isinstance(self.data, Fresh):
             self.data.length = state["length"]
-        return True
 
     def _check_same(self, updates: int) -> None:
         """Raise UsageError unless the run here, which had so many updates, is the one that was asked for."""

@@ -205,8 +205,14 @@ def was_truncated(run_dir: Path) -> bool:
 
 
 def check_command(run_dir: Path, command: str) -> None:
-    """Raise UsageError if the directory holds a run of another command."""
-    other = read_object(run_dir / "config.json").get("command", command)
+    """Raise UsageError if the directory holds a run of another command, or of a newer version."""
+    about = read_object(run_dir / "config.json")
+    if isinstance(number := about.get("format"), int) and number > _FORMAT:
+        raise UsageError(
+            f"{run_dir} is of a newer version of deltabeast (format {number}, and this one reads up to "
+            f"{_FORMAT}); update deltabeast"
+        )
+    other = about.get("command", command)
     if other != command:
         raise UsageError(f"{run_dir} holds a run of {other}, not of {command}; give another directory")
 

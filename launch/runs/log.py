@@ -177,6 +177,11 @@ def drop_rows_beyond(
     return first.columns
 
 
+def rows_up_to(path: Path, step: int) -> str:
+    """Return a log's text up to a step. Raises OSError."""
+    return "".join(_Cut(path, step, tuple(TAGS)))
+
+
 class _Cut:
     """The lines of a log up to a step, to go through once."""
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
-from ...agents.checkpoint import export_agent
+from ...agents import files
+from ...agents.checkpoint import export_agent, is_leftover
 from ..comparison import plots
 from ..comparison.curves import band, curve_of
 from ..config import Decides, ExportConfig
 from ..errors import RunError, UsageError
 from ..evaluation.loading import Loaded, load
 from ..output import say
+from ..pages import PageFolder
 from ..runs.directory import read_config, read_object
-from ..runs.log import MOST_ROWS, drop_rows_beyond, read_log
+from ..runs.log import MOST_ROWS, read_log, rows_up_to
 from ..runs.manifest import checkpoint_paths, is_exported
 from ..runs.options import FIXED, deciding
 from .card import CARD, CURVE, STILL, Exported, write_card
@@ -28,23 +28,27 @@ from .still import draw_still
 def export(config: ExportConfig, console: Console | None = None) -> Path:
     """Write the folder; return it. Raises UsageError, with nothing written, or RunError."""
     console = console or Console()
-    loaded = load(config.run, config.checkpoint, config.trust_core, lambda text: say(console, text))
+
+    def tell(text: str) -> None:
+        say(console, text)
+
+    loaded = load(config.run, config.checkpoint, config.trust_core, tell)
     folder = config.folder
     _check_folder(folder, loaded.run_dir)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         known = [_weights(path) for path in checkpoint_paths(folder)]
         checkpoint = export_agent(folder, loaded.step, loaded.agent, config.half)
-        for path in set(checkpoint.parent.iterdir()) - {checkpoint}:
-            shutil.rmtree(path)
+        if others := sorted(path.name for path in set(checkpoint.parent.iterdir()) - {checkpoint}):
+            tell(f"left beside it in {checkpoint.parent}: {', '.join(others)}")
         if _weights(checkpoint) not in known:  # what was evaluated here was another agent
-            shutil.rmtree(folder / "eval", ignore_errors=True)
+            _clear_evaluations(loaded.run_dir, folder, tell)
         _copy_config(loaded, folder)
         _copy_evaluations(loaded, folder)
-        pictures = _pictures(loaded, folder, lambda text: say(console, text))
-        (folder / CARD).write_text(write_card(_read(loaded, folder, pictures, config)), encoding="utf-8")
+        pages = PageFolder(folder, tell, is_ours=bool(known))
+        pictures = _pictures(loaded, folder, pages, tell)
+        pages.write_page(CARD, write_card(_read(loaded, folder, pictures, config)))
     except OSError as error:
-        raise RunError(f"cannot write to {folder}: {os.strerror(error.errno or 0)}") from error
+        raise RunError(f"cannot write to {folder}: {files.why(error)}") from error
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     say(console, f"exported step {loaded.step:,} to {folder}, {size / 1e6:.1f} MB; {CARD} describes it")
     return folder
@@ -71,7 +75,8 @@ def _holds_export(folder: Path) -> bool:
 def _holds_nothing(folder: Path) -> bool:
     """Whether the folder is empty, or as an export leaves it that could not be written."""
     within = [path for path in folder.iterdir() if path.name != "checkpoints"]
-    return not within and not checkpoint_paths(folder)
+    checkpoints = folder / "checkpoints"
+    return not within and (not checkpoints.exists() or all(map(is_leftover, checkpoints.iterdir())))
 
 
 def _weights(checkpoint: Path) -> object:
@@ -85,10 +90,9 @@ def _copy_config(loaded: Loaded, folder: Path) -> None:
     content = read_object(run_dir / "config.json")
     if isinstance(content.get("config"), dict):
         content["config"] |= dict.fromkeys(("run_dir", "config", "track"))
-        (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+        files.write(folder / "config.json", json.dumps(content, indent=2) + "\n")
     if (run_dir / "logs.csv").is_file():
-        shutil.copyfile(run_dir / "logs.csv", folder / "logs.csv")
-        drop_rows_beyond(folder / "logs.csv", loaded.step)
+        files.write(folder / "logs.csv", rows_up_to(run_dir / "logs.csv", loaded.step))
 
 
 def _copy_evaluations(loaded: Loaded, folder: Path) -> None:
@@ -98,17 +102,31 @@ def _copy_evaluations(loaded: Loaded, folder: Path) -> None:
         content = read_object(file)
         if content:
             content["checkpoint"] = f"checkpoints/{loaded.step:012d}"
-            (folder / "eval").mkdir(exist_ok=True)
-            (folder / "eval" / file.name).write_text(json.dumps(content, indent=2) + "\n")
+            files.write(folder / "eval" / file.name, json.dumps(content, indent=2) + "\n")
 
 
-def _pictures(loaded: Loaded, folder: Path, tell: Callable[[str], None]) -> list[str]:
+def _clear_evaluations(run_dir: Path, folder: Path, tell: Callable[[str], None]) -> None:
+    """Remove the copies of the run's evaluations; those that were made here get another name."""
+    evaluations = folder / "eval"
+    copies = [file for file in evaluations.glob("*.json") if _is_copy(file, run_dir / "eval" / file.name)]
+    for copy in copies:
+        files.remove(copy)
+    if not evaluations.is_dir() or files.remove_folder(evaluations, ()):
+        return
+    tell(f"{evaluations} is of another agent: it is {files.set_aside(evaluations, 'previous').name} now")
+
+
+def _is_copy(file: Path, original: Path) -> bool:
+    contents = [{**read_object(path), "checkpoint": None} for path in (file, original)]
+    return len(contents[0]) > 1 and contents[0] == contents[1]
+
+
+def _pictures(loaded: Loaded, folder: Path, pages: PageFolder, tell: Callable[[str], None]) -> list[str]:
     """Draw the learning curve and a still of a game, as far as there are any; return their names."""
     made = []
     for name, content in ((CURVE, _curve(loaded, folder)), (STILL, draw_still(loaded, tell))):
-        (folder / name).unlink(missing_ok=True)
         if content:
-            (folder / name).write_bytes(content)
+            pages.write(name, content)
             made.append(name)
     return made
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ...agents import files
 from ..config import PushConfig
 from ..errors import RunError, UsageError, one_line
 from ..output import tell
@@ -77,9 +78,11 @@ def fetch(name: str, into: Path = HERE) -> Path:
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as temporary:
-                api.snapshot_download(repo, revision=commit, local_dir=temporary, allow_patterns=list(FILES))
-                shutil.rmtree(Path(temporary) / ".cache", ignore_errors=True)
-                _keep(Path(temporary), folder, repo)
+                fetched = Path(temporary) / "agent"
+                api.snapshot_download(repo, revision=commit, local_dir=fetched, allow_patterns=list(FILES))
+                with suppress(FileNotFoundError):
+                    files.rename(fetched / ".cache", Path(temporary) / "cache")
+                _keep(fetched, folder, repo)
     except UsageError:
         raise
     except Exception as error:
@@ -94,14 +97,8 @@ def _keep(fetched: Path, folder: Path, repo: str) -> None:
         raise UsageError(f"{repo} holds no agent that `deltabeast export` made")
     if damaged := next(filter(None, map(damaged_file, checkpoints)), None):
         raise UsageError(f"{damaged} of {repo} is damaged: its checksum differs from the manifest's")
-    copy = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.copytree(fetched, copy)
-    try:
-        copy.rename(folder)
-    except OSError:
-        shutil.rmtree(copy)
-        if not folder.is_dir():  # else another process has just fetched it
-            raise
+    with suppress(FileExistsError):  # another process has just fetched it
+        files.rename(fetched, folder)
 
 
 def _commit(named: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 
 from ...agents import Agent, Episodes
 from ...envs import EnvironmentFailed
+from ..errors import one_line
 from ..processes.machine import lacks_memory
 from .progress import Window
 
@@ -54,6 +55,22 @@ class WeightsLost(ActorError):
 
 class CannotRepeat(ValueError):
     """A checkpoint cannot be resumed bit for bit; the message says why."""
+
+
+class CannotRestore(ValueError):
+    """A part of a checkpoint is missing, or of another kind; the message names it."""
+
+
+@contextmanager
+def restoring(part: str) -> Iterator[None]:
+    """Raise CannotRestore for whatever goes wrong when a part of `state.pt` is taken over."""
+    try:
+        yield
+    except CannotRepeat:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise CannotRestore(f"{part} in its state.pt is missing or of another kind ({reason})") from error
 
 
 class Engine(ABC):

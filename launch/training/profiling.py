@@ -10,6 +10,7 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from ...agents import files
 from ...agents.stopwatch import Tracing
 from ..errors import one_line
 
@@ -59,6 +60,7 @@ class Trace:
     def _write(self) -> None:
         Tracing.mark = None
         self._profile.stop()
-        self._profile.export_chrome_trace(str(self._path))
+        with files.becoming(self._path) as temporary:
+            self._profile.export_chrome_trace(str(temporary))
         self._say(f"trace of {self._done - WARM_UP} updates: {self._path}; open it at ui.perfetto.dev")
         self._done = WARM_UP + self._updates

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...agents import Agent, AgentSpec, UntrustedCore, find_checkpoints, load_latest
+from ...agents.checkpoint import OtherVersion
 from ...cores import Core
 from ..config import TrainConfig
 from ..errors import UsageError
@@ -43,6 +44,8 @@ def find_run(
                 f"{run_dir} holds a run with core {error.core}, not {wanted.core}; give another "
                 f"--run-dir, or --core {shlex.quote(error.core)} if you trust its code"
             ) from error
+        except OtherVersion as error:
+            raise UsageError(str(error)) from error
     notes = [f"warning: {warning.message}" for warning in damage]
     if found is None:
         return None, None, notes

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ...agents import AgentSpec, CheckpointError, NonFiniteError, load_latest, save_checkpoint
+from ...agents import Agent, AgentSpec, CheckpointError, NonFiniteError, load_latest, save_checkpoint
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError, trace_of
 from ..processes.supervision import stop_signals, watch
@@ -22,7 +22,16 @@ from ..runs.mine import remember
 from ..runs.tracking import open_tracker
 from ..units import format_score, parse_steps
 from .advice import Advice
-from .engine import ActingBegan, ActorError, CannotRepeat, Engine, Update, WeightsLost
+from .engine import (
+    ActingBegan,
+    ActorError,
+    CannotRepeat,
+    CannotRestore,
+    Engine,
+    Update,
+    WeightsLost,
+    restoring,
+)
 from .evaluations import Evaluations
 from .panel import Panel, TrainingShown
 from .plan import compiles, count_parameters, hyperparameters
@@ -55,16 +64,26 @@ class Run:
         check_resume(config, self.run_dir)
         self._claim = stack.enter_context(claim(self.run_dir))
         agent, state, damage = find_run(config, self.run_dir, engine.agent.spec)
-        if state is not None:
-            self.scores.load_state_dict(state["scores"])
+        notes = self._take_over(agent, state)
+        self._open(state is not None, [*engine.notes, *damage, *notes], stack, console)
+
+    def _take_over(self, agent: Agent | None, state: Mapping[str, Any] | None) -> list[str]:
+        """Go on from what a checkpoint holds, or begin; return notes. Raises UsageError if that cannot be."""
         try:
-            notes = engine.start(agent or engine.agent, state, self._say)
+            if state is not None:
+                with restoring("scores"):
+                    self.scores.load_state_dict(state["scores"])
+            return self.engine.start(agent or self.engine.agent, state, self._say)
+        except CannotRestore as error:
+            raise UsageError(
+                f"cannot go on with {self.run_dir}: {error}; it was changed, or another version wrote "
+                "it: go on with that one, or give another --run-dir"
+            ) from error
         except CannotRepeat as error:
             raise UsageError(
                 f"cannot go on with {self.run_dir} under --deterministic: {error}; "
                 "resume without --deterministic, and episodes begin anew"
             ) from error
-        self._open(state is not None, [*engine.notes, *damage, *notes], stack, console)
 
     def _open(self, resumed: bool, notes: list[str], stack: ExitStack, console: Console | None) -> None:
         config, engine = self.config, self.engine

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ...agents import find_checkpoints
+from ...agents import files, find_checkpoints
 from ...cores.registry import read_core_options
 from ...envs import PAPER_GAMES, canonical_game
 from .. import output
@@ -154,11 +154,11 @@ class Sweep:
     def marked(self) -> Iterator[None]:
         """Keep a file in the folder, by which nodes tell whether they see it."""
         self._marker.parent.mkdir(parents=True, exist_ok=True)
-        self._marker.touch()
+        files.create(self._marker, b"")
         try:
             yield
         finally:
-            self._marker.unlink(missing_ok=True)
+            files.remove(self._marker)
 
     def start_due(self) -> None:
         now = time.monotonic()

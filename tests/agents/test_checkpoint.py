@@ -32,6 +32,7 @@ from deltabeast.agents import (
     resolve_checkpoint,
     save_checkpoint,
 )
+from deltabeast.agents.checkpoint import OtherVersion
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.manifest import checkpoint_paths
 
@@ -201,6 +202,46 @@ def test_damaged_ones_ahead_do_not_count_as_good_ones(run_dir: Path, seed: int) 
     assert found is not None and found[2].step == 140
     save(run_dir, 200)
     assert steps(run_dir) == [140, 200] and value(load_agent(run_dir)) == 200
+
+
+def describe(path: Path, **changes: Any) -> None:
+    """Change what a checkpoint says of its agent, or its manifest's format, with the checksums right."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["format"] = changes.pop("format", manifest["format"])
+    fields = json.loads((path / "agent.json").read_text()) | changes
+    content = json.dumps({name: value for name, value in fields.items() if value != "gone"}).encode()
+    (path / "agent.json").write_bytes(content)
+    manifest["sha256"]["agent.json"] = checkpoint._sha256(content)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": checkpoint.FORMAT + 1}, "has format 2, and this version reads those up to 1"),
+        ({"attention": 1}, "holds an agent with attention, unknown here"),
+        ({"num_actions": "gone"}, "lacks num_actions"),
+        ({"core": "rdn_next"}, "has core rdn_next, which is unknown here"),
+        ({"stem": "vit"}, "has stem vit, which is unknown here"),
+    ],
+)
+def test_what_another_version_wrote_is_said_as_that_and_nothing_older_takes_its_place(
+    run_dir: Path, changes: dict[str, Any], said: str
+) -> None:
+    describe(run_dir / "checkpoints" / "000000000200", **changes)
+    with pytest.raises(
+        OtherVersion, match=f"{said}: a newer version of deltabeast wrote it.*; update"
+    ) as raised:
+        load_latest(run_dir)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_checkpoint_without_a_format_is_of_an_earlier_version(run_dir: Path) -> None:
+    path = run_dir / "checkpoints" / "000000000200" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert manifest.pop("format") == checkpoint.FORMAT
+    path.write_text(json.dumps(manifest))
+    assert value(load_agent(run_dir)) == 200
 
 
 class Evil:

@@ -24,8 +24,8 @@ def test_a_file_is_written_and_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file.txt"
     files.write(path, "é\n")
     assert path.read_bytes() == "é\n".encode()
-    with pytest.raises(ValueError, match="closed"), files.replacing(path) as file:
-        file.close()
+    with pytest.raises(FileNotFoundError), files.becoming(path):
+        pass  # nothing was written
     assert tree(tmp_path) == {"new/file.txt": "é\n".encode()}
     files.write(path, b"2")
     assert tree(tmp_path) == {"new/file.txt": b"2"}

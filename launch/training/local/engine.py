@@ -20,7 +20,7 @@ from ...config import TrainConfig
 from ...errors import UsageError
 from ...processes.machine import autocast_dtype, own_cores, pin, resolve_device
 from ...units import parse_steps
-from ..engine import CannotRepeat, Engine, Update, actor_failed, saved_actors
+from ..engine import CannotRepeat, Engine, Update, actor_failed, restoring, saved_actors
 from ..plan import (
     columns,
     emulator_threads,
@@ -97,13 +97,17 @@ class LocalEngine(Engine):
             "overlap": "on" if overlaps(config, self.device) else "off",
         }
         # Else a run that begins its episodes anew would play those of its beginning once more.
-        start_step = 0 if state is None or config.deterministic else state["learner"]["steps"]
+        start_step = 0
+        if state is not None and not config.deterministic:
+            with restoring("learner"):
+                start_step = state["learner"]["steps"]
         self.workers = Workers(config, self._count, self._threads, self._pinned, start_step)
         self._stack.callback(self.workers.close)
         self.workers.share_agent(agent)
         self.learner = make_learner(agent, config, parse_steps(config.steps))
         if state is not None:
-            self.learner.load_state_dict(state["learner"])
+            with restoring("learner"):
+                self.learner.load_state_dict(state["learner"])
         # In turns on a CPU actors run the learner's own agent.
         self._shares_agent = self.device.type == "cpu" and not overlaps(config, self.device)
         version = self.learner.version
@@ -112,8 +116,10 @@ class LocalEngine(Engine):
         self.source = self._make_source(0 if state is None else state.get("turn", 0))
         if state is None:
             return []
-        notes = self._resume_actors(state)
-        set_rng_states(state, self.device)  # last: whatever is built before draws from them
+        with restoring("actors"):
+            notes = self._resume_actors(state)
+        with restoring("torch_rng"):
+            set_rng_states(state, self.device)  # last: whatever is built before draws from them
         return notes
 
     def _make_actor(self, index: int, env: VectorEnv, start_step: int) -> Actor:

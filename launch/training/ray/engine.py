@@ -19,7 +19,7 @@ from ...config import TrainConfig
 from ...errors import UsageError
 from ...processes.machine import autocast_dtype
 from ...units import format_duration, parse_steps
-from ..engine import ActingBegan, ActorError, Engine, Update, WeightsLost, saved_actors
+from ..engine import ActingBegan, ActorError, Engine, Update, WeightsLost, restoring, saved_actors
 from ..flat_parameters import flatten, unflatten
 from ..plan import learner_config, make_agent, make_env, observation_notes
 from ..progress import Window
@@ -92,8 +92,9 @@ class RayEngine(Engine):
         if state is not None:
             self.ledger.counts.update(self._saved_counts)
             self._turn = state.get("turn", 0)
-            if config.deterministic and state["actors"] is not None:
-                actor_states = saved_actors(state, config.num_actors)
+            with restoring("actors"):
+                if config.deterministic and state["actors"] is not None:
+                    actor_states = saved_actors(state, config.num_actors)
         columns, shards = self.sharding.columns, self.sharding.per_update
         self._launcher = Launcher(
             self.cluster, config, agent.spec, self.device, columns, self._steps, actor_states
@@ -114,7 +115,8 @@ class RayEngine(Engine):
             state = {"learner": learner.state_dict(), **rng_states(torch.device("cpu"))}
         names = ("learner", "torch_rng", "cuda_rng")
         self._learner_state = {name: state[name] for name in names if name in state}
-        self._steps, self._version = state["learner"]["steps"], state["learner"]["version"]
+        with restoring("learner"):
+            self._steps, self._version = state["learner"]["steps"], state["learner"]["version"]
         self._saved_counts = dict(state.get("unrolls", dict.fromkeys(COUNTS, 0)))
 
     @property

@@ -241,6 +241,30 @@ def test_runs_are_given_by_relative_and_absolute_paths_together(
     assert (tmp_path / "comparison" / "tensorboard").exists() and not Path("comparison").exists()
 
 
+def test_a_report_writes_over_nothing_but_an_earlier_one(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, events = tmp_path / "out", runs / "comparison" / "tensorboard"
+    theirs = [out / "report.md", out / "plots" / "learning.txt", events / "events.out.tfevents.1.mine.2"]
+    for path in theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    (out / "home").symlink_to(tmp_path)
+    _, printed, _ = run(capsys, "compare", runs, "--out", out)
+    assert "report.previous.md now" in printed and (out / "report.previous.md").read_text() == "mine"
+    assert all(path.read_text() == "mine" for path in theirs[1:])
+    (picture, *_) = (out / "plots").glob("*.png")
+    picture.write_text("old")
+    written = sum(1 for _ in events.rglob("*.comparison"))
+    before = {path.name for path in out.rglob("*") if "home" not in path.parts}
+    run(capsys, "compare", runs, "--out", out)
+    assert {path.name for path in out.rglob("*") if "home" not in path.parts} == before
+    assert picture.read_bytes()[1:4] == b"PNG" and sum(1 for _ in events.rglob("*.comparison")) == written
+    (out / "report.md").write_text((out / "report.md").read_text() + "What I found.\n")
+    run(capsys, "compare", runs, "--out", out)
+    assert (out / "report.previous-2.md").read_text().endswith("What I found.\n")
+
+
 def test_tensorboard_shows_the_comparison(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, printed, _ = run(capsys, "compare", runs)
     assert f"tensorboard --logdir {runs}" in printed

@@ -131,6 +131,49 @@ def test_another_export_loses_no_evaluation_and_an_earlier_step_has_an_earlier_l
     assert "holds an export of another run" in failing(capsys, "export", trained, exported)[1]
 
 
+def test_an_export_removes_nothing_of_its_owners(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tmp_path / "theirs"
+    for name in ("best", "epoch-10"):
+        (theirs / "checkpoints" / name).mkdir(parents=True)
+        (theirs / "checkpoints" / name / "model.pt").write_text("mine")
+    assert "is something else than an export" in failing(capsys, "export", trained, theirs)[1]
+    assert len(list(theirs.rglob("model.pt"))) == 2 and not (theirs / "README.md").exists()
+
+    ours = tmp_path / "ours"
+    main(["export", str(trained), str(ours), "--checkpoint", "40"])
+    for name in ("notes", "20", ".git"):
+        (ours / "checkpoints" / name).mkdir()
+        (ours / "checkpoints" / name / "file").write_text("mine")
+    capsys.readouterr()
+    main(["export", str(trained), str(ours)])
+    said = capsys.readouterr().out
+    assert f"left beside it in {ours / 'checkpoints'}: .git, 20, notes" in said.replace("\n", " ")
+    names = {path.name for path in (ours / "checkpoints").iterdir()}
+    assert names == {".git", "notes", "20", f"{100:012}"}
+    assert all(
+        (ours / "checkpoints" / name / "file").read_text() == "mine" for name in names - {f"{100:012}"}
+    )
+
+
+def test_what_was_written_on_a_card_or_evaluated_there_is_set_aside(
+    trained: Path, exported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["export", str(trained), str(exported)])
+    assert not list(exported.glob("*previous*"))
+    with (exported / "README.md").open("a") as card:
+        card.write("What I found.\n")
+    main(["eval", str(exported), "--episodes", "1", "--repeats", "1"])
+    mine = {path.name for path in (exported / "eval").iterdir()} - {
+        p.name for p in (trained / "eval").iterdir()
+    }
+    main(["export", str(trained), str(exported), "--checkpoint", "40"])
+    assert (exported / "README.previous.md").read_text().endswith("What I found.\n")
+    assert {path.name for path in (exported / "eval.previous").iterdir()} == mine and len(mine) == 1
+    assert "What I found" not in (exported / "README.md").read_text()
+
+
 def test_another_runs_scores_are_not_on_the_card(
     trained: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,8 +234,10 @@ def test_a_checkpoint_of_another_run_is_evaluated_there(trained: Path, exported:
 
 def test_two_processes_may_fetch_the_same_agent(exported: Path, tmp_path: Path) -> None:
     target = tmp_path / "there"
-    for _ in range(2):
-        hubs._keep(exported, target, "me/cartpole")
+    for number in range(2):
+        fetched = tmp_path / f"fetched {number}"
+        shutil.copytree(exported, fetched)
+        hubs._keep(fetched, target, "me/cartpole")
     assert [path.name for path in tmp_path.glob("*there*")] == ["there"]
     load_agent(target)
 
