@@ -21,7 +21,7 @@ import re
 import secrets
 import shlex
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -33,7 +33,7 @@ from torch import Tensor
 from ..cores.registry import core_name, core_names, find_core
 from . import files
 from .network import Agent, AgentSpec
-from .reading import MOST_BYTES, parse_json, read_bytes
+from .reading import MOST_BYTES, open_regular, parse_json, read_bytes, read_json
 from .shapes import WrongShapes, check_shapes
 from .state_file import load_state
 from .stems import STEMS
@@ -346,9 +346,8 @@ def read_checkpoint(path: Path) -> Contents:
         raise CheckpointError(f"{path / 'manifest.json'} is damaged: it lists no checksums")
     parts: dict[str, bytes] = {}
     for name in _EXPORTED if manifest.get("exported") else _FILES:
-        parts[name] = _read(path / name, MOST_BYTES if name.endswith(".json") else _MOST_BYTES)
-        if _sha256(parts[name]) != digests.get(name):
-            raise CheckpointError(f"{path / name} is damaged: its checksum differs from the manifest's")
+        most = MOST_BYTES if name.endswith(".json") else _MOST_BYTES
+        parts[name] = _read(path / name, most, digests.get(name))
     try:
         fields = dict(parse_json(parts["agent.json"]))
     except Exception as error:
@@ -416,7 +415,8 @@ def _nothing_saved(run_dir: Path | str) -> FileNotFoundError:
 def _manifest(path: Path) -> dict[str, Any]:
     """Read manifest.json; anything but an object counts as empty. Raises CheckpointError in one line."""
     try:
-        manifest = parse_json(_read(path / "manifest.json", MOST_BYTES))
+        with _readable(path / "manifest.json"):
+            manifest = read_json(path / "manifest.json")
     except ValueError as error:
         raise CheckpointError(f"{path / 'manifest.json'} is damaged: {error}") from error
     return manifest if isinstance(manifest, dict) else {}
@@ -434,9 +434,18 @@ def _manifest_or_none(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _read(path: Path, most: int) -> bytes:
+def _read(path: Path, most: int, digest: str | None) -> bytes:
+    """Read a file of a checkpoint, into memory only with the right digest. Raises CheckpointError."""
+    with _readable(path), open_regular(path) as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() == digest:
+            return read_bytes(path, most)
+    raise CheckpointError(f"{path} is damaged: its checksum differs from the manifest's")
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        return read_bytes(path, most)
+        yield
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {files.why(error)}") from error
 
