@@ -34,7 +34,7 @@ from ..cores.registry import core_name, core_names, find_core
 from . import files
 from .network import Agent, AgentSpec
 from .reading import MOST_BYTES, open_regular, parse_json, read_bytes, read_json
-from .shapes import WrongShapes, check_shapes
+from .shapes import WrongShapes, check_shapes, count_numbers
 from .state_file import load_state
 from .stems import STEMS
 
@@ -321,7 +321,7 @@ def _check_sizes(spec: AgentSpec, weights: Mapping[str, Tensor]) -> None:
     """Raise ValueError for sizes other than those of the weights, or a state that would take all memory."""
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     try:
-        size = sum(part.numel() for part in check_shapes(lambda: Agent(spec), shapes).initial_state(1))
+        size = count_numbers(check_shapes(lambda: Agent(spec), shapes).initial_state(1))
     except WrongShapes:
         raise
     except Exception:

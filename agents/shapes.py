@@ -1,31 +1,46 @@
-"""Comparing what a checkpoint describes with the tensors it has, before anything is built."""
+"""The sizes of an agent before it is built: on torch's meta device tensors take no memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
 Made = TypeVar("Made", bound=nn.Module)
 Shapes = Mapping[str, tuple[int, ...]]
+
+MOST_PARTS = 5_000
+"""modules and tensors of an agent; one of four layers has some 150"""
 
 
 class WrongShapes(ValueError):
     """What is described has other tensors than those that are there."""
 
 
+def without_memory(build: Callable[[], Made], most: int = MOST_PARTS) -> Made:
+    """Return the module that `build` makes, on torch's meta device.
+
+    Raises WrongShapes if it has more parts than `most`, and whatever `build` does.
+    """
+    with torch.device("meta"), _at_most(most):
+        return build()
+
+
+def count_numbers(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
 def check_shapes(build: Callable[[], Made], shapes: Shapes) -> Made:
-    """Return the module that `build` makes, on torch's meta device, where tensors take no memory.
+    """Return the module that `build` makes, on torch's meta device.
 
     Raises WrongShapes unless its tensors have these names and shapes, as soon as there are many more of them.
     Raises as well whatever `build` does.
     """
-    with torch.device("meta"), _at_most(10 * len(shapes) + 100):
-        made = build()
+    made = without_memory(build, 10 * len(shapes) + 100)
     described = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
     for name in sorted({*shapes, *described}):
         if described.get(name) != shapes.get(name):
@@ -43,7 +58,7 @@ def _at_most(count: int) -> Iterator[None]:
         nonlocal made
         made += 1
         if made > count:
-            raise WrongShapes("the agent that is described has many more tensors")
+            raise WrongShapes(f"it has more than {count:,} modules and tensors")
 
     with ExitStack() as stack:
         for of in ("module", "parameter", "buffer"):

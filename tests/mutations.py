@@ -1176,6 +1176,8 @@ MUTANTS = [
     ("launch/training/run.py", "if start < self.total_steps:  # else", "if True:  # else"),
     ("launch/training/command.py", "        runs_of(config)\n", "        pass\n"),
     ("launch/training/command.py", "            check_options(config)\n", "            pass\n"),
+    ("launch/processes/machine.py", "    if needed > there:\n", "    if False:\n"),
+    ("launch/training/plan.py", "4 * count_numbers(agent.initial_state(config.num_envs))", "0"),
     ("launch/processes/machine.py", '"allocate memory", ', ""),
     ("launch/processes/machine.py", ', "size calculation overflowed"', ","),
     ("launch/comparison/curves.py", "pauses > 10 * np.array(taken)", "pauses > 10 * usual"),
@@ -1293,7 +1295,7 @@ TESTS = {
         *("-k", "not version"),
     ),
     **dict.fromkeys(
-        ("launch/training/command.py", "launch/processes/machine.py"),
+        ("launch/training/command.py", "launch/training/plan.py", "launch/processes/machine.py"),
         ("tests/launch/test_config_file.py", "tests/launch/test_cli.py", "-k", "not_shown or one_line"),
     ),
     "launch/c": ("tests/launch/test_config_file.py", "-k", "not version"),  # a copy has no commit

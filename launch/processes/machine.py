@@ -67,6 +67,16 @@ def memory_for(what: str) -> Iterator[None]:
         ) from error
 
 
+def check_memory(what: str, needed: int) -> None:
+    """Raise ValueError, which names `what`, if this machine has no memory of so many bytes."""
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise ValueError(
+            f"there is no memory for {what} of this size: {needed / 1e9:,.0f} GB, where this machine has "
+            f"{there / 1e9:,.0f}; give smaller --core-options"
+        )
+
+
 def lacks_memory(error: BaseException | None) -> bool:
     """Return whether an error says that memory could not be had."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 from ...agents import CheckpointError
+from ...envs import available_cores
 from ..config import TrainConfig
 from ..errors import RunError, UsageError
-from ..processes.machine import prepare_process
+from ..processes.machine import prepare_process, resolve_device
 from ..runs.tracking import check_tracking
 from .engine import Engine
 from .local.engine import LocalEngine
-from .plan import PAPER_SWEEP, check_local, settle
+from .plan import PAPER_SWEEP, check_local, checked_spec, make_env, settle, worker_count
 from .run import Run
 
 
@@ -50,8 +52,22 @@ def settled(config: TrainConfig) -> TrainConfig:
             settle(config)
             check_options(config)
         else:
-            _engine(config, stack)
+            check_local(config)
+            settle(config)
+            _check_parts(config, stack)
     return config
+
+
+def _check_parts(config: TrainConfig, stack: ExitStack) -> None:
+    """Raise UsageError if there is no such device, environment or agent; one environment stands for all."""
+    try:
+        device = resolve_device(config.device)
+        worker_count(config, device, config.threads or available_cores())
+        env = make_env(replace(config, num_envs=1, batch_size=1), 1)
+        stack.callback(env.close)
+        checked_spec(config, env)
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
 
 
 def is_sweep(config: TrainConfig) -> bool:

@@ -16,12 +16,13 @@ from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem
 from ...agents.inference import NOTHING, Keep
 from ...agents.make_executor import make_executor
 from ...agents.noise import Columns
+from ...agents.shapes import count_numbers, without_memory
 from ...cores.registry import read_core_options
 from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env, varied
 from ...envs.columns import ColumnsOf
 from ..config import TrainConfig
 from ..errors import UsageError
-from ..processes.machine import memory_for
+from ..processes.machine import check_memory, memory_for
 from ..runs.observations import reading
 from ..runs.options import DESCRIBING, given_only_for
 from ..units import parse_steps
@@ -274,7 +275,21 @@ def _normalised(config: TrainConfig, env: VectorEnv) -> tuple[int, ...]:
 def make_agent(config: TrainConfig, env: VectorEnv) -> Agent:
     """Make the agent of a run. Raises ValueError for a core that cannot be."""
     with memory_for(f"core {config.core}"):
-        return Agent(agent_spec(config, env))
+        return Agent(checked_spec(config, env))
+
+
+def checked_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
+    """Specify the agent that fits the environment. Raises ValueError for one that cannot be, or too large."""
+    spec = agent_spec(config, env)
+    if ":" in spec.core:  # somebody's own core may be one that cannot be made without memory
+        return spec
+    with memory_for(f"core {config.core}"):
+        agent = without_memory(lambda: Agent(spec))
+        numbers = count_numbers(agent.state_dict().values())
+        # Beside each weight there are its gradient and its mean square; all are float32.
+        needed = 12 * numbers + 4 * count_numbers(agent.initial_state(config.num_envs))
+    check_memory(f"core {config.core}", needed)
+    return spec
 
 
 def observation_notes(env: VectorEnv, spec: AgentSpec) -> list[str]:

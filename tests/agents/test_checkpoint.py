@@ -466,7 +466,7 @@ def rewrite(path: Path, name: str, content: bytes) -> None:
         ({"observation_shape": [10**6] * 3, "stem": "nature"}, "stem."),
         ({"core_options": {**OPTIONS, "hidden_size": 10**9}}, "overflow"),
         ({"core_options": {**OPTIONS, "hidden_size": 10**6}}, "baseline.weight has the shape [1, 8]"),
-        ({"core_options": {**OPTIONS, "num_layers": 10**12}}, "many more tensors"),
+        ({"core_options": {**OPTIONS, "num_layers": 10**12}}, "modules and tensors"),
         ({"core_options": {**OPTIONS, "num_layers": 2}}, "core."),
         ({"core_options": {**OPTIONS, "ff_size": 2**62}}, "overflow"),
     ],

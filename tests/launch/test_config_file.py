@@ -89,6 +89,18 @@ def test_what_is_shown_can_be_given_back(
         ("--game pong --seeds 2", "needs --engine ray"),
         ("--game pong --cores lstm rnd --engine ray", "rnd"),
         ("--game pong --num-learners 3 --engine ray", "--num-learners"),
+        (
+            "--env CartPole-v1 --core lstm --core-options hidden_size 999999",
+            "no memory for core lstm of this",
+        ),
+        (
+            "--env CartPole-v1 --core rdn --core-options num_layers 1000000000",
+            "than 5,000 modules and tensors",
+        ),
+        (
+            "--env CartPole-v1 --core gtrxl --core-options window 1000000000",
+            "no memory for core gtrxl of this",
+        ),
     ],
 )
 def test_what_could_not_run_is_not_shown(options: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
