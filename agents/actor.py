@@ -61,6 +61,7 @@ class Actor:
         """what the next step observes"""
         self._state: State
         self._steps: Steps | None = None
+        self._told_of_clip = False
         self._truncated: list[Truncations] = []
         """where episodes were truncated in the unroll so far"""
         self._reset()
@@ -85,6 +86,7 @@ class Actor:
             self._record_observation(rooms, T)
             known = self.finish(unroll)
         self._unrolls += 1
+        self._note_clipped(unroll)
         truncations = concatenate((0, truncated) for truncated in self._truncated)
         return replace(unroll, known=known, truncations=truncations)
 
@@ -136,6 +138,18 @@ class Actor:
             self._state = self._steps.state
         last = unroll.observation[-1], unroll.reward[-1], unroll.done[-1]
         return self._inference.finish(*last, self._state)
+
+    def _note_clipped(self, unroll: Unroll) -> None:
+        """Note the first reward that is clipped; the words are the same in all processes of a run."""
+        scale, clip = self.agent.spec.reward_scale, self.agent.spec.reward_clip
+        if not clip or self._told_of_clip:
+            return
+        self._told_of_clip = bool(unroll.reward[1:].abs().max() * scale > clip)
+        if self._told_of_clip:
+            unroll.episodes.notes.append(
+                f"rewards beyond ±{clip / scale:g} are clipped: learned as ±{clip:g} (--reward-clip), though "
+                "returns count them whole"
+            )
 
     @property
     def bytes_to_device(self) -> int:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from ..cores.registry import core_name, core_names, find_core
 from . import files
-from .network import Agent, AgentSpec
+from .network import OLDER, Agent, AgentSpec
 from .reading import MOST_BYTES, open_regular, parse_json, read_bytes, read_json
 from .shapes import WrongShapes, check_shapes, count_numbers
 from .state_file import load_state
@@ -284,7 +284,7 @@ def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, d
     _check_fields(path, fields)
     try:
         fields["observation_shape"] = tuple(fields["observation_shape"])
-        spec = AgentSpec(**fields)
+        spec = AgentSpec(**{**OLDER, **fields})
         is_trusted = ":" not in spec.core or spec.core == trust_core
     except Exception as error:
         raise CheckpointError(f"{path / 'agent.json'} is damaged: {error}") from error

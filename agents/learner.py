@@ -54,6 +54,7 @@ def actor_critic_loss(agent: Agent, batch: Unroll, config: LearnerConfig) -> tup
         output.policy_logits,
         output.baseline,
         batch,
+        agent.learned_reward(batch.reward[1:]),
         discount=config.discount,
         baseline_cost=config.baseline_cost,
         entropy_cost=config.entropy_cost,

@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..kernels.native import loss as native
-from .network import REWARD_LIMIT
 from .unroll import Unroll
 from .vtrace import action_log_probs, vtrace_from_log_rhos
 
@@ -24,6 +23,7 @@ def actor_critic(
     logits: Tensor,
     values: Tensor,
     batch: Unroll,
+    rewards: Tensor,
     *,
     discount: float,
     baseline_cost: float,
@@ -31,12 +31,13 @@ def actor_critic(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute the V-trace actor-critic loss, a scalar, and what to log of it (detached scalars).
 
-    logits `[T + 1, B, A]` and values `[T + 1, B]` are the learner's. Losses are sums over time and batch.
+    logits `[T + 1, B, A]` and values `[T + 1, B]` are the learner's, rewards `[T, B]` as they are learned.
+    Losses are sums over time and batch.
     Steps whose action the environment forced teach the value function only: there the behaviour is part of
     the environment, so their ratio is 1.
     """
     # At the end of an episode the discount of what follows is zero: what else is to come counts as reward.
-    rewards = batch.reward[1:].clamp(-REWARD_LIMIT, REWARD_LIMIT) + batch.continuation
+    rewards = rewards + batch.continuation
     behavior = batch.behavior_logits, batch.action, rewards, batch.done, batch.forced
     if native.takes(logits, values, *behavior):
         settings = discount, baseline_cost, entropy_cost, _ROUNDING

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,8 @@ from .normaliser import Normaliser
 from .stems import make_stem
 
 Bptt = Literal["full", "per_step"]
-REWARD_LIMIT = 1.0
-"""Rewards are clamped to this, as the core's input and in the loss."""
+OLDER: Final = {"reward_clip": 1.0}
+"""Fields of the spec of an agent that is older than they are, where those are not the defaults."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ class AgentSpec:
     observations: str = "plain"
     """how those of an environment other than a game are read (envs/observations.py); as older agents do"""
     env_options: dict[str, Any] = field(default_factory=dict)
+    reward_scale: float = 1.0
+    """factor of rewards, in what the core reads and in what is learned"""
+    reward_clip: float = 0.0
+    """what they are clipped to then, on both sides of zero; 0 for nothing"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "core", core_name(self.core))  # older checkpoints write rdn-large
@@ -72,6 +76,15 @@ class Agent(nn.Module):
         self.baseline = nn.Linear(self.core.output_size, 1)
         self.autocast_dtype: torch.dtype | None = None
         """dtype of the stem's arithmetic; None is float32. Core, heads and losses are always float32."""
+
+    @property
+    def reward_limit(self) -> float:
+        """What rewards are clipped to once they are scaled; infinity for nothing."""
+        return self.spec.reward_clip or math.inf
+
+    def learned_reward(self, reward: Tensor) -> Tensor:
+        """Return rewards of any shape as they are learned: scaled, then clipped."""
+        return (self.spec.reward_scale * reward).clamp(-self.reward_limit, self.reward_limit)
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
         return self.core.initial_state(batch_size, device or self.policy.weight.device)
@@ -157,13 +170,14 @@ class Agent(nn.Module):
             return self.stem.trunk_features(observation)
 
     def core_input(self, trunk_features: Tensor, reward: Tensor, projection: Kept | None = None) -> Tensor:
-        """Concatenate the stem's features and the clamped last reward: `[N, feature_size + 1]`."""
-        stepped = self.stem.step(trunk_features, reward, REWARD_LIMIT, projection)
+        """Concatenate the stem's features and the last reward as it is learned: `[N, feature_size + 1]`."""
+        scaled = self.spec.reward_scale * reward
+        stepped = self.stem.step(trunk_features, scaled, self.reward_limit, projection)
         if stepped is not None:
             return stepped
         with self._autocast():
             features = self.stem.project(trunk_features, projection)
-        return torch.cat([features, reward.clamp(-REWARD_LIMIT, REWARD_LIMIT).unsqueeze(-1)], dim=-1)
+        return torch.cat([features, self.learned_reward(reward).unsqueeze(-1)], dim=-1)
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.autocast_dtype is None:

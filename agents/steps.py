@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,8 @@ from ..cores import Kept, State
 from ..cores.layer import weights_of
 from ..kernels.native import acting
 from .known import Known
-from .network import REWARD_LIMIT, Agent
+from .network import Agent
 from .noise import Noise, exponential
-from .normaliser import Normaliser
 from .stems import VectorStem
 from .unroll import Unroll
 
@@ -71,22 +71,27 @@ def prepare(agent: Agent, unroll: Unroll, known: Known, noise: Noise) -> Steps |
     projection = known.projection.tensors[0] if known.projection else None
     normaliser, seen = agent.normaliser, unroll.observation
     read = seen if normaliser is None else torch.empty_like(seen)
-    observed = acting.Observed(read, unroll.reward, unroll.done)
+    scale, paid = agent.spec.reward_scale, unroll.reward
+    scaled = paid if scale == 1 else torch.empty_like(paid)
+    observed = acting.Observed(read, scaled, unroll.done)
     chosen = acting.Chosen(unroll.action, unroll.behavior_logits)
-    calls = acting.steps(weights, core_steps, observed, chosen, race, REWARD_LIMIT, projection)
+    calls = acting.steps(weights, core_steps, observed, chosen, race, agent.reward_limit, projection)
     if calls is None:
         return None
+    act, observe = calls
     if normaliser is not None:
-        calls = _normalising(calls[0], normaliser, seen, read), _normalising(calls[1], normaliser, seen, read)
+        act, observe = (_after(normaliser, seen, read, step) for step in (act, observe))
+    if scale != 1:
+        act, observe = (_after(partial(torch.mul, scale), paid, scaled, step) for step in (act, observe))
     kept = [each for each in (known.projection, core) if each]
-    return Steps(*calls, race.unbind(), core_steps.state, kept, noise)
+    return Steps(act, observe, race.unbind(), core_steps.state, kept, noise)
 
 
-def _normalising(step: Step, normaliser: Normaliser, seen: Tensor, read: Tensor) -> Step:
-    """Return a step that first normalises what is seen, into what C reads, both `[T + 1, B, D]`."""
+def _after(change: Callable[[Tensor], Tensor], seen: Tensor, read: Tensor, step: Step) -> Step:
+    """Return a step that first changes what is seen into what C reads, both `[T + 1, B, ...]`."""
 
-    def normalise_and_step(t: int) -> None:
-        read[t] = normaliser(seen[t])
+    def change_and_step(t: int) -> None:
+        read[t] = change(seen[t])
         step(t)
 
-    return normalise_and_step
+    return change_and_step

@@ -105,7 +105,7 @@ def agent_spec(weights: Mapping[str, Tensor], num_heads: int | None = None) -> A
     core, sizes = _core(weights, num_heads)
     defaults = {name: p.default for name, p in inspect.signature(find_core(core)).parameters.items()}
     options = {name: size for name, size in sizes.items() if size != defaults[name]}
-    spec = AgentSpec(_OBSERVATION, weights["policy.bias"].numel(), core, "residual", options)
+    spec = AgentSpec(_OBSERVATION, weights["policy.bias"].numel(), core, "residual", options, reward_clip=1.0)
     with torch.device("meta"):  # shapes only
         expected = Agent(spec).state_dict()
     for name, tensor in expected.items():

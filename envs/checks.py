@@ -21,11 +21,14 @@ def check_actions(actions: npt.ArrayLike, num_envs: int, num_actions: int) -> np
     return array.astype(np.int64, copy=False)
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 def finite(rewards: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return the rewards as float64 `[N]`. Raises ValueError for nan and infinity."""
+    """Return the rewards as float64 `[N]`. Raises ValueError for what is no finite number in float32."""
     array = np.asarray(rewards, np.float64)
-    if not np.isfinite(array).all():
-        raise ValueError(f"a reward must be a finite number, got {array}")
+    if not (np.abs(array) <= _LARGEST).all():
+        raise ValueError(f"a reward must be a finite number of 32 bits, got {array}")
     return array
 
 

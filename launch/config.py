@@ -146,6 +146,11 @@ class TrainConfig:
     50 x 32 steps; small batches, as short runs need them, want less (2e-4 for 20 x 8)."""
     discount: Annotated[float, Decides.LEARNING] = 0.99
     """Discount per agent step."""
+    reward_scale: Annotated[float, Decides.LEARNING] = 1.0
+    """Factor of each reward, for the loss and the core that reads it; returns are not scaled."""
+    reward_clip: Annotated[float, Decides.LEARNING] = 1.0
+    """Rewards, once scaled, are clipped to this on both sides of zero, for loss and core, as is usual for
+    Atari; 0: not at all, which the preset of --env sets."""
     truncation: Annotated[Literal["bootstrap", "terminal"], Decides.LEARNING, Formerly("terminal")] = (
         "bootstrap"
     )

@@ -272,7 +272,16 @@ MUTANTS = [
     ("kernels/native/loss.c", "sum += expf(logits[a] - most)", "sum += expf(logits[a])"),
     ("kernels/native/loss.c", "log_sum(behavior + i * A, A))) * chosen", "log_sum(behavior + i * A, A)))"),
     ("kernels/native/loss.c", "c = rho > 1.0f ? 1.0f : rho", "c = rho"),
-    ("kernels/native/loss.c", "r < -limit ? -limit : r", "r"),
+    ("agents/losses.py", "rewards + batch.continuation", "rewards"),
+    ("agents/network.py", ".clamp(-self.reward_limit, self.reward_limit)", ""),
+    ("agents/network.py", "scaled = self.spec.reward_scale * reward", "scaled = reward"),
+    ("agents/continuation.py", "dones[last, episode] = False", "pass"),
+    ("agents/continuation.py", "observations[last, episode] = observation", "pass"),
+    ("agents/continuation.py", "discount * output.baseline", "output.baseline"),
+    ("agents/continuation.py", "done & (at <= step)", "done"),
+    ("agents/truncations.py", "self.column[inside] - start", "self.column[inside]"),
+    ("agents/truncations.py", "part.column + start", "part.column"),
+    ("envs/parts.py", "observation = deepcopy(observation)", "pass"),
     ("kernels/native/loss.c", "values[next] + correction[b]", "values[next]"),
     ("kernels/native/loss.c", "ahead * c * correction[b]", "ahead * correction[b]"),
     ("kernels/native/loss.c", "entropy_cost * chosen * (l", "entropy_cost * (l"),
@@ -306,7 +315,7 @@ MUTANTS = [
     ("agents/learner.py", "moments(batch.observation[:-1])", "moments(batch.observation)"),
     ("agents/weights.py", "buffer.dtype == torch.float64", "False"),
     ("agents/checkpoint.py", "w.dtype == torch.float32 else w", "w.is_floating_point() else w"),
-    ("agents/steps.py", "read[t] = normaliser(seen[t])", "read[t] = seen[t]"),
+    ("agents/steps.py", "read[t] = change(seen[t])", "read[t] = seen[t]"),
     ("envs/checks.py", "array.astype(np.uint64) >= num_actions", "array >= num_actions"),
     ("agents/actor.py", 'np.count_nonzero(info.get("forced", 0))', "False"),
     ("agents/network.py", "reward.flatten(), known.projection)", "reward.flatten())"),
@@ -1240,6 +1249,9 @@ MUTANTS = [
 
 # The tests of a file, by a part of its name.
 TESTS = {
+    "agents/continuation": ("tests/agents/test_continuation.py",),
+    "agents/truncations": ("tests/agents/test_continuation.py",),
+    "envs/parts": ("tests/agents/test_continuation.py",),
     **dict.fromkeys(
         ("launch/values", "launch/yaml_file", "runs/mine"),
         ("tests/launch/test_config_file.py", "-k", "not version and not completes"),

@@ -127,7 +127,7 @@ def strips(trace: Trace) -> list[Strip]:
     if norm is not None:
         shown.append(Lines("fast-weight norm", "Frobenius, mean of heads", norm.mean(-1)))
     value = np.array(trace.value)[:, None]
-    shown.append(Lines("value estimate", "discounted clipped reward", value, by_layer=False))
+    shown.append(Lines("value estimate", "discounted reward as learned", value, by_layer=False))
     return shown
 
 

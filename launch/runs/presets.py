@@ -25,6 +25,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "batch_size": 32,
         "learning_rate": 6e-4,
         "discount": 0.99,
+        "reward_clip": 1.0,
         "truncation": "terminal",
         "entropy_cost": 0.01,
         "baseline_cost": 0.5,
@@ -53,6 +54,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "learning_rate": 1e-3,
         "entropy_cost": 1e-3,
         "rmsprop_eps": 1e-3,
+        "reward_clip": 0.0,
     },
 }
 

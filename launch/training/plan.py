@@ -83,10 +83,10 @@ def check(config: TrainConfig) -> None:
         raise ValueError("--deterministic excludes --compile on, which may choose other code at every start")
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"--seed {config.seed}: give a number from 0 to {2**31 - 1}")
-    for name in ("learning_rate", "rmsprop_eps", "max_grad_norm"):
+    for name in ("learning_rate", "rmsprop_eps", "max_grad_norm", "reward_scale"):
         if not 0 < getattr(config, name) < math.inf:
             raise ValueError(f"--{name.replace('_', '-')} must be positive")
-    for name in ("entropy_cost", "baseline_cost", "checkpoint_minutes", "log_seconds"):
+    for name in ("entropy_cost", "baseline_cost", "reward_clip", "checkpoint_minutes", "log_seconds"):
         if not 0 <= getattr(config, name) < math.inf:
             raise ValueError(f"--{name.replace('_', '-')} must not be negative")
     if not 0 <= config.discount <= 1:
@@ -254,6 +254,8 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
         normalised=_normalised(config, env),
         observations="plain" if config.game else env.unwrapped.reading,  # type: ignore[attr-defined]
         env_options=dict(config.env_options),
+        reward_scale=config.reward_scale,
+        reward_clip=config.reward_clip,
     )
 
 

@@ -78,7 +78,7 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
     causes = ("game", "env_id", "env_options", "protocol", "core", "stem")
     for name in dict.fromkeys((*causes, *AgentSpec.__dataclass_fields__)):
         old, new = getattr(saved, name), getattr(wanted, name)
-        if old != new:
+        if old != new and name not in FIXED:  # those are compared as options
             if name in ("core_options", "env_options"):
                 old, new = (
                     " ".join(f"{key} {value}" for key, value in given.items()) or "of the default"

@@ -40,7 +40,8 @@ def make_batch(agent: Agent, forced_share: float = 0.2, columns: int = B) -> Unr
 
 def make_learner(core: str = "lstm", **config) -> Learner:
     return Learner(
-        Agent(AgentSpec((5,), A, core=core, stem="mlp")), LearnerConfig(total_steps=10_000, **config)
+        Agent(AgentSpec((5,), A, core=core, stem="mlp", reward_clip=1.0)),
+        LearnerConfig(total_steps=10_000, **config),
     )
 
 

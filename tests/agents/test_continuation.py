@@ -100,7 +100,8 @@ def test_a_truncated_step_teaches_reward_and_discounted_value(seed: int) -> None
     for precision in (torch.float32, torch.float64):  # C, PyTorch
         logits = torch.zeros(4, 1, 2, dtype=precision, requires_grad=True)
         values = torch.zeros(4, 1, dtype=precision, requires_grad=True)
-        loss, metrics = actor_critic(logits, values, batch, discount=0.5, baseline_cost=1.0, entropy_cost=0.0)
+        costs = {"discount": 0.5, "baseline_cost": 1.0, "entropy_cost": 0.0}
+        loss, metrics = actor_critic(logits, values, batch, batch.reward[1:], **costs)
         loss.backward()
         assert metrics["baseline_loss"] == (9 + 16 + 1) / 2
         torch.testing.assert_close(values.grad, torch.tensor([[-3.0], [-4.0], [-1.0], [0.0]]).to(precision))

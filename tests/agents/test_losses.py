@@ -33,7 +33,7 @@ def results(
     logits: Tensor, values: Tensor, batch: Unroll, scale: float = 1.0, **costs: float
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
     leaves = [x.clone().requires_grad_() for x in (logits, values)]
-    loss, metrics = actor_critic(*leaves, batch, **{**COSTS, **costs})
+    loss, metrics = actor_critic(*leaves, batch, batch.reward[1:], **{**COSTS, **costs})
     assert not any(x.requires_grad for x in metrics.values())
     assert torch.equal(loss, metrics["total_loss"]) or loss.isnan()
     loss.backward(torch.tensor(scale, dtype=loss.dtype))

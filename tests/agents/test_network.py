@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -100,8 +101,8 @@ def test_the_size_of_an_image_chooses_its_stem() -> None:
             Agent(AgentSpec((3, *size), 6, core="feedforward", stem=stem))
 
 
-def test_the_last_reward_is_an_input_and_is_clamped(seed: int) -> None:
-    agent = small_agent("feedforward")
+def test_the_last_reward_is_an_input_and_is_clipped(seed: int) -> None:
+    agent = Agent(replace(small_agent("feedforward").spec, reward_clip=1.0))
     observation, done = torch.randn(1, 7), torch.zeros(1, dtype=torch.bool)
 
     def value(reward: float) -> float:

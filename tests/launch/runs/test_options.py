@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +28,13 @@ from deltabeast.launch.runs.options import (
     former_values,
     given_only_for,
 )
-from deltabeast.launch.training.plan import hyperparameters
+from deltabeast.launch.training.plan import (
+    agent_spec,
+    hyperparameters,
+    learner_config,
+    make_env,
+    settle,
+)
 from deltabeast.launch.training.resume import check_same_options, go_on_as_before
 from deltabeast.launch.training.sweep import runs_of
 
@@ -148,6 +155,42 @@ def test_a_run_older_than_an_option_goes_on_as_it_did(
     (tmp_path / "config.json").write_text(json.dumps({"config": {"game": "pong", **saved}}))
     go_on_as_before(config)
     assert config.discount == then
+
+
+NEW = {"reward_clip": 0.0, "truncation": "bootstrap"}
+
+
+@pytest.mark.parametrize(
+    ("words", "saved", "learns"),
+    [
+        ("--game pong", None, (1.0, "bootstrap")),
+        ("--env CartPole-v1", None, (0.0, "bootstrap")),
+        ("--env CartPole-v1 --preset none", None, (1.0, "bootstrap")),
+        ("--env CartPole-v1", {}, (1.0, "terminal")),  # a run that is older than both options
+        ("--env CartPole-v1", {"preset": "gymnasium", **NEW}, (0.0, "bootstrap")),
+        ("--env CartPole-v1 --reward-clip 3", None, (3.0, "bootstrap")),
+        ("--game pong --reward-clip 0 --truncation terminal", None, (0.0, "terminal")),
+        ("--game pong --preset published", None, (1.0, "terminal")),
+    ],
+)
+def test_what_is_learned_of_rewards_and_limits_follows_from_the_environment_and_the_run(
+    words: str, saved: dict[str, Any] | None, learns: tuple[float, str], tmp_path: Path
+) -> None:
+    if saved is not None:
+        (tmp_path / "config.json").write_text(json.dumps({"config": {"env": "CartPole-v1", **saved}}))
+    config = parse(["train", *words.split(), "--run-dir", str(tmp_path)])
+    settle(config)
+    assert (config.reward_clip, config.truncation) == learns
+    assert learner_config(config, 1).truncation == learns[1]
+    with closing(make_env(replace(config, num_envs=1), 1)) as env:
+        spec = agent_spec(replace(config, reward_scale=0.5), env)
+    assert (spec.reward_clip, spec.reward_scale) == (learns[0], 0.5)
+
+
+@pytest.mark.parametrize("words", ["--reward-clip -1", "--reward-clip inf", "--reward-scale 0"])
+def test_rewards_are_scaled_and_clipped_by_positive_numbers(words: str) -> None:
+    with pytest.raises(UsageError, match=f"^{words.split()[0]} must"):
+        settle(parse(["train", "--env", "CartPole-v1", *words.split()]))
 
 
 def test_an_engine_refuses_what_it_would_pass_over() -> None:

@@ -13,7 +13,6 @@ import torch
 from random_batches import make_batch
 
 from deltabeast.agents import Agent, AgentSpec, Learner
-from deltabeast.agents.network import REWARD_LIMIT
 from deltabeast.agents.vtrace import vtrace_from_logits
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
@@ -65,7 +64,6 @@ def ours() -> dict[str, Any]:
     learner.steps = total // 2
     return {
         **settings,
-        "reward_clip": REWARD_LIMIT,
         "lambda": 1.0,  # there is none
         "annealed_at_half_time": learner.learning_rate(),
         "steps": total,
