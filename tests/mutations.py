@@ -1101,6 +1101,7 @@ MUTANTS = [
         "before = set()",
     ),
     ("launch/processes/child.py", "    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)\n", ""),
+    ("launch/processes/child.py", "    parent.join()\n    os._exit(1)\n", "    pass\n"),
     ("launch/processes/child.py", "signal.signal(number, _nothing)", "signal.signal(number, signal.SIG_IGN)"),
     ("launch/processes/supervision.py", "        if number in WARNINGS:\n            return\n", ""),
     ("launch/processes/supervision.py", " if signal.getsignal(number) != signal.SIG_IGN", ""),

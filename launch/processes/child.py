@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import signal
 import threading
@@ -34,8 +35,8 @@ class RemoteTraceback(Exception):
 class Child:
     """A daemon process that runs `serve(connection, *arguments)`, a function of a module.
 
-    It is deaf to signals that stop a run, which terminals and schedulers send to all of a group: whether to
-    stop is ours to say.
+    It ends with this one, whatever it does, and is deaf to signals that stop a run, which terminals and
+    schedulers send to all of a group: whether to stop is ours to say.
     """
 
     def __init__(self, name: str, serve: Callable[..., None], *arguments: Any) -> None:
@@ -97,8 +98,17 @@ def receive_file(connection: Connection) -> int:
 
 def _serve_deaf(serve: Callable[..., None], connection: Connection, arguments: bytes) -> None:
     """Run a child."""
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     leave_signals_to_parent()
     serve(connection, *pickle.loads(arguments))
+
+
+def _end_with_parent() -> None:
+    """A pipe would tell only who reads it, which an environment that hangs, or an evaluation, does not."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def leave_signals_to_parent() -> None:

@@ -99,6 +99,30 @@ def test_a_child_hears_no_signal_that_stops_a_run() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "we are\n", "")
 
 
+_ORPHANED = """
+import os, signal
+from test_child import Child, echo
+child = Child("worker 5", echo, "")
+child.send("this")
+child.receive()
+child.send("hang")
+print(child._process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_child_that_hangs_ends_with_its_parent() -> None:
+    from processes import alive  # which is not to be found by the programs that import this file
+
+    done = subprocess.run(
+        [sys.executable, "-c", _ORPHANED], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent
+    )
+    end = time.monotonic() + 10
+    while alive({int(done.stdout)}):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def test_a_child_that_hangs_is_killed() -> None:
     child = Child("worker 2", echo, "")
     child.send("hang")
