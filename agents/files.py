@@ -27,6 +27,10 @@ _UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNO
 """what a file system answers that does not know a call"""
 
 
+class WeakPromise(UserWarning):
+    """A file system does not promise what is relied on elsewhere."""
+
+
 class NotOurs(OSError):
     """A link, a pipe, a folder or the like stands where a file of ours would; the message names it."""
 
@@ -93,18 +97,18 @@ def _open(path: Path, flags: int) -> int:
         descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-            raise NotOurs(f"{path} is {_kind(path)}; move it away") from error
+            raise NotOurs(f"{path} is {_kind(path)}") from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise NotOurs(f"{path} is {_kind(path)}; move it away")
+        raise NotOurs(f"{path} is {_kind(path)}")
     return descriptor
 
 
 def _kind(path: Path) -> str:
     if path.is_symlink():
         return f"a link to {os.readlink(path)}"
-    return "a folder" if path.is_dir() else "no file of ours"
+    return "a folder" if path.is_dir() else "no regular file"
 
 
 def is_plain(path: Path) -> bool:
@@ -203,7 +207,7 @@ def _sync(descriptor: int) -> None:
 @functools.cache
 def say_once(text: str) -> None:
     """Warn, once in this process, of a promise that a file system cannot give."""
-    warnings.warn(text, stacklevel=2)
+    warnings.warn(text, WeakPromise, stacklevel=2)
 
 
 def why(error: OSError) -> str:

@@ -34,7 +34,7 @@ from .config import (
 from .config_file import begin_with, show_config, taken_from_file
 from .errors import RunError, StoppedBySignal, UsageError
 from .lasting import outlived
-from .output import accept_any_text, complain, discard, tell
+from .output import accept_any_text, complain, discard, tell, warnings_in_lines
 from .processes.signals import ended_by_exception
 from .runs.consent import look_here_for
 from .runs.directory import chosen_preset, versions
@@ -203,7 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         config = parse(given)
         look_here_for(_named(config))
         name, run = next((name, run) for name, (kind, run) in COMMANDS.items() if type(config) is kind)
-        with ended_by_exception(), outlived() if name in LONG else contextlib.nullcontext():
+        lasting = outlived() if name in LONG else contextlib.nullcontext()
+        with ended_by_exception(), lasting, warnings_in_lines():
             run(config)
     except UsageError as error:
         _fail(error, 2)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import os
 import sys
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from .foreign import terminal
@@ -33,6 +35,26 @@ def complain(text: str) -> None:
         print(terminal(text), file=sys.stderr, flush=True)
     except (OSError, ValueError):
         discard(sys.stderr)
+
+
+@contextmanager
+def warnings_in_lines() -> Iterator[None]:
+    """Print what a file system does not promise in one line; other warnings as Python does."""
+    from ..agents.files import WeakPromise
+
+    shown = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **how: Any) -> None:
+        if category is WeakPromise:
+            complain(f"deltabeast: warning: {message}")
+        else:
+            shown(message, category, *where, **how)
+
+    warnings.showwarning = cast(Any, show)
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
 
 
 def discard(stream: IO[str] | None) -> None:

@@ -14,6 +14,7 @@ from ...cores import Core
 from ..config import TrainConfig
 from ..errors import UsageError
 from ..runs.directory import check_command, default_run_dir, option_words, read_config, was_truncated
+from ..runs.manifest import is_exported
 from ..runs.options import DEFAULTS, FIXED, FORMER, UNSAID
 
 
@@ -49,11 +50,10 @@ def find_run(
     notes = [f"warning: {warning.message}" for warning in damage]
     if found is None:
         return None, None, notes
-    agent, state, _ = found
+    agent, state, checkpoint = found
     if not state:
-        raise UsageError(
-            f"{run_dir} holds an exported agent, without the state of its training; give another --run-dir"
-        )
+        what = "an exported agent" if is_exported(checkpoint.path) else "an agent"
+        raise UsageError(f"{run_dir} holds {what}, without the state of its training; give another --run-dir")
     saved = read_config(run_dir)
     check_same_agent(agent.spec, wanted, run_dir)
     check_not_truncated(config, agent.core, run_dir)

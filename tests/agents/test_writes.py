@@ -41,6 +41,7 @@ LISTED = {
     ("kernels/native/compiling.py", "chmod"): PRIVATE,
     ("kernels/native/compiling.py", "replace"): PRIVATE,
     ("kernels/native/compiling.py", "unlink"): PRIVATE,
+    ("kernels/private_cache.py", "chmod"): PRIVATE,
     ("kernels/native/operator.py", "save"): "tensors for the backward pass",
     ("launch/bench/throughput.py", "TemporaryDirectory"): MADE,
     ("launch/comparison/layout.py", "SummaryWriter"): "files of a name with the time, the host and a process",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import warnings
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from training_process import CARTPOLE, rows
 from deltabeast.agents import Learner, files
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import RunError, UsageError
+from deltabeast.launch.output import warnings_in_lines
 from deltabeast.launch.runs.directory import claim, is_claimed, read_config, write_config
 
 
@@ -43,12 +45,21 @@ def test_a_file_system_without_locks_is_trained_on_and_said(
         assert not is_claimed(tmp_path)
 
 
+def test_what_a_file_system_does_not_promise_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    files.say_once.cache_clear()
+    with warnings.catch_warnings(), warnings_in_lines():
+        warnings.simplefilter("always")
+        files.say_once("no locks")
+        files.say_once("no locks")
+    assert capsys.readouterr().err == "deltabeast: warning: no locks\n"
+
+
 def test_a_run_directory_is_not_locked_through_a_link(tmp_path: Path) -> None:
     """As a tar from elsewhere may hold."""
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(UsageError, match=r"\.lock is a link to .*; move it away"), claim(tmp_path / "run"):
+    with pytest.raises(UsageError, match=r"\.lock is a link to .*; give another"), claim(tmp_path / "run"):
         pass
     (tmp_path / "run" / ".lock").unlink()
     for name in ("config.json", ".config.json"):

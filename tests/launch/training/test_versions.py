@@ -63,6 +63,13 @@ def test_a_part_that_is_missing_or_of_another_kind_is_named(
     assert "\n" not in str(raised.value) and (tmp_path / "run" / "logs.csv").read_bytes() == before
 
 
+def test_a_state_without_parts_is_no_export(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    change(tmp_path / "run", lambda state: state.clear())
+    with pytest.raises(UsageError, match="holds an agent, without the state of its training"):
+        run(tmp_path / "run", *ARGUMENTS, "--steps", "80")
+
+
 def test_a_part_that_is_not_asked_for_does_no_harm(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run")
     change(tmp_path / "run", lambda state: state["learner"].update(new=1))
