@@ -71,6 +71,15 @@ def test_chosen_entries_get_mean_0_and_deviation_1_and_others_stay(seed: int) ->
     assert out[:, 3].abs().max() < 1e-6, "does not vary"
 
 
+def test_rounding_is_no_variation() -> None:
+    """Float64's last digits, in which the mean of equal numbers differs from them, are not scaled up."""
+    layer, seen = Normaliser(1, (0,)), torch.full((13, 1), 1e6 / 3)
+    layer.absorb([moments(seen)])
+    layer.statistics[1] *= 1 + 2.0**-52
+    layer.statistics[2] = 1e-20
+    assert layer(seen).abs().max() < 1e-6
+
+
 def test_before_anything_was_learned_numbers_are_only_cut_off() -> None:
     layer = Normaliser(3, (0, 1))
     assert layer(torch.tensor([[0.5, 4e6, 4e6], [-4e6, -2, 1]])).tolist() == [
