@@ -1264,7 +1264,7 @@ TESTS = {
     "agents/reading": ("tests/agents/test_reading.py",),
     **dict.fromkeys(
         ("agents/shapes", "agents/state_file", "agents/checkpoint"),
-        ("tests/agents/test_checkpoint.py", "-k", "not every_moment"),
+        ("tests/agents/test_checkpoint.py", "tests/agents/test_normaliser.py", "-k", "not every_moment"),
     ),
     "launch/sharing": ("tests/launch/sharing",),
     **dict.fromkeys(
@@ -1340,9 +1340,7 @@ TESTS = {
         ),
     ),
     "envs/declared": ("tests/envs/test_declared.py",),
-    **dict.fromkeys(
-        ("agents/normaliser", "agents/weights", "agents/checkpoint"), ("tests/agents/test_normaliser.py",)
-    ),
+    **dict.fromkeys(("agents/normaliser", "agents/weights"), ("tests/agents/test_normaliser.py",)),
     "winograd.h": ("tests/kernels/test_strided.py", "tests/kernels/test_winograd.py", "-k", "not dtype1"),
     "winograd": ("tests/kernels/test_winograd.py", "tests/kernels/test_held.py"),
     "strided": ("tests/kernels/test_strided.py", "tests/kernels/test_held.py"),
