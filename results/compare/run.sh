@@ -7,6 +7,7 @@ deltabeast=${DELTABEAST:-deltabeast}
 for seed in 1 2 3; do
 	for core in feedforward lstm delta_net rdn; do
 		$deltabeast train --env popgym:popgym-RepeatPreviousEasy-v0 --core $core --seed $seed \
+			--preset none --observations plain --reward-clip 1 --truncation terminal \
 			--steps 300k --precision fp32 --num-envs 16 --batch-size 16 --unroll-length 26 --discount 0.5 \
 			--entropy-cost 0.001 --learning-rate 2e-3 --log-seconds 3 --run-dir "$runs/$core/seed-$seed"
 		$deltabeast eval "$runs/$core/seed-$seed" --episodes 20 --repeats 5

@@ -10,6 +10,7 @@ if [ $# = 0 ]; then mapfile -t cores < <($deltabeast cores | awk 'NF == 0 {exit}
 for seed in 1 2; do
 	for core in "${cores[@]}"; do
 		$deltabeast train --env popgym:popgym-RepeatPreviousEasy-v0 --core "$core" --seed "$seed" \
+			--preset none --observations plain --reward-clip 1 --truncation terminal \
 			--steps 1M --precision fp32 --num-envs 16 --batch-size 16 --unroll-length 26 --discount 0.5 \
 			--entropy-cost 0.001 --learning-rate 2e-3 --log-seconds 10 --run-dir "$runs/$core/seed-$seed"
 	done

@@ -14,7 +14,8 @@ train() { # TASK ROW SEED OPTIONS...: one run, if it is in this part
 	! grep -qs "^$task,$row,$seed," "$scores" || return 0
 	of_task=(--env popgym:popgym-RepeatPreviousEasy-v0 --steps 1M --discount 0.5)
 	[ "$task" = overwrite ] && of_task=(--env deltabeast/EndlessTMazeLong-v0 --steps 1M --discount 0.97)
-	"${DELTABEAST:-deltabeast}" train "${of_task[@]}" --precision fp32 --num-envs 16 --batch-size 16 --unroll-length 26 \
+	"${DELTABEAST:-deltabeast}" train "${of_task[@]}" --preset none --observations plain --reward-clip 1 --truncation terminal \
+		--precision fp32 --num-envs 16 --batch-size 16 --unroll-length 26 \
 		--entropy-cost 0.001 --learning-rate 2e-3 --log-seconds 10 --seed "$seed" \
 		--run-dir "$runs/$task/$row/seed-$seed" "${@:4}"
 }

@@ -45,6 +45,7 @@ for seed in ${SEEDS:-1 2 3}; do
 			[[ " delay overwrite " != *" $name "* || $core = feedforward ]] || forget="--forget-every 1 2 4 8 16 32 64"
 			# shellcheck disable=SC2086  # options are words
 			"${DELTABEAST:-deltabeast}" train --env "$env" --core $core --steps "${STEPS:-1M}" --discount "$discount" \
+				--preset none --observations plain --reward-clip 1 --truncation terminal \
 				--num-envs 16 --batch-size 16 --unroll-length 52 --entropy-cost 0.001 --learning-rate 2e-3 \
 				--precision fp32 --bptt "${BPTT:-full}" --num-workers 1 --log-seconds 10 --seed "$seed" --run-dir "$run"
 			# shellcheck disable=SC2086

@@ -18,7 +18,8 @@ from queue import Queue
 STEPS = 300_000
 OPTIONS = (
     "--env popgym:popgym-RepeatPreviousEasy-v0 --precision fp32 --num-envs 16 --batch-size 16 "
-    "--unroll-length 26 --discount 0.5 --entropy-cost 0.001 --learning-rate 2e-3 --num-workers 1 --device cpu"
+    "--unroll-length 26 --rmsprop-eps 0.01 --discount 0.5 --entropy-cost 0.001 --learning-rate 2e-3 "
+    "--num-workers 1 --device cpu"
 )
 free = Queue()
 free.put(0)
