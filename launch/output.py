@@ -39,16 +39,16 @@ def complain(text: str) -> None:
 
 @contextmanager
 def warnings_in_lines() -> Iterator[None]:
-    """Print what a file system does not promise in one line; other warnings as Python does."""
+    """Print each warning in one line: what a file system does not promise without where it was noticed."""
     from ..agents.files import WeakPromise
 
     shown = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *where: Any, **how: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], file: str, line: int, *_: object) -> None:
         if category is WeakPromise:
             complain(f"deltabeast: warning: {message}")
         else:
-            shown(message, category, *where, **how)
+            complain(warnings.formatwarning(message, category, file, line, line="").rstrip())
 
     warnings.showwarning = cast(Any, show)
     try:

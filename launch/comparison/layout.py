@@ -19,7 +19,7 @@ from ...agents import files
 from ..runs.log import TAGS
 from .curves import Band
 from .grouping import Comparison
-from .names import name_of
+from .names import file_name, name_of
 from .scores import ScoreBoard
 from .sections.curves import MEMORY, series_curves
 
@@ -108,4 +108,7 @@ def _tags(game: str, metric: str) -> list[str]:
 
 
 def _path(label: str) -> str:
-    return label.replace("/", "-").replace(" · ", ", ")
+    """Return a game or series as the name of a folder, which TensorBoard shows; no name leads elsewhere."""
+    plain = "".join(c if c.isalnum() or c in "_-., " else "-" for c in label.replace(" · ", ", "))
+    plain = plain.strip(". ") or "-"
+    return plain if len(plain) <= 80 else file_name(plain)

@@ -8,6 +8,7 @@ import json
 import re
 import signal
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from rich.console import Console
 from deltabeast.launch import foreign
 from deltabeast.launch.errors import StoppedBySignal, one_line
 from deltabeast.launch.evaluation.progress import progress
-from deltabeast.launch.output import accept_any_text, say
+from deltabeast.launch.output import accept_any_text, say, warnings_in_lines
 from deltabeast.launch.processes.signals import ended_by_exception
 from deltabeast.launch.tables import plain_table
 
@@ -140,6 +141,13 @@ def test_everything_is_printed_by_functions_that_make_it_safe() -> None:
     for file in LAUNCH.rglob("*.py"):
         names = allowed.get(str(file.relative_to(LAUNCH)), set())
         assert names is None or set(_calls(file)) <= names, file
+
+
+def test_warnings_are_shown_as_all_else(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings_in_lines():
+        warnings.showwarning("run\x1b[2J\nforged is damaged", UserWarning, "/a.py", 7)
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "/a.py:7: UserWarning: run\\x1b[2J\\nforged is damaged\n")
 
 
 def test_a_run_forges_no_line_of_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,6 +91,8 @@ def runs(tmp_path: Path) -> Path:
         "a$\\frac$b",
         "$HOME $x \x1b[2J\nforged",
         "x" * 100_000,
+        "..",
+        "a\0b",
     ],
 )
 def test_names_are_shown_as_they_are_whatever_they_hold(
@@ -103,6 +105,10 @@ def test_names_are_shown_as_they_are_whatever_they_hold(
     (run_dir / "config.json").write_text(json.dumps(about))
     code, printed, error = run(capsys, "compare", run_dir, "--out", tmp_path / "out")
     assert (code, error) == (0, "") and "\x1b" not in printed and "\nforged" not in printed
+    assert "no TensorBoard layout" not in printed
+    events = [path for path in tmp_path.rglob("events.*") if ".comparison" in path.name]
+    layouts = list(tmp_path.rglob("comparison/tensorboard"))
+    assert len(events) == 2 and len(layouts) == 1 and all(layouts[0] in path.parents for path in events)
     for name in ("report.html", "report.md"):
         text = (tmp_path / "out" / name).read_text()
         assert not re.search(r"<script|<img src=x|\x1b|^forged", text, re.MULTILINE), name
