@@ -102,6 +102,14 @@ def test_a_run_outlives_what_shows_it(gone, why, tmp_path: Path, capsys: pytest.
     assert error.count("\n") == 1 and why in error
 
 
+def test_an_evaluation_outlives_what_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["train", *CARTPOLE, *EXACT, "--steps", "20", "--run-dir", str(tmp_path)])
+    with redirect_stdout(nobody_reads()):
+        main(["eval", str(tmp_path), "--episodes", "1", "--repeats", "1"])
+    assert len(list((tmp_path / "eval").glob("*.json"))) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 @pytest.mark.parametrize(("arguments", "code"), [(["train", "--game", "pnog"], 2), (["nothing"], 2)])
 def test_an_error_that_nobody_reads_has_its_code(arguments: list[str], code: int) -> None:
     with (
