@@ -1,5 +1,6 @@
 """Atari games, many at once, under a protocol."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from .checks import Seeds, check_actions, environment_seeds, rows_to_reset
+from .consoles import Consoles, Rules, check_choices
 from .episodes import EpisodeStatistics
 from .flicker import Flicker
 from .forced_actions import ForcedActions
@@ -44,7 +46,9 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         num_threads: int | None = None,
         full_action_set: bool | None = None,
         colour: bool = False,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
+        """`options`: the game's mode and difficulty, where they are not the usual ones."""
         self.game = canonical_game(game)
         self.protocol = protocol
         self.rules: Protocol = find_protocol(protocol)
@@ -54,27 +58,35 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         height, width = screen_size(self.game) if colour else (84, 84)
         stack = 1 if colour else self.rules.frame_stack
         threads = min(num_threads or available_threads(), num_envs)
-        self._ale: AtariVectorEnv | None
+        choices = check_choices(self.game, options or {})
+        rules = Rules(
+            game=self.game,
+            img_height=height,
+            img_width=width,
+            grayscale=not colour,
+            stack_num=stack,
+            frameskip=self.rules.frame_skip,
+            maxpool=self.rules.max_pool,
+            repeat_action_probability=self.rules.sticky_probability,
+            noop_max=self.rules.noop_frames[1] + 1,  # ALE draws from 0 to noop_max - 1
+            full_action_space=full,
+            max_num_frames_per_episode=self.rules.frame_limit(self.game),
+            life_loss_info=self.rules.life_ends_episode,
+        )
+        self._ale: AtariVectorEnv | Consoles | None
         with spread(num_envs, threads):
-            self._ale = AtariVectorEnv(
-                self.game,
-                num_envs,
-                num_threads=threads,
-                autoreset_mode=AutoresetMode.SAME_STEP,
-                img_height=height,
-                img_width=width,
-                grayscale=not colour,
-                stack_num=stack,
-                frameskip=self.rules.frame_skip,
-                maxpool=self.rules.max_pool,
-                repeat_action_probability=self.rules.sticky_probability,
-                noop_max=self.rules.noop_frames[1] + 1,  # ALE draws from 0 to noop_max - 1
-                full_action_space=full,
-                max_num_frames_per_episode=self.rules.frame_limit(self.game),
-                life_loss_info=self.rules.life_ends_episode,
-                episodic_life=False,  # would start the whole game again
-                use_fire_reset=False,  # presses FIRE before the no-ops, not after, and never after a life
-                reward_clipping=False,
+            self._ale = (
+                Consoles(rules, choices, num_envs, threads)
+                if choices
+                else AtariVectorEnv(
+                    **rules._asdict(),
+                    num_envs=num_envs,
+                    num_threads=threads,
+                    autoreset_mode=AutoresetMode.SAME_STEP,
+                    episodic_life=False,  # would start the whole game again
+                    use_fire_reset=False,  # presses FIRE before the no-ops, not after, and never after a life
+                    reward_clipping=False,
+                )
             )
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "reset_mask": True}
@@ -153,7 +165,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
     def close_extras(self, **kwargs: Any) -> None:
         self._ale = None  # its destructor joins the threads
 
-    def _open(self) -> AtariVectorEnv:
+    def _open(self) -> AtariVectorEnv | Consoles:
         if self._ale is None:
             raise RuntimeError("this environment is closed")
         return self._ale

@@ -16,6 +16,8 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import iterate
 
+from .masks import joined, without
+
 Env = VectorEnv[Any, Any, Any]
 Flags = npt.NDArray[np.bool_]
 Step = tuple[Any, npt.NDArray[Any], Flags, Flags, dict[str, Any]]
@@ -71,6 +73,7 @@ class DelayedEnds(VectorWrapper[Any, Any, Any]):
             infos = {**infos, **final_observations(self, self._last, self.resetting)}
         if np.any(self._ended):
             self._last = deepcopy(observations)
+            infos = without(infos, self._ended[0] | self._ended[1])  # nothing is chosen at the end
         return observations, np.where(self.resetting, 0.0, rewards), *over, infos
 
 
@@ -92,7 +95,8 @@ class MaskedResets(VectorWrapper[Any, Any, Any]):
                 "leave as they are; heed the mask, or declare the autoreset mode that it has"
             )
         ends = final_observations(self, before[0] if is_one else before, done)
-        return after, rewards, terminated, truncated, {**infos, **reset_infos, **ends}
+        infos = {**infos, **reset_infos, **ends, **joined(infos, reset_infos, done)}
+        return after, rewards, terminated, truncated, infos
 
 
 def final_observations(env: Env, observations: Any, ended: Flags) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from gymnasium.vector import VectorEnv
 
 from .atari import AtariGames
-from .gymnasium_env import make_gymnasium_env
+from .making import make_gymnasium_env
 from .observations import Reading
 from .protocols import DEFAULT_PROTOCOL
 
@@ -27,7 +27,7 @@ def make_vector_env(
     num_threads: of the Atari emulators; by default one a core, as far as OMP_NUM_THREADS lets it.
     full_action_set: overrides the protocol's, to play under one protocol with an agent trained under another.
     observations: how those of an environment other than a game are read; auto guesses (README.md).
-    options: what the constructor of the environment is given besides.
+    options: what the constructor of the environment is given besides; of a game, its mode and difficulty.
 
     What the environment promises is in README.md: same-step resets, raw rewards, and in its infos the returns
     and lengths of the lives and games that ended.
@@ -39,6 +39,6 @@ def make_vector_env(
     if (game is None) == (env_id is None):
         raise ValueError("give either a game or an env_id")
     if game is not None:
-        return AtariGames(game, num_envs, protocol, num_threads, full_action_set)
+        return AtariGames(game, num_envs, protocol, num_threads, full_action_set, options=options)
     assert env_id is not None
     return make_gymnasium_env(env_id, num_envs, observations, options)

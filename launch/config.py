@@ -52,7 +52,7 @@ class TrainConfig:
     popgym:popgym-RepeatPreviousEasy-v0, or my_envs:make_it, a function of your own that makes one."""
     env_options: Annotated[dict[str, str | int | float | bool], Decides.AGENT] = field(default_factory=dict)
     """Options of the environment's constructor as name value pairs, for example: --env FrozenLake-v1
-    --env-options is_slippery false map_name 8x8."""
+    --env-options is_slippery false map_name 8x8; of a game, its mode and difficulty."""
     core: Annotated[str, Decides.AGENT] = "rdn"
     """Recurrent core (`deltabeast cores` lists them), or package.module:Class of your own."""
     cores: Annotated[tuple[str, ...], Decides.INVOCATION] = ()

@@ -64,6 +64,7 @@ _PUBLISHED_SETTINGS = {
     "num_actors": 48,
     "num_envs": 1,
     "core_options": "default",
+    "env_options": "default",
     "steps": 200_000_000,
 }
 

@@ -24,7 +24,8 @@ def record_games(config: EvalConfig, loaded: Loaded, protocol: str, console: Con
     title = spec.game.replace("_", " ").title()
     for number in range(1, config.video + 1):
         play, colour = (
-            AtariGames(spec.game, 1, protocol, 1, full, colour=colour) for colour in (False, True)
+            AtariGames(spec.game, 1, protocol, 1, full, colour=colour, options=spec.env_options)
+            for colour in (False, True)
         )
         name = f"{protocol}-{step}-{actions}-seed-{config.seed}-game-{number}.mp4"
         target = loaded.run_dir / "videos" / name

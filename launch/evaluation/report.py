@@ -28,7 +28,7 @@ Scores = Mapping[int, published.PublishedScore]
 
 def comparable_scores(spec: AgentSpec, protocol: str | None, sample: bool) -> Scores:
     """Look up published scores of the same kind; none where the evaluation is of another."""
-    comparable = protocol == published.PROTOCOL and spec.game is not None and not sample
+    comparable = protocol == published.PROTOCOL and spec.game is not None and not (sample or spec.env_options)
     return published.published_scores(spec.game or "", spec.core) if comparable else {}
 
 

@@ -26,7 +26,10 @@ def draw_still(loaded: Loaded, tell: Callable[[str], None]) -> bytes | None:
     if spec.game is None or spec.protocol is None:
         return None
     full = full_action_set(spec)
-    play, colour = (AtariGames(spec.game, 1, spec.protocol, 1, full, colour=each) for each in (False, True))
+    play, colour = (
+        AtariGames(spec.game, 1, spec.protocol, 1, full, colour=each, options=spec.env_options)
+        for each in (False, True)
+    )
     try:
         trace = play_game(loaded.agent.eval(), play, 1, True, MOST_STEPS)
     except RunError:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cores.options import Option, checked, options_of
-from ...envs.callables import constructor
-from ...envs.gymnasium_env import find_spec
+from ...envs import canonical_game
+from ...envs.consoles import check_choices
+from ...envs.finding import constructor, find_spec
 
 _LIMIT = "max_episode_steps"
 """Gymnasium's own, which every environment takes."""
@@ -20,8 +21,9 @@ def read_env_options(game: str | None, env_id: str | None, words: Mapping[str, A
     """
     if not words:
         return {}
-    if env_id is None:
-        raise ValueError(f"--env-options {next(iter(words))}: {game} takes none; omit them")
+    if game is not None:
+        return {**check_choices(canonical_game(game), words)}
+    assert env_id is not None
     spec = find_spec(env_id)
     given = dict(words)
     limit = {_LIMIT: Option(_LIMIT, (int,), (), None, "").read(given.pop(_LIMIT))} if _LIMIT in given else {}
