@@ -48,7 +48,8 @@ class ActionLog(VectorWrapper):
         over = info.get("_game_return")
         if self._restarts and over is not None and over.any():
             self._games += over
-            observation = self._restart(over)
+            observation, began = self._restart(over)
+            info = {**info, **{key: began[key] for key in ("action_mask",) if key in began}}
         while len(self._actions) > np.max(self._ages):
             self._actions.popleft()
         return observation, reward, terminated, truncated, info
@@ -58,15 +59,14 @@ class ActionLog(VectorWrapper):
         self._ages += 1
         return self.env.step(actions)
 
-    def _restart(self, rows: NDArray[np.bool_]) -> Any:
-        """Begin the game with the current number in some environments; return the observations of all."""
+    def _restart(self, rows: NDArray[np.bool_]) -> tuple[Any, dict[str, Any]]:
+        """Begin the game with the current number in some environments; return what all show, and infos."""
         seeds: Any = [0] * self.num_envs  # its type omits lists, but every environment takes them
         for row in np.flatnonzero(rows).tolist():
             sequence = np.random.SeedSequence([self._seed, row, int(self._games[row])])
             seeds[row] = int(sequence.generate_state(1)[0] >> 1)
         self._ages[rows] = 0
-        observation, _ = self.env.reset(seed=seeds, options={"reset_mask": rows})
-        return observation
+        return self.env.reset(seed=seeds, options={"reset_mask": rows})
 
     def state_dict(self) -> dict[str, Any]:
         actions = np.stack(self._actions) if self._actions else np.zeros((0, self.num_envs), np.int16)
@@ -80,7 +80,7 @@ class ActionLog(VectorWrapper):
     def replay(self, state: dict[str, Any]) -> Any:
         """Begin the recorded games, repeat their actions and return the observation they lead to."""
         actions = state["actions"].numpy()
-        observation, _ = self.reset(seed=state["seed"])
+        observation, info = self.reset(seed=state["seed"])
         if "games" not in state:  # an earlier version had one seed for all games since the reset
             state = {**state, "games": torch.from_numpy(self._games), "ages": torch.tensor(len(actions))}
         self._games = state["games"].numpy().copy()
@@ -88,7 +88,10 @@ class ActionLog(VectorWrapper):
         for step in range(len(actions) + 1):
             begins = (starts == step) & (self._games > 0)
             if begins.any():
-                observation = self._restart(begins)
+                observation, info = self._restart(begins)
             if step < len(actions):
-                observation, *_ = self._step(actions[step].astype(np.int64))
+                chosen = actions[step].astype(np.int64)
+                if "action_mask" in info:  # recorded ones before a game began are another game's
+                    chosen = np.where(starts > step, info["action_mask"].argmax(1), chosen)
+                observation, *_, info = self._step(chosen)
         return observation

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from ..cores import State
 from .action_log import ActionLog, Step
+from .heads import draw
 from .inference import NOTHING, Keep, Seen, make_inference
 from .known import Known
+from .masks import forbid
 from .network import Agent, AgentOutput
 from .noise import ColumnNoise, Columns
 from .steps import Steps
@@ -55,10 +57,12 @@ class Actor:
         self._unrolls = 0
         """number of unrolls collected"""
         self._generator = torch.Generator(agent.policy.weight.device).manual_seed(seed)
-        noise = ColumnNoise(self._generator, columns) if columns else self._generator
-        self._inference = make_inference(agent, noise, deterministic, keep)
+        self._noise = ColumnNoise(self._generator, columns) if columns else self._generator
+        self._inference = make_inference(agent, self._noise, deterministic, keep)
         self._seen: Seen
         """what the next step observes"""
+        self._allowed: NDArray[np.bool_] | None
+        """`[B, A]`: the actions that the environment allows there; None where it allows all"""
         self._state: State
         self._steps: Steps | None = None
         self._told_of_clip = False
@@ -108,13 +112,21 @@ class Actor:
             inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
             output, self._state = self.act(*inputs, self._state)
             unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
+        if self._allowed is not None:
+            self._choose_allowed(unroll, t, torch.from_numpy(self._allowed))
         return unroll.action[t].cpu().numpy()
+
+    def _choose_allowed(self, unroll: Unroll, t: int, allowed: Tensor) -> None:
+        """Take back what the policy forgoes, and draw again: acting in C, or in a graph, knows no masks."""
+        logits = forbid(unroll.behavior_logits[t], allowed.to(unroll.action.device))
+        unroll.behavior_logits[t], unroll.action[t] = logits, draw(logits, self._noise)
 
     def _emulate(self, unroll: Unroll, t: int, actions: NDArray[np.int64]) -> None:
         """Step the environments, and keep what they answer for step t + 1."""
         observation, reward, terminated, truncated, info = self._step(actions)
         rewards = np.asarray(reward, dtype=np.float32)
         self._seen = self._inference.observe(observation, rewards, terminated | truncated)
+        self._allowed = info.get("action_mask")
         if np.count_nonzero(info.get("forced", 0)):
             unroll.forced[t] = torch.from_numpy(info["forced"])
         if np.count_nonzero(info.get("_final_obs", 0)):
@@ -159,7 +171,8 @@ class Actor:
     def _reset(self) -> None:
         """Begin new episodes everywhere, from a seed that follows from the actor's and its progress."""
         seed = int(np.random.SeedSequence([self._seed, self._unrolls]).generate_state(1)[0] >> 1)
-        observation, _ = self.env.reset(seed=seed)
+        observation, info = self.env.reset(seed=seed)
+        self._allowed = info.get("action_mask")
         reward, done = np.zeros(self.num_envs, np.float32), np.ones(self.num_envs, bool)
         self._seen = self._inference.observe(observation, reward, done)
         self._state = self.agent.initial_state(self.num_envs)
@@ -176,6 +189,8 @@ class Actor:
                 "done": done,
                 "core": [part.cpu().clone() for part in self._state],
             }
+            if self._allowed is not None:
+                state["allowed"] = torch.from_numpy(self._allowed.copy())
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -196,6 +211,7 @@ class Actor:
                 "resume without --deterministic"
             )
         self._seen = self._inference.observe(observation, state["reward"].numpy(), state["done"].numpy())
+        self._allowed = state["allowed"].numpy() if "allowed" in state else None
         self._state = tuple(part.to(self._generator.device) for part in state["core"])
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..kernels.native import loss as native
+from .masks import forbid_as, forbids
 from .unroll import Unroll
 from .vtrace import action_log_probs, vtrace_from_log_rhos
 
@@ -34,17 +35,18 @@ def actor_critic(
     logits `[T + 1, B, A]` and values `[T + 1, B]` are the learner's, rewards `[T, B]` as they are learned.
     Losses are sums over time and batch.
     Steps whose action the environment forced teach the value function only: there the behaviour is part of
-    the environment, so their ratio is 1.
+    the environment, so their ratio is 1. Actions that the environment forbade have no part in the policy.
     """
     # At the end of an episode the discount of what follows is zero: what else is to come counts as reward.
     rewards = rewards + batch.continuation
     behavior = batch.behavior_logits, batch.action, rewards, batch.done, batch.forced
-    if native.takes(logits, values, *behavior):
+    if native.takes(logits, values, *behavior) and not forbids(batch.behavior_logits):
         settings = discount, baseline_cost, entropy_cost, _ROUNDING
         loss, metrics = native.actor_critic(logits, values, settings, *behavior)
         return loss, dict(zip(_METRICS, metrics.unbind(), strict=True))
 
     bootstrap, logits, values = values[-1].detach(), logits[:-1], values[:-1]
+    logits = forbid_as(logits, batch.behavior_logits)
     chosen = ~batch.forced
     discounts = discount * (~batch.done[1:]).float()
     with torch.no_grad():

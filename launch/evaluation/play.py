@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...agents import AgentOutput
+from ...agents.masks import forbid
 from ...cores import State
 from ..errors import RunError
 
@@ -102,7 +103,7 @@ class Rows:
         count, player, device = len(self.rows), setup.player, setup.device
         env = setup.make_env(count)
         try:
-            observation, _ = env.reset(seed=[row.seed for row in self.rows])  # type: ignore[arg-type]
+            observation, infos = env.reset(seed=[row.seed for row in self.rows])  # type: ignore[arg-type]
             reward = torch.zeros(count, device=device)
             done = torch.ones(count, dtype=torch.bool, device=device)
             state = player.initial_state(count, device)
@@ -111,9 +112,11 @@ class Rows:
                 seen = torch.from_numpy(observation).to(device)
                 with torch.inference_mode():
                     output, state = player.act(seen, reward, done, state, greedy=True)
-                    actions = (
-                        output.action.cpu().numpy() if setup.greedy else self._draw(output.policy_logits)
-                    )
+                    likeliest, logits = output.action, output.policy_logits
+                    if "action_mask" in infos:
+                        logits = forbid(logits, torch.from_numpy(infos["action_mask"]).to(device))
+                        likeliest = logits.argmax(-1)
+                    actions = likeliest.cpu().numpy() if setup.greedy else self._draw(logits)
                 observation, rewards, terminated, truncated, infos = env.step(actions)
                 self.notes.extend(infos.get("notes", ()))
                 over = terminated | truncated
