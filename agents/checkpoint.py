@@ -33,7 +33,7 @@ from torch import Tensor
 from ..cores.registry import core_name, core_names, find_core
 from . import files
 from .network import OLDER, Agent, AgentSpec
-from .reading import MOST_BYTES, open_regular, parse_json, read_bytes, read_json
+from .reading import most_bytes, parse_json, read_bytes, read_json, sha256_of
 from .shapes import WrongShapes, check_shapes, count_numbers
 from .state_file import load_state
 from .stems import STEMS
@@ -48,8 +48,6 @@ _KEEP = 2
 _FILES = ("agent.json", "weights.safetensors", "state.pt")
 _EXPORTED = _FILES[:2]
 _ALL = frozenset({*_FILES, "manifest.json"})
-_MOST_BYTES = 4 << 30
-"""of weights, or of the state of training; those of published agents have some megabytes"""
 _MOST_STATE = 1 << 26
 """numbers of a core's state for one environment, 256 MB of them"""
 
@@ -346,8 +344,7 @@ def read_checkpoint(path: Path) -> Contents:
         raise CheckpointError(f"{path / 'manifest.json'} is damaged: it lists no checksums")
     parts: dict[str, bytes] = {}
     for name in _EXPORTED if manifest.get("exported") else _FILES:
-        most = MOST_BYTES if name.endswith(".json") else _MOST_BYTES
-        parts[name] = _read(path / name, most, digests.get(name))
+        parts[name] = _read(path / name, digests.get(name))
     try:
         fields = dict(parse_json(parts["agent.json"]))
     except Exception as error:
@@ -434,10 +431,11 @@ def _manifest_or_none(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _read(path: Path, most: int, digest: str | None) -> bytes:
+def _read(path: Path, digest: str | None) -> bytes:
     """Read a file of a checkpoint, into memory only with the right digest. Raises CheckpointError."""
-    with _readable(path), open_regular(path) as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() == digest:
+    most = most_bytes(path.name)
+    with _readable(path):
+        if sha256_of(path, most) == digest:
             return read_bytes(path, most)
     raise CheckpointError(f"{path} is damaged: its checksum differs from the manifest's")
 

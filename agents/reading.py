@@ -6,6 +6,7 @@ exhaust the machine. Imports no torch: `launch/runs` reads runs without it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -16,6 +17,8 @@ from typing import Any
 
 MOST_BYTES = 8 << 20
 """of a JSON file; an evaluation of a thousand episodes has some 50 thousand"""
+MOST_WEIGHTS = 2 << 30
+"""bytes of another file of a checkpoint; those of published agents have some megabytes"""
 MOST_VALUES = 500_000
 DEEPEST = 32
 """values inside one another"""
@@ -29,22 +32,33 @@ class Unreadable(OSError):
     """A file that is not read, for what it is; the message says what."""
 
 
-def open_regular(path: Path) -> BufferedReader:
-    """Open a file for reading. Raises Unreadable for a pipe, a device or a folder, without waiting for it."""
+def open_regular(path: Path, most: int | None = None) -> BufferedReader:
+    """Open a file for reading; nothing is waited for. Raises Unreadable for a pipe, a device or a folder, and
+    for more bytes than `most`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise Unreadable("it is no regular file")
-    return os.fdopen(descriptor, "rb")
+    about = os.fstat(descriptor)
+    is_regular = stat.S_ISREG(about.st_mode)
+    if is_regular and (most is None or about.st_size <= most):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise Unreadable(f"it is larger than {most:,} bytes" if is_regular else "it is no regular file")
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     """Read a whole file. Raises OSError; Unreadable if it is larger than `most` bytes or no regular file."""
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise Unreadable(f"it is larger than {most:,} bytes")
-        return file.read(size)
+    with open_regular(path, most) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
+def most_bytes(name: str) -> int:
+    """Return how large a file of a checkpoint may be."""
+    return MOST_BYTES if name.endswith(".json") else MOST_WEIGHTS
+
+
+def sha256_of(path: Path, most: int) -> str:
+    """Return a file's SHA-256 as hexadecimal digits, without holding it in memory. Raises as `read_bytes`."""
+    with open_regular(path, most) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> Any:

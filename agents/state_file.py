@@ -24,13 +24,17 @@ def load_state(content: bytes) -> dict[str, Any]:
     bytearray of whatever size a few bytes ask for.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        entries = archive.infolist()
-        if sum(entry.file_size for entry in entries) > len(content):
-            raise ValueError("its entries are longer than it is")
-        for pickle in [entry for entry in entries if entry.filename.endswith(".pkl")]:
+        check_entries(archive, len(content))
+        for pickle in [entry for entry in archive.infolist() if entry.filename.endswith(".pkl")]:
             _check(archive.read(pickle))
     state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return state
+
+
+def check_entries(archive: zipfile.ZipFile, size: int) -> None:
+    """Raise ValueError if a zip file of so many bytes holds more than that, packed or several times over."""
+    if sum(entry.file_size for entry in archive.infolist()) > size:
+        raise ValueError("its entries are longer than it is")
 
 
 def _check(pickle: bytes) -> None:

@@ -48,11 +48,9 @@ def have_shape(declared: type, values: Mapping[str, Any]) -> bool:
     Other versions may have other names and words; what is none of the fields is not looked at.
     """
     kinds = get_type_hints(declared)
-    containers = {name: get_origin(kind) for name, kind in kinds.items()}
+    held_by: dict[Any, Any] = {dict: dict, tuple: list}
     return all(
-        (isinstance(value, dict) and containers[name] is dict)
-        or (isinstance(value, list) and containers[name] is tuple)
-        or isinstance(value, str | int | float | NoneType)
+        value is None or isinstance(value, held_by.get(get_origin(kinds[name]), str | int | float))
         for name, value in values.items()
         if name in kinds
     )

@@ -75,6 +75,8 @@ class Text:
         try:
             if path.is_dir():
                 return [_only(path, name).read_bytes() for name in PARTS]
+            if path.exists() and not path.is_file():
+                raise ValueError(f"{path} is a pipe or a device; give a file")
             content = path.read_bytes()
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}") from error

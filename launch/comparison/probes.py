@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ...envs.sequences import DRAWN
-from ..probe.result import LEAST, RESULT
-from ..runs.directory import core_name, read_config, read_object
+from ..config import ProbeConfig
+from ..probe.result import LEAST, read_result
+from ..runs.directory import core_name, read_config, read_object, read_words
 from ..runs.log import MOST_ROWS, read_log
+from ..values import read_options
 
 
 @dataclass(frozen=True)
@@ -54,45 +56,57 @@ def is_probe(path: Path) -> bool:
 
 def read_probe(path: Path) -> Probe | str:
     """Read a run, or say in one line why it is left out."""
-    about, config, result = (
-        read_object(path / "config.json"), read_config(path), read_object(path / RESULT)
-    )  # fmt: skip
-    if "metric" not in about:
+    metric, result = read_object(path / "config.json").get("metric"), read_result(path)
+    if not isinstance(metric, str):
         return f"{path}: left out; config.json does not say what it is judged by"
-    metric = str(about["metric"])
+    try:
+        config = _config(path)
+    except ValueError as error:
+        return f"{path}: left out; config.json: {error}"
     try:
         rows = [row for row in read_log(path / "logs.csv", MOST_ROWS)[0] if metric in row]
     except (OSError, ValueError, TypeError) as error:
         return f"{path}: left out; logs.csv cannot be read ({error})"
     best = rows[-1].get("best") if rows else None
-    value = result["test"][metric] if "test" in result else best
+    value = result.value if result and result.is_tested and result.metric == metric else best
     if value is None:
         return f"{path}: left out; it was not evaluated yet, or not with sequences of their full length"
-    options = usual_options(config["task"]) | dict(config["task_options"])
-    others = {name: config[name] for name in SETTINGS if config.get(name) is not None}
+    options = usual_options(config.task) | config.task_options
+    given = {name: getattr(config, name) for name in SETTINGS}
+    others: dict[str, Any] = {name: each for name, each in given.items() if each is not None}
     for name, usual in (("variant", "code"), ("shell", "auto")):
-        if config.get(name, usual) != usual:
-            others[name] = config[name]
-    core = core_name(config["core"])
+        if getattr(config, name) != usual:
+            others[name] = getattr(config, name)
+    core = core_name(config.core)
     return Probe(
         path=path,
-        task=labelled(config["task"], options),
+        task=labelled(config.task, options),
         options=options,
         core=core,
-        core_options=config["core_options"],
-        model=labelled(core, config["core_options"]),
+        core_options=config.core_options,
+        model=labelled(core, config.core_options),
         settings=others,
-        series=labelled(core, config["core_options"], others),
-        seed=int(config["seed"]),
+        series=labelled(core, config.core_options, others),
+        seed=config.seed,
         metric=metric,
         least=metric in LEAST,
-        value=float(value),
+        value=value,
         updates=int(rows[-1]["step"]) if rows else 0,
-        ended=bool(result),
-        in_shell=about.get("model") == "core",
+        ended=result is not None,
+        in_shell=read_object(path / "config.json").get("model") == "core",
         rows=rows,
-        versions=dict(about.get("versions") or {}),
+        versions=read_words(path, "versions"),
     )
+
+
+def _config(path: Path) -> ProbeConfig:
+    """Read a run's options; those that another version has besides are left out. Raises ValueError."""
+    known = {each.name for each in fields(ProbeConfig)}
+    saved = {name: value for name, value in read_config(path).items() if name in known}
+    options = read_options(ProbeConfig, saved)
+    if "task" not in options:
+        raise ValueError("it does not say which task was trained")
+    return ProbeConfig(**options)
 
 
 SETTINGS = ("updates", "batch_size", "learning_rate", "max_grad_norm", "dropout")

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..probe.result import RESULT
+from ..probe.result import read_result
 from ..units import format_ago, format_duration, format_rate
-from .directory import option_words, path_word, read_object
+from .directory import option_words, path_word
 
 
 def is_probe(about: Mapping[str, Any]) -> bool:
@@ -28,8 +28,8 @@ def progress(
     rows: Sequence[Mapping[str, float]], about: Mapping[str, Any], now: float
 ) -> list[tuple[str, str]]:
     """List how far the last row is, and its scores, with the length of the sequences that it is of."""
-    row, metric = rows[-1], about.get("metric", "")
-    goal = f" of {about['updates']:,}" if "updates" in about else ""
+    row, metric, updates = rows[-1], str(about.get("metric", "")), _updates(about)
+    goal = "" if updates is None else f" of {updates:,}"
     lines = [
         (
             "progress",
@@ -50,15 +50,15 @@ def remaining(
     step: int, rows: Sequence[Mapping[str, float]], about: Mapping[str, Any], run_dir: Path, held: bool
 ) -> list[tuple[str, str]]:
     """List what it ended with, or the updates left after `step` and the command for them."""
-    if not held and (result := read_object(run_dir / RESULT)):
-        metric = result.get("metric", "")
-        value = result.get("test", {}).get(metric, result.get("best"))
-        tested = " (test)" if "test" in result else ""
-        text = f"{metric.replace('_', ' ')}{tested} {value:.4g} after {result.get('updates', 0):,} updates"
+    if not held and (result := read_result(run_dir)):
+        tested = " (test)" if result.is_tested else ""
+        name = result.metric.replace("_", " ")
+        text = f"{name}{tested} {result.value:.4g} after {result.updates:,} updates"
         return [("ended with", text), ("next", shlex.join(["deltabeast", "compare", path_word(run_dir)]))]
-    if "updates" not in about:
+    updates = _updates(about)
+    if updates is None:
         return []
-    left = max(int(about["updates"]) - step, 0)
+    left = max(updates - step, 0)
     rate = next((row["sps"] for row in reversed(rows) if row.get("sps")), None)
     duration = f", {format_duration(left / rate)}{_speed(rows)}" if rate else ""
     again = ["deltabeast", "probe", *option_words("config", run_dir), *option_words("run_dir", run_dir)]
@@ -66,8 +66,13 @@ def remaining(
     return lines if held else [*lines, ("to go on", shlex.join(again))]
 
 
+def _updates(about: Mapping[str, Any]) -> int | None:
+    updates = about.get("updates")
+    return updates if isinstance(updates, int) else None
+
+
 def _words(config: Mapping[str, Any], name: str) -> str:
-    options = dict(config.get(f"{name}_options") or {})
+    options = config.get(f"{name}_options") or {}
     words = [str(config[name])] if config.get(name) else []
     return " ".join([*words, *(f"{key} {value}" for key, value in options.items())])
 

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from ...agents.reading import open_regular
+from ...agents.reading import most_bytes, sha256_of
 from .directory import read_object
 
 FILES = ("agent.json", "weights.safetensors", "state.pt")
@@ -62,10 +61,8 @@ def damaged_file(checkpoint: Path) -> str | None:
         return "manifest.json"
     for name in EXPORTED if manifest.get("exported") else FILES:
         try:
-            with open_regular(checkpoint / name) as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if sha256_of(checkpoint / name, most_bytes(name)) != digests.get(name):
+                return name
         except OSError:
-            return name
-        if digest != digests.get(name):
             return name
     return None

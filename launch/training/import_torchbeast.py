@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from ...agents import Agent, AgentSpec, CheckpointError, Learner, files, find_checkpoints, save_checkpoint
+from ...agents.reading import MOST_WEIGHTS, read_bytes
+from ...agents.state_file import check_entries
 from ...agents.torchbeast import agent_spec, convert, mean_squares
 from ...cores import core_name
 from ...envs import DEFAULT_PROTOCOL, action_meanings, canonical_game
@@ -146,7 +148,7 @@ def _write(config: TrainConfig, learner: Learner, source: Mapping[str, Any], can
 def _load(model: Path) -> tuple[dict[str, Any], str]:
     """Load a file; return its content and SHA-256. Only tensors and plain values are ever built from it."""
     try:
-        raw = model.read_bytes()
+        raw = read_bytes(model, MOST_WEIGHTS)
     except OSError as error:
         raise UsageError(f"cannot read {model}: {files.why(error)}; give a model.tar") from error
     damaged = f"{model} is damaged or no checkpoint of PyTorch; copy it again"
@@ -155,8 +157,10 @@ def _load(model: Path) -> tuple[dict[str, Any], str]:
     allowed: list[Any] = [np.dtype, *(type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8", "bool"))]
     allowed += [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
     try:
-        if zipfile.is_zipfile(model) and zipfile.ZipFile(model).testzip() is not None:
-            raise UsageError(damaged)  # torch reads on where a checksum is wrong
+        if zipfile.is_zipfile(model):
+            check_entries(zipfile.ZipFile(model), len(raw))
+            if zipfile.ZipFile(model).testzip() is not None:
+                raise UsageError(damaged)  # torch reads on where a checksum is wrong
         with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of protocols that it may not read: it says so when it cannot
             content = torch.load(model, map_location="cpu", weights_only=True)

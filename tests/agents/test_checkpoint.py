@@ -34,7 +34,7 @@ from deltabeast.agents import (
 )
 from deltabeast.agents.checkpoint import OtherVersion
 from deltabeast.launch.runs.describe import describe_run
-from deltabeast.launch.runs.manifest import checkpoint_paths
+from deltabeast.launch.runs.manifest import checkpoint_paths, damaged_file
 
 OPTIONS = {"hidden_size": 8, "num_heads": 2, "ff_size": 8, "num_layers": 1}
 SPEC = AgentSpec((3,), 4, core="rdn", stem="mlp", core_options=OPTIONS, env_id="X-v0")
@@ -499,6 +499,19 @@ def test_a_core_whose_state_would_take_all_memory_is_refused(tmp_path: Path) -> 
     rewrite(path, "agent.json", json.dumps(saved).encode())
     with pytest.raises(CheckpointError, match="its core has a state of 180,000,000,000 numbers"):
         load_checkpoint(path)
+
+
+def test_a_file_of_no_reasonable_size_is_neither_read_nor_added_up(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = find_checkpoints(run_dir)[-1].path
+    with (path / "state.pt").open("ab") as file:
+        file.truncate(3 << 30)  # which takes no room on the disk
+    monkeypatch.setattr("hashlib.file_digest", None)
+    with pytest.raises(CheckpointError, match=r"state\.pt cannot be read: it is larger than 2,147,483,648"):
+        checkpoint._read(path / "state.pt", None)
+    monkeypatch.undo()
+    assert damaged_file(path) == "state.pt"
 
 
 def test_comparing_sizes_draws_no_random_numbers(run_dir: Path) -> None:

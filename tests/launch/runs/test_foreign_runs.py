@@ -13,9 +13,10 @@ import pytest
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
 from deltabeast.launch import cli
 from deltabeast.launch.comparison.grouping import compare
+from deltabeast.launch.comparison.probes import Probe, read_probe
 from deltabeast.launch.comparison.reading import read_runs
 from deltabeast.launch.comparison.scores import score_board
-from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.config import ProbeConfig, TrainConfig
 from deltabeast.launch.runs.consent import consent
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.directory import eval_command, resume_command, write_config
@@ -127,3 +128,40 @@ def test_values_that_look_like_options_stay_values(run_dir: Path) -> None:
     given = cli.parse(shlex.split(command)[1:])
     assert (given.run, given.checkpoint, given.sample) == (Path("./-r"), "latest", False)
     assert (given.trust_core, given.trust_env) == ("--checkpoint=a:B", "--sample:c")
+
+
+@pytest.fixture
+def probe_dir(tmp_path: Path) -> Path:
+    run = tmp_path / "probe"
+    run.mkdir()
+    config = ProbeConfig("swap", {"longest": 32}, core="lstm", core_options={"hidden_size": 8}, seed=2)
+    write_config(run, config, command="probe", metric="loss", model="core", updates=9)
+    (run / "logs.csv").write_text("step,time,loss,best\n3,1,2,2\n6,2,1,1\n")
+    scores = {"metric": "loss", "best": 1.0, "updates": 6, "test": {"loss": 0.5}}
+    (run / "scores.json").write_text(json.dumps(scores))
+    return run
+
+
+PROBE_FIELDS = {
+    "config.json": (
+        *(f"config.{name}" for name in ("task", "task_options", "core", "core_options", "seed", "variant")),
+        *("config", "metric", "updates", "model", "versions"),
+    ),
+    "scores.json": ("metric", "best", "updates", "test", "test.loss"),
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "field"), [(file, field) for file in PROBE_FIELDS for field in PROBE_FIELDS[file]]
+)
+def test_a_field_of_a_probe_of_another_kind_is_no_traceback(file: str, field: str, probe_dir: Path) -> None:
+    before = read_probe(probe_dir)
+    assert isinstance(before, Probe) and (before.value, before.seed, before.ended) == (0.5, 2, True)
+    assert ("ended with", "loss (test) 0.5 after 6 updates") in describe_run(probe_dir)
+    whole = (probe_dir / file).read_text()
+    for value in (None, True, -1, 1e308, "", "\x1b]0;x\x07\n", [], [1], {"a": 1}, 10**400, float("nan")):
+        (probe_dir / file).write_text(whole)
+        put(probe_dir / file, field, value)
+        read = read_probe(probe_dir)
+        assert isinstance(read, Probe) or read.startswith(f"{probe_dir}: left out; ")
+        assert describe_run(probe_dir)[0] == ("run", str(probe_dir))

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,21 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=f"{name} is damaged, or holds more than"):
             import_model(ImportConfig(tmp_path / name, "gopher", tmp_path / "run"))
     assert not Evil.target.exists() and not (tmp_path / "run").exists()
+
+
+def test_a_file_that_is_none_or_packed_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="pipe: it is no regular file; give"):
+        import_model(ImportConfig(tmp_path / "pipe", "gopher", tmp_path / "run"))
+    torch.save({"model_state_dict": {"x": torch.zeros(10**6)}}, tmp_path / "model.tar")
+    with (
+        zipfile.ZipFile(tmp_path / "model.tar") as whole,
+        zipfile.ZipFile(tmp_path / "packed.tar", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for entry in whole.infolist():
+            packed.writestr(entry.filename, whole.read(entry))
+    with pytest.raises(UsageError, match=r"packed\.tar is damaged"):
+        import_model(ImportConfig(tmp_path / "packed.tar", "gopher", tmp_path / "run"))
 
 
 def test_a_damaged_file_gets_one_line(tmp_path: Path, seed: int) -> None:
