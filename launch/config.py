@@ -297,7 +297,7 @@ class EvalConfig:
     video: int = 0
     """Afterwards, record so many whole games as MP4 in RUN/videos, with what the memory does beside them."""
     max_episode_steps: int = 1_000_000
-    """Give up a repeat whose episode goes on for more agent steps than this; what had ended counts."""
+    """Give up an episode that goes on for more agent steps than this; what ended counts."""
 
 
 @dataclass

@@ -38,6 +38,8 @@ def explain(error: Exception) -> tuple[str, str, int]:
         return "", "no folder for temporary files can be written; set TMPDIR to one that can", 1
     if isinstance(error, OSError) and error.errno:
         return "", _of_the_machine(error), 2 if error.filename else 1
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return "", f"{error}; {_REMEDIES[errno.EAGAIN]}", 1
     if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
         return "", f"{error}; give another path", 2
     told = f"{type(error).__name__}: {error}"

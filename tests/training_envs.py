@@ -99,6 +99,20 @@ class OverflowsBeside(Overflows):
         return Match.step(self, action) if alone else super().step(action)
 
 
+class SometimesEndless(Match):
+    """The third of its episodes, and every third after it, does not end."""
+
+    episode = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.episode = 0 if seed is not None else self.episode + 1
+        return super().reset(seed=seed)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        frame, reward, over, *rest = super().step(action)
+        return frame, reward, over and self.episode % 3 != 2, *rest  # type: ignore[return-value]
+
+
 class Strays(Match):
     """Shows numbers beyond its bounds."""
 
@@ -254,6 +268,7 @@ KINDS = (
         NanObservation,
         Overflows,
         OverflowsBeside,
+        SometimesEndless,
         Strays,
         Stalls,
         Forgets,

@@ -43,6 +43,8 @@ class Evaluation:
     game: float | None
     """mean return of a whole game; None if none ended"""
     time: str
+    unfinished: int = 0
+    """further episodes, which did not end"""
     forgetful: Mapping[float, float] = field(default_factory=dict)
     """the game return, or if no game ended that of an episode, by the agent steps between two wipes of its
     memory"""
@@ -237,7 +239,11 @@ def _evaluations(path: Path, evaluate: str, wrong: list[str]) -> list[Evaluation
     found = []
     for file in sorted((path / "eval").glob("*.json")):
         try:
-            found.append(_evaluation(file))
+            found.append(evaluation := _evaluation(file))
+            if evaluation.unfinished:
+                wrong.append(
+                    f"{evaluation.unfinished} episodes of eval/{file.name} did not end, and are in no score"
+                )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             wrong.append(f"eval/{file.name} cannot be read; evaluate again with `{evaluate}`")
     return found
@@ -258,6 +264,7 @@ def _evaluation(file: Path) -> Evaluation:
         life=float(life["mean"]) if life else None,
         game=float(game["mean"]) if game else None,
         time=str(content["time"]),
+        unfinished=int(result.get("unfinished", 0)),
         forgetful=_forgetful(content["results"]),
     )
 

@@ -90,8 +90,9 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     if config.video and protocol is not None:
         record_games(config, loaded, protocol, console)
     if missing := sum(result.missing for result in results.values()):
+        wanted = config.episodes * config.repeats * len(results)
         raise Incomplete(
-            f"{missing} episodes of those asked for are in no score, since some did not end within "
+            f"{missing} of {wanted} episodes are in no score, since some did not end within "
             f"--max-episode-steps {config.max_episode_steps}; {_limit(spec)}",
             target,
         )

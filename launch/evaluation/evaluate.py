@@ -39,8 +39,8 @@ def evaluate(
     processes: how many share the environments, a core each: the same episodes, but for rounding. Player and
     make_env must then be picklable.
 
-    A repeat is given up at its first episode that goes on after `max_episode_steps` agent steps: an agent
-    that waits for ever in one would do so in the next. What has ended counts.
+    An episode that goes on after `max_episode_steps` agent steps is given up, and counted as unfinished; the
+    others count. Where more go on than end, so is their repeat: an agent may wait for ever in each.
 
     Raises RunError if a process dies, EnvironmentFailed.
     """

@@ -63,8 +63,19 @@ class Row:
     game_lengths: list[int] = field(default_factory=list)
     episode_steps: int = 0
     wrapped: bool = False
-    unfinished: bool = False
-    """whether it was given up in an episode that went on for too long"""
+    unfinished: int = 0
+    """episodes that went on for too long and were given up"""
+
+    def give_up_episode(self) -> None:
+        self.unfinished += 1
+        self.episode_steps, self.wrapped = 0, False
+
+    def goes_on(self, episodes: int, can_begin_anew: bool) -> bool:
+        """Return whether another of its `episodes` is played. Where more are endless than end, none is: an
+        agent may wait for ever in each."""
+        ended = len(self.life_returns)
+        lost = self.unfinished and not (can_begin_anew and self.unfinished <= max(1, ended))
+        return ended + self.unfinished < episodes and not lost
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,7 @@ class Rows:
 
     @property
     def unfinished(self) -> int:
-        """Number of rows that were given up in an episode that went on for too long."""
+        """Number of episodes that went on for too long."""
         return sum(row.unfinished for row in self.rows)
 
     @property
@@ -120,30 +131,33 @@ class Rows:
                 observation, rewards, terminated, truncated, infos = env.step(actions)
                 self.notes.extend(infos.get("notes", ()))
                 over = terminated | truncated
-                reward = torch.from_numpy(np.asarray(rewards, np.float32)).to(device)
-                done = torch.from_numpy(over).to(device)
-
                 wraps = _array(infos, "score_wraps", count)
                 self.steps += int(active.sum())
                 self.score_wraps += int(wraps[active].sum())
+                stuck = np.zeros(count, bool)
                 for i in np.flatnonzero(active):
                     row = self.rows[i]
                     row.episode_steps += 1
                     row.wrapped |= bool(wraps[i])
-                    if not over[i]:
-                        row.unfinished = row.episode_steps >= setup.max_episode_steps
-                        active[i] = not row.unfinished
-                        continue
-                    self._finish_episode(row, infos, int(i), setup.discard_negative)
-                    discarded = self.discarded_negative + self.discarded_wrapped
-                    if discarded > 10 * self.episodes * count:
-                        raise RunError(
-                            f"{discarded} episodes had no valid return; the score is not measurable"
-                        )
-                    active[i] = len(row.life_returns) < self.episodes
+                    if over[i]:
+                        self._finish_episode(row, infos, int(i), setup.discard_negative)
+                    elif row.episode_steps >= setup.max_episode_steps:
+                        row.give_up_episode()
+                        stuck[i] = True
+                    active[i] = row.goes_on(self.episodes, env.metadata.get("reset_mask", False))
+                self._check_discarded(self.episodes * count)
                 tell(self.done, self.steps)
+                if (stuck := stuck & active).any():
+                    observation, _ = env.reset(options={"reset_mask": stuck})
+                reward = torch.from_numpy(np.where(stuck, 0, rewards).astype(np.float32)).to(device)
+                done = torch.from_numpy(over | stuck).to(device)
         finally:
             env.close()
+
+    def _check_discarded(self, wanted: int) -> None:
+        discarded = self.discarded_negative + self.discarded_wrapped
+        if discarded > 10 * wanted:
+            raise RunError(f"{discarded} episodes had no valid return; the score is not measurable")
 
     def _draw(self, logits: Tensor) -> NDArray[np.int64]:
         """Sample actions, each row with its own numbers: argmax of p_i / e_i with e_i ~ Exp(1)."""

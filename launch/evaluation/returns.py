@@ -72,11 +72,11 @@ class Evaluation:
     steps: int = 0
     """agent steps played, those of rows that had finished left out"""
     unfinished: int = 0
-    """episodes that did not end within the steps allowed, each the last one of its repeat"""
+    """episodes that did not end within the steps allowed"""
     notes: tuple[str, ...] = ()
     """what the environments had to say to the user, each once"""
 
     @property
     def missing(self) -> int:
-        """Episodes of those asked for that have no return."""
+        """Episodes of those asked for that have no return: unfinished ones, and others of their repeats."""
         return self.episodes * self.repeats - sum(map(len, self.life.returns))

@@ -84,8 +84,8 @@ def evaluation_notes(players: Mapping[str, Evaluation], lives: bool) -> list[str
         if player.unfinished:
             played = player.episodes * player.repeats
             notes.append(
-                f"{name}: {player.unfinished} episodes did not end, and their repeats were given up there: "
-                f"scores are of the {played - player.missing} of {played} episodes that ended"
+                f"{name}: scores are of the {played - player.missing} of {played} episodes that ended; "
+                f"{player.unfinished} went on for too long"
             )
         if player.discarded_negative:
             notes.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import platform
 import sys
@@ -25,8 +26,10 @@ def prepare_process(threads: int | None = None) -> None:
 
     OMP_NUM_THREADS limits that default.
 
-    Every process calls this first: threads that begin later have its way with numbers near zero.
+    Every process calls this first: threads that begin later have its way with numbers near zero. Should one
+    crash, in an emulator's C++ say, it shows where.
     """
+    faulthandler.enable(file=2)
     compiling.announce = tell
     keep_freed_memory()
     disable_tf32()

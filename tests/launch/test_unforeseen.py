@@ -36,6 +36,11 @@ def refused(number: int, path: str | None = None) -> OSError:
             "Too many open files; raise the limit of open files (ulimit -n), or give fewer --num-workers",
             1,
         ),
+        (
+            RuntimeError("can't start new thread"),
+            "can't start new thread; raise the limit of processes (ulimit -u), or give fewer --num-workers",
+            1,
+        ),
         (RuntimeError("Symlink loop from '/a/b'"), "Symlink loop from '/a/b'; give another path", 2),
         (
             FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"),

@@ -106,9 +106,17 @@ def damage_evaluation(run: Path) -> None:
     (run / "eval" / "broken.json").write_text('{"results": null}')
 
 
+def leave_episodes_endless(run: Path) -> None:
+    (file,) = (run / "eval").glob("*.json")
+    content = json.loads(file.read_text())
+    content["results"]["trained"]["unfinished"] = 3
+    file.write_text(json.dumps(content))
+
+
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
+        (leave_episodes_endless, "3 episodes of eval/"),
         (damage_config, "config.json cannot be read"),
         (damage_log, "logs.csv is damaged"),
         (damage_wide_log, "logs.csv is damaged"),

@@ -18,11 +18,12 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from deltabeast.agents import AgentOutput
+from deltabeast.envs import make_vector_env
 from deltabeast.envs.checks import environment_seeds
 from deltabeast.launch.errors import RunError
 from deltabeast.launch.evaluation.bootstrap import bootstrap_interval
 from deltabeast.launch.evaluation.evaluate import evaluate
-from deltabeast.launch.evaluation.play import RandomAgent
+from deltabeast.launch.evaluation.play import RandomAgent, Row
 from deltabeast.launch.evaluation.returns import Evaluation, Summary
 from deltabeast.launch.evaluation.tables import evaluation_notes
 
@@ -105,7 +106,7 @@ class CountingAgent:
     ) -> Any:
         count = torch.where(done, 0.0, state[0]) + 1
         self.greedy = greedy
-        self.seen.append((frame[:, 2].tolist(), reward.tolist(), done.tolist(), count.tolist()))
+        self.seen.append((frame[:, -1].tolist(), reward.tolist(), done.tolist(), count.tolist()))
         logits = torch.zeros(len(reward), 3)
         return AgentOutput((count % 3).long(), logits, logits[:, 0]), (count,)
 
@@ -285,6 +286,49 @@ def test_an_endless_episode_takes_nothing_from_what_ended() -> None:
     assert result.life.returns == [[1.0] * 5, [5.0, 7.0], []]
     assert (result.unfinished, result.missing, result.steps) == (2, 8, 15 + 56 + 50)
     assert result.life.summary() is not None and result.life.summary().count == 7  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "goes_on"),
+    [
+        ("", True),
+        ("x", True),
+        ("xx", False),
+        (".x", True),
+        (".xx", False),
+        ("..xx", True),
+        ("..xxx", False),
+        ("....", True),
+        (".....", False),
+        ("...xx", False),
+    ],
+)
+def test_a_repeat_goes_on_while_no_more_episodes_were_endless_than_ended(
+    outcomes: str, goes_on: bool
+) -> None:
+    row = Row(0, 0, np.random.default_rng(0), life_returns=[1.0] * outcomes.count("."))
+    for _ in range(outcomes.count("x")):
+        row.give_up_episode()
+    assert row.goes_on(5, can_begin_anew=True) == goes_on
+    assert row.goes_on(5, can_begin_anew=False) == (goes_on and "x" not in outcomes)
+
+
+def test_after_an_endless_episode_another_begins_in_its_environment_alone(seed: int) -> None:
+    """Each third one is endless, the others have ten steps, and twelve are allowed."""
+
+    class Still(CountingAgent):
+        def act(self, *arguments: Any, **options: Any) -> Any:
+            output, state = super().act(*arguments, **options)
+            return AgentOutput(0 * output.action, output.policy_logits, output.baseline), state
+
+    agent = Still()
+    make = partial(make_vector_env, env_id="training_envs:SometimesEndless-v0")
+    result = evaluate(agent, lambda n: make(num_envs=n), episodes=8, repeats=2, seed=3, max_episode_steps=12)
+    assert [list(map(len, part)) for part in (result.life.returns, result.life.lengths)] == [[6, 6], [6, 6]]
+    assert {length for row in result.life.lengths for length in row} == {10}
+    assert (result.unfinished, result.missing, result.steps) == (4, 4, 2 * (6 * 10 + 2 * 12))
+    begins = [step for step, (_, _, done, _) in enumerate(agent.seen) if done[0]]
+    assert begins[:5] == [0, 10, 20, 32, 42], "the state of the agent begins anew with the episode"
 
 
 def test_the_longest_episode_allowed_counts() -> None:
