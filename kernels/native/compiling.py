@@ -134,7 +134,7 @@ def _compile(path: Path, compiler: Sequence[str], flags: Sequence[str], target: 
         compile_ = [*compiler, *flags, "-c", str(path), "-o", str(code)]
         link = [*compiler, "-shared", str(code), "-lm", "-o", str(part)]
         for step in (compile_, link):
-            _run(step, path.name)
+            _run(step, path.name, workshop)
         part.chmod(0o700)
         # atomic, because where there are no locks other processes may be building the same
         return part.replace(target.with_name(f"{target.name}-{_digest(part.read_bytes())}.so"))
@@ -158,11 +158,12 @@ def _announce_once() -> None:
         announce("building C kernels for this processor, once: it takes up to a minute")
 
 
-def _run(command: list[str], source: str) -> None:
-    """Run one step of compiling a source."""
+def _run(command: list[str], source: str, workshop: str) -> None:
+    """Run one step of compiling a source, whose temporary files lie in the workshop."""
     compiler = command[0]
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace")
+        environment = {**os.environ, "TMPDIR": workshop}
+        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", env=environment)
     except OSError as error:
         why = f"no C compiler ({compiler}: {error.strerror}); install one, e.g. gcc"
         raise CannotBuildError(why) from None

@@ -294,6 +294,12 @@ def test_without_a_compiler_nothing_is_kept(rows: int, cache: Path, monkeypatch:
         assert core.new_kept(3, rows) is None
 
 
+def test_a_compiler_needs_no_temporary_folder(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/nonexistent")
+    monkeypatch.setenv("CC", "sh -c 'mktemp >/dev/null && exec cc \"$@\"' cc")
+    assert build().exists()
+
+
 def test_it_is_said_whether_compiler_or_folder_is_wrong(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
