@@ -75,7 +75,7 @@ def check_resume(config: TrainConfig, run_dir: Path) -> None:
 def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None:
     """Raise UsageError if the run to go on with is another agent's."""
     # The protocol may set the number of actions, and the environment the shape: causes come first.
-    causes = ("game", "env_id", "env_options", "protocol", "core", "stem")
+    causes = ("game", "env_id", "env_options", "protocol", "observations", "core", "stem")
     for name in dict.fromkeys((*causes, *AgentSpec.__dataclass_fields__)):
         old, new = getattr(saved, name), getattr(wanted, name)
         if old != new and name not in FIXED:  # those are compared as options
@@ -84,7 +84,7 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
                     " ".join(f"{key} {value}" for key, value in given.items()) or "of the default"
                     for given in (old, new)
                 )
-            name = "env" if name == "env_id" else name
+            name = {"env_id": "env", "normalised": "normalised observations"}.get(name, name)
             raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
 
 

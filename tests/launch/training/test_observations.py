@@ -63,7 +63,16 @@ def test_a_run_does_not_go_on_with_observations_read_otherwise(tmp_path: Path) -
     run(tmp_path, *STRAYS, "--steps", "200", "--observations", "vector")  # what auto came to
     with pytest.raises(UsageError, match="observations vector, not plain"):
         run(tmp_path, *STRAYS, "--steps", "300", "--observations", "plain")
+    with pytest.raises(UsageError, match=r"normalised observations \(\), not \(0, 1\)"):
+        run(tmp_path, *STRAYS, "--steps", "300", "--normalise-observations", "on")
     assert newest(tmp_path)[0] == 200
+
+
+def test_pictures_and_vectors_differ_by_how_they_are_read(tmp_path: Path) -> None:
+    codes = ("--env", "training_envs:WhichCode-v0", *FEEDFORWARD)
+    run(tmp_path, *codes, "--steps", "20")
+    with pytest.raises(UsageError, match="with observations picture, not vector"):  # stem and shape follow
+        run(tmp_path, *codes, "--steps", "40", "--observations", "vector")
 
 
 def test_a_reading_that_does_not_fit_is_refused(tmp_path: Path) -> None:
