@@ -177,9 +177,10 @@ def drop_rows_beyond(
     return first.columns
 
 
-def rows_up_to(path: Path, step: int) -> str:
-    """Return a log's text up to a step. Raises OSError."""
-    return "".join(_Cut(path, step, tuple(TAGS)))
+def copy_rows_up_to(path: Path, step: int, target: Path) -> None:
+    """Copy a log up to a step. Raises OSError."""
+    with files.replacing(target) as file:
+        file.writelines(map(str.encode, _Cut(path, step, tuple(TAGS))))
 
 
 class _Cut:

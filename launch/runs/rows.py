@@ -51,7 +51,7 @@ def open_rows(path: Path, metrics: Sequence[str], last_bytes: int | None = None)
 def csv_line(cells: Sequence[str]) -> str:
     """Write a line as `open_rows` reads it."""
     plain = ",".join(cells)
-    if len(cells) > 1 and plain.count(",") == len(cells) - 1 and not set('"\r\n') & set(plain):
+    if len(cells) > 1 and plain.count(",") == len(cells) - 1 and not any(c in plain for c in '"\r\n'):
         return f"{plain}\n"  # as below, ten times as fast
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(cells)

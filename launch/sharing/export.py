@@ -18,7 +18,7 @@ from ..evaluation.loading import Loaded, load
 from ..output import say
 from ..pages import PageFolder
 from ..runs.directory import read_config, read_object
-from ..runs.log import MOST_ROWS, read_log, rows_up_to
+from ..runs.log import MOST_ROWS, copy_rows_up_to, read_log
 from ..runs.manifest import checkpoint_paths, is_exported
 from ..runs.options import FIXED, deciding
 from .card import CARD, CURVE, STILL, Exported, write_card
@@ -92,7 +92,7 @@ def _copy_config(loaded: Loaded, folder: Path) -> None:
         content["config"] |= dict.fromkeys(("run_dir", "config", "track"))
         files.write(folder / "config.json", json.dumps(content, indent=2) + "\n")
     if (run_dir / "logs.csv").is_file():
-        files.write(folder / "logs.csv", rows_up_to(run_dir / "logs.csv", loaded.step))
+        copy_rows_up_to(run_dir / "logs.csv", loaded.step, folder / "logs.csv")
 
 
 def _copy_evaluations(loaded: Loaded, folder: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from deltabeast.launch.comparison.curves import training_seconds
 from deltabeast.launch.runs import describe
 from deltabeast.launch.runs.describe import describe_run
-from deltabeast.launch.runs.log import TAGS, drop_rows_beyond, read_log, read_rows
+from deltabeast.launch.runs.log import TAGS, copy_rows_up_to, drop_rows_beyond, read_log, read_rows
 from deltabeast.launch.runs.thinning import stood_still, thin
 
 HEADER = "step,time,sps,game_return,life_return,best_game_return,episodes\n"
@@ -95,6 +95,8 @@ def test_long_logs_do_not_go_through_memory(tmp_path: Path) -> None:
     assert peak(drop_rows_beyond, path, 10**6) < 200_000 and path.read_bytes() == before
     assert peak(drop_rows_beyond, path, 150_000) < 200_000
     assert [row["step"] for row in read_rows(path)[-2:]] == [149_990, 150_000]
+    assert peak(copy_rows_up_to, path, 150_000, tmp_path / "copy.csv") < 200_000
+    assert (tmp_path / "copy.csv").read_bytes() == path.read_bytes()
     assert peak(read_log, path, 100) < 400_000 < peak(read_log, path)
     assert peak(read_log, path, last_bytes=1000) < 200_000
 
