@@ -1079,11 +1079,6 @@ MUTANTS = [
         "        except KeyError as error:  # no",
     ),
     (
-        "launch/training/evaluations.py",
-        "            self.close()\n            self._say",
-        "            self._say",
-    ),
-    (
         "launch/training/profiling.py",
         "        except (OSError, RuntimeError) as error:\n            Tracing.mark = None\n",
         "        except (OSError, RuntimeError) as error:\n",

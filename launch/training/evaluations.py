@@ -62,7 +62,6 @@ class Evaluations:
                 config, name = self._eval_config(), f"evaluation of step {self._step}"
                 self._child = Child(name, _serve, config, tuple(self._cores))
         except Exception as error:  # no process to be had, a result that cannot be read
-            self.close()
             self._say(f"step {self._step} has no evaluation: {one_line(error)}")
 
     @property
@@ -91,7 +90,8 @@ class Evaluations:
             result = self._child.receive()
         except ChildDied as died:
             result = str(died)
-        self.close()
+        finally:
+            self.close()
         if isinstance(result, str):
             self._say(f"step {self._step} has no evaluation: {result}")
             return

@@ -72,7 +72,7 @@ def test_a_quota_counts_at_every_level_of_version_1(tmp_path: Path) -> None:
     assert machine.quota() == 4
     machine.write("cpu,cpuacct", cpu_cfs_quota_us="100000", cpu_cfs_period_us="50000")
     assert machine.quota() == 2
-    machine.write("memory/elsewhere", cpu_cfs_quota_us="1", cpu_cfs_period_us="100000")
+    machine.write("memory/slurm/job_7", cpu_cfs_quota_us="1", cpu_cfs_period_us="100000")
     assert machine.quota() == 2
 
 
@@ -86,6 +86,14 @@ def test_in_a_container_the_root_of_what_is_mounted_is_its_own_group(path: str, 
     assert machine.quota() == 2.5
     machine.write("cpu/inner", cpu_cfs_quota_us="100000", cpu_cfs_period_us="100000")
     assert machine.quota() == (1 if path.endswith("inner") else 2.5)
+
+
+def test_a_group_outside_of_what_is_seen_here_is_not_looked_for(tmp_path: Path) -> None:
+    """A process may see a namespace of control groups without being in one of its groups."""
+    machine = Machine(tmp_path, "0::/../other\n", VERSION_2.replace("SYS", "SYS/seen"))
+    machine.write("other", cpu_max="100000 100000")
+    machine.write("seen", cpu_max="300000 100000")
+    assert machine.quota() == 3
 
 
 @pytest.mark.parametrize(
