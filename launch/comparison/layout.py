@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
 from ...agents import files
+from ..runs.events import EventFile
 from ..runs.log import TAGS
 from .curves import Band
 from .grouping import Comparison
@@ -36,39 +38,43 @@ _EVERY_RUN = {
 def write_layout(folder: Path, comparison: Comparison, board: ScoreBoard) -> None:
     """Write event files of this comparison into the folder; those of an earlier one give way."""
     # It imports torch, which nothing else here needs.
-    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard.summary import custom_scalars
 
     files.remove_files(folder, _ENDING)
-    with SummaryWriter(str(folder), filename_suffix=_ENDING) as writer:
-        writer.add_custom_scalars(custom_scalars(comparison))
+    with _events(folder) as events:
+        events.summary(custom_scalars(charts(comparison)), 0)
     for game, label in comparison.cells:
-        inner = folder / _path(name_of(game)) / _path(label)
-        with SummaryWriter(str(inner), filename_suffix=_ENDING) as writer:
+        with _events(folder / _path(name_of(game)) / _path(label)) as events:
             for metric in ("game_return", *MEMORY):
                 _, bands = series_curves(comparison, game, metric)
                 if label in bands:
-                    _add_band(writer, _tags(game, metric), bands[label])
-            _add_session(writer, comparison, board, game, label)
+                    _add_band(events, _tags(game, metric), bands[label])
+            _add_session(events, comparison, board, game, label)
 
 
-def _add_band(writer: Any, tags: Sequence[str], of: Band) -> None:
+def _events(folder: Path) -> AbstractContextManager[EventFile]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return closing(EventFile(folder, 0, _ENDING))
+
+
+def _add_band(events: EventFile, tags: Sequence[str], of: Band) -> None:
     for x, *values in zip(of.x, of.mean, of.low, of.high, strict=True):
         for tag, value in zip(tags, values, strict=True):
-            writer.add_scalar(tag, value, round(float(x)))
+            events.scalar(tag, float(value), round(float(x)))
 
 
-def custom_scalars(comparison: Comparison) -> dict[str, dict[str, list[Any]]]:
-    """Return the charts of the "Custom Scalars" page, as `SummaryWriter.add_custom_scalars` takes them."""
+def charts(comparison: Comparison) -> dict[str, dict[str, list[Any]]]:
+    """Return the charts of the "Custom Scalars" page, as `torch.utils.tensorboard` takes them."""
     logged = {(run.game, name) for run in comparison.runs() for row in run.rows for name in row}
     layout: dict[str, dict[str, list[Any]]] = {}
     for metric in ("game_return", *MEMORY):
-        charts = {
+        margins = {
             name_of(game): ["Margin", _tags(game, metric)]
             for game in comparison.games
             if (game, metric) in logged
         }
-        if charts:
-            layout[f"Comparison: {metric.replace('_', ' ')}, mean over seeds, lowest to highest"] = charts
+        if margins:
+            layout[f"Comparison: {metric.replace('_', ' ')}, mean over seeds, lowest to highest"] = margins
     for title, metrics in _EVERY_RUN.items():
         layout[f"Every run: {title}"] = {
             metric.replace("_", " "): ["Multiline", [f"^{TAGS[metric]}$"]] for metric in metrics
@@ -76,7 +82,7 @@ def custom_scalars(comparison: Comparison) -> dict[str, dict[str, list[Any]]]:
     return layout
 
 
-def _add_session(writer: Any, comparison: Comparison, board: ScoreBoard, game: str, label: str) -> None:
+def _add_session(events: EventFile, comparison: Comparison, board: ScoreBoard, game: str, label: str) -> None:
     """Add a row of the "HParams" page: game, core, settings and scores."""
     from torch.utils.tensorboard.summary import hparams
 
@@ -94,10 +100,10 @@ def _add_session(writer: Any, comparison: Comparison, board: ScoreBoard, game: s
         },
     }
     for summary in hparams(options, dict.fromkeys(metrics, 0.0)):
-        writer._get_file_writer().add_summary(summary, 0)
+        events.summary(summary, 0)
     for tag, values in metrics.items():
         if values:
-            writer.add_scalar(tag, statistics.fmean(values), max(score.step for score in scores))
+            events.scalar(tag, statistics.fmean(values), max(score.step for score in scores))
 
 
 def _tags(game: str, metric: str) -> list[str]:

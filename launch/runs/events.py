@@ -55,14 +55,14 @@ class EventFile:
     names: where the clock was set back, what a killed run wrote would hide what comes after it.
     """
 
-    def __init__(self, run_dir: Path, purge_step: int) -> None:
-        """Raises OSError."""
+    def __init__(self, run_dir: Path, purge_step: int, ending: str = "") -> None:
+        """`ending`: what its name ends in. Raises OSError."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         newest = _newest_second(run_dir)
         second = int(time.time()) if newest is None else max(int(time.time()), newest + 1)
-        name = f"events.out.tfevents.{min(second, _LAST):010d}.{socket.gethostname()}.{os.getpid()}.0"
+        name = f"events.out.tfevents.{min(second, _LAST):010d}.{socket.gethostname()}.{os.getpid()}.0{ending}"
         self._event = Event
         self._records = RecordWriter(files.open_new(run_dir / name))
         self._write(file_version="brain.Event:2")

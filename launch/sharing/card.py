@@ -76,13 +76,23 @@ def _head(exported: Exported, subject: str) -> str:
     return "\n".join(["---", *lines, "---"])
 
 
+def can_be_shown(evaluation: Mapping[str, Any]) -> bool:
+    """Return whether an evaluation has what a card shows, and each of it is of the right kind."""
+    try:
+        _mean(evaluation), _rows(evaluation)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return False
+    return True
+
+
 def _means(exported: Exported) -> list[tuple[str, float]]:
-    found = []
-    for each in exported.evaluations:
-        summary = each["results"]["trained"]["summary"]["game"]
-        if summary:
-            found.append((f"mean return of a game, {_how(each)}", float(summary["mean"])))
-    return found
+    return [mean for each in exported.evaluations for mean in _mean(each)]
+
+
+def _mean(evaluation: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Return the mean return of a game and what it is of; nothing if no game ended."""
+    summary = evaluation["results"]["trained"]["summary"]["game"]
+    return [(f"mean return of a game, {_how(evaluation)}", float(summary["mean"]))] if summary else []
 
 
 def _about(exported: Exported, subject: str) -> str:
@@ -106,22 +116,28 @@ def _scores(exported: Exported) -> str:
         "| evaluation | return of | mean | 95% interval over episodes | episodes |",
         "|---|---|---:|---:|---:|",
     ]
-    for each in exported.evaluations:
-        normalized = (each.get("human_normalized") or {}).get("trained")
-        for kind, result in each["results"]["trained"]["summary"].items():
-            if not result or (kind == "life" and not _has_lives(each)):
-                continue
-            mean, (low, high) = result["mean"], result["interval"]
-            shown = format_score(mean)
-            if kind == "game" and normalized is not None:
-                shown += f" ({normalized:.0%} of human)"
-            interval = f"{format_score(low, mean)} to {format_score(high, mean)}"
-            cells = (_how(each), f"a {kind}", shown, interval, str(result["count"]))
-            lines.append(f"| {' | '.join(map(markdown, cells))} |")
+    rows = (cells for each in exported.evaluations for cells in _rows(each))
+    lines += [f"| {' | '.join(map(markdown, cells))} |" for cells in rows]
     if len(lines) == 2:
         return "Not evaluated."
     half = " Measured before the numbers were rounded to 16 bits." if exported.half else ""
     return "\n".join(lines) + f"\n\nThe interval says nothing of other training seeds.{half}"
+
+
+def _rows(evaluation: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the cells of an evaluation's returns: of games, and of lives where those are two things."""
+    rows: list[tuple[str, ...]] = []
+    normalized = (evaluation.get("human_normalized") or {}).get("trained")
+    for kind, result in evaluation["results"]["trained"]["summary"].items():
+        if not result or (kind == "life" and not _has_lives(evaluation)):
+            continue
+        mean, (low, high) = result["mean"], result["interval"]
+        shown = format_score(mean)
+        if kind == "game" and normalized is not None:
+            shown += f" ({normalized:.0%} of human)"
+        interval = f"{format_score(low, mean)} to {format_score(high, mean)}"
+        rows.append((_how(evaluation), f"a {kind}", shown, interval, str(result["count"])))
+    return rows
 
 
 def _has_lives(evaluation: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from ..runs.directory import read_config, read_object
 from ..runs.log import MOST_ROWS, copy_rows_up_to, read_log
 from ..runs.manifest import checkpoint_paths, is_exported
 from ..runs.options import FIXED, deciding
-from .card import CARD, CURVE, STILL, Exported, write_card
+from .card import CARD, CURVE, STILL, Exported, can_be_shown, write_card
 from .still import draw_still
 
 
@@ -43,7 +43,7 @@ def export(config: ExportConfig, console: Console | None = None) -> Path:
         if _weights(checkpoint) not in known:  # what was evaluated here was another agent
             _clear_evaluations(loaded.run_dir, folder, tell)
         _copy_config(loaded, folder)
-        _copy_evaluations(loaded, folder)
+        _copy_evaluations(loaded, folder, tell)
         pages = PageFolder(folder, tell, is_ours=bool(known))
         pictures = _pictures(loaded, folder, pages, tell)
         pages.write_page(CARD, write_card(_read(loaded, folder, pictures, config)))
@@ -95,12 +95,14 @@ def _copy_config(loaded: Loaded, folder: Path) -> None:
         copy_rows_up_to(run_dir / "logs.csv", loaded.step, folder / "logs.csv")
 
 
-def _copy_evaluations(loaded: Loaded, folder: Path) -> None:
+def _copy_evaluations(loaded: Loaded, folder: Path, tell: Callable[[str], None]) -> None:
     """Copy the evaluations of the exported step, beside those made of it since an earlier export."""
     step = f"-{loaded.step}-"
     for file in sorted((loaded.run_dir / "eval").glob(f"*{step}*.json")):
         content = read_object(file)
-        if content:
+        if not can_be_shown(content):
+            tell(f"{file} cannot be read, and is left out")
+        else:
             content["checkpoint"] = f"checkpoints/{loaded.step:012d}"
             files.write(folder / "eval" / file.name, json.dumps(content, indent=2) + "\n")
 
@@ -149,6 +151,7 @@ def _curve(loaded: Loaded, folder: Path) -> bytes | None:
 
 def _read(loaded: Loaded, folder: Path, pictures: list[str], config: ExportConfig) -> Exported:
     evaluations = [read_object(file) for file in sorted((folder / "eval").glob("*.json"))]
+    evaluations = list(filter(can_be_shown, evaluations))
     about = read_object(folder / "config.json")
     return Exported(
         agent=loaded.agent,

@@ -78,6 +78,7 @@ def test_a_folder_is_removed_only_with_what_we_wrote(tmp_path: Path, other: str)
     for folder in (ours, mixed):
         folder.mkdir()
         (folder / "a").write_text("1")
+    (tmp_path / "elsewhere").write_text("mine")
     if other == "a link":
         (mixed / "b").symlink_to(tmp_path / "elsewhere")
     elif other.endswith("/"):

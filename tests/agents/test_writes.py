@@ -44,7 +44,6 @@ LISTED = {
     ("kernels/private_cache.py", "chmod"): PRIVATE,
     ("kernels/native/operator.py", "save"): "tensors for the backward pass",
     ("launch/bench/throughput.py", "TemporaryDirectory"): MADE,
-    ("launch/comparison/layout.py", "SummaryWriter"): "files of a name with the time, the host and a process",
     ("launch/comparison/plots.py", "savefig"): MEMORY,
     ("launch/evaluation/video.py", "get_writer"): "a name of files.becoming",
     ("launch/sharing/hub.py", "TemporaryDirectory"): MADE,

@@ -251,16 +251,18 @@ def test_a_report_writes_over_nothing_but_an_earlier_one(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, events = tmp_path / "out", runs / "comparison" / "tensorboard"
-    theirs = [out / "report.md", out / "plots" / "learning.txt", events / "events.out.tfevents.1.mine.2"]
+    run(capsys, "compare", runs, "--out", tmp_path / "first")
+    name = min(path.name for path in (tmp_path / "first" / "plots").iterdir())
+    theirs = [out / "report.md", out / "plots" / name, events / "events.out.tfevents.1.mine.2"]
     for path in theirs:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
     (out / "home").symlink_to(tmp_path)
     _, printed, _ = run(capsys, "compare", runs, "--out", out)
     assert "report.previous.md now" in printed and (out / "report.previous.md").read_text() == "mine"
-    assert all(path.read_text() == "mine" for path in theirs[1:])
-    (picture, *_) = (out / "plots").glob("*.png")
-    picture.write_text("old")
+    assert (out / "plots" / name.replace(".", ".previous.")).read_text() == "mine"
+    assert theirs[2].read_text() == "mine"
+    (picture := theirs[1]).write_text("old")
     written = sum(1 for _ in events.rglob("*.comparison"))
     before = {path.name for path in out.rglob("*") if "home" not in path.parts}
     run(capsys, "compare", runs, "--out", out)

@@ -112,6 +112,7 @@ def test_the_card_lists_what_is_no_default(exported: Path) -> None:
     assert {name.split("`")[1] for name in listed.rstrip(".").split(", ")} == {
         *("steps", "num_envs", "num_workers", "batch_size", "unroll_length", "device", "precision"),
         *("log_seconds", "milestone_steps"),
+        *("preset", "learning_rate", "entropy_cost", "rmsprop_eps", "reward_clip"),  # that of --env
     }
 
 
@@ -172,6 +173,27 @@ def test_what_was_written_on_a_card_or_evaluated_there_is_set_aside(
     assert (exported / "README.previous.md").read_text().endswith("What I found.\n")
     assert {path.name for path in (exported / "eval.previous").iterdir()} == mine and len(mine) == 1
     assert "What I found" not in (exported / "README.md").read_text()
+
+
+def test_an_evaluation_that_cannot_be_read_is_left_out(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    last, *others = sorted((tmp_path / "run" / "eval").glob("*-100-*.json"))
+    content = json.loads(last.read_text())
+    for change in (
+        {"protocol": 1e300},
+        {"results": {}},
+        {"results": {"trained": {"summary": {"game": "x"}}}},
+    ):
+        last.write_text(json.dumps(content | change))
+        main(["export", str(tmp_path / "run"), str(tmp_path / "agent")])
+        said = capsys.readouterr().out
+        assert f"{last} cannot be read, and is left out" in said.replace("\n", " ")
+        assert [path.name for path in (tmp_path / "agent" / "eval").iterdir()] == [
+            each.name for each in others
+        ]
+        shutil.rmtree(tmp_path / "agent")
 
 
 def test_another_runs_scores_are_not_on_the_card(
