@@ -1107,11 +1107,6 @@ MUTANTS = [
         "        except Exception as error:  # no",
         "        except KeyError as error:  # no",
     ),
-    (
-        "launch/training/profiling.py",
-        "        except (OSError, RuntimeError) as error:\n            Tracing.mark = None\n",
-        "        except (OSError, RuntimeError) as error:\n",
-    ),
     ("launch/runs/tracking.py", "now, step)", "now, 0)"),
     ("launch/training/evaluations.py", " and not evaluated(run_dir, step)", ""),
     ("launch/training/evaluations.py", "is_milestone(path) and ", ""),

@@ -49,7 +49,6 @@ class Trace:
         try:
             do()
         except (OSError, RuntimeError) as error:
-            Tracing.mark = None
             self._done = WARM_UP + self._updates
             self._say(f"--profile: {one_line(error)}; the run goes on without it")
 
