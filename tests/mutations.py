@@ -1264,11 +1264,44 @@ MUTANTS = [
     ),
     ("kernels/native/rmsprop.py", "all(map(_are_alike, *several))", "True"),
     ("kernels/native/rmsprop.py", "x.dtype is torch.float32", "True"),
+    ("envs/autoreset.py", "over, self._ended = self._ended, (", "over = ("),
+    ("envs/autoreset.py", "np.where(self.resetting, 0.0, rewards)", "rewards + self.resetting"),
+    ("envs/autoreset.py", "new[~done], old[~done]", "new[done], new[done]"),
+    ("envs/autoreset.py", ", **joined(infos, reset_infos, done)}", "}"),
+    ("envs/autoreset.py", "infos = without(infos, self._ended[0] | self._ended[1])", "pass"),
+    ("envs/making.py", "if has_single and env.metadata", "if False and env.metadata"),
+    ("envs/making.py", "        if not has_single:\n            raise\n", ""),
+    ("envs/making.py", "_OF_MAKE_VEC.intersection(options or ())", "False"),
+    ("envs/finding.py", "bare_id not in gymnasium.registry and", ""),
+    ("envs/masks.py", "allowed = np.where(rows[:, None], allowed, self._allowed)", "pass"),
+    ("envs/masks.py", " or not mask.any()", ""),
+    ("envs/consoles.py", 'if "mode" in self._choices:', "if False:"),
+    ("envs/consoles.py", "cut = self._ale.game_truncated()", "cut = False"),
+    ("agents/losses.py", "logits = forbid_as(logits, batch.behavior_logits)", "pass"),
+    ("agents/losses.py", " and not forbids(batch.behavior_logits)", ""),
+    ("agents/action_log.py", 'np.where(starts > step, info["action_mask"].argmax(1), chosen)', "chosen"),
+    ("agents/action_log.py", 'for key in ("action_mask",) if key in began', "for key in ()"),
+    ("launch/runs/consent.py", "thing.isidentifier() or ", ""),
+    ("launch/runs/consent.py", " or may_name_code(options)", ""),
+    ("launch/training/env_options.py", "**spec.kwargs}", "}"),
 ]
 
 
 # The tests of a file, by a part of its name.
 TESTS = {
+    **dict.fromkeys(
+        ("envs/autoreset", "envs/masks"), ("tests/envs/test_vector_envs.py", "tests/envs/test_masks.py")
+    ),
+    **dict.fromkeys(
+        ("envs/making", "envs/finding", "training/env_options"),
+        ("tests/envs/test_vector_envs.py", "tests/launch/training/test_env_options.py"),
+    ),
+    "envs/consoles": ("tests/envs/test_consoles.py",),
+    "runs/consent": ("tests/launch/runs/test_consent.py", "-k", "calls_no_function"),
+    **dict.fromkeys(
+        ("agents/losses", "agents/action_log"),
+        ("tests/agents/test_masks.py", "tests/agents/test_continuation.py"),
+    ),
     "agents/continuation": ("tests/agents/test_continuation.py",),
     "agents/truncations": ("tests/agents/test_continuation.py",),
     "envs/parts": ("tests/agents/test_continuation.py",),

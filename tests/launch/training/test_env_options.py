@@ -89,6 +89,8 @@ def test_options_have_the_types_of_the_constructor(own: str, monkeypatch: pytest
     assert read_env_options(None, f"{own}:Short", {"limit": "3", "name": "4"}) == {"limit": 3, "name": "4"}
     assert read_env_options(None, f"{own}:make_many", {"limit": 3}) == {"limit": 3}
     assert read_env_options(None, "deltabeast/EndlessTMaze-v0", {"length": "3"}) == {"length": 3}
+    registered = read_env_options(None, "deltabeast/Swap-v0", {"size": "3"})  # with a name that it needs
+    assert registered == {"size": 3}
     assert read_env_options("pong", None, {}) == {}
 
 
