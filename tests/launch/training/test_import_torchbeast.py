@@ -209,7 +209,7 @@ def test_wrong_input_writes_nothing(tmp_path: Path, arguments: dict[str, Any], m
     write_model(tmp_path / "model.tar")
     torch.save([1], tmp_path / "list.pt")
     torch.save({"a": 1}, tmp_path / "dict.pt")
-    (tmp_path / "taken" / "checkpoints" / "1").mkdir(parents=True)
+    (tmp_path / "taken" / "checkpoints" / "000000000001").mkdir(parents=True)
     given: dict[str, Any] = {"model": "model.tar", "game": "gopher", "run_dir": "run"} | arguments
     given |= {name: tmp_path / given[name] for name in ("model", "run_dir")}
     before = sorted(tmp_path.rglob("*"))
