@@ -39,6 +39,6 @@ def thread_limits() -> dict[str, int]:
 
 
 def _number(variable: str) -> int | None:
-    """Read a number above zero from an environment variable; of a list, for nested levels, the first."""
+    """Read a number from an environment variable; of a list, for nested levels, the first. Zero is none."""
     first = os.environ.get(variable, "").partition(",")[0].strip()
-    return int(first) if first.isdecimal() and int(first) > 0 else None
+    return int(first) if first.isdecimal() else None

@@ -1131,7 +1131,6 @@ MUTANTS = [
     ("envs/control_groups.py", "inside.relative_to(root) if mounted", "inside.relative_to('/') if mounted"),
     ("envs/limits.py", "math.ceil(quota)", "int(quota)"),
     ("envs/limits.py", '.partition(",")[0]', ""),
-    ("envs/limits.py", " and int(first) > 0", ""),
     ("envs/atari.py", "num_threads or available_threads()", "num_threads or 2"),
     ("launch/training/threads.py", "each if config.threads is not None else ", ""),
     ("launch/training/threads.py", "threads == 2 and ", ""),
