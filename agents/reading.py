@@ -22,6 +22,8 @@ MOST_WEIGHTS = 2 << 30
 MOST_VALUES = 500_000
 DEEPEST = 32
 """values inside one another"""
+LONGEST = 10_000
+"""characters of a word"""
 LARGEST = 2**63
 """Whole numbers lie below this, in size."""
 
@@ -79,7 +81,7 @@ def parse_json(content: bytes) -> Any:
 
 def bounded(value: Any) -> Any:
     """Return a value that was parsed. Raises ValueError unless it is made of words, finite numbers of at most
-    64 bits, true, false, null, lists, and mappings by words, neither too deep nor too many."""
+    64 bits, true, false, null, lists, and mappings by words, neither too long, too deep nor too many."""
     level, count = [value], 0
     for _ in range(DEEPEST):
         count += len(level)
@@ -107,11 +109,14 @@ def _check_names(mapping: dict[Any, Any]) -> None:
     for name in mapping:
         if not isinstance(name, str):
             raise ValueError(f"the name {name!r} is no word; put it in quotes")
+        _check_plain(name)
 
 
 def _check_plain(value: object) -> None:
     if not isinstance(value, _PLAIN):
         raise ValueError(f"{value!r} is no plain value; put it in quotes")
+    if isinstance(value, str) and len(value) > LONGEST:
+        raise ValueError(f"a word has more than {LONGEST:,} characters")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is no number")
     if isinstance(value, int) and not -LARGEST <= value < LARGEST:

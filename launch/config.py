@@ -62,7 +62,8 @@ class TrainConfig:
     `deltabeast cores CORE` lists them."""
     config: Annotated[Path | None, Decides.INVOCATION] = None
     """File to take options from, JSON or YAML, or a run: those typed win, --core-options as a whole, a
-    --preset with all that it sets, another --core without the options. A run's own place is not taken."""
+    --preset with all that it sets, another --core without the options. A run's own place is not taken; a Ray
+    cluster, a tracker or the --run-dir of a file of others have to be typed as well."""
     show_config: Annotated[bool, Decides.INVOCATION] = False
     """Print what would run, in the form that --config takes, and train nothing."""
     # RECORD, because the options that a preset sets are compared themselves.

@@ -1181,6 +1181,8 @@ MUTANTS = [
     ("agents/reading.py", "not -LARGEST <= value < LARGEST", "False"),
     ("agents/reading.py", "not math.isfinite(value)", "False"),
     ("agents/reading.py", "                _check_names(each)\n", ""),
+    ("agents/reading.py", "        _check_plain(name)\n", ""),
+    ("agents/reading.py", "len(value) > LONGEST", "False"),
     ("agents/shapes.py", 'with torch.device("meta"), ', "with "),
     ("agents/shapes.py", "        if made > count:\n", "        if False:\n"),
     ("agents/shapes.py", "if described.get(name) != shapes.get(name):", "if False:"),

@@ -62,10 +62,12 @@ def nested(depth: int) -> list[Any]:
         (f"[{2**63}]", "more than 64 bits"),
         (f"[{-(2**63) - 1}]", "more than 64 bits"),
         (f"[1{'0' * 5000}]", "4300"),
+        (f'["{"x" * 10_001}"]', "more than 10,000 characters"),
+        (f'{{"{"x" * 10_001}": 1}}', "more than 10,000 characters"),
         ("{", "property name"),
         ("\ufeff{}", "BOM"),
     ],
-    ids=range(13),
+    ids=range(15),
 )
 def test_json_beyond_a_limit_is_refused_in_one_line(content: str, says: str) -> None:
     with pytest.raises(ValueError, match=says) as raised:
@@ -77,6 +79,7 @@ def test_json_within_the_limits_is_as_it_was() -> None:
     value = {"a": [1, -(2**63), 2**63 - 1, 0.5, 1.7e308, True, None, "\x1b\udcff"], "": nested(30)}
     assert parse_json(json.dumps(value).encode()) == value
     assert parse_json(json.dumps(nested(32)).encode()) == nested(32)
+    assert parse_json(json.dumps({"x" * 10_000: "y" * 10_000}).encode()) == {"x" * 10_000: "y" * 10_000}
     assert len(parse_json(f"[{'0,' * 400_000}0]".encode())) == 400_001
     with pytest.raises(ValueError, match="utf-8"):
         parse_json(b"\xff\xfe{}")

@@ -326,6 +326,7 @@ def test_on_and_off_are_words_in_yaml_too(tmp_path: Path) -> None:
         ('{"core_options": 3}', "FILE: core_options is 3; it takes names with values"),
         ('{"cores": {"rdn": 1}}', "FILE: cores is {'rdn': 1}; it takes words"),
         ('{"core": "json:Core"}', "FILE has core json:Core, which would be imported"),  # whatever package
+        ('{"core": "json:a-b"}', "FILE has core json:a-b, which would be imported"),  # and thing
         ('{"num_envs": "many"}', "FILE: num_envs is 'many'; it takes a whole number"),
         ('{"num_envs": 2.5}', "FILE: num_envs is 2.5; it takes a whole number"),
         ('{"learning_rate": "fast"}', "FILE: learning_rate is 'fast'; it takes a number"),
