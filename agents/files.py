@@ -38,7 +38,12 @@ class NotOurs(OSError):
 def write(path: Path, content: str | bytes) -> None:
     """Replace a file: a reader, or a crash, finds the old one or the new one whole. Raises OSError."""
     with replacing(path) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(encoded(content) if isinstance(content, str) else content)
+
+
+def encoded(text: str) -> bytes:
+    """Encode text as UTF-8; of a path that is none, the bytes are spelt out."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 @contextmanager

@@ -27,7 +27,7 @@ class PageFolder:
 
     def write_page(self, name: str, text: str) -> None:
         """Write a page. Raises OSError."""
-        path, content = self._folder / name, text.encode()
+        path, content = self._folder / name, files.encoded(text)
         if os.path.lexists(path) and not is_as_written(path):
             self._set_aside(path)
         files.write(path, content + _SEAL + _digest(content) + b" -->\n")

@@ -145,6 +145,11 @@ def test_a_disk_that_breaks_is_no_file_system_without_fsync(
     assert tree(tmp_path) == {"a": b"old"}
 
 
+def test_a_path_that_is_no_text_can_be_written_about(tmp_path: Path) -> None:
+    files.write(tmp_path / "page", f"é {os.fsdecode(b'by' + bytes([255]))}")
+    assert (tmp_path / "page").read_bytes() == "é by\\udcff".encode()
+
+
 def test_a_name_of_any_length_can_be_written(tmp_path: Path) -> None:
     files.write(tmp_path / ("x" * 255), "1")
     assert (tmp_path / ("x" * 255)).read_text() == "1"
