@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from types import TracebackType
 from typing import Any
 
@@ -287,9 +288,23 @@ def _translated(error: BaseException) -> Exception:
 
 def _first_line(error: BaseException) -> str:
     """Extract from a long message of Ray's the part that says what happened."""
-    lines = [line.strip() for line in _plain(error).splitlines() if line.strip()]
+    plain = _plain(error)
+    if "failed to import on the worker" in plain:
+        return _cannot_import(plain)
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("class_name:", "actor_id:", "pid:", "namespace:"))]
     return " ".join(told[:2]) if told else type(error).__name__
+
+
+def _cannot_import(plain: str) -> str:
+    """Say which machine lacks what, given a message of Ray's with a traceback of that machine."""
+    address = re.search(r"\bip=([^\s,)]+)", plain)
+    causes = re.findall(r"^\s*(\w*(?:Error|Exception): .*)$", plain, re.MULTILINE)
+    return (
+        f"node {address[1] if address else 'unknown'} cannot import what is sent to it"
+        f"{f' ({causes[-1]})' if causes else ''}: install deltabeast {version('deltabeast')} there, with the "
+        "Python and the packages of this machine"
+    )
 
 
 def _plain(error: BaseException) -> str:

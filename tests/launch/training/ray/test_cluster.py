@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,24 @@ def of_a_process(one: ray_cluster.Cluster) -> dict[str, str]:
     """The environment of a process that the cluster starts."""
     probe = one.start(Probe, cpus=0.1, gpus=0.0)
     return one.ask([probe], "environment", patience=lambda waited: None)[0]
+
+
+UNIMPORTED = """The actor died because of an error raised in its creation task, \
+\x1b[36mray::FakeActor.__init__()\x1b[39m (pid=71, ip=10.0.0.7, actor_id=1b, repr=<TemporaryActor>)
+RuntimeError: The actor with name RunProcess failed to import on the worker. This may be because needed \
+library dependencies are not installed in the worker environment:
+
+ray::FakeActor.__init__() (pid=71, ip=10.0.0.7, actor_id=1b, repr=<ray.TemporaryActor object at 0x7f>)
+                          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+ModuleNotFoundError: No module named 'deltabeast'
+"""
+
+
+def test_a_machine_without_the_package_is_named_with_what_it_needs() -> None:
+    assert ray_cluster._first_line(ray.exceptions.RayError(UNIMPORTED)) == (
+        "node 10.0.0.7 cannot import what is sent to it (ModuleNotFoundError: No module named 'deltabeast'): "
+        f"install deltabeast {version('deltabeast')} there, with the Python and the packages of this machine"
+    )
 
 
 @pytest.mark.long
