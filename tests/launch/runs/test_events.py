@@ -49,6 +49,8 @@ def test_a_run_begun_anew_hides_all_of_the_one_before(tmp_path: Path) -> None:
 def test_files_of_others_change_nothing(tmp_path: Path) -> None:
     for name in ("events.out.tfevents.x.host.1.0", "events.out.tfevents.99999999999.host.1.0"):
         (tmp_path / name).touch()
+    EventFile(tmp_path, 0).close()
+    assert not list(tmp_path.glob("events.out.tfevents.9999999999.*"))
     (tmp_path / "events.out.tfevents.9999999999.host.1.0").touch()
     EventFile(tmp_path, 0).close()
     assert len(list(tmp_path.glob("events.out.tfevents.9999999999.*"))) == 2

@@ -56,7 +56,7 @@ def test_rows_beside_stops_stay(seed: int) -> None:
 
 def test_a_stop_is_told_by_the_rows_own_speed() -> None:
     assert not stood_still(100.0, 100, 10.0) and stood_still(101.0, 100, 10.0)
-    assert stood_still(-1.0, 100, None) and not stood_still(1e9, 100, None)
+    assert stood_still(-1.0, 100, 10.0) and stood_still(-1.0, 100, None) and not stood_still(1e9, 100, None)
 
 
 def test_the_time_of_training_is_that_of_all_rows(tmp_path: Path) -> None:
