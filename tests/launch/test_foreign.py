@@ -15,7 +15,7 @@ import pytest
 from command_line import run
 from rich.console import Console
 
-from deltabeast.launch import foreign
+from deltabeast.launch import cli, foreign
 from deltabeast.launch.errors import StoppedBySignal, one_line
 from deltabeast.launch.evaluation.progress import progress
 from deltabeast.launch.output import accept_any_text, say, warnings_in_lines
@@ -165,6 +165,16 @@ def test_a_run_forges_no_line_of_info(tmp_path: Path, capsys: pytest.CaptureFixt
     assert labels.count("run") == 1 and "next" not in labels  # without a checkpoint it is not finished
     code, out, err = run(capsys, "info", str(tmp_path / "no\x1b[31msuch\nplace"))
     assert code == 2 and err.count("\n") == 1 and "\x1b" not in err
+
+
+def test_a_command_writes_to_an_output_of_ascii(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"core": "rdn", "env": "Café-v1", "seed": 3}
+    (tmp_path / "config.json").write_text(json.dumps({"config": config}))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    cli.main(["info", str(tmp_path)])
+    sys.stdout.flush()
+    written = sys.stdout.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+    assert r"Caf\xe9-v1 - rdn - seed 3" in written
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
