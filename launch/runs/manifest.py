@@ -29,8 +29,11 @@ def checkpoint_paths(run_dir: Path) -> list[Path]:
 
 
 def saved_step(checkpoint: Path) -> int:
-    """Read the agent steps learned from: by the manifest, whatever the folder is called."""
-    return int(read_object(checkpoint / "manifest.json")["step"])
+    """Read the agent steps learned from, by the manifest, not the folder's name. Raises ValueError."""
+    step = read_object(checkpoint / "manifest.json").get("step")
+    if not isinstance(step, int):
+        raise ValueError(f"{checkpoint / 'manifest.json'} does not say after which step it was saved")
+    return step
 
 
 def is_milestone(checkpoint: Path) -> bool:

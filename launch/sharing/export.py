@@ -17,7 +17,7 @@ from ..errors import RunError, UsageError
 from ..evaluation.loading import Loaded, load
 from ..output import say
 from ..pages import PageFolder
-from ..runs.directory import read_config, read_object
+from ..runs.directory import read_config, read_object, read_words
 from ..runs.log import MOST_ROWS, copy_rows_up_to, read_log
 from ..runs.manifest import checkpoint_paths, is_exported
 from ..runs.options import FIXED, deciding
@@ -89,7 +89,7 @@ def _copy_config(loaded: Loaded, folder: Path) -> None:
     run_dir = loaded.run_dir
     content = read_object(run_dir / "config.json")
     if isinstance(content.get("config"), dict):
-        content["config"] |= dict.fromkeys(("run_dir", "config", "track"))
+        content["config"] |= dict.fromkeys(("run_dir", "config", "track", "ray_address"))
         files.write(folder / "config.json", json.dumps(content, indent=2) + "\n")
     if (run_dir / "logs.csv").is_file():
         copy_rows_up_to(run_dir / "logs.csv", loaded.step, folder / "logs.csv")
@@ -152,12 +152,11 @@ def _curve(loaded: Loaded, folder: Path) -> bytes | None:
 def _read(loaded: Loaded, folder: Path, pictures: list[str], config: ExportConfig) -> Exported:
     evaluations = [read_object(file) for file in sorted((folder / "eval").glob("*.json"))]
     evaluations = list(filter(can_be_shown, evaluations))
-    about = read_object(folder / "config.json")
     return Exported(
         agent=loaded.agent,
         step=loaded.step,
-        options=about.get("config") or {},
-        versions=about.get("versions") or {},
+        options=read_config(folder),
+        versions=read_words(folder, "versions"),
         evaluations=evaluations,
         pictures=pictures,
         half=config.half,

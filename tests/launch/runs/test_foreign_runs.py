@@ -17,6 +17,8 @@ from deltabeast.launch.comparison.probes import Probe, read_probe
 from deltabeast.launch.comparison.reading import read_runs
 from deltabeast.launch.comparison.scores import score_board
 from deltabeast.launch.config import ProbeConfig, TrainConfig
+from deltabeast.launch.errors import UsageError
+from deltabeast.launch.evaluation.loading import load
 from deltabeast.launch.runs.consent import consent
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.directory import eval_command, resume_command, write_config
@@ -82,6 +84,13 @@ def test_a_field_of_another_kind_is_no_traceback(file: str, field: str, run_dir:
         (run_dir / file).write_text(whole)
         put(run_dir / file, field, value)
         assert look(run_dir)["run"] == str(run_dir)
+
+
+def test_a_checkpoint_that_does_not_say_its_step_is_one_line(run_dir: Path) -> None:
+    for step in (None, "x", [1], 1.5):
+        put(run_dir / f"{NEWEST}/manifest.json", "step", step)
+        with pytest.raises(UsageError, match=r"manifest\.json does not say after which step"):
+            load(run_dir / NEWEST, "latest", None, print)
 
 
 @pytest.mark.parametrize("cell", ["inf", "nan", "1e999", "-1e308", "x", ""])

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -105,6 +106,19 @@ def test_the_card_says_what_it_is_and_nothing_of_this_machine(trained: Path, exp
     for file in exported.rglob("*"):
         if file.is_file():
             assert str(trained).encode() not in file.read_bytes(), file
+
+
+def test_an_export_names_no_cluster_and_no_tracker(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    about = json.loads((run / "config.json").read_text())
+    about["config"] |= {"ray_address": "10.0.0.9:6379", "track": "wandb"}
+    (run / "config.json").write_text(json.dumps(about))
+    folder = tmp_path / "agent"
+    main(["export", str(run), str(folder)])
+    assert json.loads((folder / "config.json").read_text())["config"]["env"] == "CartPole-v1"
+    for file in filter(Path.is_file, folder.rglob("*")):
+        assert not re.search(rb"10\.0\.0\.9|wandb", file.read_bytes()), file
 
 
 def test_the_card_lists_what_is_no_default(exported: Path) -> None:
