@@ -36,10 +36,10 @@ class NumberParts(gymnasium.ObservationWrapper[Any, Any, Any]):
         ]
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = super().step(action)
+        observation, reward, terminated, truncated, info = self.env.step(action)
         if truncated:  # the reset that follows may write into it
             observation = deepcopy(observation)
-        return observation, reward, terminated, truncated, info
+        return self.observation(observation), reward, terminated, truncated, info
 
     def observation(self, observation: Any) -> tuple[Any, ...]:
         # The usual case, in which a look-up would take longer than many a step, comes first.
