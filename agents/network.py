@@ -82,6 +82,15 @@ class Agent(nn.Module):
         """What rewards are clipped to once they are scaled; infinity for nothing."""
         return self.spec.reward_clip or math.inf
 
+    def compressed_reward(self, reward: Tensor) -> Tensor:
+        """Return rewards of any shape, scaled, on the scale on which the core reads them before any clipping.
+
+        Where none are clipped that is symlog, sign(r) ln(1 + |r|) (Hafner et al. 2023): a reward of 10,000 in
+        full would drown whatever else the core reads.
+        """
+        scaled = self.spec.reward_scale * reward
+        return scaled if self.spec.reward_clip else scaled.sign() * scaled.abs().log1p()
+
     def learned_reward(self, reward: Tensor) -> Tensor:
         """Return rewards of any shape as they are learned: scaled, then clipped."""
         return (self.spec.reward_scale * reward).clamp(-self.reward_limit, self.reward_limit)
@@ -170,14 +179,14 @@ class Agent(nn.Module):
             return self.stem.trunk_features(observation)
 
     def core_input(self, trunk_features: Tensor, reward: Tensor, projection: Kept | None = None) -> Tensor:
-        """Concatenate the stem's features and the last reward as it is learned: `[N, feature_size + 1]`."""
-        scaled = self.spec.reward_scale * reward
-        stepped = self.stem.step(trunk_features, scaled, self.reward_limit, projection)
+        """Concatenate the stem's features and the last reward as it is read: `[N, feature_size + 1]`."""
+        read, limit = self.compressed_reward(reward), self.reward_limit
+        stepped = self.stem.step(trunk_features, read, limit, projection)
         if stepped is not None:
             return stepped
         with self._autocast():
             features = self.stem.project(trunk_features, projection)
-        return torch.cat([features, self.learned_reward(reward).unsqueeze(-1)], dim=-1)
+        return torch.cat([features, read.clamp(-limit, limit).unsqueeze(-1)], dim=-1)
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.autocast_dtype is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -71,9 +70,9 @@ def prepare(agent: Agent, unroll: Unroll, known: Known, noise: Noise) -> Steps |
     projection = known.projection.tensors[0] if known.projection else None
     normaliser, seen = agent.normaliser, unroll.observation
     read = seen if normaliser is None else torch.empty_like(seen)
-    scale, paid = agent.spec.reward_scale, unroll.reward
-    scaled = paid if scale == 1 else torch.empty_like(paid)
-    observed = acting.Observed(read, scaled, unroll.done)
+    paid, in_c = unroll.reward, agent.spec.reward_scale == 1 and agent.spec.reward_clip  # C clips
+    compressed = paid if in_c else torch.empty_like(paid)
+    observed = acting.Observed(read, compressed, unroll.done)
     chosen = acting.Chosen(unroll.action, unroll.behavior_logits)
     calls = acting.steps(weights, core_steps, observed, chosen, race, agent.reward_limit, projection)
     if calls is None:
@@ -81,8 +80,8 @@ def prepare(agent: Agent, unroll: Unroll, known: Known, noise: Noise) -> Steps |
     act, observe = calls
     if normaliser is not None:
         act, observe = (_after(normaliser, seen, read, step) for step in (act, observe))
-    if scale != 1:
-        act, observe = (_after(partial(torch.mul, scale), paid, scaled, step) for step in (act, observe))
+    if not in_c:
+        act, observe = (_after(agent.compressed_reward, paid, compressed, step) for step in (act, observe))
     kept = [each for each in (known.projection, core) if each]
     return Steps(act, observe, race.unbind(), core_steps.state, kept, noise)
 

@@ -275,6 +275,7 @@ MUTANTS = [
     ("agents/losses.py", "rewards + batch.continuation", "rewards"),
     ("agents/network.py", ".clamp(-self.reward_limit, self.reward_limit)", ""),
     ("agents/network.py", "scaled = self.spec.reward_scale * reward", "scaled = reward"),
+    ("agents/network.py", "scaled.sign() * scaled.abs().log1p()", "scaled"),
     ("agents/continuation.py", "dones[last, episode] = False", "pass"),
     ("agents/continuation.py", "observations[last, episode] = observation", "pass"),
     ("agents/continuation.py", "discount * output.baseline", "output.baseline"),

@@ -17,16 +17,22 @@ from random_batches import A, make_batch
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig
 from deltabeast.agents.checkpoint import export_agent, load_agent
 from deltabeast.agents.inference import Keep
+from deltabeast.agents.losses import actor_critic
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.envs import make_vector_env
 
-RULES = {"as it is": {}, "clipped": {"reward_clip": 0.7}, "both": {"reward_scale": 0.25, "reward_clip": 0.5}}
+RULES: dict[str, dict[str, float]] = {
+    "as it is": {},
+    "scaled": {"reward_scale": 3.0},
+    "clipped": {"reward_clip": 0.7},
+    "both": {"reward_scale": 0.25, "reward_clip": 0.5},
+}
 
 
 def make_agents(core: str, rule: str) -> tuple[Agent, Agent]:
-    """Make an agent with a rule, and one with its weights that takes rewards as they are."""
-    plain = Agent(AgentSpec((5,), A, core=core, stem="mlp"))
-    agent = Agent(replace(plain.spec, **RULES[rule]))
+    """Make an agent with a rule, and one with its weights whose core reads rewards as they are."""
+    plain = Agent(AgentSpec((5,), A, core=core, stem="mlp", reward_clip=1e30))
+    agent = Agent(replace(plain.spec, **{"reward_clip": 0.0, **RULES[rule]}))
     agent.load_state_dict(plain.state_dict())
     return agent, plain
 
@@ -46,18 +52,23 @@ def test_a_reward_is_scaled_then_clipped() -> None:
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("core", ["feedforward", "rdn"])
 def test_core_and_loss_learn_the_same_of_it(core: str, rule: str, seed: int) -> None:
-    """The agent does on any rewards what an agent without a rule does on those that are learned."""
+    """The core reads what is learned, and its logarithm where nothing clips it."""
     agent, plain = make_agents(core, rule)
     batch = make_batch(agent)
-    learned = replace(batch, reward=agent.learned_reward(batch.reward))
-    assert torch.equal(learned.reward, batch.reward) == (rule == "as it is")
-    losses = []
-    for each, seen in ((agent, batch), (plain, learned)):
-        loss, metrics = Learner(each, LearnerConfig(1000)).loss(seen)
-        with torch.no_grad():
-            output, _ = each.act(seen.observation[0], seen.reward[0], seen.done[0], seen.state)
-        losses.append([loss.item(), metrics["baseline_loss"].item(), *output.baseline.tolist()])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    scale, clip = agent.spec.reward_scale, agent.spec.reward_clip
+    learned = scale * batch.reward if not clip else (scale * batch.reward).clip(-clip, clip)
+    read = learned if clip else torch.where(learned > 0, (1 + learned).log(), -(1 - learned).log())
+    with torch.no_grad():
+        for reward, each in ((batch.reward, agent), (read, plain)):
+            output, _ = each.act(batch.observation[0], reward[0], batch.done[0], batch.state)
+            batch.behavior_logits[int(each is plain)] = output.policy_logits
+        torch.testing.assert_close(*batch.behavior_logits[:2], rtol=1e-4, atol=1e-5)
+        output, *_ = plain.unroll(batch.observation, read, batch.done, batch.state)
+    config = LearnerConfig(1000)
+    loss, _ = Learner(agent, config).loss(batch)
+    costs = {name: getattr(config, name) for name in ("discount", "baseline_cost", "entropy_cost")}
+    expected, _ = actor_critic(output.policy_logits, output.baseline, batch, learned[1:], **costs)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -75,13 +86,13 @@ def test_actors_that_keep_what_they_compute_read_the_same(rule: str, seed: int) 
 
 
 def test_the_first_reward_that_is_clipped_is_noted() -> None:
-    """CountingEnv pays 0 to 13.3 in its first 5 steps; the note is the same for all who act in a run."""
+    """CountingEnv pays up to 150; the note is the same for all who act in a run."""
     notes: dict[float, list[list[str]]] = {}
-    for clip in (0.0, 1.0, 2000.0):
+    for clip in (0.0, 1.0, 100.0):
         agent = Agent(AgentSpec((3,), 4, "feedforward", "mlp", reward_scale=0.5, reward_clip=clip))
         actor = Actor(CountingEnv((3, 4)), agent, SharedWeights(), 5, seed=1)
         notes[clip] = [actor.collect().episodes.notes for _ in range(3)]
-    assert notes[0.0] == notes[2000.0] == [[], [], []]
+    assert notes[0.0] == notes[100.0] == [[], [], []]
     assert notes[1.0][1:] == [[], []]
     (note,) = notes[1.0][0]
     assert note.startswith("rewards beyond ±2 are clipped: learned as ±1 (--reward-clip)")
