@@ -90,10 +90,11 @@ def runs(tmp_path: Path) -> Path:
         "[click](javascript:alert(1)) | `x` <img src=x onerror=alert(2)>",
         "a$\\frac$b",
         "$HOME $x \x1b[2J\nforged",
-        "x" * 100_000,
+        "x" * 5_000,
         "..",
         "a\0b",
     ],
+    ids=("svg", "link", "mathematics", "terminal", "long", "folder", "zero"),
 )
 def test_names_are_shown_as_they_are_whatever_they_hold(
     core: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
