@@ -84,7 +84,7 @@ class NotingNoops:
     """
 
     def __init__(self, env: Any) -> None:
-        self.env = env
+        self.env, self.metadata = env, env.metadata
         self.noops: list[list[list[int]]] = [[] for _ in range(env.num_envs)]
         self.again = np.zeros(env.num_envs, int)
         self._reset_ale = env._ale.reset

@@ -92,7 +92,8 @@ def test_the_seed_decides_weights_actions_and_environments(tmp_path: Path) -> No
 def test_without_deterministic_a_resumed_run_goes_on_with_steps_schedule_and_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = (*CARTPOLE, "--log-seconds", "0", "--checkpoint-minutes", "0", "--steps", "800")
+    logged = ("--log-seconds", "0", "--checkpoint-minutes", "0")
+    arguments = (*CARTPOLE, *logged, "--steps", "800", "--learning-rate", "6e-4")
     with monkeypatch.context() as patch:
         kill_at(patch, 20)
         with pytest.raises(Killed):
