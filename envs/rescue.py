@@ -27,11 +27,8 @@ class EnvironmentFailed(Exception):
     """
 
     def __init__(self, message: str, trace: str = "") -> None:
-        super().__init__(message, trace)  # both, so that it can be pickled
+        super().__init__(message)
         self.trace = trace
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class Witness(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -100,7 +100,7 @@ class OverflowsBeside(Overflows):
 
 
 class SometimesEndless(Match):
-    """The third of its episodes, and every third after it, does not end."""
+    """The third of its episodes, and every third after it, does not end, and pays at each step."""
 
     episode = 0
 
@@ -110,7 +110,8 @@ class SometimesEndless(Match):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         frame, reward, over, *rest = super().step(action)
-        return frame, reward, over and self.episode % 3 != 2, *rest  # type: ignore[return-value]
+        endless = self.episode % 3 == 2
+        return frame, 1.0 if endless else reward, over and not endless, *rest  # type: ignore[return-value]
 
 
 class Strays(Match):

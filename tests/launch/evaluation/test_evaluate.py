@@ -50,6 +50,10 @@ class ScriptedEnv(VectorEnv[Any, Any, Any]):
         self.is_closed = False
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        if options is not None:
+            self.episode[options["reset_mask"]] += 1
+            self.at[options["reset_mask"]] = 0
+            return self._observe(), {}
         self.seed = seed
         self.episode = np.zeros(self.num_envs, int)
         self.at = np.zeros(self.num_envs, int)
@@ -120,6 +124,7 @@ def play(
         assert num_envs == len(script)
         return env
 
+    env.metadata = {"reset_mask": options.pop("reset_mask", False)}
     agent = options.pop("agent", CountingAgent())
     return evaluate(agent, make, repeats=len(script), **options), env
 
@@ -329,6 +334,14 @@ def test_after_an_endless_episode_another_begins_in_its_environment_alone(seed: 
     assert (result.unfinished, result.missing, result.steps) == (4, 4, 2 * (6 * 10 + 2 * 12))
     begins = [step for step, (_, _, done, _) in enumerate(agent.seen) if done[0]]
     assert begins[:5] == [0, 10, 20, 32, 42], "the state of the agent begins anew with the episode"
+    assert agent.seen[31][1] == [1, 1] and agent.seen[32][1] == [0, 0], "and what the last one paid is past"
+
+
+def test_other_environments_go_on_where_one_begins_anew() -> None:
+    script = [[(3, 1.0), (1000, 9.0)], [(5, 2.0)]]
+    result, _ = play(script, episodes=4, max_episode_steps=10, reset_mask=True)
+    assert result.life.returns == [[1.0, 1.0], [2.0] * 4]
+    assert (result.unfinished, result.steps) == (2, 2 * 3 + 2 * 10 + 4 * 5)
 
 
 def test_the_longest_episode_allowed_counts() -> None:
