@@ -1,0 +1,24 @@
+"""A card whose agent has names of somebody's making."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from deltabeast.agents import Agent, AgentSpec
+from deltabeast.launch.sharing.card import Exported, write_card
+
+EVIL = "x</td><script>alert(1)</script>\n```\n[y](javascript:z) |\x1b[2J"
+
+
+def test_names_make_neither_tags_nor_links_nor_lines() -> None:
+    agent = Agent(AgentSpec((4,), 2, "lstm", "mlp", {"hidden_size": 8}))
+    agent.spec = replace(agent.spec, core=f"mine:{EVIL}", env_id=EVIL, core_options={"path": EVIL})
+    card = write_card(
+        Exported(agent, 1, {"env": EVIL, "preset": EVIL}, {"commit": EVIL}, [], [], False, None)
+    )
+    _, head, body = card.split("---\n", 2)
+    prose, blocks = re.subn(r"^```.*?^```$", "", body, flags=re.MULTILINE | re.DOTALL)
+    assert blocks == 2 and not re.search("^```", prose, re.MULTILINE), "our own two"
+    assert "<script" not in prose and "](javascript" not in prose and "\x1b" not in card
+    assert head.count("\n") == 2, "two keys of YAML, whatever their values hold"
