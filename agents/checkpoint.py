@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -283,6 +284,9 @@ def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, d
     try:
         fields["observation_shape"] = tuple(fields["observation_shape"])
         spec = AgentSpec(**{**OLDER, **fields})
+        words = (spec.core, spec.stem, spec.game, spec.env_id, spec.protocol, spec.observations)
+        if not all(isinstance(word, str | NoneType) for word in words):
+            raise TypeError("a name is no word")
         is_trusted = ":" not in spec.core or spec.core == trust_core
     except Exception as error:
         raise CheckpointError(f"{path / 'agent.json'} is damaged: {error}") from error

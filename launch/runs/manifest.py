@@ -53,7 +53,8 @@ def read_spec(checkpoint: Path | None) -> dict[str, Any]:
     shape = spec.get("observation_shape", [])
     are_words = all(isinstance(word, str | NoneType) for word in words)
     are_sizes = isinstance(shape, list) and all(isinstance(size, int) for size in shape)
-    return spec if are_words and are_sizes else {}
+    have_names = all(isinstance(spec.get(name, {}), dict) for name in ("core_options", "env_options"))
+    return spec if are_words and are_sizes and have_names else {}
 
 
 def damaged_file(checkpoint: Path) -> str | None:

@@ -489,6 +489,15 @@ def test_sizes_are_compared_with_the_weights_before_an_agent_is_built(
     assert says in str(raised.value) and "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["core", "stem", "game", "env_id", "protocol", "observations"])
+def test_a_name_that_is_no_word_is_damage(name: str, run_dir: Path) -> None:
+    path = find_checkpoints(run_dir)[-1].path
+    spec = json.loads((path / "agent.json").read_text())
+    rewrite(path, "agent.json", json.dumps(spec | {name: [1]}).encode())
+    with pytest.raises(CheckpointError, match=r"agent\.json is damaged"):
+        load_checkpoint(path)
+
+
 def test_a_core_whose_state_would_take_all_memory_is_refused(tmp_path: Path) -> None:
     options = {"hidden_size": 8, "num_heads": 2, "num_layers": 1}
     spec = AgentSpec((3,), 4, "softmax_attention", "mlp", core_options={**options, "window": 4})

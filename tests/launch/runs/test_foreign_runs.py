@@ -72,7 +72,7 @@ FIELDS = {
         *("config", "versions", "versions.commit", "auto", "command", "format"),
     ),
     "eval/a.json": ("protocol", "step", "time", "results", "results.trained.summary"),
-    f"{NEWEST}/agent.json": ("game", "core", "observation_shape", "stem"),
+    f"{NEWEST}/agent.json": ("game", "core", "observation_shape", "stem", "env_options"),
     f"{NEWEST}/manifest.json": ("sha256",),
 }
 
