@@ -100,25 +100,24 @@ def test_a_child_hears_no_signal_that_stops_a_run() -> None:
 
 
 _ORPHANED = """
-import os, signal
+import os, signal, sys
 from test_child import Child, echo
 child = Child("worker 5", echo, "")
 child.send("this")
 child.receive()
 child.send("hang")
-print(child._process.pid, flush=True)
+open(sys.argv[1], "w").write(str(child._process.pid))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_child_that_hangs_ends_with_its_parent() -> None:
+def test_a_child_that_hangs_ends_with_its_parent(tmp_path: Path) -> None:
     from processes import alive  # which is not to be found by the programs that import this file
 
-    done = subprocess.run(
-        [sys.executable, "-c", _ORPHANED], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent
-    )
+    subprocess.run([sys.executable, "-c", _ORPHANED, tmp_path / "pid"], cwd=Path(__file__).parent)
+    pid = int((tmp_path / "pid").read_text())
     end = time.monotonic() + 10
-    while alive({int(done.stdout)}):
+    while alive({pid}):
         assert time.monotonic() < end
         time.sleep(0.02)
 
