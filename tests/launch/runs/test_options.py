@@ -43,7 +43,14 @@ OTHERS: dict[str, Any] = {
     **{"stem": "small", "observations": "picture", "normalise_observations": "on"},
     **{"protocol": "ale-standard", "cores": ("rdn", "lstm"), "seeds": 3, "resume": "must"},
     **{"preset": "published", "steps": "3M", "engine": "ray", "device": "cpu", "precision": "fp32"},
-    **{"num_workers": 2, "ray_address": "auto", "overlap": "off", "compile": "off", "bptt": "per_step"},
+    **{
+        "num_workers": 2,
+        "threads": 2,
+        "ray_address": "auto",
+        "overlap": "off",
+        "compile": "off",
+        "bptt": "per_step",
+    },
     **{"run_dir": Path("elsewhere"), "milestone_steps": "3M", "frame_stack": 1},
     **{
         "env_options": {"mode": 1},
@@ -68,7 +75,8 @@ MAY_CHANGE = {
     # the checkpoint's agent is compared
     *("game", "env", "env_options", "core", "core_options", "stem", "protocol", "frame_stack", "flicker"),
     *("observations", "normalise_observations"),
-    *("steps", "device", "precision", "num_envs", "num_actors", "num_workers", "engine", "ray_address"),
+    *("steps", "device", "precision", "num_envs", "num_actors", "num_workers", "threads"),
+    *("engine", "ray_address"),
     *("actor_cpus", "actor_gpus", "num_learners", "learner_cpus", "overlap", "compile", "deterministic"),
     *("run_dir", "resume", "cores", "seeds", "preset", "config", "show_config"),
     *("checkpoint_minutes", "milestone_steps", "log_seconds", "track"),
@@ -79,7 +87,7 @@ MAY_CHANGE = {
 AVERAGED_OVER = {
     *("seed", "device", "deterministic", "preset"),
     *("run_dir", "resume", "checkpoint_minutes", "milestone_steps", "log_seconds", "cores", "seeds"),
-    *("num_workers", "compile", "ray_address", "num_learners", "config", "show_config", "track"),
+    *("num_workers", "threads", "compile", "ray_address", "num_learners", "config", "show_config", "track"),
     *("eval_every", "video", "profile"),
     *("actor_cpus", "actor_gpus", "learner_cpus"),
 }
@@ -197,7 +205,7 @@ def test_an_engine_refuses_what_it_would_pass_over() -> None:
     everything = TrainConfig(**{name: other(name) for name in OPTIONS})
     ray = ["ray_address", "actor_cpus", "actor_gpus", "num_learners", "learner_cpus"]
     assert given_only_for("ray", everything) == ray
-    assert given_only_for("local", everything) == ["num_workers", "overlap", "profile"]
+    assert given_only_for("local", everything) == ["num_workers", "threads", "overlap", "profile"]
     assert given_only_for("ray", TrainConfig()) == [] == given_only_for("local", TrainConfig())
     assert Only("ray") != Only("local")
 
@@ -212,6 +220,8 @@ def test_the_command_to_go_on_repeats_what_the_run_is(name: str, tmp_path: Path)
         setattr(again, option, {key: int(value) for key, value in getattr(again, option).items()})
     once = {"cores": (), "seeds": None, "resume": "auto", "run_dir": tmp_path}
     once |= {"config": None, "show_config": False, "profile": 0}
+    if name == "env":  # of a run that began without the preset that --env begins from now
+        config.preset = "none"
     assert again == replace(config, **once) or name == "preset"
     assert (f"--{name.replace('_', '-')}" in words) == (name not in once or name == "run_dir") or name in (
         "deterministic", "rmsprop_corrected"
