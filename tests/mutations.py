@@ -1076,7 +1076,6 @@ MUTANTS = [
     ("agents/checkpoint.py", "if not isinstance(number, int) or number > FORMAT:", "if False:"),
     ("agents/checkpoint.py", "class OtherVersion(ValueError):", "class OtherVersion(CheckpointError):"),
     ("agents/checkpoint.py", "if sha256_of(path, most) == digest:", "if True:"),
-    ("launch/runs/rows.py", '"utf-8" if number else "utf-8-sig"', '"utf-8"'),
     ("launch/runs/rows.py", 'max(",;\\t", key=begin[0].count) if begin', '"," if begin'),
     ("launch/runs/rows.py", "if line.count('\"') % 2:", "if False:"),
     ("launch/runs/rows.py", "len(row) == len(expected) != len(header)", "False"),

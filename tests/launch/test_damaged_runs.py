@@ -141,7 +141,10 @@ def damage(run_dir: Path, home: Path, rng: random.Random) -> list[str]:
     """Do one to three harms to files of a run, and sometimes to its folders; return what was done."""
     done = []
     for _ in range(rng.choice([1, 1, 2, 3])):
-        path, harm = rng.choice([*filter(is_plain, sorted(run_dir.rglob("*")))]), rng.choice(HARMS)
+        small = [
+            path for path in sorted(run_dir.rglob("*")) if is_plain(path) and path.stat().st_size < 1 << 24
+        ]
+        path, harm = rng.choice(small), rng.choice(HARMS)
         harm(path, home, rng)
         done.append(f"{harm.__name__} {path.relative_to(run_dir)}")
     if rng.random() < 0.1:
