@@ -1055,7 +1055,7 @@ MUTANTS = [
     ("launch/sharing/hub.py", "revision=commit, local_dir", "local_dir"),
     ("launch/sharing/hub.py", "if library.get_token() is None:", "if False:"),
     ("launch/sharing/hub.py", "private=config.private, ", ""),
-    ("launch/sharing/export.py", 'dict.fromkeys(("run_dir", "config", "track"))', "{}"),
+    ("launch/sharing/export.py", 'dict.fromkeys(("run_dir", "config", "track", "ray_address"))', "{}"),
     ("launch/sharing/export.py", 'run_dir / "logs.csv", loaded.step,', 'run_dir / "logs.csv", 10**9,'),
     ("launch/sharing/export.py", "all(map(is_leftover, checkpoints.iterdir()))", "True"),
     ("launch/sharing/export.py", " or files.remove_folder(evaluations, ())", " or True"),
