@@ -38,9 +38,11 @@ class FakeALE:
         reward, event = next(self.steps)
         self.frame += 4
         self.total += 4
+        last, _ = self.answer()
         if event in ("over", "time"):
             self.reset()
         obs, info = self.answer()
+        info["final_obs"] = last
         flags = [np.full(self.num_envs, flag) for flag in (event in ("life", "over"), event == "time")]
         return obs, np.full(self.num_envs, reward, np.int32), *flags, info
 

@@ -23,6 +23,7 @@ from training_process import (
 
 from deltabeast.agents import find_checkpoints, load_latest
 from deltabeast.launch.processes.supervision import SAME_REQUEST
+from deltabeast.launch.runs.presets import PRESETS
 
 STEPS = 1600
 EXACT = ("--deterministic", "--log-seconds", "0", "--milestone-steps", "500")
@@ -141,9 +142,10 @@ def test_ten_kills_lose_at_most_one_interval_each(uninterrupted: Path, tmp_path:
         saved = step
     assert_same_run(uninterrupted, run_dir)
     assert [int(row["step"]) for row in rows(run_dir)] == list(range(batch, STEPS + 1, batch))
+    rate = PRESETS["gymnasium"]["learning_rate"]
     for row in rows(run_dir):  # the schedule of the learning rate follows the steps
         updates = int(row["step"]) // batch
-        corrected = 6e-4 * (1 - 0.99**updates) ** 0.5  # RMSProp's start
+        corrected = rate * (1 - 0.99**updates) ** 0.5  # RMSProp's start
         annealed = corrected * (1 - (updates - 1) * batch / STEPS)
         assert float(row["learning_rate"]) == pytest.approx(annealed, rel=1e-6)
     assert not list((run_dir / "checkpoints").glob(".*")), "a killed save left something behind"
