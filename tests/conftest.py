@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,9 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
 
 take_a_core()
+
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup, where runs would ignore it, too
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True, scope="session")

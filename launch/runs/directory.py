@@ -21,7 +21,7 @@ from ...agents.reading import read_json
 from ..config import ProbeConfig, TrainConfig
 from ..errors import UsageError
 from ..values import have_shape, read_options
-from .options import REPEATED, UNSAID
+from .options import REPEATED
 from .presets import preset_config
 
 _WITHOUT_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
@@ -151,16 +151,15 @@ def no_run(path: Path) -> str:
 
 
 def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
-    """Return the command that resumes a run, from the options in its config.json.
+    """Return the command that resumes a run, from the options in its config.json; as to those that are
+    younger, it goes on as it did untold.
 
     Raises ValueError for values that no command line could have given.
     """
     words = ["deltabeast", "train"]
-    options = {
-        **UNSAID,
-        **read_options(TrainConfig, {name: saved[name] for name in REPEATED if name in saved}),
-    }
-    begun_with = vars(preset_config(options["preset"]))
+    said = read_options(TrainConfig, {name: saved[name] for name in REPEATED if name in saved})
+    begun_with = vars(preset_config(said.get("preset")))
+    options = {**begun_with, **said}
     for name in REPEATED:
         value = options[name]
         named = name in ("core", "preset") and value is not None

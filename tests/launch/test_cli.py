@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import pytest
@@ -262,9 +262,10 @@ class CountdownEnv:
     """Rows of episodes of 3 steps that pay 2 each; a game is two episodes. Stands in for an Atari game."""
 
     made: list[dict[str, Any]]
+    metadata: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, num_envs: int) -> None:
-        self.num_envs, self.t = num_envs, 0
+        self.num_envs, self.t, self.unwrapped = num_envs, 0, self
 
     def reset(self, *, seed: int) -> tuple[Any, dict[str, Any]]:
         return np.zeros((self.num_envs, 4, 84, 84), np.uint8), {}

@@ -180,12 +180,16 @@ def test_a_command_writes_to_an_output_of_ascii(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_is_asked_to_end_shows_the_cursor_again(number: int) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
-    with pytest.raises(StoppedBySignal) as stopped, ended_by_exception(), progress(console, "trained"):
-        signal.raise_signal(number)
+    before = signal.signal(number, signal.SIG_DFL)  # Ray may have left a handler of its own
+    try:
+        with pytest.raises(StoppedBySignal) as stopped, ended_by_exception(), progress(console, "trained"):
+            signal.raise_signal(number)
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
     assert stopped.value.number == number
     written = console.file.getvalue()  # type: ignore[attr-defined]
     assert written.rfind("\x1b[?25h") > written.rfind("\x1b[?25l") >= 0
-    assert signal.getsignal(number) is signal.SIG_DFL
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
