@@ -6,7 +6,7 @@ computing sample variances".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -50,11 +50,17 @@ class Normaliser(nn.Module):
         self._chosen = nn.Buffer(torch.tensor([i in chosen for i in range(size)]), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.fixed()(x)
+
+    def fixed(self) -> Callable[[Tensor], Tensor]:
+        """Return what normalises by the present statistics, whatever is merged into them later."""
         count, mean, squares = self.statistics
         deviation = (squares / count.clamp(min=1)).sqrt()
         varies = deviation > _ROUNDING * mean.abs()
-        scaled = ((x - mean) / torch.where(varies, deviation, 1)).clamp(-LIMIT, LIMIT)
-        return torch.where(self._chosen, scaled, x).float()
+        shift = torch.where(self._chosen, mean, 0)
+        divisor = torch.where(self._chosen & varies, deviation, 1)
+        limit = torch.where(self._chosen, LIMIT, torch.inf)
+        return lambda x: ((x - shift) / divisor).clamp(-limit, limit).float()
 
     @torch.no_grad()
     def absorb(self, several: Sequence[Tensor | NDArray[np.float64]]) -> None:

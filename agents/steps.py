@@ -79,7 +79,8 @@ def prepare(agent: Agent, unroll: Unroll, known: Known, noise: Noise) -> Steps |
         return None
     act, observe = calls
     if normaliser is not None:
-        act, observe = (_after(normaliser, seen, read, step) for step in (act, observe))
+        normalise = normaliser.fixed()
+        act, observe = (_after(normalise, seen, read, step) for step in (act, observe))
     if not in_c:
         act, observe = (_after(agent.compressed_reward, paid, compressed, step) for step in (act, observe))
     kept = [each for each in (known.projection, core) if each]

@@ -71,6 +71,14 @@ def test_chosen_entries_get_mean_0_and_deviation_1_and_others_stay(seed: int) ->
     assert out[:, 3].abs().max() < 1e-6, "does not vary"
 
 
+def test_what_is_fixed_stays_as_it_was(seed: int) -> None:
+    layer, seen = Normaliser(4, (0, 3)), torch.randn(50, 4) * 7 + 3
+    layer.absorb([moments(seen)])
+    before, fixed = layer(seen), layer.fixed()
+    layer.absorb([moments(100 * seen)])
+    assert torch.equal(fixed(seen), before) and not torch.equal(layer(seen), before)
+
+
 def test_rounding_is_no_variation() -> None:
     """Float64's last digits, in which the mean of equal numbers differs from them, are not scaled up."""
     layer, seen = Normaliser(1, (0,)), torch.full((13, 1), 1e6 / 3)
