@@ -27,12 +27,13 @@ class Scores:
         """games finished"""
         self.score_wraps = 0
         self.best: float | None = None
-        self._first: list[float] = []
+        self._first: list[float] | None = []
+        """None in a run of an earlier version, which did not save them: then nothing is compared"""
 
     @property
     def first(self) -> float | None:
         """Mean return of the run's first games, most of them of an agent that has learned nothing."""
-        return _mean(self._first) if len(self._first) == _BEST_NEEDS else None
+        return _mean(self._first) if self._first and len(self._first) == _BEST_NEEDS else None
 
     def add(self, episodes: Episodes) -> None:
         self._life.extend(episodes.life_returns)
@@ -40,7 +41,8 @@ class Scores:
         self._length.extend(episodes.game_lengths)
         self.episodes += len(episodes.game_returns)
         self.score_wraps += episodes.score_wraps
-        self._first += episodes.game_returns[: _BEST_NEEDS - len(self._first)]
+        if self._first is not None:
+            self._first += episodes.game_returns[: _BEST_NEEDS - len(self._first)]
         mean = _mean(self._game)
         if mean is not None and len(self._game) >= _BEST_NEEDS:
             self.best = mean if self.best is None else max(self.best, mean)
@@ -72,9 +74,7 @@ class Scores:
             window.clear()
             window.extend(state[name])
         self.episodes, self.score_wraps, self.best = state["episodes"], state["score_wraps"], state["best"]
-        self._first = list(
-            state.get("first", ())
-        )  # earlier versions did not save it: nothing is compared then
+        self._first = state.get("first")
 
 
 class Speed:

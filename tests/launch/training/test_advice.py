@@ -73,6 +73,8 @@ def test_the_first_games_are_those_of_a_run_not_of_its_last_start() -> None:
     del state["first"]  # an earlier version's
     old.load_state_dict(state)
     assert old.first is None
+    old.add(Episodes(game_returns=[500.0] * 20))
+    assert old.first is None, "these are no first games"
 
 
 def test_a_run_logs_the_share_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
