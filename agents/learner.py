@@ -160,11 +160,12 @@ class Learner:
         lag = self.version - min(each.version for each in contributions)
 
         def metrics() -> dict[str, float]:
-            combined = _combine([each.metrics for each in contributions])
-            clipped = float(norm["grad_norm"] > self.config.max_grad_norm)
             return {
-                **{**combined, **norm, "clipped_grad_share": clipped},
-                **{"learning_rate": rate, "policy_lag": lag},
+                **_combine([each.metrics for each in contributions]),
+                **norm,
+                "clipped_grad_share": float(norm["grad_norm"] > self.config.max_grad_norm),
+                "learning_rate": rate,
+                "policy_lag": lag,
             }
 
         reported = self._executor.report(metrics)

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from .brief import brief
+
 Array = npt.NDArray[Any]
 
 
@@ -111,5 +113,4 @@ def _holds_no_others(dtype: Any, low: Any, high: Any) -> bool:
 
 def _brief(space: spaces.Space[Any]) -> str:
     """Write a space in one line, without arrays of bounds."""
-    text = " ".join(str(space).split())
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    return brief(space, 100)

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from .brief import brief
+
 _PARTS = {
     "reset": ("observation", "info"),
     "step": ("observation", "reward", "terminated", "truncated", "info"),
@@ -60,5 +62,4 @@ def _is_finite(reward: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 120 else f"{text[:120]}..."
+    return brief(repr(value), 120)

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from .brief import brief
 from .misfit import misfit_of_result
 
 _PASSING_ON = re.compile(
@@ -75,8 +76,7 @@ def describe(error: BaseException) -> str:
     """Return what somebody's code raised, as one line of limited length."""
     if isinstance(error, SystemExit):
         return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:_LONGEST]}{'...' if len(text) > _LONGEST else ''}"
+    return f"{type(error).__name__}: {brief(error, _LONGEST)}"
 
 
 def _failure(env: VectorEnv[Any, Any, Any], name: str, error: BaseException) -> EnvironmentFailed:

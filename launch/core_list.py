@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..agents.shapes import count_numbers
 from ..cores import Core, core_feature_size, core_names, make_core
 from ..cores.registry import find_core
 from .processes.machine import prepare_process
@@ -31,8 +32,7 @@ def list_cores() -> list[ListedCore]:
     with torch.device("meta"):  # shapes only: nothing is allocated or drawn
         for name in core_names():
             core, kind = make_default(name), find_core(name)
-            parameters = sum(parameter.numel() for parameter in core.parameters())
-            state = sum(part.numel() for part in core.initial_state(1))
+            parameters, state = count_numbers(core.parameters()), count_numbers(core.initial_state(1))
             equation, source = (getattr(kind, attribute, "") for attribute in ("equation", "source"))
             rows.append(ListedCore(name, equation, source, parameters, state))
     return rows

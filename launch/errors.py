@@ -3,7 +3,7 @@
 import traceback
 from pathlib import Path
 
-from .foreign import without_passwords
+from .foreign import beginning, without_passwords
 
 
 class UsageError(ValueError):
@@ -44,4 +44,4 @@ def one_line(error: BaseException, most: int = 200) -> str:
     text = without_passwords(str(error))  # before it is cut
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = lines[0] if lines else type(error).__name__
-    return line if len(line) <= most else f"{line[:most]}..."
+    return beginning(line, most)

@@ -7,6 +7,7 @@ import os
 
 from ..envs import EnvironmentFailed
 from .errors import trace_of
+from .foreign import beginning
 from .processes.machine import lacks_memory
 from .training.engine import ActorError
 
@@ -49,7 +50,6 @@ def explain(error: Exception) -> tuple[str, str, int]:
 def _of_the_machine(error: OSError) -> str:
     """Say what an operating system refused: of which file, why, and what would help."""
     assert error.errno is not None
-    what = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
-    what = what if len(what) <= 200 else f"{what[:200]}..."
+    what = beginning(os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "")
     remedy = _REMEDIES.get(error.errno)
     return ": ".join(filter(None, (what, os.strerror(error.errno)))) + (f"; {remedy}" if remedy else "")

@@ -50,6 +50,11 @@ def without_passwords(text: str) -> str:
     return _PASSWORD.sub("...@", text)
 
 
+def beginning(text: str, most: int = 200) -> str:
+    """Return the first characters of a text that is longer than `most`, or all of it."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def _visible(text: str) -> str:
     """Spell out control characters, line breaks, marks that change the direction, and invalid bytes."""
     if text.isprintable():

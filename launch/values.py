@@ -9,6 +9,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from .foreign import beginning
+
 _ONE = {
     bool: "true or false",
     int: "a whole number",
@@ -38,7 +40,7 @@ def read_options(declared: type, values: Mapping[str, Any]) -> dict[str, Any]:
         try:
             options[name] = read_value(kinds[name], value)
         except ValueError as error:
-            raise ValueError(f"{key} is {_shortened(repr(value))}; it takes {error}") from error
+            raise ValueError(f"{key} is {beginning(repr(value))}; it takes {error}") from error
     return options
 
 
@@ -54,10 +56,6 @@ def have_shape(declared: type, values: Mapping[str, Any]) -> bool:
         for name, value in values.items()
         if name in kinds
     )
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def read_value(kind: Any, value: object) -> Any:

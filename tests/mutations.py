@@ -1273,7 +1273,7 @@ MUTANTS = [
     ("envs/rescue.py", "first_misfit(env) or ", ""),
     ("envs/rescue.py", "frames[first:]", "frames"),
     ("envs/rescue.py", 'self.call, self.returned = "step", None', "pass"),
-    ("envs/rescue.py", "text[:_LONGEST]", "text"),
+    ("envs/rescue.py", "brief(error, _LONGEST)", "error"),
     ("envs/rescue.py", "self.trace = trace", "self.trace = str()"),
     ("envs/misfit.py", "len(result) != len(parts)", "False"),
     ("envs/misfit.py", 'call == "step" and', "False and"),

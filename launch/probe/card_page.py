@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...agents.shapes import count_numbers
 from ...cores import Core
 from ...cores.fast_weights import FastWeights
 from ...cores.registry import read_core_options
@@ -119,7 +120,7 @@ def _costs(models: Mapping[str, Model]) -> dict[str, list[str]]:
             cells[name] = [""] * len(COSTS)
             continue
         step, unroll = measured[name]
-        state = sum(part.numel() for part in cores[name].initial_state(1))
+        state = count_numbers(cores[name].initial_state(1))
         cells[name] = [_snr(cores[name]), f"{1000 * step:.2f}", f"{1000 * unroll:.1f}", f"{state:,}"]
     return cells
 

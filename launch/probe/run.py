@@ -16,6 +16,7 @@ from rich.console import Console
 
 from ...agents import CheckpointError, files, save_checkpoint
 from ...agents.checkpoint import OtherVersion, load_newest, read_checkpoint
+from ...agents.shapes import count_numbers
 from ...envs.sequences.sequences import Sequences
 from ...envs.sequences.text import Text
 from ..config import ProbeConfig
@@ -104,7 +105,7 @@ class ProbeRun:
             say(f"resuming {self.run_dir} at update {self.update}")
 
     def _title(self) -> str:
-        weights = sum(parameter.numel() for parameter in self.learner.model.parameters())
+        weights = count_numbers(self.learner.model.parameters())
         options = "".join(f" {name} {value}" for name, value in self.config.task_options.items())
         config = self.config
         return f"{config.task}{options} · {config.core} · seed {config.seed} · {weights:,} parameters"

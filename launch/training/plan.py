@@ -338,4 +338,4 @@ def hyperparameters(config: TrainConfig, agent: Agent) -> dict[str, Any]:
 
 
 def count_parameters(agent: Agent) -> int:
-    return sum(parameter.numel() for parameter in agent.parameters())
+    return count_numbers(agent.parameters())

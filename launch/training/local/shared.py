@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ....agents.shapes import count_numbers
+
 _ALIGNMENT = 64
 """Bytes between the beginnings of two tensors are a multiple of this: a cache line."""
 
@@ -56,7 +58,9 @@ class Shared:
         """Return the room for one process's gradients, float32 `[number of parameters]`."""
         size = _gradient_bytes(self._agent)
         begin = _gradients_begin(self._agent) + index * size
-        return self._bytes[begin : begin + size].view(torch.float32)[: _count(self._agent)]
+        return self._bytes[begin : begin + size].view(torch.float32)[
+            : count_numbers(self._agent.parameters())
+        ]
 
     def _views(self) -> Sequence[Tensor]:
         views, begin = [], 0
@@ -79,12 +83,8 @@ def _tensors(agent: nn.Module) -> Sequence[Tensor]:
     return [*agent.parameters(), *agent.buffers()]
 
 
-def _count(agent: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in agent.parameters())
-
-
 def _gradient_bytes(agent: nn.Module) -> int:
-    return _aligned(4 * _count(agent))
+    return _aligned(4 * count_numbers(agent.parameters()))
 
 
 def _gradients_begin(agent: nn.Module) -> int:

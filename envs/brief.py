@@ -1,0 +1,9 @@
+"""Text of an environment's, in one line of limited length."""
+
+from __future__ import annotations
+
+
+def brief(text: object, most: int) -> str:
+    """Return text as one line, of which at most so many characters are shown."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= most else f"{line[:most]}..."
