@@ -16,3 +16,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         code = int(exit_.code or 0)
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the one line by which the command refuses wrong arguments."""
+    capsys.readouterr()
+    code, _, error = run(capsys, *arguments)
+    assert code == 2 and error.count("\n") == 1, error
+    return error

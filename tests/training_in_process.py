@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tape
+from training_process import assert_same_run
 
 from deltabeast.agents import Learner, make_executor
 from deltabeast.agents.cuda import graphs
@@ -57,6 +58,19 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
             raise Killed
 
     on_update(monkeypatch, act)
+
+
+def assert_a_kill_changes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str], at: int, *killed: str
+) -> None:
+    """Train in folder/one, and in folder/other with a kill at an update; `killed`: options until then."""
+    run(folder / "one", *arguments)
+    with monkeypatch.context() as patch:
+        kill_at(patch, at)
+        with pytest.raises(Killed):
+            run(folder / "other", *arguments, *killed)
+    run(folder / "other", *arguments)
+    assert_same_run(folder / "one", folder / "other")
 
 
 def listen(monkeypatch: pytest.MonkeyPatch, start: str, then: Callable[[], None]) -> list[str]:

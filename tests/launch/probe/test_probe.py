@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import refused
 from training_in_process import Killed
 
 from deltabeast.agents.checkpoint import load_newest, read_checkpoint
@@ -105,7 +106,9 @@ def test_a_run_is_kept_between_evaluations_and_may_end_before_one(
     given = (*RETRIEVAL, "--checkpoint-minutes", "0", "--evaluate-every", "100", "--run-dir", str(tmp_path))
     probe_until_killed(tmp_path, *given, "--updates", "40", update=25)
     assert weights(tmp_path)[0] == 25 and not rows(tmp_path)
-    assert "holds a run of 25 updates; give --updates 25" in refused(capsys, *given, "--updates", "24")
+    assert "holds a run of 25 updates; give --updates 25" in refused(
+        capsys, "probe", *given, "--updates", "24"
+    )
     assert read_config(tmp_path)["updates"] == 40  # what is refused changes nothing
     probe(tmp_path, *given, "--updates", "25")
     (row,) = rows(tmp_path)
@@ -194,7 +197,7 @@ def test_a_hybrid_that_was_begun_as_an_lstm_is_not_gone_on_with(
         earlier.setattr(recipe, "FastWeightCore", Learner)  # which no core is
         probe(tmp_path, *given)
     assert "an earlier version, which trained hybrid as an LSTM" in refused(
-        capsys, *given, "--run-dir", str(tmp_path)
+        capsys, "probe", *given, "--run-dir", str(tmp_path)
     )
 
 
@@ -210,7 +213,7 @@ def test_more_updates_go_on_unless_the_learning_rate_falls_over_them(
     assert step == 20 and all(torch.equal(tensor, once[name]) for name, tensor in more.items())
     probe(tmp_path / "swap", *SWAP, "--updates", "5")
     for updates in ("4", "6"):
-        says = refused(capsys, *SWAP, "--updates", updates, "--run-dir", str(tmp_path / "swap"))
+        says = refused(capsys, "probe", *SWAP, "--updates", updates, "--run-dir", str(tmp_path / "swap"))
         assert f"updates 5, not {updates}" in says
 
 
@@ -315,10 +318,7 @@ def test_info_says_how_far_a_probe_is_and_how_to_go_on(
 def test_what_cannot_be_is_said_in_one_line(
     arguments: tuple[str, ...], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        probe(tmp_path / "run", *arguments)
-    error = capsys.readouterr().err
-    assert ended.value.code == 2 and says in error and error.count("\n") == 1
+    assert says in refused(capsys, "probe", *arguments, "--run-dir", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -388,16 +388,6 @@ def test_noise_is_as_derived(kernel: str, seed: int) -> None:
 def test_an_unknown_device_is_refused(tmp_path: Path) -> None:
     with ExitStack() as stack, pytest.raises(UsageError, match="choose auto, cpu or cuda"):
         ProbeRun(ProbeConfig("swap", device="tpu", run_dir=tmp_path), stack)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return the one line by which the command refuses them."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main(["probe", *arguments])
-    error = capsys.readouterr().err
-    assert ended.value.code == 2 and error.count("\n") == 1, error
-    return error
 
 
 def test_what_a_sequence_grows_to_is_what_is_compared(tmp_path: Path) -> None:
@@ -497,7 +487,7 @@ def test_what_cannot_be(given: str, says: str, tmp_path: Path, capsys: pytest.Ca
     run = tmp_path / "run"
     words = given.replace("TEXT", str(text)).split()
     where = [] if "snr" in words else ["--device", "cpu", "--run-dir", str(run)]
-    assert says in refused(capsys, *words, *where)
+    assert says in refused(capsys, "probe", *words, *where)
     assert not run.exists()
 
 
@@ -514,4 +504,4 @@ def test_runs_of_other_commands_and_texts_are_told_apart(
         assert ended.value.code == 2
         assert f"{run} holds a run of probe, not of train" in capsys.readouterr().err
     text.write_bytes(bytes(reversed(range(256))) * 8)
-    assert "is another than it began with" in refused(capsys, *given, "--run-dir", str(run))
+    assert "is another than it began with" in refused(capsys, "probe", *given, "--run-dir", str(run))

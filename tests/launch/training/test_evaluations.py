@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from command_line import refused
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training_in_process import FEEDFORWARD, run
 from training_process import rows
@@ -182,10 +183,7 @@ def test_a_trace_that_cannot_be_written_is_named_and_the_run_goes_on(
 def test_wrong_options_are_one_line(
     options: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["train", *options.split(), "--run-dir", str(tmp_path / "run")])
-    error = capsys.readouterr().err
-    assert ended.value.code == 2 and says in error and error.count("\n") == 1
+    assert says in refused(capsys, "train", *options.split(), "--run-dir", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 

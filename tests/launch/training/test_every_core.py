@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from training_in_process import EXACT, Killed, kill_at, run
-from training_process import assert_same_run
+from training_in_process import EXACT, assert_a_kill_changes_nothing
 
 from deltabeast.cores import core_names
 from deltabeast.cores.options import options_of
@@ -29,12 +28,6 @@ def test_a_killed_run_ends_like_an_uninterrupted_one_and_is_evaluated(
     ]
     arguments = ["--env", "CartPole-v1", "--core", core, *sizes, *EXACT, "--device", "cpu"]
     arguments += ["--core-options", *options] if options else []
-    run(tmp_path / "one", *arguments)
-    with monkeypatch.context() as patch:
-        kill_at(patch, 4)
-        with pytest.raises(Killed):
-            run(tmp_path / "other", *arguments, "--checkpoint-minutes", "0")
-    run(tmp_path / "other", *arguments)
-    assert_same_run(tmp_path / "one", tmp_path / "other")
+    assert_a_kill_changes_nothing(tmp_path, monkeypatch, arguments, 4, "--checkpoint-minutes", "0")
     main(["eval", str(tmp_path / "one"), "--episodes", "2", "--device", "cpu"])
     assert "episodes" in capsys.readouterr().out

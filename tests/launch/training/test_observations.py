@@ -6,8 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from training_in_process import EXACT, FEEDFORWARD, Killed, kill_at, listen, run
-from training_process import CARTPOLE, assert_same_run, newest
+from training_in_process import (
+    EXACT,
+    FEEDFORWARD,
+    assert_a_kill_changes_nothing,
+    listen,
+    run,
+)
+from training_process import CARTPOLE, newest
 
 from deltabeast.agents import AgentSpec, load_agent
 from deltabeast.envs.gymnasium_env import GymnasiumEnvs
@@ -97,13 +103,7 @@ def test_a_run_goes_on_with_its_statistics_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = (*CARTPOLE, *EXACT, "--steps", "160", "--checkpoint-minutes", "0")
-    run(tmp_path / "one", *arguments)
-    with monkeypatch.context() as patch:
-        kill_at(patch, 5)
-        with pytest.raises(Killed):
-            run(tmp_path / "other", *arguments)
-    run(tmp_path / "other", *arguments)
-    assert_same_run(tmp_path / "one", tmp_path / "other")
+    assert_a_kill_changes_nothing(tmp_path, monkeypatch, arguments, 5)
     assert (newest(tmp_path / "other")[1][STATISTICS][0] == 160).all()
 
 

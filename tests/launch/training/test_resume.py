@@ -9,7 +9,15 @@ import warnings
 from pathlib import Path
 
 import pytest
-from training_in_process import EXACT, FEEDFORWARD, Killed, kill_at, on_update, run
+from training_in_process import (
+    EXACT,
+    FEEDFORWARD,
+    Killed,
+    assert_a_kill_changes_nothing,
+    kill_at,
+    on_update,
+    run,
+)
 from training_process import (
     CARTPOLE,
     assert_same_run,
@@ -68,13 +76,7 @@ def test_a_core_that_draws_random_numbers_goes_on_alike(
 ) -> None:
     arguments = ("--env", "CartPole-v1", *FEEDFORWARD, "--core", "training_envs:NoisyCore", *EXACT)
     arguments += ("--steps", "200", "--checkpoint-minutes", "0")
-    run(tmp_path / "one", *arguments)
-    with monkeypatch.context() as patch:
-        kill_at(patch, 5)
-        with pytest.raises(Killed):
-            run(tmp_path / "other", *arguments)
-    run(tmp_path / "other", *arguments)
-    assert_same_run(tmp_path / "one", tmp_path / "other")
+    assert_a_kill_changes_nothing(tmp_path, monkeypatch, arguments, 5)
 
 
 def test_the_seed_decides_weights_actions_and_environments(tmp_path: Path) -> None:
