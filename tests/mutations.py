@@ -1288,7 +1288,7 @@ MUTANTS = [
     ("launch/training/local/shared.py", "        os.close(file)\n        raise", "        raise"),
     ("launch/failures.py", "2 if error.filename else 1", "2"),
     ("launch/failures.py", "return error.trace, str(error), 1", 'return "", str(error), 1'),
-    ("launch/failures.py", "what = what if len(what) <= 200 else", "what = what if True else"),
+    ("launch/failures.py", "what = beginning(", "what = str("),
     ("launch/evaluation/play.py", "np.where(stuck, 0, rewards)", "rewards"),
     ("launch/evaluation/play.py", "over | stuck", "over"),
     ("launch/evaluation/play.py", "ended + self.unfinished < episodes", "ended < episodes"),
