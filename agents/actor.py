@@ -20,6 +20,7 @@ from .known import Known
 from .masks import forbid
 from .network import Agent, AgentOutput
 from .noise import ColumnNoise, Columns
+from .returns import Returns
 from .steps import Steps
 from .stopwatch import Stopwatch, timed
 from .truncations import Truncations, concatenate
@@ -44,9 +45,11 @@ class Actor:
         deterministic: bool = False,
         keep: Keep = NOTHING,
         columns: Columns | None = None,
+        discount: float | None = None,
     ) -> None:
         """`keep` fills `Unroll.known`; `agent` must then be the learner's own, in turns with it. `columns`:
         which of the run's environments `env` has, if others have the rest; then all actors have one `seed`.
+        `discount`: of the returns whose moments the learner asks for, if it does.
         """
         self.env = ActionLog(env) if deterministic else env
         self.agent = agent
@@ -66,6 +69,7 @@ class Actor:
         self._state: State
         self._steps: Steps | None = None
         self._told_of_clip = False
+        self._returns = None if discount is None else Returns(env.num_envs, discount)
         self._truncated: list[Truncations] = []
         """where episodes were truncated in the unroll so far"""
         self._reset()
@@ -91,6 +95,8 @@ class Actor:
             known = self.finish(unroll)
         self._unrolls += 1
         self._note_clipped(unroll)
+        if self._returns is not None:
+            unroll.episodes.discounted.append(self._returns.moments())
         truncations = concatenate((0, truncated) for truncated in self._truncated)
         return replace(unroll, known=known, truncations=truncations)
 
@@ -125,7 +131,10 @@ class Actor:
         """Step the environments, and keep what they answer for step t + 1."""
         observation, reward, terminated, truncated, info = self._step(actions)
         rewards = np.asarray(reward, dtype=np.float32)
-        self._seen = self._inference.observe(observation, rewards, terminated | truncated)
+        done = terminated | truncated
+        self._seen = self._inference.observe(observation, rewards, done)
+        if self._returns is not None:
+            self._returns.add(rewards, done)
         self._allowed = info.get("action_mask")
         if np.count_nonzero(info.get("forced", 0)):
             unroll.forced[t] = torch.from_numpy(info["forced"])
@@ -176,6 +185,8 @@ class Actor:
         reward, done = np.zeros(self.num_envs, np.float32), np.ones(self.num_envs, bool)
         self._seen = self._inference.observe(observation, reward, done)
         self._state = self.agent.initial_state(self.num_envs)
+        if self._returns is not None:
+            self._returns.now[:] = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """Between two unrolls: RNG and progress; in deterministic mode all that decides the next unroll."""
@@ -191,6 +202,8 @@ class Actor:
             }
             if self._allowed is not None:
                 state["allowed"] = torch.from_numpy(self._allowed.copy())
+            if self._returns is not None:
+                state["returns"] = torch.from_numpy(self._returns.now.copy())
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -213,6 +226,8 @@ class Actor:
         self._seen = self._inference.observe(observation, state["reward"].numpy(), state["done"].numpy())
         self._allowed = state["allowed"].numpy() if "allowed" in state else None
         self._state = tuple(part.to(self._generator.device) for part in state["core"])
+        if self._returns is not None and "returns" in state:
+            self._returns.now = state["returns"].numpy()
 
 
 def _truncations(t: int, info: Mapping[str, Any], device: torch.device) -> Truncations:

@@ -22,6 +22,8 @@ class Episodes:
     """games whose score overflowed the game's counter; they are not in the lists"""
     notes: list[str] = field(default_factory=list)
     """what the environments have to say to the user meanwhile, each once"""
+    discounted: list[NDArray[np.float64]] = field(default_factory=list)
+    """moments `[3, 1]` of the discounted returns so far, of each actor, where rewards are normalised"""
 
     def record(self, info: Mapping[str, Any]) -> None:
         """Add the episodes that ended in a step, from the `info` of Gymnasium's vector interface."""
@@ -47,4 +49,5 @@ def concatenate(several: Sequence[Episodes]) -> Episodes:
         game_lengths=[length for one in several for length in one.game_lengths],
         score_wraps=sum(one.score_wraps for one in several),
         notes=[note for one in several for note in one.notes],
+        discounted=[moments for one in several for moments in one.discounted],
     )

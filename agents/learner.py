@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -15,10 +16,11 @@ from ..kernels.native.held import made_once
 from .continuation import continuation
 from .episodes import Episodes
 from .executor import Executor
-from .losses import actor_critic
+from .losses import Total, actor_critic, total_here
 from .make_executor import make_executor
 from .network import Agent, Bptt
-from .normaliser import moments
+from .normaliser import merge, moments
+from .returns import deviation
 from .rmsprop import RMSprop, rmsprop_if
 from .unroll import Unroll
 
@@ -43,10 +45,25 @@ class LearnerConfig:
     bptt: Bptt = "full"
     truncation: Truncation = "bootstrap"
     """what follows an episode that was truncated: the value of its last observation, or nothing"""
+    normalise_rewards: bool = False
+    """whether rewards are divided by the running deviation of discounted returns (returns.py)"""
+    normalise_advantages: bool = False
+    """whether the policy's advantages get mean 0 and deviation 1 in each batch (losses.py)"""
 
 
-def actor_critic_loss(agent: Agent, batch: Unroll, config: LearnerConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute the loss of a batch (losses.py) and what to log of it and of the memory, detached scalars."""
+def actor_critic_loss(
+    agent: Agent,
+    batch: Unroll,
+    config: LearnerConfig,
+    reward_divisor: Tensor | None = None,
+    total: Total = total_here,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute the loss of a batch (losses.py) and what to log of it and of the memory, detached scalars.
+
+    `reward_divisor`: a scalar by which rewards are divided. `total` sums over the processes that share a
+    batch.
+    """
+    reward = batch.reward[1:] if reward_divisor is None else batch.reward[1:] / reward_divisor
     output, _, memory_stats = agent.unroll(
         batch.observation, batch.reward, batch.done, batch.state, config.bptt, batch.known
     )
@@ -54,10 +71,11 @@ def actor_critic_loss(agent: Agent, batch: Unroll, config: LearnerConfig) -> tup
         output.policy_logits,
         output.baseline,
         batch,
-        agent.learned_reward(batch.reward[1:]),
+        agent.learned_reward(reward),
         discount=config.discount,
         baseline_cost=config.baseline_cost,
         entropy_cost=config.entropy_cost,
+        normalise=total if config.normalise_advantages else None,
     )
     return loss, {**metrics, **{name: value.detach() for name, value in memory_stats.items()}}
 
@@ -89,6 +107,8 @@ class Contribution:
     episodes: Episodes
     moments: Tensor | NDArray[np.float64] | None = None
     """of its observations, where the agent normalises them: float64 `[3, D]` (normaliser.py)"""
+    returns: NDArray[np.float64] | None = None
+    """moments of its discounted returns, where rewards are normalised: `[3, 1]` (returns.py)"""
 
 
 class Learner:
@@ -119,6 +139,11 @@ class Learner:
         self.finite = torch.ones((), dtype=torch.bool, device=device)
         """whether all updates so far were finite; while it is false, an update changes nothing"""
         self._rate = torch.zeros((), device=device)
+        self._returns = torch.zeros(3, 1, dtype=torch.float64)
+        """moments of the discounted returns of all batches"""
+        self._reward_divisor = torch.ones((), device=device) if config.normalise_rewards else None
+        self.total: Total = total_here
+        """sums over the processes that share a batch"""
         self.loss_function: Callable[[Unroll], tuple[Tensor, dict[str, Tensor]]] = self.loss
         self.rmsprop: Callable[..., None] = rmsprop_if
         """the arithmetic that `differentiate` and `change` call; compiled.py replaces both"""
@@ -144,11 +169,15 @@ class Learner:
             parameter.grad = gradient
         # The last observation is the first of the next unroll.
         seen = moments(batch.observation[:-1]) if self.agent.normaliser else None
-        return Contribution(metrics, batch.num_steps, batch.version, batch.episodes, seen)
+        returns = None
+        if self.config.normalise_rewards:
+            several = map(torch.from_numpy, batch.episodes.discounted)
+            returns = functools.reduce(merge, several, torch.zeros(3, 1, dtype=torch.float64)).numpy()
+        return Contribution(metrics, batch.num_steps, batch.version, batch.episodes, seen, returns)
 
     def step(self, contributions: Sequence[Contribution]) -> Mapping[str, float]:
         """Change the weights by the gradients in `grad`, the sum over all contributions to one batch, and
-        take their observations into the agent's statistics.
+        take their observations and returns into the statistics.
         """
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:
@@ -157,6 +186,8 @@ class Learner:
         norm = self._executor.step([p.grad for p in self._parameters if p.grad is not None])
         if self.agent.normaliser:
             self.agent.normaliser.absorb([each.moments for each in contributions if each.moments is not None])
+        self._absorb_returns([each.returns for each in contributions if each.returns is not None])
+        divided = {} if self._reward_divisor is None else {"reward_divisor": self.reward_divisor}
         lag = self.version - min(each.version for each in contributions)
 
         def metrics() -> dict[str, float]:
@@ -166,6 +197,7 @@ class Learner:
                 "clipped_grad_share": float(norm["grad_norm"] > self.config.max_grad_norm),
                 "learning_rate": rate,
                 "policy_lag": lag,
+                **divided,
             }
 
         reported = self._executor.report(metrics)
@@ -173,8 +205,23 @@ class Learner:
         self.version += 1
         return reported
 
+    def _absorb_returns(self, several: Sequence[NDArray[np.float64]]) -> None:
+        """Merge moments `[3, 1]` of returns, and divide rewards by their deviation from now on."""
+        self._returns = functools.reduce(merge, map(torch.from_numpy, several), self._returns)
+        self.divide_rewards(deviation(self._returns))
+
+    @property
+    def reward_divisor(self) -> float:
+        """By what rewards are divided, where they are normalised: the deviation of returns so far."""
+        return deviation(self._returns)
+
+    def divide_rewards(self, divisor: float) -> None:
+        """Divide rewards by this from now on, where they are normalised."""
+        if self._reward_divisor is not None:
+            self._reward_divisor.fill_(divisor)
+
     def loss(self, batch: Unroll) -> tuple[Tensor, dict[str, Tensor]]:
-        return actor_critic_loss(self.agent, batch, self.config)
+        return actor_critic_loss(self.agent, batch, self.config, self._reward_divisor, self.total)
 
     def differentiate(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]:
         """Compute a batch's metrics and the gradients of the parameters."""
@@ -219,6 +266,7 @@ class Learner:
             "optimizer": self.optimizer.state_dict(),
             "steps": self.steps,
             "version": self.version,
+            **({} if self._reward_divisor is None else {"returns": self._returns}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -226,3 +274,5 @@ class Learner:
         self._executor.forget()
         self.steps = state["steps"]
         self.version = state["version"]
+        self._returns = state.get("returns", torch.zeros_like(self._returns))
+        self.divide_rewards(self.reward_divisor)

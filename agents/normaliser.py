@@ -28,10 +28,10 @@ def moments(observation: Tensor) -> Tensor:
 
 
 def merge(first: Tensor, second: Tensor) -> Tensor:
-    """Return the moments of all that two moments `[3, D]` are of; the first may be of nothing."""
+    """Return the moments of all that two moments `[3, D]` are of, which may be of nothing."""
     (n, mean, squares), (m, other, more) = first, second
-    total, apart = n + m, other - mean
-    return torch.stack([total, mean + apart * m / total, squares + more + apart.square() * n * m / total])
+    total, apart = (n + m).clamp(min=1), other - mean
+    return torch.stack([n + m, mean + apart * m / total, squares + more + apart.square() * n * m / total])
 
 
 class Normaliser(nn.Module):

@@ -157,6 +157,12 @@ class TrainConfig:
     )
     """What is to come where a limit cut an episode short that had not terminated: the value of its last
     observation, or nothing, as in the published code."""
+    normalise_rewards: Annotated[bool, Decides.LEARNING] = False
+    """Whether the loss divides rewards by the running deviation of discounted returns (Engstrom et al. 2020),
+    before any clip."""
+    normalise_advantages: Annotated[bool, Decides.LEARNING] = False
+    """Whether each batch's advantages get mean 0 and deviation 1 in the policy's gradient (Andrychowicz et
+    al. 2021): then it moves as far where rewards are rare as where they are common."""
     entropy_cost: Annotated[float, Decides.LEARNING] = 0.01
     """Weight of the entropy bonus."""
     baseline_cost: Annotated[float, Decides.LEARNING] = 0.5

@@ -1,8 +1,8 @@
-"""The actor-critic loss and its gradients in one call of C, where PyTorch makes a hundred small ones."""
+"""The actor-critic loss and its gradients in two calls of C, where PyTorch makes a hundred small ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from ..once import differentiable_once
 from . import compiling
 
 _SOURCE = "loss.c", "NDEBUG"
+Change = Callable[[Tensor], Tensor]
 
 
 def takes(*xs: Tensor) -> bool:
@@ -23,31 +24,39 @@ def takes(*xs: Tensor) -> bool:
 
 
 def actor_critic(
-    logits: Tensor, values: Tensor, settings: Sequence[float], *batch: Tensor
+    logits: Tensor, values: Tensor, settings: Sequence[float], change: Change | None, *batch: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the loss, a scalar, and what to log of it: logits `[T + 1, B, A]`, values `[T + 1, B]`.
 
     `settings`: discount, costs of baseline and entropy, and the log from which on an importance ratio counts
-    as clipped. `batch`: the logits that acted `[T, B, A]`, actions and rewards `[T, B]`, done `[T + 1, B]`,
-    and where actions were forced `[T, B]`. To log, `[7]`: the loss, the policy's and
-    the baseline's, the mean entropy, the share of clipped ratios, the largest log of one, and the share of
-    forced actions.
+    as clipped. `change` makes other advantages of the policy's, `[T, B]`. `batch`: the logits that acted
+    `[T, B, A]`, actions and rewards `[T, B]`, done `[T + 1, B]`, and where actions were forced `[T, B]`. To
+    log, `[7]`: the loss, the policy's and the baseline's, the mean entropy, the share of clipped ratios, the
+    largest log of one, and the share of forced actions.
     """
-    loss, metrics = _ActorCritic.apply(logits, values, torch.tensor(settings), *batch)
+    loss, metrics = _ActorCritic.apply(logits, values, torch.tensor(settings), change, *batch)
     return loss, metrics
 
 
 class _ActorCritic(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, values: Tensor, settings: Tensor, *batch: Tensor
+        ctx: Any, logits: Tensor, values: Tensor, settings: Tensor, change: Change | None, *batch: Tensor
     ) -> tuple[Tensor, Tensor]:
         steps, B, A = logits.shape
-        inputs = (x.contiguous() for x in (logits, values, *batch))
-        gradients = torch.empty(logits.shape), torch.empty(values.shape)
+        sizes = steps - 1, B, A
+        logits, values, behavior, action, reward, done, forced = (
+            x.contiguous() for x in (logits, values, *batch)
+        )
+        inputs = logits, values, behavior, action, reward, done, forced
+        advantages, dvalues, dlogits = torch.empty(sizes[:2]), torch.empty(steps, B), torch.empty(steps, B, A)
         metrics = torch.empty(7)
-        compiling.call(*_SOURCE, "actor_critic", (steps - 1, B, A), settings, *inputs, *gradients, metrics)
-        ctx.save_for_backward(*gradients)
+        compiling.call(*_SOURCE, "vtrace", sizes, settings, *inputs, advantages, dvalues, metrics)
+        if change is not None:
+            advantages = change(advantages)
+        chosen = action, forced, advantages.contiguous()
+        compiling.call(*_SOURCE, "policy", sizes, settings, logits, *chosen, dlogits, metrics)
+        ctx.save_for_backward(dlogits, dvalues)
         ctx.mark_non_differentiable(metrics)
         return metrics[0].clone(), metrics
 
@@ -55,4 +64,4 @@ class _ActorCritic(torch.autograd.Function):
     @differentiable_once
     def backward(ctx: Any, dloss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         dlogits, dvalues = ctx.saved_tensors
-        return dlogits * dloss, dvalues * dloss, *[None] * 6
+        return dlogits * dloss, dvalues * dloss, *[None] * 7

@@ -34,6 +34,7 @@ TAGS = {
     "grad_norm": "learner/grad_norm",
     "clipped_grad_share": "learner/clipped_grad_share",
     "learning_rate": "learner/learning_rate",
+    "reward_divisor": "learner/reward_divisor",
     "policy_lag": "lag/policy_lag",
     "policy_lag_max": "lag/policy_lag_max",
     "clipped_rho_share": "lag/clipped_rho_share",

@@ -51,10 +51,11 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "num_envs": 16,
         "batch_size": 16,
         "unroll_length": 20,
-        "learning_rate": 1e-3,
-        "entropy_cost": 1e-3,
+        "learning_rate": 5e-4,
         "rmsprop_eps": 1e-3,
         "reward_clip": 0.0,
+        "normalise_rewards": True,
+        "normalise_advantages": True,
     },
 }
 

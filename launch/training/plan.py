@@ -170,6 +170,11 @@ def _is_on(asked: str, config: TrainConfig, device: torch.device) -> bool:
     return asked != "off" and not config.deterministic and (asked == "on" or device.type == "cuda")
 
 
+def returns_discount(config: TrainConfig) -> float | None:
+    """Return the discount of the returns that actors follow, if the learner asks for them."""
+    return config.discount if config.normalise_rewards else None
+
+
 def keeps(share: TrainConfig, device: torch.device, agent: Agent) -> Keep:
     """Choose what actors keep of what they computed: the learner need not compute it again.
 
@@ -302,15 +307,16 @@ def observation_notes(env: VectorEnv, spec: AgentSpec) -> list[str]:
     return notes
 
 
-def make_learner(agent: Agent, config: TrainConfig, total_steps: int) -> Learner:
-    """Make the learner of an agent, which is on its device already."""
+def make_learner(agent: Agent, config: TrainConfig, total_steps: int, alone: bool = True) -> Learner:
+    """Make the learner of an agent, which is on its device already; `alone` unless it shares its batches."""
     return Learner(
         agent,
         learner_config(config, total_steps),
         partial(
             make_executor,
             # Warming up draws random numbers, so that a resume would not repeat what a graph did.
-            capture=not config.deterministic,
+            # Nor does a graph contain a sum over processes, as of the moments of advantages.
+            capture=not config.deterministic and (alone or not config.normalise_advantages),
             compile=compiles(config, agent.policy.weight.device),
         ),
     )
@@ -328,6 +334,8 @@ def learner_config(config: TrainConfig, total_steps: int) -> LearnerConfig:
         max_grad_norm=config.max_grad_norm,
         bptt=config.bptt,
         truncation=config.truncation,
+        normalise_rewards=config.normalise_rewards,
+        normalise_advantages=config.normalise_advantages,
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from deltabeast.agents import Unroll
-from deltabeast.agents.losses import actor_critic
+from deltabeast.agents.losses import Total, actor_critic, normalised, total_here
 from deltabeast.kernels.native import loss as native
 
 COSTS = {"discount": 0.9, "baseline_cost": 0.4, "entropy_cost": 0.03}
@@ -30,7 +31,7 @@ def random_batch(T: int, B: int, A: int, done: float, forced: float) -> tuple[Te
 
 
 def results(
-    logits: Tensor, values: Tensor, batch: Unroll, scale: float = 1.0, **costs: float
+    logits: Tensor, values: Tensor, batch: Unroll, scale: float = 1.0, **costs: Any
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
     leaves = [x.clone().requires_grad_() for x in (logits, values)]
     loss, metrics = actor_critic(*leaves, batch, batch.reward[1:], **{**COSTS, **costs})
@@ -46,19 +47,44 @@ def exact(batch: Unroll) -> Unroll:
 
 @pytest.mark.parametrize(("done", "forced"), [(0.0, 0.0), (0.3, 0.2), (1.0, 0.0), (0.3, 1.0)])
 @pytest.mark.parametrize(("T", "B", "A"), [(1, 1, 2), (1, 3, 1), (7, 5, 18), (26, 16, 4)])
-def test_it_is_pytorchs(T: int, B: int, A: int, done: float, forced: float, seed: int) -> None:
+@pytest.mark.parametrize("normalise", [None, total_here])
+def test_it_is_pytorchs(
+    T: int, B: int, A: int, done: float, forced: float, normalise: Total | None, seed: int
+) -> None:
     logits, values, batch = random_batch(T, B, A, done, forced)
     behavior = batch.behavior_logits, batch.action, batch.reward[1:], batch.done, batch.forced
     assert native.takes(logits, values, *behavior) or native.compiling.problem("loss.c", "NDEBUG")
     for scale in (1.0, -0.3):
-        metrics, gradients = results(logits, values, batch, scale)
-        want, wanted = results(logits.double(), values.double(), exact(batch), scale)
+        metrics, gradients = results(logits, values, batch, scale, normalise=normalise)
+        want, wanted = results(logits.double(), values.double(), exact(batch), scale, normalise=normalise)
         assert list(metrics) == list(want)
         for name, value in want.items():
             torch.testing.assert_close(metrics[name].double(), value.double(), rtol=1e-4, atol=1e-5, msg=name)
         for gradient, other in zip(gradients, wanted, strict=True):
             torch.testing.assert_close(gradient.double(), other, rtol=1e-4, atol=1e-5)
             assert not gradient[-1].any()
+
+
+def test_advantages_get_mean_0_and_deviation_1_over_chosen_steps(seed: int) -> None:
+    advantages, chosen = 3 * torch.randn(7, 6) + 5, torch.rand(7, 6) < 0.8
+    found = normalised(advantages, chosen, total_here)
+    of_chosen = advantages[chosen].double()
+    want = (of_chosen - of_chosen.mean()) / of_chosen.std(unbiased=False)
+    torch.testing.assert_close(found[chosen].double(), want, rtol=1e-5, atol=1e-6)
+    assert not found[~chosen].any() and not normalised(advantages, torch.zeros_like(chosen), total_here).any()
+    assert not normalised(torch.full((4, 2), 7.7), torch.ones(4, 2, dtype=torch.bool), total_here).any()
+
+
+def test_columns_of_other_processes_count_in_the_mean_and_the_deviation(seed: int) -> None:
+    advantages, chosen = torch.randn(7, 6) * torch.tensor([1.0, 1, 1, 9, 9, 9]), torch.rand(7, 6) < 0.8
+    sums: list[Tensor] = []
+    for part in (slice(3), slice(3, 6)):
+        normalised(advantages[:, part], chosen[:, part], lambda x: sums.append(x) or x)
+    together = [
+        normalised(advantages[:, part], chosen[:, part], lambda _: sum(sums))
+        for part in (slice(3), slice(3, 6))
+    ]
+    torch.testing.assert_close(torch.cat(together, 1), normalised(advantages, chosen, total_here))
 
 
 @pytest.mark.parametrize("changed", COSTS)

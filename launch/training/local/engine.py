@@ -20,7 +20,7 @@ from ...config import TrainConfig
 from ...errors import UsageError
 from ...processes.machine import autocast_dtype, own_cores, pin, resolve_device
 from ...units import parse_steps
-from ..engine import CannotRepeat, Engine, Update, actor_failed, restoring, saved_actors
+from ..engine import ActorError, CannotRepeat, Engine, Update, actor_failed, restoring, saved_actors
 from ..plan import (
     columns,
     emulator_threads,
@@ -31,6 +31,7 @@ from ..plan import (
     make_learner,
     observation_notes,
     overlaps,
+    returns_discount,
     share,
     worker_count,
 )
@@ -105,6 +106,8 @@ class LocalEngine(Engine):
         self._stack.callback(self.workers.close)
         self.workers.share_agent(agent)
         self.learner = make_learner(agent, config, parse_steps(config.steps))
+        if self._count > 1:
+            self.learner.total = self.workers.total
         if state is not None:
             with restoring("learner"):
                 self.learner.load_state_dict(state["learner"])
@@ -132,6 +135,7 @@ class LocalEngine(Engine):
             deterministic=self.config.deterministic,
             keep=keeps(self.share, self.device, self.agent),
             columns=columns(self.config, self._count, 0),
+            discount=returns_discount(self.config),
         )
 
     def _make_source(self, turn: int) -> Source:
@@ -175,7 +179,7 @@ class LocalEngine(Engine):
 
     def updates(self, hold: Callable[[], bool]) -> Iterator[Update]:
         learner = self.learner
-        self.workers.start(update, learner.version)
+        self.workers.start(update, learner.version, learner.reward_divisor)
         for batch in self.source:
             with self.stopwatch("learning"):
                 part = self._backward(batch)
@@ -185,13 +189,13 @@ class LocalEngine(Engine):
                 metrics = learner.step(parts)
                 self.weights.publish(self.agent, learner.version)
             yield Update(metrics, [part.episodes for part in parts])
-            self.workers.start(update, learner.version)
+            self.workers.start(update, learner.version, learner.reward_divisor)
 
     def _backward(self, batch: Unroll) -> Contribution:
         """Raises ActorError for what goes wrong: the weights are as they were, and can be saved."""
         try:
             return self.learner.backward(batch)
-        except NonFiniteError:
+        except (NonFiniteError, ActorError):
             raise
         except Exception as error:
             failure = actor_failed("the learner", error)

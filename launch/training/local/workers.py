@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -26,7 +27,7 @@ from ...processes.child import Child, ChildDied, RemoteTraceback, receive_file, 
 from ...processes.machine import pin, prepare_process
 from ..engine import ActorError, actor_failed
 from ..flat_parameters import views
-from ..plan import columns, keeps, make_env, make_learner, share
+from ..plan import columns, keeps, make_env, make_learner, returns_discount, share
 from ..randomness import actor_seed, seed_generators
 from ..threads import operation_threads
 from .shared import Shared, new_file
@@ -66,13 +67,15 @@ class Worker:
                 seed=actor_seed(config.seed, 0, start_step=start_step),
                 keep=keeps(self.share, self.device, agent),
                 columns=mine,
+                discount=returns_discount(config),
             )
         ]
         self._gradients = gradients
         self._batches = iter(Lockstep(self.actors, self.share.batch_size))
 
-    def update(self, version: int) -> Contribution:
+    def update(self, version: int, reward_divisor: float = 1.0) -> Contribution:
         """Act with the weights of `version`, and leave the gradients of this share in shared memory."""
+        self.learner.divide_rewards(reward_divisor)
         self.weights.version = self.learner.version = version  # which a NonFiniteError names
         contribution = self.learner.backward(next(self._batches))
         for view, parameter in zip(views(self._gradients, self.agent), self.agent.parameters(), strict=True):
@@ -85,8 +88,15 @@ class Worker:
         return contribution
 
 
-def update(worker: Worker, version: int) -> Contribution:
-    return worker.update(version)
+def _total(connection: Connection, tensor: Tensor) -> Tensor:
+    """Return the sum of this process's tensor and all others', which the main process makes."""
+    send(connection, (False, tensor.numpy()))
+    (total,) = connection.recv()
+    return torch.from_numpy(total)
+
+
+def update(worker: Worker, version: int, reward_divisor: float) -> Contribution:
+    return worker.update(version, reward_divisor)
 
 
 def load_state_dict(worker: Worker, state: Mapping[str, Any]) -> None:
@@ -145,8 +155,7 @@ class Workers:
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Let each worker begin `function(worker, *arguments)`, a function of a module."""
-        for index in range(len(self._children)):
-            self._send(index, function, *arguments)
+        self._send_all(function, *arguments)
 
     def results(self) -> list[Any]:
         """Wait for the results of all.
@@ -154,6 +163,19 @@ class Workers:
         Raises ActorError or NonFiniteError for a worker that failed or died.
         """
         return [self._receive(index) for index in range(len(self._children))]
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """Return the sum of the main process's tensor and of those that all workers have sent meanwhile.
+
+        Raises as `results` does.
+        """
+        tensor = sum(map(torch.from_numpy, self.results()), start=tensor)
+        self._send_all(tensor.numpy())
+        return tensor
+
+    def _send_all(self, *order: Any) -> None:
+        for index in range(len(self._children)):
+            self._send(index, *order)
 
     def _send(self, index: int, *order: Any) -> None:
         try:
@@ -225,6 +247,7 @@ def _serve(
                 spec, dtype = order
                 agent, gradients = _shared_agent(spec, dtype, receive_file(connection), index)
                 worker, result = Worker(config, count, index, start_step, agent, gradients, threads), None
+                worker.learner.total = partial(_total, connection)
             else:
                 function, *arguments = order
                 result = function(worker, *arguments)

@@ -14,7 +14,7 @@ from ...config import TrainConfig
 from ...processes.child import leave_signals_to_parent
 from ...processes.machine import autocast_dtype, prepare_process
 from ..flat_parameters import FlatWeights
-from ..plan import make_env
+from ..plan import make_env, returns_discount
 from ..randomness import seed_generators
 from . import cluster
 from .cluster import Location, Ref
@@ -79,7 +79,8 @@ class ActorProcess:
         self._weights = FlatWeights()
         env = make_env(config, threads)
         length, exact = config.unroll_length, config.deterministic
-        self._actor = Actor(env, agent, self._weights, length, self._seed, exact)
+        discount = returns_discount(config)
+        self._actor = Actor(env, agent, self._weights, length, self._seed, exact, discount=discount)
         if self._state is not None:
             self._actor.load_state_dict(self._state)
         return cluster.locate()

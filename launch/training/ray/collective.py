@@ -59,6 +59,11 @@ class Collective:
         backend = "nccl" if self._device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=PATIENCE, world_size=self.world, rank=self.rank, store=store)
 
+    def total(self, tensor: Tensor) -> Tensor:
+        """Return the sum of all learners' tensors."""
+        dist.all_reduce(tensor)
+        return tensor
+
     def together(self, backward: Callable[[], Contribution], agent: Agent) -> list[Contribution]:
         """Compute gradients and leave the sum of all learners' in `grad`; return everyone's contribution.
 
@@ -92,7 +97,8 @@ class Collective:
     def _exchange(self, own: Contribution) -> list[Contribution]:
         """Exchange contributions as plain numbers: nothing is unpickled."""
         names = sorted(own.metrics)
-        numbers = [own.num_steps, own.version, *(own.metrics[name] for name in names)]
+        returns = [] if own.returns is None else own.returns.flatten().tolist()
+        numbers = [*returns, own.num_steps, own.version, *(own.metrics[name] for name in names)]
         mine = torch.tensor(numbers, dtype=torch.float64, device=self._device)
         if own.moments is not None:
             mine = torch.cat([mine, torch.as_tensor(own.moments).flatten()])
@@ -100,11 +106,13 @@ class Collective:
         dist.all_gather(everyone, mine)
         contributions = []
         for rank, gathered in enumerate(everyone):
-            steps, version, *values = gathered[: len(numbers)].tolist()
+            theirs = gathered[: len(returns)].cpu().numpy().reshape(3, -1) if returns else None
+            steps, version, *values = gathered[len(returns) : len(numbers)].tolist()
             metrics = dict(zip(names, values, strict=True))
             episodes = own.episodes if rank == self.rank else Episodes()
             moments = None if own.moments is None else gathered[len(numbers) :].view(3, -1)
-            contributions.append(Contribution(metrics, int(steps), int(version), episodes, moments))
+            counts = int(steps), int(version)
+            contributions.append(Contribution(metrics, *counts, episodes, moments, theirs))
         return contributions
 
 

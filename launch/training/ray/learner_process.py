@@ -61,7 +61,10 @@ class LearnerProcess:
         torch.backends.cudnn.benchmark = not config.deterministic
         agent = Agent(spec).to(self._device)
         agent.autocast_dtype = autocast_dtype(config.precision, self._device, spec.stem)
-        self._learner = make_learner(agent, config, self._total_steps)
+        alone = self._collective.world == 1
+        self._learner = make_learner(agent, config, self._total_steps, alone)
+        if not alone:
+            self._learner.total = self._collective.total
         self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
         return cluster.locate()
 

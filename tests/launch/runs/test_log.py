@@ -29,6 +29,7 @@ DOCUMENTED = [
         "grad_norm",
         "clipped_grad_share",
         "learning_rate",
+        "reward_divisor",
     ),
     *("policy_lag", "policy_lag_max", "clipped_rho_share", "log_rho_abs_max", "score_wraps"),
     "forced_share",

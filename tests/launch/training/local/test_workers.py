@@ -81,6 +81,20 @@ def test_workers_share_the_statistics_of_what_all_of_them_saw(tmp_path: Path) ->
     one, two = (newest(tmp_path / workers)[1]["normaliser.statistics"] for workers in ("1", "2"))
     assert (one[0] == 20).all() and (one[2, 1:] > 0).all()
     torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-12)
+    one, two = (newest(tmp_path / workers)[2]["learner"]["returns"] for workers in ("1", "2"))
+    assert one[0] == 20 and one[2] > 0
+    torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.usefixtures("quick_children")
+def test_workers_make_the_update_that_one_process_makes(tmp_path: Path) -> None:
+    """With advantages normalised over all of them, and rewards divided alike, in the second update too."""
+    for workers in ("1", "2"):
+        given = ("--num-workers", workers, "--steps", "40", "--precision", "fp32")
+        run(tmp_path / workers, *CARTPOLE, *given, "--normalise-rewards", "--normalise-advantages")
+    one, two = (newest(tmp_path / workers)[1] for workers in ("1", "2"))
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=1e-4, atol=1e-6, msg=name)
 
 
 @pytest.mark.usefixtures("quick_children")

@@ -1,0 +1,39 @@
+"""Discounted returns so far, by whose deviation rewards are divided (Engstrom et al. 2020, "Implementation
+matters in deep policy gradients", section 3; Gymnasium's NormalizeReward).
+
+Actors follow them, since an episode goes on from one unroll to the next; the learner merges their moments.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Returns:
+    """The discounted sums of the rewards since each of B environments' episode began, G ← γ G + r."""
+
+    def __init__(self, num_envs: int, discount: float) -> None:
+        self.now = np.zeros(num_envs)
+        """G, float64 `[B]`"""
+        self._discount = discount
+        self._seen: list[NDArray[np.float64]] = []
+
+    def add(self, reward: NDArray[np.float32], done: NDArray[np.bool_]) -> None:
+        """Take in a step: rewards `[B]`, and where they were their episodes' last."""
+        returns = self._discount * self.now + reward
+        self._seen.append(returns)
+        self.now = np.where(done, 0.0, returns)
+
+    def moments(self) -> NDArray[np.float64]:
+        """Return those of all G since the last call, as `normaliser.moments` does: `[3, 1]`."""
+        seen = np.stack(self._seen)
+        self._seen.clear()
+        return np.array([[seen.size], [seen.mean()], [np.square(seen - seen.mean()).sum()]])
+
+
+def deviation(moments: Tensor) -> float:
+    """Return the standard deviation of what moments `[3, 1]` are of; 1 where it does not vary."""
+    count, _, squares = moments[:, 0].tolist()
+    return float(squares / count) ** 0.5 if squares else 1.0
