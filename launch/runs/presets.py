@@ -52,6 +52,8 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "batch_size": 16,
         "unroll_length": 20,
         "learning_rate": 5e-4,
+        "entropy_cost": 0.05,
+        "baseline_cost": 0.1,
         "rmsprop_eps": 1e-3,
         "reward_clip": 0.0,
         "normalise_rewards": True,
