@@ -10,18 +10,20 @@ from statistics import median
 _ROWS = 5
 """Consecutive rows of the log that must show the same."""
 _CLIPPED = 0.95
+_FAR_ABOVE = 100
+"""Gradient norm, in clips: those of a sum over a batch of normalised advantages reach 25, and agents learn."""
 _EXPLORES = 0.02
 """Share of the largest entropy below which a policy hardly explores."""
 _GAIN = 0.1
 """Share by which the best return must have grown over the first episodes' to count as learning."""
 _EXPLODED = 1e3
-"""A loss, in medians of the rows before it."""
+"""A loss, in medians of the rows before it, or in ones where they are less, as of a task that is solved."""
 
 
 def clipped(row: Mapping[str, float], max_grad_norm: float) -> str | None:
-    """Say so if nearly all updates were clipped: their size then says nothing of how wrong the agent is."""
+    """Say so if nearly all updates were clipped to a hundredth: their size then says nothing."""
     share = row.get("clipped_grad_share", 0.0)
-    if share < _CLIPPED:
+    if share < _CLIPPED or row["grad_norm"] < _FAR_ABOVE * max_grad_norm:
         return None
     return (
         f"gradients were clipped in {share:.0%} of the updates (norm {row['grad_norm']:,.0f}, --max-grad-norm"
@@ -45,7 +47,7 @@ def collapsed(row: Mapping[str, float], first_return: float | None, num_actions:
 
 def exploded(loss: float, before: list[float]) -> str | None:
     """Say so if the loss is far above that of the rows before."""
-    if len(before) < _ROWS or abs(loss) < _EXPLODED * median(map(abs, before)):
+    if len(before) < _ROWS or abs(loss) < _EXPLODED * max(1.0, median(map(abs, before))):
         return None
     return (
         f"the loss rose to {loss:,.0f}, from {median(map(abs, before)):,.3g}: try a smaller --learning-rate"

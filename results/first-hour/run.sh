@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
 # The command that a newcomer types, of an LSTM and of RDN, three seeds by default: trained on one core, then 100 greedy games.
 # Evaluated runs are skipped, and killed ones are resumed.
-# Usage: results/first-hour/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
-# 1/2 and 2/2 share the runs between two processes, the first on core 0. ENVS="CartPole-v1" CORES=lstm SEEDS="4 5": those alone.
+# Usage: results/first-hour/run.sh RUNS_DIR [CORE]    (DELTABEAST=path/to/deltabeast if it is not on the PATH)
+# Several share the runs, each on a core of its own. ENVS="CartPole-v1" CORES=lstm SEEDS="4 5": those alone.
 set -euo pipefail
-runs=${1:?where runs are kept} part=${2:-1/1}
-number=0
+runs=${1:?where runs are kept}
+alone="taskset -c ${2:-0} ${DELTABEAST:-deltabeast}"
 
 envs=(
-	Acrobot-v1
-	CartPole-v1
 	popgym:popgym-RepeatPreviousEasy-v0
+	CartPole-v1
+	Acrobot-v1
 	minigrid:MiniGrid-Empty-8x8-v0
 	minatar:MinAtar/Breakout-v1
 )
 for seed in ${SEEDS:-1 2 3}; do
 	for env in ${ENVS:-"${envs[@]}"}; do
-		for core in ${CORES:-lstm rdn}; do
-			number=$((number + 1))
-			[ $((number % ${part#*/})) = $((${part%/*} % ${part#*/})) ] || continue
+		for core in ${CORES:-rdn lstm}; do
 			run=$runs/${env//[:\/]/-}/$core/seed-$seed
+			mkdir -p "${run%/*}"
+			exec 9>"$run.lock"
+			flock --nonblock 9 || continue
 			[ ! -d "$run/eval" ] || continue
-			alone="taskset -c $((${part%/*} - 1)) ${DELTABEAST:-deltabeast}"
 			$alone train --env "$env" --core "$core" --seed "$seed" --run-dir "$run"
 			$alone eval "$run" --episodes 20 --repeats 5
 		done

@@ -42,6 +42,10 @@ def test_clipped_gradients_are_told_once_after_five_rows() -> None:
     ]
 
 
+def test_gradients_of_normalised_advantages_are_always_clipped_and_no_fault() -> None:
+    assert said([{"clipped_grad_share": 1.0, "grad_norm": 3999.0}] * 9) == [[]] * 9
+
+
 @pytest.mark.parametrize(("best", "first", "told"), [(21.9, 20, True), (22.1, 20, False), (-19, -20, True),
     (-17, -20, False), (0, 0, True), (0.01, 0, False), (0, None, False)])  # fmt: skip
 def test_a_policy_that_stopped_exploring_without_learning(
@@ -57,6 +61,8 @@ def test_a_loss_that_explodes_is_told_at_once_and_once() -> None:
     assert [len(each) for each in lines] == [0] * 6 + [1, 0]
     assert lines[6][0].startswith("warning: the loss rose to 10,000, from 10: try")
     assert said([*[{}] * 4, {"total_loss": 1e6}])[4] == []  # too few to say what is usual
+    solved = [{"total_loss": 1e-5}] * 5
+    assert [bool(said([*solved, {"total_loss": loss}])[5]) for loss in (999.0, 1000.0)] == [False, True]
 
 
 def test_the_first_games_are_those_of_a_run_not_of_its_last_start() -> None:
