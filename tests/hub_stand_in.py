@@ -21,6 +21,8 @@ class Hub:
     def __init__(self) -> None:
         self.commits: dict[str, dict[str, Files]] = {}
         self.private: dict[str, bool] = {}
+        self.sizes: dict[str, int] = {}
+        """of files that are said to be larger than they are"""
         self.address = ""
 
     def files(self, repo: str, revision: str) -> tuple[str, Files]:
@@ -88,7 +90,8 @@ def stand_in() -> Iterator[Hub]:
                 self.answer(200, listing)
                 return
             about = {"id": repo, "modelId": repo, "sha": commit, "private": False, "tags": [], "downloads": 0}
-            self.answer(200, about | {"siblings": [{"rfilename": name} for name in files]})
+            siblings = [{"rfilename": name, "size": hub.sizes.get(name, len(files[name]))} for name in files]
+            self.answer(200, about | {"siblings": siblings})
 
         def do_POST(self) -> None:
             path = urlsplit(self.path).path.strip("/").split("/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,9 @@ FILES = (
     *(f"checkpoints/*/{name}" for name in ("agent.json", "weights.safetensors", "manifest.json")),
 )
 """What is sent and fetched: nothing that could execute."""
+MOST_FILES = 1_000
+MOST_FETCHED = 4 << 30
+"""Bytes: an agent with its checkpoints has some megabytes."""
 HERE = Path("runs") / "hub"
 _HASH = "[0-9a-f]{40}"
 _REMEDY = "look at its name, at the network and HF_ENDPOINT, and at `hf auth login`"
@@ -73,9 +77,13 @@ def fetch(name: str, into: Path = HERE) -> Path:
     library = _library()
     try:
         api = _api(library)
-        commit = _commit(api.model_info(repo, revision=revision).sha)
+        about = api.model_info(repo, revision=revision, files_metadata=True)
+        commit = _commit(about.sha)
         folder = into / repo / commit
         if not folder.is_dir():
+            _check_size(
+                library.utils.filter_repo_objects(about.siblings, allow_patterns=list(FILES), key=_name)
+            )
             folder.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as temporary:
                 fetched = Path(temporary) / "agent"
@@ -89,6 +97,19 @@ def fetch(name: str, into: Path = HERE) -> Path:
         raise RunError(f"cannot fetch {repo}: {one_line(error)}; {_REMEDY}") from error
     tell(f"{PREFIX}{repo}@{commit} is in {folder}")
     return folder
+
+
+def _name(file: Any) -> str:
+    return str(file.rfilename)
+
+
+def _check_size(files: Iterable[Any]) -> None:
+    """Raise ValueError unless the files that would be fetched, as a hub describes them, are as an agent's."""
+    sizes = [file.size or 0 for file in files]
+    if len(sizes) > MOST_FILES or sum(sizes) > MOST_FETCHED:
+        raise ValueError(
+            f"it has {len(sizes):,} files of {sum(sizes):,} bytes, above {MOST_FILES:,} or {MOST_FETCHED:,}"
+        )
 
 
 def _keep(fetched: Path, folder: Path, repo: str) -> None:
