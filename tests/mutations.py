@@ -1180,7 +1180,7 @@ MUTANTS = [
     ("agents/checkpoint.py", '            raise TypeError("a name is no word")\n', "            pass\n"),
     ("launch/sharing/hub.py", " or sum(sizes) > MOST_FETCHED", ""),
     ("launch/sharing/hub.py", "len(sizes) > MOST_FILES or ", ""),
-    ("launch/sharing/hub.py", "allow_patterns=list(FILES), key", "key"),
+    ("launch/sharing/hub.py", 'wanted = {"allow_patterns": list(FILES), ', "wanted = {"),
     ("launch/sharing/hub.py", "if not re.fullmatch(_HASH, str(named)):", "if False:"),
     ("launch/runs/mine.py", "== _digest(config_file)", '!= ""'),
     ("launch/runs/mine.py", "bytes(config_file.resolve())", 'b"one for all"'),

@@ -81,9 +81,8 @@ def fetch(name: str, into: Path = HERE) -> Path:
         commit = _commit(about.sha)
         folder = into / repo / commit
         if not folder.is_dir():
-            _check_size(
-                library.utils.filter_repo_objects(about.siblings, allow_patterns=list(FILES), key=_name)
-            )
+            wanted = {"allow_patterns": list(FILES), "key": lambda file: file.rfilename}
+            _check_size(library.utils.filter_repo_objects(about.siblings, **wanted))
             folder.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as temporary:
                 fetched = Path(temporary) / "agent"
@@ -97,10 +96,6 @@ def fetch(name: str, into: Path = HERE) -> Path:
         raise RunError(f"cannot fetch {repo}: {one_line(error)}; {_REMEDY}") from error
     tell(f"{PREFIX}{repo}@{commit} is in {folder}")
     return folder
-
-
-def _name(file: Any) -> str:
-    return str(file.rfilename)
 
 
 def _check_size(files: Iterable[Any]) -> None:

@@ -11,7 +11,7 @@ _ROWS = 5
 """Consecutive rows of the log that must show the same."""
 _CLIPPED = 0.95
 _FAR_ABOVE = 100
-"""Gradient norm, in clips: those of a sum over a batch of normalised advantages reach 25, and agents learn."""
+"""A gradient's norm, in clips: a batch's sum of normalised advantages reaches 25, and the agent learns."""
 _EXPLORES = 0.02
 """Share of the largest entropy below which a policy hardly explores."""
 _GAIN = 0.1
