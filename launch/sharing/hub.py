@@ -82,7 +82,7 @@ def fetch(name: str, into: Path = HERE) -> Path:
         folder = into / repo / commit
         if not folder.is_dir():
             wanted = {"allow_patterns": list(FILES), "key": lambda file: file.rfilename}
-            _check_size(library.utils.filter_repo_objects(about.siblings, **wanted))
+            _check_size(repo, library.utils.filter_repo_objects(about.siblings, **wanted))
             folder.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as temporary:
                 fetched = Path(temporary) / "agent"
@@ -98,12 +98,13 @@ def fetch(name: str, into: Path = HERE) -> Path:
     return folder
 
 
-def _check_size(files: Iterable[Any]) -> None:
-    """Raise ValueError unless the files that would be fetched, as a hub describes them, are as an agent's."""
+def _check_size(repo: str, files: Iterable[Any]) -> None:
+    """Raise UsageError unless the files that would be fetched, as a hub describes them, are as an agent's."""
     sizes = [file.size or 0 for file in files]
     if len(sizes) > MOST_FILES or sum(sizes) > MOST_FETCHED:
-        raise ValueError(
-            f"it has {len(sizes):,} files of {sum(sizes):,} bytes, above {MOST_FILES:,} or {MOST_FETCHED:,}"
+        raise UsageError(
+            f"{repo} has {len(sizes):,} files of {sum(sizes):,} bytes, more than any agent; fetch it "
+            "yourself, and give its folder"
         )
 
 

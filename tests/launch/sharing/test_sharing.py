@@ -410,11 +410,11 @@ def test_what_is_wrong_with_a_hub_is_one_line(
     hub.sizes = {"video.mp4": 1 << 40, name: (4 << 30) + 1 - sum(map(len, files.values())) + len(files[name])}
     files["video.mp4"] = b"not fetched"
     refused = failing(capsys, "eval", "hub:me/damaged")[1]
-    assert f"it has {len(files) - 1} files of 4,294,967,297 bytes, above" in refused
+    assert f"me/damaged has {len(files) - 1} files of 4,294,967,297 bytes, more than any agent" in refused
     hub.sizes[name] -= 1
     assert "its checksum differs" in failing(capsys, "eval", "hub:me/damaged")[1]
     hub.commits["me/many"] = {"1" * 40: {f"{i}.png": b"" for i in range(1001)}}
-    assert "it has 1,001 files of 0 bytes" in failing(capsys, "eval", "hub:me/many")[1]
+    assert "me/many has 1,001 files of 0 bytes" in failing(capsys, "eval", "hub:me/many")[1]
     for commit in ("../../astray", "main", "1" * 39, "G" * 40):
         hub.commits["me/astray"] = {commit: dict(files)}
         assert "which is no hash" in failing(capsys, "eval", "hub:me/astray")[1]
