@@ -1112,6 +1112,8 @@ MUTANTS = [
     ("launch/runs/tracking.py", "if name not in there", ""),
     ("launch/training/run.py", "if self.stop.is_set():  # whoever", "if False:  # whoever"),
     ("launch/training/run.py", " or isinstance(failure, WeightsLost)", ""),
+    ("launch/training/ray/actors.py", "            check_version(reply.value)\n", ""),
+    ("launch/training/ray/learners.py", "check_version(place)", "pass"),
     ("launch/training/ray/cluster.py", "closed_to_others(), signals_held_back():", "closed_to_others():"),
     ("launch/runs/sinks.py", "            self._sink = None\n", ""),
     ("launch/runs/sinks.py", "        self._try(open_it)", "        open_it()"),
@@ -1410,6 +1412,9 @@ TESTS = {
         ("tests/envs/test_limits.py",),
     ),
     "training/threads": ("tests/launch/training/test_threads.py",),
+    **dict.fromkeys(
+        ("ray/actors", "ray/learners"), ("tests/launch/training/ray/test_faults.py", "-k", "version")
+    ),
     "ray/cluster": ("tests/launch/training/ray/test_cluster.py", "-k", "hears_no_signal"),
     "processes/child": ("tests/launch/processes/test_child.py",),
     "processes/supervision": ("tests/launch/processes/test_supervision.py",),

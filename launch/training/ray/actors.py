@@ -14,7 +14,7 @@ from ...processes import supervision
 from ...units import format_duration
 from ..engine import ActorError
 from .actor_process import Header, Order
-from .cluster import Cluster, Handle, Location, ProcessDied, Ref, Reply
+from .cluster import Cluster, Handle, Location, ProcessDied, Ref, Reply, check_version
 from .restarts import BUDGET, Restarts
 
 Stage = Literal["down", "placing", "idle", "acting"]
@@ -117,7 +117,7 @@ class Actors:
     def handle(self, reply: Reply) -> tuple[RemoteActor, Header, list[Ref]] | None:
         """Handle an actor's reply; return the unroll that it hands over, if any.
 
-        Raises ActorError if an actor died once too often.
+        Raises ActorError if an actor died once too often, or runs another deltabeast than this machine.
         """
         what, index, incarnation = reply.tag
         actor = self.all[index]
@@ -127,6 +127,7 @@ class Actors:
             self._died(actor, reply.error)
             return None
         if what == "begin":
+            check_version(reply.value)
             actor.location = reply.value
             actor.restarts.began()
             if actor.incarnation:

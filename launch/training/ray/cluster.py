@@ -22,6 +22,7 @@ from typing import Any
 from ....envs import available_cores
 from ...errors import RunError, UsageError
 from ...processes.child import RemoteTraceback, signals_held_back
+from ..engine import ActorError
 from .local_ray import closed_to_others, private_folder, read_authentication
 
 # Read when Ray is imported. Nothing is reported to anyone, and no advice about devices, which are explicit.
@@ -64,6 +65,8 @@ class Location:
     node: str
     """address and the beginning of Ray's name for the node: several may share one address"""
     pid: int
+    version: str = "of an older version"
+    """its deltabeast, which pickled places of older ones did not name"""
 
     def __str__(self) -> str:
         return f"node {self.node}, process {self.pid}"
@@ -243,7 +246,17 @@ class Cluster:
 def locate() -> Location:
     """Return the location of the calling process."""
     context = ray.get_runtime_context()
-    return Location(f"{ray.util.get_node_ip_address()}-{context.get_node_id()[:6]}", os.getpid())
+    node = f"{ray.util.get_node_ip_address()}-{context.get_node_id()[:6]}"
+    return Location(node, os.getpid(), version("deltabeast"))
+
+
+def check_version(place: Location) -> None:
+    """Raise ActorError if a process runs another deltabeast than this one."""
+    if place.version != version("deltabeast"):
+        raise ActorError(
+            f"{place} has deltabeast {place.version}, and this machine {version('deltabeast')}: install the "
+            "same on both, and start Ray there anew"
+        )
 
 
 def _raylet() -> tuple[str, int]:

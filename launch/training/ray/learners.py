@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ....agents import NonFiniteError
 from ...units import format_duration
 from ..engine import ActorError, WeightsLost
-from .cluster import Cluster, Handle, Location, ObjectGone, ProcessDied, Ref, Reply
+from .cluster import Cluster, Handle, Location, ObjectGone, ProcessDied, Ref, Reply, check_version
 from .collective import ELSEWHERE
 from .learner_process import Report
 from .ledger import ShardId
@@ -104,6 +104,8 @@ class Learners:
         self._inboxes = [Inbox() for _ in self._handles]
         try:
             self.places = self._cluster.ask(self._handles, "begin", patience=patience)
+            for place in self.places:
+                check_version(place)
             if self._count > 1:
                 (place,) = self._cluster.ask(self._handles[:1], "host", patience=patience)
                 self._cluster.ask(self._handles, "meet", place, patience=patience)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,10 @@ from watched_run import NUMBERED, SMALL, STORE, UNROLL, Watched, assert_accounts
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError
 from deltabeast.launch.training.command import train
+from deltabeast.launch.training.engine import ActorError
 from deltabeast.launch.training.local import engine as local_engine
+from deltabeast.launch.training.ray import cluster as ray_cluster
+from deltabeast.launch.training.ray.cluster import Location, check_version
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -163,6 +168,23 @@ def test_an_actor_that_fails_again_and_again_ends_the_run(
     assert 'raise KeyError("the emulator broke")' in one.said(), "its traceback"
     assert "it is restarted in 1 s" in one.said() and "actor 0 (node" in one.said()
     assert newest(tmp_path)[0] >= 2 * 18 * UNROLL - 2 * UNROLL, "all that both lives had handed over"
+
+
+@pytest.mark.parametrize("unchecked", ["actors", "learners"])
+def test_a_machine_with_another_version_is_named_with_what_it_needs(
+    unchecked: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ActorError, match=r"node 10.0.0.7, process 9 has deltabeast of an older version"):
+        check_version(Location("10.0.0.7", 9))
+    check_version(Location("10.0.0.7", 9, version("deltabeast")))
+    monkeypatch.setattr(f"deltabeast.launch.training.ray.{unchecked}.check_version", lambda place: None)
+    monkeypatch.setattr(ray_cluster, "version", lambda name: "9.9")  # of this machine, where the run is
+    theirs = re.escape(version("deltabeast"))
+    named = rf"node \S+, process \d+ has deltabeast {theirs}, and this machine 9.9: install the same"
+    with ExitStack() as stack:
+        one = Watched(cluster, tmp_path, stack, *CARTPOLE[:-2], *SMALL, "--steps", "100k")
+        with pytest.raises(RunError, match=named):
+            one.run.run()
 
 
 def test_a_silent_actor_is_named(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
