@@ -19,7 +19,7 @@ for seed in ${SEEDS:-1 2 3}; do
 		for core in ${CORES:-rdn lstm}; do
 			run=$runs/${env//[:\/]/-}/$core/seed-$seed
 			mkdir -p "${run%/*}"
-			exec 9>"$run.lock"
+			exec 9>>"$run.lock"
 			flock --nonblock 9 || continue
 			[ ! -d "$run/eval" ] || continue
 			$alone train --env "$env" --core "$core" --seed "$seed" --run-dir "$run"
