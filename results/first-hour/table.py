@@ -9,11 +9,11 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import gymnasium
 import numpy as np
 
+from deltabeast.envs import make_vector_env
 from deltabeast.launch.runs.directory import read_config
 from deltabeast.launch.runs.log import read_rows
 
@@ -77,18 +77,15 @@ def result_of(evaluation: Path) -> Result:
 
 def random_play(env_id: str) -> float:
     """Play games with actions drawn alike, and return the mean of their returns."""
-    env: Any = gymnasium.make(env_id)
-    env.action_space.seed(1)
-    returns = []
-    for game in range(GAMES):
-        env.reset(seed=game)
-        rewards, over = [], False
-        while not over:
-            _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-            rewards.append(float(reward))
-            over = terminated or truncated
-        returns.append(sum(rewards))
-    return float(np.mean(returns))
+    env = make_vector_env(env_id=env_id, num_envs=GAMES)
+    env.reset(seed=1)
+    rng, first = np.random.default_rng(1), np.full(GAMES, np.nan)
+    while np.isnan(first).any():
+        *_, info = env.step(rng.integers(0, env.single_action_space.n, GAMES))
+        ended = info.get("_game_return", np.zeros(GAMES, bool)) & np.isnan(first)
+        first[ended] = info.get("game_return", first)[ended]
+    env.close()
+    return float(first.mean())
 
 
 if __name__ == "__main__":

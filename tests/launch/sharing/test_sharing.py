@@ -126,8 +126,8 @@ def test_the_card_lists_what_is_no_default(exported: Path) -> None:
     assert {name.split("`")[1] for name in listed.rstrip(".").split(", ")} == {
         *("steps", "num_envs", "num_workers", "batch_size", "unroll_length", "device", "precision"),
         *("log_seconds", "milestone_steps"),
-        *("preset", "learning_rate", "rmsprop_eps", "reward_clip"),  # that of --env
-        *("normalise_rewards", "normalise_advantages"),
+        *("preset", "learning_rate", "entropy_cost", "baseline_cost", "rmsprop_eps"),  # that of --env
+        *("reward_clip", "normalise_rewards", "normalise_advantages"),
     }
 
 

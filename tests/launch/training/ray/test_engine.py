@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from deltabeast.launch.training.plan import agent_spec, make_env, settle
 from deltabeast.launch.training.ray import actor_process
 from deltabeast.launch.training.ray import cluster as ray_cluster
 from deltabeast.launch.training.ray.actor_process import ActorProcess
-from deltabeast.launch.training.ray.cluster import ObjectGone, Reply
+from deltabeast.launch.training.ray.cluster import Location, ObjectGone, Reply
 from deltabeast.launch.training.ray.learner_process import LearnerProcess
 from deltabeast.launch.training.ray.learners import Learners, Shard
 from deltabeast.launch.training.ray.ledger import ShardId
@@ -39,7 +40,7 @@ class Told:
         self.tags: list[Any] = []
 
     def ask(self, handles: Sequence[Any], *_: Any, **__: Any) -> list[Any]:
-        return [None for _ in handles]
+        return [Location("one", 1, version("deltabeast")) for _ in handles]
 
     def call(self, *_: Any, tag: Any, returns: int = 1, group: str = "") -> list[Any]:
         self.tags.append(tag)
