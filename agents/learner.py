@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -171,8 +170,7 @@ class Learner:
         seen = moments(batch.observation[:-1]) if self.agent.normaliser else None
         returns = None
         if self.config.normalise_rewards:
-            several = map(torch.from_numpy, batch.episodes.discounted)
-            returns = functools.reduce(merge, several, torch.zeros(3, 1, dtype=torch.float64)).numpy()
+            returns = merge(torch.zeros_like(self._returns), *batch.episodes.discounted).numpy()
         return Contribution(metrics, batch.num_steps, batch.version, batch.episodes, seen, returns)
 
     def step(self, contributions: Sequence[Contribution]) -> Mapping[str, float]:
@@ -207,8 +205,8 @@ class Learner:
 
     def _absorb_returns(self, several: Sequence[NDArray[np.float64]]) -> None:
         """Merge moments `[3, 1]` of returns, and divide rewards by their deviation from now on."""
-        self._returns = functools.reduce(merge, map(torch.from_numpy, several), self._returns)
-        self.divide_rewards(deviation(self._returns))
+        self._returns = merge(self._returns, *several)
+        self.divide_rewards(self.reward_divisor)
 
     @property
     def reward_divisor(self) -> float:

@@ -27,11 +27,14 @@ def moments(observation: Tensor) -> Tensor:
     return torch.stack([torch.full_like(mean, len(rows)), mean, (rows - mean).square().sum(0)])
 
 
-def merge(first: Tensor, second: Tensor) -> Tensor:
-    """Return the moments of all that two moments `[3, D]` are of, which may be of nothing."""
-    (n, mean, squares), (m, other, more) = first, second
-    total, apart = (n + m).clamp(min=1), other - mean
-    return torch.stack([n + m, mean + apart * m / total, squares + more + apart.square() * n * m / total])
+def merge(merged: Tensor, *others: Tensor | NDArray[np.float64]) -> Tensor:
+    """Return the moments of all that several moments `[3, D]` are of, which may be of nothing."""
+    for each in others:
+        (n, mean, squares), (m, other, more) = merged, torch.as_tensor(each)
+        total, apart = (n + m).clamp(min=1), other - mean
+        squares = squares + more + apart.square() * n * m / total
+        merged = torch.stack([n + m, mean + apart * m / total, squares])
+    return merged
 
 
 class Normaliser(nn.Module):
@@ -65,7 +68,4 @@ class Normaliser(nn.Module):
     @torch.no_grad()
     def absorb(self, several: Sequence[Tensor | NDArray[np.float64]]) -> None:
         """Merge moments `[3, D]` into the statistics."""
-        merged: Tensor = self.statistics
-        for each in several:
-            merged = merge(merged, torch.as_tensor(each))
-        self.statistics.copy_(merged)
+        self.statistics.copy_(merge(self.statistics, *several))

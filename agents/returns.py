@@ -7,8 +7,11 @@ Actors follow them, since an episode goes on from one unroll to the next; the le
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from .normaliser import moments
 
 
 class Returns:
@@ -27,10 +30,10 @@ class Returns:
         self.now = np.where(done, 0.0, returns)
 
     def moments(self) -> NDArray[np.float64]:
-        """Return those of all G since the last call, as `normaliser.moments` does: `[3, 1]`."""
-        seen = np.stack(self._seen)
+        """Return those of all G since the last call, `[3, 1]` (normaliser.py)."""
+        seen = torch.from_numpy(np.stack(self._seen))
         self._seen.clear()
-        return np.array([[seen.size], [seen.mean()], [np.square(seen - seen.mean()).sum()]])
+        return moments(seen.unsqueeze(-1)).numpy()
 
 
 def deviation(moments: Tensor) -> float:

@@ -45,7 +45,8 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "entropy_cost": 0.005,
         "rmsprop_eps": 1e-3,
     },
-    # What --env begins from (results/first-hour): small batches, as for laptop; rewards as they come.
+    # What --env begins from (results/first-hour): small batches, as for laptop; rewards and
+    # advantages normalised, none clipped.
     "gymnasium": {
         "steps": "3M",
         "num_envs": 16,

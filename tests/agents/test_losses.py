@@ -87,6 +87,16 @@ def test_columns_of_other_processes_count_in_the_mean_and_the_deviation(seed: in
     torch.testing.assert_close(torch.cat(together, 1), normalised(advantages, chosen, total_here))
 
 
+def test_what_is_not_finite_stays_in_its_process(seed: int) -> None:
+    """Else the losses of all would be, and the line would name the wrong one."""
+    for poison in (torch.nan, torch.inf):
+        advantages, chosen = torch.randn(7, 3), torch.ones(7, 3, dtype=torch.bool)
+        advantages[2, 1] = poison
+        sent: list[Tensor] = []
+        own = normalised(advantages, chosen, lambda x, sent=sent: sent.append(x) or x)
+        assert sent[0].isfinite().all() and not own[2, 1].isfinite()
+
+
 @pytest.mark.parametrize("changed", COSTS)
 def test_every_cost_counts(changed: str, seed: int) -> None:
     logits, values, batch = random_batch(6, 4, 3, 0.3, 0.2)

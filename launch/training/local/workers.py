@@ -73,7 +73,7 @@ class Worker:
         self._gradients = gradients
         self._batches = iter(Lockstep(self.actors, self.share.batch_size))
 
-    def update(self, version: int, reward_divisor: float = 1.0) -> Contribution:
+    def update(self, version: int, reward_divisor: float) -> Contribution:
         """Act with the weights of `version`, and leave the gradients of this share in shared memory."""
         self.learner.divide_rewards(reward_divisor)
         self.weights.version = self.learner.version = version  # which a NonFiniteError names

@@ -60,7 +60,7 @@ def test_the_gradients_of_a_worker_are_added(seed: int) -> None:
     settle(config)
     agent = Agent(agent_spec(config, make_env(config, 1)))
     left = torch.full((sum(p.numel() for p in agent.parameters()),), torch.nan)
-    Worker(config, 2, 1, 0, agent, left, threads=1).update(version=7)
+    Worker(config, 2, 1, 0, agent, left, threads=1).update(version=7, reward_divisor=1.0)
     expected = torch.cat([p.grad.flatten() for p in agent.parameters()])
     assert torch.equal(left, expected) and expected.abs().sum() > 0
     workers = Workers(config, count=1, threads=1, cores=None)
