@@ -13,7 +13,13 @@ envs=(
 	Acrobot-v1
 	minigrid:MiniGrid-Empty-8x8-v0
 	minatar:MinAtar/Breakout-v1
+	LunarLander-v3
+	popgym:popgym-PositionOnlyCartPoleEasy-v0
+	minatar:MinAtar/SpaceInvaders-v1
+	flappy_bird_gymnasium:FlappyBird-v0
+	minigrid:MiniGrid-MemoryS7-v0
 )
+declare -A options=([flappy_bird_gymnasium:FlappyBird-v0]="use_lidar false") # its 180 rays take a hundred times as long
 for seed in ${SEEDS:-1 2 3}; do
 	for env in ${ENVS:-"${envs[@]}"}; do
 		for core in ${CORES:-rdn lstm}; do
@@ -22,7 +28,7 @@ for seed in ${SEEDS:-1 2 3}; do
 			exec 9>>"$run.lock"
 			flock --nonblock 9 || continue
 			[ ! -d "$run/eval" ] || continue
-			$alone train --env "$env" --core "$core" --seed "$seed" --run-dir "$run"
+			$alone train --env "$env" ${options[$env]:+--env-options ${options[$env]}} --core "$core" --seed "$seed" --run-dir "$run"
 			$alone eval "$run" --episodes 20 --repeats 5
 		done
 	done

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -19,12 +20,23 @@ from deltabeast.launch.runs.log import read_rows
 
 GAMES = 1_000
 WANTED = {
-    "CartPole-v1": 475,
-    "Acrobot-v1": -100,
-    "popgym:popgym-RepeatPreviousEasy-v0": 0.9,
-    "minigrid:MiniGrid-Empty-8x8-v0": 0.9,
-    "minatar:MinAtar/Breakout-v1": 10,
+    "CartPole-v1": "475",
+    "Acrobot-v1": "-100",
+    "popgym:popgym-RepeatPreviousEasy-v0": "0.9",
+    "minigrid:MiniGrid-Empty-8x8-v0": "0.9",
+    "minatar:MinAtar/Breakout-v1": "10",
+    **dict.fromkeys(
+        (
+            "LunarLander-v3",
+            "popgym:popgym-PositionOnlyCartPoleEasy-v0",
+            "minatar:MinAtar/SpaceInvaders-v1",
+            "flappy_bird_gymnasium:FlappyBird-v0",
+            "minigrid:MiniGrid-MemoryS7-v0",
+        ),
+        "",
+    ),
 }
+OPTIONS = {"flappy_bird_gymnasium:FlappyBird-v0": {"use_lidar": False}}
 
 
 class Result(NamedTuple):
@@ -58,7 +70,7 @@ def main(runs: Path, out: Path) -> None:
             of_core = [result for result in results if (result.env, result.core) == (env, core)]
             minutes = ", ".join(f"{result.minutes:.1f}" for result in of_core)
             scores = ", ".join(f"{result.score:.4g}" for result in of_core)
-            print(f"| `{env}` | {WANTED[env]:g} | {chance} | {core} | {minutes} | {scores} |")
+            print(f"| `{env}` | {WANTED[env]} | {chance} | {core} | {minutes} | {scores} |")
 
 
 def rows(table: Path) -> list[dict[str, str]]:
@@ -66,18 +78,23 @@ def rows(table: Path) -> list[dict[str, str]]:
 
 
 def result_of(evaluation: Path) -> Result:
-    """Minutes are from the first event file, made once environment and agent are, to the last row."""
     run = evaluation.parents[1]
     config = read_config(run)
-    start = min(int(path.name.split(".")[3]) for path in run.glob("events.out.tfevents.*"))
     score = json.loads(evaluation.read_text())["results"]["trained"]["summary"]["game"]["overall_mean"]
-    minutes = (float(read_rows(run / "logs.csv")[-1]["time"]) - start) / 60
-    return Result(config["env"], config["core"], config["seed"], round(minutes, 2), round(score, 4))
+    return Result(config["env"], config["core"], config["seed"], round(minutes_of(run), 2), round(score, 4))
+
+
+def minutes_of(run: Path) -> float:
+    """Add up each start's minutes: from its event file, made before the first step, to its last row."""
+    starts = sorted(int(path.name.split(".")[3]) for path in run.glob("events.out.tfevents.*"))
+    times = [float(row["time"]) for row in read_rows(run / "logs.csv")]
+    ends = [max((t for t in times if t < stop), default=0.0) for stop in (*starts[1:], math.inf)]
+    return sum(max(0.0, end - start) for start, end in zip(starts, ends, strict=True)) / 60
 
 
 def random_play(env_id: str) -> float:
     """Play games with actions drawn alike, and return the mean of their returns."""
-    env = make_vector_env(env_id=env_id, num_envs=GAMES)
+    env = make_vector_env(env_id=env_id, num_envs=GAMES, options=OPTIONS.get(env_id))
     env.reset(seed=1)
     rng, first = np.random.default_rng(1), np.full(GAMES, np.nan)
     while np.isnan(first).any():
