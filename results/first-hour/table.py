@@ -25,17 +25,13 @@ WANTED = {
     "popgym:popgym-RepeatPreviousEasy-v0": "0.9",
     "minigrid:MiniGrid-Empty-8x8-v0": "0.9",
     "minatar:MinAtar/Breakout-v1": "10",
-    **dict.fromkeys(
-        (
-            "LunarLander-v3",
-            "popgym:popgym-PositionOnlyCartPoleEasy-v0",
-            "minatar:MinAtar/SpaceInvaders-v1",
-            "flappy_bird_gymnasium:FlappyBird-v0",
-            "minigrid:MiniGrid-MemoryS7-v0",
-        ),
-        "",
-    ),
+    "LunarLander-v3": "",
+    "popgym:popgym-PositionOnlyCartPoleEasy-v0": "",
+    "minatar:MinAtar/SpaceInvaders-v1": "",
+    "flappy_bird_gymnasium:FlappyBird-v0": "",
+    "minigrid:MiniGrid-MemoryS7-v0": "",
 }
+"""What a score should be at least, in the order of the table; of the last five nothing was fixed before."""
 OPTIONS = {"flappy_bird_gymnasium:FlappyBird-v0": {"use_lidar": False}}
 
 
