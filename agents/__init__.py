@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         save_checkpoint,
     )
     from .episodes import Episodes
-    from .learner import Contribution, Learner, LearnerConfig
+    from .learner import Learner, LearnerConfig, PartialUpdate
     from .network import Agent, AgentOutput, AgentSpec, Bptt
     from .nonfinite import NonFiniteError
     from .stems import STEMS, default_stem
@@ -39,11 +39,11 @@ __all__ = [
     "Bptt",
     "Checkpoint",
     "CheckpointError",
-    "Contribution",
     "Episodes",
     "Learner",
     "LearnerConfig",
     "NonFiniteError",
+    "PartialUpdate",
     "Unroll",
     "UntrustedCore",
     "VTrace",

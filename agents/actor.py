@@ -12,16 +12,13 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..cores import State
 from .action_log import ActionLog, Step
-from .heads import draw
-from .inference import NOTHING, Keep, Seen, make_inference
-from .known import Known
+from .heads import sample
+from .inference import InferenceFactory, PlainInference, TimeStep
 from .masks import forbid
-from .network import Agent, AgentOutput
+from .network import Agent
 from .noise import ColumnNoise, Columns
 from .returns import Returns
-from .steps import Steps
 from .stopwatch import Stopwatch, timed
 from .truncations import Truncations, concatenate
 from .unroll import Unroll
@@ -43,13 +40,13 @@ class Actor:
         unroll_length: int,
         seed: int,
         deterministic: bool = False,
-        keep: Keep = NOTHING,
+        inference: InferenceFactory = PlainInference,
         columns: Columns | None = None,
         discount: float | None = None,
     ) -> None:
-        """`keep` fills `Unroll.known`; `agent` must then be the learner's own, in turns with it. `columns`:
-        which of the run's environments `env` has, if others have the rest; then all actors have one `seed`.
-        `discount`: of the returns whose moments the learner asks for, if it does.
+        """`inference` runs the agent. `columns`: the global indices of these environments where several
+        processes share the run's; they all have one `seed`. `discount`: γ of the returns whose moments are
+        collected for `--normalise-rewards`.
         """
         self.env = ActionLog(env) if deterministic else env
         self.agent = agent
@@ -61,14 +58,12 @@ class Actor:
         """number of unrolls collected"""
         self._generator = torch.Generator(agent.policy.weight.device).manual_seed(seed)
         self._noise = ColumnNoise(self._generator, columns) if columns else self._generator
-        self._inference = make_inference(agent, self._noise, deterministic, keep)
-        self._seen: Seen
+        self.inference = inference(agent, self._noise)
+        self._timestep: TimeStep
         """what the next step observes"""
         self._allowed: NDArray[np.bool_] | None
         """`[B, A]`: the actions that the environment allows there; None where it allows all"""
-        self._state: State
-        self._steps: Steps | None = None
-        self._told_of_clip = False
+        self._noted_clip = False
         self._returns = None if discount is None else Returns(env.num_envs, discount)
         self._truncated: list[Truncations] = []
         """where episodes were truncated in the unroll so far"""
@@ -78,61 +73,65 @@ class Actor:
     def num_envs(self) -> int:
         return int(self.env.num_envs)
 
+    @property
+    def observation(self) -> NDArray[Any]:
+        """What the next step observes, `[B, ...]`."""
+        observation: NDArray[Any] = self._timestep.observation
+        return observation
+
+    def set_inference(self, inference: InferenceFactory) -> None:
+        """Run the agent by another inference from the next unroll on."""
+        state = self.inference.state
+        self.inference = inference(self.agent, self._noise)
+        self.inference.state = state
+
     @torch.no_grad()
     def collect(self) -> Unroll:
         """Act for `unroll_length` steps with the newest weights and return what happened."""
         version = self.weights.pull(self.agent)
         T, num_actions = self.unroll_length, self.agent.spec.num_actions
-        unroll = Unroll.empty(T, torch.as_tensor(self._seen[0]), num_actions, self._state, version)
+        observation = torch.as_tensor(self._timestep.observation)
+        unroll = Unroll.empty(T, observation, num_actions, self.inference.state, version)
         self._truncated.clear()
-        with self.agent.held_weights():
-            self.begin(unroll)
-            rooms = self._inference.rooms(unroll)
+        with self.inference.frozen_weights():
+            self._start_unroll(unroll)
             for t in range(T):
-                self._record_observation(rooms, t)
-                self._emulate(unroll, t, self.choose(unroll, t))
-            self._record_observation(rooms, T)
-            known = self.finish(unroll)
+                self.inference.record(unroll, t, self._timestep)
+                self._step_env(unroll, t, self._select_actions(unroll, t))
+            self.inference.record(unroll, T, self._timestep)
+            self._finish_unroll(unroll)
         self._unrolls += 1
         self._note_clipped(unroll)
         if self._returns is not None:
             unroll.episodes.discounted.append(self._returns.moments())
-        truncations = concatenate((0, truncated) for truncated in self._truncated)
-        return replace(unroll, known=known, truncations=truncations)
-
-    def _record_observation(self, rooms: Seen, t: int) -> None:
-        for room, seen in zip(rooms, self._seen, strict=True):
-            room[t] = seen
+        return replace(unroll, truncations=concatenate((0, truncated) for truncated in self._truncated))
 
     @timed("inference")
-    def begin(self, unroll: Unroll) -> None:
-        """Begin to act in an unroll, which is to be filled from its first step on."""
-        self._steps = self._inference.begin(unroll)
+    def _start_unroll(self, unroll: Unroll) -> None:
+        self.inference.start_unroll(unroll)
 
     @timed("inference")
-    def choose(self, unroll: Unroll, t: int) -> NDArray[np.int64]:
-        """Sample action t of each environment from the policy, by what the unroll holds of observation t."""
-        if self._steps is not None:
-            self._steps.act(t)
-        else:
-            inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
-            output, self._state = self.act(*inputs, self._state)
-            unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
+    def _select_actions(self, unroll: Unroll, t: int) -> NDArray[np.int64]:
+        self.inference.select_actions(unroll, t)
         if self._allowed is not None:
             self._choose_allowed(unroll, t, torch.from_numpy(self._allowed))
         return unroll.action[t].cpu().numpy()
 
-    def _choose_allowed(self, unroll: Unroll, t: int, allowed: Tensor) -> None:
-        """Take back what the policy forgoes, and draw again: acting in C, or in a graph, knows no masks."""
-        logits = forbid(unroll.behavior_logits[t], allowed.to(unroll.action.device))
-        unroll.behavior_logits[t], unroll.action[t] = logits, draw(logits, self._noise)
+    @timed("inference")
+    def _finish_unroll(self, unroll: Unroll) -> None:
+        self.inference.finish_unroll(unroll)
 
-    def _emulate(self, unroll: Unroll, t: int, actions: NDArray[np.int64]) -> None:
-        """Step the environments, and keep what they answer for step t + 1."""
+    def _choose_allowed(self, unroll: Unroll, t: int, allowed: Tensor) -> None:
+        """Sample again, from a policy without the actions that are forbidden."""
+        logits = forbid(unroll.behavior_logits[t], allowed.to(unroll.action.device))
+        unroll.behavior_logits[t], unroll.action[t] = logits, sample(logits, self._noise)
+
+    def _step_env(self, unroll: Unroll, t: int, actions: NDArray[np.int64]) -> None:
+        """Step the environments; what they answer is observed before step t + 1."""
         observation, reward, terminated, truncated, info = self._step(actions)
         rewards = np.asarray(reward, dtype=np.float32)
         done = terminated | truncated
-        self._seen = self._inference.observe(observation, rewards, done)
+        self._timestep = self.inference.observe(observation, rewards, done)
         if self._returns is not None:
             self._returns.add(rewards, done)
         self._allowed = info.get("action_mask")
@@ -146,27 +145,13 @@ class Actor:
     def _step(self, actions: NDArray[np.int64]) -> Step:
         return self.env.step(actions)
 
-    def act(
-        self, observation: Tensor, reward: Tensor, done: Tensor, state: State
-    ) -> tuple[AgentOutput, State]:
-        """Do as `Agent.act`, with actions sampled by this actor's generator."""
-        return self._inference.act(observation, reward, done, state)
-
-    @timed("inference")
-    def finish(self, unroll: Unroll) -> Known:
-        """End an unroll whose every observation is recorded; return what is known of its steps."""
-        if self._steps is not None:
-            self._state = self._steps.state
-        last = unroll.observation[-1], unroll.reward[-1], unroll.done[-1]
-        return self._inference.finish(*last, self._state)
-
     def _note_clipped(self, unroll: Unroll) -> None:
         """Note the first reward that is clipped; the words are the same in all processes of a run."""
         scale, clip = self.agent.spec.reward_scale, self.agent.spec.reward_clip
-        if not clip or self._told_of_clip:
+        if not clip or self._noted_clip:
             return
-        self._told_of_clip = bool(unroll.reward[1:].abs().max() * scale > clip)
-        if self._told_of_clip:
+        self._noted_clip = bool(unroll.reward[1:].abs().max() * scale > clip)
+        if self._noted_clip:
             unroll.episodes.notes.append(
                 f"rewards beyond ±{clip / scale:g} are clipped: learned as ±{clip:g} (--reward-clip), though "
                 "returns count them whole"
@@ -175,7 +160,7 @@ class Actor:
     @property
     def bytes_to_device(self) -> int:
         """Bytes of observations that have crossed a bus so far."""
-        return self._inference.bytes_sent
+        return self.inference.bytes_sent
 
     def _reset(self) -> None:
         """Begin new episodes everywhere, from a seed that follows from the actor's and its progress."""
@@ -183,8 +168,8 @@ class Actor:
         observation, info = self.env.reset(seed=seed)
         self._allowed = info.get("action_mask")
         reward, done = np.zeros(self.num_envs, np.float32), np.ones(self.num_envs, bool)
-        self._seen = self._inference.observe(observation, reward, done)
-        self._state = self.agent.initial_state(self.num_envs)
+        self._timestep = self.inference.observe(observation, reward, done)
+        self.inference.state = self.agent.initial_state(self.num_envs)
         if self._returns is not None:
             self._returns.now[:] = 0.0
 
@@ -192,13 +177,13 @@ class Actor:
         """Between two unrolls: RNG and progress; in deterministic mode all that decides the next unroll."""
         state: dict[str, Any] = {"generator": self._generator.get_state(), "unrolls": self._unrolls}
         if isinstance(self.env, ActionLog):
-            frame, reward, done = (torch.as_tensor(x).cpu().clone() for x in self._seen)
+            frame, reward, done = (torch.as_tensor(x).cpu().clone() for x in self._timestep)
             state |= {
                 "env": self.env.state_dict(),
                 "frame": frame,
                 "reward": reward,
                 "done": done,
-                "core": [part.cpu().clone() for part in self._state],
+                "core": [part.cpu().clone() for part in self.inference.state],
             }
             if self._allowed is not None:
                 state["allowed"] = torch.from_numpy(self._allowed.copy())
@@ -223,9 +208,10 @@ class Actor:
                 "it is not deterministic (does it draw from np.random or random, not self.np_random?), "
                 "resume without --deterministic"
             )
-        self._seen = self._inference.observe(observation, state["reward"].numpy(), state["done"].numpy())
+        reward, done = state["reward"].numpy(), state["done"].numpy()
+        self._timestep = self.inference.observe(observation, reward, done)
         self._allowed = state["allowed"].numpy() if "allowed" in state else None
-        self._state = tuple(part.to(self._generator.device) for part in state["core"])
+        self.inference.state = tuple(part.to(self._generator.device) for part in state["core"])
         if self._returns is not None and "returns" in state:
             self._returns.now = state["returns"].numpy()
 

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from ..cores.registry import core_name, core_names, find_core
 from . import files
-from .network import OLDER, Agent, AgentSpec
+from .network import LEGACY_DEFAULTS, Agent, AgentSpec
 from .reading import most_bytes, parse_json, read_bytes, read_json, sha256_of
 from .shapes import WrongShapes, check_shapes, count_numbers
 from .state_file import load_state
@@ -151,7 +151,7 @@ def save_checkpoint(
     directory = run_dir / _DIRECTORY
     final = directory / f"{step:0{_DIGITS}d}"
     try:
-        _settle(directory)
+        _restore_set_aside(directory)
         _put(final, _contents(step, agent, state, milestone or _is_milestone(final)))
     except OSError as error:
         raise CheckpointError(
@@ -159,7 +159,7 @@ def save_checkpoint(
             "the last good checkpoint is untouched"
         ) from error
     with contextlib.suppress(OSError):
-        _settle(directory)
+        _restore_set_aside(directory)
     _prune(directory, step)
     return final
 
@@ -225,11 +225,11 @@ def _put(final: Path, parts: Mapping[str, bytes]) -> None:
         with contextlib.suppress(OSError):
             files.remove_folder(temporary, _ALL)
         with contextlib.suppress(OSError):
-            _settle(directory)
+            _restore_set_aside(directory)
         raise
 
 
-def _settle(directory: Path) -> None:
+def _restore_set_aside(directory: Path) -> None:
     """Remove checkpoints set aside whose step was saved again, and give the others their names back."""
     for aside in list(directory.glob("0" + "[0-9]" * _DIGITS)):
         final = directory / aside.name[1:]
@@ -283,7 +283,7 @@ def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, d
     _check_fields(path, fields)
     try:
         fields["observation_shape"] = tuple(fields["observation_shape"])
-        spec = AgentSpec(**{**OLDER, **fields})
+        spec = AgentSpec(**{**LEGACY_DEFAULTS, **fields})
         words = (spec.core, spec.stem, spec.game, spec.env_id, spec.protocol, spec.observations)
         if not all(isinstance(word, str | NoneType) for word in words):
             raise TypeError("a name is no word")

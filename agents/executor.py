@@ -1,4 +1,4 @@
-"""Executors run the two halves of an update: immediately here, enqueued in cuda/enqueued.py."""
+"""Executors run the two functions of an update: at once here, enqueued in cuda/enqueued.py."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from .nonfinite import check_gradients, check_loss
 from .unroll import Unroll
 
 
-class Halves(Protocol):
-    """The two halves of an update; `Learner` has them, and says what they do."""
+class UpdateFns(Protocol):
+    """The two functions of an update; `Learner` has them, and says what they do."""
 
-    def differentiate(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]: ...
+    def compute_gradients(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]: ...
 
-    def change(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None: ...
+    def apply_gradients(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None: ...
 
 
-class LearnerParts(Halves, Protocol):
+class LearnerParts(UpdateFns, Protocol):
     """The parts of a learner that an executor uses."""
 
     steps: int
     version: int
     finite: Tensor
-    loss_function: Callable[[Unroll], Any]
-    rmsprop: Callable[..., None]
+    compiled_loss: Callable[[Unroll], Any] | None
+    functions: Any
+    """its arithmetic"""
 
     @property
     def agent(self) -> nn.Module: ...
@@ -50,7 +51,7 @@ class Executor(Protocol):
         """Return the metrics of the update that `step` made, before the learner counts it."""
         ...
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait until all updates are done. Raises NonFiniteError if one was not finite."""
         ...
 
@@ -59,29 +60,29 @@ class Executor(Protocol):
         ...
 
 
-class Immediate:
-    """Runs each half at once and checks its numbers before anything changes."""
+class EagerExecutor:
+    """Runs each function at once and checks its numbers before anything changes."""
 
-    def __init__(self, learner: LearnerParts, halves: Halves | None = None) -> None:
-        """`halves` are those to run instead of the learner's own."""
+    def __init__(self, learner: LearnerParts, functions: UpdateFns | None = None) -> None:
+        """`functions` are those to run instead of the learner's own."""
         self._learner = learner
-        self._halves = halves or learner
+        self._functions = functions or learner
 
     def backward(self, batch: Unroll) -> tuple[Mapping[str, float], list[Tensor | None]]:
-        metrics, gradients = self._halves.differentiate(batch)
+        metrics, gradients = self._functions.compute_gradients(batch)
         check_loss(metrics, batch, self._learner.agent, self._learner.version + 1)
         return {name: float(value) for name, value in metrics.items()}, gradients
 
     def step(self, gradients: Sequence[Tensor]) -> Mapping[str, float]:
         grad_norm = nn.utils.get_total_norm(gradients)
         check_gradients(grad_norm, self._learner.agent, self._learner.version + 1)
-        self._halves.change(gradients, grad_norm)
+        self._functions.apply_gradients(gradients, grad_norm)
         return {"grad_norm": float(grad_norm)}
 
     def report(self, metrics: Callable[[], dict[str, float]]) -> Mapping[str, float]:
         return metrics()
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         pass
 
     def forget(self) -> None:
@@ -89,7 +90,7 @@ class Immediate:
 
 
 @contextmanager
-def changing_nothing(learner: LearnerParts) -> Iterator[None]:
+def dry_run(learner: LearnerParts) -> Iterator[None]:
     """Keep updates inside this context from changing a weight or the optimizer's state: for trial runs."""
     before = learner.finite.clone()
     learner.finite.fill_(False)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..kernels.native.held import made_once
+from ..cores import Stats
 from .continuation import continuation
 from .episodes import Episodes
 from .executor import Executor
-from .losses import Total, actor_critic, total_here
+from .losses import AllReduce, actor_critic, identity
 from .make_executor import make_executor
-from .network import Agent, Bptt
+from .network import Agent, AgentOutput, Bptt
 from .normaliser import merge, moments
 from .returns import deviation
 from .rmsprop import RMSprop, rmsprop_if
@@ -50,33 +50,18 @@ class LearnerConfig:
     """whether the policy's advantages get mean 0 and deviation 1 in each batch (losses.py)"""
 
 
-def actor_critic_loss(
-    agent: Agent,
-    batch: Unroll,
-    config: LearnerConfig,
-    reward_divisor: Tensor | None = None,
-    total: Total = total_here,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute the loss of a batch (losses.py) and what to log of it and of the memory, detached scalars.
+def unroll_agent(agent: Agent, batch: Unroll, bptt: Bptt) -> tuple[AgentOutput, Stats]:
+    """Evaluate the agent on all T + 1 observations of a batch; the statistics are of its memory."""
+    output, _, stats = agent.unroll(batch.observation, batch.reward, batch.done, batch.state, bptt)
+    return output, stats
 
-    `reward_divisor`: a scalar by which rewards are divided. `total` sums over the processes that share a
-    batch.
-    """
-    reward = batch.reward[1:] if reward_divisor is None else batch.reward[1:] / reward_divisor
-    output, _, memory_stats = agent.unroll(
-        batch.observation, batch.reward, batch.done, batch.state, config.bptt, batch.known
-    )
-    loss, metrics = actor_critic(
-        output.policy_logits,
-        output.baseline,
-        batch,
-        agent.learned_reward(reward),
-        discount=config.discount,
-        baseline_cost=config.baseline_cost,
-        entropy_cost=config.entropy_cost,
-        normalise=total if config.normalise_advantages else None,
-    )
-    return loss, {**metrics, **{name: value.detach() for name, value in memory_stats.items()}}
+
+class Functions(NamedTuple):
+    """The arithmetic of an update. What computes the same faster may take a function's place."""
+
+    unroll: Callable[[Agent, Unroll, Bptt], tuple[AgentOutput, Stats]] = unroll_agent
+    actor_critic: Callable[..., tuple[Tensor, dict[str, Tensor]]] = actor_critic
+    rmsprop: Callable[..., None] = rmsprop_if
 
 
 _SUMS = ("total_loss", "policy_loss", "baseline_loss")
@@ -96,7 +81,7 @@ def _combine(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Contribution:
+class PartialUpdate:
     """Metrics and counts of a batch, or of one process's columns of it, whose gradients are in `grad`."""
 
     metrics: Mapping[str, float]
@@ -113,9 +98,9 @@ class Contribution:
 class Learner:
     """Owns the agent's weights, the optimizer and the count of agent steps learned from.
 
-    An executor runs the two halves of an update, `differentiate` and `change`: immediately, or on a GPU
-    enqueued (cuda/enqueued.py). Then metrics arrive when they are read, and a non-finite update raises
-    NonFiniteError later: at the next update, a read or `settle`.
+    An executor runs `compute_gradients` and `apply_gradients`: at once, or on a GPU enqueued
+    (cuda/enqueued.py). Then metrics arrive when they are read, and a non-finite update raises NonFiniteError
+    later: at the next update, a read or `synchronize`.
     """
 
     def __init__(
@@ -141,11 +126,11 @@ class Learner:
         self._returns = torch.zeros(3, 1, dtype=torch.float64)
         """moments of the discounted returns of all batches"""
         self._reward_divisor = torch.ones((), device=device) if config.normalise_rewards else None
-        self.total: Total = total_here
-        """sums over the processes that share a batch"""
-        self.loss_function: Callable[[Unroll], tuple[Tensor, dict[str, Tensor]]] = self.loss
-        self.rmsprop: Callable[..., None] = rmsprop_if
-        """the arithmetic that `differentiate` and `change` call; compiled.py replaces both"""
+        self.all_reduce: AllReduce = identity
+        """sums a tensor over the processes that share a batch"""
+        self.functions = Functions()
+        self.compiled_loss: Callable[[Unroll], tuple[Tensor, dict[str, Tensor]]] | None = None
+        """what `compute_gradients` calls instead of `loss`, if compiled.py set it"""
         self._executor = executor(self)
 
     def update(self, batch: Unroll) -> Mapping[str, float]:
@@ -155,7 +140,7 @@ class Learner:
         """
         return self.step([self.backward(batch)])
 
-    def backward(self, batch: Unroll) -> Contribution:
+    def backward(self, batch: Unroll) -> PartialUpdate:
         """Leave the gradients of a batch, or of some of its columns, in the parameters' `grad`.
 
         The next call may overwrite them, since a CUDA graph reuses its buffers; `grad` may be changed or
@@ -171,10 +156,10 @@ class Learner:
         returns = None
         if self.config.normalise_rewards:
             returns = merge(torch.zeros_like(self._returns), *batch.episodes.discounted).numpy()
-        return Contribution(metrics, batch.num_steps, batch.version, batch.episodes, seen, returns)
+        return PartialUpdate(metrics, batch.num_steps, batch.version, batch.episodes, seen, returns)
 
-    def step(self, contributions: Sequence[Contribution]) -> Mapping[str, float]:
-        """Change the weights by the gradients in `grad`, the sum over all contributions to one batch, and
+    def step(self, parts: Sequence[PartialUpdate]) -> Mapping[str, float]:
+        """Change the weights by the gradients in `grad`, the sum over all parts of one batch, and
         take their observations and returns into the statistics.
         """
         rate = self.learning_rate()
@@ -183,14 +168,14 @@ class Learner:
         self._rate.fill_(rate)
         norm = self._executor.step([p.grad for p in self._parameters if p.grad is not None])
         if self.agent.normaliser:
-            self.agent.normaliser.absorb([each.moments for each in contributions if each.moments is not None])
-        self._absorb_returns([each.returns for each in contributions if each.returns is not None])
+            self.agent.normaliser.absorb([each.moments for each in parts if each.moments is not None])
+        self._absorb_returns([each.returns for each in parts if each.returns is not None])
         divided = {} if self._reward_divisor is None else {"reward_divisor": self.reward_divisor}
-        lag = self.version - min(each.version for each in contributions)
+        lag = self.version - min(each.version for each in parts)
 
         def metrics() -> dict[str, float]:
             return {
-                **_combine([each.metrics for each in contributions]),
+                **_combine([each.metrics for each in parts]),
                 **norm,
                 "clipped_grad_share": float(norm["grad_norm"] > self.config.max_grad_norm),
                 "learning_rate": rate,
@@ -199,7 +184,7 @@ class Learner:
             }
 
         reported = self._executor.report(metrics)
-        self.steps += sum(each.num_steps for each in contributions)
+        self.steps += sum(each.num_steps for each in parts)
         self.version += 1
         return reported
 
@@ -219,19 +204,33 @@ class Learner:
             self._reward_divisor.fill_(divisor)
 
     def loss(self, batch: Unroll) -> tuple[Tensor, dict[str, Tensor]]:
-        return actor_critic_loss(self.agent, batch, self.config, self._reward_divisor, self.total)
+        """Compute a batch's loss, a scalar, and what to log of it and of the memory, detached scalars."""
+        config, reward = self.config, batch.reward[1:]
+        if self._reward_divisor is not None:
+            reward = reward / self._reward_divisor
+        output, memory_stats = self.functions.unroll(self.agent, batch, config.bptt)
+        loss, metrics = self.functions.actor_critic(
+            output.policy_logits,
+            output.baseline,
+            batch,
+            self.agent.learned_reward(reward),
+            discount=config.discount,
+            baseline_cost=config.baseline_cost,
+            entropy_cost=config.entropy_cost,
+            all_reduce=self.all_reduce if config.normalise_advantages else None,
+        )
+        return loss, {**metrics, **{name: value.detach() for name, value in memory_stats.items()}}
 
-    def differentiate(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]:
+    def compute_gradients(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]:
         """Compute a batch's metrics and the gradients of the parameters."""
-        loss, metrics = self.loss_function(batch)
+        loss, metrics = (self.compiled_loss or self.loss)(batch)
         for parameter in self._parameters:
             parameter.grad = None
         # Times NaN if the loss is not finite, so that it always shows in the norm of the gradients.
-        with made_once():
-            loss.backward(1 + 0 * loss.detach())
+        loss.backward(1 + 0 * loss.detach())
         return metrics, [parameter.grad for parameter in self._parameters]
 
-    def change(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:
+    def apply_gradients(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:
         """Clip the gradients and change the weights, unless this or an earlier update was not finite."""
         parameters = [p for p in self._parameters if p.grad is not None]
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -239,7 +238,7 @@ class Learner:
         # as torch's clip_grad_norm_
         clipping = (self.config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
         self.finite.logical_and_(grad_norm.isfinite())
-        self.optimizer.step_if(self.finite, self._rate, clipping, self.rmsprop)
+        self.optimizer.step_if(self.finite, self._rate, clipping, self.functions.rmsprop)
 
     def learning_rate(self) -> float:
         """Return the next update's: annealed linearly to zero, and corrected for RMSProp's start from zero.
@@ -253,13 +252,13 @@ class Learner:
         correction = (1.0 - config.rmsprop_alpha ** (self.version + 1)) ** 0.5
         return config.learning_rate * remaining * (correction if config.rmsprop_corrected else 1.0)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait for the last update. Raises NonFiniteError if it was not finite."""
-        self._executor.settle()
+        self._executor.synchronize()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all but the weights, as plain types and tensors. Raises NonFiniteError as `settle` does."""
-        self.settle()
+        """Return all but the weights, as plain types and tensors. Raises NonFiniteError, as `synchronize`."""
+        self.synchronize()
         return {
             "optimizer": self.optimizer.state_dict(),
             "steps": self.steps,

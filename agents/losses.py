@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..kernels.native import loss as native
-from .masks import forbid_as, forbids
+from .masks import forbid_as
 from .unroll import Unroll
 from .vtrace import action_log_probs, vtrace_from_log_rhos
 
-Total = Callable[[Tensor], Tensor]
+AllReduce = Callable[[Tensor], Tensor]
 """Sums a tensor over all processes that share a batch."""
 
-_ROUNDING = 1e-3
+ROUNDING = 1e-3
 """An importance ratio this close to 1 (as its log) differs by rounding, not by policy."""
-_METRICS = (
+METRICS = (
     *("total_loss", "policy_loss", "baseline_loss", "entropy"),
     *("clipped_rho_share", "log_rho_abs_max", "forced_share"),
 )
-"""in the order of the native ones"""
+"""in the order of those that `kernels/native/loss.c` fills"""
 
 
 def actor_critic(
@@ -35,7 +33,7 @@ def actor_critic(
     discount: float,
     baseline_cost: float,
     entropy_cost: float,
-    normalise: Total | None = None,
+    all_reduce: AllReduce | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute the V-trace actor-critic loss, a scalar, and what to log of it (detached scalars).
 
@@ -43,18 +41,11 @@ def actor_critic(
     Losses are sums over time and batch.
     Steps whose action the environment forced teach the value function only: there the behaviour is part of
     the environment, so their ratio is 1. Actions that the environment forbade have no part in the policy.
-    `normalise` makes the policy's advantages of mean 0 and deviation 1 in each batch, over the processes
-    that it sums over.
+    With `all_reduce` the policy's advantages are normalised to zero mean and unit standard deviation over the
+    batch, whose sums it reduces over processes.
     """
-    # At the end of an episode the discount of what follows is zero: what else is to come counts as reward.
+    # An episode that was truncated: the bootstrap value counts as reward, since its discount is zero.
     rewards = rewards + batch.continuation
-    behavior = batch.behavior_logits, batch.action, rewards, batch.done, batch.forced
-    if native.takes(logits, values, *behavior) and not forbids(batch.behavior_logits):
-        settings = discount, baseline_cost, entropy_cost, _ROUNDING
-        change = normalise and partial(normalised, chosen=~batch.forced, total=normalise)
-        loss, metrics = native.actor_critic(logits, values, settings, change, *behavior)
-        return loss, dict(zip(_METRICS, metrics.unbind(), strict=True))
-
     bootstrap, logits, values = values[-1].detach(), logits[:-1], values[:-1]
     logits = forbid_as(logits, batch.behavior_logits)
     chosen = ~batch.forced
@@ -66,27 +57,27 @@ def actor_critic(
     targets = vtrace_from_log_rhos(log_rhos * chosen, discounts, rewards, values.detach(), bootstrap)
 
     advantages = targets.pg_advantages * chosen
-    if normalise is not None:
-        advantages = normalised(advantages, chosen, normalise)
+    if all_reduce is not None:
+        advantages = normalised(advantages, chosen, all_reduce)
 
     policy_loss = policy_gradient_loss(logits, batch.action, advantages)
     value_loss = baseline_cost * baseline_loss(values, targets.vs)
     entropy = policy_entropy(logits)
     loss = policy_loss + value_loss - entropy_cost * (entropy * chosen).sum()
 
-    ratios = targets.log_rhos
-    shares = (ratios > _ROUNDING).float().mean(), ratios.abs().max(), batch.forced.float().mean()
-    found = loss, policy_loss, value_loss, entropy.mean(), *shares
-    return loss, {name: value.detach() for name, value in zip(_METRICS, found, strict=True)}
+    log_rhos, forced = targets.log_rhos, batch.forced.float().mean()
+    ratios = (log_rhos > ROUNDING).float().mean(), log_rhos.abs().max(), forced
+    metrics = loss, policy_loss, value_loss, entropy.mean(), *ratios
+    return loss, {name: value.detach() for name, value in zip(METRICS, metrics, strict=True)}
 
 
-def total_here(tensor: Tensor) -> Tensor:
-    """Sum over the only process there is."""
+def identity(tensor: Tensor) -> Tensor:
+    """Reduce over the only process there is."""
     return tensor
 
 
 @torch.no_grad()
-def normalised(advantages: Tensor, chosen: Tensor, total: Total) -> Tensor:
+def normalised(advantages: Tensor, chosen: Tensor, all_reduce: AllReduce) -> Tensor:
     """Return (A - mean) / (deviation + 1e-8) over the steps that are chosen, zero elsewhere; all `[T, B]`.
 
     Per batch, as is usual (Andrychowicz et al. 2021, "What matters for on-policy deep actor-critic methods?",
@@ -95,7 +86,7 @@ def normalised(advantages: Tensor, chosen: Tensor, total: Total) -> Tensor:
     A = advantages.double() * chosen
     # What is not finite stays so in this process, whose loss names it, and does not spread to the others'.
     sums = torch.stack([chosen.sum(), A.sum(), A.square().sum()]).nan_to_num(0, 0, 0)
-    count, first, second = total(sums).unbind()
+    count, first, second = all_reduce(sums).unbind()
     mean = first / count.clamp(min=1)
     variance = (second / count.clamp(min=1) - mean.square()).clamp(min=0)
     return ((A - mean) * chosen / (variance.sqrt() + 1e-8)).to(advantages.dtype)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from .compiled import Compiled
 from .cuda.enqueued import Enqueued
-from .executor import Executor, Immediate, LearnerParts
+from .executor import EagerExecutor, Executor, LearnerParts
 
 
 def make_executor(learner: LearnerParts, capture: bool = True, compile: bool = False) -> Executor:
     """Choose by the learner's device: a GPU's updates are enqueued, others run at once.
 
-    `capture` makes each half of an update one CUDA graph there. `compile`, on any device, has
+    `capture` makes each function of an update one CUDA graph there. `compile`, on any device, has
     `torch.compile` make loss, gradients and RMSProp's step; where it cannot, a warning says so.
     """
-    halves = Compiled(learner) if compile else None
+    functions = Compiled(learner) if compile else None
     if learner.finite.device.type == "cuda":
-        return Enqueued(learner, halves, capture)
-    return Immediate(learner, halves)
+        return Enqueued(learner, functions, capture)
+    return EagerExecutor(learner, functions)

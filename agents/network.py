@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..cores import Core, Kept, State, Stats, core_feature_size, core_name, make_core
-from ..kernels.native.held import made_once
-from . import heads
-from .known import UNKNOWN, Known
+from ..cores import Core, State, Stats, core_feature_size, core_name, make_core, unroll_truncated
+from .heads import sample
 from .noise import Noise
 from .normaliser import Normaliser
 from .stems import make_stem
 
 Bptt = Literal["full", "per_step"]
-OLDER: Final = {"reward_clip": 1.0}
-"""Fields of the spec of an agent that is older than they are, where those are not the defaults."""
+LEGACY_DEFAULTS: Final = {"reward_clip": 1.0}
+"""Values of fields of `AgentSpec` that old checkpoints lack, where they differ from today's defaults."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +36,12 @@ class AgentSpec:
     normalised: tuple[int, ...] = ()
     """the entries of a vector that are normalised (normaliser.py)"""
     observations: str = "plain"
-    """how those of an environment other than a game are read (envs/observations.py); as older agents do"""
+    """how those of an environment other than a game are preprocessed (envs/observations.py)"""
     env_options: dict[str, Any] = field(default_factory=dict)
     reward_scale: float = 1.0
     """factor of rewards, in what the core reads and in what is learned"""
     reward_clip: float = 0.0
-    """what they are clipped to then, on both sides of zero; 0 for nothing"""
+    """c: scaled rewards are clipped to [-c, c]; 0 for no clipping"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "core", core_name(self.core))  # older checkpoints write rdn-large
@@ -98,16 +95,6 @@ class Agent(nn.Module):
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
         return self.core.initial_state(batch_size, device or self.policy.weight.device)
 
-    @contextlib.contextmanager
-    def held_weights(self) -> Iterator[None]:
-        """Promise that the weights do not change inside, so that what a CPU makes of them is made once: casts
-        to `autocast_dtype`, which autocast caches until its outermost context ends, and what convolutions
-        transform. On a GPU the captured graph contains the casts, since it is replayed with new weights.
-        """
-        on_cpu = self.policy.weight.device.type == "cpu"
-        with torch.autocast("cpu", enabled=False) if on_cpu else contextlib.nullcontext(), made_once():
-            yield
-
     def act(
         self,
         observation: Tensor,
@@ -121,74 +108,58 @@ class Agent(nn.Module):
         observation is the first of an episode. The action is sampled from the policy, or the most likely one
         if `greedy`.
         """
-        return self.act_on(self.trunk_features(observation), reward, done, state, greedy, generator)
-
-    def act_on(
-        self,
-        trunk_features: Tensor,
-        reward: Tensor,
-        done: Tensor,
-        state: State,
-        greedy: bool = False,
-        generator: Noise | None = None,
-        known: Known = UNKNOWN,
-    ) -> tuple[AgentOutput, State]:
-        """Do as `act`, given the observation's `trunk_features`, and add to what is `known`."""
-        x = self.core_input(trunk_features, reward, known.projection)
-        if known.core is None:
-            y, state = self.core.step(x, state, done)
-        else:
-            y, state = self.core.keeping_step(x, state, done, known.core)
-        return AgentOutput(*heads.act(y, self.policy, self.baseline, greedy, generator)), state
+        x = self.core_input(self.trunk_features(observation), reward)
+        y, state = self.core.step(x, state, done)
+        logits, values = self.heads(y)
+        action = logits.argmax(-1) if greedy else sample(logits, generator)
+        return AgentOutput(action, logits, values), state
 
     def unroll(
-        self,
-        observation: Tensor,
-        reward: Tensor,
-        done: Tensor,
-        state: State,
-        bptt: Bptt = "full",
-        known: Known = UNKNOWN,
+        self, observation: Tensor, reward: Tensor, done: Tensor, state: State, bptt: Bptt = "full"
     ) -> tuple[AgentOutput, State, Stats]:
         """Evaluate T steps at once: observation `[T, B, ...]`, reward and done `[T, B]`.
 
         `action` is the greedy one. The statistics are the core's, to be logged. `bptt="per_step"` lets no
         gradient cross a time step of a fast-weight core, as in the published RL code; for other cores
-        gradients flow through the whole unroll either way. What is `known` is not computed again.
+        gradients flow through the whole unroll either way.
         """
-        T, B = done.shape
-        features = torch.cat(known.trunk) if known.trunk else self.trunk_features(observation.flatten(0, 1))
-        x = self.core_input(features, reward.flatten(), known.projection).unflatten(0, (T, B))
-        if known.core is not None and bptt == "full":
-            y, state, stats = self.core.known_unroll(x, state, done, known.core)
-        else:
-            unroll = self.core.measured_unroll if bptt == "full" else self.core.unroll_per_step
-            y, state, stats = unroll(x, state, done)
-        logits = self.policy(y)
-        return AgentOutput(logits.argmax(-1), logits, self.baseline(y).squeeze(-1)), state, stats
-
-    def new_kept_projection(self, steps: int, rows: int) -> Kept | None:
-        """Make room for the stem's projections of an unroll, where they are in float32."""
-        return self.stem.new_kept(steps, rows) if self.autocast_dtype is None else None
+        features = self.trunk_features(observation.flatten(0, 1))
+        x = self.core_input(features, reward.flatten()).unflatten(0, done.shape)
+        y, state, stats = self.unroll_core(x, state, done, bptt)
+        logits, values = self.heads(y)
+        return AgentOutput(logits.argmax(-1), logits, values), state, stats
 
     def trunk_features(self, observation: Tensor) -> Tensor:
         """Run the first part of the stem: observations `[N, ...]` -> `[N, n]`."""
         if self.normaliser is not None:
             observation = self.normaliser(observation)
-        with self._autocast():
+        with self.autocast():
             return self.stem.trunk_features(observation)
 
-    def core_input(self, trunk_features: Tensor, reward: Tensor, projection: Kept | None = None) -> Tensor:
+    def core_input(self, trunk_features: Tensor, reward: Tensor) -> Tensor:
         """Concatenate the stem's features and the last reward as it is read: `[N, feature_size + 1]`."""
-        read, limit = self.compressed_reward(reward), self.reward_limit
-        stepped = self.stem.step(trunk_features, read, limit, projection)
-        if stepped is not None:
-            return stepped
-        with self._autocast():
-            features = self.stem.project(trunk_features, projection)
-        return torch.cat([features, read.clamp(-limit, limit).unsqueeze(-1)], dim=-1)
+        with self.autocast():
+            features = self.stem.project(trunk_features)
+        return self.append_reward(features, reward)
 
-    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+    def append_reward(self, features: Tensor, reward: Tensor) -> Tensor:
+        """Append the last reward `[N]` to the features `[N, feature_size]`, as the core reads it."""
+        read = self.compressed_reward(reward).clamp(-self.reward_limit, self.reward_limit)
+        return torch.cat([features, read.unsqueeze(-1)], dim=-1)
+
+    def unroll_core(
+        self, x: Tensor, state: State, done: Tensor, bptt: Bptt = "full"
+    ) -> tuple[Tensor, State, Stats]:
+        """Run the core over x `[T, B, feature_size + 1]`; `bptt` as in `unroll`."""
+        if bptt == "full":
+            return self.core.unroll_with_stats(x, state, done)
+        return unroll_truncated(self.core, x, state, done)
+
+    def heads(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute logits `[..., A]` and values `[...]` from the core's output `[..., n]`."""
+        return self.policy(y), self.baseline(y).squeeze(-1)
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.autocast_dtype is None:
             return contextlib.nullcontext()
         # Gradients of a cast that several steps share would be added up in its own, lower precision.

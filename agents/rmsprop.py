@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels.native import rmsprop as native
-
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -30,11 +28,6 @@ def rmsprop_if(
     g is `scale` times the gradient. `finite` (bool), `lr` and `scale` are scalars on the parameters' device.
     If not `finite`, gradients may hold anything and nothing else changes. Gradients may be written over.
     """
-    if native.takes(parameters, gradients, squares):
-        if finite:
-            torch._foreach_add_(steps, 1)
-            native.step(parameters, gradients, squares, float(lr), alpha, eps, float(scale))
-        return
     torch._foreach_mul_(gradients, scale)
     # NaN times zero is NaN, but its bits times zero are zero.
     torch._foreach_mul_([g.view(_BITS[g.itemsize]) for g in gradients], finite.to(torch.int32))
@@ -54,7 +47,7 @@ class RMSprop(torch.optim.RMSprop):
     def step_if(
         self, finite: Tensor, lr: Tensor, scale: Tensor, arithmetic: Callable[..., None] = rmsprop_if
     ) -> None:
-        """Do as `rmsprop_if` with the gradients in `grad`; `arithmetic` is that or an equivalent."""
+        """Like `rmsprop_if` with the gradients in `grad`; `arithmetic` is that or an equivalent."""
         (group,) = self.param_groups
         parameters = [p for p in group["params"] if p.grad is not None]
         gradients = [p.grad for p in parameters]

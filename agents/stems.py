@@ -10,14 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..cores import Kept
-from ..cores.layer import weights_of
-from ..kernels.native import dense
-from ..kernels.native.images import max_pool, scaled
-from ..kernels.native.strided import conv_relu
-from ..kernels.native.winograd import conv3x3, residual_block
-from . import projection
-
 
 class ResidualBlock(nn.Module):
     """`x + conv(relu(conv(relu(x))))`, 3x3."""
@@ -28,7 +20,7 @@ class ResidualBlock(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return residual_block(x, *self.conv1.parameters(), *self.conv2.parameters())
+        return x + self.conv2(F.relu(self.conv1(F.relu(x))))
 
 
 class ResidualTrunk(nn.Sequential):
@@ -48,8 +40,8 @@ class ResidualTrunk(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         for conv, _, first, second in zip(*[iter(self)] * 4, strict=True):
-            x = second(first(max_pool(conv3x3(x, conv.weight, conv.bias))))
-        return F.relu(x, inplace=True)
+            x = second(first(F.max_pool2d(conv(x), 3, stride=2, padding=1)))
+        return F.relu(x)
 
 
 class PlainTrunk(nn.Sequential):
@@ -72,7 +64,7 @@ class PlainTrunk(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         for conv, _ in zip(*[iter(self)] * 2, strict=True):
-            x = conv_relu(x, conv.weight, conv.bias, conv.stride[0])
+            x = F.relu(conv(x))
         return x
 
 
@@ -115,23 +107,9 @@ class Stem(nn.Module, ABC):
     norm: nn.Module
     """what normalises the projection; the identity for nothing"""
 
-    def project(self, trunk_features: Tensor, kept: Kept | None = None) -> Tensor:
-        """`[N, n]` -> float32 features `[N, feature_size]`.
-
-        kept: made by `new_kept`, to which a step's projection is added, or in which all steps' are known.
-        """
-        return F.relu(self.norm(projection.project(trunk_features, self.projection, kept))).float()
-
-    def step(self, trunk_features: Tensor, reward: Tensor, limit: float, kept: Kept | None) -> Tensor | None:
-        """Do as `project` for one step, and append the reward, clamped to ±limit: `[B, feature_size + 1]`.
-
-        None where that takes more than one call of C.
-        """
-        return projection.step(trunk_features, reward, limit, self.projection, self.norm, kept)
-
-    def new_kept(self, steps: int, rows: int) -> Kept | None:
-        """Make room for the projections of an unroll, in float32."""
-        return projection.new_kept(steps, rows, self.projection)
+    def project(self, trunk_features: Tensor) -> Tensor:
+        """`[N, n]` -> float32 features `[N, feature_size]`."""
+        return F.relu(self.norm(self.projection(trunk_features))).float()
 
     def forward(self, observation: Tensor) -> Tensor:
         return self.project(self.trunk_features(observation))
@@ -157,7 +135,7 @@ class ImageStem(Stem):
     def trunk_features(self, observation: Tensor) -> Tensor:
         kind = observation.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
-        x: Tensor = self.trunk(scaled(observation, dtype))
+        x: Tensor = self.trunk(observation.to(dtype, memory_format=torch.channels_last) / 255)
         return x.flatten(1)
 
     @property
@@ -205,11 +183,7 @@ class VectorStem(Stem):
         self.norm = nn.Identity()
 
     def trunk_features(self, observation: Tensor) -> Tensor:
-        x, weights = observation.float(), weights_of(self.fc1, kinds=(nn.Linear,))
-        if weights and dense.takes(x, weights):
-            weight, bias = weights
-            return dense.linear(x, weight, bias, relu=True)
-        return F.relu(self.fc1(x))
+        return F.relu(self.fc1(observation.float()))
 
     @property
     def projection(self) -> nn.Linear:

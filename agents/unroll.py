@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cores import State
+from ..cores.base import State, warn_of_new_name
 from .episodes import Episodes, concatenate
-from .known import UNKNOWN, Known
 from .truncations import Truncations
 from .truncations import concatenate as concatenate_truncations
 
@@ -48,8 +47,6 @@ class Unroll:
     version: int = 0
     """number of updates behind the weights that acted"""
     episodes: Episodes = field(default_factory=Episodes)
-    known: Known = UNKNOWN
-    """what the learner need not compute again, where it has the very weights that acted"""
     truncations: Truncations | None = None
     """where episodes were truncated, and with what observation; None if nowhere"""
 
@@ -74,9 +71,15 @@ class Unroll:
         """Number of agent steps: T times B."""
         return self.action.numel()
 
-    def columns(self) -> int:
+    @property
+    def num_envs(self) -> int:
         """Number of environments: B."""
         return self.action.shape[1]
+
+    def columns(self) -> int:
+        """The name of `num_envs` in version 0.2."""
+        warn_of_new_name("columns()", "num_envs")
+        return self.num_envs
 
     def tensors(self) -> list[Tensor]:
         """List all tensors in the order of the fields, the state's last."""
@@ -92,8 +95,8 @@ class Unroll:
     def map(self, function: Callable[..., Tensor], *others: Unroll) -> Unroll:
         """Call `function(batch_dim, tensor, *tensors of the others)` for each tensor; keep the rest.
 
-        `batch_dim` is the dimension of the environments: 1 where time comes first, 0 for the state. What is
-        known of the steps is dropped, and so are truncations.
+        `batch_dim` is the dimension of the environments: 1 where time comes first, 0 for the state.
+        Truncations are dropped.
         """
         batch_dims = [1] * len(PER_STEP) + [0] * len(self.state)
         together = zip(batch_dims, self.tensors(), *(other.tensors() for other in others), strict=True)
@@ -106,27 +109,19 @@ PER_STEP = tuple(each.name for each in fields(Unroll) if each.type == "Tensor")
 
 def split(unroll: Unroll, batch_size: int) -> list[Unroll]:
     """Cut an unroll of many environments into unrolls of `batch_size`; its episodes go with the first."""
-    if unroll.columns() == batch_size:
+    if unroll.num_envs == batch_size:
         return [unroll]
 
     def cut(start: int) -> Unroll:
         part = unroll.map(lambda dim, x: x.narrow(dim, start, min(batch_size, x.shape[dim] - start)))
-        ended = unroll.truncations and unroll.truncations.narrow(start, part.columns())
+        ended = unroll.truncations and unroll.truncations.narrow(start, part.num_envs)
         return replace(part, truncations=ended, episodes=part.episodes if start == 0 else Episodes())
 
-    return [cut(start) for start in range(0, unroll.columns(), batch_size)]
-
-
-def _join_known(unrolls: Sequence[Unroll]) -> Known:
-    """Put the steps of all trunks side by side; none where weights differ or one is missing."""
-    if len({unroll.version for unroll in unrolls}) > 1:
-        return UNKNOWN
-    steps = zip(*(unroll.known.trunk for unroll in unrolls), strict=False)
-    return Known(tuple(torch.cat(step) for step in steps))
+    return [cut(start) for start in range(0, unroll.num_envs, batch_size)]
 
 
 def _join_truncations(unrolls: Sequence[Unroll]) -> Truncations | None:
-    starts = accumulate((unroll.columns() for unroll in unrolls), initial=0)
+    starts = accumulate((unroll.num_envs for unroll in unrolls), initial=0)
     return concatenate_truncations(
         (start, unroll.truncations) for start, unroll in zip(starts, unrolls, strict=False)
     )
@@ -141,6 +136,5 @@ def join(unrolls: Sequence[Unroll]) -> Unroll:
         first.map(lambda dim, *xs: torch.cat(xs, dim), *others),
         version=min(unroll.version for unroll in unrolls),
         episodes=concatenate([unroll.episodes for unroll in unrolls]),
-        known=_join_known(unrolls),
         truncations=_join_truncations(unrolls),
     )

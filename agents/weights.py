@@ -40,16 +40,16 @@ class WeightStore:
         self._lock = threading.Lock()
         self._weights = [weight.clone() for weight in all_weights(agent)]
         self.version = version
-        self._coming = [weight.clone() for weight in self._weights]
-        self._coming_version = version
+        self._staging = [weight.clone() for weight in self._weights]
+        self._staging_version = version
         self._publisher: torch.cuda.Stream | None = None
         self._arrived: Callable[[], bool] = lambda: False
 
     def publish(self, agent: nn.Module, version: int) -> None:
         with self._lock, torch.no_grad():
-            self._take_over()  # else frequent publishing could overwrite each set before any actor pulls it
-            torch._foreach_copy_(self._coming, all_weights(agent))
-            self._coming_version = version
+            self._swap()  # else frequent publishing could overwrite each set before any actor pulls it
+            torch._foreach_copy_(self._staging, all_weights(agent))
+            self._staging_version = version
             self._publisher = self._stream()
             self._arrived = _mark(self._publisher)
 
@@ -59,16 +59,16 @@ class WeightStore:
         with self._lock, torch.no_grad():
             if stream is not None and stream == self._publisher:
                 stream.synchronize()
-            self._take_over()
+            self._swap()
             torch._foreach_copy_(all_weights(agent), self._weights)
             if stream is not None:
                 stream.synchronize()  # once the lock is released they may be overwritten
             return self.version
 
-    def _take_over(self) -> None:
+    def _swap(self) -> None:
         if self._arrived():
-            self._weights, self._coming = self._coming, self._weights
-            self.version, self._arrived = self._coming_version, lambda: False
+            self._weights, self._staging = self._staging, self._weights
+            self.version, self._arrived = self._staging_version, lambda: False
 
     def _stream(self) -> torch.cuda.Stream | None:
         weight = self._weights[0]

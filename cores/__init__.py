@@ -1,6 +1,5 @@
 """Recurrent cores: one file each, one interface, made by name. README.md describes each of them."""
 
-from ..kernels.native.known import Kept
 from . import (
     attention,
     delta_delta_net,
@@ -19,16 +18,16 @@ from . import (
     lstm,
     rdn,
 )
+from .backbone import FastWeightCore
 from .base import Core, State, Stats
 from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .registry import core_feature_size, core_name, core_names, make_core, register
-from .shell import FastWeightCore
+from .truncated import unroll_truncated
 
 __all__ = [
     "Core",
     "FastWeightCore",
     "FastWeights",
-    "Kept",
     "MemoryTrace",
     "State",
     "StatePart",
@@ -54,4 +53,5 @@ __all__ = [
     "make_core",
     "rdn",
     "register",
+    "unroll_truncated",
 ]

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from ..kernels import attention, deltaformer
 from ..kernels.reference import kernel
+from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .features import slow_decay
 from .registry import register
-from .shell import FastWeightCore
 
 WINDOW = 64
 
@@ -95,7 +95,7 @@ class SoftmaxMemory(WindowMemory):
         return (keys @ query * self.key_size**-0.5).exp()
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
-        return {"decay": slow_decay(trace.emitted[3])} if self.gated else {}
+        return {"decay": slow_decay(trace.projections[3])} if self.gated else {}
 
 
 @register("softmax_attention")
@@ -178,7 +178,7 @@ class DeltaFormerMemory(WindowMemory):
         return kernel("exp" if self.second == "softmax" else self.second, scores, torch.ones_like(scores))
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
-        return {"write_strength": trace.emitted[5].sigmoid()} if len(trace.emitted) > 4 else {}
+        return {"write_strength": trace.projections[5].sigmoid()} if len(trace.projections) > 4 else {}
 
 
 @register("deltaformer")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-
-from ..kernels.native.acting import CoreSteps
-from ..kernels.native.known import Kept
 
 State = tuple[Tensor, ...]
 """A core's memory: tensors whose first dimension is the batch. Feedforward cores use the empty tuple."""
@@ -29,7 +27,7 @@ class Core(nn.Module, ABC):
     `unroll` over T steps equals T calls of `step` up to rounding. A `reset` at (t, b) means that step t
     begins a new episode: the state of row b is zeroed *before* step t reads it.
 
-    A core needs `initial_state` and `unroll`. One with statistics to log has `measured_unroll` too.
+    A core needs `initial_state` and `unroll`. One with statistics to log has `unroll_with_stats` too.
     """
 
     equation: ClassVar[str] = ""
@@ -37,7 +35,7 @@ class Core(nn.Module, ABC):
     source: ClassVar[str] = ""
     """where that is from; `deltabeast cores` lists both"""
     has_fast_weights: ClassVar[bool] = False
-    """whether `unroll_per_step` cuts gradients between this core's steps"""
+    """whether `unroll_truncated` cuts gradients between this core's steps"""
     input_size: int
     output_size: int
 
@@ -63,43 +61,32 @@ class Core(nn.Module, ABC):
         y, state = self.unroll(x.unsqueeze(0), state, reset.unsqueeze(0))
         return y.squeeze(0), state
 
-    def new_kept(self, steps: int, batch_size: int) -> Kept | None:
-        """Make room for what this many steps compute, if `known_unroll` can do without computing it again."""
-        return None
-
-    def keeping_step(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State]:
-        """Do as `step`, and keep what it computed where that is possible."""
-        return self.step(x, state, reset)
-
-    def steps_in_c(self, state: State, kept: Kept) -> CoreSteps | None:
-        """Return steps from `state` on, which keep what they compute, for C to make an agent's whole steps.
-
-        None where it cannot.
-        """
-        return None
-
-    def known_unroll(self, x: Tensor, state: State, reset: Tensor, kept: Kept) -> tuple[Tensor, State, Stats]:
-        """Do as `measured_unroll` from what the same steps kept; compute it again if any did not."""
-        return self.measured_unroll(x, state, reset)
-
-    def measured_unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
-        """Do as `unroll`, and return statistics of the memory besides."""
+    def unroll_with_stats(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
+        """Like `unroll`, with statistics of the memory."""
         return *self.unroll(x, state, reset), {}
 
+    def __init_subclass__(cls) -> None:
+        """Take a `measured_unroll` of version 0.2 for what it is called now."""
+        super().__init_subclass__()
+        if "measured_unroll" in vars(cls) and "unroll_with_stats" not in vars(cls):
+            warn_of_new_name(f"{cls.__name__}.measured_unroll", "unroll_with_stats")
+            cls.unroll_with_stats = vars(cls)["measured_unroll"]  # type: ignore[method-assign]
+
+    def measured_unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
+        """The name of `unroll_with_stats` in version 0.2; of a subclass's own, what that overrides."""
+        warn_of_new_name("measured_unroll", "unroll_with_stats")
+        own = (kind for kind in type(self).__mro__ if "unroll_with_stats" in vars(kind))
+        kind = next(kind for kind in own if kind is Core or "measured_unroll" not in vars(kind))
+        found: tuple[Tensor, State, Stats] = kind.unroll_with_stats(self, x, state, reset)  # type: ignore[attr-defined]
+        return found
+
     def unroll_per_step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
-        """Do as `measured_unroll`, but each step takes a fast-weight memory's state as a constant.
+        """The name of `unroll_truncated` in version 0.2."""
+        from .truncated import unroll_truncated
 
-        This is what the published RL code computes; there, too, gradients cross all steps of other cores.
-        The statistics are those of the last step.
-        """
-        return (self._unroll_cut if self.has_fast_weights else self.measured_unroll)(x, state, reset)
+        warn_of_new_name("unroll_per_step", "unroll_truncated")
+        return unroll_truncated(self, x, state, reset)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # loops over steps take minutes to compile
-    def _unroll_cut(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
-        check_not_empty(x)
-        outputs = []
-        for x_t, reset_t in zip(x.split(1), reset.split(1), strict=True):
-            constants = tuple(part.detach() for part in state)
-            y, state, stats = self.measured_unroll(x_t, constants, reset_t)
-            outputs.append(y)
-        return torch.cat(outputs), state, stats
+
+def warn_of_new_name(old: str, new: str) -> None:
+    warnings.warn(f"{old} is now {new}, and goes with the next version", DeprecationWarning, stacklevel=3)

@@ -7,11 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from ..kernels import delta_rule
+from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import MemoryTrace, StatePart
 from .linear import LinearMemory
 from .registry import register
-from .shell import FastWeightCore
 
 
 class DeltaDeltaMemory(LinearMemory):
@@ -32,18 +32,18 @@ class DeltaDeltaMemory(LinearMemory):
         heads, h, size = W.shape
         return StatePart("fast weights", (heads, 3 * h + 1, size)), W
 
-    def learn(
+    def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
         M, W = state
-        emitted, M = delta_rule(q, k, v, gates[0].squeeze(-1).sigmoid(), M, reset)
-        q, k, v, beta = emitted.split((*[self.head_size] * 3, 1), -1)
+        projections, M = delta_rule(q, k, v, gates[0].squeeze(-1).sigmoid(), M, reset)
+        q, k, v, beta = projections.split((*[self.head_size] * 3, 1), -1)
         q, k = self.features(q), self.features(k)
         y, W = delta_rule(q, k, v, beta.squeeze(-1).sigmoid(), W, reset)
         return y, (M, W)
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
-        return {"write_strength": trace.emitted[3].sigmoid()}
+        return {"write_strength": trace.projections[3].sigmoid()}
 
 
 @register("delta_delta_net")

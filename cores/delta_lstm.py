@@ -7,11 +7,11 @@ from typing import Literal
 from torch import Tensor
 
 from ..kernels import delta_lstm, delta_rule
+from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .features import normalized_elu
 from .registry import register
-from .shell import FastWeightCore
 
 
 class DeltaLSTMMemory(FastWeights):
@@ -47,7 +47,7 @@ class DeltaLSTMMemory(FastWeights):
         return y, (W, *after)
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
-        beta, recurrent_beta = trace.emitted[1].sigmoid().unflatten(-1, (3, 2)).unbind(-1)
+        beta, recurrent_beta = trace.projections[1].sigmoid().unflatten(-1, (3, 2)).unbind(-1)
         return {
             "write_strength": beta.mean(-1, keepdim=True),
             "recurrent_write_strength": recurrent_beta.mean(-1, keepdim=True),

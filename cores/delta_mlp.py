@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels import delta_rule
+from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .features import normalized_elu
 from .registry import register
-from .shell import FastWeightCore
 
 
 class DeltaMLPMemory(FastWeights):
@@ -58,7 +58,7 @@ class DeltaMLPMemory(FastWeights):
         return x, tuple(after)
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
-        betas = [part for i in range(len(self.norms)) for part in trace.emitted[5 + 6 * i : 7 + 6 * i]]
+        betas = [part for i in range(len(self.norms)) for part in trace.projections[5 + 6 * i : 7 + 6 * i]]
         return {"write_strength": torch.cat(betas, -1).sigmoid().mean(-1, keepdim=True)}
 
 

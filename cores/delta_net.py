@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from ..kernels import delta_rule
-from ..kernels.native.shell import StepRule
+from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import MemoryTrace
 from .linear import LinearMemory, read_before
 from .registry import register
-from .shell import FastWeightCore
 
 
 class DeltaMemory(LinearMemory):
@@ -32,7 +31,6 @@ class DeltaMemory(LinearMemory):
         ValueError: for a beta_start that is no share, and as `LinearMemory`.
     """
 
-    computing: ClassVar[tuple[str, ...]] = ("unroll", "learn", "attend", "strength")
     erases = True
     rates: ClassVar[int] = 0
     """how many more numbers the slow net emits a head, after β"""
@@ -61,21 +59,14 @@ class DeltaMemory(LinearMemory):
         beta = (beta.squeeze(-1) + self._logit).sigmoid()
         return beta if self.beta_max == 1 else beta * self.beta_max
 
-    @property
-    def strength_in_c(self) -> str | None:
-        """The name of `strength` for an actor's step in C; None if C has none."""
-        if self._logit:
-            return None
-        return "sigmoid" if self.beta_max == 1 else "twice_sigmoid"
-
-    def learn(
+    def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
         (W,) = state
         y, W = delta_rule(q, k, v, self.strength(gates[0]), W, reset)
         return y, (W,)
 
-    def attend(
+    def write_read_normalised(
         self,
         q: Tensor,
         k: Tensor,
@@ -85,17 +76,14 @@ class DeltaMemory(LinearMemory):
         state: State,
         reset: Tensor,
     ) -> tuple[Tensor, State]:
-        """What is found under k is divided by its weights, too: k is, and β is multiplied by them instead."""
+        """Correct the normalised reading W k / (z·k), z the keys' sum so far: k ← k / (z·k), β ← β (z·k)."""
         found = read_before(k, z, reset)
         found, (W,) = torch.where(found == 0, torch.ones_like(found), found), state
         y, W = delta_rule(q, k / found, v, self.strength(gates[0]) * found.squeeze(-1), W, reset)
         return y, (W,)
 
-    def step_rule(self) -> StepRule | None:
-        return self.linear_step("delta", self.strength_in_c)
-
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
-        return {"write_strength": self.strength(trace.emitted[3])}
+        return {"write_strength": self.strength(trace.projections[3])}
 
 
 @register("delta_net")

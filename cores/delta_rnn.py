@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from ..kernels import delta_rnn, delta_rule
-from ..kernels.native.shell import StepRule
+from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .registry import register
-from .shell import FastWeightCore
 
 
 class DeltaRNNMemory(FastWeights):
@@ -48,13 +47,8 @@ class DeltaRNNMemory(FastWeights):
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
         return keys.softmax(-1) @ query.softmax(-1)
 
-    def step_rule(self) -> StepRule | None:
-        if self.variant == "A":
-            return None
-        return StepRule("delta_rnn", ("softmax", "softmax", "", "softmax", "", "sigmoid", "sigmoid"))
-
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
-        *_, beta, recurrent_beta = trace.emitted
+        *_, beta, recurrent_beta = trace.projections
         return {"write_strength": beta.sigmoid(), "recurrent_write_strength": recurrent_beta.sigmoid()}
 
 

@@ -1,17 +1,15 @@
-"""The memory of one layer, which every fast-weight core has its own of."""
+"""The fast-weight memory of one layer: the base class of all."""
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..kernels.native.shell import StepRule
-from .base import State, Stats
+from .base import State, Stats, warn_of_new_name
 
 
 class StatePart(NamedTuple):
@@ -28,7 +26,7 @@ class StatePart(NamedTuple):
 class MemoryTrace(NamedTuple):
     """Inputs and outputs of one layer's memory in an unroll."""
 
-    emitted: tuple[Tensor, ...]
+    projections: tuple[Tensor, ...]
     """the slow net's output split by `sizes`, each `[T, B, H, size]`"""
     before: State
     after: State
@@ -36,8 +34,12 @@ class MemoryTrace(NamedTuple):
     """`[T, B, H, h]`"""
     reset: Tensor
     """`[T, B]`"""
-    known: tuple[Tensor, ...] = ()
-    """what an actor kept of the memory's own arithmetic, `[T, ...]` each"""
+
+    @property
+    def emitted(self) -> tuple[Tensor, ...]:
+        """The name of `projections` in version 0.2."""
+        warn_of_new_name("emitted", "projections")
+        return self.projections
 
 
 class FastWeights(nn.Module, ABC):
@@ -50,9 +52,6 @@ class FastWeights(nn.Module, ABC):
         num_heads: H; each head's fast weights are h = d/H wide.
         sizes: how many numbers the slow net emits per head, in order, e.g. q, k, v, β as (h, h, h, 1).
     """
-
-    computing: ClassVar[tuple[str, ...]] = ("unroll",)
-    """the methods that `step_rule` stands for: it is not asked where a subclass has replaced one of them"""
 
     def __init__(self, hidden_size: int, num_heads: int, sizes: tuple[int, ...]) -> None:
         super().__init__()
@@ -69,16 +68,6 @@ class FastWeights(nn.Module, ABC):
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         """The slow net's output split by `sizes`, each `[T, B, H, size]` -> y `[T, B, H, h]`, next state."""
 
-    def step_rule(self) -> StepRule | None:
-        """Say what `unroll` computes, if C can do the same for an actor's step; stands beside `unroll`."""
-        return None
-
-    def known_unroll(
-        self, parts: tuple[Tensor, ...], state: State, reset: Tensor, values: Sequence[Tensor], after: State
-    ) -> tuple[Tensor, State]:
-        """Do as `unroll` where a rule's own arithmetic was kept as `values`, and the state that it left."""
-        return self.unroll(parts, state, reset)
-
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         """Return what to log about an unroll's writes, by name: tensors whose mean is the metric."""
         return {}
@@ -93,24 +82,13 @@ class FastWeights(nn.Module, ABC):
         declared = zip(state, self.state_parts(), strict=True)
         return [tensor for tensor, part in declared if part.kind == "fast weights"]
 
-    def forward(
-        self, emitted: Tensor, state: State, reset: Tensor, values: Sequence[Tensor] = (), after: State = ()
-    ) -> tuple[Tensor, MemoryTrace]:
-        """slow_net(x) `[T, B, H sum(sizes)]` -> y `[T, B, d]` and the trace, with the state after.
-
-        `values` and `after` are known, or empty.
-        """
+    def forward(self, projected: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
+        """slow_net(x) `[T, B, H sum(sizes)]` -> y `[T, B, d]` and the trace, with the state after."""
         # Fast weights keep their precision under autocast, and kernels keep out of it.
-        given = emitted.dtype
-        if given is not state[0].dtype:
-            emitted = emitted.to(state[0].dtype)
-        emitted = emitted.unflatten(-1, (self.num_heads, -1))
-        parts = torch.split_with_sizes(emitted, self.sizes, -1)
-        if values:
-            y, next_state = self.known_unroll(parts, state, reset, values, after)
-        else:
-            y, next_state = self.unroll(parts, state, reset)
-        return y.flatten(-2).to(given), MemoryTrace(parts, state, next_state, y, reset, tuple(values))
+        heads = projected.to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
+        parts = torch.split_with_sizes(heads, self.sizes, -1)
+        y, next_state = self.unroll(parts, state, reset)
+        return y.flatten(-2).to(projected.dtype), MemoryTrace(parts, state, next_state, y, reset)
 
 
 @torch.no_grad()
@@ -124,14 +102,3 @@ def measure(memories: Sequence[FastWeights], traces: Sequence[MemoryTrace]) -> S
             norm = torch.linalg.vector_norm(W, dim=(-2, -1)).mean()
             values.setdefault("fast_weight_norm", []).append(norm)
     return {name: torch.stack(each).mean() for name, each in values.items()}
-
-
-@functools.cache
-def same_in_c(memory: type[FastWeights]) -> bool:
-    """Return whether `step_rule` speaks of this memory's `unroll`, not of one that a subclass replaced."""
-
-    def owner(name: str) -> int:
-        return next(i for i, each in enumerate(memory.__mro__) if name in vars(each))
-
-    own = all(owner("step_rule") <= owner(name) for name in memory.computing)
-    return own and memory.forward is FastWeights.forward

@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..kernels.native import dense
-
 EPSILON = 1e-5
 
 Map = Literal["elu", "relu", "softmax", "dpfp", "favor", "unit", "root2"]
@@ -74,22 +72,7 @@ class Features(nn.Module):
         )
         self.register_parameter("random", drawn)
 
-    @property
-    def in_c(self) -> str | None:
-        """The name of this map for an actor's step in C; None if C has none."""
-        if self.usual:
-            return "normalized_elu"
-        known = self.feature_map in ("softmax", "unit", "root2") and self.normalise == "none"
-        return self.feature_map if known else None
-
-    @property
-    def usual(self) -> bool:
-        """Whether this is `normalized_elu`, for which there is C."""
-        return self.feature_map == "elu" and self.normalise == "sum"
-
     def forward(self, x: Tensor) -> Tensor:
-        if self.usual:
-            return normalized_elu(x)
         features = self._map(x)
         return features / (features.sum(-1, keepdim=True) + EPSILON) if self.normalise == "sum" else features
 
@@ -117,8 +100,6 @@ def normalized_elu(x: Tensor) -> Tensor:
 
     The sum normalisation is section 4.2 of Schlag et al. 2021; the 1e-5 is from the released RL code.
     """
-    if x.dim() > 1 and dense.takes(x):
-        return dense.normalized_elu(x, EPSILON)
     positive = F.elu(x) + 1
     return positive / (positive.sum(-1, keepdim=True) + EPSILON)
 

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from ..kernels import gated_delta, momentum_delta
-from ..kernels.native.shell import StepRule
+from .backbone import FastWeightCore
 from .base import State
 from .delta_net import DeltaMemory
 from .fast_weights import MemoryTrace, StatePart
 from .features import TEMPERATURE, Map, check_temperature, slow_decay
 from .registry import register
-from .shell import FastWeightCore
 
 
 class GatedDeltaMemory(DeltaMemory):
@@ -48,7 +47,7 @@ class GatedDeltaMemory(DeltaMemory):
         )
         self.decay_temperature = check_temperature(decay_temperature)
 
-    def learn(
+    def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
         beta, decay = self.strength(gates[0]), slow_decay(gates[1].squeeze(-1), self.decay_temperature)
@@ -56,11 +55,8 @@ class GatedDeltaMemory(DeltaMemory):
         y, W = gated_delta(q, k, v, beta, decay, W, reset)
         return y, (W,)
 
-    def step_rule(self) -> StepRule | None:
-        return self.linear_step("gated", self.strength_in_c, "slow", degree=self.decay_temperature)
-
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
-        return {**super().strengths(trace), "decay": slow_decay(trace.emitted[4], self.decay_temperature)}
+        return {**super().strengths(trace), "decay": slow_decay(trace.projections[4], self.decay_temperature)}
 
 
 @register("gated_delta_net")
@@ -86,7 +82,7 @@ class MomentumDeltaMemory(DeltaMemory):
         (matrix,) = super().state_parts()
         return matrix, StatePart("momentum", matrix.shape)
 
-    def learn(
+    def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
         beta, momentum = self.strength(gates[0]), gates[1].squeeze(-1).sigmoid()
@@ -94,11 +90,8 @@ class MomentumDeltaMemory(DeltaMemory):
         y, W, C = momentum_delta(q, k, v, beta, torch.ones_like(beta), momentum, W, C, reset)
         return y, (W, C)
 
-    def step_rule(self) -> StepRule | None:
-        return self.linear_step("momentum", self.strength_in_c, "sigmoid")
-
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
-        return {**super().strengths(trace), "momentum": trace.emitted[4].sigmoid()}
+        return {**super().strengths(trace), "momentum": trace.projections[4].sigmoid()}
 
 
 @register("momentum_delta_net")

@@ -7,13 +7,12 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ..kernels import gated_sum
-from ..kernels.native.shell import StepRule
+from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import MemoryTrace
 from .features import TEMPERATURE, check_temperature, slow_decay
 from .linear import LinearMemory
 from .registry import register
-from .shell import FastWeightCore
 
 
 class GatedSumMemory(LinearMemory):
@@ -43,19 +42,15 @@ class GatedSumMemory(LinearMemory):
         super().__init__(hidden_size, num_heads, _gates=(size,), **linear_options)
         self.decay_temperature = check_temperature(decay_temperature)
 
-    def learn(
+    def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
         decay, (W,) = slow_decay(gates[0], self.decay_temperature), state
         y, W = gated_sum(q, k, v, decay.expand_as(v), W, reset)
         return y, (W,)
 
-    def step_rule(self) -> StepRule | None:
-        of_heads = self.sizes[-1] == 1
-        return self.linear_step("gated", "slow", degree=self.decay_temperature) if of_heads else None
-
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
-        return {"decay": slow_decay(trace.emitted[3], self.decay_temperature)}
+        return {"decay": slow_decay(trace.projections[3], self.decay_temperature)}
 
 
 @register("gated_linear_attention")
@@ -79,7 +74,7 @@ class GatedRuleMemory(LinearMemory):
     def __init__(self, hidden_size: int, num_heads: int, **linear_options: Any) -> None:
         super().__init__(hidden_size, num_heads, _gates=(1,), **linear_options)
 
-    def learn(
+    def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
         beta, (W,) = gates[0].sigmoid(), state
@@ -87,7 +82,7 @@ class GatedRuleMemory(LinearMemory):
         return y, (W,)
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
-        return {"write_strength": trace.emitted[3].sigmoid()}
+        return {"write_strength": trace.projections[3].sigmoid()}
 
 
 @register("gated_rule")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..kernels import gru
-from ..kernels.native import gru as native
 from .base import State
-from .gated_layer import GatedLayer, emitted
 from .registry import register
+from .rnn import RNNCore
 
 
 @register("gru")
-class GRU(GatedLayer):
+class GRU(RNNCore):
     """One GRU layer. State: (h `[B, 1, hidden]`,).
 
     The parameters are those of `torch.nn.GRU`; gates r, z, n. Cho et al. 2014, "Learning Phrase
@@ -28,15 +28,11 @@ class GRU(GatedLayer):
     equation = "y = (1 - z) tanh(n + r U y) + z y"
     source = "Cho et al. 2014"
     gates, states = 3, 1
-    keeps = 1
-
-    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        h = native.step(x, self._weights(), state[0].squeeze(1), reset)
-        return super().step(x, state, reset) if h is None else (h, (h.unsqueeze(1),))
+    forget_gate = 1
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         (h,) = state
-        gates = emitted(x, self.weight_ih_l0, self.bias_ih_l0)
+        gates = F.linear(x, self.weight_ih_l0, self.bias_ih_l0)
         # The state keeps its precision under autocast, and kernels keep out of it.
         slow = (self.weight_hh_l0.to(h.dtype), self.bias_hh_l0.to(h.dtype))
         y, h = gru(gates.to(h.dtype), *slow, h.squeeze(1), reset)

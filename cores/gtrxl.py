@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from .attention import WINDOW, SoftmaxMemory
+from .backbone import FastWeightCore
 from .registry import register
-from .shell import FastWeightCore
 
 
 class RelativeMemory(SoftmaxMemory):

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..kernels.native import shell as native
+from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import FastWeights
 from .registry import core_name, core_names, find_core, register
-from .shell import FastWeightCore
 
 
 @register("hybrid")
 class Hybrid(FastWeightCore):
-    """The shell with a memory of its own for each layer, as language models alternate them since 2024.
+    """The backbone with a memory of its own for each layer, as language models alternate them since 2024.
 
     State: for each layer after another its memory's tensors, `[B, 1, ...]` each.
 
@@ -27,7 +26,7 @@ class Hybrid(FastWeightCore):
         ff_size: hidden width of the feedforward sub-layers.
 
     Raises:
-        ValueError: for a name that is no core in the shell.
+        ValueError: for a name that is no core in the backbone.
     """
 
     equation = "each layer has its own memory"
@@ -58,19 +57,16 @@ class Hybrid(FastWeightCore):
     def join(self, states: Sequence[State]) -> State:
         return tuple(part.unsqueeze(1) for state in states for part in state)
 
-    def _plan(self) -> native.Plan | None:
-        return None  # C expects layers stacked
-
 
 def _memory(name: str) -> type[FastWeights]:
     name = core_name(name)
-    if name in in_shell():
-        return in_shell()[name]
-    raise ValueError(f"layers: {name!r} is no memory of a layer; choose from {', '.join(in_shell())}")
+    if name in memories_by_core():
+        return memories_by_core()[name]
+    raise ValueError(f"layers: {name!r} is no memory of a layer; choose from {', '.join(memories_by_core())}")
 
 
-def in_shell() -> dict[str, type[FastWeights]]:
-    """Return the memories of the registered cores in the shell as it is, by name."""
+def memories_by_core() -> dict[str, type[FastWeights]]:
+    """Return the memories of the registered cores in the backbone as it is, by name."""
     found = {}
     for name in core_names():
         core = find_core(name)

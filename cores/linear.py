@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..kernels import sum_rule
-from ..kernels.native.shell import StepRule
 from .base import State
 from .fast_weights import FastWeights, StatePart
 from .features import EPSILON, Features, Map, Normalisation
@@ -32,7 +31,6 @@ class LinearMemory(FastWeights):
         favor_features: favor has twice as many features; 0 for h.
     """
 
-    computing: ClassVar[tuple[str, ...]] = ("unroll", "learn", "attend")
     attends: ClassVar[bool] = True
     """whether `normalise` may be attention"""
     erases: ClassVar[bool] = False
@@ -61,12 +59,12 @@ class LinearMemory(FastWeights):
         self.features = Features(h, feature_map, normalise, dpfp_nu, favor_features)
 
     @abstractmethod
-    def learn(
+    def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
         """Write and read: features q, k `[T, B, H, size]`, v `[T, B, H, h]` -> y like v, next state."""
 
-    def attend(
+    def write_read_normalised(
         self,
         q: Tensor,
         k: Tensor,
@@ -76,14 +74,8 @@ class LinearMemory(FastWeights):
         state: State,
         reset: Tensor,
     ) -> tuple[Tensor, State]:
-        """Do as `learn`, with keys and strengths as attention has them, given the keys' sum z so far."""
-        return self.learn(q, k, v, gates, state, reset)
-
-    def linear_step(self, rule: str, *gates: str | None, degree: float = 1.0) -> StepRule | None:
-        """Return a `step_rule` of q, k, v and these gates; None if C has not all of the maps."""
-        maps = (self.features.in_c, self.features.in_c, "", *gates)
-        known = tuple(each for each in maps if each is not None)
-        return StepRule(rule, known, degree=degree) if len(known) == len(maps) else None
+        """Like `write_read`, with keys and strengths as attention has them, given the keys' sum z so far."""
+        return self.write_read(q, k, v, gates, state, reset)
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
         return self.features(keys) @ self.features(query)
@@ -97,9 +89,9 @@ class LinearMemory(FastWeights):
         q, k, v, *gates = parts
         q, k = self.features(q), self.features(k)
         if self.features.normalise != "attention":
-            return self.learn(q, k, v, tuple(gates), state, reset)
+            return self.write_read(q, k, v, tuple(gates), state, reset)
         *matrices, z = state
-        y, after = self.attend(q, k, v, tuple(gates), z, tuple(matrices), reset)
+        y, after = self.write_read_normalised(q, k, v, tuple(gates), z, tuple(matrices), reset)
         weights, z = sum_rule(q, k, torch.ones_like(v[..., :1]), z, reset)
         return y / (weights + EPSILON), (*after, z)
 

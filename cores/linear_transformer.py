@@ -5,25 +5,21 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..kernels import sum_rule
-from ..kernels.native.shell import StepRule
+from .backbone import FastWeightCore
 from .base import State
 from .linear import LinearMemory
 from .registry import register
-from .shell import FastWeightCore
 
 
 class SumMemory(LinearMemory):
     """`W += v kᵀ`. The slow net emits q, k, v. State: W; the sum of the keys if `normalise` is attention."""
 
-    def learn(
+    def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
         (W,) = state
         y, W = sum_rule(q, k, v, W, reset)
         return y, (W,)
-
-    def step_rule(self) -> StepRule | None:
-        return self.linear_step("delta")
 
 
 @register("linear_transformer")

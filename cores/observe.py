@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .backbone import FastWeightCore
 from .base import Core
 from .fast_weights import FastWeights, MemoryTrace
-from .shell import FastWeightCore
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Option:
         raise ValueError(f"{self.name} is {value!r}; it takes {self.takes}")
 
     def read(self, given: object) -> object:
-        """Do as `check`, but a string is a word from the command line and may stand for another type."""
+        """Like `check`, but a string is a word from the command line and may stand for another type."""
         for value in _meanings(given) if isinstance(given, str) else ():
             try:
                 return self.check(value)

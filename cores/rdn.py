@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..kernels import recurrent_delta
-from ..kernels.native import known
-from ..kernels.native.shell import StepRule
+from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .registry import register
-from .shell import FastWeightCore
 
 
 class RecurrentDeltaMemory(FastWeights):
@@ -41,35 +38,26 @@ class RecurrentDeltaMemory(FastWeights):
         y, W, y_T = recurrent_delta(q, k, v, beta.squeeze(-1), Rq, Rk, Rv, rb, W, y0, reset)
         return y, (W, y_T)
 
-    def known_unroll(
-        self, parts: tuple[Tensor, ...], state: State, reset: Tensor, values: Sequence[Tensor], after: State
-    ) -> tuple[Tensor, State]:
-        q, k, v, beta = parts
-        slow = (self.Rq, self.Rk, self.Rv, self.rb)
-        y, W = known.recurrent_delta(values, after[0], reset, q, k, v, beta.squeeze(-1), *slow, *state)
-        return y, (W, y[-1])
-
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
         return keys.softmax(-1) @ query.softmax(-1)
 
-    def step_rule(self) -> StepRule:
-        slow: Any = self._parameters
-        return StepRule("recurrent_delta", ("", "", "", ""), (slow["Rq"], slow["Rk"], slow["Rv"], slow["rb"]))
-
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
-        if trace.known:
-            return {"write_strength": trace.known[-2]}
         # The rule does not return the strengths it used; they follow from its outputs.
         before = torch.cat((trace.before[-1].unsqueeze(0), trace.y[:-1]))
         # tanh(y) = 2 sigmoid(2 y) - 1, several times faster on CPUs; after a reset it is zero.
         seen = ((2 * before).sigmoid() * self.rb).sum(-1) * 2 - self.rb.sum(-1)
         seen = seen.masked_fill(trace.reset.unsqueeze(-1), 0)
-        return {"write_strength": (trace.emitted[-1].squeeze(-1) + seen).sigmoid()}
+        return {"write_strength": (trace.projections[-1].squeeze(-1) + seen).sigmoid()}
 
 
 @register("rdn")
 class RecurrentDeltaNet(FastWeightCore):
     """A Delta Net whose writes and reads also see its last output. Irie et al. 2021, equations 15-18.
+
+    For each head, with g = tanh(y) of the step before:
+
+        q = softmax(q + g Rq), k = softmax(k + g Rk), v = v + g Rv, β = sigmoid(β + g·rb)
+        W = W + β (v - W k) kᵀ, y = W q
 
     The recurrent matrices are per head, as in the released code: a head sees its own last output, where the
     equations write one matrix for all heads.
@@ -93,7 +81,6 @@ class LargeRecurrentDeltaNet(RecurrentDeltaNet):
         num_layers: number of layers.
         num_heads: H; each head's fast weights are d/H wide.
         ff_size: hidden width of the feedforward sub-layers.
-        memory_options: as in `rdn`.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ class Fused(NamedTuple):
 
     operator: Callable[..., Any]
     """takes the rule's inputs and the name of the backend"""
-    problem: Callable[[tuple[Tensor, ...]], str | None]
+    unsupported_reason: Callable[[tuple[Tensor, ...]], str | None]
     """why it cannot take these inputs, which have passed `Shapes.check`; None if it can"""
 
 
@@ -64,25 +64,25 @@ class Rule:
             if fused is None:
                 return _loop(self.in_pytorch(len(inputs[0])), *inputs)
             backend = fused
-        elif problem := self.problem(backend, inputs):
-            raise ValueError(f"{self.name}: {problem}")
+        elif reason := self.unsupported_reason(backend, inputs):
+            raise ValueError(f"{self.name}: {reason}")
         form = getattr(self, backend)
         return form.operator(*inputs, backend) if backend in FUSED else _loop(form, *inputs)
 
-    def problem(self, backend: str, inputs: tuple[Tensor, ...]) -> str | None:
+    def unsupported_reason(self, backend: str, inputs: tuple[Tensor, ...]) -> str | None:
         """Return why a backend other than `auto` cannot compute the rule for these inputs; None if it can."""
         form = getattr(self, backend)
         if form is None:
             return f"this rule has no {backend!r} backend; choose from {', '.join(self.backends)}"
-        problem: str | None = form.problem(inputs) if backend in FUSED else None
-        return problem
+        reason: str | None = form.unsupported_reason(inputs) if backend in FUSED else None
+        return reason
 
     def fused_for(self, inputs: tuple[Tensor, ...]) -> str | None:
         """Return the fused backend that takes these inputs on their device, if there is one."""
         # Triton's interpreter computes on CPUs too, but is no backend to use there.
         backend = "triton" if inputs[0].is_cuda else "native"
         form: Fused | None = getattr(self, backend)
-        return backend if form is not None and form.problem(inputs) is None else None
+        return backend if form is not None and form.unsupported_reason(inputs) is None else None
 
     def in_pytorch(self, steps: int) -> Callable[..., Any]:
         """Return the fastest form in PyTorch for an unroll of this many steps."""

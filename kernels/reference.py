@@ -6,17 +6,26 @@ Shapes: q, k `[T, B, H, K]`, v `[T, B, H, V]`, beta `[T, B, H]`, reset `[T, B]` 
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
 
-def begin(state: Tensor, reset: Tensor) -> Tensor:
+def mask_resets(state: Tensor, reset: Tensor) -> Tensor:
     """Set the rows of `state` `[B, ...]` that begin an episode to zero.
 
     Selects instead of multiplying: 0 * nan is nan, and a broken memory must end with its episode.
     """
     rows = reset.view(-1, *(1,) * (state.dim() - 1))
     return torch.where(rows, torch.zeros((), dtype=state.dtype, device=state.device), state)
+
+
+def __getattr__(name: str) -> object:
+    if name == "begin":  # its name in version 0.2
+        warnings.warn("begin is now mask_resets, and goes with the next version", DeprecationWarning, 2)
+        return mask_resets
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def read(W: Tensor, q: Tensor) -> Tensor:
@@ -38,7 +47,7 @@ def sum_rule(q: Tensor, k: Tensor, v: Tensor, W: Tensor, reset: Tensor) -> tuple
     """Schlag et al. 2021, section 3.1: `W_t = W_{t-1} + v_t k_tᵀ`, `y_t = W_t q_t`."""
     outputs = []
     for t in range(q.shape[0]):
-        W = write(begin(W, reset[t]), v[t], k[t])
+        W = write(mask_resets(W, reset[t]), v[t], k[t])
         outputs.append(read(W, q[t]))
     return torch.stack(outputs), W
 
@@ -49,7 +58,7 @@ def delta_rule(
     """Schlag et al. 2021, section 4.2: `W_t = W_{t-1} + β_t (v_t - W_{t-1} k_t) k_tᵀ`, `y_t = W_t q_t`."""
     outputs = []
     for t in range(q.shape[0]):
-        W = delta_write(begin(W, reset[t]), k[t], v[t], beta[t])
+        W = delta_write(mask_resets(W, reset[t]), k[t], v[t], beta[t])
         outputs.append(read(W, q[t]))
     return torch.stack(outputs), W
 
@@ -60,7 +69,7 @@ def gated_sum(
     """Zhong et al. 2025, Table 2: `W_t = diag(λ_t) W_{t-1} + v_t k_tᵀ`, `y_t = W_t q_t`; λ `[T, B, H, V]`."""
     outputs = []
     for t in range(q.shape[0]):
-        W = write(decay[t].unsqueeze(-1) * begin(W, reset[t]), v[t], k[t])
+        W = write(decay[t].unsqueeze(-1) * mask_resets(W, reset[t]), v[t], k[t])
         outputs.append(read(W, q[t]))
     return torch.stack(outputs), W
 
@@ -71,7 +80,7 @@ def gated_delta(
     """The gated delta rule: the delta rule on `λ_t W_{t-1}`; decay λ `[T, B, H]`."""
     outputs = []
     for t in range(q.shape[0]):
-        W = delta_write(decay[t][..., None, None] * begin(W, reset[t]), k[t], v[t], beta[t])
+        W = delta_write(decay[t][..., None, None] * mask_resets(W, reset[t]), k[t], v[t], beta[t])
         outputs.append(read(W, q[t]))
     return torch.stack(outputs), W
 
@@ -93,7 +102,7 @@ def momentum_delta(
     """
     outputs = []
     for t in range(q.shape[0]):
-        W, C = decay[t][..., None, None] * begin(W, reset[t]), begin(C, reset[t])
+        W, C = decay[t][..., None, None] * mask_resets(W, reset[t]), mask_resets(C, reset[t])
         C = write(momentum[t][..., None, None] * C, beta[t].unsqueeze(-1) * v[t], k[t])
         W = write(W, -beta[t].unsqueeze(-1) * read(W, k[t]), k[t]) + C
         outputs.append(read(W, q[t]))
@@ -106,8 +115,8 @@ def delta_rnn(
     """Irie et al. 2021, equation 12: R learns by the delta rule, then `y_t = z_t + R_t softmax(y_{t-1})`."""
     outputs = []
     for t in range(z.shape[0]):
-        R = delta_write(begin(R, reset[t]), k[t], v[t], beta[t])
-        y = z[t] + read(R, begin(y, reset[t]).softmax(-1))
+        R = delta_write(mask_resets(R, reset[t]), k[t], v[t], beta[t])
+        y = z[t] + read(R, mask_resets(y, reset[t]).softmax(-1))
         outputs.append(y)
     return torch.stack(outputs), R, y
 
@@ -130,8 +139,8 @@ def delta_lstm(
     """
     outputs = []
     for t in range(z.shape[0]):
-        R = delta_write(begin(R, reset[t]), k[t], v[t], beta[t])
-        y, c = begin(y, reset[t]), begin(c, reset[t])
+        R = delta_write(mask_resets(R, reset[t]), k[t], v[t], beta[t])
+        y, c = mask_resets(y, reset[t]), mask_resets(c, reset[t])
         p = y if variant == "A" else y.softmax(-1)
         given = z[t].unflatten(1, (-1, 3))
         i, u, o = (given + read(R, p.repeat_interleave(3, 1)).unflatten(1, (-1, 3))).unbind(2)
@@ -166,8 +175,8 @@ def recurrent_delta(
     """
     outputs = []
     for t in range(q.shape[0]):
-        W = begin(W, reset[t])
-        g = begin(y, reset[t]).tanh()
+        W = mask_resets(W, reset[t])
+        g = mask_resets(y, reset[t]).tanh()
         q_t = (q[t] + _per_head(g, Rq)).softmax(-1)
         k_t = (k[t] + _per_head(g, Rk)).softmax(-1)
         v_t = v[t] + _per_head(g, Rv)
@@ -185,7 +194,7 @@ def lstm(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor, reset: Tensor) -> 
     """
     outputs = []
     for t in range(gates.shape[0]):
-        h, c = begin(h, reset[t]), begin(c, reset[t])
+        h, c = mask_resets(h, reset[t]), mask_resets(c, reset[t])
         i, f, g, o = (gates[t] + h @ weight.mT).chunk(4, -1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         h = o.sigmoid() * c.tanh()
@@ -214,9 +223,9 @@ def attention(
     outputs = []
     for t in range(q.shape[0]):
         rate, now = decay[t].unsqueeze(-1), torch.ones_like(live[..., :1])
-        keys = torch.cat((begin(keys, reset[t]), k[t].unsqueeze(-2)), -2)
-        values = torch.cat((rate.unsqueeze(-1) * begin(values, reset[t]), v[t].unsqueeze(-2)), -2)
-        live = torch.cat((rate * begin(live, reset[t]), now), -1)
+        keys = torch.cat((mask_resets(keys, reset[t]), k[t].unsqueeze(-2)), -2)
+        values = torch.cat((rate.unsqueeze(-1) * mask_resets(values, reset[t]), v[t].unsqueeze(-2)), -2)
+        live = torch.cat((rate * mask_resets(live, reset[t]), now), -1)
         ages = torch.cat((bias[t].flip(-1), torch.zeros_like(now)), -1)
         scores = read(keys, q[t]) * q.shape[-1] ** -0.5 + ages
         if normalise:
@@ -272,7 +281,7 @@ def deltaformer(
     """
     outputs, scale = [], q.shape[-1] ** -0.5
     for t in range(q.shape[0]):
-        keys, values, live = (begin(part, reset[t]) for part in (keys, values, live))
+        keys, values, live = (mask_resets(part, reset[t]) for part in (keys, values, live))
         scores = (keys.unsqueeze(-3) * w[t].unsqueeze(-2)).sum(-1) * scale
         found = kernel(first, scores, live.unsqueeze(-2)) * mix.unsqueeze(-1)
         u = alpha[t].unsqueeze(-1) * v[t] - beta[t].unsqueeze(-1) * read(values.mT, found.mean(-2))
@@ -292,7 +301,7 @@ def gru(gates: Tensor, weight: Tensor, bias: Tensor, h: Tensor, reset: Tensor) -
     """
     outputs = []
     for t in range(gates.shape[0]):
-        h = begin(h, reset[t])
+        h = mask_resets(h, reset[t])
         (r, z, n), (on_r, on_z, on_n) = gates[t].chunk(3, -1), (h @ weight.mT + bias).chunk(3, -1)
         r, z = (r + on_r).sigmoid(), (z + on_z).sigmoid()
         h = (1 - z) * (n + r * on_n).tanh() + z * h

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import operators, reference, triton
+from .custom_ops import Kernel, RuleOperator
 from .dispatch import Fused, Rule
 from .native import attention as native_attention
 from .native import gru as native_gru
@@ -30,49 +33,62 @@ def _slow(x: Tensor) -> Tensor:
     return x.sigmoid() ** (1 / 16)
 
 
-SUM_RULE = Rule(
+def _fused(
+    kernel: Kernel,
+    name: str,
+    shapes: Shapes,
+    reference: Callable[..., Any],
+    reason: Callable[[tuple[Tensor, ...]], str | None] = native.unsupported_reason,
+    **more: Any,
+) -> Rule:
+    """Return the record of a rule that a kernel computes in C and in Triton; `reason` why not in C."""
+    operator = RuleOperator(name, shapes, kernel)
+    in_c, on_gpu = Fused(operator, reason), Fused(operator, triton.unsupported_reason)
+    return Rule(name, shapes, reference, native=in_c, triton=on_gpu, **more)
+
+
+SUM_RULE = _fused(
+    operators.SUM,
     "sum_rule",
     Shapes(q="T B H K", k="T B H K", v="T B H V", W="B H V K"),
     reference.sum_rule,
     chunked=chunked.sum_rule,
     step=stepwise.sum_rule,
-    native=Fused(operators.sum_rule, native.problem),
-    triton=Fused(operators.sum_rule, triton.problem),
     maps={"q": _softmax, "k": _softmax},
 )
 
-DELTA_RULE = Rule(
+DELTA_RULE = _fused(
+    operators.DELTA,
     "delta_rule",
     Shapes(q="T B H K", k="T B H K", v="T B H V", beta="T B H", W="B H V K"),
     reference.delta_rule,
     chunked=chunked.delta_rule,
     step=stepwise.delta_rule,
-    native=Fused(operators.delta_rule, native.problem),
-    triton=Fused(operators.delta_rule, triton.problem),
     maps={"q": _softmax, "k": _softmax, "beta": torch.sigmoid},
 )
 
-GATED_SUM = Rule(
+GATED_SUM = _fused(
+    operators.GATED_SUM,
     "gated_sum",
     Shapes(q="T B H K", k="T B H K", v="T B H V", decay="T B H V", W="B H V K"),
     reference.gated_sum,
     chunked=gated.gated_sum,
-    native=Fused(operators.gated_sum, native.gated_problem),
-    triton=Fused(operators.gated_sum, triton.problem),
+    reason=native.gated_unsupported_reason,
     maps={"q": _softmax, "k": _softmax, "decay": _slow},
 )
 
-GATED_DELTA = Rule(
+GATED_DELTA = _fused(
+    operators.GATED,
     "gated_delta",
     Shapes(q="T B H K", k="T B H K", v="T B H V", beta="T B H", decay="T B H", W="B H V K"),
     reference.gated_delta,
     chunked=gated.gated_delta,
-    native=Fused(operators.gated_delta, native.gated_problem),
-    triton=Fused(operators.gated_delta, triton.problem),
+    reason=native.gated_unsupported_reason,
     maps={"q": _softmax, "k": _softmax, "beta": torch.sigmoid, "decay": _slow},
 )
 
-MOMENTUM_DELTA = Rule(
+MOMENTUM_DELTA = _fused(
+    operators.MOMENTUM,
     "momentum_delta",
     Shapes(
         q="T B H K",
@@ -86,8 +102,7 @@ MOMENTUM_DELTA = Rule(
     ),
     reference.momentum_delta,
     chunked=gated.momentum_delta,
-    native=Fused(operators.momentum_delta, native.gated_problem),
-    triton=Fused(operators.momentum_delta, triton.problem),
+    reason=native.gated_unsupported_reason,
     maps={"q": _softmax, "k": _softmax, "decay": _slow} | dict.fromkeys(("beta", "momentum"), torch.sigmoid),
 )
 
@@ -99,7 +114,7 @@ ATTENTION = {
         Shapes(q="T B H K", k="T B H K", v="T B H V", decay="T B H", bias="T B H M", **_CACHE),
         partial(reference.attention, normalise),
         chunked=partial(windowed.attention, normalise),
-        native=Fused(partial(native_attention.attention, normalise), native_attention.problem),
+        native=Fused(partial(native_attention.attention, normalise), native_attention.unsupported_reason),
         maps={"decay": _slow, "live": torch.sigmoid},
     )
     for normalise in (True, False)
@@ -127,7 +142,9 @@ def deltaformer_rule(first: str, second: str) -> Rule:
         ),
         partial(reference.deltaformer, first, second),
         chunked=partial(windowed.deltaformer, first, second),
-        native=Fused(partial(native_attention.deltaformer, first, second), native_attention.problem),
+        native=Fused(
+            partial(native_attention.deltaformer, first, second), native_attention.unsupported_reason
+        ),
         maps={"alpha": torch.sigmoid, "beta": _weak, "live": torch.sigmoid},
     )
 
@@ -137,14 +154,13 @@ DELTAFORMERS = tuple(
     for kinds in (("linear", "linear"), ("exp", "softmax"), ("softmax", "exp"), ("relu", "softmax"))
 )
 
-DELTA_RNN = Rule(
+DELTA_RNN = _fused(
+    operators.DELTA_RNN,
     "delta_rnn",
     Shapes(z="T B H V", k="T B H V", v="T B H V", beta="T B H", R="B H V V", y0="B H V"),
     reference.delta_rnn,
     chunked=chunked.delta_rnn,
     step=stepwise.delta_rnn,
-    native=Fused(operators.delta_rnn, native.problem),
-    triton=Fused(operators.delta_rnn, triton.problem),
     maps={"k": _softmax, "beta": torch.sigmoid},
 )
 
@@ -162,14 +178,15 @@ DELTA_LSTM = {
         ),
         partial(reference.delta_lstm, variant),
         chunked=partial(chunked_delta_lstm, variant),
-        native=Fused(partial(native_delta_lstm, variant), native.delta_lstm_problem),
-        triton=Fused(partial(triton.delta_lstm_operator, variant), triton.problem),
+        native=Fused(partial(native_delta_lstm, variant), native.delta_lstm_unsupported_reason),
+        triton=Fused(partial(triton.delta_lstm_operator, variant), triton.unsupported_reason),
         maps={"k": _softmax, "beta": torch.sigmoid},
     )
     for variant in "ABCD"
 }
 
-RECURRENT_DELTA = Rule(
+RECURRENT_DELTA = _fused(
+    operators.RECURRENT_DELTA,
     "recurrent_delta",
     Shapes(
         q="T B H K",
@@ -185,8 +202,6 @@ RECURRENT_DELTA = Rule(
     ),
     reference.recurrent_delta,
     chunked=stepwise.recurrent_delta,
-    native=Fused(operators.recurrent_delta, native.problem),
-    triton=Fused(operators.recurrent_delta, triton.problem),
 )
 
 LSTM = Rule(
@@ -194,8 +209,8 @@ LSTM = Rule(
     Shapes(gates="T B 4N", weight="4N N", h0="B N", c0="B N"),
     reference.lstm,
     chunked=stepwise.lstm,
-    native=Fused(native_lstm.lstm, native_lstm.problem),
-    triton=Fused(triton.lstm_operator, triton.lstm_problem),
+    native=Fused(native_lstm.lstm, native_lstm.unsupported_reason),
+    triton=Fused(triton.lstm_operator, triton.lstm_unsupported_reason),
 )
 
 GRU = Rule(
@@ -203,8 +218,8 @@ GRU = Rule(
     Shapes(gates="T B 3N", weight="3N N", bias="3N", h0="B N"),
     reference.gru,
     chunked=chunked_gru,
-    native=Fused(native_gru.gru, native_gru.problem),
-    triton=Fused(triton.gru_operator, triton.lstm_problem),
+    native=Fused(native_gru.gru, native_gru.unsupported_reason),
+    triton=Fused(triton.gru_operator, triton.lstm_unsupported_reason),
 )
 
 _RULES = (

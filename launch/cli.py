@@ -54,19 +54,19 @@ completes commands and options in a shell."""
 
 
 def train(config: TrainConfig) -> None:
-    from .training.command import settled, train
+    from .training.command import resolved, train
 
     if config.show_config:
-        print(show_config("train", settled(config)))
+        print(show_config("train", resolved(config)))
     else:
         train(config)
 
 
 def probe(config: ProbeConfig) -> None:
-    from .probe.command import probe, settled
+    from .probe.command import probe, resolved
 
     if config.show_config:
-        print(show_config("probe", settled(config)))
+        print(show_config("probe", resolved(config)))
     else:
         probe(config)
 

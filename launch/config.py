@@ -13,7 +13,7 @@ ProtocolName = Literal["paper-code", "paper-text", "ale-standard"]
 """The names in `envs.PROTOCOLS`, whose import takes a while."""
 
 
-class Decides(Enum):
+class Scope(Enum):
     """What an option of `train` decides. What follows when a run is resumed or compared: runs/options.py."""
 
     AGENT = "the agent and its environment, which a checkpoint remembers"
@@ -44,160 +44,164 @@ class Formerly:
 class TrainConfig:
     """Train an agent; a run that exists is resumed."""
 
-    game: Annotated[str | None, Decides.AGENT] = None
+    game: Annotated[str | None, Scope.AGENT] = None
     """ALE game, for example gopher (`deltabeast games` lists them), or paper20: a sweep over the published
     twenty."""
-    env: Annotated[str | None, Decides.AGENT] = None
+    env: Annotated[str | None, Scope.AGENT] = None
     """Any Gymnasium environment with discrete actions instead of --game, for example CartPole-v1 or
     popgym:popgym-RepeatPreviousEasy-v0, or my_envs:make_it, a function of your own that makes one."""
-    env_options: Annotated[dict[str, str | int | float | bool], Decides.AGENT] = field(default_factory=dict)
+    env_options: Annotated[dict[str, str | int | float | bool], Scope.AGENT] = field(default_factory=dict)
     """Options of the environment's constructor as name value pairs, for example: --env FrozenLake-v1
     --env-options is_slippery false map_name 8x8; of a game, its mode and difficulty."""
-    core: Annotated[str, Decides.AGENT] = "rdn"
+    core: Annotated[str, Scope.AGENT] = "rdn"
     """Recurrent core (`deltabeast cores` lists them), or package.module:Class of your own."""
-    cores: Annotated[tuple[str, ...], Decides.INVOCATION] = ()
+    cores: Annotated[tuple[str, ...], Scope.INVOCATION] = ()
     """Several cores instead of --core: a sweep, whose runs queue up on a cluster (--engine ray)."""
-    core_options: Annotated[dict[str, str | int | float | bool], Decides.AGENT] = field(default_factory=dict)
+    core_options: Annotated[dict[str, str | int | float | bool], Scope.AGENT] = field(default_factory=dict)
     """Options of the core as name value pairs, for example: --core-options hidden_size 64 num_layers 1;
     `deltabeast cores CORE` lists them."""
-    config: Annotated[Path | None, Decides.INVOCATION] = None
+    config: Annotated[Path | None, Scope.INVOCATION] = None
     """File to take options from, JSON or YAML, or a run: those typed win, --core-options as a whole, a
     --preset with all that it sets, another --core without the options. A run's own place is not taken; a Ray
     cluster, a tracker or the --run-dir of a file of others have to be typed as well."""
-    show_config: Annotated[bool, Decides.INVOCATION] = False
+    show_config: Annotated[bool, Scope.INVOCATION] = False
     """Print what would run, in the form that --config takes, and train nothing."""
     # RECORD, because the options that a preset sets are compared themselves.
-    preset: Annotated[Literal["published", "laptop", "gymnasium", "none"] | None, Decides.RECORD] = None
+    preset: Annotated[Literal["published", "laptop", "gymnasium", "none"] | None, Scope.RECORD] = None
     """Settings to begin from, which single options override; launch/runs/presets.py lists them. published:
     those of Irie et al. 2021 and its code. laptop: 5M steps, some 30 to 60 minutes on two CPU cores. Both for
     games. gymnasium: 3M steps, some minutes; --env begins from it. none: the defaults listed here."""
-    steps: Annotated[str, Decides.CONDITIONS] = "200M"
+    steps: Annotated[str, Scope.CONDITIONS] = "200M"
     """Agent steps to train for in all (one is 4 emulator frames): 200M, 30k, 1600. Updates are whole, so that
     the last may exceed it."""
-    seed: Annotated[int, Decides.SEED] = 1
+    seed: Annotated[int, Scope.SEED] = 1
     """Seed of weights, actions and environments."""
-    seeds: Annotated[int | None, Decides.INVOCATION] = None
+    seeds: Annotated[int | None, Scope.INVOCATION] = None
     """Number of seeds, 1 and up, instead of --seed: a sweep."""
-    stem: Annotated[Literal["auto", "residual", "nature", "shallow", "small", "mlp"], Decides.AGENT] = "auto"
+    stem: Annotated[Literal["auto", "residual", "nature", "shallow", "small", "mlp"], Scope.AGENT] = "auto"
     """Network before the core; auto: residual (15 layers, published) for images, small for those of less than
     32 pixels a side, mlp for the rest. nature, three convolutions, and shallow, two, are faster on a CPU."""
-    protocol: Annotated[ProtocolName | None, Decides.AGENT] = None
+    protocol: Annotated[ProtocolName | None, Scope.AGENT] = None
     """How a game of --game is played and what an episode is, paper-code unless told; envs/README.md compares
     them."""
-    frame_stack: Annotated[int, Decides.AGENT] = 4
+    frame_stack: Annotated[int, Scope.AGENT] = 4
     """Screens of a game that an agent sees at once, 1 to 4. With 1 it sees of a motion what the last
     two frames show, whose maximum a screen is."""
-    flicker: Annotated[float, Decides.AGENT] = 0.0
+    flicker: Annotated[float, Scope.AGENT] = 0.0
     """Probability that a screen of a game is black, which asks for memory (Hausknecht & Stone 2015)."""
-    observations: Annotated[
-        Literal["auto", "picture", "vector", "plain"], Decides.AGENT, Formerly("plain")
-    ] = "auto"
+    observations: Annotated[Literal["auto", "picture", "vector", "plain"], Scope.AGENT, Formerly("plain")] = (
+        "auto"
+    )
     """What observations of --env are read as. auto: a picture where they look like one, else a vector, whose
     numbers are scaled by their bounds. plain: as version 0.1 did, unscaled (envs/README.md)."""
-    normalise_observations: Annotated[Literal["auto", "on", "off"], Decides.AGENT, Formerly("off")] = "auto"
+    normalise_observations: Annotated[Literal["auto", "on", "off"], Scope.AGENT, Formerly("off")] = "auto"
     """Whether the numbers of a vector are normalised by their running mean and deviation, which are then part
     of the agent. auto: those that have no bounds at most 1e4 apart; none with --observations plain."""
-    engine: Annotated[Literal["local", "ray"], Decides.CONDITIONS] = "local"
+    engine: Annotated[Literal["local", "ray"], Scope.CONDITIONS] = "local"
     """local: this machine. ray: a cluster, or several processes here (launch/training/ray/README.md)."""
-    device: Annotated[str, Decides.SPEED] = "auto"
+    device: Annotated[str, Scope.SPEED] = "auto"
     """auto, cpu or cuda."""
-    precision: Annotated[Literal["auto", "fp32", "bf16"], Decides.CONDITIONS] = "auto"
+    precision: Annotated[Literal["auto", "fp32", "bf16"], Scope.CONDITIONS] = "auto"
     """Arithmetic of the stem; memory, heads and losses are float32, without TF32 on a GPU. auto: bf16 where
     the hardware has it. The publication used fp32."""
-    num_envs: Annotated[int, Decides.CONDITIONS] = 32
+    fused: Annotated[Literal["auto", "off"], Scope.SPEED] = "auto"
+    """Whether agents/cpu computes on a CPU what it computes faster. auto: each part of it that equals the
+    plain code on the run's first observations; off: the plain code, whose rules (kernels/) still pick a
+    backend."""
+    num_envs: Annotated[int, Scope.CONDITIONS] = 32
     """Environments stepped together by each actor; with a GPU in two halves, so that the games of one go on
     while actions are chosen for the other."""
-    num_actors: Annotated[int, Decides.CONDITIONS] = 1
+    num_actors: Annotated[int, Scope.CONDITIONS] = 1
     """Actors, each with --num-envs environments: threads, or under --engine ray processes. The publication
     ran 48 actors of one environment; one actor of many chooses their actions in one batch."""
     # SPEED, as for num_learners: they share a sum over columns; only the order of the sum differs.
-    num_workers: Annotated[int | None, Decides.SPEED, Only("local")] = None
+    num_workers: Annotated[int | None, Scope.SPEED, Only("local")] = None
     """Processes that act and learn side by side on a CPU, each with its share of the environments and of
     every batch; default: one a core, as far as --num-envs and --batch-size can be shared out."""
-    threads: Annotated[int | None, Decides.SPEED, Only("local")] = None
+    threads: Annotated[int | None, Scope.SPEED, Only("local")] = None
     """Threads of the run in all, shared out over its processes; default: one for each core that its CPU set,
     a container's quota and SLURM_CPUS_PER_TASK leave it, in each process at most OMP_NUM_THREADS."""
-    ray_address: Annotated[str | None, Decides.SPEED, Only("ray")] = None
+    ray_address: Annotated[str | None, Scope.SPEED, Only("ray")] = None
     """The Ray cluster to train on: auto (the one this machine belongs to) or HOST:PORT; default: one that
     starts here and ends with the run."""
-    actor_cpus: Annotated[float, Decides.SPEED, Only("ray")] = 1.0
+    actor_cpus: Annotated[float, Scope.SPEED, Only("ray")] = 1.0
     """CPU cores that each actor reserves under --engine ray, and the threads it uses."""
-    actor_gpus: Annotated[float, Decides.SPEED, Only("ray")] = 0.0
+    actor_gpus: Annotated[float, Scope.SPEED, Only("ray")] = 0.0
     """Share of a GPU that each actor reserves under --engine ray; without one it acts on the CPU."""
-    num_learners: Annotated[int, Decides.SPEED, Only("ray")] = 1
+    num_learners: Annotated[int, Scope.SPEED, Only("ray")] = 1
     """Learners under --engine ray, each with its share of every batch and a GPU of its own if there are."""
-    learner_cpus: Annotated[float, Decides.SPEED, Only("ray")] = 1.0
+    learner_cpus: Annotated[float, Scope.SPEED, Only("ray")] = 1.0
     """CPU cores that each learner reserves under --engine ray, and the threads it uses."""
     # CONDITIONS: actors that act meanwhile act with older weights.
-    overlap: Annotated[Literal["auto", "on", "off"], Decides.CONDITIONS, Only("local")] = "auto"
+    overlap: Annotated[Literal["auto", "on", "off"], Scope.CONDITIONS, Only("local")] = "auto"
     """Whether actors act while the learner learns. auto: yes with a GPU, no on CPUs, where both would
     fight for the same cores."""
-    compile: Annotated[Literal["auto", "on", "off"], Decides.SPEED] = "auto"
+    compile: Annotated[Literal["auto", "on", "off"], Scope.SPEED] = "auto"
     """Whether torch.compile fuses the learner's loss, gradients and step; the first update waits for it.
     auto: yes with a GPU, no on CPUs, where it brings nothing."""
-    unroll_length: Annotated[int, Decides.LEARNING] = 50
+    unroll_length: Annotated[int, Scope.LEARNING] = 50
     """Agent steps an actor takes before it hands over to the learner."""
-    batch_size: Annotated[int, Decides.LEARNING] = 32
+    batch_size: Annotated[int, Scope.LEARNING] = 32
     """Unrolls in one update; a multiple of --num-envs or a divisor of it."""
-    bptt: Annotated[Literal["full", "per_step"], Decides.LEARNING] = "full"
+    bptt: Annotated[Literal["full", "per_step"], Scope.LEARNING] = "full"
     """full: gradients flow through the whole unroll. per_step: no gradient crosses a time step of a
     fast-weight core, as in the published code; for other cores both are the same."""
-    learning_rate: Annotated[float, Decides.LEARNING] = 6e-4
+    learning_rate: Annotated[float, Scope.LEARNING] = 6e-4
     """RMSProp's learning rate, annealed linearly to zero over --steps. The published value is for batches of
     50 x 32 steps; small batches, as short runs need them, want less (2e-4 for 20 x 8)."""
-    discount: Annotated[float, Decides.LEARNING] = 0.99
+    discount: Annotated[float, Scope.LEARNING] = 0.99
     """Discount per agent step."""
-    reward_scale: Annotated[float, Decides.LEARNING] = 1.0
+    reward_scale: Annotated[float, Scope.LEARNING] = 1.0
     """Factor of each reward, for the loss and the core that reads it; returns are not scaled."""
-    reward_clip: Annotated[float, Decides.LEARNING] = 1.0
+    reward_clip: Annotated[float, Scope.LEARNING] = 1.0
     """Rewards, once scaled, are clipped to this on both sides of zero, for loss and core, as is usual for
     Atari; 0: not at all, which the preset of --env sets."""
-    truncation: Annotated[Literal["bootstrap", "terminal"], Decides.LEARNING, Formerly("terminal")] = (
+    truncation: Annotated[Literal["bootstrap", "terminal"], Scope.LEARNING, Formerly("terminal")] = (
         "bootstrap"
     )
     """What is to come where a limit cut an episode short that had not terminated: the value of its last
     observation, or nothing, as in the published code."""
-    normalise_rewards: Annotated[bool, Decides.LEARNING] = False
+    normalise_rewards: Annotated[bool, Scope.LEARNING] = False
     """Whether the loss divides rewards by the running deviation of discounted returns (Engstrom et al. 2020),
     before any clip."""
-    normalise_advantages: Annotated[bool, Decides.LEARNING] = False
+    normalise_advantages: Annotated[bool, Scope.LEARNING] = False
     """Whether each batch's advantages get mean 0 and deviation 1 in the policy's gradient (Andrychowicz et
     al. 2021): then it moves as far where rewards are rare as where they are common."""
-    entropy_cost: Annotated[float, Decides.LEARNING] = 0.01
+    entropy_cost: Annotated[float, Scope.LEARNING] = 0.01
     """Weight of the entropy bonus."""
-    baseline_cost: Annotated[float, Decides.LEARNING] = 0.5
+    baseline_cost: Annotated[float, Scope.LEARNING] = 0.5
     """Weight of the value loss."""
-    rmsprop_eps: Annotated[float, Decides.LEARNING] = 0.01
+    rmsprop_eps: Annotated[float, Scope.LEARNING] = 0.01
     """Added to the root of RMSProp's mean square."""
-    rmsprop_corrected: Annotated[bool, Decides.LEARNING] = True
+    rmsprop_corrected: Annotated[bool, Scope.LEARNING] = True
     """Whether RMSProp's first steps are corrected for the mean square's start from zero, as Adam's are. The
     publication's are not: they are up to ten times as long."""
-    max_grad_norm: Annotated[float, Decides.LEARNING] = 40.0
+    max_grad_norm: Annotated[float, Scope.LEARNING] = 40.0
     """Gradients are scaled down to this global norm."""
     # SPEED: it makes a run repeatable, and learns no better or worse for that.
-    deterministic: Annotated[bool, Decides.SPEED] = False
+    deterministic: Annotated[bool, Scope.SPEED] = False
     """Actor and learner in lock-step: the same seed gives the same weights bit for bit, also across a
     kill and a resume, which repeats the games under way."""
-    run_dir: Annotated[Path | None, Decides.RECORD] = None
+    run_dir: Annotated[Path | None, Scope.RECORD] = None
     """Where the run is kept; default runs/<game>/<core>/seed-<n>."""
-    resume: Annotated[Literal["auto", "never", "must"], Decides.INVOCATION] = "auto"
+    resume: Annotated[Literal["auto", "never", "must"], Scope.INVOCATION] = "auto"
     """auto: go on if the run directory has a checkpoint. never: refuse to touch an existing run.
     must: refuse to start afresh."""
-    checkpoint_minutes: Annotated[float, Decides.RECORD] = 10.0
+    checkpoint_minutes: Annotated[float, Scope.RECORD] = 10.0
     """Minutes between checkpoints."""
-    milestone_steps: Annotated[str, Decides.RECORD] = "50M"
+    milestone_steps: Annotated[str, Scope.RECORD] = "50M"
     """Agent steps between checkpoints that are kept for good."""
-    log_seconds: Annotated[float, Decides.RECORD] = 10.0
+    log_seconds: Annotated[float, Scope.RECORD] = 10.0
     """Seconds between rows of the log."""
-    eval_every: Annotated[str | None, Decides.RECORD] = None
+    eval_every: Annotated[str | None, Scope.RECORD] = None
     """Agent steps between evaluations while it trains (500k): 20 greedy episodes of a checkpoint, which is
     kept, in a process of its own at low priority; a curve in TensorBoard and `compare`."""
-    video: Annotated[bool, Decides.RECORD] = False
+    video: Annotated[bool, Scope.RECORD] = False
     """Record a game of each checkpoint of --eval-every."""
-    profile: Annotated[int, Decides.INVOCATION, Only("local")] = 0
+    profile: Annotated[int, Scope.INVOCATION, Only("local")] = 0
     """Write a trace of so many updates to RUN/profile.json, for Perfetto or chrome://tracing; on a CPU with
     --num-workers 1 it shows all that is done."""
-    track: Annotated[Literal["wandb", "mlflow"] | None, Decides.RECORD] = None
+    track: Annotated[Literal["wandb", "mlflow"] | None, Scope.RECORD] = None
     """Send the log to Weights & Biases or MLflow as well; their own environment variables say where."""
 
 
@@ -297,6 +301,8 @@ class EvalConfig:
     """Seed of environments and sampling."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    fused: Literal["auto", "off"] = "auto"
+    """Whether agents/cpu computes on a CPU what it computes faster, where that equals the plain code."""
     trust_core: str | None = None
     """A core of your own that the checkpoint may import: package.module:Class, as it was trained with."""
     trust_env: str | None = None

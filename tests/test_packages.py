@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from pathlib import Path
 
@@ -25,6 +26,17 @@ def test_every_package_is_listed_and_typed() -> None:
 def test_every_folder_of_code_is_a_package() -> None:
     folders = {file.parent for top in TOPS for file in (ROOT / top).rglob("*.py")}
     assert all((folder / "__init__.py").is_file() for folder in folders)
+
+
+@pytest.mark.parametrize("folder", ["agents", "cores"])
+def test_plain_code_imports_nothing_that_makes_it_fast(folder: str) -> None:
+    for file in (ROOT / folder).glob("*.py"):
+        if file.name == "optimize.py":
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                parts = (node.module or "").split(".")
+                assert "native" not in parts and "cpu" not in parts, f"{file.name}: {ast.unparse(node)}"
 
 
 def requirements(for_users: bool) -> list[Requirement]:

@@ -32,7 +32,7 @@ def run(run_dir: Path, *arguments: str) -> None:
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Updates are enqueued, and captured on a tape that stands in for a CUDA graph."""
-    monkeypatch.setattr(make_executor, "Immediate", Enqueued)
+    monkeypatch.setattr(make_executor, "EagerExecutor", Enqueued)
     monkeypatch.setattr(graphs, "record", tape.record)
 
 

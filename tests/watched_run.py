@@ -18,7 +18,7 @@ from training_process import TINY
 
 from deltabeast.agents import Episodes
 from deltabeast.launch.cli import parse
-from deltabeast.launch.training.plan import settle
+from deltabeast.launch.training.plan import resolve
 from deltabeast.launch.training.ray.engine import RayEngine
 from deltabeast.launch.training.run import Run
 
@@ -37,7 +37,7 @@ class Watched:
         self.text = io.StringIO()
         console = Console(file=self.text, width=200)
         config = parse([*given, "--run-dir", str(run_dir)])
-        settle(config)
+        resolve(config)
         self.engine = RayEngine(config, stack, console)
         self.run = Run(config, self.engine, stack, console)
         self.episodes: list[tuple[int, int]] = []

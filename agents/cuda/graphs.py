@@ -17,10 +17,10 @@ Results = TypeVar("Results")
 
 _WARM_UP = 3
 """Runs before the capture, in which kernels are compiled and chosen."""
-ALONE = threading.Lock()
+CAPTURE_LOCK = threading.Lock()
 """Held while capturing or compiling: both synchronise the whole device, which is illegal while another thread
 captures."""
-FIRST = -1
+ACTOR_PRIORITY = -1
 """Stream priority of actors: otherwise their small kernels would queue behind whole updates."""
 
 
@@ -33,7 +33,7 @@ def record(
     `priority` is that of its kernels, whichever stream the graph is launched into; lower goes first.
     Raises RuntimeError if `run` cannot be captured, for instance because it waits for the device.
     """
-    with ALONE:
+    with CAPTURE_LOCK:
         graph = torch.cuda.CUDAGraph()
         if generator is not None:
             graph.register_generator_state(generator)
@@ -106,11 +106,11 @@ class CapturedAct:
         ) -> tuple[AgentOutput, State]:
             return agent.act(observation, reward, done, state, generator=generator)
 
-        self._act = Captured(act, (observation, reward, done, *state), generator, FIRST)
+        self._act = Captured(act, (observation, reward, done, *state), generator, ACTOR_PRIORITY)
 
     def __call__(
         self, observation: Tensor, reward: Tensor, done: Tensor, state: State
     ) -> tuple[AgentOutput, State]:
-        """Do as `Agent.act`; the next call overwrites nothing that was returned."""
+        """Like `Agent.act`; the next call overwrites nothing that was returned."""
         output, state = self._act(observation, reward, done, *state)
         return AgentOutput(*(x.clone() for x in output)), tuple(x.clone() for x in state)

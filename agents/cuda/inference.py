@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -9,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...cores import State
-from ..known import UNKNOWN, Known
+from ..inference import TimeStep
 from ..network import Agent, AgentOutput
+from ..noise import Noise
 from ..unroll import Unroll
 from .frame_feed import FrameFeed
 from .graphs import CapturedAct
@@ -19,9 +21,11 @@ from .graphs import CapturedAct
 class GpuInference:
     """An `Inference` on a GPU. The first step is captured; without `capture` none is."""
 
-    def __init__(self, agent: Agent, generator: torch.Generator, capture: bool) -> None:
+    def __init__(self, agent: Agent, noise: Noise, capture: bool) -> None:
+        assert isinstance(noise, torch.Generator), "a GPU is not shared by processes"
+        self.state: State = ()
         self._agent = agent
-        self._generator = generator
+        self._generator = noise
         self._captures = capture
         self._captured: CapturedAct | None = None
         self._device = agent.policy.weight.device
@@ -31,15 +35,25 @@ class GpuInference:
     def bytes_sent(self) -> int:
         return self._feed.bytes
 
-    def observe(
-        self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return self._feed(observation), torch.from_numpy(reward), torch.from_numpy(done)
+    def observe(self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]) -> TimeStep:
+        return TimeStep(self._feed(observation), torch.from_numpy(reward), torch.from_numpy(done))
 
-    def rooms(self, unroll: Unroll) -> tuple[Tensor, Tensor, Tensor]:
-        return unroll.observation, unroll.reward, unroll.done
+    def record(self, unroll: Unroll, t: int, timestep: TimeStep) -> None:
+        for buffer, value in zip((unroll.observation, unroll.reward, unroll.done), timestep, strict=True):
+            buffer[t] = value
 
-    def act(
+    def frozen_weights(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def start_unroll(self, unroll: Unroll) -> None:
+        pass
+
+    def select_actions(self, unroll: Unroll, t: int) -> None:
+        inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
+        output, self.state = self._act(*inputs, self.state)
+        unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
+
+    def _act(
         self, observation: Tensor, reward: Tensor, done: Tensor, state: State
     ) -> tuple[AgentOutput, State]:
         if not self._captures:
@@ -48,9 +62,5 @@ class GpuInference:
             self._captured = CapturedAct(self._agent, observation, reward, done, state, self._generator)
         return self._captured(observation, reward, done, state)
 
-    def begin(self, unroll: Unroll) -> None:
-        return None
-
-    def finish(self, observation: Tensor, reward: Tensor, done: Tensor, state: State) -> Known:
+    def finish_unroll(self, unroll: Unroll) -> None:
         torch.cuda.current_stream(self._device).synchronize()  # the learner reads on another stream
-        return UNKNOWN

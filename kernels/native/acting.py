@@ -16,7 +16,7 @@ from . import compiling, dense
 
 _SIZES = ("threads", "rows", "observed", "hidden", "features", "out", "actions")
 _POINTERS = (
-    *("w1", "b1", "w2", "b2", "w_p", "b_p", "w_v", "b_v", "observation", "reward", "done", "race"),
+    *("w1", "b1", "w2", "b2", "w_p", "b_p", "w_v", "b_v", "observation", "reward", "done", "exp_noise"),
     *("projection", "logits", "action", "between", "x", "value"),
 )
 
@@ -71,14 +71,14 @@ def steps(
     core: CoreSteps,
     observed: Observed,
     chosen: Chosen,
-    race: Tensor,
+    exp_noise: Tensor,
     limit: float,
     projection: Tensor | None = None,
 ) -> tuple[Callable[[int], None], Callable[[int], None]] | None:
     """Return what makes step t of an unroll, and what makes it but chooses no action; None where C cannot.
 
     `weights`: weight and bias of the two rectified layers before the core, of the policy's and the value's
-    head. `race` is as `dense.heads` takes it, for each step; `limit` that of `dense.core_input`, and
+    head. `exp_noise` is as `dense.heads` takes it, for each step; `limit` that of `dense.core_input`, and
     `projection` `[T + 1, B, N]` receives the second layer's outputs.
     """
     w1, _, w2, _, w_p, _, w_v, _ = weights
@@ -98,8 +98,8 @@ def steps(
     width = dense.lanes(rows)
     library = compiling.library("dense.c", f"LANES={width}")
     work = rows * (w1.numel() + w2.numel() + core.work + w_p.numel())
-    room = [race.new_empty(rows, size) for size in (sizes[1], core.sizes[0], 1)]
-    held = [*weights, *observed, race, projection, chosen.logits, chosen.action, *room]
+    room = [exp_noise.new_empty(rows, size) for size in (sizes[1], core.sizes[0], 1)]
+    held = [*weights, *observed, exp_noise, projection, chosen.logits, chosen.action, *room]
     agent = _Agent(
         dense.threads(rows, width, work),
         rows,

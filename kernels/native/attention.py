@@ -23,14 +23,14 @@ FILE, DEFINE = "attention.c", "WINDOW"
 Results = tuple[Tensor, ...]
 
 
-def problem(inputs: tuple[Tensor, ...]) -> str | None:
+def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
     """Return why C cannot take these inputs, which passed `Shapes.check`; None if it can."""
     return rules._not_for_c(inputs[0]) or _cannot_build()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _cannot_build() -> str | None:
-    return compiling.problem(FILE, DEFINE)
+    return compiling.unsupported_reason(FILE, DEFINE)
 
 
 class _Window(ctypes.Structure):

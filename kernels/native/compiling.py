@@ -37,7 +37,7 @@ announce: Callable[[str], None] = functools.partial(print, file=sys.stderr)
 
 
 @functools.cache
-def problem(source: str, define: str) -> str | None:
+def unsupported_reason(source: str, define: str) -> str | None:
     """Return why this machine cannot have `library(source, define)`, warning once; None if it can."""
     try:
         library(source, define)

@@ -234,15 +234,15 @@ void core_input(
     }
 }
 
-/* The index of the largest of each row's A logits or, with a race of numbers drawn from Exp(1), of p_a / race_a, p being
+/* The index of the largest of each row's A logits or, with a exp_noise of numbers drawn from Exp(1), of p_a / race_a, p being
  * their softmax: a sample from it. 0 where they are no numbers. */
-INLINE ints chosen(const vec *logits, const vec *race, int64_t A) {
+INLINE ints chosen(const vec *logits, const vec *exp_noise, int64_t A) {
     vec most = logits[0], best;
     ints index = {0};
     for (int64_t a = 1; a < A; a++) most = choose(logits[a] > most, logits[a], most);
     for (int64_t a = 0; a < A; a++) {
         vec score = logits[a];
-        if (race) score = exponential(score - most) / race[a];
+        if (exp_noise) score = exponential(score - most) / exp_noise[a];
         if (a == 0) best = score;
         const ints better = score > best;
         best = choose(better, score, best);
@@ -251,11 +251,11 @@ INLINE ints chosen(const vec *logits, const vec *race, int64_t A) {
     return index;
 }
 
-/* logits [rows, A] = x w_pᵀ + b_p, value [rows] = x w_vᵀ + b_v, and actions [rows], the likeliest or, with a race [rows, A]
+/* logits [rows, A] = x w_pᵀ + b_p, value [rows] = x w_vᵀ + b_v, and actions [rows], the likeliest or, with a exp_noise [rows, A]
  * of numbers drawn from Exp(1), drawn from the policy. x [rows, K] */
 void heads(
     int64_t threads, int64_t rows, int64_t K, int64_t A, const float *x, const float *w_p, const float *b_p,
-    const float *w_v, const float *b_v, const float *race, float *logits, float *value, int64_t *action
+    const float *w_v, const float *b_v, const float *exp_noise, float *logits, float *value, int64_t *action
 ) {
     const int64_t block = block_rows(rows, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -269,8 +269,8 @@ void heads(
             const int64_t here = least(LANES, first + some - row);
             scatter_panel(logits + row * A, panel, here, A);
             memcpy(value + row, panel + A, here * sizeof(float));
-            if (race) gather_panel(draws, race + row * A, here, A, A);
-            const ints index = chosen(panel, race ? draws : 0, A);
+            if (exp_noise) gather_panel(draws, exp_noise + row * A, here, A, A);
+            const ints index = chosen(panel, exp_noise ? draws : 0, A);
             for (int64_t j = 0; j < here; j++) action[row + j] = ((const int32_t *)&index)[j];
         }
     }
@@ -525,7 +525,7 @@ void gru_backward(
     }
 }
 
-/* ---- a whole step of fast weights and the shell around them ---- */
+/* ---- a whole step of fast weights and the backbone around them ---- */
 
 /* what becomes of numbers that a slow net emits; SLOW is a root of the sigmoid */
 enum { AS_IT_IS, NORMALIZED_ELU, SOFTMAX, SIGMOID, TWICE_SIGMOID, UNIT, ROOT2, SLOW };
@@ -569,7 +569,7 @@ static void map(vec *x, int64_t size, int64_t kind, float epsilon, float degree)
 }
 
 #define PARTS 7   /* most numbers, or vectors of them, that a slow net emits for a head */
-#define WEIGHTS 16 /* of a layer: 12 of the shell in the order of their use, 4 of the memory */
+#define WEIGHTS 16 /* of a layer: 12 of the backbone in the order of their use, 4 of the memory */
 #define STATES 3
 
 typedef struct {
@@ -581,26 +581,26 @@ typedef struct {
     momentum_rule *momentum;
     delta_rnn_rule *delta_rnn;
     recurrent_delta_rule *recurrent_delta;
-} shell;
+} backbone;
 
 /* What a learner needs not compute again, all steps of an unroll, each [layers, steps, rows, its size]: the stream
  * before a layer (and a last layer's share of it, after all), what the slow net emits, and inside the feedforward
  * sub-layer its input and its hidden numbers; of recurrent_delta also y and what it stores for backward, else NULL.
  * Step t goes there. */
 typedef struct {
-    float *stream, *emitted, *middle, *hidden, *y, *g, *q_used, *k_used, *beta_used, *error;
+    float *stream, *projected, *middle, *hidden, *y, *g, *q_used, *k_used, *beta_used, *error;
     int64_t steps, t;
 } kept;
 
-/* The memory of some rows: `emitted` [rows, heads, sum of sizes], `before` and `after` the rows' shares of the state. */
+/* The memory of some rows: `projected` [rows, heads, sum of sizes], `before` and `after` the rows' shares of the state. */
 static void remember(
-    const shell *s, const span *rows, const float *emitted, const float *const *slow, const float *const *before,
+    const backbone *s, const span *rows, const float *projected, const float *const *slow, const float *const *before,
     float *const *after, float *y, const kept *k, int64_t at
 ) {
     strided part[PARTS] = {{0}};
     int64_t width = 0;
     for (int64_t i = 0; i < s->parts; i++) {
-        part[i] = (strided){emitted + width, 0, 0, 0};
+        part[i] = (strided){projected + width, 0, 0, 0};
         width += s->sizes[i];
     }
     for (int64_t i = 0; i < s->parts; i++) part[i].b = s->heads * width, part[i].h = width;
@@ -639,13 +639,13 @@ static void remember(
 }
 
 /* One step: x [rows, inputs], y [rows, d], state and next [layers, rows, their size] each. */
-void shell_step(
-    int64_t threads, int64_t rows, const shell *s, const float *x, const bool *reset, const float *const *weights,
+void backbone_step(
+    int64_t threads, int64_t rows, const backbone *s, const float *x, const bool *reset, const float *const *weights,
     const float *const *state, float *const *next, float *y, const kept *k
 ) {
     int64_t width = 0;
     for (int64_t i = 0; i < s->parts; i++) width += s->sizes[i];
-    const int64_t d = s->d, emitted = s->heads * width, widest = emitted > s->ff ? emitted : s->ff;
+    const int64_t d = s->d, projected = s->heads * width, widest = projected > s->ff ? projected : s->ff;
     const int64_t block = block_rows(rows, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row += block) {
@@ -665,15 +665,15 @@ void shell_step(
             const int64_t at = k ? (layer * k->steps + k->t) * rows + row : 0;
             if (k) scatter(k->stream + at * d, stream, some, d);
             normalize(in, stream, (affine){w[0], w[1]}, s->eps, some, d);
-            product(wide, in, (affine){w[2], w[3]}, some, d, emitted, false, false);
-            if (k) scatter(k->emitted + at * emitted, wide, some, emitted);
+            product(wide, in, (affine){w[2], w[3]}, some, d, projected, false, false);
+            if (k) scatter(k->projected + at * projected, wide, some, projected);
             vec *numbers = wide;
             for (int64_t i = 0; i < P * s->heads * s->parts; i++) {
                 const int64_t size = s->sizes[i % s->parts];
                 map(numbers, size, s->maps[i % s->parts], s->epsilon, s->degree);
                 numbers += size;
             }
-            scatter(by_row, wide, some, emitted);
+            scatter(by_row, wide, some, projected);
             remember(s, &part, by_row, w + 12, before, after, read, k, at);
             gather(in, read, some, d);
             product(stream, in, (affine){w[4], w[5]}, some, d, d, true, false);
@@ -712,22 +712,22 @@ const float *lstm_core(const void *core, int64_t threads, int64_t rows, int64_t 
     return s->h + now;
 }
 
-/* The shell's: its weights, the state before the unroll, room for it after step 0, 2, ... and after 1, 3, ..., as in
- * shell_step, and for what a learner needs. shell.py has the same structure. */
+/* The backbone's: its weights, the state before the unroll, room for it after step 0, 2, ... and after 1, 3, ..., as in
+ * backbone_step, and for what a learner needs. backbone.py has the same structure. */
 typedef struct {
-    const shell *s;
+    const backbone *s;
     const float *const *weights, *const *first;
     float *const *even, *const *odd;
     const kept *k;
-} shell_steps;
+} backbone_steps;
 
-const float *shell_core(const void *core, int64_t threads, int64_t rows, int64_t t, const float *x, const bool *reset) {
-    const shell_steps *a = core;
+const float *backbone_core(const void *core, int64_t threads, int64_t rows, int64_t t, const float *x, const bool *reset) {
+    const backbone_steps *a = core;
     const float *const *before = t == 0 ? a->first : (const float *const *)(t % 2 ? a->even : a->odd);
     kept now = *a->k;
     now.t = t;
     float *y = now.stream + (a->s->layers * now.steps + t) * rows * a->s->d;
-    shell_step(threads, rows, a->s, x, reset, a->weights, before, t % 2 ? a->odd : a->even, y, &now);
+    backbone_step(threads, rows, a->s, x, reset, a->weights, before, t % 2 ? a->odd : a->even, y, &now);
     return y;
 }
 
@@ -742,7 +742,7 @@ typedef struct {
     const float *w1, *b1, *w2, *b2, *w_p, *b_p, *w_v, *b_v;
     const float *observation, *reward;
     const bool *done;
-    const float *race;
+    const float *exp_noise;
     float *projection, *logits;
     int64_t *action;
     float *between, *x, *value; /* of one step */
@@ -765,7 +765,7 @@ void act(const agent *a, int64_t t) {
     const int64_t at = t * a->rows;
     const float *y = observe(a, t);
     heads(
-        a->threads, a->rows, a->out, a->actions, y, a->w_p, a->b_p, a->w_v, a->b_v, a->race + at * a->actions,
+        a->threads, a->rows, a->out, a->actions, y, a->w_p, a->b_p, a->w_v, a->b_v, a->exp_noise + at * a->actions,
         a->logits + at * a->actions, a->value, a->action + at
     );
 }

@@ -29,7 +29,7 @@ def takes(x: Tensor, weights: Sequence[Tensor | None] = ()) -> bool:
         if not (w.dtype is torch.float32 and w.is_cpu and w.is_contiguous() and w.size(0) <= MAX_WIDTH):
             return False
     right = type(x) is Tensor and x.is_cpu and x.dtype is torch.float32 and x.shape[-1] <= MAX_WIDTH
-    return right and compiling.problem("dense.c", "LANES=8") is None
+    return right and compiling.unsupported_reason("dense.c", "LANES=8") is None
 
 
 def takes_state(reset: Tensor, *states: Tensor) -> bool:
@@ -98,11 +98,11 @@ def core_input(
 
 
 def heads(
-    x: Tensor, policy: Sequence[Tensor | None], value: Sequence[Tensor | None], race: Tensor | None
+    x: Tensor, policy: Sequence[Tensor | None], value: Sequence[Tensor | None], exp_noise: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return actions (int64), logits `[rows, A]` and values `[rows]` of x `[rows, K]`.
 
-    policy, value: weight `[A, K]` or `[1, K]`, and bias of each head. race: numbers drawn from Exp(1),
+    policy, value: weight `[A, K]` or `[1, K]`, and bias of each head. exp_noise: numbers drawn from Exp(1),
     `[rows, A]`, for actions drawn from the policy; None for the likeliest.
     """
     w = policy[0]
@@ -111,7 +111,7 @@ def heads(
     x = _rows("heads", x, K)
     rows = len(x)
     logits, values, actions = x.new_empty(rows, A), x.new_empty(rows), x.new_empty(rows, dtype=torch.int64)
-    call("heads", rows, A * K, (rows, K, A), x, *policy, *value, race, logits, values, actions)
+    call("heads", rows, A * K, (rows, K, A), x, *policy, *value, exp_noise, logits, values, actions)
     return actions, logits, values
 
 

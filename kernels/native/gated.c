@@ -357,9 +357,9 @@ void momentum_backward(
     const span *s, strided q, strided k, strided v, strided beta, strided decay, strided momentum, const float *W,
     const float *C, const float *found, const float *y, const float *W_last, const float *C_last, const float *dy,
     const float *dW_last, const float *dC_last, float *dq, float *dk, float *dv, float *dbeta, float *ddecay,
-    float *dmomentum, float *dW, float *dC, vec *past, int64_t room
+    float *dmomentum, float *dW, float *dC, vec *past
 ) {
-    const int64_t size = LANES * N * N;
+    const int64_t size = LANES * N * N, room = 2 * s->T + s->T / 16 + 1; /* as rules.py allocates */
     const bool reads = dy || dW_last; /* or C alone has a gradient */
 #pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
     for (int64_t head = 0; head < s->B * s->H; head++) {

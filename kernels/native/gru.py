@@ -10,13 +10,13 @@ from torch import Tensor
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from . import dense
-from .lstm import panel_shape, problem_of_units
+from .lstm import panel_shape, unsupported_units
 from .operator import Operator
 
 
-def problem(inputs: tuple[Tensor, ...]) -> str | None:
+def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
     """Return why C cannot take these inputs, which passed `Shapes.check`; None if it can."""
-    return problem_of_units(inputs[0], *inputs[1].shape)
+    return unsupported_units(inputs[0], *inputs[1].shape)
 
 
 def gru(

@@ -52,7 +52,7 @@ def _takes(x: Tensor) -> bool:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _in_c(dtype: torch.dtype) -> bool:
-    return dtype in DEFINES and compiling.problem("images.c", DEFINES[dtype]) is None
+    return dtype in DEFINES and compiling.unsupported_reason("images.c", DEFINES[dtype]) is None
 
 
 def _scaled_in_c(frame: Tensor, dtype: torch.dtype) -> Tensor:

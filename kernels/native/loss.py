@@ -20,7 +20,7 @@ def takes(*xs: Tensor) -> bool:
     if compiling.is_watched():
         return False
     right = all(x.is_cpu and (x.dtype is torch.float32 or not x.is_floating_point()) for x in xs)
-    return right and compiling.problem(*_SOURCE) is None
+    return right and compiling.unsupported_reason(*_SOURCE) is None
 
 
 def actor_critic(

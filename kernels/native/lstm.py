@@ -14,17 +14,17 @@ from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from . import compiling, dense
 from .acting import CoreSteps
-from .known import Kept, linear_backward
+from .forward_cache import ForwardCache, linear_backward
 from .operator import Operator
 
 
-def problem(inputs: tuple[Tensor, ...]) -> str | None:
+def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
     """Return why C cannot take these inputs, which passed `Shapes.check`; None if it can."""
-    return problem_of_units(inputs[0], *inputs[1].shape)
+    return unsupported_units(inputs[0], *inputs[1].shape)
 
 
-def problem_of_units(gates: Tensor, rows: int, units: int) -> str | None:
-    """Do as `problem`, for gates of any kind with recurrent weights `[rows, units]`."""
+def unsupported_units(gates: Tensor, rows: int, units: int) -> str | None:
+    """Like `unsupported_reason`, for gates of any kind with recurrent weights `[rows, units]`."""
     if gates.device.type != "cpu":
         return f"the C kernels need CPU tensors, not {gates.device.type} ones"
     if gates.dtype is not torch.float32:
@@ -36,7 +36,7 @@ def problem_of_units(gates: Tensor, rows: int, units: int) -> str | None:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _cannot_build() -> str | None:
-    return compiling.problem("dense.c", "LANES=8")
+    return compiling.unsupported_reason("dense.c", "LANES=8")
 
 
 def lstm(
@@ -49,12 +49,17 @@ def lstm(
 
 
 def step(
-    x: Tensor, weights: Sequence[Tensor], h0: Tensor, c0: Tensor, reset: Tensor, kept: Kept | None = None
+    x: Tensor,
+    weights: Sequence[Tensor],
+    h0: Tensor,
+    c0: Tensor,
+    reset: Tensor,
+    cache: ForwardCache | None = None,
 ) -> tuple[Tensor, Tensor] | None:
     """Compute h and c `[B, N]` after one step from x `[B, K]`; None where C cannot take these inputs.
 
     `weights`: that of the input `[4 N, K]`, that of h `[4 N, N]`, the bias of each `[4 N]`. The step goes
-    into `kept`, made by `new_kept`.
+    into `cache`, made by `new_cache`.
     """
     (B, N), K = h0.shape, x.shape[-1]
     if (
@@ -62,30 +67,30 @@ def step(
         or [w.shape for w in weights] != _shapes(K, N)
         or x.shape != (B, K)
         or B == 0
-        or not (kept is None or kept.has_room(B))
+        or not (cache is None or cache.has_room(B))
         or not dense.takes_state(reset, h0, c0)
     ):
         return None
     t, hs, panels = 0, None, None
     h, c = h0.new_empty(B, N), c0.new_empty(B, N)
-    if kept is not None:
-        t = kept.t
-        all_h, all_c, hs, panels = kept.tensors
+    if cache is not None:
+        t = cache.t
+        all_h, all_c, hs, panels = cache.tensors
         h, c = all_h[t], all_c[t]
-        kept.t += 1
+        cache.t += 1
     inputs = (part.contiguous() for part in (x, *weights, h0, c0, reset))
     dense.call("lstm_step", B, 4 * N * (K + N), (B, K, N, t), *inputs, h, c, hs, panels)
     return h, c
 
 
-def new_kept(steps: int, rows: int, weights: Sequence[Tensor]) -> Kept | None:
+def new_cache(steps: int, rows: int, weights: Sequence[Tensor]) -> ForwardCache | None:
     """Make room for an unroll: h and c after each step, h before it, and what backward needs; None where C
     cannot compute it."""
-    if problem_of_units(weights[1], *weights[1].shape):
+    if unsupported_units(weights[1], *weights[1].shape):
         return None
     N = weights[1].shape[1]
     kept = torch.empty(panel_shape(steps, rows, 6, N))
-    return Kept(steps, rows, (*(torch.empty(steps, rows, N) for _ in range(3)), kept), weights)
+    return ForwardCache(steps, rows, (*(torch.empty(steps, rows, N) for _ in range(3)), kept), weights)
 
 
 def _shapes(K: int, N: int) -> list[tuple[int, ...]]:
@@ -102,13 +107,13 @@ class _Steps(ctypes.Structure):
     ]
 
 
-def steps(weights: Sequence[Tensor], h0: Tensor, c0: Tensor, kept: Kept) -> CoreSteps | None:
+def steps(weights: Sequence[Tensor], h0: Tensor, c0: Tensor, cache: ForwardCache) -> CoreSteps | None:
     """Return the steps of an unroll from h0 and c0 `[B, N]` on, with the weights of `step`.
 
-    They go into `kept`, made by `new_kept`. None where C cannot make them.
+    They go into `cache`, made by `new_cache`. None where C cannot make them.
     """
     (_, K), (_, N) = weights[0].shape, weights[1].shape
-    h, c, hs, panels = kept.tensors
+    h, c, hs, panels = cache.tensors
     states = h0, c0
     if (
         [w.shape for w in weights] != _shapes(K, N)
@@ -128,18 +133,18 @@ def panel_shape(T: int, B: int, count: int, N: int) -> tuple[int, ...]:
     return T, (B + lanes - 1) // lanes * lanes, count, N
 
 
-def known_lstm(
-    kept: Kept, x: Tensor, weights: Sequence[Tensor], h0: Tensor, c0: Tensor, reset: Tensor
+def cached_lstm(
+    cache: ForwardCache, x: Tensor, weights: Sequence[Tensor], h0: Tensor, c0: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute h `[T, B, N]`, and h and c after the last step, from x `[T, B, K]`, by steps that were kept."""
-    h, c_T = _Known.apply(kept, reset, x, *weights, h0, c0)
+    """Compute h `[T, B, N]`, and h and c after the last step, from x `[T, B, K]`, by cached steps."""
+    h, c_T = _Cached.apply(cache, reset, x, *weights, h0, c0)
     return h, h[-1], c_T
 
 
-class _Known(torch.autograd.Function):
+class _Cached(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kept: Kept, reset: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        h, c, *past = kept.tensors
+    def forward(ctx: Any, cache: ForwardCache, reset: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        h, c, *past = cache.tensors
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(reset, *past, *inputs[:-2])
         return h.detach(), c[-1].detach()

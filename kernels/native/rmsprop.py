@@ -21,7 +21,7 @@ def takes(*several: Sequence[Tensor]) -> bool:
     if compiling.is_watched():
         return False
     readable = all(x.is_cpu and x.dtype is torch.float32 for xs in several for x in xs)
-    return readable and all(map(_are_alike, *several)) and compiling.problem(*_SOURCE) is None
+    return readable and all(map(_are_alike, *several)) and compiling.unsupported_reason(*_SOURCE) is None
 
 
 def step(

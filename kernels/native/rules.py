@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,18 +20,18 @@ MAX_SIZE = 128
 """Most rows or columns of fast weights: a few such matrices fit a processor's first two caches."""
 
 
-def problem(inputs: tuple[Tensor, ...]) -> str | None:
+def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
     """Return why the C kernels cannot take these inputs, which passed `Shapes.check`; None if they can."""
-    return _problem("rules.c", inputs)
+    return _unsupported_reason("rules.c", inputs)
 
 
-def gated_problem(inputs: tuple[Tensor, ...]) -> str | None:
-    """Do as `problem`, for the rules that decay."""
-    return _problem("gated.c", inputs)
+def gated_unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
+    """Like `unsupported_reason`, for the rules that decay."""
+    return _unsupported_reason("gated.c", inputs)
 
 
-def delta_lstm_problem(inputs: tuple[Tensor, ...]) -> str | None:
-    return _problem("delta_lstm.c", inputs)
+def delta_lstm_unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
+    return _unsupported_reason("delta_lstm.c", inputs)
 
 
 def _not_for_c(x: Tensor) -> str | None:
@@ -39,9 +40,9 @@ def _not_for_c(x: Tensor) -> str | None:
     return None if x.dtype is torch.float32 else f"the C kernels compute in float32, not {x.dtype}"
 
 
-def _problem(file: str, inputs: tuple[Tensor, ...]) -> str | None:
-    if problem := _not_for_c(inputs[0]):
-        return problem
+def _unsupported_reason(file: str, inputs: tuple[Tensor, ...]) -> str | None:
+    if reason := _not_for_c(inputs[0]):
+        return reason
     size = widest(inputs)
     for blocks in range(1, MAX_SIZE // BLOCK + 1):
         if size <= BLOCK * blocks:  # no division: `torch.compile` may not know its result as a number
@@ -60,172 +61,43 @@ class _Span(ctypes.Structure):
     ]
 
 
-def delta_forward(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, W: Tensor, reset: Tensor, *outputs: Tensor | None
-) -> None:
-    """Fill outputs: y, W after the last step and, unless it is empty or None, the error."""
-    strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
-    _call("delta_forward", W, reset, *strided, *addresses(W, *outputs))
+_PAST: dict[str, Callable[[int], int]] = {
+    "gated": lambda steps: steps,
+    "momentum": lambda steps: 2 * steps + steps // BLOCK + 1,
+    "delta_rnn": lambda steps: steps,
+    "recurrent_delta": lambda steps: steps,
+}
+"""For how many matrices the backward pass of a kernel needs room in each thread."""
 
 
-def delta_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
+def forward(
+    kernel: str,
+    per_step: Sequence[Tensor | None],
+    others: Sequence[Tensor],
     W: Tensor,
     reset: Tensor,
-    error: Tensor,
-    dy: Tensor | None,
-    dW_T: Tensor | None,
-    *grads: Tensor,
+    outputs: Sequence[Tensor | None],
+    checkpoints: Sequence[Tensor],
 ) -> None:
-    """Fill the gradients of q, k, v, beta and W."""
-    strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
-    _call("delta_backward", W, reset, *strided, *addresses(W, error, dy, dW_T, *grads))
+    """Fill outputs but for those that are None or empty; checkpoints are not needed here."""
+    _call(f"{kernel}_forward", W, reset, *map(_strided, per_step), *addresses(*others, *outputs))
 
 
-def gated_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    decay: Tensor,
+def backward(
+    kernel: str,
+    per_step: Sequence[Tensor | None],
+    others: Sequence[Tensor],
+    outputs: Sequence[Tensor],
     W: Tensor,
     reset: Tensor,
-    *outputs: Tensor | None,
+    checkpoints: Sequence[Tensor],
+    ends: Sequence[Tensor | None],
+    gradients: Sequence[Tensor],
 ) -> None:
-    """Fill outputs as `delta_forward` does."""
-    strided = (_strided(q), _strided(k), _strided(v), _strided(beta), _strided(decay))
-    _call("gated_forward", W, reset, *strided, *addresses(W, *outputs[:-1]))
-
-
-def gated_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    decay: Tensor,
-    W: Tensor,
-    reset: Tensor,
-    y: Tensor,
-    W_T: Tensor,
-    error: Tensor,
-    kept: Tensor,
-    dy: Tensor | None,
-    dW_T: Tensor | None,
-    *grads: Tensor,
-) -> None:
-    """Fill the gradients of q, k, v, beta, decay and W."""
-    strided = (_strided(q), _strided(k), _strided(v), _strided(beta), _strided(decay))
-    past = _new_past(W, len(reset))
-    _call("gated_backward", W, reset, *strided, *addresses(W, error, y, W_T, dy, dW_T, *grads, past))
-
-
-def momentum_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    decay: Tensor,
-    momentum: Tensor,
-    W: Tensor,
-    C: Tensor,
-    reset: Tensor,
-    *outputs: Tensor | None,
-) -> None:
-    """Fill outputs: y, W, C after the last step and, unless it is empty or None, what was found under k."""
-    strided = [_strided(x) for x in (q, k, v, beta, decay, momentum)]
-    _call("momentum_forward", W, reset, *strided, *addresses(W, C, *outputs[:-2]))
-
-
-def momentum_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    decay: Tensor,
-    momentum: Tensor,
-    W: Tensor,
-    C: Tensor,
-    reset: Tensor,
-    y: Tensor,
-    W_T: Tensor,
-    C_T: Tensor,
-    found: Tensor,
-    kept: Tensor,
-    kept_C: Tensor,
-    *others: Tensor | None,
-) -> None:
-    """Fill the gradients of q, k, v, beta, decay, momentum, W, C, which follow those of y, W and C after."""
-    strided = [_strided(x) for x in (q, k, v, beta, decay, momentum)]
-    past = _new_past(W, 2 * len(reset) + len(reset) // BLOCK + 1)
-    saved = addresses(W, C, found, y, W_T, C_T, *others, past)
-    _call("momentum_backward", W, reset, *strided, *saved, past.shape[1])
-
-
-def delta_rnn_forward(
-    z: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    R: Tensor,
-    y0: Tensor,
-    reset: Tensor,
-    *outputs: Tensor | None,
-) -> None:
-    """Fill outputs: y, R after the last step and, unless they are empty or None, error and p."""
-    strided = (_strided(z), _strided(k), _strided(v), _strided(beta))
-    _call("delta_rnn_forward", R, reset, *strided, *addresses(R, y0, *outputs[:-1]))
-
-
-def delta_rnn_backward(
-    k: Tensor,
-    beta: Tensor,
-    R: Tensor,
-    reset: Tensor,
-    error: Tensor,
-    p: Tensor,
-    kept: Tensor,
-    dy: Tensor | None,
-    dR_T: Tensor | None,
-    *grads: Tensor,
-) -> None:
-    """Fill the gradients of z, k, v, beta, R and y0."""
-    past = _new_past(R, len(reset))
-    saved = addresses(R, error, p, dy, dR_T, *grads, past)
-    _call("delta_rnn_backward", R, reset, _strided(k), _strided(beta), *saved)
-
-
-def recurrent_delta_forward(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *others: Any) -> None:
-    """Fill the outputs, which follow Rq, Rk, Rv, rb, W, y0 and reset: y, W after the last step and, unless
-    they are empty or None, g, the q, k, beta used, and error."""
-    *slow, W, y0, reset = others[:7]
-    strided = (_strided(q), _strided(k), _strided(v), _strided(beta))
-    _call("recurrent_delta_forward", W, reset, *strided, *addresses(*slow, W, y0, *others[7:-1]))
-
-
-def recurrent_delta_backward(
-    Rq: Tensor,
-    Rk: Tensor,
-    Rv: Tensor,
-    rb: Tensor,
-    W: Tensor,
-    reset: Tensor,
-    g: Tensor,
-    q_used: Tensor,
-    k_used: Tensor,
-    beta_used: Tensor,
-    error: Tensor,
-    kept: Tensor,
-    dy: Tensor | None,
-    dW_T: Tensor | None,
-    *grads: Tensor,
-) -> None:
-    """Fill the gradients of q, k, v, beta, W and y0."""
-    past = _new_past(W, len(reset))
-    saved = (Rq, Rk, Rv, rb, W, g, q_used, k_used, beta_used, error)
-    _call("recurrent_delta_backward", W, reset, *addresses(*saved, dy, dW_T, *grads, past))
+    """Fill the gradients, which follow those of y and of the last states, `ends`."""
+    past = [_new_past(W, _PAST[kernel](len(reset)))] if kernel in _PAST else []
+    pointers = addresses(*others, *outputs, *ends, *gradients, *past)
+    _call(f"{kernel}_backward", W, reset, *map(_strided, per_step), *pointers)
 
 
 def _new_past(W: Tensor, steps: int) -> Tensor:
@@ -261,7 +133,7 @@ def _function(name: str, blocks: int, strided: int, arguments: int) -> Any:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _cannot_build(file: str, blocks: int) -> str | None:
-    return compiling.problem(file, f"SIXTEENS={blocks}")
+    return compiling.unsupported_reason(file, f"SIXTEENS={blocks}")
 
 
 def source(rule: str) -> str:

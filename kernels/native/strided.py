@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import compiling
-from .held import made_of
 from .images import dense
 from .operator import Operator
+from .weight_transforms import cached_transform
 
 POINTS = 36
 """Products for each of a tile's pairs of inputs and outputs, as in `strided.c`."""
@@ -60,7 +60,7 @@ def _takes(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> bool:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _in_c() -> bool:
-    return compiling.problem("strided.c", DEFINE) is None
+    return compiling.unsupported_reason("strided.c", DEFINE) is None
 
 
 def _squares(x: Tensor, side: int) -> Tensor:
@@ -146,7 +146,7 @@ def _transformed(weight: Tensor, stride: int, transposed: bool = False) -> Tenso
         _call("transform_weights", (C, stride, D, K // stride, transposed), *dense(weight), transformed)
         return transformed
 
-    return made_of(weight, ("strided", stride, transposed), transform)
+    return cached_transform(weight, ("strided", stride, transposed), transform)
 
 
 _own = threading.local()

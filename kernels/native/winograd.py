@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import compiling
-from .held import made_of
 from .images import DEFINES, dense
 from .operator import Operator
+from .weight_transforms import cached_transform
 
 TILE, POINTS = 4, 36
 """Outputs of a tile's side, and products for each of its pairs of channels, as in `winograd.c`."""
@@ -91,7 +91,7 @@ def _in_c(dtype: torch.dtype) -> bool:
     # Where tiles of bfloat16 are multiplied at once (AMX), direct products are faster.
     if dtype is torch.bfloat16 and torch.cpu._is_amx_tile_supported():
         return False
-    return dtype in DEFINES and compiling.problem("winograd.c", DEFINES[dtype]) is None
+    return dtype in DEFINES and compiling.unsupported_reason("winograd.c", DEFINES[dtype]) is None
 
 
 def _conv3x3_in_c(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -210,7 +210,7 @@ def _transformed(weight: Tensor, dtype: torch.dtype, transposed: bool = False) -
         _call(dtype, "transform_weights", (inputs, outputs, transposed), *dense(weight), transformed)
         return transformed
 
-    return made_of(weight, ("winograd", dtype, transposed), transform)
+    return cached_transform(weight, ("winograd", dtype, transposed), transform)
 
 
 def _convolve(

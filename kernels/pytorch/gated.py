@@ -136,7 +136,7 @@ class _Left(torch.autograd.Function):
 
 
 def _of_head(rates: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-    """Do as `left` by chunks for one rate a head: `[T, B, H]` -> `[n, N, C, C]` and `[n, N, C, 1]`."""
+    """Like `left` by chunks for one rate a head: `[T, B, H]` -> `[n, N, C, C]` and `[n, N, C, 1]`."""
     zero = torch.zeros((), dtype=rates.dtype, device=rates.device)
     rows = torch.where(reset.unsqueeze(-1), zero, rates)
     steps, alive = left(_fold(rows.unsqueeze(-1) - 1).squeeze(-1) + 1)  # padding keeps everything

@@ -14,22 +14,22 @@ _HAS_TRITON = find_spec("triton") is not None
 _NO_TRITON = "Triton is not installed; pip install triton (Linux only)"
 
 
-def problem(inputs: tuple[Tensor, ...]) -> str | None:
+def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
     """Return why the kernels of fast weights cannot take these inputs; None if they can."""
     if not _HAS_TRITON:
         return _NO_TRITON
-    from .rules import problem
+    from .rules import unsupported_reason
 
-    return problem(inputs)
+    return unsupported_reason(inputs)
 
 
-def lstm_problem(inputs: tuple[Tensor, ...]) -> str | None:
+def lstm_unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
     """Do the same for the LSTM and the GRU, which may have any width."""
     if not _HAS_TRITON:
         return _NO_TRITON
-    from .rules import problem_of_any_width
+    from .rules import unsupported_at_any_width
 
-    return problem_of_any_width(inputs)
+    return unsupported_at_any_width(inputs)
 
 
 def lstm_operator(

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 import triton
 from torch import Tensor
 
 from ..shapes import widest
-from .delta import delta_backward, delta_forward
-from .gated import gated_backward, gated_forward, momentum_backward, momentum_forward
-from .recurrent import (
-    delta_rnn_backward,
-    delta_rnn_forward,
-    recurrent_delta_backward,
-    recurrent_delta_forward,
-)
+from . import delta, gated, recurrent
 from .steps import tanh
-
-__all__ = [
-    "delta_backward",
-    "delta_forward",
-    "delta_rnn_backward",
-    "delta_rnn_forward",
-    "gated_backward",
-    "gated_forward",
-    "momentum_backward",
-    "momentum_forward",
-    "problem",
-    "problem_of_any_width",
-    "recurrent_delta_backward",
-    "recurrent_delta_forward",
-]
 
 INTERPRETED = not isinstance(tanh, triton.JITFunction)
 """Whether TRITON_INTERPRET=1 was set at import: the kernels then run in Python, slowly, on any device."""
@@ -38,16 +18,60 @@ MAX_SIZE = 64
 """Most rows or columns of fast weights: a program holds a head's matrices in registers."""
 
 
-def problem(inputs: tuple[Tensor, ...]) -> str | None:
+_FORWARD: dict[str, Callable[..., None]] = {
+    "delta": delta.delta_forward,
+    "gated": gated.gated_forward,
+    "momentum": gated.momentum_forward,
+    "delta_rnn": recurrent.delta_rnn_forward,
+    "recurrent_delta": recurrent.recurrent_delta_forward,
+}
+_BACKWARD: dict[str, Callable[..., None]] = {
+    "delta": delta.delta_backward,
+    "gated": gated.gated_backward,
+    "momentum": gated.momentum_backward,
+    "delta_rnn": recurrent.delta_rnn_backward,
+    "recurrent_delta": recurrent.recurrent_delta_backward,
+}
+
+
+def forward(
+    kernel: str,
+    per_step: Sequence[Tensor | None],
+    others: Sequence[Tensor],
+    W: Tensor,
+    reset: Tensor,
+    outputs: Sequence[Tensor],
+    checkpoints: Sequence[Tensor],
+) -> None:
+    """Fill outputs and checkpoints but for those that are empty."""
+    _FORWARD[kernel](*per_step, *others, reset, *outputs, *checkpoints)
+
+
+def backward(
+    kernel: str,
+    per_step: Sequence[Tensor | None],
+    others: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    W: Tensor,
+    reset: Tensor,
+    checkpoints: Sequence[Tensor],
+    ends: Sequence[Tensor | None],
+    gradients: Sequence[Tensor],
+) -> None:
+    """Fill the gradients, which follow those of y and of the last states, `ends`."""
+    _BACKWARD[kernel](*per_step, *others, reset, *outputs, *checkpoints, *ends, *gradients)
+
+
+def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
     """Return why the kernels cannot take these inputs, which passed `Shapes.check`; None if they can."""
     size = widest(inputs)
     if size > MAX_SIZE:
         return f"the Triton kernels take heads up to {MAX_SIZE} wide, not {size}"
-    return problem_of_any_width(inputs)
+    return unsupported_at_any_width(inputs)
 
 
-def problem_of_any_width(inputs: tuple[Tensor, ...]) -> str | None:
-    """Do as `problem`, for a rule that does not hold a head's matrices in registers."""
+def unsupported_at_any_width(inputs: tuple[Tensor, ...]) -> str | None:
+    """Like `unsupported_reason`, for a rule that does not hold a head's matrices in registers."""
     x = inputs[0]
     if x.dtype is not torch.float32:
         return f"the Triton kernels compute in float32, not {x.dtype}"

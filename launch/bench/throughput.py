@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
@@ -21,16 +21,17 @@ import torch
 from rich.console import Console
 
 from ...agents import Unroll
-from ...agents.inference import DirectInference
-from ...agents.known import UNKNOWN
+from ...agents.cpu.inference import FastInference
+from ...agents.inference import Inference
 from ..config import BenchThroughputConfig, TrainConfig
 from ..errors import StoppedBySignal, UsageError
 from ..processes.machine import prepare_process
 from ..runs.log import read_rows
+from ..training.cpu_parts import cache_spec
 from ..training.local.engine import LocalEngine
 from ..training.local.sources import batches
 from ..training.local.workers import Worker
-from ..training.plan import keeps, overlaps, settle
+from ..training.plan import overlaps, resolve
 from ..training.run import Run
 
 _WARM_UP = 3
@@ -45,9 +46,9 @@ class Throughput:
     inference: float
     learning: float
     acting: float
-    """inference that keeps for the learner what it computes, where training does so"""
+    """inference that caches for the learner what it computes, where training does so"""
     backward: float
-    """learning from an unroll of which that is known"""
+    """learning from an unroll of which that is cached"""
     bound: float
     """highest speed of training: with turns 1 / (1/emulation + 1/acting + 1/backward); where actors
     overlap with the learner, the slowest of acting, all emulators busy, and learning"""
@@ -81,7 +82,7 @@ def bench_throughput(config: BenchThroughputConfig) -> Iterator[Throughput]:
             # On the terminal, whatever becomes of the table: with a GPU the learner compiles for a while.
             stack.enter_context(Console(stderr=True).status(f"measuring, round {number} of {config.rounds}"))
             training = _train_config(config, Path(folder, "run"))
-            settle(training)
+            resolve(training)
             engine = LocalEngine(training, stack)
             run = Run(training, engine, stack, Console(quiet=True))
             rounds.append(_measure(run, engine, config.seconds))
@@ -109,7 +110,7 @@ def _measure(run: Run, engine: LocalEngine, seconds: float) -> Throughput:
     inference = _together(engine, _inference, seconds)
     learning = _together(engine, _learning, seconds)
     acting, backward = inference, learning
-    if any(keeps(engine.share, engine.device, engine.agent)):
+    if any(cache_spec(engine.share, engine.device, engine.agent)):
         acting = _together(engine, _acting, seconds)
         backward = _together(engine, _backward, seconds)
     core = _together(engine, _core, seconds / 3)
@@ -183,34 +184,29 @@ def _emulation(one: LocalEngine | Worker, seconds: float) -> float:
 
 
 def _inference(one: LocalEngine | Worker, seconds: float) -> float:
-    """Time one actor's choices alone, on observations that lie ready; nothing is kept."""
-    actor = one.actors[0]
-    unroll = actor.collect()
-    act = DirectInference(actor.agent, torch.Generator()).act if any(unroll.known) else actor.act
-    state = unroll.state
-
-    def work() -> int:
-        nonlocal state
-        with torch.no_grad(), actor.agent.held_weights():
-            for observation, reward, done in zip(unroll.observation, unroll.reward, unroll.done, strict=True):
-                output, state = act(observation, reward, done, state)
-                output.action.cpu()
-        return unroll.done.numel()
-
-    return _rate(work, seconds, one.device)
+    """Time one actor's choices alone, on observations that lie ready; nothing is cached."""
+    inference = one.actors[0].inference
+    if isinstance(inference, FastInference):
+        inference = inference.without_cache()
+    return _choices(one, inference, seconds)
 
 
 def _acting(one: LocalEngine | Worker, seconds: float) -> float:
-    """Time the choices of an actor that keeps what it computes, on observations that lie ready."""
-    actor = one.actors[0]
-    unroll = actor.collect()
+    """Time the choices of an actor that caches what it computes, on observations that lie ready."""
+    return _choices(one, one.actors[0].inference, seconds)
+
+
+def _choices(one: LocalEngine | Worker, inference: Inference, seconds: float) -> float:
+    unroll = one.actors[0].collect()
+    inference.state = unroll.state
 
     def work() -> int:
-        with torch.no_grad(), actor.agent.held_weights():
-            actor.begin(unroll)
-            for t in range(actor.unroll_length):
-                actor.choose(unroll, t)
-            actor.finish(unroll)
+        with torch.no_grad(), inference.frozen_weights():
+            inference.start_unroll(unroll)
+            for t in range(len(unroll.action)):
+                inference.select_actions(unroll, t)
+                unroll.action[t].cpu()
+            inference.finish_unroll(unroll)
         return unroll.num_steps
 
     return _rate(work, seconds, one.device)
@@ -218,7 +214,8 @@ def _acting(one: LocalEngine | Worker, seconds: float) -> float:
 
 def _learning(one: LocalEngine | Worker, seconds: float) -> float:
     """Time the learner alone, on a batch that lies ready."""
-    batch = replace(next(_batches(one)), known=UNKNOWN)
+    batch = next(_batches(one))
+    one.actors[0].collect()  # takes its place in the cache
     with _weights_restored(one):
         return _rate(lambda: _learn(one, batch), seconds, one.device)
 

@@ -14,6 +14,8 @@ from gymnasium.vector import VectorEnv
 from rich.console import Console
 
 from ...agents import AgentSpec
+from ...agents.cpu.agent import FastAgent
+from ...agents.cpu.verify import acting_parts
 from ...envs import available_cores
 from ..config import EvalConfig
 from ..errors import Incomplete, RunError, UsageError
@@ -63,7 +65,8 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
         make_env = env_maker(spec, protocol, num_threads=1 if processes > 1 else None)
         with closing(make_env(1)) as env:  # what is wrong with it is said before anything is written
             check_fit(spec, env)
-            notes = observation_notes(env, spec)
+            player, notes = _player(config, loaded, env, device)
+            notes += observation_notes(env, spec)
     except (ValueError, FileNotFoundError) as error:
         raise UsageError(str(error)) from error
     if not os.access(loaded.run_dir, os.W_OK):
@@ -76,7 +79,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
         say(console, f"this agent was trained under {spec.protocol}, not {protocol}")
     for note in notes:
         say(console, note)
-    results = _play(config, loaded, protocol, make_env, device, processes, console)
+    results = _play(config, loaded, player, protocol, make_env, device, processes, console)
     for note in dict.fromkeys(note for result in results.values() for note in result.notes):
         say(console, f"note: {note}")
     if not results["trained"].life.summary():
@@ -127,9 +130,22 @@ def _process_count(device: torch.device, episodes: int) -> int:
     return available_cores() if device.type == "cpu" and episodes >= 50 else 1
 
 
+def _player(
+    config: EvalConfig, loaded: Loaded, env: VectorEnv, device: torch.device
+) -> tuple[Player, list[str]]:
+    """Return what acts as the agent does, as fast as its device can, and notes for the user."""
+    agent = loaded.agent.to(device).eval()
+    if device.type != "cpu" or config.fused == "off":
+        return agent, []
+    observation, _ = env.reset(seed=config.seed)
+    parts, notes = acting_parts(agent, torch.from_numpy(observation))
+    return FastAgent(agent, parts) if parts else agent, notes
+
+
 def _play(
     config: EvalConfig,
     loaded: Loaded,
+    player: Player,
     protocol: str | None,
     make_env: MakeEnv,
     device: torch.device,
@@ -138,7 +154,7 @@ def _play(
 ) -> dict[str, Evaluation]:
     """Evaluate the agent, and if asked random play and the agent with less memory, by player."""
     spec = loaded.agent.spec
-    players: dict[str, Player] = {"trained": loaded.agent.to(device).eval()}
+    players: dict[str, Player] = {"trained": player}
     if config.random:
         players["random"] = RandomAgent(spec.num_actions)
     for every in sorted(set(config.forget_every)):

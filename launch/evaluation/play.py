@@ -162,8 +162,8 @@ class Rows:
     def _draw(self, logits: Tensor) -> NDArray[np.int64]:
         """Sample actions, each row with its own numbers: argmax of p_i / e_i with e_i ~ Exp(1)."""
         shares = logits.softmax(-1).cpu().numpy()
-        race = np.stack([row.random.exponential(size=shares.shape[1]) for row in self.rows])
-        return (shares / race).argmax(1)
+        exp_noise = np.stack([row.random.exponential(size=shares.shape[1]) for row in self.rows])
+        return (shares / exp_noise).argmax(1)
 
     def _finish_episode(self, row: Row, infos: dict[str, Any], i: int, discard_negative: bool) -> None:
         """Record what ended in this step: an episode, and maybe the game."""

@@ -32,7 +32,7 @@ def probe(config: ProbeConfig) -> None:
         ProbeRun(config, stack).run()
 
 
-def settled(config: ProbeConfig) -> ProbeConfig:
+def resolved(config: ProbeConfig) -> ProbeConfig:
     """Return the configuration, with nothing begun. Raises UsageError if it could not run."""
     if config.task != "snr":
         make_recipe(config)

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...agents.key_value_model import KeyValueModel
-from ...agents.sequence_model import MemoryModel, SequenceModel, SequenceSpec
 from ...cores import State
 from .data import EVALUATED_MODEL, MODEL, Batch, generator
+from .key_value_model import KeyValueModel
 from .metrics import Scores, loss_of
 from .recipe import Recipe
+from .sequence_model import MemoryModel, SequenceModel, SequenceSpec
 
 KINDS = {"core": SequenceModel, "memory": MemoryModel, "pairs": KeyValueModel}
 

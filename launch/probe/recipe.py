@@ -7,11 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from ...agents.key_value_model import RULES, KeyValueModel
-from ...agents.sequence_model import MemoryModel, SequenceSpec
+from ...cores.backbone import FastWeightCore
 from ...cores.options import checked, options_of
 from ...cores.registry import find_core, read_core_options
-from ...cores.shell import FastWeightCore
 from ...envs.sequences.code import Code
 from ...envs.sequences.dag import Reachability
 from ...envs.sequences.listops import ListOps
@@ -21,7 +19,9 @@ from ...envs.sequences.swap import Swap
 from ...envs.sequences.text import Text
 from ..config import ProbeConfig
 from ..errors import UsageError
+from .key_value_model import RULES, KeyValueModel
 from .result import LEAST
+from .sequence_model import MemoryModel, SequenceSpec
 
 Metric = Literal["loss", "accuracy", "sequence_accuracy", "print_accuracy", "final_accuracy", "perplexity"]
 

@@ -222,7 +222,7 @@ class ProbeRun:
                     "--learning-rate and another --run-dir"
                 )
             self._grow(output, batch.target)
-            self.panel.foretell(self.update)
+            self.panel.print_eta(self.update)
             if self.update % self.recipe.evaluate_every == 0 or self.update == self.recipe.updates:
                 self._evaluate()
             elif (time.monotonic() - self._saved_at) / 60 >= self.config.checkpoint_minutes:

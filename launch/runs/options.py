@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_type_hints
 
-from ..config import Decides, Formerly, Only, TrainConfig
+from ..config import Formerly, Only, Scope, TrainConfig
 
 
 @dataclass(frozen=True)
 class Declaration:
     """A field's declaration in `TrainConfig`, beside its type."""
 
-    decides: Decides
+    decides: Scope
     only: Literal["local", "ray"] | None
     """the one engine that heeds the option; None if both do"""
     formerly: Formerly | None = None
@@ -29,10 +29,10 @@ def declarations(config: type) -> dict[str, Declaration]:
     declared = {}
     for name in (field.name for field in fields(config)):
         marks = getattr(hints[name], "__metadata__", ())
-        kinds = [mark for mark in marks if isinstance(mark, Decides)]
+        kinds = [mark for mark in marks if isinstance(mark, Scope)]
         if len(kinds) != 1:
             raise TypeError(
-                f"{config.__name__}.{name} must declare what it decides, once: Annotated[type, Decides.KIND]"
+                f"{config.__name__}.{name} must declare what it decides, once: Annotated[type, Scope.KIND]"
             )
         engines = [mark.engine for mark in marks if isinstance(mark, Only)]
         former = [mark for mark in marks if isinstance(mark, Formerly)]
@@ -56,21 +56,21 @@ UNSAID: Mapping[str, Any] = {**DEFAULTS, **FORMER}
 """What a run did whose config.json lacks an option."""
 
 
-def deciding(*kinds: Decides) -> tuple[str, ...]:
+def deciding(*kinds: Scope) -> tuple[str, ...]:
     """List the options that decide one of these, in the order of `TrainConfig`."""
     return tuple(name for name, option in OPTIONS.items() if option.decides in kinds)
 
 
-FIXED = deciding(Decides.SEED, Decides.LEARNING)
+FIXED = deciding(Scope.SEED, Scope.LEARNING)
 """Options that a run keeps. It keeps those of the agent too, which are compared with its checkpoint."""
 
-SEPARATING = deciding(Decides.AGENT, Decides.LEARNING, Decides.CONDITIONS)
+SEPARATING = deciding(Scope.AGENT, Scope.LEARNING, Scope.CONDITIONS)
 """Options in which runs that are averaged must agree."""
 
-DESCRIBING = deciding(*(kind for kind in Decides if kind not in (Decides.RECORD, Decides.INVOCATION)))
+DESCRIBING = deciding(*(kind for kind in Scope if kind not in (Scope.RECORD, Scope.INVOCATION)))
 """Options that TensorBoard shows beside a run."""
 
-REPEATED = deciding(*(kind for kind in Decides if kind != Decides.INVOCATION))
+REPEATED = deciding(*(kind for kind in Scope if kind != Scope.INVOCATION))
 """Options that the command for resuming a run repeats."""
 
 

@@ -12,7 +12,7 @@ from ...agents import files
 from ...agents.checkpoint import export_agent, is_leftover
 from ..comparison import plots
 from ..comparison.curves import band, curve_of
-from ..config import Decides, ExportConfig
+from ..config import ExportConfig, Scope
 from ..errors import RunError, UsageError
 from ..evaluation.loading import Loaded, load
 from ..output import say
@@ -63,7 +63,7 @@ def _check_folder(folder: Path, run_dir: Path) -> None:
     if not folder.is_dir() or not (_holds_export(folder) or _holds_nothing(folder)):
         raise UsageError(f"{folder} is something else than an export; give a folder that is new")
     ours, theirs = (read_config(path) for path in (run_dir, folder))
-    if any(ours.get(name) != theirs[name] for name in (*deciding(Decides.AGENT), *FIXED) if name in theirs):
+    if any(ours.get(name) != theirs[name] for name in (*deciding(Scope.AGENT), *FIXED) if name in theirs):
         raise UsageError(f"{folder} holds an export of another run; give a folder that is new")
 
 

@@ -13,7 +13,7 @@ from ..processes.machine import prepare_process, resolve_device
 from ..runs.tracking import check_tracking
 from .engine import Engine
 from .local.engine import LocalEngine
-from .plan import PAPER_SWEEP, check_local, checked_spec, make_env, settle, worker_count
+from .plan import PAPER_SWEEP, check_local, checked_spec, make_env, resolve, worker_count
 from .run import Run
 
 
@@ -38,7 +38,7 @@ def train(config: TrainConfig) -> None:
         raise RunError(str(error)) from error
 
 
-def settled(config: TrainConfig) -> TrainConfig:
+def resolved(config: TrainConfig) -> TrainConfig:
     """Return the configuration as it would run; begin nothing. Raises UsageError if it could not."""
     if is_sweep(config):
         from .sweep import runs_of
@@ -49,11 +49,11 @@ def settled(config: TrainConfig) -> TrainConfig:
         if config.engine == "ray":
             from .ray.engine import check_options
 
-            settle(config)
+            resolve(config)
             check_options(config)
         else:
             check_local(config)
-            settle(config)
+            resolve(config)
             _check_parts(config, stack)
     return config
 
@@ -82,8 +82,8 @@ def _engine(config: TrainConfig, stack: ExitStack) -> Engine:
     if config.engine == "ray":
         from .ray.engine import RayEngine
 
-        settle(config)
+        resolve(config)
         return RayEngine(config, stack)
     check_local(config)
-    settle(config)
+    resolve(config)
     return LocalEngine(config, stack)

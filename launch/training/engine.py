@@ -82,8 +82,10 @@ class Engine(ABC):
     """device of the learner"""
     stop: threading.Event
     """set when the run should end at the next boundary"""
-    settled: Mapping[str, str] = MappingProxyType({})
+    resolved: Mapping[str, str] = MappingProxyType({})
     """what `auto` came to, by option, as far as it is known here"""
+    verdict: str | None = None
+    """what `fused` came to when the run began, if it is resumed"""
     notes: Sequence[str] = ()
     """warnings about the environments, for the user"""
     uses: str = ""

@@ -20,7 +20,6 @@ from torch import Tensor
 from ...agents import Agent, AgentSpec, CheckpointError, Learner, files, find_checkpoints, save_checkpoint
 from ...agents.reading import MOST_WEIGHTS, read_bytes
 from ...agents.state_file import check_entries
-from ...agents.torchbeast import agent_spec, convert, mean_squares
 from ...cores import core_name
 from ...envs import DEFAULT_PROTOCOL, action_meanings, canonical_game
 from ..config import ImportConfig, TrainConfig
@@ -32,6 +31,7 @@ from ..units import format_steps, parse_steps
 from .plan import learner_config
 from .progress import Scores
 from .randomness import rng_states
+from .torchbeast import agent_spec, convert, mean_squares
 
 _FLAGS = {
     "unroll_length": "unroll_length",

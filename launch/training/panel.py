@@ -34,7 +34,7 @@ FIRST_LOOK = 5.0
 """Seconds after the first update until the measured speed is used to predict the run's length."""
 
 
-def verdict(shares: Mapping[str, float]) -> str:
+def bottleneck(shares: Mapping[str, float]) -> str:
     """Say in one sentence which part of its time bounds a run, and what would help.
 
     `shares` maps emulation, inference, learning and waiting to shares of the time, 0 to 1.
@@ -111,7 +111,7 @@ class Panel:
         else:
             say(self.console, self._line(known))
 
-    def foretell(self, step: int) -> None:
+    def print_eta(self, step: int) -> None:
         """Say once, soon after the first update, how long the run will take, unless it is a minute."""
         now = self._clock()
         since, first = self._first = self._first or (now, step)
@@ -237,7 +237,7 @@ def _figures(row: Mapping[str, float], lives: bool) -> Table:
 
 
 def _time_use(shares: Mapping[str, float], width: int, ascii_only: bool) -> list[Text]:
-    """Draw the bar of where the time goes, its legend, and the verdict."""
+    """Draw the bar of where the time goes, its legend, and the bottleneck."""
     # The parts differ in glyph as well as in colour, for terminals and eyes without colour.
     glyphs = dict(zip(PARTS, "#=-." if ascii_only else "█▓▒░", strict=True))
     bar, legend = Text(), Text()
@@ -247,7 +247,7 @@ def _time_use(shares: Mapping[str, float], width: int, ascii_only: bool) -> list
         legend.append(glyphs[part], style=PARTS[part])
         legend.append(f" {part} {share:.0%}   ")
     lines = [Text("where the time goes", style="bold")]
-    return [*lines, *([bar, legend] if shares else []), Text(verdict(shares))]
+    return [*lines, *([bar, legend] if shares else []), Text(bottleneck(shares))]
 
 
 def _cells(shares: Mapping[str, float], width: int) -> dict[str, int]:

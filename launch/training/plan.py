@@ -13,7 +13,6 @@ from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
 from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem
-from ...agents.inference import NOTHING, Keep
 from ...agents.make_executor import make_executor
 from ...agents.noise import Columns
 from ...agents.shapes import count_numbers, without_memory
@@ -35,14 +34,6 @@ PAPER_SWEEP = "paper20"
 
 LARGEST = 65_536
 """More environments, or steps of an unroll, are a slip of the keyboard and would take all memory."""
-
-KEEPING_PAYS_FROM: dict[str, dict[torch.dtype | None, int]] = {
-    "residual": {None: 4, torch.bfloat16: 8},
-    "nature": {None: 8, torch.bfloat16: 8},
-    "shallow": {None: 8},
-}
-"""With these stems keeping trunk features pays, from so many environments of a process on, by their dtype
-(None is float32): results/throughput."""
 
 
 def check(config: TrainConfig) -> None:
@@ -76,7 +67,7 @@ def check(config: TrainConfig) -> None:
             )
     if config.game is not None and config.observations not in ("auto", "plain"):
         raise ValueError(f"--observations {config.observations}: games show pictures anyway; omit it")
-    played(config)
+    protocol_name(config)
     if config.deterministic and config.overlap == "on":
         raise ValueError("--deterministic takes turns, so it excludes --overlap on")
     if config.deterministic and config.compile == "on":
@@ -97,7 +88,7 @@ def check(config: TrainConfig) -> None:
         raise ValueError("--video records games of --game at each --eval-every; omit it, or give both")
 
 
-def settle(config: TrainConfig) -> None:
+def resolve(config: TrainConfig) -> None:
     """Check the options, fill in those that follow from others or from the run to go on with, and seed this
     process.
 
@@ -175,26 +166,7 @@ def returns_discount(config: TrainConfig) -> float | None:
     return config.discount if config.normalise_rewards else None
 
 
-def keeps(share: TrainConfig, device: torch.device, agent: Agent) -> Keep:
-    """Choose what actors keep of what they computed: the learner need not compute it again.
-
-    The learner must have the weights that acted: it takes turns with actors and learns from whole unrolls.
-    `share` is that of one process.
-    """
-    in_turns = device.type == "cpu" and not overlaps(share, device) and not compiles(share, device)
-    # A deterministic run may go on with another engine, whose learner rounds as if nothing had been kept.
-    if not in_turns or share.deterministic or share.num_envs > share.batch_size:
-        return NOTHING
-    pays_from = KEEPING_PAYS_FROM.get(agent.spec.stem, {}).get(agent.autocast_dtype, math.inf)
-    whole = share.num_envs == share.batch_size
-    return Keep(
-        trunk=share.num_envs >= pays_from,
-        projection=whole and agent.new_kept_projection(1, 1) is not None,
-        core=whole and share.bptt == "full" and agent.core.new_kept(1, 1) is not None,
-    )
-
-
-def groups(config: TrainConfig, device: torch.device) -> int:
+def env_groups(config: TrainConfig, device: torch.device) -> int:
     """Return into how many groups each actor's environments are split: two on a GPU where they fit, so that
     the games of one are emulated while actions are chosen for the other."""
     fits = config.num_envs % 2 == 0 and _fit(config.num_envs // 2, config.batch_size)
@@ -206,7 +178,7 @@ def emulator_threads(config: TrainConfig, device: torch.device, threads: int) ->
     return max(1, threads // config.num_actors) if overlaps(config, device) else threads
 
 
-def share(config: TrainConfig, count: int) -> TrainConfig:
+def per_process(config: TrainConfig, count: int) -> TrainConfig:
     """Return the options of one of `count` processes that share a run."""
     return replace(config, num_envs=config.num_envs // count, batch_size=config.batch_size // count)
 
@@ -224,7 +196,7 @@ def columns(config: TrainConfig, count: int, index: int) -> Columns | None:
     return Columns(shares[:, index].ravel(), config.num_envs)
 
 
-def played(config: TrainConfig) -> str:
+def protocol_name(config: TrainConfig) -> str:
     """Name the protocol under which games are played. Raises ValueError for a stack or flicker that cannot
     be."""
     return varied(config.protocol or DEFAULT_PROTOCOL, config.frame_stack, config.flicker)
@@ -236,7 +208,7 @@ def make_env(config: TrainConfig, num_threads: int | None, columns: Columns | No
         config.game,
         env_id=config.env,
         num_envs=config.num_envs,
-        protocol=played(config),
+        protocol=protocol_name(config),
         num_threads=num_threads,
         observations=config.observations,
         options=config.env_options,
@@ -255,7 +227,7 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
         core_options=dict(config.core_options),
         game=config.game,
         env_id=config.env,
-        protocol=played(config) if config.game else None,
+        protocol=protocol_name(config) if config.game else None,
         normalised=_normalised(config, env),
         observations="plain" if config.game else env.unwrapped.reading,  # type: ignore[attr-defined]
         env_options=dict(config.env_options),

@@ -16,7 +16,7 @@ from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError, trace_of
 from ..processes.supervision import stop_signals, watch
 from ..runs.consent import consent
-from ..runs.directory import claim, default_run_dir, eval_command, write_config
+from ..runs.directory import claim, default_run_dir, eval_command, read_words, write_config
 from ..runs.log import RunLog
 from ..runs.mine import remember
 from ..runs.tracking import open_tracker
@@ -64,13 +64,14 @@ class Run:
         check_resume(config, self.run_dir)
         self._claim = stack.enter_context(claim(self.run_dir))
         agent, state, damage = find_run(config, self.run_dir, engine.agent.spec)
-        notes = self._take_over(agent, state)
+        notes = self._restore(agent, state)
         self._open(state is not None, [*engine.notes, *damage, *notes], stack, console)
 
-    def _take_over(self, agent: Agent | None, state: Mapping[str, Any] | None) -> list[str]:
+    def _restore(self, agent: Agent | None, state: Mapping[str, Any] | None) -> list[str]:
         """Go on from what a checkpoint holds, or begin; return notes. Raises UsageError if that cannot be."""
         try:
             if state is not None:
+                self.engine.verdict = read_words(self.run_dir, "auto").get("fused")
                 with restoring("scores"):
                     self.scores.load_state_dict(state["scores"])
             return self.engine.start(agent or self.engine.agent, state, self._say)
@@ -99,8 +100,8 @@ class Run:
             self.log = self._open_log(start if resumed else None)
             stack.callback(self._close_log)
             if start < self.total_steps:  # else the options are not what it was trained with
-                settled = {**settled_by(engine.agent.spec), **engine.settled}
-                auto = {name: value for name, value in settled.items() if getattr(config, name) == "auto"}
+                resolved = {**resolved_by(engine.agent.spec), **engine.resolved}
+                auto = {name: value for name, value in resolved.items() if getattr(config, name) == "auto"}
                 write_config(self.run_dir, config, auto=auto, uses=engine.uses)
                 remember(self.run_dir, config, self._say)
                 self.log.hyperparameters(hyperparameters(config, engine.agent))
@@ -150,7 +151,7 @@ class Run:
             if self.evaluations:
                 with self._rescued():
                     self.evaluations.finish(self.stop.is_set)
-        self._say(self._farewell())
+        self._say(self._summary())
         if asked and (engine.steps < self.total_steps or self._unevaluated()):
             raise StoppedBySignal(asked[0])
 
@@ -170,7 +171,7 @@ class Run:
         """Loop over updates: log, save, and go back to the last checkpoint where the weights are lost."""
         while self.engine.steps < self.total_steps:
             try:
-                self._measure_anew()
+                self._reset_meters()
                 for _ in self._updates():
                     done = self._is_done()
                     if done or self._window.age() >= self.config.log_seconds:
@@ -191,12 +192,12 @@ class Run:
     def _updates(self) -> Iterator[Update]:
         for event in self.engine.updates(self._must_hold):
             if isinstance(event, ActingBegan):
-                self._measure_anew()
+                self._reset_meters()
                 continue
             self.updated_at = time.monotonic()
             self._add_scores(event)
             self._speed.mark(self.engine.steps)
-            self.panel.foretell(self.engine.steps)
+            self.panel.print_eta(self.engine.steps)
             self._window.add(event.metrics)
             if self.trace:
                 self.trace.mark()
@@ -214,7 +215,7 @@ class Run:
         stops = self.stop.is_set() and self.engine.at_boundary()
         return stops or self.engine.steps >= self.total_steps
 
-    def _measure_anew(self) -> None:
+    def _reset_meters(self) -> None:
         """Measure speed, means and shares of the time from now on."""
         self._speed = Speed(self.engine.steps)
         self._window = self.engine.new_window()
@@ -292,7 +293,7 @@ class Run:
             return f"{error}; {saved}"
         return f"step {self.saved_step} is saved in {self.run_dir}"
 
-    def _farewell(self) -> str:
+    def _summary(self) -> str:
         steps = self.engine.steps
         verb, then = "stopped", "run the same command to go on"
         if self.began_at >= self.total_steps:
@@ -320,7 +321,7 @@ class Run:
             self.log.close()
 
 
-def settled_by(spec: AgentSpec) -> dict[str, str]:
+def resolved_by(spec: AgentSpec) -> dict[str, str]:
     """Return what `auto` came to in options that an agent remembers."""
     return {
         "stem": spec.stem,

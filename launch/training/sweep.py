@@ -26,7 +26,7 @@ from ..runs.directory import default_run_dir
 from ..units import parse_steps
 from .env_options import read_env_options
 from .local.engine import LocalEngine
-from .plan import PAPER_SWEEP, check, settle
+from .plan import PAPER_SWEEP, check, resolve
 from .ray.cluster import Cluster, Handle, Location, ProcessDied, Reply, locate
 from .ray.restarts import Restarts
 from .run import Run
@@ -102,7 +102,7 @@ class RunProcess:
         """Train, or go on; return the agent steps reached and the mean game return."""
         prepare_process(self._cores)
         with ExitStack() as stack:
-            settle(run)
+            resolve(run)
             engine = LocalEngine(run, stack, self._cores)
             self._stop = engine.stop
             if self._stopped:

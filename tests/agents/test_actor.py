@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from deltabeast.agents import Actor, Agent, AgentSpec, WeightStore, make_actor_agent
 from deltabeast.agents.cuda.inference import GpuInference
+from deltabeast.agents.optimize import inference_for
 
 T = 5
 
@@ -39,7 +40,7 @@ def test_actions_rewards_and_dones_belong_together(seed: int) -> None:
     np.testing.assert_array_equal(unroll.done[T], done)
     assert unroll.done[:, 0].tolist() == [True, False, False, True, False, False]
     assert unroll.forced[:, 0].tolist() == [True, False, False, True, False]
-    assert unroll.version == 7 and unroll.num_steps == 15 and unroll.columns() == 3
+    assert unroll.version == 7 and unroll.num_steps == 15 and unroll.num_envs == 3
 
 
 def test_what_a_gpu_observes_is_recorded_alike(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +50,7 @@ def test_what_a_gpu_observes_is_recorded_alike(seed: int, monkeypatch: pytest.Mo
     actor = make_actor(seed=seed)
     torch.manual_seed(seed)
     other = make_actor(seed=seed)
-    other._inference = GpuInference(other.agent, other._generator, capture=False)
+    other.inference = GpuInference(other.agent, other._generator, capture=False)
     other._reset()
     for _ in range(2):
         for x, y in zip(actor.collect().tensors(), other.collect().tensors(), strict=True):
@@ -104,7 +105,8 @@ def test_weights_are_cast_once_an_unroll_and_new_ones_are_seen(seed: int) -> Non
     agent = Agent(AgentSpec((3,), 4, core="lstm", stem="mlp"))
     agent.autocast_dtype = torch.bfloat16
     store = WeightStore(agent)
-    actor = Actor(CountingEnv((3, 4)), make_actor_agent(agent), store, T, seed)
+    fast = inference_for(torch.device("cpu"))
+    actor = Actor(CountingEnv((3, 4)), make_actor_agent(agent), store, T, seed, inference=fast)
     casts = Casts()
     for version in range(3):
         with casts:

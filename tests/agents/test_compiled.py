@@ -58,7 +58,7 @@ def compiled(plain: Learner, make: Any = make_compiled) -> Learner:
 
 def is_compiled(twin: Learner) -> bool:
     """Whether it has not fallen back on the loss as it stands."""
-    return twin.loss_function != twin.loss
+    return twin.compiled_loss is not None
 
 
 def assert_compiled_once(plain: Learner, batches: list[Unroll]) -> None:
@@ -154,7 +154,7 @@ def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
 def test_compiling_leaves_no_nodes_of_the_gradients_behind(backend: str, seed: int) -> None:
     """An autograd node belongs to the stream it was made on; captures have streams of their own."""
     twin = compiled(make_learner("lstm"))
-    parameters, evaluate = list(twin.agent.parameters()), twin.loss_function
+    parameters, evaluate = list(twin.agent.parameters()), twin.compiled_loss
 
     def nodes() -> list[dict[Any, Any]]:
         return [torch.autograd.graph.get_gradient_edge(p).node.metadata for p in parameters]
@@ -165,7 +165,7 @@ def test_compiling_leaves_no_nodes_of_the_gradients_behind(backend: str, seed: i
             node["made before"] = True
         return result
 
-    twin.loss_function = marking
+    twin.compiled_loss = marking
     gc.disable()
     try:
         twin.backward(make_batch(twin.agent))

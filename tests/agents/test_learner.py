@@ -135,13 +135,13 @@ def test_a_cores_own_statistics_are_metrics(bptt: Bptt, monkeypatch: pytest.Monk
     """Of an unroll or, where gradients are cut, of its last step."""
     learner = make_learner("delta_net", bptt=bptt)
     core, batch = learner.agent.core, make_batch(learner.agent)
-    unroll = core.measured_unroll
+    unroll = core.unroll_with_stats
 
     def measured(x: Tensor, *rest: Any) -> Any:
         y, state, _ = unroll(x, *rest)
         return y, state, {"steps_seen": torch.tensor(float(len(x))), "last": x[-1].detach().mean()}
 
-    monkeypatch.setattr(core, "measured_unroll", measured)
+    monkeypatch.setattr(core, "unroll_with_stats", measured)
     features = learner.agent.trunk_features(batch.observation[-1])
     x = learner.agent.core_input(features, batch.reward[-1])
     metrics = learner.update(batch)
@@ -213,7 +213,7 @@ def test_split_and_join_are_inverse_and_lose_no_episode(seed: int) -> None:
     agent = make_learner("rdn").agent
     whole = make_batch(agent, columns=6)
     parts = split(whole, 2)
-    assert [part.columns() for part in parts] == [2, 2, 2]
+    assert [part.num_envs for part in parts] == [2, 2, 2]
     again = join(parts)
     for a, b in zip(whole.tensors(), again.tensors(), strict=True):
         assert torch.equal(a, b)

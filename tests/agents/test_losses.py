@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from deltabeast.agents import Unroll
-from deltabeast.agents.losses import Total, actor_critic, normalised, total_here
+from deltabeast.agents.cpu.loss import fused_actor_critic
+from deltabeast.agents.losses import AllReduce, actor_critic, identity, normalised
 from deltabeast.kernels.native import loss as native
 
 COSTS = {"discount": 0.9, "baseline_cost": 0.4, "entropy_cost": 0.03}
@@ -34,7 +35,8 @@ def results(
     logits: Tensor, values: Tensor, batch: Unroll, scale: float = 1.0, **costs: Any
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
     leaves = [x.clone().requires_grad_() for x in (logits, values)]
-    loss, metrics = actor_critic(*leaves, batch, batch.reward[1:], **{**COSTS, **costs})
+    function = fused_actor_critic if logits.dtype is torch.float32 else actor_critic
+    loss, metrics = function(*leaves, batch, batch.reward[1:], **{**COSTS, **costs})
     assert not any(x.requires_grad for x in metrics.values())
     assert torch.equal(loss, metrics["total_loss"]) or loss.isnan()
     loss.backward(torch.tensor(scale, dtype=loss.dtype))
@@ -47,16 +49,16 @@ def exact(batch: Unroll) -> Unroll:
 
 @pytest.mark.parametrize(("done", "forced"), [(0.0, 0.0), (0.3, 0.2), (1.0, 0.0), (0.3, 1.0)])
 @pytest.mark.parametrize(("T", "B", "A"), [(1, 1, 2), (1, 3, 1), (7, 5, 18), (26, 16, 4)])
-@pytest.mark.parametrize("normalise", [None, total_here])
+@pytest.mark.parametrize("normalise", [None, identity])
 def test_it_is_pytorchs(
-    T: int, B: int, A: int, done: float, forced: float, normalise: Total | None, seed: int
+    T: int, B: int, A: int, done: float, forced: float, normalise: AllReduce | None, seed: int
 ) -> None:
     logits, values, batch = random_batch(T, B, A, done, forced)
     behavior = batch.behavior_logits, batch.action, batch.reward[1:], batch.done, batch.forced
-    assert native.takes(logits, values, *behavior) or native.compiling.problem("loss.c", "NDEBUG")
+    assert native.takes(logits, values, *behavior) or native.compiling.unsupported_reason("loss.c", "NDEBUG")
     for scale in (1.0, -0.3):
-        metrics, gradients = results(logits, values, batch, scale, normalise=normalise)
-        want, wanted = results(logits.double(), values.double(), exact(batch), scale, normalise=normalise)
+        metrics, gradients = results(logits, values, batch, scale, all_reduce=normalise)
+        want, wanted = results(logits.double(), values.double(), exact(batch), scale, all_reduce=normalise)
         assert list(metrics) == list(want)
         for name, value in want.items():
             torch.testing.assert_close(metrics[name].double(), value.double(), rtol=1e-4, atol=1e-5, msg=name)
@@ -67,12 +69,12 @@ def test_it_is_pytorchs(
 
 def test_advantages_get_mean_0_and_deviation_1_over_chosen_steps(seed: int) -> None:
     advantages, chosen = 3 * torch.randn(7, 6) + 5, torch.rand(7, 6) < 0.8
-    found = normalised(advantages, chosen, total_here)
+    found = normalised(advantages, chosen, identity)
     of_chosen = advantages[chosen].double()
     want = (of_chosen - of_chosen.mean()) / of_chosen.std(unbiased=False)
     torch.testing.assert_close(found[chosen].double(), want, rtol=1e-5, atol=1e-6)
-    assert not found[~chosen].any() and not normalised(advantages, torch.zeros_like(chosen), total_here).any()
-    assert not normalised(torch.full((4, 2), 7.7), torch.ones(4, 2, dtype=torch.bool), total_here).any()
+    assert not found[~chosen].any() and not normalised(advantages, torch.zeros_like(chosen), identity).any()
+    assert not normalised(torch.full((4, 2), 7.7), torch.ones(4, 2, dtype=torch.bool), identity).any()
 
 
 def test_columns_of_other_processes_count_in_the_mean_and_the_deviation(seed: int) -> None:
@@ -84,7 +86,7 @@ def test_columns_of_other_processes_count_in_the_mean_and_the_deviation(seed: in
         normalised(advantages[:, part], chosen[:, part], lambda _: sum(sums))
         for part in (slice(3), slice(3, 6))
     ]
-    torch.testing.assert_close(torch.cat(together, 1), normalised(advantages, chosen, total_here))
+    torch.testing.assert_close(torch.cat(together, 1), normalised(advantages, chosen, identity))
 
 
 def test_what_is_not_finite_stays_in_its_process(seed: int) -> None:

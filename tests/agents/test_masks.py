@@ -13,9 +13,10 @@ from counting_env import CountingEnv
 from random_batches import CORES
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig, Unroll, WeightStore
-from deltabeast.agents.inference import NOTHING, Keep
+from deltabeast.agents.inference import InferenceFactory, PlainInference
 from deltabeast.agents.losses import actor_critic
 from deltabeast.agents.masks import FORBIDDEN
+from deltabeast.agents.optimize import inference_for
 from deltabeast.agents.unroll import join, split
 from deltabeast.launch.evaluation.evaluate import evaluate
 from deltabeast.launch.evaluation.play import RandomAgent
@@ -46,18 +47,28 @@ class GuardedEnv(CountingEnv):
         return shown, *rest, {**info, "action_mask": self.allowed}
 
 
-def make_actor(core: str = "lstm", keep: Keep = NOTHING, deterministic: bool = False, seed: int = 1) -> Actor:
+FAST = inference_for(torch.device("cpu"))
+
+
+def make_actor(
+    core: str = "lstm",
+    inference: InferenceFactory = PlainInference,
+    deterministic: bool = False,
+    seed: int = 1,
+) -> Actor:
     agent = Agent(AgentSpec((3,), 4, core=core, stem="mlp"))
     weights = WeightStore(agent, 7)
-    return Actor(GuardedEnv((3, 4, 50)), agent, weights, T, seed, deterministic, keep)
+    return Actor(GuardedEnv((3, 4, 50)), agent, weights, T, seed, deterministic, inference)
 
 
-@pytest.mark.parametrize("keep", [NOTHING, Keep(projection=True, core=True)], ids=["plain", "keeping"])
+@pytest.mark.parametrize("inference", [PlainInference, FAST], ids=["plain", "fast"])
 @pytest.mark.parametrize("core", CORES)
-def test_only_what_is_allowed_is_chosen_and_it_is_on_policy(core: str, keep: Keep, seed: int) -> None:
+def test_only_what_is_allowed_is_chosen_and_it_is_on_policy(
+    core: str, inference: InferenceFactory, seed: int
+) -> None:
     """An environment that refuses the rest; what the learner computes of the same policy has ratio 1."""
     torch.manual_seed(seed)
-    actor = make_actor(core, keep, seed=seed)
+    actor = make_actor(core, inference, seed=seed)
     for _ in range(2):
         unroll = actor.collect()
         masks = torch.from_numpy(allowed(unroll.observation[:T].numpy()))

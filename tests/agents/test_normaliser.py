@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from random_batches import A, B, T, make_batch
-from test_steps import prepared
-from test_trunk import SHAPES, PictureEnv, anew, assert_small, gradients, play, relative_error
+from test_cached_updates import SHAPES, PictureEnv, anew, assert_small, gradients, plain, play, relative_error
+from test_fused_actor import prepared
 
 from deltabeast.agents import (
     Actor,
@@ -25,8 +25,9 @@ from deltabeast.agents import (
     split,
 )
 from deltabeast.agents.checkpoint import export_agent, save_checkpoint
-from deltabeast.agents.inference import NOTHING, Keep
+from deltabeast.agents.cpu.cache import NO_CACHE, CacheSpec
 from deltabeast.agents.normaliser import LIMIT, Normaliser, merge, moments
+from deltabeast.agents.optimize import optimize
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.launch.training.flat_parameters import flatten, unflatten
 
@@ -118,8 +119,8 @@ def test_parts_of_a_batch_count_as_the_whole(seed: int) -> None:
     parts = copy.deepcopy(whole)
     batch = batch_of(whole.agent)
     whole.update(batch)
-    contributions = [parts.backward(part) for part in split(batch, 1)]
-    own, *others = contributions
+    partial_updates = [parts.backward(part) for part in split(batch, 1)]
+    own, *others = partial_updates
     parts.step([own, *(replace(each, moments=np.asarray(each.moments)) for each in others)])
     torch.testing.assert_close(
         normaliser(parts.agent).statistics, normaliser(whole.agent).statistics, rtol=1e-12, atol=1e-6
@@ -142,35 +143,36 @@ def test_steps_equal_the_unroll_and_acting_changes_nothing(seed: int) -> None:
     assert torch.equal(normaliser(agent).statistics, before)
 
 
-def test_what_an_actor_keeps_is_what_the_learner_would_compute(seed: int) -> None:
+def test_what_an_actor_caches_is_what_the_learner_would_compute(seed: int) -> None:
     """The statistics change between two unrolls, never between an unroll and its update."""
 
     def errors() -> dict[str, float]:
-        actor, learner = play("mlp", seed=seed)
+        actor, learner, fast = play("mlp", seed=seed)
         learner.agent.normaliser = Normaliser(6, (0, 2, 5))
         for _ in range(2):
             learner.update(actor.collect())
         unroll = actor.collect()
-        assert unroll.known.core is not None and unroll.known.core.t == 7
+        assert fast.cache.is_of(unroll) and fast.cache.core.t == 7
         return relative_error(gradients(learner, unroll), anew(learner, unroll))
 
     assert_small(errors)
 
 
 def test_a_step_in_one_call_of_c_reads_normalised_numbers(seed: int) -> None:
-    """It acts as an actor that keeps nothing."""
-    _, learner = play("mlp", seed=seed)
+    """It acts as separate calls do."""
+    _, learner, _ = play("mlp", seed=seed)
     learner.agent.normaliser = Normaliser(6, (0, 2, 5))
     learner.agent.normaliser.absorb([moments(50 * torch.randn(20, 6) + 100)])
     env = (3, 6, 1, 50), SHAPES["mlp"]
     one, other = (
-        Actor(PictureEnv(*env), copy.deepcopy(learner.agent), SharedWeights(), 6, seed, keep=keep)
-        for keep in (Keep(projection=True, core=True), NOTHING)
+        Actor(PictureEnv(*env), each.agent, SharedWeights(), 6, seed, inference=optimize(each, spec=spec))
+        for spec in (CacheSpec(projection=True, core=True), NO_CACHE)
+        for each in [plain(learner)]
     )
     for _ in range(3):
-        fused, plain = one.collect(), other.collect()
+        fused, separate = one.collect(), other.collect()
         assert prepared(one.agent, fused) is not None
-        for x, y in zip(fused.tensors(), plain.tensors(), strict=True):
+        for x, y in zip(fused.tensors(), separate.tensors(), strict=True):
             torch.testing.assert_close(x, y, rtol=0, atol=0)
 
 

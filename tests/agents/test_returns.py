@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from random_batches import make_batch, make_learner
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Unroll
-from deltabeast.agents.learner import actor_critic_loss
 from deltabeast.agents.normaliser import merge
 from deltabeast.agents.returns import Returns, deviation
 from deltabeast.agents.weights import SharedWeights
@@ -84,7 +83,8 @@ def test_the_learner_divides_by_the_deviation_of_all_before_and_then_clips(seed:
     plain.agent.load_state_dict(learner.agent.state_dict())
     read = learner.agent.core_input  # the core reads rewards as they are paid
     learner.agent.core_input = lambda features, reward, *rest: read(features, batch.reward.flatten(), *rest)
-    want, _ = actor_critic_loss(learner.agent, divided, plain.config)
+    plain.agent = learner.agent
+    want, _ = plain.loss(divided)
     torch.testing.assert_close(learner.loss(batch)[0], want, rtol=1e-6, atol=1e-6)
 
 

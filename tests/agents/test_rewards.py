@@ -16,8 +16,9 @@ from random_batches import A, make_batch
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig
 from deltabeast.agents.checkpoint import export_agent, load_agent
-from deltabeast.agents.inference import Keep
+from deltabeast.agents.cpu.cache import NO_CACHE, CacheSpec
 from deltabeast.agents.losses import actor_critic
+from deltabeast.agents.optimize import optimize
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.envs import make_vector_env
 
@@ -72,17 +73,18 @@ def test_core_and_loss_learn_the_same_of_it(core: str, rule: str, seed: int) -> 
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_actors_that_keep_what_they_compute_read_the_same(rule: str, seed: int) -> None:
+def test_actors_that_cache_what_they_compute_read_the_same(rule: str, seed: int) -> None:
     """Those whose whole step is one call of C, where there is a compiler."""
     collected = []
-    for keep in (Keep(), Keep(projection=True, core=True)):
+    for spec in (NO_CACHE, CacheSpec(projection=True, core=True)):
         torch.manual_seed(seed)
         agent = Agent(AgentSpec((3,), 4, "lstm", "mlp", **RULES[rule]))
-        actor = Actor(CountingEnv((3, 4)), agent, SharedWeights(), 7, seed, keep=keep)
+        inference = optimize(Learner(agent, LearnerConfig(1000)), spec=spec)
+        actor = Actor(CountingEnv((3, 4)), agent, SharedWeights(), 7, seed, inference=inference)
         collected.append([actor.collect() for _ in range(2)])
-    for plain, kept in zip(*collected, strict=True):
-        assert torch.equal(plain.reward, kept.reward) and plain.reward.max() > 1
-        torch.testing.assert_close(plain.behavior_logits, kept.behavior_logits, rtol=1e-4, atol=1e-5)
+    for plain, cached in zip(*collected, strict=True):
+        assert torch.equal(plain.reward, cached.reward) and plain.reward.max() > 1
+        torch.testing.assert_close(plain.behavior_logits, cached.behavior_logits, rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_reward_that_is_clipped_is_noted() -> None:

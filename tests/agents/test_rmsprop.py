@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from deltabeast.agents.rmsprop import RMSprop
+from deltabeast.agents.cpu.optimizer import fused_rmsprop_if
+from deltabeast.agents.rmsprop import RMSprop, rmsprop_if
 
 SETTINGS = {"lr": 0.003, "alpha": 0.97, "eps": 0.01}
 
@@ -27,8 +29,16 @@ def give_gradients(*models: list[nn.Parameter]) -> None:
             parameter.grad = None if i == 2 else gradient.clone()
 
 
+@pytest.fixture(autouse=True, params=[rmsprop_if, fused_rmsprop_if], ids=["plain", "fused"])
+def _arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ARITHMETIC, "step", request.param)
+
+
+ARITHMETIC: dict[str, Any] = {}
+
+
 def step(optimizer: RMSprop, lr: float, sound: bool = True) -> None:
-    optimizer.step_if(torch.tensor(sound), torch.tensor(lr), torch.tensor(1.0))
+    optimizer.step_if(torch.tensor(sound), torch.tensor(lr), torch.tensor(1.0), ARITHMETIC["step"])
 
 
 def everything(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

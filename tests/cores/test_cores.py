@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from fastweight_helpers import RESET_PATTERNS, assert_near, integer, make_reset
 from torch import Tensor
 
-from deltabeast.cores import Core, FastWeightCore, State, StatePart, core_names, make_core
+from deltabeast.cores import Core, FastWeightCore, State, StatePart, core_names, make_core, unroll_truncated
 from deltabeast.cores.attention import WindowMemory
 from deltabeast.cores.delta_net import DeltaMemory
 
@@ -162,7 +163,7 @@ def test_per_step_cuts_the_gradient_of_fast_weights_and_unroll_does_not(name: st
     x, state, reset = random_input(core, 5, 2), core.initial_state(2), make_reset("none", 5, 2)
     (full,) = torch.autograd.grad(core.unroll(x, state, reset)[0][-1].sum(), x)
     state = tuple(part.requires_grad_() for part in core.initial_state(2))
-    y, end, _ = core.unroll_per_step(x, state, reset)
+    y, end, _ = unroll_truncated(core, x, state, reset)
     (cut,) = torch.autograd.grad(y[-1].sum(), x, retain_graph=True)
     assert_near("y", y, core.unroll(x, state, reset)[0], 1e-11)
     assert all(full[t].any() for t in range(5))
@@ -196,7 +197,7 @@ def test_per_step_leaves_a_core_of_ones_own_whole_unless_it_declares_fast_weight
     for kind, first in ((Own, 0.5**3), (OwnFastWeights, 0.0)):
         x = torch.randn(4, 2, 3, requires_grad=True)
         core = kind(3, 3)
-        y, *_ = core.unroll_per_step(x, core.initial_state(2), make_reset("none", 4, 2))
+        y, *_ = unroll_truncated(core, x, core.initial_state(2), make_reset("none", 4, 2))
         (grad,) = torch.autograd.grad(y[-1].sum(), x)
         assert (grad[0] == first).all() and (grad[-1] == 1).all()
 
@@ -238,10 +239,10 @@ def test_a_memory_has_options_and_state_of_other_kinds(seed: int) -> None:
     assert [part.shape[2:] for part in core.initial_state(4)] == [(2, 8, 8), (3, 2, 8)]
     x, reset = random_input(core, 5, 2), make_reset("random", 5, 2)
     state = random_state(core, 2)
-    y, end, stats = core.measured_unroll(x, state, reset)
+    y, end, stats = core.unroll_with_stats(x, state, reset)
     torch.testing.assert_close(stats["fast_weight_norm"], end[0].norm(dim=(-2, -1)).mean().detach())
     assert_near("y", by_steps(core, x, state, reset)[0], y, 1e-11)
-    y, *_ = core.unroll_per_step(x, state, make_reset("none", 5, 2))
+    y, *_ = unroll_truncated(core, x, state, make_reset("none", 5, 2))
     (cut,) = torch.autograd.grad(y[-1].sum(), x)
     assert not cut[:-1].any() and cut[-1].any()
 
@@ -281,7 +282,7 @@ def test_no_steps_and_no_rows_are_refused(name: str) -> None:
             core.initial_state(batch),
             make_reset("none", steps, batch),
         )
-        for unroll in (core.unroll, core.unroll_per_step):
+        for unroll in (core.unroll, partial(unroll_truncated, core)):
             with pytest.raises(
                 ValueError, match=rf"^[^\n]* is \[{steps}, {batch}, [^\n]*; [^\n]* at least (1|one)"
             ):
@@ -331,7 +332,7 @@ def test_learner_takes_over_from_inference_mode(name: str, seed: int) -> None:
 def test_stats(name: str, seed: int) -> None:
     core = small(name)
     x, state, reset = random_input(core, 6, 2), random_state(core, 2), make_reset("random", 6, 2)
-    _, end, stats = core.measured_unroll(x, state, reset)
+    _, end, stats = core.unroll_with_stats(x, state, reset)
     layers = zip(core.memories(), core.split(end), strict=True)
     parts = [part for memory, share in layers for part in memory.fast_weights(share)]
     if parts:
@@ -342,7 +343,7 @@ def test_stats(name: str, seed: int) -> None:
     assert all(value.shape == () and not value.requires_grad for value in stats.values())
     strengths = []
     for t in range(6):  # the mean over an unroll is the mean of its steps
-        _, state, step = core.measured_unroll(x[t : t + 1], state, reset[t : t + 1])
+        _, state, step = core.unroll_with_stats(x[t : t + 1], state, reset[t : t + 1])
         strengths.append({n: v for n, v in step.items() if n != "fast_weight_norm"})
     for key in strengths[0]:
         torch.testing.assert_close(stats[key], torch.stack([s[key] for s in strengths]).mean())

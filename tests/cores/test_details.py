@@ -343,7 +343,7 @@ def test_core_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rdn_write_strength_is_the_one_used(seed: int) -> None:
     core = make_core("rdn", 7, hidden_size=8, num_layers=1, num_heads=2)
     x, y0 = torch.randn(1, 3, 7), torch.randn(3, 1, 2, 4)
-    *_, stats = core.measured_unroll(x, (torch.randn(3, 1, 2, 4, 4), y0), make_reset("none", 1, 3))
+    *_, stats = core.unroll_with_stats(x, (torch.randn(3, 1, 2, 4, 4), y0), make_reset("none", 1, 3))
     layer = core.layers[0]
     raw = layer.memory.slow_net(layer.norm(core.input_proj(x))).view(3, 2, 13)[..., -1]
     want = (raw + (y0[:, 0].tanh() * layer.memory.rb).sum(-1)).sigmoid().mean()

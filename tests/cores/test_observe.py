@@ -41,7 +41,7 @@ def test_norms_changes_and_strengths(core: str, seed: int) -> None:
                 assert layers[0].write_strength is None
     if core != "linear_transformer":
         x = torch.randn(4, 5)
-        *_, stats = memory.measured_unroll(x[None], state, torch.zeros(1, 4, dtype=torch.bool))
+        *_, stats = memory.unroll_with_stats(x[None], state, torch.zeros(1, 4, dtype=torch.bool))
         with watch_memory(memory) as layers, torch.no_grad():
             memory.step(x, state, torch.zeros(4, dtype=torch.bool))
         strengths = torch.stack([layer.write_strength for layer in layers])  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from deltabeast.agents import Learner
 from deltabeast.cores import FastWeightCore, FastWeights, State, StatePart
 from deltabeast.cores.features import normalized_elu
 from deltabeast.kernels import BACKENDS, Rule, Shapes
-from deltabeast.kernels.reference import begin, read, write
+from deltabeast.kernels.reference import mask_resets, read, write
 from deltabeast.kernels.rules import RULES
 from deltabeast.launch.bench.kernels import bench_kernels
 from deltabeast.launch.config import BenchKernelsConfig
@@ -32,7 +32,7 @@ KEPT = 0.9
 def reference(q: Tensor, k: Tensor, v: Tensor, W: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     outputs = []
     for t in range(len(q)):
-        W = write(KEPT * begin(W, reset[t]), v[t], k[t])
+        W = write(KEPT * mask_resets(W, reset[t]), v[t], k[t])
         outputs.append(read(W, q[t]))
     return torch.stack(outputs), W
 

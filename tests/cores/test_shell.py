@@ -62,7 +62,7 @@ def test_where_write_strengths_begin(most: int, seed: int) -> None:
         for layer in core.layers:  # type: ignore[union-attr]
             torch.nn.init.zeros_(layer.memory.slow_net.weight)
         x, reset = torch.randn(3, 2, 7), torch.zeros(3, 2, dtype=torch.bool)
-        _, _, stats = core.measured_unroll(x, core.initial_state(2), reset)
+        _, _, stats = core.unroll_with_stats(x, core.initial_state(2), reset)
         torch.testing.assert_close(stats["write_strength"], torch.tensor(most * start))
 
 

@@ -31,8 +31,8 @@ def test_of_fast_weights(core: str, options: dict[str, object], seed: int) -> No
     """The first write of an episode leaves a multiple of value times key, whatever the rule."""
     torch.manual_seed(seed)
     memory = memory_of(core, **options)
-    emitted = torch.randn(1, 3, 2, sum(memory.sizes), dtype=torch.float64)
-    q, k, v, *others = emitted.split(memory.sizes, -1)
+    projections = torch.randn(1, 3, 2, sum(memory.sizes), dtype=torch.float64)
+    q, k, v, *others = projections.split(memory.sizes, -1)
     others = [torch.full_like(other, -50.0) if core == "delta_rnn" and i == 3 else other
               for i, other in enumerate(others)]  # nothing is written to the recurrent matrix  # fmt: skip
     state = tuple(torch.zeros(3, *part.shape, dtype=torch.float64) for part in memory.state_parts())

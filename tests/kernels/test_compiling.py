@@ -24,6 +24,7 @@ from fastweight_rules import make_inputs
 from torch.nn import functional as F
 
 from deltabeast import kernels
+from deltabeast.agents.cpu.cores import functions_of
 from deltabeast.cores import make_core
 from deltabeast.kernels import Rule
 from deltabeast.kernels.native import compiling, images
@@ -45,7 +46,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def forget() -> None:
     """As another process begins."""
-    for function in (compiling.problem, compiling.library, compiling._warn, compiling._announce_once):
+    caches = compiling.unsupported_reason, compiling.library, compiling._warn, compiling._announce_once
+    for function in caches:
         function.cache_clear()
 
 
@@ -281,17 +283,18 @@ def test_other_processors(tmp_path: Path) -> None:
 def test_heads_that_c_does_not_take_build_nothing(cache: Path, seed: int) -> None:
     core = make_core("rdn", 4, hidden_size=256, num_heads=1, num_layers=1, ff_size=8)
     with torch.no_grad():
-        core.step(torch.randn(2, 4), core.initial_state(2), torch.zeros(2, dtype=torch.bool))
+        inputs = torch.randn(2, 4), core.initial_state(2), torch.zeros(2, dtype=torch.bool)
+        assert functions_of(core).step(core, *inputs, None) is None
     assert not list(cache.glob("rules-*"))
 
 
 @pytest.mark.parametrize("rows", [1, 16])
-def test_without_a_compiler_nothing_is_kept(rows: int, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compiler_no_cache(rows: int, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many rows as a register holds ask the library how wide one is."""
     monkeypatch.setenv("CC", "no-such-compiler")
     core = make_core("lstm", 4, hidden_size=8)
     with pytest.warns(UserWarning, match="^no C compiler"):
-        assert core.new_kept(3, rows) is None
+        assert functions_of(core).new_cache(core, 3, rows) is None
 
 
 def test_a_compiler_needs_no_temporary_folder(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

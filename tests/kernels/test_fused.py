@@ -184,13 +184,9 @@ def test_compiles_into_one_graph(backend: str, rule: Rule, seed: int) -> None:
         torch.testing.assert_close(got, want)
 
 
-OPERATORS = {rules.DELTA_RULE: "delta", rules.GATED_DELTA: "gated", rules.MOMENTUM_DELTA: "momentum"}
-"""which are not called as the rule is"""
-
-
 def operator(backend: str, rule: Rule) -> tuple[Any, tuple[object, ...]]:
     """Return a rule's operator and what it takes besides the inputs and whether to keep."""
-    name, more = OPERATORS.get(rule, rule.name), (backend,)
+    name, more = rule.name, (backend,)
     if rule in SLOW:
         name, more = f"native_{name}" if backend == "native" else name, ()
     elif rule.name.startswith("delta_lstm"):
@@ -206,9 +202,9 @@ def operator(backend: str, rule: Rule) -> tuple[Any, tuple[object, ...]]:
     return getattr(torch.ops.deltabeast, f"{name}_forward").default, more
 
 
-@cases(case for case in CASES if case[1] not in (rules.SUM_RULE, rules.GATED_SUM))
+@cases(CASES)
 def test_operators_are_well_formed(backend: str, rule: Rule, seed: int) -> None:
-    """Schema, shapes on fake tensors, autograd registration. The sum rules' are those of the delta rules."""
+    """Schema, shapes on fake tensors, autograd registration."""
     inputs = [x.requires_grad_() for x in on_device(backend, make_inputs(rule, 2, most=1))]
     reset = make_reset("random", 2, inputs[0].shape[1]).to(DEVICE[backend])
     rule(*inputs, reset, backend=backend)  # registers it where no other test did

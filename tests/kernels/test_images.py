@@ -98,7 +98,7 @@ def test_torch_does_what_c_cannot(why: str, seed: int, monkeypatch: pytest.Monke
     x = image(2, 12 if why == "12 channels" else 16, 9, 8)
     x = x.double() if why == "float64" else x
     if why == "no compiler":
-        monkeypatch.setattr(compiling, "problem", lambda source, define: "there is none")
+        monkeypatch.setattr(compiling, "unsupported_reason", lambda source, define: "there is none")
         frame = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
         assert torch.equal(images.scaled(frame, torch.float32), frame / 255)
     monkeypatch.setattr(compiling, "library", None)

@@ -71,7 +71,7 @@ def test_without_a_private_cache_nothing_is_compiled(
     monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("compiled"))
     with pytest.warns(UserWarning, match=r"runs without: others can put code into it; remove it$"):
         learner = Learner(agent, LearnerConfig(100), lambda parts: make_executor(parts, compile=True))
-    assert learner.loss_function == learner.loss
+    assert learner.compiled_loss is None
 
 
 @pytest.mark.long

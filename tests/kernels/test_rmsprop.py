@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from deltabeast.agents.cpu.optimizer import fused_rmsprop_if
 from deltabeast.agents.rmsprop import RMSprop
 from deltabeast.kernels.native import compiling, rmsprop
 
 SETTINGS = {"lr": 2**-8, "alpha": 1 - 2**-5, "eps": 0.01}
 SCALE = 0.375
 """rate, decay and scale are float32's, also where all else is float64"""
-BUILT = compiling.problem("rmsprop.c", "NDEBUG") is None
+TRUE = torch.tensor(True)
+BUILT = compiling.unsupported_reason("rmsprop.c", "NDEBUG") is None
 
 
 def channels_last(*shape: int) -> Tensor:
@@ -29,7 +31,7 @@ def steps_alike(parameters: list[Tensor], gradients: list[Tensor]) -> list[nn.Pa
     for scale in (1.0, 1e-4, 1e6):
         for p, q, gradient in zip(ours, theirs, gradients, strict=True):
             p.grad, q.grad = gradient * scale, gradient * scale * SCALE
-        optimizer.step_if(torch.tensor(True), torch.tensor(SETTINGS["lr"]), torch.tensor(SCALE))
+        optimizer.step_if(TRUE, torch.tensor(SETTINGS["lr"]), torch.tensor(SCALE), fused_rmsprop_if)
         expected.step()
         for p, q in zip(ours, theirs, strict=True):
             torch.testing.assert_close(p, q, rtol=3e-7, atol=1e-8)
@@ -60,7 +62,7 @@ def test_c_does_as_torch(threads: int, seed: int) -> None:
 def test_torch_does_what_c_cannot(why: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     parameters, gradients = [torch.randn(5, 3)], [torch.randn(5, 3)]
     if why == "no compiler":
-        monkeypatch.setattr(compiling, "problem", lambda *_: why)
+        monkeypatch.setattr(compiling, "unsupported_reason", lambda *_: why)
     elif why == "float64":
         parameters, gradients = ([x.double() for x in xs] for xs in (parameters, gradients))
     elif why == "other layout":
@@ -79,9 +81,9 @@ def test_a_step_is_noticed(seed: int) -> None:
     loss = (parameter * parameter.exp()).sum()
     parameter.grad = torch.randn(3)
     before = parameter._version
-    optimizer.step_if(torch.tensor(False), torch.tensor(1.0), torch.tensor(1.0))
+    optimizer.step_if(~TRUE, torch.tensor(1.0), torch.tensor(1.0), fused_rmsprop_if)
     assert parameter._version == before
-    optimizer.step_if(torch.tensor(True), torch.tensor(1.0), torch.tensor(1.0))
+    optimizer.step_if(TRUE, torch.tensor(1.0), torch.tensor(1.0), fused_rmsprop_if)
     assert parameter._version > before
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()

@@ -98,7 +98,7 @@ def test_the_remedy_is_named() -> None:
 
 @everywhere
 def test_what_agrees_is_taken(rule: Rule, backend: str) -> None:
-    if backend in dispatch.FUSED and rule.problem(backend, tuple(agreeing(rule, SIZES))):
+    if backend in dispatch.FUSED and rule.unsupported_reason(backend, tuple(agreeing(rule, SIZES))):
         pytest.skip("not on this machine")
     for sizes in ({}, {"T": 1, "B": 1, "H": 1}, {"K": 1, "V": 1, "N": 1}):
         inputs = agreeing(rule, SIZES | sizes)

@@ -134,7 +134,7 @@ def test_torch_does_what_c_cannot(why: str, seed: int, monkeypatch: pytest.Monke
     if why == "float64":
         x, weight, bias = x.double(), weight.double(), bias.double()
     if why == "no compiler":
-        monkeypatch.setattr(compiling, "problem", lambda source, define: "there is none")
+        monkeypatch.setattr(compiling, "unsupported_reason", lambda source, define: "there is none")
     if why == "oblong":
         weight = weight[..., :4]
     monkeypatch.setattr(compiling, "library", None)

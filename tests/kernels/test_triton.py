@@ -162,7 +162,7 @@ def test_triton_refuses_what_it_cannot_take(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_auto_leaves_cpu_tensors_to_the_other_backends(seed: int) -> None:
     assert rules.DELTA_RNN.triton is not None
-    asked = rules.DELTA_RNN.triton._replace(problem=lambda inputs: pytest.fail("asked for Triton"))
+    asked = rules.DELTA_RNN.triton._replace(unsupported_reason=lambda inputs: pytest.fail("asked for Triton"))
     rule = replace(rules.DELTA_RNN, triton=asked)
     inputs = make_inputs(rule, 2, most=1)
     rule(*(x.float() for x in inputs), make_reset("none", 2, inputs[0].shape[1]))

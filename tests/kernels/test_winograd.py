@@ -113,7 +113,7 @@ def test_torch_does_what_c_cannot(why: str, seed: int, monkeypatch: pytest.Monke
     if why == "float64":
         inputs = [x.double() for x in inputs]
     if why == "no compiler":
-        monkeypatch.setattr(compiling, "problem", lambda source, define: "there is none")
+        monkeypatch.setattr(compiling, "unsupported_reason", lambda source, define: "there is none")
     monkeypatch.setattr(compiling, "library", None)
     assert torch.equal(winograd.conv3x3(*inputs[:3]), conv3x3(*inputs[:3]))
     assert torch.equal(winograd.residual_block(*inputs), residual_block(*inputs))

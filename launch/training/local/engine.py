@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from gymnasium.vector import VectorEnv
 
-from ....agents import Actor, Agent, Contribution, NonFiniteError, Unroll, WeightStore, make_actor_agent
-from ....agents.cuda.graphs import FIRST
+from ....agents import Actor, Agent, NonFiniteError, PartialUpdate, Unroll, WeightStore, make_actor_agent
+from ....agents.cuda.graphs import ACTOR_PRIORITY
+from ....agents.inference import InferenceFactory, PlainInference
+from ....agents.optimize import inference_for, optimize
 from ....agents.stopwatch import Stopwatch
 from ....agents.weights import SharedWeights
 from ....envs import available_cores
@@ -20,19 +22,19 @@ from ...config import TrainConfig
 from ...errors import UsageError
 from ...processes.machine import autocast_dtype, own_cores, pin, resolve_device
 from ...units import parse_steps
+from ..cpu_parts import cache_spec, fused_parts, may_fuse
 from ..engine import ActorError, CannotRepeat, Engine, Update, actor_failed, restoring, saved_actors
 from ..plan import (
     columns,
     emulator_threads,
-    groups,
-    keeps,
+    env_groups,
     make_agent,
     make_env,
     make_learner,
     observation_notes,
     overlaps,
+    per_process,
     returns_discount,
-    share,
     worker_count,
 )
 from ..progress import Window
@@ -60,7 +62,7 @@ class LocalEngine(Engine):
             torch.backends.cudnn.benchmark = not config.deterministic
             self.cores = cores or config.threads or available_cores()
             self._count = worker_count(config, self.device, self.cores)
-            self.share = share(config, self._count)
+            self.share = per_process(config, self._count)
             self._threads = process_threads(config, self.cores, self._count)
             torch.set_num_threads(self._threads)
             self._pinned = own_cores(self._count)
@@ -78,7 +80,7 @@ class LocalEngine(Engine):
 
     def _make_envs(self) -> list[VectorEnv]:
         """Make the environments of each actor, or of each half of one."""
-        config, split = self.config, groups(self.config, self.device)
+        config, split = self.config, env_groups(self.config, self.device)
         part = replace(self.share, num_envs=self.share.num_envs // split)
         threads = emulator_threads(config, self.device, self._threads)
         envs = []
@@ -93,7 +95,7 @@ class LocalEngine(Engine):
         agent.autocast_dtype = autocast_dtype(config.precision, self.device, agent.spec.stem)
         if self.device.type == "cpu":
             torch.set_num_threads(operation_threads(config, self._threads, agent))
-        self.settled = {
+        self.resolved = {
             "precision": "fp32" if agent.autocast_dtype is None else "bf16",
             "overlap": "on" if overlaps(config, self.device) else "off",
         }
@@ -104,10 +106,7 @@ class LocalEngine(Engine):
                 start_step = state["learner"]["steps"]
         self.workers = Workers(config, self._count, self._threads, self._pinned, start_step)
         self._stack.callback(self.workers.close)
-        self.workers.share_agent(agent)
         self.learner = make_learner(agent, config, parse_steps(config.steps))
-        if self._count > 1:
-            self.learner.total = self.workers.total
         if state is not None:
             with restoring("learner"):
                 self.learner.load_state_dict(state["learner"])
@@ -116,13 +115,31 @@ class LocalEngine(Engine):
         version = self.learner.version
         self.weights = SharedWeights(version) if self._shares_agent else WeightStore(agent, version)
         self.actors = [self._make_actor(index, env, start_step) for index, env in enumerate(self._envs)]
+        notes = self._optimize()
+        if self._count > 1:
+            self.learner.all_reduce = self.workers.total
         self.source = self._make_source(0 if state is None else state.get("turn", 0))
         if state is None:
-            return []
+            return notes
         with restoring("actors"):
-            notes = self._resume_actors(state)
+            notes += self._resume_actors(state)
         with restoring("torch_rng"):
             set_rng_states(state, self.device)  # last: whatever is built before draws from them
+        return notes
+
+    def _optimize(self) -> list[str]:
+        """Attach what a CPU computes faster, in all workers too; return a note for each part that is not."""
+        spec, actor = cache_spec(self.share, self.device, self.agent), self.actors[0]
+        parts, notes = fused_parts(self.config, self.learner, lambda: actor.observation, spec, self.verdict)
+        if self.verdict is None and may_fuse(self.config, self.device):
+            self.verdict = ",".join(parts) or "off"
+        if self.verdict is not None:
+            self.resolved = {**self.resolved, "fused": self.verdict}
+        self.workers.share_agent(self.agent, parts)
+        if parts:
+            inference = optimize(self.learner, parts, spec)
+            for actor in self.actors:
+                actor.set_inference(inference)
         return notes
 
     def _make_actor(self, index: int, env: VectorEnv, start_step: int) -> Actor:
@@ -133,22 +150,28 @@ class LocalEngine(Engine):
             self.config.unroll_length,
             seed=actor_seed(self.config.seed, index, start_step=start_step),
             deterministic=self.config.deterministic,
-            keep=keeps(self.share, self.device, self.agent),
+            inference=self._inference(),
             columns=columns(self.config, self._count, 0),
             discount=returns_discount(self.config),
         )
 
+    def _inference(self) -> InferenceFactory:
+        """Return how actors run their agents until `_optimize`; on a GPU also from then on."""
+        if self.device.type == "cpu":
+            return PlainInference
+        return inference_for(self.device, deterministic=self.config.deterministic)
+
     def _make_source(self, turn: int) -> Source:
         if not overlaps(self.config, self.device):
-            return Lockstep(self.actors, self.share.batch_size, turn, self._settle)
+            return Lockstep(self.actors, self.share.batch_size, turn, self._synchronize)
         beside = min(self._threads, self.cores // (len(self.actors) + 1))
         on_start = _own_resources(beside, self.device)
-        return Threads(self.actors, self.config.batch_size, self.stop, on_start, self._settle)
+        return Threads(self.actors, self.config.batch_size, self.stop, on_start, self._synchronize)
 
-    def _settle(self) -> None:
+    def _synchronize(self) -> None:
         """Wait for the update that a GPU works on, while there is no batch for another."""
         with self.stopwatch("learning"):
-            self.learner.settle()
+            self.learner.synchronize()
 
     def _resume_actors(self, state: Mapping[str, Any]) -> list[str]:
         """Bring the actors back to where they were, as far as that can be; return notes for the user.
@@ -191,7 +214,7 @@ class LocalEngine(Engine):
             yield Update(metrics, [part.episodes for part in parts])
             self.workers.start(update, learner.version, learner.reward_divisor)
 
-    def _backward(self, batch: Unroll) -> Contribution:
+    def _backward(self, batch: Unroll) -> PartialUpdate:
         """Raises ActorError for what goes wrong: the weights are as they were, and can be saved."""
         try:
             return self.learner.backward(batch)
@@ -231,6 +254,6 @@ def _own_resources(cores: int, device: torch.device) -> Callable[[], None]:
         torch.set_num_threads(max(1, cores))
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # what the main thread prepared is there
-            torch.cuda.set_stream(torch.cuda.Stream(device, priority=FIRST))
+            torch.cuda.set_stream(torch.cuda.Stream(device, priority=ACTOR_PRIORITY))
 
     return take

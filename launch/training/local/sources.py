@@ -47,11 +47,11 @@ def batches(unrolls: Iterator[Unroll], batch_size: int) -> Iterator[Unroll]:
     """
     waiting: list[Unroll] = []
     for unroll in unrolls:
-        if unroll.columns() >= batch_size:
+        if unroll.num_envs >= batch_size:
             yield from split(unroll, batch_size)
             continue
         waiting.append(unroll)
-        if sum(part.columns() for part in waiting) == batch_size:
+        if sum(part.num_envs for part in waiting) == batch_size:
             batch = join(waiting)
             waiting = []
             yield batch

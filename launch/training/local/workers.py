@@ -10,7 +10,7 @@ change.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -19,15 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....agents import Actor, Agent, AgentSpec, Contribution, NonFiniteError
+from ....agents import Actor, Agent, AgentSpec, NonFiniteError, PartialUpdate
+from ....agents.optimize import optimize
 from ....agents.weights import SharedWeights
 from ...config import TrainConfig
 from ...errors import trace_of
 from ...processes.child import Child, ChildDied, RemoteTraceback, receive_file, send
 from ...processes.machine import pin, prepare_process
+from ..cpu_parts import cache_spec
 from ..engine import ActorError, actor_failed
 from ..flat_parameters import views
-from ..plan import columns, keeps, make_env, make_learner, returns_discount, share
+from ..plan import columns, make_env, make_learner, per_process, returns_discount
 from ..randomness import actor_seed, seed_generators
 from ..threads import operation_threads
 from .shared import Shared, new_file
@@ -48,10 +50,11 @@ class Worker:
         start_step: int,
         agent: Agent,
         gradients: Tensor,
+        parts: Collection[str],
         threads: int,
     ) -> None:
         """`config` is the run's, `count` the number of processes, of which this one is number `index`."""
-        self.share, mine = share(config, count), columns(config, count, index)
+        self.share, mine = per_process(config, count), columns(config, count, index)
         self.agent = agent
         self.device = torch.device("cpu")
         torch.set_num_threads(operation_threads(config, threads, agent))
@@ -65,7 +68,7 @@ class Worker:
                 self.weights,
                 config.unroll_length,
                 seed=actor_seed(config.seed, 0, start_step=start_step),
-                keep=keeps(self.share, self.device, agent),
+                inference=optimize(self.learner, parts, cache_spec(self.share, self.device, agent)),
                 columns=mine,
                 discount=returns_discount(config),
             )
@@ -73,7 +76,7 @@ class Worker:
         self._gradients = gradients
         self._batches = iter(Lockstep(self.actors, self.share.batch_size))
 
-    def update(self, version: int, reward_divisor: float) -> Contribution:
+    def update(self, version: int, reward_divisor: float) -> PartialUpdate:
         """Act with the weights of `version`, and leave the gradients of this share in shared memory."""
         self.learner.divide_rewards(reward_divisor)
         self.weights.version = self.learner.version = version  # which a NonFiniteError names
@@ -95,7 +98,7 @@ def _total(connection: Connection, tensor: Tensor) -> Tensor:
     return torch.from_numpy(total)
 
 
-def update(worker: Worker, version: int, reward_divisor: float) -> Contribution:
+def update(worker: Worker, version: int, reward_divisor: float) -> PartialUpdate:
     return worker.update(version, reward_divisor)
 
 
@@ -134,8 +137,11 @@ class Workers:
         self._gradients: list[Tensor] = []
         self._agent: Agent | None = None
 
-    def share_agent(self, agent: Agent) -> None:
-        """Share the agent's weights with all. Raises OSError if there is no memory for it."""
+    def share_agent(self, agent: Agent, parts: Collection[str]) -> None:
+        """Share the agent's weights with all, and what C may compute of it.
+
+        Raises OSError if there is no memory for it.
+        """
         if not self._children:
             return
         self._agent = agent
@@ -145,7 +151,7 @@ class Workers:
             shared.publish()
             for index, child in enumerate(self._children):
                 self._gradients.append(shared.gradients(index))
-                self._send(index, agent.spec, agent.autocast_dtype)
+                self._send(index, agent.spec, agent.autocast_dtype, parts)
                 child.send_file(file)
         except ChildDied as error:
             raise ActorError(str(error)) from None
@@ -244,10 +250,11 @@ def _serve(
             return
         try:
             if worker is None:
-                spec, dtype = order
+                spec, dtype, parts = order
                 agent, gradients = _shared_agent(spec, dtype, receive_file(connection), index)
-                worker, result = Worker(config, count, index, start_step, agent, gradients, threads), None
-                worker.learner.total = partial(_total, connection)
+                given = agent, gradients, parts, threads
+                worker, result = Worker(config, count, index, start_step, *given), None
+                worker.learner.all_reduce = partial(_total, connection)
             else:
                 function, *arguments = order
                 result = function(worker, *arguments)

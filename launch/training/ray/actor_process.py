@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ....agents import Actor, Agent, AgentSpec, split
+from ....agents.optimize import inference_for
 from ...config import TrainConfig
 from ...processes.child import leave_signals_to_parent
 from ...processes.machine import autocast_dtype, prepare_process
@@ -53,12 +54,14 @@ class ActorProcess:
         self,
         config: TrainConfig,
         spec: AgentSpec,
+        parts: Collection[str],
         seed: int,
         columns: int,
         state: Mapping[str, Any] | None,
     ) -> None:
         self._config = config
         self._spec = spec
+        self._parts = parts
         self._seed = seed
         self._columns = columns
         self._state = state
@@ -80,7 +83,8 @@ class ActorProcess:
         env = make_env(config, threads)
         length, exact = config.unroll_length, config.deterministic
         discount = returns_discount(config)
-        self._actor = Actor(env, agent, self._weights, length, self._seed, exact, discount=discount)
+        run = inference_for(device, self._parts, exact)
+        self._actor = Actor(env, agent, self._weights, length, self._seed, exact, run, discount=discount)
         if self._state is not None:
             self._actor.load_state_dict(self._state)
         return cluster.locate()

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from ....agents import Agent, Contribution, Episodes, NonFiniteError
+from ....agents import Agent, Episodes, NonFiniteError, PartialUpdate
 
 PATIENCE = timedelta(seconds=120)
 """Time to wait for another learner before it is given up."""
@@ -64,7 +64,7 @@ class Collective:
         dist.all_reduce(tensor)
         return tensor
 
-    def together(self, backward: Callable[[], Contribution], agent: Agent) -> list[Contribution]:
+    def together(self, backward: Callable[[], PartialUpdate], agent: Agent) -> list[PartialUpdate]:
         """Compute gradients and leave the sum of all learners' in `grad`; return everyone's contribution.
 
         Episodes are this learner's alone. Raises NonFiniteError everywhere if it is raised anywhere.
@@ -94,8 +94,8 @@ class Collective:
             if parameter.grad is not None:
                 parameter.grad.copy_(part.view_as(parameter))
 
-    def _exchange(self, own: Contribution) -> list[Contribution]:
-        """Exchange contributions as plain numbers: nothing is unpickled."""
+    def _exchange(self, own: PartialUpdate) -> list[PartialUpdate]:
+        """Exchange partial_updates as plain numbers: nothing is unpickled."""
         names = sorted(own.metrics)
         returns = [] if own.returns is None else own.returns.flatten().tolist()
         numbers = [*returns, own.num_steps, own.version, *(own.metrics[name] for name in names)]
@@ -104,7 +104,7 @@ class Collective:
             mine = torch.cat([mine, torch.as_tensor(own.moments).flatten()])
         everyone = [torch.empty_like(mine) for _ in range(self.world)]
         dist.all_gather(everyone, mine)
-        contributions = []
+        partial_updates = []
         for rank, gathered in enumerate(everyone):
             theirs = gathered[: len(returns)].cpu().numpy().reshape(3, -1) if returns else None
             steps, version, *values = gathered[len(returns) : len(numbers)].tolist()
@@ -112,8 +112,8 @@ class Collective:
             episodes = own.episodes if rank == self.rank else Episodes()
             moments = None if own.moments is None else gathered[len(numbers) :].view(3, -1)
             counts = int(steps), int(version)
-            contributions.append(Contribution(metrics, *counts, episodes, moments, theirs))
-        return contributions
+            partial_updates.append(PartialUpdate(metrics, *counts, episodes, moments, theirs))
+        return partial_updates
 
 
 def _gradient(parameter: Tensor) -> Tensor:

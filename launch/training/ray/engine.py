@@ -9,9 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 
 from ....agents import Agent, Learner
@@ -19,6 +21,7 @@ from ...config import TrainConfig
 from ...errors import UsageError
 from ...processes.machine import autocast_dtype
 from ...units import format_duration, parse_steps
+from ..cpu_parts import COLUMNS, fused_parts, may_fuse
 from ..engine import ActingBegan, ActorError, Engine, Update, WeightsLost, restoring, saved_actors
 from ..flat_parameters import flatten, unflatten
 from ..plan import learner_config, make_agent, make_env, observation_notes
@@ -87,7 +90,12 @@ class RayEngine(Engine):
         config = self.config
         self._say = say
         agent.autocast_dtype = autocast_dtype(config.precision, torch.device("cpu"), agent.spec.stem)
-        self._load(agent, state)
+        learner = self._load(agent, state)
+        parts, notes = fused_parts(config, learner, self._first_observation, verdict=self.verdict)
+        if self.verdict is None and may_fuse(config, agent.policy.weight.device):
+            self.verdict = ",".join(parts) or "off"
+        if self.verdict is not None:
+            self.resolved = {"fused": self.verdict}
         self._turn, actor_states = 0, None
         if state is not None:
             self.ledger.counts.update(self._saved_counts)
@@ -97,7 +105,7 @@ class RayEngine(Engine):
                     actor_states = saved_actors(state, config.num_actors)
         columns, shards = self.sharding.columns, self.sharding.per_update
         self._launcher = Launcher(
-            self.cluster, config, agent.spec, self.device, columns, self._steps, actor_states
+            self.cluster, config, agent.spec, parts, self.device, columns, self._steps, actor_states
         )
         self.learners = Learners(
             self.cluster, config.num_learners, shards, self._launcher.learner, config.deterministic
@@ -105,19 +113,27 @@ class RayEngine(Engine):
         self.actors = Actors(
             self.cluster, config.num_actors, self._launcher.actor, say, forgiving=not config.deterministic
         )
-        return []
+        return notes
 
-    def _load(self, agent: Agent, state: Mapping[str, Any] | None) -> None:
-        """Take over a checkpoint's agent and numbers, or a new learner's."""
+    def _first_observation(self) -> NDArray[Any]:
+        """Return the first observations `[B, ...]` of a few environments."""
+        few = replace(self.config, num_envs=min(self.config.num_envs, COLUMNS))
+        with closing(make_env(few, 1)) as env:
+            observation: NDArray[Any] = env.reset(seed=self.config.seed)[0]
+        return observation
+
+    def _load(self, agent: Agent, state: Mapping[str, Any] | None) -> Learner:
+        """Take over a checkpoint's agent and numbers, or a new learner's, which is returned."""
         self.agent = agent
+        learner = Learner(agent, learner_config(self.config, parse_steps(self.config.steps)))
         if state is None:
-            learner = Learner(agent, learner_config(self.config, parse_steps(self.config.steps)))
             state = {"learner": learner.state_dict(), **rng_states(torch.device("cpu"))}
         names = ("learner", "torch_rng", "cuda_rng")
         self._learner_state = {name: state[name] for name in names if name in state}
         with restoring("learner"):
             self._steps, self._version = state["learner"]["steps"], state["learner"]["version"]
         self._saved_counts = dict(state.get("unrolls", dict.fromkeys(COUNTS, 0)))
+        return learner
 
     @property
     def steps(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,12 +24,14 @@ class Launcher:
         cluster: Cluster,
         config: TrainConfig,
         spec: AgentSpec,
+        parts: Collection[str],
         device: torch.device,
         columns: int,
         start_step: int,
         actor_states: Sequence[Mapping[str, Any]] | None,
     ) -> None:
-        """`device` is the learners', `columns` the width of the shards that actors hand over.
+        """`parts` are those that C may compute on CPUs; `device` is the learners', `columns` the width of the
+        shards that actors hand over.
 
         `actor_states` are what actors go on from; without them, each begins with a seed of its own, which
         depends on the `start_step` of this process.
@@ -37,6 +39,7 @@ class Launcher:
         self._cluster = cluster
         self._config = config
         self._spec = spec
+        self._parts = parts
         self._device = device
         self._columns = columns
         self._start_step = start_step
@@ -48,6 +51,7 @@ class Launcher:
             LearnerProcess,
             config,
             self._spec,
+            self._parts,
             self._device.type,
             parse_steps(config.steps),
             rank,
@@ -64,6 +68,7 @@ class Launcher:
             ActorProcess,
             config,
             self._spec,
+            self._parts,
             actor_seed(config.seed, index, incarnation, start_step),
             self._columns,
             self.actor_states[index] if self.actor_states is not None else None,

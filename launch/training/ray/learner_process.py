@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ....agents import Agent, AgentSpec, Episodes, Unroll, join
+from ....agents.optimize import optimize
 from ...config import TrainConfig
 from ...processes.machine import autocast_dtype, prepare_process
 from ..flat_parameters import flatten, unflatten
@@ -44,9 +45,18 @@ class LearnerProcess:
     """A `Learner` that takes its unrolls from the object store; one of `world`, each with its own columns."""
 
     def __init__(
-        self, config: TrainConfig, spec: AgentSpec, device: str, total_steps: int, rank: int, world: int
+        self,
+        config: TrainConfig,
+        spec: AgentSpec,
+        parts: Collection[str],
+        device: str,
+        total_steps: int,
+        rank: int,
+        world: int,
     ) -> None:
+        """`parts` are those that C may compute on a CPU."""
         self._config = config
+        self._parts = parts
         self._spec = spec
         self._device = torch.device(device)
         self._total_steps = total_steps
@@ -64,7 +74,9 @@ class LearnerProcess:
         alone = self._collective.world == 1
         self._learner = make_learner(agent, config, self._total_steps, alone)
         if not alone:
-            self._learner.total = self._collective.total
+            self._learner.all_reduce = self._collective.total
+        if self._device.type == "cpu":
+            optimize(self._learner, self._parts)
         self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
         return cluster.locate()
 
@@ -111,8 +123,8 @@ class LearnerProcess:
             for tensor in (*batch.tensors(), *(batch.truncations or ())):
                 if tensor.is_cuda:
                     tensor.record_stream(torch.cuda.current_stream())
-        contributions = self._collective.together(lambda: learner.backward(batch), learner.agent)
-        metrics = dict(learner.step(contributions))  # read now, so that a NonFiniteError is raised here
+        partial_updates = self._collective.together(lambda: learner.backward(batch), learner.agent)
+        metrics = dict(learner.step(partial_updates))  # read now, so that a NonFiniteError is raised here
         weights = flatten(learner.agent) if self._collective.rank == 0 else None
         seconds = time.perf_counter() - start
         return Report(metrics, learner.steps, learner.version, batch.episodes, seconds), weights

@@ -45,18 +45,18 @@ class Ledger:
         return True
 
     def mark_learned(self, identities: Iterable[ShardId]) -> None:
-        self._settle(identities, "learned")
+        self._close(identities, "learned")
 
     def mark_died(self, identities: Iterable[ShardId]) -> None:
         """Count shards lost with their machine."""
-        self._settle(identities, "died")
+        self._close(identities, "died")
 
     def roll_back(self, saved: Mapping[str, int]) -> None:
         """Count as undone what was learned since a checkpoint, whose weights are the newest again."""
         self.counts["undone"] += self.counts["learned"] - saved["learned"]
         self.counts["learned"] = saved["learned"]
 
-    def _settle(self, identities: Iterable[ShardId], how: str) -> None:
+    def _close(self, identities: Iterable[ShardId], how: str) -> None:
         for identity in identities:
             self.waiting.remove(identity)
             self.counts[how] += 1

@@ -32,12 +32,12 @@ from random_batches import (
 )
 from torch import Tensor
 
-from deltabeast.agents import Contribution, Learner, NonFiniteError
+from deltabeast.agents import Learner, NonFiniteError, PartialUpdate
 from deltabeast.agents.compiled import Compiled
 from deltabeast.agents.cuda import enqueued, graphs
+from deltabeast.agents.cuda.async_metrics import AsyncMetrics
 from deltabeast.agents.cuda.enqueued import Enqueued
-from deltabeast.agents.cuda.late import Late
-from deltabeast.agents.executor import Immediate
+from deltabeast.agents.executor import EagerExecutor
 from deltabeast.agents.make_executor import make_executor
 from deltabeast.kernels import Rule
 
@@ -51,7 +51,7 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rule, "in_pytorch", lambda rule, steps: rule.reference)
 
 
-HALVES = ("differentiate", "change")
+HALVES = ("compute_gradients", "apply_gradients")
 
 
 def as_on_a_gpu(plain: Learner, capture: bool = True) -> Learner:
@@ -86,7 +86,7 @@ def test_captured_updates_are_the_plain_ones(core: str, seed: int) -> None:
     assert is_captured(twin)
 
 
-@pytest.mark.parametrize("form", [Immediate, Enqueued])
+@pytest.mark.parametrize("form", [EagerExecutor, Enqueued])
 def test_compiled_halves_make_the_plain_update(form: Any, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """From the first one on: neither the trial run that compiles nor the capture's may change a weight."""
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
@@ -97,11 +97,11 @@ def test_compiled_halves_make_the_plain_update(form: Any, monkeypatch: pytest.Mo
         plain.update(batch)
         twin.update(batch)
         assert_same(twin, plain)
-    assert form is Immediate or is_captured(twin)
+    assert form is EagerExecutor or is_captured(twin)
 
 
 def test_a_gpu_enqueues_and_a_cpu_does_not() -> None:
-    for device, kind in (("cpu", Immediate), ("cuda", Enqueued)):
+    for device, kind in (("cpu", EagerExecutor), ("cuda", Enqueued)):
         learner = SimpleNamespace(finite=SimpleNamespace(device=torch.device(device)))
         assert type(make_executor(learner)) is kind  # type: ignore[arg-type]
 
@@ -152,7 +152,7 @@ NOTICED: dict[str, Callable[[Learner, Mapping[str, float], Any], object]] = {
     "at the next update": lambda one, metrics, batch: one.update(batch),
     "at a look at its metrics": lambda one, metrics, batch: metrics["entropy"],
     "before it is saved": lambda one, metrics, batch: one.state_dict(),
-    "when it is waited for": lambda one, metrics, batch: one.settle(),
+    "when it is waited for": lambda one, metrics, batch: one.synchronize(),
 }
 
 
@@ -181,7 +181,7 @@ def test_what_is_not_finite_changes_nothing_and_is_named(
     for batch in good[2:]:
         plain.update(batch)
         twin.update(batch)
-    twin.settle()
+    twin.synchronize()
     assert_same(twin, plain)
 
 
@@ -213,14 +213,14 @@ def test_an_infinite_loss_with_finite_gradients_changes_nothing(
         value, metrics = loss(batch)
         return value + more, {**metrics, "total_loss": value.detach() + more}
 
-    monkeypatch.setattr(twin, "loss_function", overflows)
+    monkeypatch.setattr(twin, "compiled_loss", overflows)
     batch = make_batch(plain.agent)
     plain.update(batch)
     twin.update(batch)
     more.fill_(math.inf)
     twin.update(batch)
     with pytest.raises(NonFiniteError, match="loss of update 2 is not finite: first in total_loss"):
-        twin.settle()
+        twin.synchronize()
     assert_same(twin, plain)
 
 
@@ -231,7 +231,7 @@ def test_a_failure_that_does_not_repeat_itself_is_one(seed: int) -> None:
     twin.agent.policy.bias.grad[0] = math.nan
     twin.step([part])
     with pytest.raises(NonFiniteError, match="update 1 was not finite, but its repetition is"):
-        twin.settle()
+        twin.synchronize()
     for x, y in zip(memory(twin), before, strict=False):
         assert torch.equal(x, y)
 
@@ -261,7 +261,7 @@ def test_an_update_is_looked_at_when_the_next_is_under_way(
     log: list[str] = []
     send = enqueued.send
 
-    def logged(scalars: Mapping[str, Tensor]) -> Late:
+    def logged(scalars: Mapping[str, Tensor]) -> AsyncMetrics:
         late = send(scalars)
         if "grad_norm" not in scalars:
             return late
@@ -272,14 +272,14 @@ def test_an_update_is_looked_at_when_the_next_is_under_way(
             log.append(f"looked at {number}")
             return late
 
-        return Late(read)
+        return AsyncMetrics(read)
 
     monkeypatch.setattr(enqueued, "send", logged)
     for _ in range(3):
         twin.update(make_batch(twin.agent))
     assert log == ["enqueued 1", "enqueued 2", "looked at 1", "enqueued 3", "looked at 2"]
-    twin.settle()
-    twin.settle()
+    twin.synchronize()
+    twin.synchronize()
     assert log[5:] == ["looked at 3"]
 
 
@@ -293,7 +293,7 @@ def test_metrics_keep_no_batch(seed: int) -> None:
     assert kept[0]["policy_lag"] == 0
     part = twin.backward(make_batch(twin.agent))
     sent = pickle.loads(pickle.dumps((part, kept[2])))
-    assert type(sent[0]) is Contribution and type(sent[0].metrics) is type(sent[1]) is dict
+    assert type(sent[0]) is PartialUpdate and type(sent[0].metrics) is type(sent[1]) is dict
     assert sent == (replace(part, metrics=dict(part.metrics)), dict(kept[2]))
 
 
@@ -329,10 +329,10 @@ def test_no_number_is_read_by_the_host(core: str, bptt: str, monkeypatch: pytest
     plain = make_learner(core, bptt=bptt)
     batch = make_batch(plain.agent)
     one = Learner(plain.agent.to("meta"), plain.config)
-    metrics, gradients = one.differentiate(batch.map(lambda dim, x: x.to("meta")))
+    metrics, gradients = one.compute_gradients(batch.map(lambda dim, x: x.to("meta")))
     some = [gradient for gradient in gradients if gradient is not None]
     norm = torch.nn.utils.get_total_norm(some)
-    one.change(some, norm)
+    one.apply_gradients(some, norm)
     assert {x.device.type for x in (norm, *metrics.values(), *memory(one))} == {"meta"}
     with pytest.raises(RuntimeError, match="meta"):
         float(norm)

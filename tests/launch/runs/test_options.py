@@ -15,7 +15,7 @@ from comparison_runs import make_run
 from deltabeast.cores import make_core
 from deltabeast.launch.cli import main, parse
 from deltabeast.launch.comparison.runs import read_run
-from deltabeast.launch.config import Decides, Formerly, Only, TrainConfig
+from deltabeast.launch.config import Formerly, Only, Scope, TrainConfig
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.runs.directory import read_config, resume_command, write_config
 from deltabeast.launch.runs.manifest import checkpoint_paths, read_spec
@@ -33,7 +33,7 @@ from deltabeast.launch.training.plan import (
     hyperparameters,
     learner_config,
     make_env,
-    settle,
+    resolve,
 )
 from deltabeast.launch.training.resume import check_same_options, go_on_as_before
 from deltabeast.launch.training.sweep import runs_of
@@ -49,6 +49,7 @@ OTHERS: dict[str, Any] = {
         "ray_address": "auto",
         "overlap": "off",
         "compile": "off",
+        "fused": "off",
         "bptt": "per_step",
     },
     **{"run_dir": Path("elsewhere"), "milestone_steps": "3M", "frame_stack": 1},
@@ -77,7 +78,8 @@ MAY_CHANGE = {
     *("observations", "normalise_observations"),
     *("steps", "device", "precision", "num_envs", "num_actors", "num_workers", "threads"),
     *("engine", "ray_address"),
-    *("actor_cpus", "actor_gpus", "num_learners", "learner_cpus", "overlap", "compile", "deterministic"),
+    *("actor_cpus", "actor_gpus", "num_learners", "learner_cpus", "overlap", "compile", "fused"),
+    "deterministic",
     *("run_dir", "resume", "cores", "seeds", "preset", "config", "show_config"),
     *("checkpoint_minutes", "milestone_steps", "log_seconds", "track"),
     *("eval_every", "video", "profile"),
@@ -87,7 +89,17 @@ MAY_CHANGE = {
 AVERAGED_OVER = {
     *("seed", "device", "deterministic", "preset"),
     *("run_dir", "resume", "checkpoint_minutes", "milestone_steps", "log_seconds", "cores", "seeds"),
-    *("num_workers", "threads", "compile", "ray_address", "num_learners", "config", "show_config", "track"),
+    *(
+        "num_workers",
+        "threads",
+        "compile",
+        "fused",
+        "ray_address",
+        "num_learners",
+        "config",
+        "show_config",
+        "track",
+    ),
     *("eval_every", "video", "profile"),
     *("actor_cpus", "actor_gpus", "learner_cpus"),
 }
@@ -97,12 +109,12 @@ AVERAGED_OVER = {
 def test_a_field_that_declares_nothing_is_refused() -> None:
     @dataclass
     class Silent:
-        speed: Annotated[int, Decides.SPEED] = 1
+        speed: Annotated[int, Scope.SPEED] = 1
         new: int = 2
 
     @dataclass
     class Undecided:
-        new: Annotated[int, Decides.SPEED, Decides.LEARNING] = 2
+        new: Annotated[int, Scope.SPEED, Scope.LEARNING] = 2
 
     for config in (Silent, Undecided):
         with pytest.raises(TypeError, match=rf"^{config.__name__}\.new must declare what it decides, once"):
@@ -127,7 +139,7 @@ def test_runs_are_one_series_exactly_if_they_learn_alike(name: str, tmp_path: Pa
     value = other(name) if other(name) != UNSAID[name] else DEFAULTS[name]
     config["config"] |= {name: str(value) if name in ("run_dir", "config") else value}
     (paths[1] / "config.json").write_text(json.dumps(config))
-    if OPTIONS[name].decides is Decides.AGENT:  # a checkpoint has the say
+    if OPTIONS[name].decides is Scope.AGENT:  # a checkpoint has the say
         for spec in paths[1].glob("checkpoints/*/agent.json"):
             spec.unlink()
     first, second = (read_run(path)[0] for path in paths)
@@ -142,8 +154,8 @@ def test_runs_are_one_series_exactly_if_they_learn_alike(name: str, tmp_path: Pa
 def test_what_a_younger_option_formerly_was_is_declared_beside_its_default() -> None:
     @dataclass
     class Config:
-        old: Annotated[int, Decides.SPEED] = 1
-        new: Annotated[str, Decides.LEARNING, Formerly("before")] = "now"
+        old: Annotated[int, Scope.SPEED] = 1
+        new: Annotated[str, Scope.LEARNING, Formerly("before")] = "now"
 
     assert former_values(declarations(Config)) == {"new": "before"}
 
@@ -187,7 +199,7 @@ def test_what_is_learned_of_rewards_and_limits_follows_from_the_environment_and_
     if saved is not None:
         (tmp_path / "config.json").write_text(json.dumps({"config": {"env": "CartPole-v1", **saved}}))
     config = parse(["train", *words.split(), "--run-dir", str(tmp_path)])
-    settle(config)
+    resolve(config)
     assert (config.reward_clip, config.truncation) == learns
     assert learner_config(config, 1).truncation == learns[1]
     with closing(make_env(replace(config, num_envs=1), 1)) as env:
@@ -198,7 +210,7 @@ def test_what_is_learned_of_rewards_and_limits_follows_from_the_environment_and_
 @pytest.mark.parametrize("words", ["--reward-clip -1", "--reward-clip inf", "--reward-scale 0"])
 def test_rewards_are_scaled_and_clipped_by_positive_numbers(words: str) -> None:
     with pytest.raises(UsageError, match=f"^{words.split()[0]} must"):
-        settle(parse(["train", "--env", "CartPole-v1", *words.split()]))
+        resolve(parse(["train", "--env", "CartPole-v1", *words.split()]))
 
 
 def test_an_engine_refuses_what_it_would_pass_over() -> None:

@@ -22,7 +22,7 @@ from deltabeast.launch.errors import UsageError
 from deltabeast.launch.evaluation.environments import env_maker
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.observations import reading
-from deltabeast.launch.training.plan import agent_spec, make_env, share
+from deltabeast.launch.training.plan import agent_spec, make_env, per_process
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 
@@ -49,7 +49,7 @@ def test_what_observations_are_taken_for_is_told_and_saved(
 
 def test_a_share_of_the_environments_is_read_as_all_are() -> None:
     config = parse(["train", *STRAYS])
-    env = make_env(share(config, 2), 1, (np.array([0, 2]), 4))
+    env = make_env(per_process(config, 2), 1, (np.array([0, 2]), 4))
     assert agent_spec(config, env).observations == "vector"
 
 

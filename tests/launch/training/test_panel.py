@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from deltabeast.launch.training.panel import Panel, TrainingShown, verdict
+from deltabeast.launch.training.panel import Panel, TrainingShown, bottleneck
 
 ROW = {
     "sps": 1000.0, "sps_10s": 1203.4, "game_return": 1234.5, "life_return": 411.5, "best_game_return": 3400.0,
@@ -48,7 +48,7 @@ def frame(width: int, row: dict[str, float]) -> str:
 @pytest.mark.parametrize("part", ["emulation", "inference", "learning", "waiting"])
 def test_the_verdict_names_the_largest_part(part: str) -> None:
     shares = dict.fromkeys(["emulation", "inference", "learning", "waiting"], 0.1) | {part: 0.7}
-    sentence = verdict(shares)
+    sentence = bottleneck(shares)
     assert sentence.lower().startswith(part) and sentence.endswith(".")
     others = {"emulation", "inference", "learning", "waiting"} - {part}
     assert not any(f"{other} bound" in sentence.lower() for other in others)
@@ -63,7 +63,7 @@ def test_it_says_once_and_early_how_long_a_run_takes(total: int, said: str) -> N
     panel = Panel("pong", total, 0, console, clock)
     clock.now += 100  # the first update compiles
     for step in (1_000, 1_400, 1_800, 3_000, 3_400, 20_000):
-        panel.foretell(step)
+        panel.print_eta(step)
         assert bool(text_of(console)) == (step >= 3_000)
         clock.now += 1.67
     (line,) = text_of(console).splitlines()
@@ -74,14 +74,15 @@ def test_of_a_minute_it_says_nothing() -> None:
     clock, console = Clock(), plain(200)
     panel = Panel("pong", 20_000, 0, console, clock)
     for step in range(1_000, 20_000, 1_000):
-        panel.foretell(step)
+        panel.print_eta(step)
         clock.now += 2.5
     assert text_of(console) == ""
 
 
-def test_the_verdict_does_not_overstate() -> None:
-    assert verdict({"emulation": 0.4, "learning": 0.38, "inference": 0.2}).endswith("bound this run alike.")
-    assert verdict({}) == verdict({"emulation": float("nan")}) == "Not measured yet."
+def test_the_bottleneck_does_not_overstate() -> None:
+    shares = {"emulation": 0.4, "learning": 0.38, "inference": 0.2}
+    assert bottleneck(shares).endswith("bound this run alike.")
+    assert bottleneck({}) == bottleneck({"emulation": float("nan")}) == "Not measured yet."
 
 
 def test_every_update_is_one_line_without_control_characters() -> None:

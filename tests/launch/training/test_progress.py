@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from deltabeast.agents import Episodes
-from deltabeast.agents.cuda.late import Late
+from deltabeast.agents.cuda.async_metrics import AsyncMetrics
 from deltabeast.agents.stopwatch import Stopwatch
 from deltabeast.launch.training.progress import WINDOW, Scores, Speed, Window, time_shares
 
@@ -75,7 +75,7 @@ def test_a_window_looks_at_metrics_when_it_closes() -> None:
 
     window = Window(Stopwatch(), [Stopwatch()], in_turns=True)
     for lag in (4, 0, 5):
-        window.add(Late(functools.partial(read, lag)))
+        window.add(AsyncMetrics(functools.partial(read, lag)))
     there = True
     row = window.close()
     assert (row["entropy"], row["policy_lag"], row["policy_lag_max"]) == (1.5, 3.0, 5)

@@ -20,7 +20,7 @@ from deltabeast.launch.runs.sinks import Sink
 from deltabeast.launch.training import run as run_module
 from deltabeast.launch.training.engine import ActorError, Update, WeightsLost
 from deltabeast.launch.training.local.engine import LocalEngine
-from deltabeast.launch.training.plan import settle
+from deltabeast.launch.training.plan import resolve
 from deltabeast.launch.training.run import Run
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
@@ -63,7 +63,7 @@ def forgetful(
     given = ("--env", "training_envs:Match-v0", *FEEDFORWARD, "--steps", "200", "--milestone-steps", "40",
              "--log-seconds", "0", "--run-dir", str(run_dir))  # fmt: skip
     config = parse(["train", *given])
-    settle(config)
+    resolve(config)
     config.track = track  # type: ignore[assignment]
     engine = Forgetful(config, stack)
     vars(engine).update(options)

@@ -19,7 +19,7 @@ from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.training.local.sources import Lockstep
-from deltabeast.launch.training.plan import agent_spec, columns, make_env, settle, share
+from deltabeast.launch.training.plan import agent_spec, columns, make_env, per_process, resolve
 from deltabeast.launch.training.randomness import rng_states, seed_generators, set_rng_states
 
 GLOBAL = ("--env", "training_envs:DrawsGlobally-v0", *TINY)
@@ -27,7 +27,7 @@ GLOBAL = ("--env", "training_envs:DrawsGlobally-v0", *TINY)
 
 def batches_of(config: TrainConfig, count: int, index: int, seed: int, how_many: int) -> list[Unroll]:
     """Return the first batches of process `index` of `count`, all of which act with the same weights."""
-    part, mine = share(config, count), columns(config, count, index)
+    part, mine = per_process(config, count), columns(config, count, index)
     env = make_env(part, 1, mine)
     torch.manual_seed(0)
     agent = Agent(agent_spec(config, env))
@@ -51,7 +51,7 @@ def test_a_batch_is_the_same_whatever_the_number_of_processes(
 ) -> None:
     sizes = ("--num-envs", str(num_envs), "--batch-size", str(batch_size), "--unroll-length", "12")
     config = parse(["train", *played, *TINY, *sizes])
-    settle(config)
+    resolve(config)
     alone = batches_of(config, 1, 0, seed, 3)
     parts = [batches_of(config, count, index, seed, 3) for index in range(count)]
     for number, batch in enumerate(alone):

@@ -15,7 +15,7 @@ from training_process import CARTPOLE
 
 from deltabeast.launch.cli import main, parse
 from deltabeast.launch.training.local.engine import LocalEngine
-from deltabeast.launch.training.plan import settle
+from deltabeast.launch.training.plan import resolve
 from deltabeast.launch.training.sweep import needs
 from deltabeast.launch.training.threads import operation_threads
 
@@ -37,7 +37,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 def engine(*options: str) -> LocalEngine:
     config = parse(["train", *MANY, *options])
-    settle(config)
+    resolve(config)
     with ExitStack() as stack:
         return LocalEngine(config, stack)
 

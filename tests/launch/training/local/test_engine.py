@@ -17,15 +17,17 @@ from training_process import (
 )
 
 from deltabeast.agents import Actor, Agent, AgentSpec
-from deltabeast.agents.inference import NOTHING
-from deltabeast.kernels.native import compiling
+from deltabeast.agents.cpu.agent import FastAgent
+from deltabeast.agents.cpu.cache import NO_CACHE
+from deltabeast.agents.cpu.verify import COLUMNS
+from deltabeast.agents.optimize import ALL
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
-from deltabeast.launch.training import plan
+from deltabeast.launch.training import cpu_parts, plan
 from deltabeast.launch.training.local import engine as local_engine
 from deltabeast.launch.training.local import workers as local_workers
 from deltabeast.launch.training.local.engine import LocalEngine
-from deltabeast.launch.training.plan import settle
+from deltabeast.launch.training.plan import resolve
 from deltabeast.launch.training.run import Run
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
@@ -50,7 +52,7 @@ def test_a_gpu_has_the_environments_in_two_groups(
     num_envs: int, batch_size: int, device: str, more: dict[str, Any], wanted: int
 ) -> None:
     config = TrainConfig(num_envs=num_envs, batch_size=batch_size, **more)
-    assert plan.groups(config, torch.device(device)) == wanted
+    assert plan.env_groups(config, torch.device(device)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -75,15 +77,15 @@ def test_a_gpu_has_the_environments_in_two_groups(
         ("nature", 8, {"compile": "on"}, False),
     ],
 )
-def test_trunk_features_are_kept_where_the_learner_has_the_same_weights_and_it_pays(
+def test_trunk_features_are_cached_where_the_learner_has_the_same_weights_and_it_pays(
     stem: str, num_envs: int, more: dict[str, Any], wanted: bool
 ) -> None:
     shape = {"small": (3, 5, 5), "mlp": (5,)}.get(stem, (4, 84, 84))
     agent = Agent(AgentSpec(shape, 4, core="feedforward", stem=stem))
     config = TrainConfig(num_envs=num_envs, **{"batch_size": num_envs, **more})
     agent.autocast_dtype = torch.bfloat16 if config.precision == "bf16" else None
-    assert plan.keeps(config, torch.device("cpu"), agent).trunk == wanted
-    assert not any(plan.keeps(config, torch.device("cuda"), agent))
+    assert bool(cpu_parts.cache_spec(config, torch.device("cpu"), agent).trunk) == wanted
+    assert not any(cpu_parts.cache_spec(config, torch.device("cuda"), agent))
 
 
 @pytest.mark.parametrize(
@@ -93,49 +95,46 @@ def test_trunk_features_are_kept_where_the_learner_has_the_same_weights_and_it_p
         ({"batch_size": 8}, False, False),  # unrolls are joined
         ({"batch_size": 2}, False, False),
         ({"num_actors": 2}, True, True),
-        ({"deterministic": True}, False, False),  # Ray's learner keeps nothing: the same bits are promised
+        ({"deterministic": True}, False, False),  # Ray's learner caches nothing: the same bits are promised
         ({"bptt": "per_step"}, True, False),
-        ({"precision": "bf16"}, False, True),
         ({"overlap": "on"}, False, False),
         ({"compile": "on"}, False, False),
     ],
 )
-def test_what_projection_and_core_computed_is_kept_where_the_learner_has_the_same_weights(
+def test_activations_are_cached_where_the_learner_has_the_same_weights(
     more: dict[str, Any], projection: bool, core: bool
 ) -> None:
     config = TrainConfig(num_envs=4, **{"batch_size": 4, **more})
-    built = compiling.problem("dense.c", "LANES=8") is None
-    for name, can in (("rdn", built), ("lstm", True), ("feedforward", False)):
-        agent = Agent(AgentSpec((5,), 4, core=name, stem="mlp"))
-        agent.autocast_dtype = torch.bfloat16 if config.precision == "bf16" else None
-        assert plan.keeps(config, torch.device("cpu"), agent) == (False, projection, core and can)
+    agent = Agent(AgentSpec((5,), 4, core="lstm", stem="mlp"))
+    assert cpu_parts.cache_spec(config, torch.device("cpu"), agent) == (False, projection, core)
 
 
 @pytest.mark.parametrize("more", [(), ("--num-actors", "2"), ("--batch-size", "8"), ("--bptt", "per_step")])
-def test_training_with_kept_features_is_training(
+def test_training_from_cached_features_is_training(
     more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Features were kept in one run and not in the other; the logs agree to rounding."""
+    """Features were cached in one run and not in the other; the logs agree to rounding."""
     arguments = ("--game", "pong", "--stem", "nature", *TINY, *more, "--steps", "80", "--log-seconds", "0")
     computed = []
-    trunk_features = Agent.trunk_features
+    trunk_features = FastAgent.trunk_features
 
-    def counted(agent: Agent, observation: torch.Tensor) -> torch.Tensor:
-        computed.append(len(observation))
-        return trunk_features(agent, observation)
+    def counted(fast: FastAgent, observation: torch.Tensor) -> torch.Tensor:
+        if len(observation) != COLUMNS:  # with which a run begins, by which both are compared
+            computed.append(len(observation))
+        return trunk_features(fast, observation)
 
-    monkeypatch.setattr(Agent, "trunk_features", counted)
-    monkeypatch.setitem(plan.KEEPING_PAYS_FROM, "nature", {None: 4})
-    run(tmp_path / "kept", *arguments)
+    monkeypatch.setattr(FastAgent, "trunk_features", counted)
+    monkeypatch.setitem(cpu_parts.CACHING_PAYS_FROM, "nature", {None: 4})
+    run(tmp_path / "cached", *arguments)
     assert set(computed) == {4}, "only ever computed step by step"
-    monkeypatch.setattr("deltabeast.launch.training.local.engine.keeps", lambda *_: NOTHING)
+    monkeypatch.setattr("deltabeast.launch.training.local.engine.cache_spec", lambda *_: NO_CACHE)
     run(tmp_path / "anew", *arguments)
     assert max(computed) > 4
-    kept, anew = ([_learned(row) for row in rows(tmp_path / name)] for name in ("kept", "anew"))
-    assert len(kept) >= 2
-    for one, other in zip(kept, anew, strict=True):
+    cached, anew = ([_learned(row) for row in rows(tmp_path / name)] for name in ("cached", "anew"))
+    assert len(cached) >= 2
+    for one, other in zip(cached, anew, strict=True):
         assert one == pytest.approx(other, rel=1e-3, abs=1e-4)
-    assert kept[0] != kept[1]
+    assert cached[0] != cached[1]
 
 
 def _learned(row: dict[str, str]) -> dict[str, float]:
@@ -145,15 +144,15 @@ def _learned(row: dict[str, str]) -> dict[str, float]:
 
 def test_groups_train_as_one_actor_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Halves of each actor's environments, all of them different, put together in every batch."""
-    monkeypatch.setattr("deltabeast.launch.training.local.engine.groups", lambda config, device: 2)
+    monkeypatch.setattr("deltabeast.launch.training.local.engine.env_groups", lambda config, device: 2)
     arguments = (*FEEDFORWARD, "--overlap", "on", "--num-actors", "2", "--steps", "400", "--log-seconds", "0")
     with ExitStack() as stack:
         config = parse(["train", "--env", "training_envs:Match-v0", *arguments, "--run-dir", str(tmp_path)])
-        plan.settle(config)
+        plan.resolve(config)
         engine = LocalEngine(config, stack)
         training = Run(config, engine, stack)
         assert [actor.num_envs for actor in engine.actors] == [2, 2, 2, 2]
-        frames = torch.cat([torch.from_numpy(actor._seen[0]) for actor in engine.actors])
+        frames = torch.cat([torch.from_numpy(actor.observation) for actor in engine.actors])
         assert len(frames) == 8 and not torch.equal(frames[:2], frames[2:4])
         training.run()
     assert [int(row["step"]) for row in rows(tmp_path)] == list(range(20, 401, 20))
@@ -185,7 +184,7 @@ def test_a_run_is_the_same_with_updates_that_are_enqueued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In turns, with checkpoints and rows of the log in between, and a resume."""
-    monkeypatch.setattr("deltabeast.launch.training.local.engine.keeps", lambda *_: NOTHING)  # as there
+    monkeypatch.setattr("deltabeast.launch.training.local.engine.cache_spec", lambda *_: NO_CACHE)  # as there
     arguments = ("--env", "training_envs:Match-v0", *FEEDFORWARD, "--overlap", "off", "--log-seconds", "0",
                  "--milestone-steps", "100")  # fmt: skip
     for name in ("plain", "gpu"):
@@ -224,7 +223,7 @@ def test_episodes_that_begin_anew_are_others(
     monkeypatch.setattr(local_workers, "Actor", Seeded)
     for step in (0, 40, 80):
         config = parse(["train", *CARTPOLE, *exact, "--run-dir", str(tmp_path)])
-        settle(config)
+        resolve(config)
         with ExitStack() as stack:
             engine = LocalEngine(config, stack)
             agent = engine.agent
@@ -234,6 +233,6 @@ def test_episodes_that_begin_anew_are_others(
             state = {"learner": learner.state_dict(), "actors": None, "turn": 0, **rng}
             engine.start(agent, state if step else None, print)
             gradients = torch.empty(sum(parameter.numel() for parameter in agent.parameters()))
-            local_workers.Worker(config, 2, 1, step, agent, gradients, 1)
+            local_workers.Worker(config, 2, 1, step, agent, gradients, ALL, 1)
     assert len(seeds) == 6 and len(set(seeds[1::2])) == 3
     assert len(set(seeds[::2])) == (1 if exact else 3), "bit for bit"

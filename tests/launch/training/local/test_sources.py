@@ -74,7 +74,7 @@ def test_batches_keep_every_column_and_every_episode_once(num_envs: int, batch_s
     actor = FakeActor(1, num_envs)
     unrolls = [actor.collect() for _ in range(12)]
     made = list(batches(iter(unrolls), batch_size))
-    assert all(batch.columns() == batch_size and batch.num_steps == T * batch_size for batch in made)
+    assert all(batch.num_envs == batch_size and batch.num_steps == T * batch_size for batch in made)
     expected = [value for unroll in unrolls for value in columns(unroll)]
     assert [value for batch in made for value in columns(batch)] == expected
     for name in ("life_returns", "game_returns", "game_lengths"):
@@ -155,7 +155,7 @@ def test_a_stalled_learner_stalls_the_actors(num_envs: int, batch_size: int, act
     made = [FakeActor(name, num_envs) for name in range(actors)]
     with threads(made, batch_size) as source:
         batch = next(iter(source))
-        assert batch.columns() == batch_size
+        assert batch.num_envs == batch_size
         time.sleep(0.3)
         count = sum(actor.collected for actor in made)
         time.sleep(0.3)

@@ -14,11 +14,12 @@ from training_in_process import on_update, run
 from training_process import CARTPOLE, TINY, Training, last_step, newest, rows
 
 from deltabeast.agents import Agent, Learner
+from deltabeast.agents.optimize import ALL
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.processes.machine import own_cores
 from deltabeast.launch.training.local.workers import Worker, Workers
-from deltabeast.launch.training.plan import agent_spec, make_env, settle, share, worker_count
+from deltabeast.launch.training.plan import agent_spec, make_env, per_process, resolve, worker_count
 
 CPU = torch.device("cpu")
 MATCH = ("--env", "training_envs:Match-v0", *TINY)
@@ -57,10 +58,10 @@ def test_each_takes_its_share_and_the_run_goes_on(tmp_path: Path) -> None:
 def test_the_gradients_of_a_worker_are_added(seed: int) -> None:
     """What it leaves in shared memory is its batch's gradient, and the main process adds it to its own."""
     config = parse(["train", *MATCH])
-    settle(config)
+    resolve(config)
     agent = Agent(agent_spec(config, make_env(config, 1)))
     left = torch.full((sum(p.numel() for p in agent.parameters()),), torch.nan)
-    Worker(config, 2, 1, 0, agent, left, threads=1).update(version=7, reward_divisor=1.0)
+    Worker(config, 2, 1, 0, agent, left, ALL, threads=1).update(version=7, reward_divisor=1.0)
     expected = torch.cat([p.grad.flatten() for p in agent.parameters()])
     assert torch.equal(left, expected) and expected.abs().sum() > 0
     workers = Workers(config, count=1, threads=1, cores=None)
@@ -177,7 +178,7 @@ def test_what_is_not_finite_in_a_worker_is_named_with_its_update(tmp_path: Path)
 def test_their_number_follows_from_the_cores(given: tuple[str, ...], count: int) -> None:
     config = parse(["train", "--game", "pong", *given])
     assert worker_count(config, CPU, cores=5) == count
-    part = share(config, count)
+    part = per_process(config, count)
     assert (part.num_envs * count, part.batch_size * count) == (config.num_envs, config.batch_size)
     if "--num-workers" not in given:
         assert worker_count(config, torch.device("cuda"), cores=5) == 1

@@ -17,11 +17,12 @@ from session_seed import SEED
 from training_process import CARTPOLE, assert_same, metrics, newest
 from watched_run import SMALL, Watched
 
+from deltabeast.agents.optimize import ALL
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.local import engine as local_engine
-from deltabeast.launch.training.plan import agent_spec, make_env, settle
+from deltabeast.launch.training.plan import agent_spec, make_env, resolve
 from deltabeast.launch.training.ray import actor_process
 from deltabeast.launch.training.ray import cluster as ray_cluster
 from deltabeast.launch.training.ray.actor_process import ActorProcess
@@ -158,7 +159,7 @@ def test_all_engines_learn_the_same(
 def test_processes_use_the_cores_that_they_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["--engine", "ray", "--actor-cpus", "3", "--learner-cpus", "2"]
     config = parse(["train", *CARTPOLE[:-2], *given])
-    settle(config)
+    resolve(config)
     emulators: list[int | None] = []
 
     def env_takes(config: TrainConfig, threads: int | None) -> VectorEnv:
@@ -169,9 +170,9 @@ def test_processes_use_the_cores_that_they_reserve(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(actor_process, "make_env", env_takes)
     spec, before = agent_spec(config, make_env(config, 1)), torch.get_num_threads()
     try:
-        ActorProcess(config, spec, 1, 4, None).begin()
+        ActorProcess(config, spec, ALL, 1, 4, None).begin()
         assert torch.get_num_threads() == 3 and emulators == [3]
-        LearnerProcess(config, spec, "cpu", 100, 0, 1).begin()
+        LearnerProcess(config, spec, ALL, "cpu", 100, 0, 1).begin()
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

@@ -1,0 +1,142 @@
+"""An agent's functions as a CPU computes them best; each falls back on the plain one where C has none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from ...cores import State, Stats
+from ...kernels.native.weight_transforms import forget_transforms
+from ..heads import sample
+from ..network import Agent, AgentOutput, Bptt
+from ..noise import Noise
+from ..normaliser import Normaliser
+from ..unroll import Unroll
+from . import heads, stems
+from .cache import NO_CACHE, ActivationCache, CacheSpec, joined_trunk
+from .cores import CoreFunctions, functions_of
+from .modules import is_hooked
+
+PARTS = ("trunk", "projection", "core", "heads")
+
+
+class FastAgent:
+    """Functions of an agent. `act` writes into `cache` what `unroll` then takes from it."""
+
+    def __init__(self, agent: Agent, parts: Collection[str] = PARTS, spec: CacheSpec = NO_CACHE) -> None:
+        """`parts` are those that C may compute, `spec` says what of them is cached."""
+        self.agent = agent
+        plain = type(agent) is Agent and not is_hooked(agent)
+        if agent.normaliser is not None:
+            plain = plain and type(agent.normaliser) is Normaliser and not is_hooked(agent.normaliser)
+        self.parts = tuple(part for part in PARTS if plain and part in parts)
+        self.spec = CacheSpec(
+            trunk=spec.trunk if "trunk" in self.parts else 0,
+            projection=spec.projection and "projection" in self.parts,
+            core=spec.core and "core" in self.parts,
+        )
+        self.cache = ActivationCache()
+        """of the unroll under way, or the last one"""
+        self._batch: list[ActivationCache] = []
+        """of the unrolls in the batch that comes next"""
+
+    def _core(self) -> CoreFunctions | None:
+        return functions_of(self.agent.core) if "core" in self.parts else None
+
+    def start_unroll(self, unroll: Unroll) -> None:
+        """Make room for what its steps compute."""
+        sizes, core = unroll.done.shape, self._core()
+        in_float32 = self.agent.autocast_dtype is None
+        self.cache = ActivationCache(
+            unroll if any(self.spec) else None,
+            projection=stems.new_projection_cache(self.agent.stem, *sizes)
+            if self.spec.projection and in_float32
+            else None,
+            core=core.new_cache(self.agent.core, *sizes)
+            if self.spec.core and core is not None and core.new_cache is not None
+            else None,
+        )
+        self.cache.weights = [weight._version for weight in self.agent.stem.parameters()]
+        self._batch = [*self._batch, self.cache][-max(1, self.spec.trunk) :]
+
+    def trunk_features(self, observation: Tensor) -> Tensor:
+        """Like `Agent.trunk_features`."""
+        agent = self.agent
+        if "trunk" not in self.parts:
+            return agent.trunk_features(observation)
+        normalised = observation if agent.normaliser is None else agent.normaliser(observation)
+        with agent.autocast():
+            features = stems.trunk_features(agent.stem, normalised)
+            return agent.stem.trunk_features(normalised) if features is None else features
+
+    def observe(self, observation: Tensor, differentiable: bool = True) -> Tensor:
+        """Like `trunk_features` for a step; if `spec` says so, cached with the graph of its computation."""
+        with torch.set_grad_enabled(self.spec.trunk > 0 and differentiable):
+            features = self.trunk_features(observation)
+        if self.spec.trunk:
+            self.cache.trunk.append(features)
+        return features.detach()
+
+    def core_input(self, features: Tensor, reward: Tensor) -> Tensor:
+        """Like `Agent.core_input`, for a step."""
+        agent = self.agent
+        if "projection" in self.parts and agent.autocast_dtype is None:
+            read, limit = agent.compressed_reward(reward), agent.reward_limit
+            x = stems.core_input(agent.stem, features, read, limit, self.cache.projection)
+            if x is not None:
+                return x
+        return agent.core_input(features, reward)
+
+    def core_step(self, x: Tensor, state: State, done: Tensor) -> tuple[Tensor, State]:
+        """Like `Core.step`."""
+        core = self._core()
+        taken = core and core.step(self.agent.core, x, state, done, self.cache.core)
+        return taken or self.agent.core.step(x, state, done)
+
+    def act(
+        self,
+        observation: Tensor,
+        reward: Tensor,
+        done: Tensor,
+        state: State,
+        greedy: bool = False,
+        generator: Noise | None = None,
+    ) -> tuple[AgentOutput, State]:
+        """Like `Agent.act`."""
+        x = self.core_input(self.observe(observation), reward)
+        y, state = self.core_step(x, state, done)
+        output = heads.act(self.agent, y, greedy, generator) if "heads" in self.parts else None
+        if output is None:
+            logits, values = self.agent.heads(y)
+            action = logits.argmax(-1) if greedy else sample(logits, generator)
+            output = AgentOutput(action, logits, values)
+        return output, state
+
+    def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
+        return self.agent.initial_state(batch_size, device)
+
+    def unroll(self, agent: Agent, batch: Unroll, bptt: Bptt) -> tuple[AgentOutput, Stats]:
+        """Like `learner.unroll_agent`, from the cache where that is the batch's."""
+        assert agent is self.agent
+        cache = self.cache if self.cache.is_of(batch) else ActivationCache()
+        observation, reward = batch.observation.flatten(0, 1), batch.reward.flatten()
+        features = joined_trunk(self._batch, batch, [w._version for w in agent.stem.parameters()])
+        if features is None:
+            forget_transforms()  # what follows transforms weights for its backward pass, too
+            features = self.trunk_features(observation)
+        projected = None
+        if cache.projection is not None:
+            projected = stems.project(agent.stem, features, cache.projection)
+        if projected is None:
+            x = agent.core_input(features, reward)
+        else:
+            x = agent.append_reward(projected, reward)
+        x = x.unflatten(0, batch.done.shape)
+        core, found = self._core(), None
+        if cache.core is not None and bptt == "full" and core is not None and core.unroll is not None:
+            found = core.unroll(agent.core, x, batch.state, batch.done, cache.core)
+        y, _, stats = found or agent.unroll_core(x, batch.state, batch.done, bptt)
+        logits, values = agent.heads(y)
+        return AgentOutput(logits.argmax(-1), logits, values), stats

@@ -1,0 +1,117 @@
+"""Cores of fast-weight layers: a step in one call of C, and an unroll whose forward pass an actor made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...cores import FastWeightCore, MemoryTrace, State, Stats
+from ...cores.fast_weights import FastWeights, measure
+from ...cores.features import EPSILON
+from ...cores.layer import Layer
+from ...cores.rdn import RecurrentDeltaMemory
+from ...kernels.native import backbone as native
+from ...kernels.native.acting import CoreSteps
+from ...kernels.native.forward_cache import (
+    ForwardCache,
+    linear,
+    normalized_linear,
+    residual_feedforward,
+)
+from ...kernels.native.recurrent_cache import recurrent_delta
+from .modules import is_hooked, weights_of
+from .rules import step_rule
+
+_LAYER = (nn.LayerNorm, nn.Linear, nn.Linear, nn.LayerNorm, nn.Linear, nn.ReLU, nn.Linear)
+_WEIGHTS = 16
+"""of a layer in a plan: twelve of its own, four of its memory"""
+
+
+def plan(core: FastWeightCore) -> native.Plan | None:
+    """Prepare a core's steps in C; None if a module is not as made, or layers differ."""
+    if core.clock:
+        return None
+    weights = weights_of(core.input_proj, kinds=(nn.Linear,))
+    kinds: set[Any] = set() if weights else {None}
+    layers: Any = core.layers._modules.values()
+    for layer in layers:
+        kind, each = _describe(layer)
+        kinds.add(kind)
+        weights += each
+    if len(kinds) > 1 or None in kinds:
+        return None
+    heads, eps, ff_eps, rule, maps, degree = kinds.pop()
+    shape = native.Shape(core.input_size, core.output_size, len(weights[10]), heads, eps, EPSILON, degree)
+    return native.plan(shape, rule, maps, weights) if eps == ff_eps else None
+
+
+def _describe(layer: nn.Module) -> tuple[Any, list[Any]]:
+    """Return what C must know of a layer, and its parameters; None and none where C cannot step it."""
+    if type(layer) is not Layer or is_hooked(layer):
+        return None, []
+    modules: Any = layer._modules.values()
+    norm, memory, out, ff_norm, ff = modules
+    inside = memory, ff, *memory._modules.values()
+    own = norm, memory._modules["slow_net"], out, ff_norm, *ff._modules.values()
+    weights, rule = weights_of(*own, kinds=_LAYER), step_rule(memory)
+    if not weights or rule is None or any(map(is_hooked, inside)):
+        return None, []
+    kind = memory.num_heads, norm.eps, ff_norm.eps, rule.rule, rule.maps, rule.degree
+    return kind, [*weights, *rule.slow, *[None] * (4 - len(rule.slow))]
+
+
+def new_cache(core: FastWeightCore, steps: int, rows: int) -> ForwardCache | None:
+    found = plan(core)
+    return None if found is None else native.new_cache(found, steps, rows)
+
+
+def step(
+    core: FastWeightCore, x: Tensor, state: State, reset: Tensor, cache: ForwardCache | None
+) -> tuple[Tensor, State] | None:
+    """Like `core.step`, written into the cache if there is one; None where C cannot."""
+    found = plan(core) if cache is None else cache.prepared[0]
+    return None if found is None else native.step(found, x, state, reset, cache)
+
+
+def steps(core: FastWeightCore, state: State, cache: ForwardCache) -> CoreSteps | None:
+    """Return the steps of an unroll from `state` on, for C to make an agent's whole steps; None if not."""
+    return native.steps(cache.prepared[0], state, cache)
+
+
+def unroll(
+    core: FastWeightCore, x: Tensor, state: State, reset: Tensor, cache: ForwardCache
+) -> tuple[Tensor, State, Stats] | None:
+    """Like `core.unroll_with_stats`, from what an actor's steps computed; None where those are others."""
+    found = plan(core)
+    if found is None or not cache.matches(x, found.weights):
+        return None
+    if torch.is_grad_enabled():  # tensors made in inference_mode could not be differentiated
+        state = tuple(part.clone() if part.is_inference() else part for part in state)
+    weights: list[Any] = list(found.weights)
+    stream, projected, middle, hidden, *inside = cache.tensors
+    x, traces = linear(stream[0], x, *weights[:2]), []
+    for i, (memory, before) in enumerate(zip(core.memories(), core.split(state), strict=True)):
+        norm, eps, own = weights[2 + _WEIGHTS * i :], found.shape.eps, [each[i] for each in inside]
+        heads = normalized_linear(projected[i], x, eps, *norm[:4])
+        y, trace = _memory(memory, heads, before, reset, own, tuple(part[i] for part in cache.after))
+        values = middle[i], hidden[i], stream[i + 1]
+        x = residual_feedforward(values, x, y, eps, *norm[4:12])
+        traces.append(trace)
+    return x, core.join([trace.after for trace in traces]), measure(core.memories(), traces)
+
+
+def _memory(
+    memory: FastWeights, projected: Tensor, state: State, reset: Tensor, values: list[Tensor], after: State
+) -> tuple[Tensor, MemoryTrace]:
+    """Like `memory(projected, state, reset)`; RDN's rule is not computed again, others cost less."""
+    if not values:
+        trace: tuple[Tensor, MemoryTrace] = memory(projected, state, reset)
+        return trace
+    assert type(memory) is RecurrentDeltaMemory
+    parts = torch.split_with_sizes(projected.unflatten(-1, (memory.num_heads, -1)), memory.sizes, -1)
+    q, k, v, beta = parts
+    slow = memory.Rq, memory.Rk, memory.Rv, memory.rb
+    y, W = recurrent_delta(values, after[0], reset, q, k, v, beta.squeeze(-1), *slow, *state)
+    return y.flatten(-2), MemoryTrace(parts, state, (W, y[-1]), y, reset)

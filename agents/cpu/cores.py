@@ -1,0 +1,58 @@
+"""What C computes of each core, by its very class: a subclass, or a core of one's own, is none of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ...cores import Core, FastWeightCore, State, Stats, core_names
+from ...cores.gru import GRU
+from ...cores.hybrid import Hybrid
+from ...cores.lstm import LSTM
+from ...cores.registry import find_core
+from ...kernels.native.acting import CoreSteps
+from ...kernels.native.forward_cache import ForwardCache
+from . import backbone, rnn
+from .modules import is_hooked
+
+
+class CoreFunctions(NamedTuple):
+    """Functions of a core, each None where C cannot compute it."""
+
+    step: Callable[[Any, Tensor, State, Tensor, ForwardCache | None], tuple[Tensor, State] | None]
+    """like `Core.step`"""
+    new_cache: Callable[[Any, int, int], ForwardCache | None] | None = None
+    """room for what so many steps of so many rows compute"""
+    unroll: (
+        Callable[[Any, Tensor, State, Tensor, ForwardCache], tuple[Tensor, State, Stats] | None] | None
+    ) = None
+    """like `Core.unroll_with_stats`, from what steps computed"""
+    steps: Callable[[Any, State, ForwardCache], CoreSteps | None] | None = None
+    """for C to make an agent's whole steps"""
+
+
+_BACKBONE = CoreFunctions(backbone.step, backbone.new_cache, backbone.unroll, backbone.steps)
+_LSTM = CoreFunctions(rnn.lstm_step, rnn.new_lstm_cache, rnn.lstm_unroll, rnn.lstm_steps)
+_GRU = CoreFunctions(rnn.gru_step)
+
+
+def functions_of(core: Core) -> CoreFunctions | None:
+    """Return what C computes of a core; None if nothing, or if somebody hooked it."""
+    if is_hooked(core):
+        return None
+    if type(core) is LSTM:
+        return _LSTM
+    if type(core) is GRU:
+        return _GRU
+    return _BACKBONE if type(core) in _stacked() else None
+
+
+@functools.cache
+def _stacked() -> frozenset[type[Core]]:
+    """Return the classes of this project whose layers are all of one kind of memory."""
+    found = [core for core in map(find_core, core_names()) if isinstance(core, type)]
+    classes = [core for core in found if core.__module__.split(".")[0] == __name__.split(".")[0]]
+    return frozenset(c for c in classes if issubclass(c, FastWeightCore) and not issubclass(c, Hybrid))

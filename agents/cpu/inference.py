@@ -1,0 +1,68 @@
+"""Inference on a CPU: what C can compute of a step, cached for the learner where that takes turns with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...kernels.native.weight_transforms import forget_transforms
+from ..inference import PlainInference, TimeStep
+from ..noise import Noise
+from ..unroll import Unroll
+from .agent import FastAgent
+from .fused_actor import FusedActor, make_fused_actor
+
+
+class FastInference(PlainInference):
+    """Runs a `FastAgent`."""
+
+    def __init__(self, fast: FastAgent, noise: Noise) -> None:
+        super().__init__(fast.agent, noise)
+        self._fast = fast
+        self._fused: FusedActor | None = None
+        self._buffers: tuple[Any, ...] = ()
+        """observation, reward and done of the unroll under way"""
+
+    def without_cache(self) -> FastInference:
+        """Return another that caches nothing for the learner."""
+        return FastInference(FastAgent(self._fast.agent, self._fast.parts), self._noise)
+
+    def record(self, unroll: Unroll, t: int, timestep: TimeStep) -> None:
+        for buffer, value in zip(self._buffers, timestep, strict=True):
+            buffer[t] = value
+
+    @contextmanager
+    def frozen_weights(self) -> Iterator[None]:
+        forget_transforms()  # of the weights that were there before
+        # Autocast caches its casts of weights until its outermost context ends.
+        with torch.autocast("cpu", enabled=False):
+            yield
+
+    def start_unroll(self, unroll: Unroll) -> None:
+        # NumPy copies small arrays in a third of the time.
+        self._buffers = unroll.observation.numpy(), unroll.reward.numpy(), unroll.done.numpy()
+        self._fast.start_unroll(unroll)
+        self._fused = make_fused_actor(self._fast, unroll, self._noise)
+
+    def select_actions(self, unroll: Unroll, t: int) -> None:
+        if self._fused is not None:
+            self._fused.act(t)
+            return
+        inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
+        output, self.state = self._fast.act(*inputs, self.state, generator=self._noise)
+        unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
+
+    def finish_unroll(self, unroll: Unroll) -> None:
+        if self._fused is not None:
+            self.state = self._fused.state
+            self._fused.finish()
+        elif any(self._fast.spec):
+            # The learner evaluates the last observation, too; no gradient reaches that.
+            features = self._fast.observe(unroll.observation[-1], differentiable=False)
+            x = self._fast.core_input(features, unroll.reward[-1])
+            self._fast.core_step(x, self.state, unroll.done[-1])
+        self._fused = None
+        self._fast.cache.seal()

@@ -1,0 +1,35 @@
+"""The actor-critic loss and its gradients in C."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor
+
+from ...kernels.native import loss as native
+from ..losses import METRICS, ROUNDING, AllReduce, actor_critic, normalised
+from ..masks import forbids
+from ..unroll import Unroll
+
+
+def fused_actor_critic(
+    logits: Tensor,
+    values: Tensor,
+    batch: Unroll,
+    rewards: Tensor,
+    *,
+    discount: float,
+    baseline_cost: float,
+    entropy_cost: float,
+    all_reduce: AllReduce | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Like `losses.actor_critic`, which computes it where C cannot or actions are forbidden."""
+    paid = rewards + batch.continuation
+    behavior = batch.behavior_logits, batch.action, paid, batch.done, batch.forced
+    settings = discount, baseline_cost, entropy_cost, ROUNDING
+    if not native.takes(logits, values, *behavior) or forbids(batch.behavior_logits):
+        costs = {"discount": discount, "baseline_cost": baseline_cost, "entropy_cost": entropy_cost}
+        return actor_critic(logits, values, batch, rewards, **costs, all_reduce=all_reduce)
+    change = all_reduce and partial(normalised, chosen=~batch.forced, all_reduce=all_reduce)
+    loss, metrics = native.actor_critic(logits, values, settings, change, *behavior)
+    return loss, dict(zip(METRICS, metrics.unbind(), strict=True))

@@ -1,0 +1,31 @@
+"""Parameters of modules that are exactly as PyTorch made them, which C may then read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+
+def weights_of(*modules: Any, kinds: tuple[type[nn.Module], ...]) -> list[Any]:
+    """List the modules' parameters, None for each that is missing; none at all if a module is of another kind
+    or hooked.
+
+    Reads them where `nn.Module` stores them: its attributes take a good part of an actor's step to find.
+    """
+    weights: list[Any] = []
+    if tuple(map(type, modules)) != kinds:
+        return []
+    for module in modules:
+        if is_hooked(module):
+            return []
+        if type(module) is nn.LayerNorm and module._parameters["bias"] is None:
+            return []
+        weights.extend(module._parameters.values())
+    return weights
+
+
+def is_hooked(module: Any) -> bool:
+    """Return whether somebody wants to hear of the module's calls or gradients, or replaced its `forward`."""
+    forward = module._forward_hooks or module._forward_pre_hooks
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks or "forward" in vars(module))

@@ -1,0 +1,29 @@
+"""RMSProp's step in one pass over memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...kernels.native import rmsprop as native
+from ..rmsprop import rmsprop_if
+
+
+@torch.no_grad()
+def fused_rmsprop_if(
+    finite: Tensor,
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    squares: list[Tensor],
+    steps: list[Tensor],
+    lr: Tensor,
+    scale: Tensor,
+    alpha: float,
+    eps: float,
+) -> None:
+    """Like `rmsprop.rmsprop_if`, which computes it where C cannot."""
+    if not native.takes(parameters, gradients, squares):
+        rmsprop_if(finite, parameters, gradients, squares, steps, lr, scale, alpha, eps)
+    elif finite:
+        torch._foreach_add_(steps, 1)
+        native.step(parameters, gradients, squares, float(lr), alpha, eps, float(scale))

@@ -1,0 +1,115 @@
+"""Stems: convolutions in C, and the projection, whose forward pass an actor makes for the learner."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...kernels.native import dense
+from ...kernels.native.forward_cache import ForwardCache, linear
+from ...kernels.native.images import max_pool, scaled
+from ...kernels.native.strided import conv_relu
+from ...kernels.native.winograd import conv3x3, residual_block
+from ..stems import ImageStem, PlainTrunk, ResidualBlock, ResidualTrunk, SmallImageStem, Stem, VectorStem
+from .modules import is_hooked, weights_of
+
+_STEMS = ImageStem, SmallImageStem, VectorStem
+"""those whose `project` and `core_input` follow from their projection and norm"""
+
+
+def trunk_features(stem: Stem, observation: Tensor) -> Tensor | None:
+    """Like `stem.trunk_features`, in C; None where a module is not as made."""
+    if type(stem) is VectorStem:
+        x, weights = observation.float(), weights_of(stem.fc1, kinds=(nn.Linear,))
+        if not weights or not dense.takes(x, weights):
+            return None
+        weight, bias = weights
+        return dense.linear(x, weight, bias, relu=True)
+    if type(stem) is not ImageStem or any(map(is_hooked, stem.modules())):
+        return None
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+    if type(stem.trunk) is ResidualTrunk:
+        images = _residual_trunk(stem.trunk, observation, dtype)
+    else:
+        images = _plain_trunk(stem.trunk, observation, dtype)
+    return None if images is None else images.flatten(1)
+
+
+def _residual_trunk(trunk: ResidualTrunk, observation: Tensor, dtype: torch.dtype) -> Tensor | None:
+    sections = [*zip(*[iter(trunk)] * 4, strict=True)]
+    blocks = [block for _, _, *both in sections for block in both]
+    inside = [conv for block in blocks for conv in (block.conv1, block.conv2)]
+    convs = [conv for conv, *_ in sections] + inside
+    if {*map(type, blocks)} != {ResidualBlock} or {*map(type, convs)} != {nn.Conv2d}:
+        return None
+    x = scaled(observation, dtype)
+    for conv, _, *both in sections:
+        x = max_pool(conv3x3(x, conv.weight, conv.bias))
+        for block in both:
+            x = residual_block(x, *block.conv1.parameters(), *block.conv2.parameters())
+    return F.relu(x, inplace=True)
+
+
+def _plain_trunk(trunk: nn.Module, observation: Tensor, dtype: torch.dtype) -> Tensor | None:
+    convs = [*trunk][::2] if type(trunk) is PlainTrunk else []
+    if {*map(type, convs)} != {nn.Conv2d}:
+        return None
+    x = scaled(observation, dtype)
+    for conv in convs:
+        x = conv_relu(x, conv.weight, conv.bias, conv.stride[0])
+    return x
+
+
+def new_projection_cache(stem: Stem, steps: int, rows: int) -> ForwardCache | None:
+    """Make room for the projections of so many steps of so many rows; None if the layer is not as made."""
+    weights = _projection(stem)
+    if not weights:
+        return None
+    room = torch.empty(steps, rows, stem.projection.out_features)
+    return ForwardCache(steps, rows, (room,), [weight for weight in weights if weight is not None])
+
+
+def core_input(
+    stem: Stem, features: Tensor, reward: Tensor, limit: float, cache: ForwardCache | None
+) -> Tensor | None:
+    """Compute what the core reads in a step, features and the reward, clamped to ±limit, in one call of C.
+
+    features `[B, K]`, reward `[B]` -> `[B, N + 1]`; written into the cache if there is one. None where C
+    cannot.
+    """
+    weights, norm, norm_weights, eps = _projection(stem), stem.norm, [None] * 2, 0.0
+    if isinstance(norm, nn.LayerNorm):
+        norm_weights, eps = weights_of(norm, kinds=(nn.LayerNorm,)), norm.eps
+    elif type(norm) is not nn.Identity or is_hooked(norm):
+        return None
+    if not weights or not norm_weights or not dense.takes(features, [*weights, *norm_weights]):
+        return None
+    room = None
+    if cache is not None and cache.has_room(len(features)):
+        room = cache.tensors[0][cache.t]
+        cache.t += 1
+    return dense.core_input(features, weights, norm_weights, eps, reward, limit, room)
+
+
+def project(stem: Stem, features: Tensor, cache: ForwardCache) -> Tensor | None:
+    """Like `stem.project` for all steps, `[steps rows, K]`, from what an actor's steps computed.
+
+    None where those are not the same.
+    """
+    weights, sizes = _projection(stem), (cache.steps, cache.rows)
+    if not weights or len(features) != math.prod(sizes):
+        return None
+    if not cache.matches(features.unflatten(0, sizes), weights):
+        return None
+    return F.relu(stem.norm(linear(cache.tensors[0].flatten(0, 1), features, *weights))).float()
+
+
+def _projection(stem: Stem) -> list[Any]:
+    """List the projection's weight and bias; nothing where stem or layer is not as made."""
+    if type(stem) not in _STEMS or is_hooked(stem):
+        return []
+    return weights_of(stem.projection, kinds=(nn.Linear,))

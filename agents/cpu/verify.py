@@ -1,0 +1,258 @@
+"""Whether what C computes is what the plain code computes: by its source, and on a run's own observations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..heads import sample
+from ..inference import PlainInference
+from ..learner import Functions, Learner
+from ..network import Agent
+from ..normaliser import Normaliser
+from ..unroll import Unroll
+from .agent import PARTS, FastAgent
+from .cache import CacheSpec
+from .inference import FastInference
+from .loss import fused_actor_critic
+from .optimizer import fused_rmsprop_if
+from .sources import PROJECT, digest
+
+DIGESTS = Path(__file__).with_name("digests.json")
+_METHODS = (
+    *("act", "unroll", "trunk_features", "core_input", "append_reward", "unroll_core", "heads"),
+    *("autocast", "compressed_reward", "reward_limit"),
+)
+"""of an agent, with which it acts and is evaluated"""
+STEPS, COLUMNS = 5, 3
+"""of an unroll are compared"""
+_TOLERANCE = 1e-3
+"""of a gradient, relative to its norm: a number next to zero may be rectified in one and not in the other"""
+_ROUNDINGS = 3
+"""What rounds to bfloat16 may differ by so many times the plain code's own difference from float32."""
+
+
+def plain_of(part: str, agent: Agent, functions: Functions) -> list[Any]:
+    """List the functions and classes whose place a part takes; `functions` are the plain ones."""
+    match part:
+        case "loss":
+            return [functions.actor_critic]
+        case "rmsprop":
+            return [functions.rmsprop]
+        case "heads":
+            return [*_methods(agent), PlainInference, sample]
+    module = agent.core if part == "core" else agent.stem
+    classes = sorted(classes_of(module), key=lambda kind: kind.__qualname__)
+    return [*_methods(agent), PlainInference, Normaliser, functions.unroll, *classes]
+
+
+def _methods(agent: Agent) -> list[Any]:
+    found = [getattr(type(agent), name) for name in _METHODS]
+    return [each.fget if isinstance(each, property) else each for each in found]
+
+
+def classes_of(module: torch.nn.Module) -> set[type]:
+    """Return the classes of a module and of those inside, but for PyTorch's."""
+    return {type(each) for each in module.modules() if not type(each).__module__.startswith("torch.")}
+
+
+def edited(part: str, agent: Agent, functions: Functions) -> str | None:
+    """Return the name of what a part takes the place of, if its source is not the one that was compared."""
+    if part in PARTS and (name := _replaced_on_instance(agent)):
+        return name
+    for plain in plain_of(part, agent, functions):
+        if _digest_of(plain) != _compared().get(name_of(plain)):
+            return name_of(plain)
+    return None
+
+
+def _replaced_on_instance(agent: Agent) -> str | None:
+    """Return the name of a method that a module of the agent has of its own, in place of its class's."""
+    for path, module in agent.named_modules():
+        for name in vars(module):
+            if callable(getattr(type(module), name, None)):
+                return ".".join(filter(None, ("agent", path, name)))
+    return None
+
+
+def name_of(plain: Any) -> str:
+    name = getattr(plain, "__qualname__", type(plain).__qualname__)
+    return f"{getattr(plain, '__module__', '').removeprefix(f'{PROJECT}.')}.{name}"
+
+
+def _digest_of(plain: Any) -> str:
+    try:
+        return digest(plain)
+    except Exception:  # a lambda's source may be no statement, an object has none
+        return "no source"
+
+
+@cache
+def _compared() -> dict[str, str]:
+    found: dict[str, str] = json.loads(DIGESTS.read_text())
+    return found
+
+
+def differing(learner: Learner, unroll: Unroll, parts: Collection[str], spec: CacheSpec) -> dict[str, str]:
+    """Return which of these parts differ from the plain code on an unroll, each with what differs."""
+    before = {name: buffer.clone() for name, buffer in learner.agent.named_buffers()}
+    try:
+        if not (whole := _difference(learner, unroll, parts, spec)):
+            return {}
+        alone = {part: found for part in parts if (found := _difference(learner, unroll, {part}, spec))}
+    finally:
+        with torch.no_grad():
+            for name, buffer in learner.agent.named_buffers():
+                buffer.copy_(before[name])
+    return alone or dict.fromkeys(parts, whole)
+
+
+def sound_parts(parts: Collection[str], agent: Agent, functions: Functions) -> tuple[list[str], list[str]]:
+    """Return which parts take the place of what they were compared with, and a note for each other one."""
+    found = {part: edited(part, agent, functions) for part in parts}
+    notes = [
+        dropped(part, f"{name} is no longer what C was compared with") for part, name in found.items() if name
+    ]
+    return [part for part, name in found.items() if name is None], notes
+
+
+def dropped(part: str, why: str) -> str:
+    return f"{part}: the plain code runs, since {why}"
+
+
+def acting_parts(agent: Agent, observation: Tensor) -> tuple[list[str], list[str]]:
+    """Return which parts of a saved agent's steps C may compute, and a note for each that it may not.
+
+    They are compared on two steps, observation `[B, ...]` both times, the second of which reads a memory.
+    """
+    parts, notes = sound_parts(PARTS, agent, Functions())
+    if not parts or _same_steps(agent, FastAgent(agent, parts), observation):
+        return parts, notes
+    return [], notes + [dropped(part, "C differs from it in the first steps") for part in parts]
+
+
+@torch.no_grad()
+def _same_steps(agent: Agent, fast: FastAgent, observation: Tensor) -> bool:
+    rows = len(observation)
+    outputs = []
+    for each in (agent, fast):
+        state, done = agent.initial_state(rows), torch.ones(rows, dtype=torch.bool)
+        for _ in range(2):
+            output, state = each.act(observation, torch.ones(rows), done, state, greedy=True)
+            done = ~done
+        outputs.append(torch.cat([output.policy_logits, output.baseline.unsqueeze(-1)], -1))
+    return _near(outputs[1], outputs[0], _TOLERANCE)
+
+
+def some_steps(agent: Agent, observation: Tensor) -> Unroll:
+    """Return a few steps of a few of a run's first observations `[B, ...]`, in which every term counts.
+
+    A row is shifted by one number a step. All else is random; an episode is truncated, an action forced.
+    """
+    rows, A = observation[:COLUMNS], agent.spec.num_actions
+    T, B, generator = STEPS, len(rows), torch.Generator().manual_seed(0)
+    continuation, forced = torch.zeros(T, B), torch.zeros(T, B, dtype=torch.bool)
+    done = torch.zeros(T + 1, B, dtype=torch.bool)
+    done[T // 2, 0] = forced[-1, -1] = True
+    continuation[T // 2 - 1, 0] = 0.5
+    return Unroll(
+        observation=torch.stack([rows.roll(t, -1) for t in range(T + 1)]),
+        reward=torch.randn(T + 1, B, generator=generator),
+        done=done,
+        action=torch.randint(A, (T, B), generator=generator),
+        behavior_logits=torch.randn(T, B, A, generator=generator),
+        forced=forced,
+        continuation=continuation,
+        state=agent.initial_state(B),
+    )
+
+
+def _difference(learner: Learner, unroll: Unroll, parts: Collection[str], spec: CacheSpec) -> str | None:
+    """Act on an unroll's observations and learn from it; say what differs from the plain code."""
+    agent, plainly = learner.agent, learner.functions
+    fast = FastAgent(agent, set(PARTS) & set(parts), spec)
+    again = unroll.map(lambda _, x: x.clone())
+    with torch.no_grad():
+        _act(FastInference(fast, torch.Generator().manual_seed(0)), again)
+    acted = again.behavior_logits.clone()
+    again.behavior_logits.copy_(unroll.behavior_logits)
+    loss = fused_actor_critic if "loss" in parts else plainly.actor_critic
+    fused = _numbers(learner, again, plainly._replace(unroll=fast.unroll, actor_critic=loss))
+    plain = _numbers(learner, again, plainly)
+    fused["the logits of actors"] = acted  # not the learner's
+    exact = plain
+    if agent.autocast_dtype is not None:
+        with _in_float32(agent):
+            exact = _numbers(learner, again, plainly)
+    for name, wanted in plain.items():
+        if not _near(fused[name], wanted, _TOLERANCE, _ROUNDINGS * _distance(wanted, exact[name])):
+            return name if name.startswith("the ") else f"the gradient of {name}"
+    gradients = [plain[name] for name, p in agent.named_parameters() if p.requires_grad]
+    if "rmsprop" in parts and not _same_step(agent, gradients, plainly.rmsprop):
+        return "the optimizer's step"
+    return None
+
+
+def _act(inference: FastInference, unroll: Unroll) -> None:
+    inference.state = unroll.state
+    with inference.frozen_weights():
+        inference.start_unroll(unroll)
+        for t in range(len(unroll.action)):
+            inference.select_actions(unroll, t)
+        inference.finish_unroll(unroll)
+
+
+def _numbers(learner: Learner, batch: Unroll, functions: Functions) -> dict[str, Tensor]:
+    """Return the logits, the loss and the gradients of a batch; nothing of the learner changes."""
+    before, learner.functions = learner.functions, functions
+    rng = torch.get_rng_state()
+    torch.manual_seed(0)  # a core of somebody's own may draw from it
+    named = {name: p for name, p in learner.agent.named_parameters() if p.requires_grad}
+    try:
+        with torch.no_grad():
+            output, stats = functions.unroll(learner.agent, batch, learner.config.bptt)
+        loss, _ = learner.loss(batch)
+    finally:
+        learner.functions = before
+        torch.set_rng_state(rng)
+    gradients = torch.autograd.grad(loss, [*named.values()], allow_unused=True, materialize_grads=True)
+    outputs = {"the logits of actors": output.policy_logits[:-1], "the loss": loss.detach()}
+    outputs |= {f"the statistic {name}": value.detach() for name, value in stats.items()}
+    return {**outputs, **dict(zip(named, gradients, strict=True))}
+
+
+@contextmanager
+def _in_float32(agent: Agent) -> Iterator[None]:
+    before, agent.autocast_dtype = agent.autocast_dtype, None
+    try:
+        yield
+    finally:
+        agent.autocast_dtype = before
+
+
+def _near(found: Tensor, wanted: Tensor, tolerance: float, rounding: float = 0.0) -> bool:
+    return _distance(found, wanted) <= tolerance * float(torch.linalg.vector_norm(wanted)) + rounding + 1e-6
+
+
+def _distance(x: Tensor, y: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x - y))
+
+
+def _same_step(agent: Agent, gradients: list[Tensor], plain: Callable[..., None]) -> bool:
+    """Compare a step of copies of the weights."""
+    parameters = [parameter.detach().clone() for parameter in agent.parameters() if parameter.requires_grad]
+    results = []
+    for step in (plain, fused_rmsprop_if):
+        weights, grads = ([x.clone() for x in several] for several in (parameters, gradients))
+        squares, counts = [w.square() + 1e-4 for w in weights], [torch.zeros(()) for _ in weights]
+        rate, scale = torch.tensor(1e-3), torch.tensor(0.5)
+        step(torch.tensor(True), weights, grads, squares, counts, rate, scale, 0.99, 0.01)
+        results.append([*weights, *squares, *counts])
+    return all(_near(x, y, 1e-5) for x, y in zip(*results, strict=True))

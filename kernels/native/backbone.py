@@ -1,0 +1,271 @@
+"""One step of a whole core of fast weights in one call of `dense.c`: the backbone, and the memory in it.
+
+Called piece by piece, an actor's step of few rows takes Python twice as long as it takes C.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import compiling, dense, rules
+from .acting import CoreSteps
+from .forward_cache import ForwardCache
+
+_MAPS = ("", "normalized_elu", "softmax", "sigmoid", "twice_sigmoid", "unit", "root2", "slow")
+_PARTS, _STATES = 7, 3
+_RULES = {
+    "delta": ("delta",),
+    "gated": ("gated",),
+    "momentum": ("momentum",),
+    "delta_rnn": ("delta", "delta_rnn"),
+    "recurrent_delta": ("recurrent_delta",),
+}
+"""the functions of each, in the order of `dense.c`"""
+_VECTORS = {"delta_rnn": 5}
+"""of the parts of each, if not three; strengths and rates follow"""
+
+
+class StepRule(NamedTuple):
+    """A memory as `dense.c` knows it."""
+
+    rule: str
+    """`delta` or `gated` (state W; without β the sum rules), `momentum` (W, C), `delta_rnn` (W, R, y) or
+    `recurrent_delta` (W, y)"""
+    maps: tuple[str, ...]
+    """what becomes of each part that the slow net emits, one of `_MAPS`"""
+    slow: tuple[Tensor, ...] = ()
+    """the slow weights of `recurrent_delta`: Rq, Rk, Rv, rb"""
+    degree: float = 1.0
+    """of the root of the sigmoid that `slow` is"""
+
+
+class Shape(NamedTuple):
+    """Sizes of a backbone."""
+
+    inputs: int
+    hidden: int
+    ff: int
+    heads: int
+    eps: float
+    """of LayerNorm"""
+    epsilon: float
+    """of normalized_elu"""
+    degree: float
+    """of slow"""
+
+
+class _Backbone(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("inputs", "d", "ff", "heads", "layers", "parts", "states")),
+        *((name, ctypes.c_int64 * _PARTS) for name in ("sizes", "maps")),
+        ("state_sizes", ctypes.c_int64 * _STATES),
+        *((name, ctypes.c_float) for name in ("eps", "epsilon", "degree")),
+        *((name, ctypes.c_void_p) for name in _RULES),
+    ]
+
+
+_SHELL = ("stream", "projected", "middle", "hidden")
+_INSIDE = ("y", "g", "q_used", "k_used", "beta_used", "error")
+"""the latter of `recurrent_delta` only"""
+
+
+class _Cache(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in (*_SHELL, *_INSIDE)),
+        *((name, ctypes.c_int64) for name in ("steps", "t")),
+    ]
+
+
+class _Steps(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("backbone", "weights", "first", "even", "odd", "kept")]
+
+
+class Plan(NamedTuple):
+    """A core as `dense.c` steps it."""
+
+    shape: Shape
+    rule: str
+    maps: tuple[str, ...]
+    layers: int
+    weights: Sequence[Tensor | None]
+    pointers: Any
+    """to the weights"""
+
+
+def plan(shape: Shape, rule: str, maps: tuple[str, ...], weights: Sequence[Tensor | None]) -> Plan | None:
+    """Prepare the steps of a core; None where C cannot make them. A plan is good until a weight is replaced.
+
+    `weights` has those of the input projection and, for each layer, those of the backbone and of the memory
+    (None for each of the four that it has not), in the order of `dense.c`.
+    """
+    h, layers = shape.hidden // shape.heads, (len(weights) - 2) // 16
+    widest = max(shape.inputs, shape.hidden, shape.ff, shape.heads * sum(_sizes(rule, maps, h)))
+    shapes = _weight_shapes(shape, rule, maps, layers)
+    for weight, each in zip(weights, shapes, strict=True):
+        if weight is None:
+            continue
+        right = weight.dtype is torch.float32 and weight.is_cpu and weight.is_contiguous()
+        if not right or weight.shape != each:
+            return None
+    if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH:
+        return None
+    if rules._cannot_build(rules.source(rule), -(-h // rules.BLOCK)):
+        return None
+    return Plan(shape, rule, maps, layers, weights, _pointers(weights))
+
+
+def new_cache(plan: Plan, steps: int, rows: int) -> ForwardCache:
+    """Make room for what the steps of an unroll compute; until its end its modules must stay as they are."""
+    shape, weights = plan.shape, [weight for weight in plan.weights if weight is not None]
+    h = shape.hidden // shape.heads
+    projected = shape.heads * sum(_sizes(plan.rule, plan.maps, h))
+    shapes: list[tuple[int, ...]] = [(plan.layers + 1, steps, rows, shape.hidden)]
+    shapes += [(plan.layers, steps, rows, size) for size in (projected, shape.hidden, shape.ff)]
+    if plan.rule == "recurrent_delta":
+        strengths = (plan.layers, steps, rows, shape.heads)
+        shapes += [strengths if name == "beta_used" else (*strengths, h) for name in _INSIDE]
+    tensors = [weights[0].new_empty(each) for each in shapes]
+    at = dict(zip((*_SHELL, *_INSIDE), compiling.addresses(*tensors), strict=False))
+    return ForwardCache(steps, rows, tuple(tensors), weights, (plan, _Cache(**at, steps=steps)))
+
+
+def step(
+    plan: Plan, x: Tensor, state: tuple[Tensor, ...], reset: Tensor, cache: ForwardCache | None = None
+) -> tuple[Tensor, tuple[Tensor, ...]] | None:
+    """Compute `y [B, hidden]` and the next state; None where C cannot take these inputs.
+
+    x `[B, inputs]`, state `[B, layers, ...]` with layers first in memory, reset `[B]`. The step goes into
+    `cache`, made by `new_cache`.
+    """
+    shape, rule, maps, layers, _, weights = plan
+    B, before = len(x), _before(plan, state, len(x))
+    if (
+        not dense.takes(x)
+        or before is None
+        or x.shape != (B, shape.inputs)
+        or B == 0
+        or not (cache is None or cache.has_room(B))
+        or reset.shape != (B,)
+        or reset.dtype is not torch.bool
+        or not (reset.is_cpu and reset.is_contiguous() and x.is_contiguous())
+    ):
+        return None
+    width = dense.lanes(B)
+    function, backbone = _function(shape, rule, maps, layers, width)
+    after, y = [torch.empty_like(part) for part in before], x.new_empty(B, shape.hidden)
+    threads = dense.threads(B, width, B * _work(plan))
+    place = None
+    if cache is not None:
+        _, place = cache.prepared
+        place.t = cache.t
+        cache.t += 1
+        cache.after = after
+    states = _pointers(before), _pointers(after)
+    function(threads, B, backbone, x.data_ptr(), reset.data_ptr(), weights, *states, y.data_ptr(), place)
+    return y, tuple(part.transpose(0, 1) for part in after)
+
+
+def steps(plan: Plan, state: tuple[Tensor, ...], cache: ForwardCache) -> CoreSteps | None:
+    """Return the steps of an unroll from `state` on, as in `step`; they go into `cache`, made by `new_cache`.
+
+    None where C cannot make them.
+    """
+    shape, rule, maps, layers, _, weights = plan
+    before = _before(plan, state, cache.rows)
+    if before is None:
+        return None
+    even, odd = ([torch.empty_like(part) for part in before] for _ in range(2))
+    cache.after, earlier = (even, odd) if cache.steps % 2 else (odd, even)
+    _, backbone = _function(shape, rule, maps, layers, dense.lanes(cache.rows))
+    _, place = cache.prepared
+    states = [_pointers(several) for several in (before, even, odd)]
+    pointers = [backbone, weights, *states, place]
+    arguments = _Steps(*map(ctypes.addressof, pointers))
+    state = tuple(part.transpose(0, 1) for part in earlier)
+    held = pointers, before, even, odd, cache.tensors
+    return CoreSteps("backbone_core", arguments, held, state, (shape.inputs, shape.hidden), _work(plan))
+
+
+def _before(plan: Plan, state: tuple[Tensor, ...], rows: int) -> list[Tensor] | None:
+    """Return a state with layers first, `[layers, B, ...]`; None where C cannot read it."""
+    shape = plan.shape
+    parts = _state_shapes(plan.rule, shape.heads, shape.hidden // shape.heads)
+    before = [part.transpose(0, 1) for part in state]
+    right = [part.shape for part in before] == [(plan.layers, rows, *rest) for rest in parts]
+    readable = all(part.dtype is torch.float32 and part.is_cpu and part.is_contiguous() for part in before)
+    return before if right and readable else None
+
+
+def _work(plan: Plan) -> int:
+    """Return how many multiplications by slow weights a row takes."""
+    shape = plan.shape
+    return shape.hidden * (shape.inputs + plan.layers * (shape.ff + shape.hidden) * 2)
+
+
+def _pointers(tensors: Sequence[Tensor | None]) -> Any:
+    return (ctypes.c_void_p * len(tensors))(*compiling.addresses(*tensors))
+
+
+@functools.cache
+def _weight_shapes(shape: Shape, rule: str, maps: tuple[str, ...], layers: int) -> list[tuple[int, ...]]:
+    _, d, ff, heads, *_ = shape
+    h = d // heads
+    projected = heads * sum(_sizes(rule, maps, h))
+    slow = projected, d
+    layer = [(d,), (d,), slow, (projected,), (d, d), (d,), (d,), (d,), (ff, d), (ff,), (d, ff), (d,)]
+    return [(d, shape.inputs), (d,), *(layer + [(heads, h, h)] * 3 + [(heads, h)]) * layers]
+
+
+@functools.cache
+def _state_shapes(rule: str, heads: int, h: int) -> tuple[tuple[int, ...], ...]:
+    W, y = (heads, h, h), (heads, h)
+    several = {"momentum": (W, W), "delta_rnn": (W, W, y), "recurrent_delta": (W, y)}
+    return several.get(rule, (W,))
+
+
+@functools.cache
+def _sizes(rule: str, maps: tuple[str, ...], h: int) -> tuple[int, ...]:
+    """How many numbers each part has: vectors first, then the strengths."""
+    vectors = _VECTORS.get(rule, 3)
+    return (h,) * vectors + (1,) * (len(maps) - vectors)
+
+
+@functools.cache
+def _function(shape: Shape, rule: str, maps: tuple[str, ...], layers: int, width: int) -> tuple[Any, Any]:
+    h = shape.hidden // shape.heads
+    sizes = _sizes(rule, maps, h)
+    states = [torch.Size(part).numel() for part in _state_shapes(rule, shape.heads, h)]
+    blocks = rules.library(-(-h // rules.BLOCK), rules.source(rule))
+    known = [
+        ctypes.cast(getattr(blocks, f"{name}_forward"), ctypes.c_void_p).value
+        if name in _RULES[rule]
+        else None
+        for name in _RULES
+    ]
+    backbone = _Backbone(
+        shape.inputs,
+        shape.hidden,
+        shape.ff,
+        shape.heads,
+        layers,
+        len(maps),
+        len(states),
+        (ctypes.c_int64 * _PARTS)(*sizes),
+        (ctypes.c_int64 * _PARTS)(*map(_MAPS.index, maps)),
+        (ctypes.c_int64 * _STATES)(*states),
+        shape.eps,
+        shape.epsilon,
+        shape.degree,
+        *known,
+    )
+    numbers, pointers = [ctypes.c_int64] * 2, [ctypes.c_void_p] * 6
+    argtypes = (*numbers, ctypes.POINTER(_Backbone), *pointers, ctypes.POINTER(_Cache))
+    return compiling.typed(
+        compiling.library("dense.c", f"LANES={width}"), "backbone_step", *argtypes
+    ), backbone

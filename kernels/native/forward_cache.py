@@ -1,0 +1,143 @@
+"""A forward pass that an actor made already: only its backward pass remains to be computed.
+
+An actor that steps the learner's own weights computes what the learner would compute again. It caches that
+here, and the learner's functions take their values from it. Each equals what its docstring says, to rounding.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..once import differentiable_once
+
+
+class ForwardCache:
+    """What the steps of an unroll computed, `[..., steps, rows, size]` each, and by which weights."""
+
+    def __init__(
+        self,
+        steps: int,
+        rows: int,
+        tensors: tuple[Tensor, ...],
+        weights: Iterable[Tensor],
+        prepared: Any = None,
+    ) -> None:
+        """`prepared` is what the core needs for each step and made in advance."""
+        self.after: Sequence[Tensor] = ()
+        """the state after the newest step, where it is not among the tensors; `[layers, rows, ...]` each"""
+        self.steps, self.rows = steps, rows
+        self.tensors = tensors
+        self.prepared = prepared
+        self.t = 0
+        """number of steps so far"""
+        self._weights = list(weights)
+        self._versions = self._now()
+
+    def has_room(self, rows: int) -> bool:
+        """Return whether there is room for another step of so many rows."""
+        return rows == self.rows and self.t < self.steps
+
+    def matches(self, x: Tensor, weights: Iterable[Tensor | None]) -> bool:
+        """Return whether all steps of x `[steps, rows, ...]` are here, by these weights as they are now."""
+        present = [weight for weight in weights if weight is not None]
+        same = all(map(operator.is_, self._weights, present)) and self._versions == self._now()
+        same = same and len(present) == len(self._weights)
+        return same and x.shape[:2] == (self.steps, self.rows) and self.t == self.steps
+
+    def _now(self) -> list[int]:
+        return [weight._version for weight in self._weights]
+
+
+def linear(value: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Compute `x weightᵀ + bias`."""
+    y: Tensor = _Linear.apply(value, x, weight, bias)
+    return y
+
+
+def normalized_linear(
+    value: Tensor, x: Tensor, eps: float, norm: Tensor, norm_bias: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
+    """Compute `LN(x) weightᵀ + bias`, LN with weight norm."""
+    y: Tensor = _NormalizedLinear.apply(value, eps, x, norm, norm_bias, weight, bias)
+    return y
+
+
+def residual_feedforward(
+    values: Sequence[Tensor], x: Tensor, y: Tensor, eps: float, *weights: Tensor | None
+) -> Tensor:
+    """Compute as `dense.residual_feedforward`; values are z, relu(LN(z) w1ᵀ + b1) and the result."""
+    result: Tensor = _ResidualFeedforward.apply(values, eps, x, y, *weights)
+    return result
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight, bias)
+        return value.detach()
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *linear_backward(dy, *ctx.saved_tensors)
+
+
+class _NormalizedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, eps: float, *inputs: Tensor | None) -> Tensor:
+        ctx.save_for_backward(*inputs)
+        ctx.eps = eps
+        return value.detach()
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, *norm, weight, bias = ctx.saved_tensors
+        n, *moments = torch.native_layer_norm(x, x.shape[-1:], norm[0], norm[1], ctx.eps)
+        dn, dw, db = linear_backward(dy, n, weight, bias)
+        return None, None, *_norm_backward(dn, x, norm, moments), dw, db
+
+
+class _ResidualFeedforward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Sequence[Tensor], eps: float, *inputs: Tensor | None) -> Tensor:
+        z, hidden, result = values
+        ctx.save_for_backward(z, hidden, *inputs[1:])
+        ctx.eps = eps
+        return result.detach()
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx: Any, dresult: Tensor) -> tuple[Tensor | None, ...]:
+        z, hidden, y, w0, b0, *norm, w1, b1, w2, b2 = ctx.saved_tensors
+        n, *moments = torch.native_layer_norm(z, z.shape[-1:], norm[0], norm[1], ctx.eps)
+        dhidden, dw2, db2 = linear_backward(dresult, hidden, w2, b2)
+        dhidden = torch.ops.aten.threshold_backward(dhidden, hidden, 0)
+        dn, dw1, db1 = linear_backward(dhidden, n, w1, b1)
+        dz, *dnorm = _norm_backward(dn, z, norm, moments)
+        dz += dresult
+        dy, dw0, db0 = linear_backward(dz, y, w0, b0)
+        return None, None, dz, dy, dw0, db0, *dnorm, dw1, db1, dw2, db2
+
+
+def linear_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return gradients of x, weight and bias."""
+    flat = dy.flatten(0, -2)
+    dx = (flat @ weight).view(x.shape)
+    return dx, flat.mT @ x.flatten(0, -2), None if bias is None else flat.sum(0)
+
+
+def _norm_backward(
+    dn: Tensor, x: Tensor, norm: list[Tensor], moments: list[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_layer_norm_backward(
+        dn, x, x.shape[-1:], *moments, *norm, [True] * 3
+    )
+    return grads

@@ -1,0 +1,254 @@
+"""Whatever somebody edits, subclasses, hooks or replaces takes effect in a default run on a CPU.
+
+Each edit is trained with for a few updates, once as a run does it by default and once with the plain code
+alone: the weights agree to rounding, and differ from those without the edit.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from training_in_process import listen, run
+from training_process import CARTPOLE, newest
+
+import deltabeast.agents
+from deltabeast.agents import Agent, inference, learner, losses, rmsprop, stems, vtrace
+from deltabeast.agents.cpu.verify import name_of
+from deltabeast.cores import FastWeightCore, State
+from deltabeast.cores.layer import Layer
+from deltabeast.cores.rdn import RecurrentDeltaMemory
+
+ARGUMENTS = (*CARTPOLE, "--steps", "100", "--learning-rate", "1e-3")
+
+Edit = Callable[[pytest.MonkeyPatch], None]
+EDITS: dict[str, Edit] = {}
+
+
+def edit(function: Edit) -> Edit:
+    EDITS[function.__name__] = function
+    return function
+
+
+@edit
+def a_term_in_the_loss(patch: pytest.MonkeyPatch) -> None:
+    """KL of the policy at equal weights: zero in what is compared when a run begins."""
+    plain = losses.actor_critic
+
+    def with_kl(logits: Tensor, values: Tensor, batch: Any, rewards: Tensor, **costs: Any) -> Any:
+        loss, metrics = plain(logits, values, batch, rewards, **costs)
+        return loss + 3 * (logits.mean(-1) ** 2).sum(), metrics
+
+    patch.setattr(learner.Functions, "__new__", _with_default(actor_critic=with_kl))
+
+
+@edit
+def another_optimizer(patch: pytest.MonkeyPatch) -> None:
+    def sign_step(finite: Tensor, parameters: list[Tensor], gradients: list[Tensor], *rest: Any) -> None:
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter -= 1e-3 * gradient.sign()
+
+    patch.setattr(learner.Functions, "__new__", _with_default(rmsprop=sign_step))
+
+
+def _with_default(**changed: Any) -> Callable[..., Any]:
+    made = learner.Functions.__new__
+
+    def new(kind: type, *given: Any, **named: Any) -> Any:
+        return made(kind, *given, **{**changed, **named} if not given else named)
+
+    return new
+
+
+@edit
+def another_vtrace(patch: pytest.MonkeyPatch) -> None:
+    plain = vtrace.vtrace_from_log_rhos
+
+    def halved(*given: Any) -> Any:
+        targets = plain(*given)
+        return targets._replace(vs=targets.vs * 0.5)
+
+    patch.setattr(losses, "vtrace_from_log_rhos", halved)
+
+
+@edit
+def a_line_in_a_layer(patch: pytest.MonkeyPatch) -> None:
+    def forward(self: Layer, x: Tensor, state: State, reset: Tensor) -> Any:
+        y, trace = self.memory(self.memory.slow_net(self.norm(x)), state, reset)
+        x = x + 0.5 * self.out(y)
+        return x + self.ff(self.ff_norm(x)), trace
+
+    patch.setattr(Layer, "forward", forward)
+
+
+@edit
+def a_memory_s_unroll(patch: pytest.MonkeyPatch) -> None:
+    plain = RecurrentDeltaMemory.unroll
+
+    def unroll(self: Any, parts: Any, state: State, reset: Tensor) -> Any:
+        y, after = plain(self, parts, state, reset)
+        return 0.5 * y, after
+
+    patch.setattr(RecurrentDeltaMemory, "unroll", unroll)
+
+
+@edit
+def a_core_s_step(patch: pytest.MonkeyPatch) -> None:
+    def step(self: Any, x: Tensor, state: State, reset: Tensor) -> Any:
+        y, after = self.unroll(x.unsqueeze(0), state, reset.unsqueeze(0))
+        return 0.1 * y.squeeze(0), after
+
+    patch.setattr(FastWeightCore, "step", step, raising=False)
+
+
+@edit
+def an_agent_s_act(patch: pytest.MonkeyPatch) -> None:
+    """Epsilon-greedy; by a wrapper that passes for what it wraps."""
+    plain = Agent.act
+
+    @functools.wraps(plain)
+    def act(self: Agent, *given: Any, **named: Any) -> Any:
+        output, state = plain(self, *given, **named)
+        return output._replace(action=torch.zeros_like(output.action)), state
+
+    patch.setattr(Agent, "act", act)
+
+
+@edit
+def a_method_of_one_module(patch: pytest.MonkeyPatch) -> None:
+    def change(agent: Agent) -> None:
+        step = agent.core.step
+
+        def smaller(*given: Any) -> Any:
+            y, state = step(*given)
+            return 0.1 * y, state
+
+        agent.core.step = smaller  # type: ignore[method-assign]
+
+    _agent_with(patch, change)
+
+
+@edit
+def an_actor_s_inference(patch: pytest.MonkeyPatch) -> None:
+    plain = inference.PlainInference.select_actions
+
+    def select_actions(self: Any, unroll: Any, t: int) -> None:
+        plain(self, unroll, t)
+        unroll.action[t] = 1
+
+    patch.setattr(inference.PlainInference, "select_actions", select_actions)
+
+
+class OwnStem(stems.VectorStem):
+    def trunk_features(self, observation: Tensor) -> Tensor:
+        return torch.tanh(self.fc1(observation.float()))
+
+
+def _agent_with(patch: pytest.MonkeyPatch, change: Callable[[Agent], object]) -> None:
+    made = Agent.__init__
+
+    def init(self: Agent, *given: Any) -> None:
+        made(self, *given)
+        change(self)
+
+    patch.setattr(Agent, "__init__", init)
+
+
+@edit
+def a_subclassed_stem(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("deltabeast.agents.network.make_stem", lambda name, shape, size: OwnStem(*shape, size))
+
+
+@edit
+def a_forward_hook(patch: pytest.MonkeyPatch) -> None:
+    _agent_with(patch, lambda agent: agent.core.input_proj.register_forward_hook(lambda m, x, y: 0.5 * y))
+
+
+class Squared(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.square(), self.bias)
+
+
+@edit
+def a_replaced_linear(patch: pytest.MonkeyPatch) -> None:
+    _agent_with(patch, lambda agent: setattr(agent.stem, "fc2", Squared(256, 256)))
+
+
+@edit
+def another_head(patch: pytest.MonkeyPatch) -> None:
+    _agent_with(patch, lambda agent: setattr(agent, "baseline", Squared(agent.core.output_size, 1)))
+
+
+def weights(run_dir: Path, *more: str) -> Tensor:
+    run(run_dir, *ARGUMENTS, *more)
+    return torch.cat([weight.flatten() for weight in newest(run_dir)[1].values()])
+
+
+@pytest.fixture(scope="module")
+def unedited(tmp_path_factory: pytest.TempPathFactory) -> Tensor:
+    return weights(tmp_path_factory.mktemp("unedited") / "run")
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_is_what_runs(
+    name: str, unedited: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    EDITS[name](monkeypatch)
+    default, plain = weights(tmp_path / "default"), weights(tmp_path / "plain", "--fused", "off")
+    torch.testing.assert_close(default, plain, rtol=1e-3, atol=1e-4)
+    assert default.shape != unedited.shape or (default - unedited).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "part"),
+    [
+        ("agents/losses.py", "baseline_cost * baseline_loss", "2 * baseline_cost * baseline_loss", "loss"),
+        ("cores/layer.py", "x = x + self.out(y)", "x = x - self.out(y)", "core"),
+    ],
+)
+def test_an_edited_copy_of_the_source_is_what_runs(
+    file: str, old: str, new: str, part: str, unedited: Tensor, tmp_path: Path
+) -> None:
+    root = Path(deltabeast.agents.__path__[0]).resolve().parent
+    package = tmp_path / "deltabeast"
+    package.mkdir()
+    for room in ("agents", "cores", "envs", "kernels", "launch"):
+        subprocess.run(["cp", "-r", str(root / room), str(package / room)], check=True)
+    source = package / file
+    assert old in source.read_text()
+    source.write_text(source.read_text().replace(old, new))
+    command = "from deltabeast.launch.cli import main; import sys; main(sys.argv[1:])"
+    said = {}
+    for fused in ("auto", "off"):
+        given = ["train", *ARGUMENTS, "--fused", fused, "--run-dir", str(tmp_path / fused)]
+        done = subprocess.run(
+            [sys.executable, "-c", command, *given],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        said[fused] = done.stdout + done.stderr
+    default, plain = (
+        torch.cat([w.flatten() for w in newest(tmp_path / fused)[1].values()]) for fused in ("auto", "off")
+    )
+    torch.testing.assert_close(default, plain, rtol=1e-3, atol=1e-4)
+    assert (default - unedited).abs().max() > 1e-3
+    assert f"{part}: the plain code runs, since " in said["auto"] and "the plain code" not in said["off"]
+
+
+def test_nothing_is_dropped_without_an_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = listen(monkeypatch, "nothing", lambda: None)
+    run(tmp_path / "run", *ARGUMENTS)
+    assert not [line for line in said if "plain code" in line]
+    assert name_of(losses.actor_critic) == "agents.losses.actor_critic" and rmsprop.rmsprop_if

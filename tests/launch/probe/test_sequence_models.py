@@ -1,0 +1,150 @@
+"""Models of sequences against loops of their papers, in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from deltabeast.envs.sequences import Retrieval
+from deltabeast.launch.probe.key_value_model import KEY_SIZE, KeyValueModel
+from deltabeast.launch.probe.sequence_model import MemoryModel, SequenceModel, SequenceSpec, TokenEmbedding
+
+SMALL = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "ff_size": 24}
+
+
+def drawn(seed: int, steps: int = 7, rows: int = 3, vocabulary: int = 6) -> tuple[Tensor, Tensor]:
+    tokens = torch.from_numpy(np.random.default_rng(seed).integers(vocabulary, size=(steps, rows)))
+    reset = torch.zeros(steps, rows, dtype=torch.bool)
+    reset[0] = True
+    return tokens, reset
+
+
+@pytest.mark.parametrize("core", ["rdn", "lstm", "softmax_attention"])
+def test_a_sequence_in_parts_is_the_whole(core: str, seed: int) -> None:
+    options = {"hidden_size": 16} if core == "lstm" else SMALL
+    model = SequenceModel(SequenceSpec("core", (6,), 4, core, options)).eval()
+    tokens, reset = drawn(seed)
+    with torch.no_grad():
+        whole, _ = model(tokens, reset)
+        first, state = model(tokens[:4], reset[:4])
+        second, _ = model(tokens[4:], reset[4:], state)
+    torch.testing.assert_close(torch.cat((first, second)), whole, rtol=1e-4, atol=1e-5)
+    assert whole.shape == (7, 3, 4)
+
+
+@pytest.mark.parametrize("core", ["delta_net", "lstm"])
+def test_dropout(core: str, seed: int) -> None:
+    """It is drawn anew for every batch in training, and off in evaluation, where the model is the plain
+    one."""
+    options = {"hidden_size": 16} if core == "lstm" else SMALL
+    plain = SequenceModel(SequenceSpec("core", (6,), 4, core, options))
+    model = SequenceModel(SequenceSpec("core", (6,), 4, core, options, dropout=0.5))
+    model.load_state_dict(plain.state_dict())
+    tokens, reset = drawn(seed)
+    with torch.no_grad():
+        one, other = model(tokens, reset)[0], model(tokens, reset)[0]
+        assert not torch.equal(one, other)
+        torch.testing.assert_close(model.eval()(tokens, reset)[0], plain.eval()(tokens, reset)[0])
+
+
+def test_the_listing_of_the_delta_former(seed: int) -> None:
+    """One layer without shell, grouped queries, scalar gates: x + out(o), step by step."""
+    options = {"hidden_size": 12, "num_heads": 4, "groups": 4, "gates": "scalar", "window": 8,
+               "first": "linear", "second": "softmax"}  # fmt: skip
+    model = MemoryModel(SequenceSpec("memory", (10,), 5, "deltaformer", options)).double()
+    with torch.no_grad():
+        model.memory.alpha.fill_(0.7)
+        model.memory.beta.fill_(0.4)
+    tokens, reset = drawn(seed, vocabulary=10)
+    logits, _ = model(tokens, reset)
+    for row in range(tokens.shape[1]):
+        x = model.embedding(tokens[:, row])
+        emitted = model.memory.slow_net(x)
+        q, k, v, w = torch.split(emitted, (12, 3, 3, 12), -1)
+        written: list[Tensor] = []
+        for t in range(len(tokens)):
+            u = 0.7 * v[t]
+            for i in range(t):
+                heads = [model.memory.mix[0, j] * (k[i] @ w[t, 3 * j : 3 * j + 3]) / 3**0.5 for j in range(4)]
+                u = u - 0.4 * sum(heads) / 4 * written[i]
+            written.append(u)
+            reads = []
+            for j in range(4):
+                scores = torch.stack([k[i] @ q[t, 3 * j : 3 * j + 3] / 3**0.5 for i in range(t + 1)])
+                reads.append(scores.softmax(0) @ torch.stack(written))
+            expected = model.head(x[t] + model.out(torch.cat(reads)))
+            torch.testing.assert_close(logits[t, row], expected)
+
+
+def test_a_core_without_a_memory_is_refused() -> None:
+    with pytest.raises(ValueError, match="lstm has no memory that could stand without a backbone"):
+        MemoryModel(SequenceSpec("memory", (6,), 4, "lstm"))
+
+
+@pytest.mark.parametrize(
+    ("core", "options"),
+    [
+        ("linear_transformer", {}),
+        ("linear_transformer", {"feature_map": "dpfp", "dpfp_nu": 2}),
+        ("delta_net", {"feature_map": "dpfp"}),
+        ("delta_net", {}),
+        ("softmax_attention", {}),
+    ],
+)
+def test_retrieval_reads_what_the_rule_stored(core: str, options: dict[str, object], seed: int) -> None:
+    """The rules of Schlag et al. 2021 in a loop over pairs, with attention normalisation or sums of
+    features."""
+    task = Retrieval(5, 2)
+    sample = task.sample_all(np.random.default_rng(seed), 3)
+    model = KeyValueModel(SequenceSpec("pairs", task.symbols, 5, core, options)).double()
+    tokens, reset = torch.from_numpy(sample.tokens), torch.from_numpy(sample.reset)
+    output, state = model(tokens, reset)
+    assert state == ()
+    pairs = len(tokens) - (sample.target != -1).any(1).sum()
+    assert not output[:pairs].any()
+    for row in range(3):
+        keys, values = tokens[:, row] // 6, tokens[:, row] % 6
+        embedded = model.keys(keys)
+        x = torch.cat((embedded[:pairs], torch.eye(5).double()[values[:pairs]]), -1)
+        k, beta = model.to_k(x), model.to_beta(x).sigmoid()
+        for t in range(int(pairs), len(tokens)):
+            q = model.to_q(embedded[t])
+            if core == "softmax_attention":
+                weights = ((k @ q) / KEY_SIZE**0.5).softmax(0)
+                expected = sum(w * torch.eye(5).double()[v] for w, v in zip(weights, values, strict=False))
+            else:
+                W, z = torch.zeros(5, model.features.size).double(), torch.zeros(model.features.size).double()
+                for i in range(int(pairs)):
+                    phi, v = model.features(k[i]), torch.eye(5).double()[values[i]]
+                    if core == "delta_net":
+                        phi = phi / phi.sum()
+                        W = W + torch.outer(beta[i] * (v - W @ phi), phi)
+                    else:
+                        W, z = W + torch.outer(v, phi), z + phi
+                phi = model.features(q)
+                norm = phi.sum() if core == "delta_net" else z @ phi
+                expected = W @ phi / (norm + 1e-6)
+            torch.testing.assert_close(output[t, row], expected)
+
+
+def test_the_published_code_draws_favor_anew(seed: int) -> None:
+    task = Retrieval(5)
+    sample = task.sample(np.random.default_rng(seed), 3)
+    given = torch.from_numpy(sample.tokens), torch.from_numpy(sample.reset)
+    options = {"feature_map": "favor", "favor_features": 32}
+    for redraw in (False, True):
+        spec = SequenceSpec("pairs", task.symbols, 5, "linear_transformer", {**options, "redraw": redraw})
+        model = KeyValueModel(spec).eval()
+        with torch.no_grad():
+            one, other = model(*given)[0], model(*given)[0]
+        assert torch.equal(one, other) is not redraw
+
+
+def test_a_token_is_the_sum_of_its_symbols(seed: int) -> None:
+    embedding = TokenEmbedding((3, 4), 5)
+    tokens = torch.arange(12).view(2, 6)
+    first, second = (rows.weight for rows in embedding.rows)
+    expected = torch.stack([first[i] + second[j] for i in range(3) for j in range(4)]).view(2, 6, 5)
+    assert torch.equal(embedding(tokens), expected)
