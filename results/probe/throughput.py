@@ -74,9 +74,9 @@ def _work(task: str, options: dict[str, Any], core: str) -> tuple[int, Callable[
         ]
 
         def kernel() -> None:
-            for memory, emitted, state in zip(memories, parts, states, strict=True):
-                y, _ = memory.unroll(emitted, state, batch.reset)
-                torch.autograd.grad(y.sum(), emitted, allow_unused=True)
+            for memory, projections, state in zip(memories, parts, states, strict=True):
+                y, _ = memory.unroll(projections, state, batch.reset)
+                torch.autograd.grad(y.sum(), projections, allow_unused=True)
     else:
         alone: Any = model.core
         x, start = given(alone.input_size), alone.initial_state(rows)

@@ -9,10 +9,11 @@ import sys
 
 import numpy as np
 import torch
-from keeping import IMAGE, Images
+from caching import IMAGE, Images
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig
-from deltabeast.agents.inference import Keep
+from deltabeast.agents.cpu.cache import CacheSpec
+from deltabeast.agents.optimize import optimize
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.envs import make_vector_env
 from deltabeast.launch.processes.machine import prepare_process
@@ -51,8 +52,10 @@ def measure(stem, precision):
         "Pong": pong,
         "Pong, learning": pong,
     }
-    keep = Keep(trunk=True, projection=True, core=True)
-    actors = {name: Actor(env, agent, SharedWeights(), T, 1, keep=keep) for name, env in envs.items()}
+    inference = optimize(learner, spec=CacheSpec(trunk=1, projection=True, core=True))
+    actors = {
+        name: Actor(env, agent, SharedWeights(), T, 1, inference=inference) for name, env in envs.items()
+    }
     times = {name: [] for name in envs}
     for _, (name, actor) in itertools.product(range(ROUNDS + 1), actors.items()):
         spent, unroll = acting(actor)
@@ -66,8 +69,8 @@ def measure(stem, precision):
 
 prepare_process(1)
 stems, precisions = (
-    [name for name in known if name in sys.argv] or known
-    for known in (("nature", "residual"), ("fp32", "bf16"))
+    [name for name in all_of if name in sys.argv] or all_of
+    for all_of in (("nature", "residual"), ("fp32", "bf16"))
 )
 print("| stem | precision | between two steps | acting, us | of its speed alone |")
 print("|---|---|---|---|---|")

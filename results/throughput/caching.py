@@ -1,14 +1,13 @@
-"""Where does keeping the trunk's features pay? Acting and learning with and without, in turns: a table.
+"""Where does caching the trunk's features pay? Acting and learning with and without, in turns: a table.
 
 Random images take the games' place, so that nothing but the agent is timed. One process, one core:
-taskset -c 0 python results/throughput/keeping.py [STEM or PRECISION ...]
+taskset -c 0 python results/throughput/caching.py [STEM or PRECISION ...]
 """
 
 import itertools
 import statistics
 import sys
 import time
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,8 +15,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig
-from deltabeast.agents.inference import Keep
-from deltabeast.agents.known import UNKNOWN
+from deltabeast.agents.cpu.cache import CacheSpec
+from deltabeast.agents.optimize import optimize
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.launch.processes.machine import prepare_process
 
@@ -48,44 +47,44 @@ class Images(VectorEnv):
         return self._shown[self._step % 10], np.zeros(self.num_envs), no, no, {}
 
 
-def seconds(actor, learner, updates, keep):
+def seconds(actor, learner, updates):
     start = time.perf_counter()
     for _ in range(updates):
-        unroll = actor.collect()
-        learner.update(unroll if keep else replace(unroll, known=UNKNOWN))
+        learner.update(actor.collect())
     return (time.perf_counter() - start) / updates
 
 
 def measure(stem, dtype, columns, T):
     agent = Agent(AgentSpec(SHAPES[stem], 6, core="lstm", stem=stem))
     agent.autocast_dtype = dtype
-    learner = Learner(agent, LearnerConfig(total_steps=10**9))
-    actors = {
-        keep: Actor(Images(columns, SHAPES[stem]), agent, SharedWeights(), T, 1, keep=Keep(trunk=keep))
-        for keep in (False, True)
-    }
-    once = max(seconds(actors[True], learner, 2, True) for _ in range(2))
+    pairs = {}
+    for trunk in (0, 1):
+        learner = Learner(agent, LearnerConfig(total_steps=10**9))
+        inference = optimize(learner, spec=CacheSpec(trunk=trunk))
+        env = Images(columns, SHAPES[stem])
+        pairs[trunk] = Actor(env, agent, SharedWeights(), T, 1, inference=inference), learner
+    once = max(seconds(*pairs[1], 2) for _ in range(2))
     updates = max(1, round(0.5 / once))
-    times = {keep: [] for keep in actors}
+    times = {trunk: [] for trunk in pairs}
     for _ in range(ROUNDS):
-        for keep, actor in actors.items():
-            times[keep].append(seconds(actor, learner, updates, keep))
-    ratio = statistics.median(a / b for a, b in zip(times[False], times[True], strict=True))
-    return *(statistics.median(times[keep]) / columns / T * 1e6 for keep in actors), ratio
+        for trunk, pair in pairs.items():
+            times[trunk].append(seconds(*pair, updates))
+    ratio = statistics.median(a / b for a, b in zip(times[0], times[1], strict=True))
+    return *(statistics.median(times[trunk]) / columns / T * 1e6 for trunk in pairs), ratio
 
 
 def main():
     prepare_process(1)
-    print("| stem | precision | environments | unroll | anew, us a step | kept, us a step | ratio |")
+    print("| stem | precision | environments | unroll | computed, us a step | cached, us a step | ratio |")
     print("|---|---|---|---|---|---|---|")
     stems, precisions = (
-        [name for name in known if name in sys.argv] or known for known in (SHAPES, PRECISIONS)
+        [name for name in all_of if name in sys.argv] or all_of for all_of in (SHAPES, PRECISIONS)
     )
     for stem, precision in itertools.product(stems, precisions):
         for columns, T in SIZES:
             dtype = torch.bfloat16 if precision == "bf16" else None
-            anew, kept, ratio = measure(stem, dtype, columns, T)
-            times = f"{anew:,.0f} | {kept:,.0f} | {ratio:.2f}"
+            computed, cached, ratio = measure(stem, dtype, columns, T)
+            times = f"{computed:,.0f} | {cached:,.0f} | {ratio:.2f}"
             print(f"| {stem} | {precision} | {columns} | {T} | {times} |", flush=True)
 
 
