@@ -4,6 +4,7 @@ SHELL := bash
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
+INSTALLED := .venv/installed
 READY := .venv/ready
 
 .PHONY: help install constraints demo test test-all gpu gpu-test gpu-kernels gpu-throughput lint links docs clean
@@ -11,10 +12,16 @@ READY := .venv/ready
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | column -t -s $$'\t'
 
-$(READY): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "setting up .venv with PyTorch, Gymnasium and ALE: a minute or two"
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable .
+	@touch $@
+
+$(READY): $(INSTALLED)
+	@echo "adding to .venv what the tests, the site and every extra need: two minutes more"
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
-	@touch $(READY)
+	@touch $@
 
 install: $(READY) ## set up .venv with everything that development needs
 
@@ -28,11 +35,12 @@ constraints: ## the newest versions that go with TORCH, for every Python and sys
 	mv build/constraints.txt constraints.txt
 
 DEMO := runs/demo
-demo: $(READY) ## train an RDN agent on a real Atari game and score it beside random play, 3 minutes
+demo: $(INSTALLED) ## train an RDN agent on a real Atari game and score it beside random play, 3 minutes
 	$(BIN)/deltabeast train --game kung_fu_master --core rdn --stem nature --steps 110k \
 		--learning-rate 2e-4 --num-envs 8 --batch-size 8 --unroll-length 20 --run-dir $(DEMO)
 	$(BIN)/deltabeast eval $(DEMO) --sample --episodes 12 --repeats 3 --random
 	@echo "curves: $(BIN)/tensorboard --logdir runs"
+	@echo "watch it play: $(BIN)/pip install --constraint $(CONSTRAINTS) --editable '.[video]' && $(BIN)/deltabeast eval $(DEMO) --video 1"
 
 # A worker a core; files that share a fixture stay together, and come in the order of tests/side_by_side.py.
 TEST := $(BIN)/python -m pytest --numprocesses $$(nproc 2>/dev/null || sysctl -n hw.ncpu) --maxprocesses 8 \
@@ -45,6 +53,10 @@ TESTS := tests
 SEED := new
 test-all: $(READY) ## the tests again with new random numbers: what fails says how to repeat it
 	DELTABEAST_TEST_SEED=$(SEED) $(TEST) $(TESTS)
+
+digests: $(READY) ## compare what C computes with the plain code, and let it take the place of what you edited if they agree
+	$(TEST) tests/agents/cpu tests/agents/test_losses.py tests/agents/test_rmsprop.py --deselect tests/agents/cpu/test_digests.py
+	$(BIN)/python tests/agents/cpu/renew_digests.py
 
 GPU := results/gpu
 THROUGHPUT := $(BIN)/deltabeast bench throughput --device cuda --num-envs 256 --rounds 1 --seconds 5
