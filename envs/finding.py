@@ -7,8 +7,10 @@ import difflib
 import importlib
 import importlib.metadata
 import inspect
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -31,25 +33,41 @@ def find_spec(env_id: str) -> EnvSpec:
     try:
         spec = copy.deepcopy(gymnasium.spec(bare_id))
     except gymnasium.error.Error as unknown:
-        prefix = f"{module}:" if module else ""
-        names = [
-            *(_near_callables(module, bare_id) if module else ()),
-            *difflib.get_close_matches(bare_id, _third_party_ids(), n=3),
-        ]
-        near = [prefix + name for name in names]
-        hint = (
-            f"did you mean {' or '.join(near)}?"
-            if near
-            else "name the module that registers it as well, as in popgym:popgym-RepeatPreviousEasy-v0"
-        )
-        raise ValueError(f"unknown environment {env_id!r}: {hint}") from unknown
+        raise ValueError(f"unknown environment {env_id!r}: {_remedy(module, bare_id)}") from unknown
     if str(spec.entry_point).startswith("ale_py"):
         raise ValueError(f"{env_id} is an Atari game: give it as the game, so that a protocol applies")
     return spec
 
 
+def _remedy(module: str, bare_id: str) -> str:
+    """Say what could have been meant by an id that is not registered, nor in its module."""
+    prefix = f"{module}:" if module else ""
+    own = _own_callables(module) if module else []
+    near = [
+        *difflib.get_close_matches(bare_id, own, n=3),
+        *difflib.get_close_matches(bare_id, _third_party_ids(), n=3),
+    ]
+    if near:
+        return f"did you mean {' or '.join(prefix + name for name in near)}?"
+    if not module:
+        return "name the module that registers it as well, as in popgym:popgym-RepeatPreviousEasy-v0"
+    return f"{_whereabouts(module)} has {', '.join(own[:8]) if own else 'nothing that makes one'}"
+
+
+def _whereabouts(module: str) -> str:
+    """Name an imported module with its file, and a file here that it hides, as `test` of Python does."""
+    origin = getattr(sys.modules[module], "__file__", None)
+    here = Path(os.getcwd(), *module.split(".")).with_suffix(".py")
+    hides = here.is_file() and not (origin and here.samefile(origin))
+    hidden = f" (it hides {here.name} of this folder: rename that)" if hides else ""
+    return f"module {module!r}{f' of {origin}' if origin else ''}{hidden}"
+
+
 def _register(module: str, bare_id: str, env_id: str) -> None:
     """Import `module`. Should that not register the environment, run what its package declares for it."""
+    if "/" in module or (module.endswith(".py") and Path(module).is_file()):
+        name = f"{Path(module).name.removesuffix('.py')}:{bare_id}"
+        raise ValueError(f"{env_id!r} names a file: work in its folder, and say {name}")
     try:
         importlib.import_module(module)
         package = module.partition(".")[0]
@@ -59,6 +77,12 @@ def _register(module: str, bare_id: str, env_id: str) -> None:
             if declared.module.partition(".")[0] == package and callable(register := declared.load()):
                 register()
     except ImportError as missing:
+        lacking = missing.name or ""
+        if isinstance(missing, ModuleNotFoundError) and not f"{module}.".startswith(f"{lacking}."):
+            raise ValueError(
+                f"importing {module!r} for {env_id} failed: {missing}; install what it imports, "
+                f"{lacking.partition('.')[0]}"
+            ) from missing
         raise ValueError(
             f"cannot import {module!r} for {env_id}: {missing}; install the package that registers it, or "
             "work in the folder that holds it"
@@ -83,10 +107,13 @@ def _callable_spec(module: str, name: str) -> EnvSpec | None:
     return EnvSpec(f"{module}:{name}", **{point: make})
 
 
-def _near_callables(module: str, name: str) -> list[str]:
-    """List what a module has of its own that could be meant by `name`."""
-    own = [each for each, value in vars(sys.modules[module]).items() if _is_own(value, module)]
-    return difflib.get_close_matches(name, own, n=3)
+def _own_callables(module: str) -> list[str]:
+    """List the public classes and functions that an imported module defines."""
+    return [
+        name
+        for name, value in vars(sys.modules[module]).items()
+        if callable(value) and getattr(value, "__module__", None) == module and not name.startswith("_")
+    ]
 
 
 def constructor(spec: EnvSpec) -> Callable[..., Any]:
@@ -96,12 +123,16 @@ def constructor(spec: EnvSpec) -> Callable[..., Any]:
     return entry if callable(entry) else load_env_creator(entry)
 
 
-def _is_own(value: object, module: str) -> bool:
-    return callable(value) and getattr(value, "__module__", None) == module
+def required_options(spec: EnvSpec) -> list[str]:
+    """List the options that an environment cannot be made without and its specification does not set."""
+    given = {"num_envs", *spec.kwargs}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = _parameters(constructor(spec)).items()
+    return [name for name, p in parameters if p.default is p.empty and p.kind in named and name not in given]
 
 
-def _parameters(make: Callable[..., Any]) -> set[str]:
+def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
-        return set(inspect.signature(make).parameters)
+        return inspect.signature(make).parameters
     except ValueError:  # some of C have none
-        return set()
+        return {}

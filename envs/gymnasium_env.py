@@ -15,7 +15,7 @@ from .checks import Seeds, check_actions, finite, reset_seed, rows_to_reset
 from .episodes import EpisodeStatistics
 from .masks import ActionMasks
 from .observations import PlainObservations, Reading
-from .rescue import Rescue
+from .rescue import Rescue, close
 
 Observations = npt.NDArray[Any]
 Actions = npt.NDArray[np.int64]
@@ -127,4 +127,4 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         return self._plain(observations)
 
     def close_extras(self, **kwargs: Any) -> None:
-        self._env.close()
+        close(self._env, self._name)

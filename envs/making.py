@@ -9,11 +9,11 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from .finding import find_spec
+from .finding import find_spec, required_options
 from .gymnasium_env import GymnasiumEnvs
 from .observations import Reading
 from .parts import NumberParts, VectorNumberParts
-from .rescue import Witness, describe, first_misfit
+from .rescue import Witness, close, describe, first_misfit
 
 _OF_MAKE_VEC = frozenset({"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"})
 """What `gymnasium.make_vec` takes out of the options of an environment."""
@@ -36,14 +36,25 @@ def make_gymnasium_env(
         try:
             return GymnasiumEnvs(env, left_out, observations, env_id)
         except ValueError:
-            env.close()
+            close(env, env_id)
             raise
     except ValueError as problem:
         raise ValueError(_line(f"{env_id}: {problem}")) from problem
     except (ImportError, gymnasium.error.DependencyNotInstalled) as missing:
         raise ValueError(_line(f"{env_id} needs a package that is not installed: {missing}")) from missing
     except (Exception, SystemExit) as problem:  # whatever else the code of others raises
-        raise ValueError(f"{env_id} does not start: {describe(problem)}") from problem
+        raise ValueError(f"{env_id} does not start: {describe(problem)}{_remedy(spec, problem)}") from problem
+
+
+def _remedy(spec: EnvSpec, problem: BaseException) -> str:
+    """Say what an environment that does not start may lack; empty where that is not known."""
+    if not isinstance(problem, TypeError):
+        return ""
+    if lacking := required_options(spec):
+        return f"; give {', '.join(lacking)} as options (--env-options {lacking[0]} VALUE)"
+    if "gymnasium.vector" in str(problem):
+        return "; a function that makes a vector environment takes the parameter num_envs"
+    return ""
 
 
 def _side_by_side(spec: EnvSpec, num_envs: int) -> SyncVectorEnv:
@@ -58,7 +69,7 @@ def _side_by_side(spec: EnvSpec, num_envs: int) -> SyncVectorEnv:
     assert isinstance(env, SyncVectorEnv)
     env.envs[0].reset()  # what files or packages it lacks may show only now
     if wrong := first_misfit(env):
-        env.close()
+        close(env, spec.id)
         raise ValueError(wrong)
     return env
 
@@ -80,7 +91,7 @@ def _own_vector_form(spec: EnvSpec, num_envs: int) -> VectorNumberParts | None:
         )
         return None
     if has_single and env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
-        env.close()
+        close(env, spec.id)
         return None
     return VectorNumberParts(env)
 

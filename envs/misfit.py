@@ -18,7 +18,8 @@ def misfit_of_result(call: str, result: Any, space: spaces.Space[Any]) -> str | 
     """Say what of the result of `call`, "reset" or "step", is not what Gymnasium asks for; None if all is."""
     parts = _PARTS[call]
     if not isinstance(result, tuple) or len(result) != len(parts):
-        count = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        other = "None" if result is None else f"a {type(result).__name__}"
+        count = f"{len(result)} values" if isinstance(result, tuple) else other
         return f"{count} instead of {len(parts)}: {', '.join(parts)}"
     if call == "step" and not _is_finite(result[1]):
         return f"reward {_shown(result[1])}, which is not a finite number"

@@ -2,6 +2,7 @@
 
 import re
 import traceback
+import warnings
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -18,6 +19,8 @@ _PASSING_ON = re.compile(
 """Modules whose functions stand in a traceback before the environment's own code."""
 _LONGEST = 300
 """Characters of an environment's own message."""
+_NOTHING = object()
+"""what a call has returned that has not returned yet: None is a result, too"""
 
 
 class EnvironmentFailed(Exception):
@@ -32,25 +35,29 @@ class EnvironmentFailed(Exception):
         self.trace = trace
 
 
+class EnvironmentWarning(UserWarning):
+    """An environment did something wrong that changes nothing of what was played."""
+
+
 class Witness(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Remembers what a single environment returned last, for when nothing can be made of it."""
 
     call = "reset"
-    returned: Any = None
+    returned: Any = _NOTHING
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.call, self.returned = "reset", None
+        self.call, self.returned = "reset", _NOTHING
         self.returned = self.env.reset(seed=seed, options=options)
         return self.returned
 
     def step(self, action: Any) -> Any:
-        self.call, self.returned = "step", None
+        self.call, self.returned = "step", _NOTHING
         self.returned = self.env.step(action)
         return self.returned
 
     def misfit(self) -> str | None:
-        """Say what of it does not fit, in a line; None if all does, or nothing was returned."""
-        if self.returned is None:
+        """Say what of it does not fit, in a line; None if all does, or no call has returned."""
+        if self.returned is _NOTHING:
             return None
         wrong = misfit_of_result(self.call, self.returned, self.env.observation_space)
         return f"{self.call} returned {wrong}" if wrong else None
@@ -70,6 +77,14 @@ class Rescue:
     ) -> None:
         if isinstance(error, Exception | SystemExit) and not isinstance(error, EnvironmentFailed):
             raise _failure(self._env, self._name, error) from error
+
+
+def close(env: VectorEnv[Any, Any, Any], name: str) -> None:
+    """Close an environment. What its `close` raises is a warning: it must not hide what came before."""
+    try:
+        env.close()
+    except (Exception, SystemExit) as problem:
+        warnings.warn(f"{name}: close failed: {describe(problem)}", EnvironmentWarning, stacklevel=2)
 
 
 def describe(error: BaseException) -> str:

@@ -308,7 +308,8 @@ class EvalConfig:
     trust_env: str | None = None
     """An environment of your own that the checkpoint may import: module:Id-v0, or module:make_it."""
     video: int = 0
-    """Afterwards, record so many whole games as MP4 in RUN/videos, with what the memory does beside them."""
+    """Afterwards, record so many whole Atari games as MP4 in RUN/videos, with what the memory does beside
+    them."""
     max_episode_steps: int = 1_000_000
     """Give up an episode that goes on for more agent steps than this; what ended counts."""
 

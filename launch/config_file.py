@@ -151,16 +151,17 @@ def _displaced(options: Mapping[str, Any], typed: Sequence[str]) -> set[str]:
 def _ask_for_consent(path: Path, options: Mapping[str, Any]) -> None:
     """Raise UsageError for what nobody typed: code that would be imported, or somewhere to connect or write.
 
-    A run that this user began here may go on where it was.
+    A run that this user began here may go on where it was, and import what it did in the same folder.
     """
     for option in ("core", "cores", "env"):
         for name in _names(options.get(option)):
-            if needs_consent(option.rstrip("s"), name):
+            if needs_consent(option.rstrip("s"), name) and not is_mine(path, from_here=True):
                 raise UsageError(
                     f"{path} has {option} {name}, which would be imported, and importing runs code; "
                     f"if you trust it, give {shlex.join(option_words(option, options[option]))}"
                 )
-    if "env" in options and may_name_code(options.get("env_options", {})):
+    names_code = "env" in options and may_name_code(options.get("env_options", {}))
+    if names_code and not is_mine(path, from_here=True):
         raise UsageError(
             f"{path} has options of the environment that could name code to import, and importing runs code; "
             f"if you trust them, give {shlex.join(option_words('env', options['env']))}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from .foreign import terminal
 if TYPE_CHECKING:  # it takes a while
     from rich.console import Console
 
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _PLAIN = {"·": "-", "±": "+-", "−": "-", "–": "-", "→": "->", "←": "<-", "×": "x", "β": "beta", "…": "..."}
 
 
@@ -39,16 +41,16 @@ def complain(text: str) -> None:
 
 @contextmanager
 def warnings_in_lines() -> Iterator[None]:
-    """Print each warning in one line: what a file system does not promise without where it was noticed."""
-    from ..agents.files import WeakPromise
-
+    """Print each warning in one line; one of a class of our own says all, wherever it was noticed."""
+    ours = f"{__package__.partition('.')[0]}."
     shown = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], file: str, line: int, *_: object) -> None:
-        if category is WeakPromise:
+        if category.__module__.startswith(ours):
             complain(f"deltabeast: warning: {message}")
         else:
-            complain(warnings.formatwarning(message, category, file, line, line="").rstrip())
+            text = _COLOUR.sub("", str(message))  # Gymnasium's are yellow
+            complain(warnings.formatwarning(text, category, file, line, line="").rstrip())
 
     warnings.showwarning = cast(Any, show)
     try:

@@ -18,9 +18,7 @@ def read_yaml(path: Path) -> Any:
     try:
         import yaml
     except ImportError:
-        raise UsageError(
-            f"{path} is YAML, which needs: pip install 'deltabeast[yaml]'; or give JSON"
-        ) from None
+        raise UsageError(f"{path} is YAML, which needs: pip install pyyaml; or give JSON") from None
 
     class Loader(yaml.SafeLoader):
         """Refuses what stands for a part of the file, which could be written many times over, and depth."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -76,3 +77,12 @@ def test_the_licence_of_every_dependency_is_listed() -> None:
     listed = (ROOT / "docs" / "licences.md").read_text()
     for requirement in requirements(for_users=True):
         assert f"| {canonicalize_name(requirement.name)} | " in listed, requirement
+
+
+def test_what_an_error_says_to_install_is_what_is_declared() -> None:
+    """deltabeast itself is on no index, so that its extras cannot be named there."""
+    optional = PROJECT["project"]["optional-dependencies"].values()
+    declared = {Requirement(each).name for extra in optional for each in extra} - {"deltabeast"}
+    texts = [file.read_text() for top in TOPS for file in (ROOT / top).rglob("*.py")]
+    named = re.findall(r"pip install ['\"]?([\w-]+)", "\n".join(texts))
+    assert len(named) > 5 and set(named) <= declared

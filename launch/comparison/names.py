@@ -20,8 +20,15 @@ _PAPER_CORES = {
 
 
 def name_of(game: str) -> str:
-    """Return a game as a title; of an environment's id, the part after its module."""
-    return game.split(":")[-1].split("/")[-1].removeprefix("popgym-")
+    """Return a game as a title. Of an id it is what follows the module that registers it; what a module
+    makes itself is named with it, since another may make another of that name.
+    """
+    name = game.rpartition(":")[2]
+    return (
+        game
+        if name != game and name.isidentifier()
+        else name.removeprefix("deltabeast/").removeprefix("popgym-")
+    )
 
 
 def paper_game(game: str) -> str:

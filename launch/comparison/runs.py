@@ -134,7 +134,9 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     evaluate = eval_command(path, *consent(core, str(known.get("env_id") or known.get("env"))))
     evaluations = _evaluations(path, evaluate, wrong)
     if not rows and not evaluations:
-        wrong.append(f"it has no evaluation; make one with `{evaluate}`")
+        trained = checkpoint is not None and int(checkpoint.name) > 0
+        advice = f"make one with `{evaluate}`" if trained else "nor has it trained yet"
+        wrong.append(f"it has no evaluation; {advice}")
         return None, [_left_out(path, wrong)]
     if checkpoint is None and not evaluations:
         wrong.append("no checkpoint, so it cannot be evaluated; what it logged is used")

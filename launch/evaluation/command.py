@@ -105,7 +105,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
 def _limit(spec: AgentSpec) -> str:
     """Say how to make episodes end, or go on for longer."""
     give = (
-        f"give {spec.env_id} a time limit where it is registered (max_episode_steps)"
+        "train with --env-options max_episode_steps N"
         if spec.game is None
         else "choose a --protocol with a time limit"
     )

@@ -23,8 +23,9 @@ from ..config import ProbeConfig
 from ..errors import RunError, StoppedBySignal, UsageError
 from ..processes.machine import memory_for, resolve_device
 from ..processes.supervision import stop_signals
-from ..runs.directory import check_command, claim, default_probe_dir, read_config, write_config
+from ..runs.directory import check_command, check_free, claim, default_probe_dir, read_config, write_config
 from ..runs.log import RunLog, tag_of
+from ..runs.manifest import checkpoint_paths
 from ..runs.mine import remember
 from ..runs.tracking import open_tracker
 from ..training.engine import CannotRestore, restoring
@@ -77,6 +78,8 @@ class ProbeRun:
         self.strikes = 0
         self._losses: list[float] = []
         """since the last evaluation"""
+        if not checkpoint_paths(self.run_dir):
+            check_free(self.run_dir)
         stack.enter_context(claim(self.run_dir))
         resumed = self._resume()
         write_config(

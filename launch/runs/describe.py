@@ -44,8 +44,9 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
         lines.append(("uses", f"{uses}, when it was last begun"))
     if source := read_object(run_dir / "imported.json"):
         lines.append(("imported from", f"{source.get('file')}, SHA-256 {str(source.get('sha256'))[:16]}..."))
-    if not config and (run_dir / "config.json").exists():
-        damage.insert(0, "config.json cannot be read, so its options are not known")
+    if not config:
+        what = "cannot be read" if (run_dir / "config.json").exists() else "is not there"
+        damage.insert(0, f"config.json {what}, so its options are not known")
     if checkpoints and (file := damaged_file(checkpoints[-1])) and checkpoints[-1].exists():
         damage.append(f"{file} of the newest checkpoint; eval and train go back to the one before")
     lines += [("damaged", line) for line in damage]
@@ -91,7 +92,9 @@ def _remaining(
         return [("next", f"finished; {evaluate}")]
     speed = next((row["sps"] for row in reversed(rows) if row.get("sps")), None)
     duration = f", {format_duration(left / speed)} at {speed:,.0f} steps/s" if speed else ""
-    lines = [("remaining", f"{left:,} steps{duration}")]
+    lost = bool(rows) and not held and int(rows[-1]["step"]) > step
+    begun = f", from the newest checkpoint, step {step:,}" if lost else ""
+    lines = [("remaining", f"{left:,} steps{duration}{begun}")]
     if held:
         return lines
     try:

@@ -9,7 +9,7 @@ import os
 import platform
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
@@ -20,6 +20,7 @@ from ...agents import files
 from ...agents.reading import read_json
 from ..config import ProbeConfig, TrainConfig
 from ..errors import UsageError
+from ..output import tell
 from ..values import have_shape, read_options
 from .options import REPEATED
 from .presets import preset_config
@@ -142,12 +143,39 @@ def is_claimed(run_dir: Path) -> bool:
 
 def no_run(path: Path) -> str:
     """Say that there is no run at a path, and name the runs below it."""
-    depths = ("*", "*/*", "*/*/*")
-    below = [str(found.parent) for depth in depths for found in sorted(path.glob(f"{depth}/config.json"))]
+    below = _runs_below(path)
     if not below:
         return f"no run at {path}; give a directory such as runs/gopher/rdn/seed-1"
-    more = f" and {len(below) - 3} more" if len(below) > 3 else ""
-    return f"no run at {path}; give one below it: {', '.join(below[:3])}{more}"
+    return f"no run at {path}; give one below it: {_some(below)}"
+
+
+def check_free(run_dir: Path) -> None:
+    """Raise UsageError if a run would begin in a directory that holds runs, or a config.json of something
+    else."""
+    config = run_dir / "config.json"
+    if os.path.lexists(config):
+        if not _is_configuration(config):
+            raise UsageError(f"{config} is no configuration of a run; give another --run-dir")
+    elif below := _runs_below(run_dir):
+        raise UsageError(f"{run_dir} holds runs, {_some(below)}; give one of them, or another --run-dir")
+
+
+def _runs_below(path: Path) -> list[Path]:
+    """Find the runs down to runs/game/core/seed-1 of a working directory."""
+    depths = ("*", "*/*", "*/*/*", "*/*/*/*")
+    found = (file for depth in depths for file in sorted(path.glob(f"{depth}/config.json")))
+    return [
+        file.parent for file in found if _is_configuration(file) or (file.parent / "checkpoints").is_dir()
+    ]
+
+
+def _some(paths: Sequence[Path]) -> str:
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return f"{', '.join(map(str, paths[:3]))}{more}"
+
+
+def _is_configuration(path: Path) -> bool:
+    return isinstance(read_object(path).get("config"), dict)
 
 
 def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
@@ -220,15 +248,20 @@ def write_config(
     run_dir: Path,
     config: TrainConfig | ProbeConfig,
     command: str = "train",
+    say: Callable[[str], None] = tell,
     **about: str | int | Mapping[str, str],
 ) -> None:
     """Write config.json: the command, what else there is to say of it, its configuration and the versions it
-    ran with."""
+    ran with. One that is damaged is set aside, and `say` hears of it."""
     settings = {
         key: str(value) if isinstance(value, Path) else value for key, value in asdict(config).items()
     }
     content = {"format": _FORMAT, "command": command, **about, "config": settings, "versions": versions()}
-    files.write(run_dir / "config.json", json.dumps(content, indent=2) + "\n")
+    path = run_dir / "config.json"
+    if os.path.lexists(path) and not _is_configuration(path):
+        aside = files.set_aside(path, "damaged")
+        say(f"warning: {path} cannot be read; as it was it is {aside.name} now")
+    files.write(path, json.dumps(content, indent=2) + "\n")
 
 
 def read_object(path: Path) -> dict[str, Any]:

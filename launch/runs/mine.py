@@ -1,7 +1,7 @@
 """Which runs this user began here: a record outside their folders, which nothing from elsewhere brings along.
 
-It is asked where a run's own config.json names a Ray cluster or a tracker: a run that goes on unattended must
-not be asked about what its user typed once.
+It is asked where a run's own config.json names a Ray cluster, a tracker, or code to import: a run that goes
+on unattended must not be asked about what its user typed once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ...agents.files import write
 from ...agents.reading import read_bytes
 from ..config import ProbeConfig, TrainConfig
 from ..errors import one_line
+from .consent import may_name_code, needs_consent
 
 
 def remember(run_dir: Path, config: TrainConfig | ProbeConfig, say: Callable[[str], None]) -> None:
@@ -22,22 +23,32 @@ def remember(run_dir: Path, config: TrainConfig | ProbeConfig, say: Callable[[st
 
     Where that cannot be written, `say` gets a line.
     """
-    reaches = [name for name in ("ray_address", "track") if getattr(config, name, None)]
-    if not reaches:
+    asked = [name for name in ("ray_address", "track") if getattr(config, name, None)]
+    asked += [
+        option for option in ("core", "env")
+        if (name := getattr(config, option, None)) and needs_consent(option, name)
+    ]  # fmt: skip
+    if "env" not in asked and may_name_code(getattr(config, "env_options", {})):
+        asked.append("env")
+    if not asked:
         return
     record = _record(run_dir / "config.json")
     try:
         record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write(record, _digest(run_dir / "config.json"))
+        write(record, f"{_digest(run_dir / 'config.json')}\n{Path.cwd()}")
     except OSError as error:
-        options = " and ".join(f"--{name.replace('_', '-')}" for name in reaches)
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in asked)
         say(f"cannot write {record}: {one_line(error)}; --config {run_dir} will want {options} besides")
 
 
-def is_mine(config_file: Path) -> bool:
-    """Return whether this user wrote this config.json here, and nobody has changed it since."""
+def is_mine(config_file: Path, from_here: bool = False) -> bool:
+    """Return whether this user wrote this config.json here, and nobody has changed it since.
+
+    from_here: whether it must have been in a command given in the current folder, whose modules it imports.
+    """
     try:
-        return read_bytes(_record(config_file)).decode() == _digest(config_file)
+        digest, *folder = read_bytes(_record(config_file)).decode().split("\n", 1)
+        return digest == _digest(config_file) and (not from_here or folder == [str(Path.cwd())])
     except (OSError, ValueError):
         return False
 

@@ -46,9 +46,10 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "rmsprop_eps": 1e-3,
     },
     # What --env begins from (results/first-hour): small batches, as for laptop; rewards and
-    # advantages normalised, none clipped.
+    # advantages normalised, none clipped. It is over in minutes, so that a checkpoint each ten would be none.
     "gymnasium": {
         "steps": "3M",
+        "checkpoint_minutes": 1.0,
         "num_envs": 16,
         "batch_size": 16,
         "unroll_length": 20,

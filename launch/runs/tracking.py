@@ -23,13 +23,14 @@ from .sinks import Options, Sink, Surviving
 Service = Literal["wandb", "mlflow"]
 NAMES = "tracking.json"
 _WHERE = {"wandb": "WANDB_MODE or `wandb login`", "mlflow": "MLFLOW_TRACKING_URI"}
+_PACKAGE = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
 _PROJECT = "deltabeast"
 
 
 def check_tracking(service: Service | None) -> None:
     """Raise UsageError if the service's package is not installed."""
     if service and importlib.util.find_spec(service) is None:
-        raise UsageError(f"--track {service} needs its package: pip install 'deltabeast[{service}]'")
+        raise UsageError(f"--track {service} needs its package: pip install {_PACKAGE[service]}")
 
 
 def open_tracker(service: Service, run_dir: Path, resumed: bool, say: Callable[[str], None]) -> Sink:

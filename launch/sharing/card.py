@@ -15,7 +15,7 @@ from ..runs.directory import option_words
 from ..units import format_score
 
 if TYPE_CHECKING:  # torch takes a while, and a card's name is asked for without it
-    from ...agents import Agent
+    from ...agents import Agent, AgentSpec
 
 TAGS = ("reinforcement-learning", "deltabeast", "fast-weight-programmers")
 CARD, CURVE, STILL = "README.md", "curve.png", "still.png"
@@ -158,9 +158,9 @@ def _loading(exported: Exported) -> str:
     trust = f", trust_core={json.dumps(spec.core)}" if ":" in spec.core else ""
     return "\n".join(
         [
-            "In the folder that holds this file (`deltabeast eval hub:OWNER/NAME` fetches it from a hub):",
+            "With deltabeast installed (`pip install .` in a copy of its source), in the folder that holds "
+            "this file (`deltabeast eval hub:OWNER/NAME` fetches it from a hub):",
             "```sh",
-            "pip install deltabeast",
             terminal(shlex.join(["deltabeast", "eval", ".", *words])),
             "```",
             "```python",
@@ -168,14 +168,20 @@ def _loading(exported: Exported) -> str:
             "",
             f'agent = load_agent("."{trust})  # a torch.nn.Module to step',
             "```",
-            "Weights are safetensors; loading them executes nothing"
-            + (
-                markdown(f". The core is code of its author's: `{spec.core}` must be importable.")
-                if trust
-                else "."
-            ),
+            "Weights are safetensors; loading them executes nothing." + _code_of_others(spec),
         ]
     )
+
+
+def _code_of_others(spec: AgentSpec) -> str:
+    """Say which code the agent needs that is neither here nor in deltabeast."""
+    needed = [
+        f" The {what} is code of its author's: `{name}` must be importable, as the file "
+        f"{name.partition(':')[0].partition('.')[0]}.py is in the folder where a command runs."
+        for what, option, name in (("core", "core", spec.core), ("environment", "env", spec.env_id))
+        if name and needs_consent(option, name)
+    ]
+    return markdown("".join(needed))
 
 
 def _training(exported: Exported) -> str:

@@ -138,7 +138,7 @@ def _library() -> ModuleType:
         import huggingface_hub
         from huggingface_hub.utils.tqdm import disable_progress_bars
     except ImportError:
-        raise UsageError("a hub needs its package: pip install 'deltabeast[hub]'") from None
+        raise UsageError("a hub needs its package: pip install huggingface_hub") from None
     disable_progress_bars()  # an agent is some megabytes
     return huggingface_hub
 

@@ -24,6 +24,8 @@ def read_env_options(game: str | None, env_id: str | None, words: Mapping[str, A
     if game is not None:
         return {**check_choices(canonical_game(game), words)}
     assert env_id is not None
+    if "num_envs" in words:
+        raise ValueError("--env-options num_envs: how many are played at once is --num-envs")
     spec = find_spec(env_id)
     given = dict(words)
     limit = {_LIMIT: Option(_LIMIT, (int,), (), None, "").read(given.pop(_LIMIT))} if _LIMIT in given else {}

@@ -25,7 +25,7 @@ from ...envs import DEFAULT_PROTOCOL, action_meanings, canonical_game
 from ..config import ImportConfig, TrainConfig
 from ..errors import RunError, UsageError
 from ..runs import published
-from ..runs.directory import claim, eval_command, write_config
+from ..runs.directory import check_free, claim, eval_command, write_config
 from ..runs.presets import preset_config
 from ..units import format_steps, parse_steps
 from .plan import learner_config
@@ -92,6 +92,7 @@ def _identify(config: ImportConfig, weights: Any, flags: Mapping[str, Any]) -> t
         raise UsageError(f"{model} holds no model_state_dict; give a model.tar of PolyBeast or recurrent-fwp")
     if run_dir.exists() and (find_checkpoints(run_dir) or not run_dir.is_dir()):
         raise UsageError(f"{run_dir} exists already; give another --run-dir")
+    check_free(run_dir)
     try:
         game = canonical_game(config.game)
         spec = agent_spec(weights, heads or flags.get("num_head"))

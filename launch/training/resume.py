@@ -13,9 +13,24 @@ from ...agents.checkpoint import OtherVersion
 from ...cores import Core
 from ..config import TrainConfig
 from ..errors import UsageError
-from ..runs.directory import check_command, default_run_dir, option_words, read_config, was_truncated
+from ..runs.directory import (
+    check_command,
+    check_free,
+    default_run_dir,
+    option_words,
+    read_config,
+    was_truncated,
+)
 from ..runs.manifest import is_exported
 from ..runs.options import DEFAULTS, FIXED, FORMER, UNSAID
+
+_IN_WORDS = {
+    "env_id": "environment",
+    "core_options": "options of the core",
+    "env_options": "options of the environment",
+    "normalised": "normalised observations",
+}
+"""what a field of `AgentSpec` is called in a message"""
 
 
 def go_on_as_before(config: TrainConfig) -> None:
@@ -66,6 +81,8 @@ def check_resume(config: TrainConfig, run_dir: Path) -> None:
     """Raise UsageError if what the run directory holds is not what `--resume` asks for."""
     check_command(run_dir, "train")
     exists = bool(find_checkpoints(run_dir))
+    if not exists:
+        check_free(run_dir)
     if config.resume == "must" and not exists:
         raise UsageError(f"--resume must: no checkpoint in {run_dir}; start the run without it")
     if config.resume == "never" and exists:
@@ -84,7 +101,7 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
                     " ".join(f"{key} {value}" for key, value in given.items()) or "of the default"
                     for given in (old, new)
                 )
-            name = {"env_id": "env", "normalised": "normalised observations"}.get(name, name)
+            name = _IN_WORDS.get(name, name.replace("_", " "))
             raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
 
 

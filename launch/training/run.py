@@ -102,7 +102,7 @@ class Run:
             if start < self.total_steps:  # else the options are not what it was trained with
                 resolved = {**resolved_by(engine.agent.spec), **engine.resolved}
                 auto = {name: value for name, value in resolved.items() if getattr(config, name) == "auto"}
-                write_config(self.run_dir, config, auto=auto, uses=engine.uses)
+                write_config(self.run_dir, config, say=self._say, auto=auto, uses=engine.uses)
                 remember(self.run_dir, config, self._say)
                 self.log.hyperparameters(hyperparameters(config, engine.agent))
             if not resumed:

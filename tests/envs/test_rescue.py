@@ -113,6 +113,8 @@ def test_who_interrupts_is_not_taken_for_the_environment() -> None:
         ("step", (np.zeros(3), None, False, False, {}), "reward None, which is not a finite number"),
         ("step", (np.zeros(3), np.ones(2), False, False, {}), "reward array([1., 1.]), which is not a fin"),
         ("step", (np.zeros(3), 0.0, True, {}), "4 values instead of 5: observation, reward, term"),
+        ("step", None, "None instead of 5: observation, reward, terminated"),
+        ("reset", None, "None instead of 2: observation, info"),
         ("reset", (np.zeros(3), {}, 1), "3 values instead of 2: observation, info"),
     ],
 )  # fmt: skip

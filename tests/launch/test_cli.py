@@ -79,6 +79,10 @@ def test_every_protocol_can_be_asked_for() -> None:
         ("import-torchbeast m --game pong --run-dir r", "cannot read m", "model.tar"),
         ("cores rdnn", "unknown core 'rdnn'", "did you mean rdn?"),
         ("cores nowhere:Core", "core 'nowhere:Core' cannot be loaded", "give package.module:Class"),
+        (
+            "train --env CartPole-v1 --env-options a 1 b 2 a 3",
+            "give it once",
+        ),
         ("train --game pong --core-options head 3", "'rdn' has no option 'head'", "num_heads? it has hidden"),
         ("train --game pong --core-options num_heads x", "'rdn': num_heads is 'x'", "takes a whole number"),
         ("train --game pong --core lstm --core-options hidden_size -0.5", "is '-0.5'", "a whole number"),
@@ -450,12 +454,17 @@ def test_info_says_how_far_a_run_came(saved: Path) -> None:
     assert lines["disk"].endswith("GB free") and "held by" not in lines
     (saved / "logs.csv").write_text(header + "3200,1060.000,55,7,2.5,9,300\n")
     assert dict(describe_run(saved))["game return"] == "7.0 (last 100, step 3,200)"
+    (saved / "logs.csv").write_text(header + "4800,1060.000,55,7,2.5,9,300\n")  # killed thereafter
+    lines = dict(describe_run(saved))
+    assert lines["remaining"].endswith(" steps/s, from the newest checkpoint, step 3,200")
     with claim(saved):
         lines = dict(describe_run(saved))
         assert "another process" in lines["held by"] and "to go on" not in lines
     (saved / "config.json").write_text(json.dumps({"config": {"game": "gopher", "steps": "3200"}}))
     lines = dict(describe_run(saved))
     assert lines["next"] == f"finished; deltabeast eval {saved}" and "remaining" not in lines
+    (saved / "config.json").unlink()
+    assert dict(describe_run(saved))["damaged"] == "config.json is not there, so its options are not known"
 
 
 @pytest.mark.parametrize("command", ["info", "eval"])

@@ -148,6 +148,9 @@ def test_warnings_are_shown_as_all_else(capsys: pytest.CaptureFixture[str]) -> N
         warnings.showwarning("run\x1b[2J\nforged is damaged", UserWarning, "/a.py", 7)
     out, err = capsys.readouterr()
     assert (out, err) == ("", "/a.py:7: UserWarning: run\\x1b[2J\\nforged is damaged\n")
+    with warnings_in_lines():
+        warnings.showwarning("\x1b[33mWARN: old\x1b[0m", UserWarning, "/a.py", 7)
+    assert capsys.readouterr().err == "/a.py:7: UserWarning: WARN: old\n", "Gymnasium's are yellow"
 
 
 def test_a_run_forges_no_line_of_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

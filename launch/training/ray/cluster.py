@@ -34,9 +34,7 @@ try:
     import ray._private.worker
     import ray.exceptions
 except ImportError:
-    raise UsageError(
-        "--engine ray needs Ray, which is not installed: pip install 'deltabeast[ray]'"
-    ) from None
+    raise UsageError("--engine ray needs Ray, which is not installed: pip install 'ray>=2.52'") from None
 
 Ref = Any
 """A reference to an object of the object store, wherever that is."""

@@ -48,7 +48,7 @@ def read_authentication() -> None:
     except ImportError:
         raise UsageError(
             "--engine ray: this Ray knows no tokens, so that whoever reaches its ports can run code; "
-            "it takes 2.52 or later: pip install 'deltabeast[ray]'"
+            "it takes 2.52 or later: pip install 'ray>=2.52'"
         ) from None
     Config.initialize("")  # before the token goes: whoever needs one and has none ends the process
     AuthenticationTokenLoader.instance().reset_cache()

@@ -19,7 +19,7 @@ from deltabeast.launch.cli import parse
 from deltabeast.launch.comparison.aggregation import Aggregation
 from deltabeast.launch.comparison.differences import differences
 from deltabeast.launch.comparison.grouping import Comparison, compare
-from deltabeast.launch.comparison.names import file_name
+from deltabeast.launch.comparison.names import file_name, name_of
 from deltabeast.launch.comparison.plots import looks
 from deltabeast.launch.comparison.reading import read_runs
 from deltabeast.launch.comparison.relative import CLEAR, wins
@@ -305,7 +305,7 @@ def test_names_of_files_have_an_end() -> None:
     labels = [f"rdn · {' · '.join(f'option {i} {i}' for i in range(40))} · seed {n}" for n in (1, 2)]
     names = [file_name(label) for label in labels]
     assert names[0] != names[1] and all(len(name) <= 80 and name.startswith("rdn") for name in names)
-    assert file_name("ALE/Pong-v5") == "Pong-v5"
+    assert file_name("ALE/Pong-v5") == "ALE-Pong-v5"
 
 
 def test_a_core_under_its_older_spelling_is_the_same(tmp_path: Path) -> None:
@@ -623,3 +623,18 @@ def test_what_is_as_published_is_not_named_as_a_difference(tmp_path: Path) -> No
     text = "\n".join(differences(comparison, board))
     assert "Evaluation" not in text and "Training is" not in text and "150" not in text
     assert f"Training differs in: stem {config['stem']} (published: residual)." in text
+
+
+def test_environments_of_one_name_in_two_modules_are_two(tmp_path: Path) -> None:
+    envs = ("mine:Box", "yours:Box", "a/Box-v0", "b/Box-v0", "popgym:popgym-Box-v0", "deltabeast/Box-v0")
+    assert len({name_of(env) for env in envs}) == len({file_name(env) for env in envs}) == len(envs) - 1
+    assert name_of("mine:Box") == "mine:Box" and name_of("popgym:popgym-Box-v0") == "Box-v0"
+
+
+def test_a_run_that_never_trained_is_not_to_be_evaluated(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    remove_log(run)
+    (checkpoint,) = run.glob("checkpoints/*")
+    checkpoint.rename(checkpoint.with_name("0" * 12))
+    _, (line,) = read(tmp_path)
+    assert line.endswith("it has no evaluation; nor has it trained yet")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import warnings
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,9 +15,10 @@ from training_in_process import EXACT, on_update, run
 from training_process import CARTPOLE, rows
 
 from deltabeast.agents import Learner, files
-from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.config import ProbeConfig, TrainConfig
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.output import warnings_in_lines
+from deltabeast.launch.probe.command import probe
 from deltabeast.launch.runs.directory import claim, is_claimed, read_config, write_config
 
 
@@ -85,3 +87,39 @@ def test_a_run_that_lost_its_directory_to_another_stops_and_leaves_that_alone(
         run(run_dir, *CARTPOLE, *EXACT, "--steps", "400")
     assert [path.name for path in run_dir.iterdir()] == [".lock"]
     assert rows(tmp_path / "moved")[-1]["step"] == "60"
+
+
+@pytest.mark.parametrize("content", ['{"hidden_size": 64}', "broken", "[1]"])
+def test_somebodys_config_is_not_written_over(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(
+        UsageError, match=r"config\.json is no configuration of a run; give another --run-dir"
+    ):
+        run(tmp_path, *CARTPOLE, *EXACT, "--steps", "20")
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    assert (tmp_path / "config.json").read_text() == content
+
+
+def test_a_damaged_config_of_a_run_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, *CARTPOLE, *EXACT, "--steps", "20")
+    (tmp_path / "config.json").write_text("edited, wrongly")
+    run(tmp_path, *CARTPOLE, *EXACT, "--steps", "40")
+    assert (tmp_path / "config.damaged.json").read_text() == "edited, wrongly"
+    assert (
+        read_config(tmp_path)["steps"] == "40" and "it is config.damaged.json now" in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize("below", ["seed-1", "rdn/seed-1", "pong/rdn/seed-1", "runs/pong/rdn/seed-1"])
+def test_a_folder_of_runs_does_not_become_one(tmp_path: Path, below: str) -> None:
+    (tmp_path / below).mkdir(parents=True)
+    write_config(tmp_path / below, TrainConfig(env="CartPole-v1"))
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match=f"holds runs, {tmp_path / below}; give one of them, or another"):
+        run(tmp_path, *CARTPOLE, *EXACT, "--steps", "20")
+    with pytest.raises(UsageError, match="holds runs"):
+        probe(ProbeConfig("swap", run_dir=tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([Path(below).parts[0], "package"])
+    shutil.rmtree(tmp_path / below)
+    run(tmp_path, *CARTPOLE, *EXACT, "--steps", "20")

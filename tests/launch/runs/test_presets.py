@@ -213,3 +213,8 @@ def test_the_switch_is_in_the_command_that_goes_on() -> None:
     command = resume_command(config, Path("x"))
     assert "--no-rmsprop-corrected" in command
     assert parse(command.split()[1:]).rmsprop_corrected is False
+
+
+def test_a_run_of_minutes_is_saved_each_minute() -> None:
+    assert parse(["train", "--env", "CartPole-v1"]).checkpoint_minutes == 1
+    assert parse(["train", "--env", "CartPole-v1", "--preset", "none"]).checkpoint_minutes == 10

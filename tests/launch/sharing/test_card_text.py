@@ -22,3 +22,17 @@ def test_names_make_neither_tags_nor_links_nor_lines() -> None:
     assert blocks == 2 and not re.search("^```", prose, re.MULTILINE), "our own two"
     assert "<script" not in prose and "](javascript" not in prose and "\x1b" not in card
     assert head.count("\n") == 2, "two keys of YAML, whatever their values hold"
+
+
+def test_code_of_others_that_an_agent_needs_is_named() -> None:
+    def card(core: str, env: str) -> str:
+        agent = Agent(AgentSpec((4,), 2, "lstm", "mlp", {"hidden_size": 8}))
+        agent.spec = replace(agent.spec, core=core, env_id=env)
+        return write_card(Exported(agent, 1, {}, {}, [], [], False, None))
+
+    own = card("lstm", "my_envs:Box")
+    assert "`my_envs:Box` must be importable, as the file my_envs.py is" in own and "The core is" not in own
+    assert "`my_cores:Leaky` must be importable, as the file my_cores.py" in card(
+        "my_cores:Leaky", "CartPole-v1"
+    )
+    assert "importable" not in card("lstm", "CartPole-v1") + card("lstm", "popgym:popgym-Box-v0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -35,6 +36,12 @@ def make_many(num_envs, limit: int = 3):
 
 def make_nothing():
     return "a word"
+
+def make_sized(limit=3, *, size):
+    return make_it(size)
+
+def make_vector():
+    return make_many(2)
 
 gymnasium.register("Taken", make_it, kwargs={"limit": 2})
 Taken = make_many
@@ -74,7 +81,10 @@ def test_what_a_file_of_ones_own_makes_is_an_environment(own: str, monkeypatch: 
     for name, said in {
         "make_i": f"did you mean {own}:make_it",
         "make_nothing": "does not start: TypeError: .*gymnasium.Env",
+        "xyz": rf"'{own}' of .*{own}\.py has Short, make_it, .*, make_vector",
         "__doc__": "unknown environment",
+        "make_sized": r"missing 1 required .*; give size as options \(--env-options size VALUE\)$",
+        "make_vector": "a function that makes a vector environment takes the parameter num_envs$",
     }.items():
         with pytest.raises(ValueError, match=said):
             make_vector_env(env_id=f"{own}:{name}", num_envs=1)
@@ -134,7 +144,7 @@ def test_a_run_has_its_options_wherever_it_is_used(own: str, capsys: pytest.Capt
     described = dict(describe_run(run))
     assert "(limit 4)" in described["trains"]
     main([*train, "--steps", "60"])  # goes on
-    assert "holds a run with env_options limit 4, not of the default" in refused(
+    assert "holds a run with options of the environment limit 4, not of the default" in refused(
         ["train", "--env", env, *TINY], capsys
     )
     assert f"--trust-env {env}" in refused(["eval", str(run)], capsys)
@@ -144,9 +154,76 @@ def test_a_run_has_its_options_wherever_it_is_used(own: str, capsys: pytest.Capt
     assert lengths == [[4, 4]]
     read, _ = read_run(run)
     assert read is not None and read.settings["env_options"] == "limit 4"
-    assert "give --env" in refused(["train", "--config", str(run), "--show-config"], capsys)
-    main(["train", "--config", str(run), "--env", env, "--show-config"])
+    capsys.readouterr()
+    main(["train", "--config", str(run), "--show-config"])
     assert json.loads(capsys.readouterr().out)["config"]["env_options"] == {"limit": 4}
+    run = run.absolute()
+    Path("other").mkdir()
+    with contextlib.chdir("other"):  # whose module of that name may be another's
+        assert "give --env" in refused(["train", "--config", str(run), "--show-config"], capsys)
     main(["train", "--config", str(run), "--env", "CartPole-v1", "--show-config"])
     shown = capsys.readouterr()
     assert json.loads(shown.out)["config"]["env_options"] == {} and "was for another env" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("{own}.py:make_it", "names a file: work in its folder, and say {own}:make_it"),
+        ("./{own}:make_it", "names a file: work in its folder, and say {own}:make_it"),
+        ("this:make_it", r"(it hides this.py of this folder: rename that) has nothing that makes one"),
+        (
+            "imports_nothing:make_it",
+            "No module named 'no_such_package'; install what it imports, no_such_package",
+        ),
+        ("nowhere:make_it", "No module named 'nowhere'; install the package that registers it, or work in"),
+        (
+            "{own}:make_it --env-options num_envs 3",
+            "--env-options num_envs: how many are played at once is --num-envs",
+        ),
+    ],
+)
+def test_a_name_that_leads_nowhere_gets_the_remedy(
+    name: str, said: str, own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("this.py").write_text(OWN)
+    Path("imports_nothing.py").write_text("import no_such_package.of_this\n")
+    assert said.format(own=own) in refused(["train", "--env", *name.format(own=own).split(), *TINY], capsys)
+    assert not Path("runs").exists()
+
+
+FAILING_CLOSE = """
+import gymnasium
+
+class Failing(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+    def close(self):
+        raise OSError("no window to close")
+
+class Continuous(Failing):
+    action_space = gymnasium.spaces.Box(-1, 1)
+
+class Wrong(Failing):
+    def step(self, action):
+        return None
+"""
+
+
+def test_an_environment_that_cannot_be_closed_hides_nothing(
+    own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("failing.py").write_text(FAILING_CLOSE)
+    main(["train", "--env", "failing:Failing", *TINY, "--run-dir", "run"])
+    shown = capsys.readouterr()
+    assert "finished at 40 of 40 steps" in shown.out
+    closed = "deltabeast: warning: failing:Failing: close failed: OSError: no window to close"
+    assert shown.err.splitlines() == [closed]
+    main(["eval", "run", "--trust-env", "failing:Failing", "--episodes", "1", "--repeats", "1"])
+    assert "saved as run/eval/" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["train", "--env", "failing:Wrong", *TINY, "--run-dir", "wrong"])
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("deltabeast: error: failing:Wrong: step ")
+    with pytest.raises(ValueError, match="Discrete"), pytest.warns(UserWarning, match="close failed"):
+        make_vector_env(env_id="failing:Continuous", num_envs=1)

@@ -28,8 +28,11 @@ def test_another_agent_or_a_run_that_must_not_be_there(tmp_path: Path) -> None:
     for arguments, message in (
         ((*CARTPOLE, "--resume", "never"), "already holds a run; give another --run-dir or --seed"),
         ((*CARTPOLE, "--core", "delta_net"), "holds a run with core rdn, not delta_net"),
-        ((*CARTPOLE, "--core-options", "hidden_size", "32", "num_heads", "2"), "core_options"),
-        (("--env", "Acrobot-v1", *TINY), "holds a run with env CartPole-v1, not Acrobot-v1"),
+        (
+            (*CARTPOLE, "--core-options", "hidden_size", "32", "num_heads", "2"),
+            "options of the core",
+        ),
+        (("--env", "Acrobot-v1", *TINY), "holds a run with environment CartPole-v1, not Acrobot-v1"),
     ):
         with pytest.raises(UsageError, match=message) as raised:
             run(tmp_path, *arguments, "--steps", "40")
