@@ -13,6 +13,7 @@ from ...agents import Agent, Learner
 from ...agents.cpu.cache import NO_CACHE, CacheSpec
 from ...agents.cpu.verify import COLUMNS, differing, dropped, some_steps, sound_parts
 from ...agents.optimize import ALL
+from ...kernels.native.compiling import identity
 from ..config import TrainConfig
 from .plan import compiles, overlaps
 
@@ -57,19 +58,21 @@ def fused_parts(
     observation: Callable[[], NDArray[Any]],
     spec: CacheSpec = NO_CACHE,
     verdict: str | None = None,
-) -> tuple[list[str], list[str]]:
-    """Return which parts of a run C may compute on a CPU, and a note for each that it may not.
+) -> tuple[list[str], list[str], dict[str, str]]:
+    """Return which parts of a run C may compute on a CPU, a note for each that it may not, and the verdict
+    that the run stores, by the name of its option.
 
-    They are compared on the first observations, `[B, ...]`, with the caches of `spec`. `verdict` is what
-    came of that when the run began, if it has: its numbers stay the same.
+    They are compared on the first observations, `[B, ...]`, with the caches of `spec`. `verdict` is the
+    stored one of a run that is resumed, whose numbers stay the same; on another machine it says nothing.
     """
     if not may_fuse(config, learner.agent.policy.weight.device):
-        return [], []
+        return [], [], {}
     parts, notes = sound_parts(ALL, learner.agent, learner.functions)
-    if verdict is not None:
-        return [part for part in parts if part in verdict.split(",")], notes
+    stored, _, machine = (verdict or "").partition(" by ")
+    if machine == identity():
+        return [part for part in parts if part in stored.split(",")], notes, {"fused": f"{verdict}"}
     unroll = some_steps(learner.agent, torch.from_numpy(observation()))
     for part, what in differing(learner, unroll, parts, spec).items():
         parts.remove(part)
         notes.append(dropped(part, f"C differs from it in {what}"))
-    return parts, notes
+    return parts, notes, {"fused": f"{','.join(parts) or 'off'} by {identity()}"}

@@ -85,7 +85,7 @@ class Engine(ABC):
     resolved: Mapping[str, str] = MappingProxyType({})
     """what `auto` came to, by option, as far as it is known here"""
     verdict: str | None = None
-    """what `fused` came to when the run began, if it is resumed"""
+    """the stored one of a run that is resumed: what `fused` came to, and on which machine"""
     notes: Sequence[str] = ()
     """warnings about the environments, for the user"""
     uses: str = ""

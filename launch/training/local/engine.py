@@ -22,7 +22,7 @@ from ...config import TrainConfig
 from ...errors import UsageError
 from ...processes.machine import autocast_dtype, own_cores, pin, resolve_device
 from ...units import parse_steps
-from ..cpu_parts import cache_spec, fused_parts, may_fuse
+from ..cpu_parts import cache_spec, fused_parts
 from ..engine import ActorError, CannotRepeat, Engine, Update, actor_failed, restoring, saved_actors
 from ..plan import (
     columns,
@@ -130,11 +130,10 @@ class LocalEngine(Engine):
     def _optimize(self) -> list[str]:
         """Attach what a CPU computes faster, in all workers too; return a note for each part that is not."""
         spec, actor = cache_spec(self.share, self.device, self.agent), self.actors[0]
-        parts, notes = fused_parts(self.config, self.learner, lambda: actor.observation, spec, self.verdict)
-        if self.verdict is None and may_fuse(self.config, self.device):
-            self.verdict = ",".join(parts) or "off"
-        if self.verdict is not None:
-            self.resolved = {**self.resolved, "fused": self.verdict}
+        parts, notes, resolved = fused_parts(
+            self.config, self.learner, lambda: actor.observation, spec, self.verdict
+        )
+        self.resolved = {**self.resolved, **resolved}
         self.workers.share_agent(self.agent, parts)
         if parts:
             inference = optimize(self.learner, parts, spec)

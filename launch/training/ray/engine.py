@@ -21,7 +21,7 @@ from ...config import TrainConfig
 from ...errors import UsageError
 from ...processes.machine import autocast_dtype
 from ...units import format_duration, parse_steps
-from ..cpu_parts import COLUMNS, fused_parts, may_fuse
+from ..cpu_parts import COLUMNS, fused_parts
 from ..engine import ActingBegan, ActorError, Engine, Update, WeightsLost, restoring, saved_actors
 from ..flat_parameters import flatten, unflatten
 from ..plan import learner_config, make_agent, make_env, observation_notes
@@ -91,11 +91,9 @@ class RayEngine(Engine):
         self._say = say
         agent.autocast_dtype = autocast_dtype(config.precision, torch.device("cpu"), agent.spec.stem)
         learner = self._load(agent, state)
-        parts, notes = fused_parts(config, learner, self._first_observation, verdict=self.verdict)
-        if self.verdict is None and may_fuse(config, agent.policy.weight.device):
-            self.verdict = ",".join(parts) or "off"
-        if self.verdict is not None:
-            self.resolved = {"fused": self.verdict}
+        parts, notes, self.resolved = fused_parts(
+            config, learner, self._first_observation, verdict=self.verdict
+        )
         self._turn, actor_states = 0, None
         if state is not None:
             self.ledger.counts.update(self._saved_counts)

@@ -22,11 +22,15 @@ from training_in_process import listen, run
 from training_process import CARTPOLE, newest
 
 import deltabeast.agents
-from deltabeast.agents import Agent, inference, learner, losses, rmsprop, stems, vtrace
+from deltabeast.agents import Agent, Learner, Unroll, inference, learner, losses, rmsprop, stems, vtrace
+from deltabeast.agents.cpu.cache import CacheSpec
 from deltabeast.agents.cpu.verify import name_of
 from deltabeast.cores import FastWeightCore, State
 from deltabeast.cores.layer import Layer
 from deltabeast.cores.rdn import RecurrentDeltaMemory
+from deltabeast.kernels.native import compiling
+from deltabeast.launch.runs.directory import read_words
+from deltabeast.launch.training import cpu_parts
 
 ARGUMENTS = (*CARTPOLE, "--steps", "100", "--learning-rate", "1e-3")
 
@@ -252,3 +256,33 @@ def test_nothing_is_dropped_without_an_edit(tmp_path: Path, monkeypatch: pytest.
     run(tmp_path / "run", *ARGUMENTS)
     assert not [line for line in said if "plain code" in line]
     assert name_of(losses.actor_critic) == "agents.losses.actor_critic" and rmsprop.rmsprop_if
+
+
+def test_a_resumed_run_is_compared_again_on_another_machine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its numbers stay the same where they can, and no C runs that was never compared."""
+    compared: list[set[str]] = []
+
+    def differing(learner: Learner, unroll: Unroll, parts: list[str], spec: CacheSpec) -> dict[str, str]:
+        compared.append(set(parts))
+        return {"core": "a test"}
+
+    monkeypatch.setattr(cpu_parts, "differing", differing)
+    run(tmp_path, *ARGUMENTS)
+    stored = read_words(tmp_path, "auto")["fused"]
+    assert stored == f"trunk,projection,heads,loss,rmsprop by {compiling.identity()}"
+    run(tmp_path, *ARGUMENTS, "--steps", "200")
+    assert len(compared) == 1 and "core" in compared[0] and read_words(tmp_path, "auto")["fused"] == stored
+    monkeypatch.setattr(cpu_parts, "identity", lambda: "another")
+    run(tmp_path, *ARGUMENTS, "--steps", "300")
+    assert len(compared) == 2 and read_words(tmp_path, "auto")["fused"].endswith(" by another")
+
+
+def test_where_there_is_no_compiler_the_machine_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_c = compiling.identity()
+    monkeypatch.setattr(compiling, "unsupported_reason", lambda *source: "no C compiler")
+    assert compiling.identity.__wrapped__() == "no C" != with_c
+    monkeypatch.undo()
+    monkeypatch.setattr(compiling, "_processor", lambda: "another")
+    assert compiling.identity.__wrapped__() not in (with_c, "no C")
