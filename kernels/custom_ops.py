@@ -41,18 +41,22 @@ class Kernel:
     checkpoints besides"""
     gradients: tuple[str, ...]
     """the inputs whose gradients it fills"""
+    y: str = "v"
+    """the input whose shape y has; `T y0`: that of y0 for each step"""
     saved: Mapping[str, str] = field(default_factory=dict)
-    """what forward fills for backward: name -> the input whose shape it has; empty if the rule lacks that"""
+    """what forward fills for backward, with its shape as for y; empty if the rule lacks that input"""
+    checkpoints: tuple[str, ...] = ()
+    """the states of which Triton's backward pass needs those before every `SPACING`-th step"""
+    option: int | None = None
+    """a number that the kernels take last"""
     more_gradients: Callable[[Named, Named], Named] | None = None
     """returns those that follow from what backward read and filled"""
-    triton_needs_checkpoints: bool = True
-    """whether Triton's backward pass needs the states before every `SPACING`-th step"""
 
 
 class RuleOperator:
     """One rule as a differentiable operator, called as `operator(*inputs, reset, backend)`.
 
-    Returns y, the states after the last step and, where the rule has y0 among its states, the last y.
+    Returns y and the states after the last step: the fast weights, the last y where the rule has y0, others.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class RuleOperator:
         kernel: Kernel,
     ) -> None:
         self._kernel, self._name = kernel, name
+        self._option = () if kernel.option is None else (kernel.option,)
         _OPERATORS[name] = self
         *self._inputs, _ = shapes.names
         dimensions = dict(zip(shapes.names, shapes.dimensions, strict=True))
@@ -69,10 +74,7 @@ class RuleOperator:
         """those with numbers in the last dimension"""
         self._lasts = [f"{state}_T" for state in kernel.states]
         self._outputs = ["y", *self._lasts, *kernel.saved]
-        checkpoints = (
-            [f"checkpoints of {state}" for state in kernel.states] if kernel.triton_needs_checkpoints else []
-        )
-        self._checkpoints = checkpoints
+        self._checkpoints = [f"checkpoints of {state}" for state in kernel.checkpoints]
         self._needed_steps = [name for name in kernel.per_step if name in kernel.needs]
         self._needed_others = [name for name in kernel.needs if name in kernel.others]
         self._needed_outputs = [name for name in kernel.needs if name in self._outputs]
@@ -80,7 +82,11 @@ class RuleOperator:
         self._needs = [*present, *self._needed_others, "reset", *self._needed_outputs, *self._checkpoints]
         self._gradients = [name for name in kernel.gradients if name in dimensions]
         self._dimensions = dimensions
-        saved = {name: dimensions[of] for name, of in kernel.saved.items() if of in dimensions}
+        saved = {
+            name: (*of.split()[:-1], *dimensions[of.split()[-1]])
+            for name, of in kernel.saved.items()
+            if of.split()[-1] in dimensions
+        }
         self._sizes = _sources(dimensions | saved, self._needs)
         self._register(name)
 
@@ -113,15 +119,15 @@ class RuleOperator:
         if backend == "native" and not (compiling.is_watched() or wants_gradient(*inputs)):
             # An operator costs more than an actor's step.
             named = dict(zip(self._inputs, inputs, strict=True))
-            found = self._results(named)
+            found = self._results(named, reset)
             self._fill(backend, named, reset, [*found, *[None] * len(self._kernel.saved)], [])
         else:
             found = self._forward(*inputs, reset, wants_gradient(*inputs), backend)[: self._ends]
-        return (*found, found[0][-1]) if "y0" in self._inputs else tuple(found)
+        return (*found[:2], found[0][-1], *found[2:]) if "y0" in self._inputs else tuple(found)
 
-    def _results(self, named: Named) -> list[Tensor]:
-        like = named["v"], *(named[state] for state in self._kernel.states)
-        return [x.new_empty(x.shape) for x in like]
+    def _results(self, named: Named, reset: Tensor) -> list[Tensor]:
+        y = _new(self._kernel.y, named, reset)
+        return [y, *(named[state].new_empty(named[state].shape) for state in self._kernel.states)]
 
     def _compute(self, *arguments: Any) -> tuple[Tensor, ...]:
         *inputs, reset, _, backend = arguments
@@ -143,19 +149,22 @@ class RuleOperator:
         per_step, others = self._laid_out(named, self._kernel.per_step, self._kernel.others)
         W = others[self._kernel.others.index(self._kernel.states[0])]
         _module(backend).forward(
-            self._kernel.name, per_step, others, W, reset.contiguous(), outputs, checkpoints
+            self._kernel.name, per_step, others, W, reset.contiguous(), outputs, checkpoints, self._option
         )
 
     def _allocate(self, *arguments: Any) -> tuple[Tensor, ...]:
         *inputs, reset, save, backend = arguments
         named = dict(zip(self._inputs, inputs, strict=True))
         new, steps = inputs[0].new_empty, -(-len(reset) // SPACING)
-        saved = [new(named[of].shape if save and of in named else 0) for of in self._kernel.saved.values()]
+        saved = [
+            _new(of, named, reset) if save and of.split()[-1] in named else new(0)
+            for of in self._kernel.saved.values()
+        ]
         checkpoints = [
             new((steps, *named[state].shape) if save and backend == "triton" else 0)
-            for state in self._kernel.states[: len(self._checkpoints)]
+            for state in self._kernel.checkpoints
         ]
-        return *self._results(named), *saved, *checkpoints
+        return *self._results(named, reset), *saved, *checkpoints
 
     def _save(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.set_materialize_grads(False)
@@ -190,6 +199,7 @@ class RuleOperator:
             [needed[name] for name in self._checkpoints],
             [None if x is None else x.contiguous() for x in tensors[len(self._needs) :]],
             [named[name] if name in named else grads[0].new_empty(0) for name in kernel.gradients],
+            self._option,
         )
         return grads
 
@@ -228,6 +238,12 @@ def _module(backend: str) -> ModuleType:
 
         return triton
     return native
+
+
+def _new(of: str, named: Named, reset: Tensor) -> Tensor:
+    """Allocate numbers in the shape of an input, or for `T input` so many of each step."""
+    x = named[of.removeprefix("T ")]
+    return x.new_empty(x.shape if of in named else (len(reset), *x.shape))
 
 
 def _tensors(names: Iterable[str]) -> str:

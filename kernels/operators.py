@@ -17,7 +17,6 @@ DELTA = Kernel(
     needs=("q", "k", "v", "beta", "W", "error"),
     gradients=("q", "k", "v", "beta", "W"),
     saved={"error": "v"},
-    triton_needs_checkpoints=False,
 )
 SUM = replace(DELTA, saved={"error": "beta"})
 """without β, and so without an error"""
@@ -29,6 +28,7 @@ GATED = Kernel(
     needs=("q", "k", "v", "beta", "decay", "W", "error", "y", "W_T"),
     gradients=("q", "k", "v", "beta", "decay", "W"),
     saved={"error": "v"},
+    checkpoints=("W",),
 )
 GATED_SUM = replace(GATED, saved={"error": "beta"})
 MOMENTUM = Kernel(
@@ -39,6 +39,7 @@ MOMENTUM = Kernel(
     needs=("q", "k", "v", "beta", "decay", "momentum", "W", "C", "found", "y", "W_T", "C_T"),
     gradients=("q", "k", "v", "beta", "decay", "momentum", "W", "C"),
     saved={"found": "v"},
+    checkpoints=("W", "C"),
 )
 DELTA_RNN = Kernel(
     "delta_rnn",
@@ -48,7 +49,24 @@ DELTA_RNN = Kernel(
     needs=("k", "beta", "R", "error", "p"),
     gradients=("z", "k", "v", "beta", "R", "y0"),
     saved={"error": "v", "p": "v"},
+    checkpoints=("R",),
 )
+DELTA_LSTM = {
+    variant: Kernel(
+        "delta_lstm",
+        per_step=("z", "k", "v", "beta"),
+        others=("R", "y0", "c0"),
+        states=("R", "c0"),
+        needs=("k", "beta", "R", "y", "error", "p", "cells", "gates"),
+        gradients=("z", "k", "v", "beta", "R", "y0", "c0"),
+        y="T y0",
+        saved={"error": "z", "p": "T y0", "cells": "T y0", "gates": "z"},
+        checkpoints=("R",),
+        option=number,
+    )
+    for number, variant in enumerate("ABCD")
+}
+"""`cells`: c before each step; `gates`: i, u and o"""
 
 
 def _slow_gradients(needed: Named, grads: Named) -> dict[str, Tensor]:
@@ -68,5 +86,6 @@ RECURRENT_DELTA = Kernel(
     needs=("Rq", "Rk", "Rv", "rb", "W", "g", "q_used", "k_used", "beta_used", "error"),
     gradients=("q", "k", "v", "beta", "W", "y0"),
     saved={"g": "v", "q_used": "q", "k_used": "k", "beta_used": "beta", "error": "v"},
+    checkpoints=("W",),
     more_gradients=_slow_gradients,
 )

@@ -17,7 +17,6 @@ from .native import attention as native_attention
 from .native import gru as native_gru
 from .native import lstm as native_lstm
 from .native import rules as native
-from .native.delta_lstm import delta_lstm as native_delta_lstm
 from .pytorch import attention as windowed
 from .pytorch import chunked, gated, stepwise
 from .pytorch.delta_lstm import delta_lstm as chunked_delta_lstm
@@ -165,7 +164,8 @@ DELTA_RNN = _fused(
 )
 
 DELTA_LSTM = {
-    variant: Rule(
+    variant: _fused(
+        kernel,
         f"delta_lstm_{variant.lower()}",
         Shapes(
             z="T B 3H V",
@@ -177,12 +177,11 @@ DELTA_LSTM = {
             c0="B H V",
         ),
         partial(reference.delta_lstm, variant),
+        native.delta_lstm_unsupported_reason,
         chunked=partial(chunked_delta_lstm, variant),
-        native=Fused(partial(native_delta_lstm, variant), native.delta_lstm_unsupported_reason),
-        triton=Fused(partial(triton.delta_lstm_operator, variant), triton.unsupported_reason),
         maps={"k": _softmax, "beta": torch.sigmoid},
     )
-    for variant in "ABCD"
+    for variant, kernel in operators.DELTA_LSTM.items()
 }
 
 RECURRENT_DELTA = _fused(

@@ -20,8 +20,6 @@ from .operator import Operator
 FILE, DEFINE = "attention.c", "WINDOW"
 """one library for heads of any size"""
 
-Results = tuple[Tensor, ...]
-
 
 def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
     """Return why C cannot take these inputs, which passed `Shapes.check`; None if it can."""
@@ -57,174 +55,89 @@ def deltaformer(first: str, second: str, *inputs: Any) -> tuple[Tensor, Tensor, 
     return y, keys, values, live
 
 
-def _attention_in_c(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    decay: Tensor,
-    bias: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    live: Tensor,
-    reset: Tensor,
-    keep: bool,
-    learns_state: bool,
-    kind: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return y, the state after the last step and, empty unless `keep`, what backward needs: largest scores
-    and the sums of weights. `learns_state`: whether gradients of the first state will be asked for."""
-    outputs = _attention_fake(q, k, v, decay, bias, keys, values, live, reset, keep, learns_state, kind)
-    inputs = *(_rows(x) for x in (q, k, v)), decay, _bias(bias)
-    _call(
-        "attention_forward",
-        (kind, kind),
-        learns_state,
-        keys.shape[2],
-        reset,
-        inputs,
-        (keys, values, live),
-        outputs,
-    )
-    return outputs
+def _attention_results(*inputs: Any) -> tuple[Tensor, ...]:
+    """Allocate y, the state after the last step and, empty unless `save`, what backward needs: the largest
+    scores and the sums of weights."""
+    _, _, v, decay, _, *state, _, save, _, _ = inputs
+    largest, total = (decay.new_empty(decay.shape if save else 0) for _ in range(2))
+    return _like(v), *map(_like, state), largest, total
 
 
-def _attention_fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    _, _, v, decay, _, *state, _, keep, _, _ = inputs
-    largest, total = (decay.new_empty(decay.shape if keep else 0) for _ in range(2))
-    keys, values, live = map(_like, state)
-    return _like(v), keys, values, live, largest, total
+def _fill_attention(results: tuple[Tensor, ...], *inputs: Any) -> None:
+    q, k, v, decay, bias, *state, reset, _, learns_state, kind = inputs
+    strided = _rows(q), _rows(k), _rows(v), decay, _bias(bias)
+    _call("attention_forward", (kind, kind), learns_state, reset, strided, state, results)
 
 
-def _attention_backward_in_c(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    decay: Tensor,
-    bias: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    live: Tensor,
-    reset: Tensor,
-    largest: Tensor,
-    total: Tensor,
-    dy: Tensor | None,
-    dkeys_T: Tensor | None,
-    dvalues_T: Tensor | None,
-    dlive_T: Tensor | None,
-    learns_bias: bool,
-    learns_state: bool,
-    kind: int,
-) -> list[Tensor]:
-    """Return gradients of all floats, in order; empty for what is not learned."""
-    given = (q, k, v, decay, bias, keys, values, live, reset, largest, total, dy, dkeys_T, dvalues_T)
-    grads = _attention_backward_fake(*given, dlive_T, learns_bias, learns_state, kind)
-    inputs = *(_rows(x) for x in (q, k, v)), decay, _bias(bias)
-    saved = (keys, values, live, largest, total, dy, dkeys_T, dvalues_T, dlive_T)
-    _call("attention_backward", (kind, kind), learns_state, keys.shape[2], reset, inputs, saved, grads)
-    return grads
-
-
-def _attention_backward_fake(*inputs: Any) -> list[Tensor]:
-    q, k, v, decay, bias, keys, values, live, *_, learns_bias, learns_state, _ = inputs
+def _attention_gradients(*inputs: Any) -> tuple[Tensor, ...]:
+    """Allocate those of all floats, in order; empty for what is not learned."""
+    q, k, v, decay, bias, *more, learns_bias, learns_state, _ = inputs
     dbias = bias.new_empty(bias.shape if learns_bias else 0)
-    state = [x.new_empty(x.shape if learns_state else 0) for x in (keys, values, live)]
-    return [_like(q), _like(k), _like(v), _like(decay), dbias, *state]
+    state = (x.new_empty(x.shape if learns_state else 0) for x in more[:3])
+    return _like(q), _like(k), _like(v), _like(decay), dbias, *state
 
 
-def _attention_save(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+def _fill_attention_gradients(gradients: tuple[Tensor, ...], *inputs: Any) -> None:
+    q, k, v, decay, bias, *more, _, learns_state, kind = inputs
+    strided = _rows(q), _rows(k), _rows(v), decay, _bias(bias)
+    keys, values, live, reset, *saved = more
+    dense = keys, values, live, *saved
+    _call("attention_backward", (kind, kind), learns_state, reset, strided, dense, gradients)
+
+
+def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)
     *tensors, _, ctx.learns_state, ctx.kind = inputs
     ctx.save_for_backward(*tensors, *output[-2:])
 
 
 @without_autocast
-def _attention_differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+def _differentiate_attention(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     learned = ctx.needs_input_grad[4], ctx.learns_state
     found = _attention_backward(*ctx.saved_tensors, *grads[:4], *learned, ctx.kind)
     return *(x if x.numel() else None for x in found), *[None] * 4
 
 
-def _deltaformer_in_c(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    w: Tensor,
-    mix: Tensor,
-    alpha: Tensor,
-    beta: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    live: Tensor,
-    reset: Tensor,
-    learns_state: bool,
-    first: int,
-    second: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return y, what was written, and the state after the last step."""
-    given = (q, k, v, w, mix, alpha, beta, keys, values, live, reset)
-    outputs = _deltaformer_fake(*given, learns_state, first, second)
-    inputs = _groups(q), _rows(k), _rows(v), _groups(w), alpha, beta
-    saved = (mix, keys, values, live)
-    _call("deltaformer_forward", (first, second), learns_state, keys.shape[2], reset, inputs, saved, outputs)
-    return outputs
-
-
-def _deltaformer_fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _deltaformer_results(*inputs: Any) -> tuple[Tensor, ...]:
+    """Allocate y, what is written, and the state after the last step."""
     q, _, v, _, _, _, _, *state, _, _, _, _ = inputs
-    y = q.new_empty(*q.shape[:-1], v.shape[-1])
-    keys, values, live = map(_like, state)
-    return y, _like(v), keys, values, live
+    return q.new_empty(*q.shape[:-1], v.shape[-1]), _like(v), *map(_like, state)
 
 
-def _deltaformer_backward_in_c(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    w: Tensor,
-    mix: Tensor,
-    alpha: Tensor,
-    beta: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    live: Tensor,
-    reset: Tensor,
-    u: Tensor,
-    dy: Tensor | None,
-    dkeys_T: Tensor | None,
-    dvalues_T: Tensor | None,
-    dlive_T: Tensor | None,
-    learns_state: bool,
-    first: int,
-    second: int,
-) -> list[Tensor]:
-    """Return gradients of all floats, in order, mix's for each row; empty for what is not learned."""
-    given = (q, k, v, w, mix, alpha, beta, keys, values, live, reset, u, dy, dkeys_T, dvalues_T, dlive_T)
-    grads = _deltaformer_backward_fake(*given, learns_state, first, second)
-    inputs = _groups(q), _rows(k), _rows(v), _groups(w), alpha, beta
-    saved = (mix, keys, values, live, u, dy, dkeys_T, dvalues_T, dlive_T)
-    _call("deltaformer_backward", (first, second), learns_state, keys.shape[2], reset, inputs, saved, grads)
-    return grads
+def _fill_deltaformer(results: tuple[Tensor, ...], *inputs: Any) -> None:
+    q, k, v, w, mix, alpha, beta, *state, reset, learns_state, first, second = inputs
+    strided = _groups(q), _rows(k), _rows(v), _groups(w), alpha, beta
+    _call("deltaformer_forward", (first, second), learns_state, reset, strided, (mix, *state), results)
 
 
-def _deltaformer_backward_fake(*inputs: Any) -> list[Tensor]:
-    q, k, v, w, mix, alpha, beta, keys, values, live, *_, learns_state, _, _ = inputs
+def _deltaformer_gradients(*inputs: Any) -> tuple[Tensor, ...]:
+    """Allocate those of all floats, in order, mix's for each row; empty for what is not learned."""
+    q, k, v, w, mix, alpha, beta, *more, learns_state, _, _ = inputs
     dmix = mix.new_empty(q.shape[1], *mix.shape)
-    state = [x.new_empty(x.shape if learns_state else 0) for x in (keys, values, live)]
-    return [_like(q), _like(k), _like(v), _like(w), dmix, _like(alpha), _like(beta), *state]
+    state = (x.new_empty(x.shape if learns_state else 0) for x in more[:3])
+    return _like(q), _like(k), _like(v), _like(w), dmix, _like(alpha), _like(beta), *state
 
 
-def _deltaformer_save(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+def _fill_deltaformer_gradients(gradients: tuple[Tensor, ...], *inputs: Any) -> None:
+    q, k, v, w, mix, alpha, beta, *more, learns_state, first, second = inputs
+    strided = _groups(q), _rows(k), _rows(v), _groups(w), alpha, beta
+    keys, values, live, reset, *saved = more
+    dense = mix, keys, values, live, *saved
+    _call("deltaformer_backward", (first, second), learns_state, reset, strided, dense, gradients)
+
+
+def _save_deltaformer(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)
     *tensors, ctx.learns_state, ctx.first, ctx.second = inputs
     ctx.save_for_backward(*tensors, output[1])
 
 
 @without_autocast
-def _deltaformer_differentiate(
+def _differentiate_deltaformer(
     ctx: Any, dy: Tensor | None, _: Tensor | None, *ends: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     kinds = ctx.first, ctx.second
-    found = _deltaformer_backward(*ctx.saved_tensors, dy, *ends, ctx.learns_state, *kinds)
+    found = [*_deltaformer_backward(*ctx.saved_tensors, dy, *ends, ctx.learns_state, *kinds)]
     found[4] = found[4].sum(0)
     return *(x if x.numel() else None for x in found), *[None] * 4
 
@@ -250,10 +163,9 @@ def _call(
     name: str,
     kinds: tuple[int, int],
     learns_state: bool,
-    M: int,
     reset: Tensor,
-    inputs: tuple[Tensor | None, ...],
-    saved: tuple[Tensor | None, ...],
+    inputs: Sequence[Tensor | None],
+    saved: Sequence[Tensor | None],
     outputs: Sequence[Tensor],
 ) -> None:
     """Call a function of `attention.c`: q, k, v and what else has strides, what is made dense, what is
@@ -261,6 +173,7 @@ def _call(
     q, k, v, *_ = inputs
     assert q is not None and k is not None and v is not None
     (T, B, H, V), groups = v.shape, q.shape[3] if q.dim() == 5 else 1
+    M = next(x.shape[2] for x in saved if x is not None and x.dim() == 4)  # the keys are the first of these
     threads, reset = rules._threads(v[0], T * groups * (M + T)), reset.contiguous()
     span = rules._Span(T, B, H, V, k.shape[-1], threads, reset.data_ptr())
     # What holds nothing is left out, but its gradients may be asked for.
@@ -280,19 +193,38 @@ def _function(name: str, strided: int, pointers: int) -> Any:
     return function
 
 
+_ATTENTION = "q k v decay bias keys values live reset"
+_DELTAFORMER = "q k v w mix alpha beta keys values live reset"
+_ENDS = "dy? dkeys_T? dvalues_T? dlive_T?"
 _attention_backward = Operator(
-    "native_attention_backward", _attention_backward_in_c, _attention_backward_fake
+    "native_attention_backward",
+    f"{_ATTENTION} largest total {_ENDS} | learns_bias learns_state kind",
+    8,
+    _attention_gradients,
+    _fill_attention_gradients,
 )
 _attention = Operator(
-    "native_attention_forward", _attention_in_c, _attention_fake, _attention_save, _attention_differentiate
+    "native_attention_forward",
+    f"{_ATTENTION} | save learns_state kind",
+    6,
+    _attention_results,
+    _fill_attention,
+    _save_attention,
+    _differentiate_attention,
 )
 _deltaformer_backward = Operator(
-    "native_deltaformer_backward", _deltaformer_backward_in_c, _deltaformer_backward_fake
+    "native_deltaformer_backward",
+    f"{_DELTAFORMER} written {_ENDS} | learns_state first second",
+    10,
+    _deltaformer_gradients,
+    _fill_deltaformer_gradients,
 )
 _deltaformer = Operator(
     "native_deltaformer_forward",
-    _deltaformer_in_c,
-    _deltaformer_fake,
-    _deltaformer_save,
-    _deltaformer_differentiate,
+    f"{_DELTAFORMER} | learns_state first second",
+    5,
+    _deltaformer_results,
+    _fill_deltaformer,
+    _save_deltaformer,
+    _differentiate_deltaformer,
 )

@@ -45,57 +45,51 @@ def step(x: Tensor, weights: Sequence[Tensor], h0: Tensor, reset: Tensor) -> Ten
     return h
 
 
-def _forward_in_c(
-    gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, keep: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return h and, empty unless `keep`, h before each step and what backward needs."""
-    outputs = _forward_fake(gates, weight, bias, h0, reset, keep)
-    inputs = (x.contiguous() for x in (gates, weight, bias, h0, reset))
+def _results(
+    gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, save: bool
+) -> tuple[Tensor, ...]:
+    """Allocate h and, empty unless `save`, h before each step and what backward needs."""
     T, (B, N) = len(gates), h0.shape
-    dense.call("gru_forward", B, 3 * N * N * T, (T, B, N), *inputs, *outputs)
-    return outputs
+    hs, panels = (h0.new_empty(shape if save else 0) for shape in ((T, B, N), panel_shape(T, B, 5, N)))
+    return h0.new_empty(T, B, N), hs, panels
 
 
-def _forward_fake(
-    gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, keep: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    T, (B, N) = len(gates), h0.shape
-    hs, kept = (h0.new_empty(shape if keep else 0) for shape in ((T, B, N), panel_shape(T, B, 5, N)))
-    return h0.new_empty(T, B, N), hs, kept
+def _fill(results: tuple[Tensor, ...], *inputs: Any) -> None:
+    *tensors, _ = inputs
+    T, B, N = results[0].shape
+    dense.call("gru_forward", B, 3 * N * N * T, (T, B, N), *(x.contiguous() for x in tensors), *results)
 
 
-def _backward_in_c(
-    weight: Tensor, reset: Tensor, kept: Tensor, dy: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return gradients of gates, of the recurrent share of them, and of h0."""
-    grads = _backward_fake(weight, reset, kept, dy)
+def _gradients(weight: Tensor, reset: Tensor, panels: Tensor, dy: Tensor | None) -> tuple[Tensor, ...]:
+    """Allocate those of gates, of the recurrent share of them, and of h0."""
     (T, B), N = reset.shape, weight.shape[1]
-    inputs = (weight.mT.contiguous(), reset.contiguous(), kept, None if dy is None else dy.contiguous())
-    dense.call("gru_backward", B, 3 * N * N * T, (T, B, N), *inputs, *grads)
-    return grads
+    return panels.new_empty(T, B, 3 * N), panels.new_empty(T, B, 3 * N), panels.new_empty(B, N)
 
 
-def _backward_fake(
-    weight: Tensor, reset: Tensor, kept: Tensor, dy: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fill_gradients(
+    gradients: tuple[Tensor, ...], weight: Tensor, reset: Tensor, panels: Tensor, dy: Tensor | None
+) -> None:
     (T, B), N = reset.shape, weight.shape[1]
-    return kept.new_empty(T, B, 3 * N), kept.new_empty(T, B, 3 * N), kept.new_empty(B, N)
+    inputs = weight.mT.contiguous(), reset.contiguous(), panels, None if dy is None else dy.contiguous()
+    dense.call("gru_backward", B, 3 * N * N * T, (T, B, N), *inputs, *gradients)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)
     _, weight, _, _, reset, _ = inputs
-    _, hs, kept = output
-    ctx.save_for_backward(weight, reset, hs, kept)
+    _, hs, panels = output
+    ctx.save_for_backward(weight, reset, hs, panels)
 
 
 @without_autocast
 def _differentiate(ctx: Any, dy: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-    weight, reset, hs, kept = ctx.saved_tensors
-    dgates, drecurrent, dh0 = _backward(weight, reset, kept, dy)
+    weight, reset, hs, panels = ctx.saved_tensors
+    dgates, drecurrent, dh0 = _backward(weight, reset, panels, dy)
     dweight = drecurrent.flatten(0, 1).mT @ hs.flatten(0, 1)
     return dgates, dweight, drecurrent.sum((0, 1)), dh0, None, None
 
 
-_backward = Operator("native_gru_backward", _backward_in_c, _backward_fake)
-_forward = Operator("native_gru_forward", _forward_in_c, _forward_fake, _save, _differentiate)
+_backward = Operator("native_gru_backward", "weight reset panels dy?", 3, _gradients, _fill_gradients)
+_forward = Operator(
+    "native_gru_forward", "gates weight bias h0 reset | save", 3, _results, _fill, _save, _differentiate
+)

@@ -55,43 +55,36 @@ def _in_c(dtype: torch.dtype) -> bool:
     return dtype in DEFINES and compiling.unsupported_reason("images.c", DEFINES[dtype]) is None
 
 
-def _scaled_in_c(frame: Tensor, dtype: torch.dtype) -> Tensor:
-    y = _scaled_fake(frame, dtype)
-    N, C, H, W = frame.shape
-    _call(dtype, "scale", (N, C, H * W), y, frame.contiguous(), y)
-    return y
-
-
-def _scaled_fake(frame: Tensor, dtype: torch.dtype) -> Tensor:
+def _floats(frame: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty_like(frame, dtype=dtype, memory_format=torch.channels_last)
 
 
-_scaled = Operator("scaled", _scaled_in_c, _scaled_fake)
+def _fill_scaled(y: Tensor, frame: Tensor, dtype: torch.dtype) -> None:
+    N, C, H, W = frame.shape
+    _call(dtype, "scale", (N, C, H * W), y, frame.contiguous(), y)
 
 
-def _max_pool_in_c(x: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
-    """Return y, and for backward each maximum's place in its window, empty unless `keep`."""
-    (x,) = dense(x)
-    y, which = _max_pool_fake(x, keep)
-    _call(x.dtype, "max_pool", _sizes(x), x, x, y, which)
-    return y, which
+_scaled = Operator("scaled", "frame | dtype:ScalarType", 1, _floats, _fill_scaled)
 
 
-def _max_pool_fake(x: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+def _pooled(x: Tensor, save: bool) -> tuple[Tensor, Tensor]:
+    """Allocate y, and for backward each maximum's place in its window, empty unless `save`."""
     N, C, H, W = x.shape
     y = _new(x, N, C, (H + 1) // 2, (W + 1) // 2)
-    return y, torch.empty_like(y, dtype=torch.uint8) if keep else x.new_empty(0, dtype=torch.uint8)
+    return y, torch.empty_like(y, dtype=torch.uint8) if save else x.new_empty(0, dtype=torch.uint8)
 
 
-def _max_pool_backward_in_c(dy: Tensor, which: Tensor, H: int, W: int) -> Tensor:
-    (dy,) = dense(dy)
-    dx = _max_pool_backward_fake(dy, which, H, W)
-    _call(dy.dtype, "max_pool_backward", _sizes(dx), dx, dy, which, dx)
-    return dx
+def _fill_pooled(results: tuple[Tensor, Tensor], x: Tensor, save: bool) -> None:
+    (x,) = dense(x)
+    _call(x.dtype, "max_pool", _sizes(x), x, x, *results)
 
 
-def _max_pool_backward_fake(dy: Tensor, which: Tensor, H: int, W: int) -> Tensor:
+def _pooled_from(dy: Tensor, which: Tensor, H: int, W: int) -> Tensor:
     return _new(dy, *dy.shape[:2], H, W)
+
+
+def _fill_pooled_from(dx: Tensor, dy: Tensor, which: Tensor, H: int, W: int) -> None:
+    _call(dy.dtype, "max_pool_backward", _sizes(dx), dx, *dense(dy), which, dx)
 
 
 def _max_pool_save(ctx: Any, inputs: tuple[Tensor, bool], output: tuple[Tensor, Tensor]) -> None:
@@ -106,8 +99,10 @@ def _max_pool_differentiate(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tenso
     return _max_pool_backward(dy, *ctx.saved_tensors, *ctx.size), None
 
 
-_max_pool_backward = Operator("max_pool_backward", _max_pool_backward_in_c, _max_pool_backward_fake)
-_max_pool = Operator("max_pool", _max_pool_in_c, _max_pool_fake, _max_pool_save, _max_pool_differentiate)
+_max_pool_backward = Operator("max_pool_backward", "dy which | H W", 1, _pooled_from, _fill_pooled_from)
+_max_pool = Operator(
+    "max_pool", "x | save", 2, _pooled, _fill_pooled, _max_pool_save, _max_pool_differentiate
+)
 
 
 def _new(like: Tensor, *shape: int) -> Tensor:

@@ -159,60 +159,53 @@ class _Cached(torch.autograd.Function):
         return None, None, dx, dw_x, dgates.flatten(0, 1).mT @ hs.flatten(0, 1), db, db, dh0, dc0
 
 
-def _forward_in_c(
-    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return h, c after the last step and, empty unless `keep`, the earlier h and what backward needs."""
-    outputs = _forward_fake(gates, weight, h0, c0, reset, keep)
-    inputs = (x.contiguous() for x in (gates, weight, h0, c0, reset))
+def _results(
+    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, save: bool
+) -> tuple[Tensor, ...]:
+    """Allocate h, c after the last step and, empty unless `save`, the earlier h and what backward needs."""
     T, (B, N) = len(gates), h0.shape
-    dense.call("lstm_forward", B, 4 * N * N * T, (T, B, N), *inputs, *outputs)
-    return outputs
+    hs, panels = (h0.new_empty(shape if save else 0) for shape in ((T, B, N), panel_shape(T, B, 6, N)))
+    return h0.new_empty(T, B, N), c0.new_empty(B, N), hs, panels
 
 
-def _forward_fake(
-    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    T, (B, N) = len(gates), h0.shape
-    hs, kept = (h0.new_empty(shape if keep else 0) for shape in ((T, B, N), panel_shape(T, B, 6, N)))
-    return h0.new_empty(T, B, N), c0.new_empty(B, N), hs, kept
+def _fill(results: tuple[Tensor, ...], *inputs: Any) -> None:
+    *tensors, _ = inputs
+    T, B, N = results[0].shape
+    dense.call("lstm_forward", B, 4 * N * N * T, (T, B, N), *(x.contiguous() for x in tensors), *results)
 
 
-def _backward_in_c(
-    weight: Tensor, reset: Tensor, kept: Tensor, dy: Tensor | None, dc_T: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return gradients of gates, h0 and c0."""
-    grads = _backward_fake(weight, reset, kept, dy, dc_T)
-    T, B = reset.shape
-    dy, dc_T = (None if x is None else x.contiguous() for x in (dy, dc_T))
-    inputs = (weight.mT.contiguous(), reset.contiguous(), kept, dy, dc_T)
-    N = weight.shape[1]
-    dense.call("lstm_backward", B, 4 * N * N * T, (T, B, N), *inputs, *grads)
-    return grads
-
-
-def _backward_fake(
-    weight: Tensor, reset: Tensor, kept: Tensor, dy: Tensor | None, dc_T: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(weight: Tensor, reset: Tensor, panels: Tensor, *_: Tensor | None) -> tuple[Tensor, ...]:
+    """Allocate those of gates, h0 and c0."""
     (T, B), N = reset.shape, weight.shape[1]
-    return kept.new_empty(T, B, 4 * N), kept.new_empty(B, N), kept.new_empty(B, N)
+    return panels.new_empty(T, B, 4 * N), panels.new_empty(B, N), panels.new_empty(B, N)
+
+
+def _fill_gradients(
+    gradients: tuple[Tensor, ...], weight: Tensor, reset: Tensor, panels: Tensor, *ends: Tensor | None
+) -> None:
+    (T, B), N = reset.shape, weight.shape[1]
+    inputs = weight.mT.contiguous(), reset.contiguous(), panels
+    later = (None if x is None else x.contiguous() for x in ends)
+    dense.call("lstm_backward", B, 4 * N * N * T, (T, B, N), *inputs, *later, *gradients)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)
     _, weight, _, _, reset, _ = inputs
-    _, _, hs, kept = output
-    ctx.save_for_backward(weight, reset, hs, kept)
+    _, _, hs, panels = output
+    ctx.save_for_backward(weight, reset, hs, panels)
 
 
 @without_autocast
 def _differentiate(
     ctx: Any, dy: Tensor | None, dc_T: Tensor | None, *_: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    weight, reset, hs, kept = ctx.saved_tensors
-    dgates, dh0, dc0 = _backward(weight, reset, kept, dy, dc_T)
+    weight, reset, hs, panels = ctx.saved_tensors
+    dgates, dh0, dc0 = _backward(weight, reset, panels, dy, dc_T)
     return dgates, dgates.flatten(0, 1).mT @ hs.flatten(0, 1), dh0, dc0, None, None
 
 
-_backward = Operator("native_lstm_backward", _backward_in_c, _backward_fake)
-_forward = Operator("native_lstm_forward", _forward_in_c, _forward_fake, _save, _differentiate)
+_backward = Operator("native_lstm_backward", "weight reset panels dy? dc_T?", 3, _gradients, _fill_gradients)
+_forward = Operator(
+    "native_lstm_forward", "gates weight h0 c0 reset | save", 4, _results, _fill, _save, _differentiate
+)

@@ -24,8 +24,11 @@ class Operator:
 
     Args:
         name: In the namespace `deltabeast`.
-        in_c: The function, of tensors and integers. Its results are new.
-        fake: Returns results of the same kind and shape, whatever they hold.
+        inputs: Names of its tensors and, behind a bar, of its numbers: `x y? | n dtype:ScalarType`. `y` may
+            be None; numbers are integers if their type is not given.
+        results: Their number; a single one is no tuple.
+        allocate: Returns the results, whatever they hold, from all inputs.
+        fill: Computes them, from the results and all inputs.
         save: Keeps what `differentiate` needs, as `setup_context` of `torch.library.register_autograd`.
         differentiate: Returns gradients of all inputs, as `backward` of the same.
     """
@@ -33,14 +36,23 @@ class Operator:
     def __init__(
         self,
         name: str,
-        in_c: Callable[..., Any],
-        fake: Callable[..., Any],
+        inputs: str,
+        results: int,
+        allocate: Callable[..., Any],
+        fill: Callable[..., None],
         save: Save | None = None,
         differentiate: Differentiate | None = None,
     ) -> None:
+        def in_c(*given: Any) -> Any:
+            found = allocate(*given)
+            fill(found, *given)
+            return found
+
         self.in_c = in_c
-        self.custom = torch.library.custom_op(f"deltabeast::{name}", in_c, mutates_args=())
-        self.custom.register_fake(fake)
+        self.custom = torch.library.custom_op(
+            f"deltabeast::{name}", in_c, mutates_args=(), schema=_schema(inputs, results)
+        )
+        self.custom.register_fake(allocate)
         self._function: type[torch.autograd.Function] | None = None
         if save and differentiate:
             torch.library.register_autograd(self.custom, differentiate, setup_context=save)
@@ -53,6 +65,15 @@ class Operator:
         if self._function and wants_gradient(*tensors):
             return self._function.apply(*inputs)
         return self.in_c(*inputs)
+
+
+def _schema(inputs: str, results: int) -> str:
+    tensors, _, numbers = inputs.partition("|")
+    arguments = [f"Tensor{'?' * x.endswith('?')} {x.rstrip('?')}" for x in tensors.split()]
+    for number in numbers.split():
+        name, _, kind = number.partition(":")
+        arguments.append(f"{kind or 'int'} {name}")
+    return f"({', '.join(arguments)}) -> ({', '.join(['Tensor'] * results)})"
 
 
 def _function(in_c: Callable[..., Any], save: Save, backward: Differentiate) -> type[torch.autograd.Function]:

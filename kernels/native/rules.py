@@ -66,6 +66,7 @@ _PAST: dict[str, Callable[[int], int]] = {
     "momentum": lambda steps: 2 * steps + steps // BLOCK + 1,
     "delta_rnn": lambda steps: steps,
     "recurrent_delta": lambda steps: steps,
+    "delta_lstm": lambda steps: 3 * steps,
 }
 """For how many matrices the backward pass of a kernel needs room in each thread."""
 
@@ -78,9 +79,11 @@ def forward(
     reset: Tensor,
     outputs: Sequence[Tensor | None],
     checkpoints: Sequence[Tensor],
+    option: Sequence[int],
 ) -> None:
     """Fill outputs but for those that are None or empty; checkpoints are not needed here."""
-    _call(f"{kernel}_forward", W, reset, *map(_strided, per_step), *addresses(*others, *outputs))
+    pointers = addresses(*others, *outputs)
+    _call(f"{kernel}_forward", _one_a_head(kernel, W), reset, *map(_strided, per_step), *pointers, *option)
 
 
 def backward(
@@ -93,11 +96,18 @@ def backward(
     checkpoints: Sequence[Tensor],
     ends: Sequence[Tensor | None],
     gradients: Sequence[Tensor],
+    option: Sequence[int],
 ) -> None:
     """Fill the gradients, which follow those of y and of the last states, `ends`."""
+    W = _one_a_head(kernel, W)
     past = [_new_past(W, _PAST[kernel](len(reset)))] if kernel in _PAST else []
     pointers = addresses(*others, *outputs, *ends, *gradients, *past)
-    _call(f"{kernel}_backward", W, reset, *map(_strided, per_step), *pointers)
+    _call(f"{kernel}_backward", W, reset, *map(_strided, per_step), *pointers, *option)
+
+
+def _one_a_head(kernel: str, W: Tensor) -> Tensor:
+    """Return one of each head's matrices, of which the Delta LSTM has three."""
+    return W[:, ::3] if kernel == "delta_lstm" else W
 
 
 def _new_past(W: Tensor, steps: int) -> Tensor:

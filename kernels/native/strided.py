@@ -71,32 +71,36 @@ def _squares(x: Tensor, side: int) -> Tensor:
     return rows.transpose(2, 3).reshape(N, H, W, side**2 * C).permute(0, 3, 1, 2)
 
 
-def _forward(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
-    (x,), y = dense(x), _fake(x, weight, bias, stride)
+def _fill(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> None:
+    (x,) = dense(x)
     *_, D, R = sizes = _sizes(x, weight, stride)
     Q = weight[0].numel() // R**2
     threads = _threads(y.numel() * weight[0].numel())
     transformed = _transformed(weight, stride)
     (scratch,) = _room(threads * _size("scratch_size", Q, D))
     _call("convolve", (*sizes, threads), x, transformed, bias.contiguous(), y, scratch)
-    return y
 
 
-def _fake(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
+def _results(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
     N, _, H, W = x.shape
     D, _, K, _ = weight.shape
     shape = N, D, (H - K) // stride + 1, (W - K) // stride + 1
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
-def _backward_in_c(
-    dy: Tensor, x: Tensor, y: Tensor, weight: Tensor, stride: int, needs_dx: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return gradients of x, empty unless needed, weight and bias."""
+def _fill_gradients(
+    gradients: tuple[Tensor, ...],
+    dy: Tensor,
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    stride: int,
+    needs_dx: bool,
+) -> None:
     dy, x, y = dense(dy, x, y)
     N, _, _, C, _, D, R = sizes = _sizes(x, weight, stride)
     Q = C * stride**2
-    dx, dw, db = _backward_fake(dy, x, y, weight, stride, needs_dx)
+    dx, dw, db = gradients
     parts = max(1, min(MAX_PARTS, N // 32))
     threads = min(parts, _threads(y.numel() * weight[0].numel()))
     transformed = _transformed(weight, stride, transposed=True) if needs_dx else None
@@ -104,12 +108,12 @@ def _backward_in_c(
     pointers = x, y, dy, transformed, dx.zero_(), sums.zero_(), scratch
     _call("differentiate", (*sizes, parts, threads), *pointers)
     _call("weight_gradient", (C, stride, D, R, parts), sums, dw, db)
-    return dx, dw, db
 
 
-def _backward_fake(
+def _gradients(
     dy: Tensor, x: Tensor, y: Tensor, weight: Tensor, stride: int, needs_dx: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
+    """Allocate those of x, empty unless needed, weight and bias."""
     dx = torch.empty_like(x, memory_format=torch.channels_last) if needs_dx else x.new_empty(0)
     dw = torch.empty_like(weight, memory_format=torch.channels_last)
     return dx, dw, dw.new_empty(len(weight))
@@ -126,8 +130,8 @@ def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return dx if needs_dx else None, dw, db, None
 
 
-_backward = Operator("conv_relu_backward", _backward_in_c, _backward_fake)
-_conv_relu = Operator("conv_relu", _forward, _fake, _save, _differentiate)
+_backward = Operator("conv_relu_backward", "dy x y weight | stride needs_dx", 3, _gradients, _fill_gradients)
+_conv_relu = Operator("conv_relu", "x weight bias | stride", 1, _results, _fill, _save, _differentiate)
 
 
 def _sizes(x: Tensor, weight: Tensor, stride: int) -> tuple[int, ...]:

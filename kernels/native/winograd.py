@@ -94,28 +94,27 @@ def _in_c(dtype: torch.dtype) -> bool:
     return dtype in DEFINES and compiling.unsupported_reason("winograd.c", DEFINES[dtype]) is None
 
 
-def _conv3x3_in_c(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    (x,), y = dense(x), _new(x, len(weight))
-    _convolve(x, y, _transformed(weight, x.dtype), bias)
-    return y
-
-
-def _conv3x3_fake(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _conv3x3_results(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return _new(x, weight.shape[0])
 
 
-def _conv3x3_backward_in_c(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _fill_conv3x3(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> None:
+    (x,) = dense(x)
+    _convolve(x, y, _transformed(weight, x.dtype), bias)
+
+
+def _conv3x3_gradients(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    return _new(x, x.shape[1]), *_new_weight(weight)
+
+
+def _fill_conv3x3_gradients(gradients: tuple[Tensor, ...], dy: Tensor, x: Tensor, weight: Tensor) -> None:
+    dx, *of_weight = gradients
     dy, x = dense(dy, x)
-    dx, sums = _new(x, x.shape[1]), _sums(x, len(weight))
-    transformed = _transformed(weight, x.dtype, transposed=True)
+    sums, transformed = _sums(x, len(weight)), _transformed(weight, x.dtype, transposed=True)
     for at in _chunks(x, dy):
         _convolve(dy[at], dx[at], transformed)
         _add_weight_gradient(sums, x[at], dy[at])
-    return dx, *_weight_gradient(sums, weight)
-
-
-def _conv3x3_backward_fake(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return _new(x, x.shape[1]), *_new_weight(weight)
+    _fill_weight_gradient(sums, *of_weight)
 
 
 def _conv3x3_save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -128,31 +127,38 @@ def _conv3x3_differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor
     return gradients
 
 
-_conv3x3_backward = Operator("conv3x3_backward", _conv3x3_backward_in_c, _conv3x3_backward_fake)
-_conv3x3 = Operator("conv3x3", _conv3x3_in_c, _conv3x3_fake, _conv3x3_save, _conv3x3_differentiate)
+_conv3x3_backward = Operator(
+    "conv3x3_backward", "dy x weight", 3, _conv3x3_gradients, _fill_conv3x3_gradients
+)
+_conv3x3 = Operator(
+    "conv3x3", "x weight bias", 1, _conv3x3_results, _fill_conv3x3, _conv3x3_save, _conv3x3_differentiate
+)
 
 
-def _residual_block_in_c(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
-    """Return y, and for backward the second convolution's input."""
-    (x,) = dense(x)
-    y, h = _new(x, x.shape[1]), _new(x, len(w1))
+def _residual_block_results(x: Tensor, w1: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+    """Allocate y, and for backward the second convolution's input."""
+    return _new(x, x.shape[1]), _new(x, w1.shape[0])
+
+
+def _fill_residual_block(
+    results: tuple[Tensor, Tensor], x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor
+) -> None:
+    (x,), (y, h) = dense(x), results
     first, second = _transformed(w1, x.dtype), _transformed(w2, x.dtype)
     for at in _chunks(x, h):
         _convolve(x[at], h[at], first, b1, rectify=True, relu=True)
         _convolve(h[at], y[at], second, b2, add=x[at])
-    return y, h
 
 
-def _residual_block_fake(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
-    return _new(x, x.shape[1]), _new(x, w1.shape[0])
+def _residual_block_gradients(dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, w2: Tensor) -> tuple[Tensor, ...]:
+    return _new(x, x.shape[1]), *_new_weight(w1), *_new_weight(w2)
 
 
-Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-
-
-def _residual_block_backward_in_c(dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, w2: Tensor) -> Five:
-    dy, x = dense(dy, x)
-    dx, dh = _new(x, x.shape[1]), torch.empty_like(h)
+def _fill_residual_block_gradients(
+    gradients: tuple[Tensor, ...], dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, w2: Tensor
+) -> None:
+    dx, dw1, db1, dw2, db2 = gradients
+    (dy, x), dh = dense(dy, x), torch.empty_like(h)
     first, second = (_transformed(w, x.dtype, transposed=True) for w in (w1, w2))
     sums1, sums2 = _sums(x, len(w1)), _sums(h, len(w2))
     for at in _chunks(x, h):
@@ -160,14 +166,11 @@ def _residual_block_backward_in_c(dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, 
         _convolve(dh[at], dx[at], first, mask=x[at], add=dy[at])
         _add_weight_gradient(sums2, h[at], dy[at])
         _add_weight_gradient(sums1, x[at], dh[at], rectify=True)
-    return dx, *_weight_gradient(sums1, w1), *_weight_gradient(sums2, w2)
+    _fill_weight_gradient(sums1, dw1, db1)
+    _fill_weight_gradient(sums2, dw2, db2)
 
 
-def _residual_block_backward_fake(dy: Tensor, x: Tensor, h: Tensor, w1: Tensor, w2: Tensor) -> Five:
-    return _new(x, x.shape[1]), *_new_weight(w1), *_new_weight(w2)
-
-
-def _residual_block_save(ctx: Any, inputs: Five, output: tuple[Tensor, Tensor]) -> None:
+def _residual_block_save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.set_materialize_grads(False)
     x, w1, _, w2, _ = inputs
     ctx.save_for_backward(x, output[1], w1, w2)
@@ -176,17 +179,19 @@ def _residual_block_save(ctx: Any, inputs: Five, output: tuple[Tensor, Tensor]) 
 def _residual_block_differentiate(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if dy is None:
         return (None,) * 5
-    gradients: Five = _residual_block_backward(dy, *ctx.saved_tensors)
+    gradients: tuple[Tensor, ...] = _residual_block_backward(dy, *ctx.saved_tensors)
     return gradients
 
 
 _residual_block_backward = Operator(
-    "residual_block_backward", _residual_block_backward_in_c, _residual_block_backward_fake
+    "residual_block_backward", "dy x h w1 w2", 5, _residual_block_gradients, _fill_residual_block_gradients
 )
 _residual_block = Operator(
     "residual_block",
-    _residual_block_in_c,
-    _residual_block_fake,
+    "x w1 b1 w2 b2",
+    2,
+    _residual_block_results,
+    _fill_residual_block,
     _residual_block_save,
     _residual_block_differentiate,
 )
@@ -252,12 +257,10 @@ def _add_weight_gradient(sums: Tensor, x: Tensor, dy: Tensor, rectify: bool = Fa
     _call(x.dtype, "add_weight_gradient", sizes, x, dy, sums)
 
 
-def _weight_gradient(sums: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of weight and bias from all sums."""
-    dw, db = _new_weight(weight)
-    outputs, inputs = weight.shape[:2]
-    _call(weight.dtype, "weight_gradient", (inputs, outputs, len(sums)), sums, dw, db)
-    return dw, db
+def _fill_weight_gradient(sums: Tensor, dw: Tensor, db: Tensor) -> None:
+    """Fill the gradients of weight and bias from all sums."""
+    outputs, inputs = dw.shape[:2]
+    _call(dw.dtype, "weight_gradient", (inputs, outputs, len(sums)), sums, dw, db)
 
 
 def _call(dtype: torch.dtype, name: str, sizes: tuple[int, ...], *tensors: Tensor | None) -> None:

@@ -6,7 +6,6 @@ The package of that name is `import triton`, absolute; this one is only ever imp
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 from torch import Tensor
 
@@ -48,10 +47,3 @@ def gru_operator(
     from .gru import gru
 
     return gru(gates, weight, bias, h0, reset)
-
-
-def delta_lstm_operator(variant: str, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Equals `reference.delta_lstm` to rounding; the backend comes last."""
-    from .delta_lstm import delta_lstm
-
-    return delta_lstm(variant, *inputs[:-1])

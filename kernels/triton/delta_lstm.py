@@ -8,8 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..precision import without_autocast
-from ..pytorch.stepwise import SPACING, wants_gradient
+from ..pytorch.stepwise import SPACING
 from .launch import blocks, strides
 from .recurrent import replay
 from .steps import (
@@ -301,8 +300,7 @@ def backward_kernel(
     store_row(dc0 + first * V, dc, V, BLOCK)
 
 
-@torch.library.custom_op("deltabeast::delta_lstm_forward", mutates_args=())
-def _forward(
+def delta_lstm_forward(
     z: Tensor,
     k: Tensor,
     v: Tensor,
@@ -311,14 +309,11 @@ def _forward(
     y0: Tensor,
     c0: Tensor,
     reset: Tensor,
-    keep: bool,
-    variant: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return y, R and c after the last step; empty unless `keep` the errors, what R was read with, c before
-    each step, the gates, and every `SPACING`-th R."""
-    outputs = _forward_fake(z, k, v, beta, R, y0, c0, reset, keep, variant)
-    z, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (z, k, v))
-    R, y0, c0, reset = (x.contiguous() for x in (R, y0, c0, reset))
+    *outputs: Any,
+) -> None:
+    """Fill y, R_T, c_T and, unless they are empty, error, p, cells, gates and every `SPACING`-th R; the
+    variant comes last."""
+    *tensors, variant = outputs
     with torch.cuda.device_of(reset):
         forward_kernel[y0.shape[:2]](
             z,
@@ -329,39 +324,17 @@ def _forward(
             y0,
             c0,
             reset,
-            *outputs,
+            *tensors,
             *strides(z, k, v, beta),
             len(z),
             VARIANT=variant,
-            KEEP=keep,
+            KEEP=tensors[-1].numel() > 0,
             SPACING=SPACING,
             **_blocks(R),
         )
-    return outputs
 
 
-@_forward.register_fake
-def _forward_fake(
-    z: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    R: Tensor,
-    y0: Tensor,
-    c0: Tensor,
-    reset: Tensor,
-    keep: bool,
-    variant: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    y, T = y0.new_empty(len(z), *y0.shape), len(z)
-    error, gates = (z.new_empty(z.shape if keep else 0) for _ in range(2))
-    p, cells = (z.new_empty(y.shape if keep else 0) for _ in range(2))
-    kept = R.new_empty(((T + SPACING - 1) // SPACING, *R.shape) if keep else 0)
-    return y, R.new_empty(R.shape), c0.new_empty(c0.shape), error, p, cells, gates, kept
-
-
-@torch.library.custom_op("deltabeast::delta_lstm_backward", mutates_args=())
-def _backward(
+def delta_lstm_backward(
     k: Tensor,
     beta: Tensor,
     R: Tensor,
@@ -371,97 +344,39 @@ def _backward(
     p: Tensor,
     cells: Tensor,
     gates: Tensor,
-    kept: Tensor,
+    checkpoints: Tensor,
     dy: Tensor | None,
     dR_T: Tensor | None,
     dc_T: Tensor | None,
-    variant: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return gradients of z, k, v, beta, R, y0 and c0."""
-    grads = _backward_fake(k, beta, R, reset, y, error, p, cells, gates, kept, dy, dR_T, dc_T, variant)
-    k = k if k.stride(-1) == 1 else k.contiguous()
+    *gradients: Any,
+) -> None:
+    """Fill the gradients of z, k, v, beta, R, y0 and c0; the variant comes last."""
+    *tensors, variant = gradients
     with torch.cuda.device_of(reset):
         backward_kernel[y.shape[1:3]](
             k,
             beta,
-            reset.contiguous(),
+            reset,
             y,
             error,
             p,
             cells,
             gates,
-            kept,
-            kept.new_empty(*R.shape[:2], SPACING, *R.shape[2:]),
-            torch.zeros_like(y) if dy is None else dy.contiguous(),
-            kept.new_zeros(R.shape) if dR_T is None else dR_T.contiguous(),
-            torch.zeros_like(y[0]) if dc_T is None else dc_T.contiguous(),
-            *grads,
+            checkpoints,
+            R.new_empty(*R.shape[:2], SPACING, *R.shape[2:]),
+            torch.zeros_like(y) if dy is None else dy,
+            torch.zeros_like(R) if dR_T is None else dR_T,
+            torch.zeros_like(y[0]) if dc_T is None else dc_T,
+            *tensors,
             *strides(k, beta),
             len(y),
             VARIANT=variant,
             SPACING=SPACING,
             **_blocks(R),
         )
-    return grads
-
-
-@_backward.register_fake
-def _backward_fake(
-    k: Tensor,
-    beta: Tensor,
-    R: Tensor,
-    reset: Tensor,
-    y: Tensor,
-    error: Tensor,
-    p: Tensor,
-    cells: Tensor,
-    gates: Tensor,
-    kept: Tensor,
-    dy: Tensor | None,
-    dR_T: Tensor | None,
-    dc_T: Tensor | None,
-    variant: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dz, dk, dv = (gates.new_empty(gates.shape) for _ in range(3))
-    dy0, dc0 = (p.new_empty(p.shape[1:]) for _ in range(2))
-    return dz, dk, dv, beta.new_empty(beta.shape), R.new_empty(R.shape), dy0, dc0
 
 
 def _blocks(R: Tensor) -> dict[str, int]:
     """Return the constants of a program that holds three matrices in registers."""
     sizes = blocks(R)
     return {"V": sizes["V"], "BLOCK": sizes["BLOCK_V"], "num_warps": 2 * sizes["num_warps"]}
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    _, k, _, beta, R, _, _, reset, _, ctx.variant = inputs
-    y, _, _, *kept = output
-    ctx.save_for_backward(k, beta, R, reset, y, *kept)
-
-
-@without_autocast
-def _differentiate(
-    ctx: Any, dy: Tensor | None, dR_T: Tensor | None, dc_T: Tensor | None, *_: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    return *_backward(*ctx.saved_tensors, dy, dR_T, dc_T, ctx.variant), None, None, None
-
-
-_forward.register_autograd(_differentiate, setup_context=_save)
-
-
-def delta_lstm(
-    variant: str,
-    z: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    R: Tensor,
-    y0: Tensor,
-    c0: Tensor,
-    reset: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Equals `reference.delta_lstm` to rounding."""
-    floats = (z, k, v, beta, R, y0, c0)
-    y, R_T, c_T, *_ = _forward(*floats, reset, wants_gradient(*floats), VARIANTS.index(variant))
-    return y, R_T, y[-1], c_T

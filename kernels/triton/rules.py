@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from ..shapes import widest
-from . import delta, gated, recurrent
+from . import delta, delta_lstm, gated, recurrent
 from .steps import tanh
 
 INTERPRETED = not isinstance(tanh, triton.JITFunction)
@@ -24,6 +24,7 @@ _FORWARD: dict[str, Callable[..., None]] = {
     "momentum": gated.momentum_forward,
     "delta_rnn": recurrent.delta_rnn_forward,
     "recurrent_delta": recurrent.recurrent_delta_forward,
+    "delta_lstm": delta_lstm.delta_lstm_forward,
 }
 _BACKWARD: dict[str, Callable[..., None]] = {
     "delta": delta.delta_backward,
@@ -31,6 +32,7 @@ _BACKWARD: dict[str, Callable[..., None]] = {
     "momentum": gated.momentum_backward,
     "delta_rnn": recurrent.delta_rnn_backward,
     "recurrent_delta": recurrent.recurrent_delta_backward,
+    "delta_lstm": delta_lstm.delta_lstm_backward,
 }
 
 
@@ -42,9 +44,10 @@ def forward(
     reset: Tensor,
     outputs: Sequence[Tensor],
     checkpoints: Sequence[Tensor],
+    option: Sequence[int],
 ) -> None:
     """Fill outputs and checkpoints but for those that are empty."""
-    _FORWARD[kernel](*per_step, *others, reset, *outputs, *checkpoints)
+    _FORWARD[kernel](*per_step, *others, reset, *outputs, *checkpoints, *option)
 
 
 def backward(
@@ -57,9 +60,10 @@ def backward(
     checkpoints: Sequence[Tensor],
     ends: Sequence[Tensor | None],
     gradients: Sequence[Tensor],
+    option: Sequence[int],
 ) -> None:
     """Fill the gradients, which follow those of y and of the last states, `ends`."""
-    _BACKWARD[kernel](*per_step, *others, reset, *outputs, *checkpoints, *ends, *gradients)
+    _BACKWARD[kernel](*per_step, *others, reset, *outputs, *checkpoints, *ends, *gradients, *option)
 
 
 def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:

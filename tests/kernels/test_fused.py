@@ -189,9 +189,6 @@ def operator(backend: str, rule: Rule) -> tuple[Any, tuple[object, ...]]:
     name, more = rule.name, (backend,)
     if rule in SLOW:
         name, more = f"native_{name}" if backend == "native" else name, ()
-    elif rule.name.startswith("delta_lstm"):
-        name = "native_delta_lstm" if backend == "native" else "delta_lstm"
-        more = ("abcd".index(rule.name[-1]),)
     elif rule in rules.ATTENTION.values():
         name, more = (
             "native_attention",
