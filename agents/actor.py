@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .action_log import ActionLog, Step
-from .heads import sample
-from .inference import InferenceFactory, PlainInference, TimeStep
+from .inference import EagerInference, InferenceFactory, TimeStep
 from .masks import forbid
 from .network import Agent
-from .noise import ColumnNoise, Columns
 from .returns import Returns
+from .sampling import sample
+from .sampling_rng import EnvShard, ShardedRng
 from .stopwatch import Stopwatch, timed
-from .truncations import Truncations, concatenate
+from .truncations import Truncations, join_truncations
 from .unroll import Unroll
 from .weights import Weights
 
@@ -40,8 +40,8 @@ class Actor:
         unroll_length: int,
         seed: int,
         deterministic: bool = False,
-        inference: InferenceFactory = PlainInference,
-        columns: Columns | None = None,
+        inference: InferenceFactory = EagerInference,
+        columns: EnvShard | None = None,
         discount: float | None = None,
     ) -> None:
         """`inference` runs the agent. `columns`: the global indices of these environments where several
@@ -57,8 +57,8 @@ class Actor:
         self._unrolls = 0
         """number of unrolls collected"""
         self._generator = torch.Generator(agent.policy.weight.device).manual_seed(seed)
-        self._noise = ColumnNoise(self._generator, columns) if columns else self._generator
-        self.inference = inference(agent, self._noise)
+        self._rng = ShardedRng(self._generator, columns) if columns else self._generator
+        self.inference = inference(agent, self._rng)
         self._timestep: TimeStep
         """what the next step observes"""
         self._allowed: NDArray[np.bool_] | None
@@ -82,7 +82,7 @@ class Actor:
     def set_inference(self, inference: InferenceFactory) -> None:
         """Run the agent by another inference from the next unroll on."""
         state = self.inference.state
-        self.inference = inference(self.agent, self._noise)
+        self.inference = inference(self.agent, self._rng)
         self.inference.state = state
 
     @torch.no_grad()
@@ -103,8 +103,8 @@ class Actor:
         self._unrolls += 1
         self._note_clipped(unroll)
         if self._returns is not None:
-            unroll.episodes.discounted.append(self._returns.moments())
-        return replace(unroll, truncations=concatenate((0, truncated) for truncated in self._truncated))
+            unroll.episodes.return_moments.append(self._returns.moments())
+        return replace(unroll, truncations=join_truncations((0, truncated) for truncated in self._truncated))
 
     @timed("inference")
     def _start_unroll(self, unroll: Unroll) -> None:
@@ -124,14 +124,14 @@ class Actor:
     def _choose_allowed(self, unroll: Unroll, t: int, allowed: Tensor) -> None:
         """Sample again, from a policy without the actions that are forbidden."""
         logits = forbid(unroll.behavior_logits[t], allowed.to(unroll.action.device))
-        unroll.behavior_logits[t], unroll.action[t] = logits, sample(logits, self._noise)
+        unroll.behavior_logits[t], unroll.action[t] = logits, sample(logits, self._rng)
 
     def _step_env(self, unroll: Unroll, t: int, actions: NDArray[np.int64]) -> None:
         """Step the environments; what they answer is observed before step t + 1."""
         observation, reward, terminated, truncated, info = self._step(actions)
         rewards = np.asarray(reward, dtype=np.float32)
         done = terminated | truncated
-        self._timestep = self.inference.observe(observation, rewards, done)
+        self._timestep = self.inference.to_device(observation, rewards, done)
         if self._returns is not None:
             self._returns.add(rewards, done)
         self._allowed = info.get("action_mask")
@@ -168,10 +168,10 @@ class Actor:
         observation, info = self.env.reset(seed=seed)
         self._allowed = info.get("action_mask")
         reward, done = np.zeros(self.num_envs, np.float32), np.ones(self.num_envs, bool)
-        self._timestep = self.inference.observe(observation, reward, done)
+        self._timestep = self.inference.to_device(observation, reward, done)
         self.inference.state = self.agent.initial_state(self.num_envs)
         if self._returns is not None:
-            self._returns.now[:] = 0.0
+            self._returns.current[:] = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """Between two unrolls: RNG and progress; in deterministic mode all that decides the next unroll."""
@@ -188,7 +188,7 @@ class Actor:
             if self._allowed is not None:
                 state["allowed"] = torch.from_numpy(self._allowed.copy())
             if self._returns is not None:
-                state["returns"] = torch.from_numpy(self._returns.now.copy())
+                state["returns"] = torch.from_numpy(self._returns.current.copy())
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -209,11 +209,11 @@ class Actor:
                 "resume without --deterministic"
             )
         reward, done = state["reward"].numpy(), state["done"].numpy()
-        self._timestep = self.inference.observe(observation, reward, done)
+        self._timestep = self.inference.to_device(observation, reward, done)
         self._allowed = state["allowed"].numpy() if "allowed" in state else None
         self.inference.state = tuple(part.to(self._generator.device) for part in state["core"])
         if self._returns is not None and "returns" in state:
-            self._returns.now = state["returns"].numpy()
+            self._returns.current = state["returns"].numpy()
 
 
 def _truncations(t: int, info: Mapping[str, Any], device: torch.device) -> Truncations:

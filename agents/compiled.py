@@ -33,7 +33,7 @@ class Compiled:
             self._give_up(str(error))
             return
         learner.compiled_loss = torch.compile(learner.loss, dynamic=False)
-        learner.functions = learner.functions._replace(rmsprop=torch.compile(rmsprop_if, dynamic=False))
+        learner.ops = learner.ops._replace(rmsprop=torch.compile(rmsprop_if, dynamic=False))
 
     def compute_gradients(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]:
         self._try(self._learner.compute_gradients, batch)
@@ -62,5 +62,5 @@ class Compiled:
     def _give_up(self, reason: str) -> None:
         warnings.warn(f"torch.compile fails here; the learner runs without: {reason}", stacklevel=3)
         self._learner.compiled_loss = None
-        self._learner.functions = self._learner.functions._replace(rmsprop=rmsprop_if)
+        self._learner.ops = self._learner.ops._replace(rmsprop=rmsprop_if)
         self._untried.clear()

@@ -22,7 +22,7 @@ class Episodes:
     """games whose score overflowed the game's counter; they are not in the lists"""
     notes: list[str] = field(default_factory=list)
     """what the environments have to say to the user meanwhile, each once"""
-    discounted: list[NDArray[np.float64]] = field(default_factory=list)
+    return_moments: list[NDArray[np.float64]] = field(default_factory=list)
     """moments `[3, 1]` of the discounted returns so far, of each actor, where rewards are normalised"""
 
     def record(self, info: Mapping[str, Any]) -> None:
@@ -42,12 +42,12 @@ def _ended(info: Mapping[str, Any], key: str) -> list[Any]:
     return list(info[key][mask].tolist())
 
 
-def concatenate(several: Sequence[Episodes]) -> Episodes:
+def join_episodes(several: Sequence[Episodes]) -> Episodes:
     return Episodes(
         life_returns=[score for one in several for score in one.life_returns],
         game_returns=[score for one in several for score in one.game_returns],
         game_lengths=[length for one in several for length in one.game_lengths],
         score_wraps=sum(one.score_wraps for one in several),
         notes=[note for one in several for note in one.notes],
-        discounted=[moments for one in several for moments in one.discounted],
+        return_moments=[moments for one in several for moments in one.return_moments],
     )

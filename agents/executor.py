@@ -27,8 +27,8 @@ class LearnerParts(UpdateFns, Protocol):
     version: int
     finite: Tensor
     compiled_loss: Callable[[Unroll], Any] | None
-    functions: Any
-    """its arithmetic"""
+    ops: Any
+    """`UpdateOps` of learner.py"""
 
     @property
     def agent(self) -> nn.Module: ...
@@ -55,7 +55,7 @@ class Executor(Protocol):
         """Wait until all updates are done. Raises NonFiniteError if one was not finite."""
         ...
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop whatever belongs to the learner's former optimizer state."""
         ...
 
@@ -85,7 +85,7 @@ class EagerExecutor:
     def synchronize(self) -> None:
         pass
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         pass
 
 

@@ -1,4 +1,4 @@
-"""How an actor runs its agent: step by step, in eager PyTorch. optimize.py attaches what is faster."""
+"""How an actor runs its agent: step by step, in eager PyTorch. accelerate.py attaches what is faster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..cores import State
 from .network import Agent
-from .noise import Noise
+from .sampling_rng import Rng
 from .unroll import Unroll
 
 
@@ -35,7 +35,7 @@ class Inference(Protocol):
         """Bytes of observations that have crossed a bus so far."""
         ...
 
-    def observe(self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]) -> TimeStep:
+    def to_device(self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]) -> TimeStep:
         """Bring what the environments answered to where the agent is."""
         ...
 
@@ -61,18 +61,18 @@ class Inference(Protocol):
         ...
 
 
-class PlainInference:
+class EagerInference:
     """Calls `Agent.act`, step by step."""
 
     bytes_sent = 0
 
-    def __init__(self, agent: Agent, noise: Noise) -> None:
-        """`noise` chooses the actions."""
+    def __init__(self, agent: Agent, rng: Rng) -> None:
+        """`rng` chooses the actions."""
         self.state: State = ()
         self._agent = agent
-        self._noise = noise
+        self._rng = rng
 
-    def observe(self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]) -> TimeStep:
+    def to_device(self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]) -> TimeStep:
         return TimeStep(observation, reward, done)
 
     def record(self, unroll: Unroll, t: int, timestep: TimeStep) -> None:
@@ -87,11 +87,11 @@ class PlainInference:
 
     def select_actions(self, unroll: Unroll, t: int) -> None:
         inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
-        output, self.state = self._agent.act(*inputs, self.state, generator=self._noise)
+        output, self.state = self._agent.act(*inputs, self.state, generator=self._rng)
         unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
 
     def finish_unroll(self, unroll: Unroll) -> None:
         pass
 
 
-InferenceFactory = Callable[[Agent, Noise], Inference]
+InferenceFactory = Callable[[Agent, Rng], Inference]

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..cores import Stats
-from .continuation import continuation
 from .episodes import Episodes
 from .executor import Executor
 from .losses import AllReduce, actor_critic, identity
 from .make_executor import make_executor
 from .network import Agent, AgentOutput, Bptt
 from .normaliser import merge, moments
-from .returns import deviation
+from .returns import std
 from .rmsprop import RMSprop, rmsprop_if
+from .truncation_bootstrap import truncation_bootstrap
 from .unroll import Unroll
 
 Truncation = Literal["bootstrap", "terminal"]
@@ -56,7 +56,7 @@ def unroll_agent(agent: Agent, batch: Unroll, bptt: Bptt) -> tuple[AgentOutput, 
     return output, stats
 
 
-class Functions(NamedTuple):
+class UpdateOps(NamedTuple):
     """The arithmetic of an update. What computes the same faster may take a function's place."""
 
     unroll: Callable[[Agent, Unroll, Bptt], tuple[AgentOutput, Stats]] = unroll_agent
@@ -128,7 +128,7 @@ class Learner:
         self._reward_divisor = torch.ones((), device=device) if config.normalise_rewards else None
         self.all_reduce: AllReduce = identity
         """sums a tensor over the processes that share a batch"""
-        self.functions = Functions()
+        self.ops = UpdateOps()
         self.compiled_loss: Callable[[Unroll], tuple[Tensor, dict[str, Tensor]]] | None = None
         """what `compute_gradients` calls instead of `loss`, if compiled.py set it"""
         self._executor = executor(self)
@@ -147,7 +147,9 @@ class Learner:
         replaced before `step`.
         """
         if batch.truncations is not None and self.config.truncation == "bootstrap":
-            batch = replace(batch, continuation=continuation(self.agent, batch, self.config.discount))
+            batch = replace(
+                batch, truncation_bootstrap=truncation_bootstrap(self.agent, batch, self.config.discount)
+            )
         metrics, gradients = self._executor.backward(batch)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -155,7 +157,7 @@ class Learner:
         seen = moments(batch.observation[:-1]) if self.agent.normaliser else None
         returns = None
         if self.config.normalise_rewards:
-            returns = merge(torch.zeros_like(self._returns), *batch.episodes.discounted).numpy()
+            returns = merge(torch.zeros_like(self._returns), *batch.episodes.return_moments).numpy()
         return PartialUpdate(metrics, batch.num_steps, batch.version, batch.episodes, seen, returns)
 
     def step(self, parts: Sequence[PartialUpdate]) -> Mapping[str, float]:
@@ -168,8 +170,8 @@ class Learner:
         self._rate.fill_(rate)
         norm = self._executor.step([p.grad for p in self._parameters if p.grad is not None])
         if self.agent.normaliser:
-            self.agent.normaliser.absorb([each.moments for each in parts if each.moments is not None])
-        self._absorb_returns([each.returns for each in parts if each.returns is not None])
+            self.agent.normaliser.update_stats([each.moments for each in parts if each.moments is not None])
+        self._update_return_stats([each.returns for each in parts if each.returns is not None])
         divided = {} if self._reward_divisor is None else {"reward_divisor": self.reward_divisor}
         lag = self.version - min(each.version for each in parts)
 
@@ -188,7 +190,7 @@ class Learner:
         self.version += 1
         return reported
 
-    def _absorb_returns(self, several: Sequence[NDArray[np.float64]]) -> None:
+    def _update_return_stats(self, several: Sequence[NDArray[np.float64]]) -> None:
         """Merge moments `[3, 1]` of returns, and divide rewards by their deviation from now on."""
         self._returns = merge(self._returns, *several)
         self.divide_rewards(self.reward_divisor)
@@ -196,7 +198,7 @@ class Learner:
     @property
     def reward_divisor(self) -> float:
         """By what rewards are divided, where they are normalised: the deviation of returns so far."""
-        return deviation(self._returns)
+        return std(self._returns)
 
     def divide_rewards(self, divisor: float) -> None:
         """Divide rewards by this from now on, where they are normalised."""
@@ -208,12 +210,12 @@ class Learner:
         config, reward = self.config, batch.reward[1:]
         if self._reward_divisor is not None:
             reward = reward / self._reward_divisor
-        output, memory_stats = self.functions.unroll(self.agent, batch, config.bptt)
-        loss, metrics = self.functions.actor_critic(
+        output, memory_stats = self.ops.unroll(self.agent, batch, config.bptt)
+        loss, metrics = self.ops.actor_critic(
             output.policy_logits,
             output.baseline,
             batch,
-            self.agent.learned_reward(reward),
+            self.agent.training_reward(reward),
             discount=config.discount,
             baseline_cost=config.baseline_cost,
             entropy_cost=config.entropy_cost,
@@ -238,7 +240,7 @@ class Learner:
         # as torch's clip_grad_norm_
         clipping = (self.config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
         self.finite.logical_and_(grad_norm.isfinite())
-        self.optimizer.step_if(self.finite, self._rate, clipping, self.functions.rmsprop)
+        self.optimizer.step_if(self.finite, self._rate, clipping, self.ops.rmsprop)
 
     def learning_rate(self) -> float:
         """Return the next update's: annealed linearly to zero, and corrected for RMSProp's start from zero.
@@ -268,7 +270,7 @@ class Learner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
-        self._executor.forget()
+        self._executor.reset()
         self.steps = state["steps"]
         self.version = state["version"]
         self._returns = state.get("returns", torch.zeros_like(self._returns))

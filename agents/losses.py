@@ -45,7 +45,7 @@ def actor_critic(
     batch, whose sums it reduces over processes.
     """
     # An episode that was truncated: the bootstrap value counts as reward, since its discount is zero.
-    rewards = rewards + batch.continuation
+    rewards = rewards + batch.truncation_bootstrap
     bootstrap, logits, values = values[-1].detach(), logits[:-1], values[:-1]
     logits = forbid_as(logits, batch.behavior_logits)
     chosen = ~batch.forced

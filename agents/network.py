@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..cores import Core, State, Stats, core_feature_size, core_name, make_core, unroll_truncated
-from .heads import sample
-from .noise import Noise
 from .normaliser import Normaliser
+from .sampling import sample
+from .sampling_rng import Rng
 from .stems import make_stem
 
 Bptt = Literal["full", "per_step"]
@@ -79,7 +79,7 @@ class Agent(nn.Module):
         """What rewards are clipped to once they are scaled; infinity for nothing."""
         return self.spec.reward_clip or math.inf
 
-    def compressed_reward(self, reward: Tensor) -> Tensor:
+    def core_reward(self, reward: Tensor) -> Tensor:
         """Return rewards of any shape, scaled, on the scale on which the core reads them before any clipping.
 
         Where none are clipped that is symlog, sign(r) ln(1 + |r|) (Hafner et al. 2023): a reward of 10,000 in
@@ -88,7 +88,7 @@ class Agent(nn.Module):
         scaled = self.spec.reward_scale * reward
         return scaled if self.spec.reward_clip else scaled.sign() * scaled.abs().log1p()
 
-    def learned_reward(self, reward: Tensor) -> Tensor:
+    def training_reward(self, reward: Tensor) -> Tensor:
         """Return rewards of any shape as they are learned: scaled, then clipped."""
         return (self.spec.reward_scale * reward).clamp(-self.reward_limit, self.reward_limit)
 
@@ -102,7 +102,7 @@ class Agent(nn.Module):
         done: Tensor,
         state: State,
         greedy: bool = False,
-        generator: Noise | None = None,
+        generator: Rng | None = None,
     ) -> tuple[AgentOutput, State]:
         """Act for one step: observation `[B, ...]`, reward `[B]` of the last action, done `[B]` where the
         observation is the first of an episode. The action is sampled from the policy, or the most likely one
@@ -144,7 +144,7 @@ class Agent(nn.Module):
 
     def append_reward(self, features: Tensor, reward: Tensor) -> Tensor:
         """Append the last reward `[N]` to the features `[N, feature_size]`, as the core reads it."""
-        read = self.compressed_reward(reward).clamp(-self.reward_limit, self.reward_limit)
+        read = self.core_reward(reward).clamp(-self.reward_limit, self.reward_limit)
         return torch.cat([features, read.unsqueeze(-1)], dim=-1)
 
     def unroll_core(

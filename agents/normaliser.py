@@ -66,6 +66,6 @@ class Normaliser(nn.Module):
         return lambda x: ((x - shift) / divisor).clamp(-limit, limit).float()
 
     @torch.no_grad()
-    def absorb(self, several: Sequence[Tensor | NDArray[np.float64]]) -> None:
+    def update_stats(self, several: Sequence[Tensor | NDArray[np.float64]]) -> None:
         """Merge moments `[3, D]` into the statistics."""
         self.statistics.copy_(merge(self.statistics, *several))

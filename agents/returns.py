@@ -18,16 +18,16 @@ class Returns:
     """The discounted sums of the rewards since each of B environments' episode began, G ← γ G + r."""
 
     def __init__(self, num_envs: int, discount: float) -> None:
-        self.now = np.zeros(num_envs)
+        self.current = np.zeros(num_envs)
         """G, float64 `[B]`"""
         self._discount = discount
         self._seen: list[NDArray[np.float64]] = []
 
     def add(self, reward: NDArray[np.float32], done: NDArray[np.bool_]) -> None:
         """Take in a step: rewards `[B]`, and where they were their episodes' last."""
-        returns = self._discount * self.now + reward
+        returns = self._discount * self.current + reward
         self._seen.append(returns)
-        self.now = np.where(done, 0.0, returns)
+        self.current = np.where(done, 0.0, returns)
 
     def moments(self) -> NDArray[np.float64]:
         """Return those of all G since the last call, `[3, 1]` (normaliser.py)."""
@@ -36,7 +36,7 @@ class Returns:
         return moments(seen.unsqueeze(-1)).numpy()
 
 
-def deviation(moments: Tensor) -> float:
+def std(moments: Tensor) -> float:
     """Return the standard deviation of what moments `[3, 1]` are of; 1 where it does not vary."""
     count, _, squares = moments[:, 0].tolist()
     return float(squares / count) ** 0.5 if squares else 1.0

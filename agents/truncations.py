@@ -27,7 +27,7 @@ class Truncations(NamedTuple):
         return Truncations(self.step[inside], self.column[inside] - start, self.observation[inside])
 
 
-def concatenate(parts: Iterable[tuple[int, Truncations | None]]) -> Truncations | None:
+def join_truncations(parts: Iterable[tuple[int, Truncations | None]]) -> Truncations | None:
     """Put together those of unrolls side by side, given the column at which each begins; None if there are
     none."""
     there = [part._replace(column=part.column + start) for start, part in parts if part is not None]

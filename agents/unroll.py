@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from ..cores.base import State, warn_of_new_name
-from .episodes import Episodes, concatenate
-from .truncations import Truncations
-from .truncations import concatenate as concatenate_truncations
+from .episodes import Episodes, join_episodes
+from .truncations import Truncations, join_truncations
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,9 @@ class Unroll:
     """float32 `[T, B, A]`, of the policy that acted"""
     forced: Tensor
     """bool `[T, B]`: the environment ignored the action (it pressed FIRE to serve a new life)"""
-    continuation: Tensor
+    truncation_bootstrap: Tensor
     """float32 `[T, B]`: what is to come after an episode that step t truncated, once the learner has computed
-    it (continuation.py); zero elsewhere, and until then"""
+    it (truncation_bootstrap.py); zero elsewhere, and until then"""
     state: State
     """the core's state tensors, `[B, ...]` each"""
     version: int = 0
@@ -61,7 +60,7 @@ class Unroll:
             action=torch.empty((T, B), dtype=torch.int64, device=device),
             behavior_logits=torch.empty((T, B, num_actions), device=device),
             forced=torch.zeros((T, B), dtype=torch.bool, device=device),
-            continuation=torch.zeros((T, B), device=device),
+            truncation_bootstrap=torch.zeros((T, B), device=device),
             state=state,
             version=version,
         )
@@ -122,7 +121,7 @@ def split(unroll: Unroll, batch_size: int) -> list[Unroll]:
 
 def _join_truncations(unrolls: Sequence[Unroll]) -> Truncations | None:
     starts = accumulate((unroll.num_envs for unroll in unrolls), initial=0)
-    return concatenate_truncations(
+    return join_truncations(
         (start, unroll.truncations) for start, unroll in zip(starts, unrolls, strict=False)
     )
 
@@ -135,6 +134,6 @@ def join(unrolls: Sequence[Unroll]) -> Unroll:
     return replace(
         first.map(lambda dim, *xs: torch.cat(xs, dim), *others),
         version=min(unroll.version for unroll in unrolls),
-        episodes=concatenate([unroll.episodes for unroll in unrolls]),
+        episodes=join_episodes([unroll.episodes for unroll in unrolls]),
         truncations=_join_truncations(unrolls),
     )

@@ -32,11 +32,11 @@ class Kernel:
     name: str
     per_step: tuple[str, ...]
     """inputs `[T, B, H, ...]`, which need not be contiguous but in the last dimension"""
-    others: tuple[str, ...]
+    states_and_weights: tuple[str, ...]
     """states and slow weights"""
     states: tuple[str, ...]
     """those of which forward fills the values after the last step, `W_T` of `W`"""
-    needs: tuple[str, ...]
+    backward_inputs: tuple[str, ...]
     """what backward reads in its order: inputs, y, states after the last step, what is saved; `reset` and
     checkpoints besides"""
     gradients: tuple[str, ...]
@@ -49,7 +49,7 @@ class Kernel:
     """the states of which Triton's backward pass needs those before every `SPACING`-th step"""
     option: int | None = None
     """a number that the kernels take last"""
-    more_gradients: Callable[[Named, Named], Named] | None = None
+    derived_gradients: Callable[[Named, Named], Named] | None = None
     """returns those that follow from what backward read and filled"""
 
 
@@ -72,14 +72,14 @@ class RuleOperator:
         dimensions = dict(zip(shapes.names, shapes.dimensions, strict=True))
         self._rows = {name for name in kernel.per_step if len(dimensions.get(name, ())) > 3}
         """those with numbers in the last dimension"""
-        self._lasts = [f"{state}_T" for state in kernel.states]
-        self._outputs = ["y", *self._lasts, *kernel.saved]
+        self._final_states = [f"{state}_T" for state in kernel.states]
+        self._outputs = ["y", *self._final_states, *kernel.saved]
         self._checkpoints = [f"checkpoints of {state}" for state in kernel.checkpoints]
-        self._needed_steps = [name for name in kernel.per_step if name in kernel.needs]
-        self._needed_others = [name for name in kernel.needs if name in kernel.others]
-        self._needed_outputs = [name for name in kernel.needs if name in self._outputs]
+        self._needed_steps = [name for name in kernel.per_step if name in kernel.backward_inputs]
+        self._needed_others = [name for name in kernel.backward_inputs if name in kernel.states_and_weights]
+        self._needed_outputs = [name for name in kernel.backward_inputs if name in self._outputs]
         present = [name for name in self._needed_steps if name in dimensions]
-        self._needs = [*present, *self._needed_others, "reset", *self._needed_outputs, *self._checkpoints]
+        self._saved = [*present, *self._needed_others, "reset", *self._needed_outputs, *self._checkpoints]
         self._gradients = [name for name in kernel.gradients if name in dimensions]
         self._dimensions = dimensions
         saved = {
@@ -87,7 +87,7 @@ class RuleOperator:
             for name, of in kernel.saved.items()
             if of.split()[-1] in dimensions
         }
-        self._sizes = _sources(dimensions | saved, self._needs)
+        self._sizes = _sources(dimensions | saved, self._saved)
         self._register(name)
 
     def __reduce__(self) -> tuple[Callable[[str], RuleOperator], tuple[str]]:
@@ -95,7 +95,7 @@ class RuleOperator:
         return _operator, (self._name,)
 
     def _register(self, name: str) -> None:
-        ends = [f"d{each}" for each in ("y", *self._lasts)]
+        ends = [f"d{each}" for each in ("y", *self._final_states)]
         outputs = len(self._outputs) + len(self._checkpoints)
         self._forward = _custom_op(
             f"{name}_forward",
@@ -106,7 +106,7 @@ class RuleOperator:
         )
         self._backward = _custom_op(
             f"{name}_backward",
-            f"{_tensors(self._needs)}, {', '.join(f'Tensor? {end}' for end in ends)}, str backend",
+            f"{_tensors(self._saved)}, {', '.join(f'Tensor? {end}' for end in ends)}, str backend",
             len(self._gradients),
             self._compute_gradients,
             self._allocate_gradients,
@@ -146,8 +146,10 @@ class RuleOperator:
         outputs: Sequence[Tensor | None],
         checkpoints: Sequence[Tensor],
     ) -> None:
-        per_step, others = self._laid_out(named, self._kernel.per_step, self._kernel.others)
-        W = others[self._kernel.others.index(self._kernel.states[0])]
+        per_step, others = self._make_contiguous(
+            named, self._kernel.per_step, self._kernel.states_and_weights
+        )
+        W = others[self._kernel.states_and_weights.index(self._kernel.states[0])]
         _module(backend).forward(
             self._kernel.name, per_step, others, W, reset.contiguous(), outputs, checkpoints, self._option
         )
@@ -171,23 +173,23 @@ class RuleOperator:
         *tensors, _, ctx.backend = inputs
         named = dict(zip([*self._inputs, "reset"], tensors, strict=True))
         named |= zip([*self._outputs, *self._checkpoints], output, strict=True)
-        ctx.save_for_backward(*(named[name] for name in self._needs))
+        ctx.save_for_backward(*(named[name] for name in self._saved))
 
     @without_autocast
     def differentiate(self, ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         """Return the gradients of all inputs, None for the three others, as `autograd.Function.backward`."""
         found = self._backward(*ctx.saved_tensors, *gradients[: self._ends], ctx.backend)
         named: dict[str, Tensor] = dict(zip(self._gradients, found, strict=True))
-        if self._kernel.more_gradients:
-            needed = dict(zip(self._needs, ctx.saved_tensors, strict=True))
-            named |= self._kernel.more_gradients(needed, named)
+        if self._kernel.derived_gradients:
+            needed = dict(zip(self._saved, ctx.saved_tensors, strict=True))
+            named |= self._kernel.derived_gradients(needed, named)
         return *(named.get(name) for name in self._inputs), None, None, None
 
     def _compute_gradients(self, *arguments: Any) -> tuple[Tensor, ...]:
         *tensors, backend = arguments
         grads = self._allocate_gradients(*arguments)
-        kernel, needed = self._kernel, dict(zip(self._needs, tensors, strict=False))
-        per_step, others = self._laid_out(needed, self._needed_steps, self._needed_others)
+        kernel, needed = self._kernel, dict(zip(self._saved, tensors, strict=False))
+        per_step, others = self._make_contiguous(needed, self._needed_steps, self._needed_others)
         named = dict(zip(self._gradients, grads, strict=True))
         _module(backend).backward(
             kernel.name,
@@ -197,7 +199,7 @@ class RuleOperator:
             others[self._needed_others.index(kernel.states[0])],
             needed["reset"].contiguous(),
             [needed[name] for name in self._checkpoints],
-            [None if x is None else x.contiguous() for x in tensors[len(self._needs) :]],
+            [None if x is None else x.contiguous() for x in tensors[len(self._saved) :]],
             [named[name] if name in named else grads[0].new_empty(0) for name in kernel.gradients],
             self._option,
         )
@@ -205,11 +207,11 @@ class RuleOperator:
 
     def _allocate_gradients(self, *arguments: Any) -> tuple[Tensor, ...]:
         sizes = {letter: arguments[i].shape[at] for letter, (i, at) in self._sizes.items()}
-        new = arguments[self._needs.index(self._kernel.states[0])].new_empty
+        new = arguments[self._saved.index(self._kernel.states[0])].new_empty
         return tuple(new([sizes[each] for each in self._dimensions[name]]) for name in self._gradients)
 
-    def _laid_out(
-        self, named: Named, per_step: Iterable[str], others: Iterable[str]
+    def _make_contiguous(
+        self, named: Named, per_step: Iterable[str], states_and_weights: Iterable[str]
     ) -> tuple[list[Tensor | None], list[Tensor]]:
         """Make the last dimension of what has numbers in it contiguous, and all of states and slow weights.
 
@@ -220,7 +222,7 @@ class RuleOperator:
             x = named.get(name)
             wanted = x is not None and name in self._rows and x.stride(-1) != 1
             steps.append(x.contiguous() if wanted and x is not None else x)
-        return steps, [named[name].contiguous() for name in others]
+        return steps, [named[name].contiguous() for name in states_and_weights]
 
 
 _OPERATORS: dict[str, RuleOperator] = {}

@@ -28,7 +28,7 @@ def _softmax(x: Tensor) -> Tensor:
     return x.softmax(-1)
 
 
-def _slow(x: Tensor) -> Tensor:
+def _near_one(x: Tensor) -> Tensor:
     return x.sigmoid() ** (1 / 16)
 
 
@@ -73,7 +73,7 @@ GATED_SUM = _fused(
     reference.gated_sum,
     chunked=gated.gated_sum,
     reason=native.gated_unsupported_reason,
-    maps={"q": _softmax, "k": _softmax, "decay": _slow},
+    maps={"q": _softmax, "k": _softmax, "decay": _near_one},
 )
 
 GATED_DELTA = _fused(
@@ -83,7 +83,7 @@ GATED_DELTA = _fused(
     reference.gated_delta,
     chunked=gated.gated_delta,
     reason=native.gated_unsupported_reason,
-    maps={"q": _softmax, "k": _softmax, "beta": torch.sigmoid, "decay": _slow},
+    maps={"q": _softmax, "k": _softmax, "beta": torch.sigmoid, "decay": _near_one},
 )
 
 MOMENTUM_DELTA = _fused(
@@ -102,7 +102,8 @@ MOMENTUM_DELTA = _fused(
     reference.momentum_delta,
     chunked=gated.momentum_delta,
     reason=native.gated_unsupported_reason,
-    maps={"q": _softmax, "k": _softmax, "decay": _slow} | dict.fromkeys(("beta", "momentum"), torch.sigmoid),
+    maps={"q": _softmax, "k": _softmax, "decay": _near_one}
+    | dict.fromkeys(("beta", "momentum"), torch.sigmoid),
 )
 
 _CACHE = {"keys": "B H M K", "values": "B H M V", "live": "B H M"}
@@ -114,13 +115,13 @@ ATTENTION = {
         partial(reference.attention, normalise),
         chunked=partial(windowed.attention, normalise),
         native=Fused(partial(native_attention.attention, normalise), native_attention.unsupported_reason),
-        maps={"decay": _slow, "live": torch.sigmoid},
+        maps={"decay": _near_one, "live": torch.sigmoid},
     )
     for normalise in (True, False)
 }
 
 
-def _weak(x: Tensor) -> Tensor:
+def _small_beta(x: Tensor) -> Tensor:
     return 0.02 * x.sigmoid()
 
 
@@ -144,7 +145,7 @@ def deltaformer_rule(first: str, second: str) -> Rule:
         native=Fused(
             partial(native_attention.deltaformer, first, second), native_attention.unsupported_reason
         ),
-        maps={"alpha": torch.sigmoid, "beta": _weak, "live": torch.sigmoid},
+        maps={"alpha": torch.sigmoid, "beta": _small_beta, "live": torch.sigmoid},
     )
 
 

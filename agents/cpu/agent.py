@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ...cores import State, Stats
 from ...kernels.native.weight_transforms import forget_transforms
-from ..heads import sample
 from ..network import Agent, AgentOutput, Bptt
-from ..noise import Noise
 from ..normaliser import Normaliser
+from ..sampling import sample
+from ..sampling_rng import Rng
 from ..unroll import Unroll
 from . import heads, stems
 from .cache import NO_CACHE, ActivationCache, CacheSpec, joined_trunk
@@ -71,7 +71,7 @@ class FastAgent:
             features = stems.trunk_features(agent.stem, normalised)
             return agent.stem.trunk_features(normalised) if features is None else features
 
-    def observe(self, observation: Tensor, differentiable: bool = True) -> Tensor:
+    def cached_trunk_features(self, observation: Tensor, differentiable: bool = True) -> Tensor:
         """Like `trunk_features` for a step; if `spec` says so, cached with the graph of its computation."""
         with torch.set_grad_enabled(self.spec.trunk > 0 and differentiable):
             features = self.trunk_features(observation)
@@ -83,7 +83,7 @@ class FastAgent:
         """Like `Agent.core_input`, for a step."""
         agent = self.agent
         if "projection" in self.parts and agent.autocast_dtype is None:
-            read, limit = agent.compressed_reward(reward), agent.reward_limit
+            read, limit = agent.core_reward(reward), agent.reward_limit
             x = stems.core_input(agent.stem, features, read, limit, self.cache.projection)
             if x is not None:
                 return x
@@ -102,10 +102,10 @@ class FastAgent:
         done: Tensor,
         state: State,
         greedy: bool = False,
-        generator: Noise | None = None,
+        generator: Rng | None = None,
     ) -> tuple[AgentOutput, State]:
         """Like `Agent.act`."""
-        x = self.core_input(self.observe(observation), reward)
+        x = self.core_input(self.cached_trunk_features(observation), reward)
         y, state = self.core_step(x, state, done)
         output = heads.act(self.agent, y, greedy, generator) if "heads" in self.parts else None
         if output is None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...cores import State
 from ...kernels.native import acting
 from ...kernels.native.forward_cache import ForwardCache
-from ..noise import Noise, exponential
+from ..sampling_rng import Rng, exponential
 from ..stems import VectorStem
 from ..unroll import Unroll
 from .agent import PARTS, FastAgent
@@ -27,35 +27,35 @@ class FusedActor:
     def __init__(
         self,
         act: Step,
-        observe: Step,
+        evaluate_last: Step,
         exp_noise: Sequence[Tensor],
         state: State,
         caches: Sequence[ForwardCache],
-        noise: Noise,
+        rng: Rng,
     ) -> None:
         self._act = act
-        self._observe = observe
+        self._evaluate_last = evaluate_last
         self._exp_noise = exp_noise
         self.state = state
         """the core's after the last step that acts, once that is made"""
         self._caches = caches
-        self._noise = noise
+        self._rng = rng
 
     def act(self, t: int) -> None:
         """Fill in action and logits of step t."""
         # one by one, so that the actions are those of any other actor
-        exponential(self._exp_noise[t], self._noise)
+        exponential(self._exp_noise[t], self._rng)
         self._act(t)
 
     def finish(self) -> None:
         """Make the step after the last one, whose observation is all that the unroll has of it."""
-        self._observe(len(self._exp_noise))
+        self._evaluate_last(len(self._exp_noise))
         for cache in self._caches:
             cache.t = cache.steps
 
 
-def make_fused_actor(fast: FastAgent, unroll: Unroll, noise: Noise) -> FusedActor | None:
-    """Prepare the steps of an unroll, whose actions `noise` chooses; they are written into the caches.
+def make_fused_actor(fast: FastAgent, unroll: Unroll, rng: Rng) -> FusedActor | None:
+    """Prepare the steps of an unroll, whose actions `rng` chooses; they are written into the caches.
 
     None where a step takes several calls.
     """
@@ -81,14 +81,16 @@ def make_fused_actor(fast: FastAgent, unroll: Unroll, noise: Noise) -> FusedActo
     calls = acting.steps(weights, core_steps, observed, chosen, exp_noise, agent.reward_limit, projection)
     if calls is None:
         return None
-    act, observe = calls
+    act, evaluate_last = calls
     if normaliser is not None:
         normalise = normaliser.fixed()
-        act, observe = (_after(normalise, seen, read, step) for step in (act, observe))
+        act, evaluate_last = (_after(normalise, seen, read, step) for step in (act, evaluate_last))
     if not in_c:
-        act, observe = (_after(agent.compressed_reward, paid, compressed, step) for step in (act, observe))
+        act, evaluate_last = (
+            _after(agent.core_reward, paid, compressed, step) for step in (act, evaluate_last)
+        )
     caches = [each for each in (cache.projection, cache.core) if each]
-    return FusedActor(act, observe, exp_noise.unbind(), core_steps.state, caches, noise)
+    return FusedActor(act, evaluate_last, exp_noise.unbind(), core_steps.state, caches, rng)
 
 
 def _after(change: Callable[[Tensor], Tensor], seen: Tensor, read: Tensor, step: Step) -> Step:

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 
 from ...kernels.native.weight_transforms import forget_transforms
-from ..inference import PlainInference, TimeStep
-from ..noise import Noise
+from ..inference import EagerInference, TimeStep
+from ..sampling_rng import Rng
 from ..unroll import Unroll
 from .agent import FastAgent
 from .fused_actor import FusedActor, make_fused_actor
 
 
-class FastInference(PlainInference):
+class FastInference(EagerInference):
     """Runs a `FastAgent`."""
 
-    def __init__(self, fast: FastAgent, noise: Noise) -> None:
-        super().__init__(fast.agent, noise)
+    def __init__(self, fast: FastAgent, rng: Rng) -> None:
+        super().__init__(fast.agent, rng)
         self._fast = fast
         self._fused: FusedActor | None = None
         self._buffers: tuple[Any, ...] = ()
@@ -28,7 +28,7 @@ class FastInference(PlainInference):
 
     def without_cache(self) -> FastInference:
         """Return another that caches nothing for the learner."""
-        return FastInference(FastAgent(self._fast.agent, self._fast.parts), self._noise)
+        return FastInference(FastAgent(self._fast.agent, self._fast.parts), self._rng)
 
     def record(self, unroll: Unroll, t: int, timestep: TimeStep) -> None:
         for buffer, value in zip(self._buffers, timestep, strict=True):
@@ -45,14 +45,14 @@ class FastInference(PlainInference):
         # NumPy copies small arrays in a third of the time.
         self._buffers = unroll.observation.numpy(), unroll.reward.numpy(), unroll.done.numpy()
         self._fast.start_unroll(unroll)
-        self._fused = make_fused_actor(self._fast, unroll, self._noise)
+        self._fused = make_fused_actor(self._fast, unroll, self._rng)
 
     def select_actions(self, unroll: Unroll, t: int) -> None:
         if self._fused is not None:
             self._fused.act(t)
             return
         inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
-        output, self.state = self._fast.act(*inputs, self.state, generator=self._noise)
+        output, self.state = self._fast.act(*inputs, self.state, generator=self._rng)
         unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
 
     def finish_unroll(self, unroll: Unroll) -> None:
@@ -61,7 +61,7 @@ class FastInference(PlainInference):
             self._fused.finish()
         elif any(self._fast.spec):
             # The learner evaluates the last observation, too; no gradient reaches that.
-            features = self._fast.observe(unroll.observation[-1], differentiable=False)
+            features = self._fast.cached_trunk_features(unroll.observation[-1], differentiable=False)
             x = self._fast.core_input(features, unroll.reward[-1])
             self._fast.core_step(x, self.state, unroll.done[-1])
         self._fused = None

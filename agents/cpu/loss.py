@@ -24,7 +24,7 @@ def fused_actor_critic(
     all_reduce: AllReduce | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Like `losses.actor_critic`, which computes it where C cannot or actions are forbidden."""
-    paid = rewards + batch.continuation
+    paid = rewards + batch.truncation_bootstrap
     behavior = batch.behavior_logits, batch.action, paid, batch.done, batch.forced
     settings = discount, baseline_cost, entropy_cost, ROUNDING
     if not native.takes(logits, values, *behavior) or forbids(batch.behavior_logits):

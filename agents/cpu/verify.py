@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..heads import sample
-from ..inference import PlainInference
-from ..learner import Functions, Learner
+from ..inference import EagerInference
+from ..learner import Learner, UpdateOps
 from ..network import Agent
 from ..normaliser import Normaliser
+from ..sampling import sample
 from ..unroll import Unroll
 from .agent import PARTS, FastAgent
 from .cache import CacheSpec
@@ -28,7 +28,7 @@ from .sources import PROJECT, digest
 DIGESTS = Path(__file__).with_name("digests.json")
 _METHODS = (
     *("act", "unroll", "trunk_features", "core_input", "append_reward", "unroll_core", "heads"),
-    *("autocast", "compressed_reward", "reward_limit"),
+    *("autocast", "core_reward", "reward_limit"),
 )
 """of an agent, with which it acts and is evaluated"""
 STEPS, COLUMNS = 5, 3
@@ -39,18 +39,18 @@ _ROUNDINGS = 3
 """What rounds to bfloat16 may differ by so many times the plain code's own difference from float32."""
 
 
-def plain_of(part: str, agent: Agent, functions: Functions) -> list[Any]:
-    """List the functions and classes whose place a part takes; `functions` are the plain ones."""
+def eager_counterparts(part: str, agent: Agent, ops: UpdateOps) -> list[Any]:
+    """List the functions and classes whose place a part takes; `ops` are the plain ones."""
     match part:
         case "loss":
-            return [functions.actor_critic]
+            return [ops.actor_critic]
         case "rmsprop":
-            return [functions.rmsprop]
+            return [ops.rmsprop]
         case "heads":
-            return [*_methods(agent), PlainInference, sample]
+            return [*_methods(agent), EagerInference, sample]
     module = agent.core if part == "core" else agent.stem
     classes = sorted(classes_of(module), key=lambda kind: kind.__qualname__)
-    return [*_methods(agent), PlainInference, Normaliser, functions.unroll, *classes]
+    return [*_methods(agent), EagerInference, Normaliser, ops.unroll, *classes]
 
 
 def _methods(agent: Agent) -> list[Any]:
@@ -63,11 +63,11 @@ def classes_of(module: torch.nn.Module) -> set[type]:
     return {type(each) for each in module.modules() if not type(each).__module__.startswith("torch.")}
 
 
-def edited(part: str, agent: Agent, functions: Functions) -> str | None:
+def find_edited(part: str, agent: Agent, ops: UpdateOps) -> str | None:
     """Return the name of what a part takes the place of, if its source is not the one that was compared."""
     if part in PARTS and (name := _replaced_on_instance(agent)):
         return name
-    for plain in plain_of(part, agent, functions):
+    for plain in eager_counterparts(part, agent, ops):
         if _digest_of(plain) != _compared().get(name_of(plain)):
             return name_of(plain)
     return None
@@ -100,7 +100,7 @@ def _compared() -> dict[str, str]:
     return found
 
 
-def differing(learner: Learner, unroll: Unroll, parts: Collection[str], spec: CacheSpec) -> dict[str, str]:
+def mismatches(learner: Learner, unroll: Unroll, parts: Collection[str], spec: CacheSpec) -> dict[str, str]:
     """Return which of these parts differ from the plain code on an unroll, each with what differs."""
     before = {name: buffer.clone() for name, buffer in learner.agent.named_buffers()}
     try:
@@ -114,28 +114,30 @@ def differing(learner: Learner, unroll: Unroll, parts: Collection[str], spec: Ca
     return alone or dict.fromkeys(parts, whole)
 
 
-def sound_parts(parts: Collection[str], agent: Agent, functions: Functions) -> tuple[list[str], list[str]]:
+def unedited_parts(parts: Collection[str], agent: Agent, ops: UpdateOps) -> tuple[list[str], list[str]]:
     """Return which parts take the place of what they were compared with, and a note for each other one."""
-    found = {part: edited(part, agent, functions) for part in parts}
+    found = {part: find_edited(part, agent, ops) for part in parts}
     notes = [
-        dropped(part, f"{name} is no longer what C was compared with") for part, name in found.items() if name
+        fallback_message(part, f"{name} is no longer what C was compared with")
+        for part, name in found.items()
+        if name
     ]
     return [part for part, name in found.items() if name is None], notes
 
 
-def dropped(part: str, why: str) -> str:
+def fallback_message(part: str, why: str) -> str:
     return f"{part}: the plain code runs, since {why}"
 
 
-def acting_parts(agent: Agent, observation: Tensor) -> tuple[list[str], list[str]]:
+def verified_for_acting(agent: Agent, observation: Tensor) -> tuple[list[str], list[str]]:
     """Return which parts of a saved agent's steps C may compute, and a note for each that it may not.
 
     They are compared on two steps, observation `[B, ...]` both times, the second of which reads a memory.
     """
-    parts, notes = sound_parts(PARTS, agent, Functions())
+    parts, notes = unedited_parts(PARTS, agent, UpdateOps())
     if not parts or _same_steps(agent, FastAgent(agent, parts), observation):
         return parts, notes
-    return [], notes + [dropped(part, "C differs from it in the first steps") for part in parts]
+    return [], notes + [fallback_message(part, "C differs from it in the first steps") for part in parts]
 
 
 @torch.no_grad()
@@ -151,17 +153,17 @@ def _same_steps(agent: Agent, fast: FastAgent, observation: Tensor) -> bool:
     return _near(outputs[1], outputs[0], _TOLERANCE)
 
 
-def some_steps(agent: Agent, observation: Tensor) -> Unroll:
+def probe_unroll(agent: Agent, observation: Tensor) -> Unroll:
     """Return a few steps of a few of a run's first observations `[B, ...]`, in which every term counts.
 
     A row is shifted by one number a step. All else is random; an episode is truncated, an action forced.
     """
     rows, A = observation[:COLUMNS], agent.spec.num_actions
     T, B, generator = STEPS, len(rows), torch.Generator().manual_seed(0)
-    continuation, forced = torch.zeros(T, B), torch.zeros(T, B, dtype=torch.bool)
+    truncation_bootstrap, forced = torch.zeros(T, B), torch.zeros(T, B, dtype=torch.bool)
     done = torch.zeros(T + 1, B, dtype=torch.bool)
     done[T // 2, 0] = forced[-1, -1] = True
-    continuation[T // 2 - 1, 0] = 0.5
+    truncation_bootstrap[T // 2 - 1, 0] = 0.5
     return Unroll(
         observation=torch.stack([rows.roll(t, -1) for t in range(T + 1)]),
         reward=torch.randn(T + 1, B, generator=generator),
@@ -169,14 +171,14 @@ def some_steps(agent: Agent, observation: Tensor) -> Unroll:
         action=torch.randint(A, (T, B), generator=generator),
         behavior_logits=torch.randn(T, B, A, generator=generator),
         forced=forced,
-        continuation=continuation,
+        truncation_bootstrap=truncation_bootstrap,
         state=agent.initial_state(B),
     )
 
 
 def _difference(learner: Learner, unroll: Unroll, parts: Collection[str], spec: CacheSpec) -> str | None:
     """Act on an unroll's observations and learn from it; say what differs from the plain code."""
-    agent, plainly = learner.agent, learner.functions
+    agent, plainly = learner.agent, learner.ops
     fast = FastAgent(agent, set(PARTS) & set(parts), spec)
     again = unroll.map(lambda _, x: x.clone())
     with torch.no_grad():
@@ -209,18 +211,18 @@ def _act(inference: FastInference, unroll: Unroll) -> None:
         inference.finish_unroll(unroll)
 
 
-def _numbers(learner: Learner, batch: Unroll, functions: Functions) -> dict[str, Tensor]:
+def _numbers(learner: Learner, batch: Unroll, ops: UpdateOps) -> dict[str, Tensor]:
     """Return the logits, the loss and the gradients of a batch; nothing of the learner changes."""
-    before, learner.functions = learner.functions, functions
+    before, learner.ops = learner.ops, ops
     rng = torch.get_rng_state()
     torch.manual_seed(0)  # a core of somebody's own may draw from it
     named = {name: p for name, p in learner.agent.named_parameters() if p.requires_grad}
     try:
         with torch.no_grad():
-            output, stats = functions.unroll(learner.agent, batch, learner.config.bptt)
+            output, stats = ops.unroll(learner.agent, batch, learner.config.bptt)
         loss, _ = learner.loss(batch)
     finally:
-        learner.functions = before
+        learner.ops = before
         torch.set_rng_state(rng)
     gradients = torch.autograd.grad(loss, [*named.values()], allow_unused=True, materialize_grads=True)
     outputs = {"the logits of actors": output.policy_logits[:-1], "the loss": loss.detach()}

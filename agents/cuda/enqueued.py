@@ -70,7 +70,7 @@ class Enqueued:
         last, self._last = self._last, None
         self._check(last)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self._last = None
         if self._graphs:
             self._graphs = Graphs(self._learner, self._functions)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...cores import State
 from ..inference import TimeStep
 from ..network import Agent, AgentOutput
-from ..noise import Noise
+from ..sampling_rng import Rng
 from ..unroll import Unroll
 from .frame_feed import FrameFeed
 from .graphs import CapturedAct
@@ -21,11 +21,11 @@ from .graphs import CapturedAct
 class GpuInference:
     """An `Inference` on a GPU. The first step is captured; without `capture` none is."""
 
-    def __init__(self, agent: Agent, noise: Noise, capture: bool) -> None:
-        assert isinstance(noise, torch.Generator), "a GPU is not shared by processes"
+    def __init__(self, agent: Agent, rng: Rng, capture: bool) -> None:
+        assert isinstance(rng, torch.Generator), "a GPU is not shared by processes"
         self.state: State = ()
         self._agent = agent
-        self._generator = noise
+        self._generator = rng
         self._captures = capture
         self._captured: CapturedAct | None = None
         self._device = agent.policy.weight.device
@@ -35,7 +35,7 @@ class GpuInference:
     def bytes_sent(self) -> int:
         return self._feed.bytes
 
-    def observe(self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]) -> TimeStep:
+    def to_device(self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]) -> TimeStep:
         return TimeStep(self._feed(observation), torch.from_numpy(reward), torch.from_numpy(done))
 
     def record(self, unroll: Unroll, t: int, timestep: TimeStep) -> None:

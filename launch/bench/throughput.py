@@ -110,7 +110,7 @@ def _measure(run: Run, engine: LocalEngine, seconds: float) -> Throughput:
     inference = _together(engine, _inference, seconds)
     learning = _together(engine, _learning, seconds)
     acting, backward = inference, learning
-    if any(cache_spec(engine.share, engine.device, engine.agent)):
+    if any(cache_spec(engine.process_config, engine.device, engine.agent)):
         acting = _together(engine, _acting, seconds)
         backward = _together(engine, _backward, seconds)
     core = _together(engine, _core, seconds / 3)
@@ -236,7 +236,7 @@ def _backward(one: LocalEngine | Worker, seconds: float) -> float:
 
 
 def _batches(one: LocalEngine | Worker) -> Iterator[Unroll]:
-    return batches((actor.collect() for actor in cycle(one.actors)), one.share.batch_size)
+    return batches((actor.collect() for actor in cycle(one.actors)), one.process_config.batch_size)
 
 
 def _learn(one: LocalEngine | Worker, batch: Unroll) -> int:
@@ -258,7 +258,7 @@ def _weights_restored(one: LocalEngine | Worker) -> Iterator[None]:
 
 def _core(one: LocalEngine | Worker, seconds: float) -> float:
     """Time forward and backward of the core alone, on a batch."""
-    core, config = one.agent.core, one.share
+    core, config = one.agent.core, one.process_config
     T, B = config.unroll_length + 1, config.batch_size
     x = torch.randn(T, B, core.input_size, device=one.device, requires_grad=True)
     state = core.initial_state(B, one.device)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ...agents import AgentSpec
 from ...agents.cpu.agent import FastAgent
-from ...agents.cpu.verify import acting_parts
+from ...agents.cpu.verify import verified_for_acting
 from ...envs import available_cores
 from ..config import EvalConfig
 from ..errors import Incomplete, RunError, UsageError
@@ -138,7 +138,7 @@ def _player(
     if device.type != "cpu" or config.fused == "off":
         return agent, []
     observation, _ = env.reset(seed=config.seed)
-    parts, notes = acting_parts(agent, torch.from_numpy(observation))
+    parts, notes = verified_for_acting(agent, torch.from_numpy(observation))
     return FastAgent(agent, parts) if parts else agent, notes
 
 

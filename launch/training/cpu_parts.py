@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from ...agents import Agent, Learner
+from ...agents.accelerate import ALL
 from ...agents.cpu.cache import NO_CACHE, CacheSpec
-from ...agents.cpu.verify import COLUMNS, differing, dropped, some_steps, sound_parts
-from ...agents.optimize import ALL
+from ...agents.cpu.verify import COLUMNS, fallback_message, mismatches, probe_unroll, unedited_parts
 from ...kernels.native.compiling import identity
 from ..config import TrainConfig
 from .plan import compiles, overlaps
@@ -67,12 +67,12 @@ def fused_parts(
     """
     if not may_fuse(config, learner.agent.policy.weight.device):
         return [], [], {}
-    parts, notes = sound_parts(ALL, learner.agent, learner.functions)
+    parts, notes = unedited_parts(ALL, learner.agent, learner.ops)
     stored, _, machine = (verdict or "").partition(" by ")
     if machine == identity():
         return [part for part in parts if part in stored.split(",")], notes, {"fused": f"{verdict}"}
-    unroll = some_steps(learner.agent, torch.from_numpy(observation()))
-    for part, what in differing(learner, unroll, parts, spec).items():
+    unroll = probe_unroll(learner.agent, torch.from_numpy(observation()))
+    for part, what in mismatches(learner, unroll, parts, spec).items():
         parts.remove(part)
-        notes.append(dropped(part, f"C differs from it in {what}"))
+        notes.append(fallback_message(part, f"C differs from it in {what}"))
     return parts, notes, {"fused": f"{','.join(parts) or 'off'} by {identity()}"}

@@ -28,7 +28,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class ActingBegan:
+class ActorsStarted:
     """Actors are running again after none did: speed is measured from here on."""
 
 
@@ -110,12 +110,12 @@ class Engine(ABC):
         """Return a context within which actors run; leaving it ends them."""
 
     @abstractmethod
-    def updates(self, hold: Callable[[], bool]) -> Iterator[Update | ActingBegan]:
+    def updates(self, should_pause: Callable[[], bool]) -> Iterator[Update | ActorsStarted]:
         """Make updates until `stop` is set and nothing more comes.
 
-        Where `hold()` is true after an update, no other begins before the caller asks for it, so that the
-        weights can be saved. Raises ActorError or NonFiniteError, and WeightsLost, after which `restore` and
-        another call go on.
+        Where `should_pause()` is true after an update, no other begins before the caller asks for it, so that
+        the weights can be saved. Raises ActorError or NonFiniteError, and WeightsLost, after which `restore`
+        and another call go on.
         """
 
     @abstractmethod

@@ -14,11 +14,11 @@ from gymnasium.vector import VectorEnv
 
 from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem
 from ...agents.make_executor import make_executor
-from ...agents.noise import Columns
+from ...agents.sampling_rng import EnvShard
 from ...agents.shapes import count_numbers, without_memory
 from ...cores.registry import read_core_options
 from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env, varied
-from ...envs.columns import ColumnsOf
+from ...envs.env_shard import ShardedEnv
 from ..config import TrainConfig
 from ..errors import UsageError
 from ..processes.machine import check_memory, memory_for
@@ -27,7 +27,7 @@ from ..runs.options import DESCRIBING, given_only_for
 from ..units import parse_steps
 from .env_options import read_env_options
 from .randomness import seed_everything
-from .resume import go_on_as_before
+from .resume import restore_former_options
 
 PAPER_SWEEP = "paper20"
 """The --game that stands for all games of the publication."""
@@ -99,7 +99,7 @@ def resolve(config: TrainConfig) -> None:
         if config.game is not None:
             config.game = canonical_game(config.game)
             config.protocol = config.protocol or DEFAULT_PROTOCOL
-        go_on_as_before(config)
+        restore_former_options(config)
         config.core_options = read_core_options(config.core, config.core_options)
         config.env_options = read_env_options(config.game, config.env, config.env_options)
     except (ValueError, TypeError) as error:
@@ -183,7 +183,7 @@ def per_process(config: TrainConfig, count: int) -> TrainConfig:
     return replace(config, num_envs=config.num_envs // count, batch_size=config.batch_size // count)
 
 
-def columns(config: TrainConfig, count: int, index: int) -> Columns | None:
+def columns(config: TrainConfig, count: int, index: int) -> EnvShard | None:
     """Return which of the run's environments are those of process `index` of `count`.
 
     They share out each batch, so that a batch is of the same environments whatever `count` is. None for a
@@ -193,7 +193,7 @@ def columns(config: TrainConfig, count: int, index: int) -> Columns | None:
         return None
     per_batch = min(config.num_envs, config.batch_size)
     shares = np.arange(config.num_envs).reshape(-1, count, per_batch // count)
-    return Columns(shares[:, index].ravel(), config.num_envs)
+    return EnvShard(shares[:, index].ravel(), config.num_envs)
 
 
 def protocol_name(config: TrainConfig) -> str:
@@ -202,7 +202,7 @@ def protocol_name(config: TrainConfig) -> str:
     return varied(config.protocol or DEFAULT_PROTOCOL, config.frame_stack, config.flicker)
 
 
-def make_env(config: TrainConfig, num_threads: int | None, columns: Columns | None = None) -> VectorEnv:
+def make_env(config: TrainConfig, num_threads: int | None, columns: EnvShard | None = None) -> VectorEnv:
     """Make the environments of a run, or a process's share of them, `columns`."""
     env = make_vector_env(
         config.game,
@@ -213,7 +213,7 @@ def make_env(config: TrainConfig, num_threads: int | None, columns: Columns | No
         observations=config.observations,
         options=config.env_options,
     )
-    return ColumnsOf(env, *columns) if columns else env
+    return ShardedEnv(env, *columns) if columns else env
 
 
 def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:

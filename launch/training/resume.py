@@ -33,7 +33,7 @@ _IN_WORDS = {
 """what a field of `AgentSpec` is called in a message"""
 
 
-def go_on_as_before(config: TrainConfig) -> None:
+def restore_former_options(config: TrainConfig) -> None:
     """Let a run that is older than an option go on as it did, where the option is at its default."""
     saved = read_config(config.run_dir or default_run_dir(config))
     if not saved:

@@ -23,8 +23,8 @@ from ..runs.tracking import open_tracker
 from ..units import format_score, parse_steps
 from .advice import Advice
 from .engine import (
-    ActingBegan,
     ActorError,
+    ActorsStarted,
     CannotRepeat,
     CannotRestore,
     Engine,
@@ -190,8 +190,8 @@ class Run:
                 self._go_back(lost)
 
     def _updates(self) -> Iterator[Update]:
-        for event in self.engine.updates(self._must_hold):
-            if isinstance(event, ActingBegan):
+        for event in self.engine.updates(self._should_pause):
+            if isinstance(event, ActorsStarted):
                 self._reset_meters()
                 continue
             self.updated_at = time.monotonic()
@@ -238,7 +238,7 @@ class Run:
         for line in self.advice.of(row, self.scores.first):
             self._say(line)
 
-    def _must_hold(self) -> bool:
+    def _should_pause(self) -> bool:
         """Return whether the engine must wait: a checkpoint is due, or training is done."""
         return self.engine.steps >= self.total_steps or self._save_is_due()
 

@@ -27,7 +27,7 @@ def make_batch(agent: Agent, forced_share: float = 0.2, columns: int = B) -> Unr
         action=torch.randint(A, (T, columns)),
         behavior_logits=torch.randn(T, columns, A),
         forced=torch.rand(T, columns) < forced_share,
-        continuation=torch.zeros(T, columns),
+        truncation_bootstrap=torch.zeros(T, columns),
         # what is left of attention's weights, `[B, L, H, N]`, is from 0 to 1
         state=tuple(
             (torch.rand_like if part.dim() == 4 else torch.randn_like)(part)

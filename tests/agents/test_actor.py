@@ -12,8 +12,8 @@ from counting_env import CountingEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deltabeast.agents import Actor, Agent, AgentSpec, WeightStore, make_actor_agent
+from deltabeast.agents.accelerate import inference_for
 from deltabeast.agents.cuda.inference import GpuInference
-from deltabeast.agents.optimize import inference_for
 
 T = 5
 

@@ -25,7 +25,7 @@ def random_batch(T: int, B: int, A: int, done: float, forced: float) -> tuple[Te
         action=torch.randint(A, (T, B)),
         behavior_logits=torch.randn(T, B, A),
         forced=torch.rand(T, B) < forced,
-        continuation=torch.where(torch.rand(T, B) < done, torch.randn(T, B), 0.0),
+        truncation_bootstrap=torch.where(torch.rand(T, B) < done, torch.randn(T, B), 0.0),
         state=(),
     )
     return 2 * torch.randn(T + 1, B, A), torch.randn(T + 1, B), batch

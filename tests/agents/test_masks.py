@@ -13,10 +13,10 @@ from counting_env import CountingEnv
 from random_batches import CORES
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig, Unroll, WeightStore
-from deltabeast.agents.inference import InferenceFactory, PlainInference
+from deltabeast.agents.accelerate import inference_for
+from deltabeast.agents.inference import EagerInference, InferenceFactory
 from deltabeast.agents.losses import actor_critic
 from deltabeast.agents.masks import FORBIDDEN
-from deltabeast.agents.optimize import inference_for
 from deltabeast.agents.unroll import join, split
 from deltabeast.launch.evaluation.evaluate import evaluate
 from deltabeast.launch.evaluation.play import RandomAgent
@@ -52,7 +52,7 @@ FAST = inference_for(torch.device("cpu"))
 
 def make_actor(
     core: str = "lstm",
-    inference: InferenceFactory = PlainInference,
+    inference: InferenceFactory = EagerInference,
     deterministic: bool = False,
     seed: int = 1,
 ) -> Actor:
@@ -61,7 +61,7 @@ def make_actor(
     return Actor(GuardedEnv((3, 4, 50)), agent, weights, T, seed, deterministic, inference)
 
 
-@pytest.mark.parametrize("inference", [PlainInference, FAST], ids=["plain", "fast"])
+@pytest.mark.parametrize("inference", [EagerInference, FAST], ids=["plain", "fast"])
 @pytest.mark.parametrize("core", CORES)
 def test_only_what_is_allowed_is_chosen_and_it_is_on_policy(
     core: str, inference: InferenceFactory, seed: int

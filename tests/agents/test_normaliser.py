@@ -24,10 +24,10 @@ from deltabeast.agents import (
     load_agent,
     split,
 )
+from deltabeast.agents.accelerate import accelerate
 from deltabeast.agents.checkpoint import export_agent, save_checkpoint
 from deltabeast.agents.cpu.cache import NO_CACHE, CacheSpec
 from deltabeast.agents.normaliser import LIMIT, Normaliser, merge, moments
-from deltabeast.agents.optimize import optimize
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.launch.training.flat_parameters import flatten, unflatten
 
@@ -63,7 +63,7 @@ def test_pieces_merge_to_the_moments_of_all(offset: float, seed: int) -> None:
 def test_chosen_entries_get_mean_0_and_deviation_1_and_others_stay(seed: int) -> None:
     layer = Normaliser(4, (0, 1, 3))
     seen = torch.randn(3000, 4) * torch.tensor([1e-4, 2000, 7, 0]) + torch.tensor([-3, 5e4, 1, 0.1])
-    layer.absorb([moments(seen)])
+    layer.update_stats([moments(seen)])
     out = layer(seen)
     assert out.dtype == torch.float32
     torch.testing.assert_close(out[:, :2].mean(0), torch.zeros(2), atol=1e-2, rtol=0)
@@ -74,16 +74,16 @@ def test_chosen_entries_get_mean_0_and_deviation_1_and_others_stay(seed: int) ->
 
 def test_what_is_fixed_stays_as_it_was(seed: int) -> None:
     layer, seen = Normaliser(4, (0, 3)), torch.randn(50, 4) * 7 + 3
-    layer.absorb([moments(seen)])
+    layer.update_stats([moments(seen)])
     before, fixed = layer(seen), layer.fixed()
-    layer.absorb([moments(100 * seen)])
+    layer.update_stats([moments(100 * seen)])
     assert torch.equal(fixed(seen), before) and not torch.equal(layer(seen), before)
 
 
 def test_rounding_is_no_variation() -> None:
     """Float64's last digits, in which the mean of equal numbers differs from them, are not scaled up."""
     layer, seen = Normaliser(1, (0,)), torch.full((13, 1), 1e6 / 3)
-    layer.absorb([moments(seen)])
+    layer.update_stats([moments(seen)])
     layer.statistics[1] *= 1 + 2.0**-52
     layer.statistics[2] = 1e-20
     assert layer(seen).abs().max() < 1e-6
@@ -162,10 +162,10 @@ def test_a_step_in_one_call_of_c_reads_normalised_numbers(seed: int) -> None:
     """It acts as separate calls do."""
     _, learner, _ = play("mlp", seed=seed)
     learner.agent.normaliser = Normaliser(6, (0, 2, 5))
-    learner.agent.normaliser.absorb([moments(50 * torch.randn(20, 6) + 100)])
+    learner.agent.normaliser.update_stats([moments(50 * torch.randn(20, 6) + 100)])
     env = (3, 6, 1, 50), SHAPES["mlp"]
     one, other = (
-        Actor(PictureEnv(*env), each.agent, SharedWeights(), 6, seed, inference=optimize(each, spec=spec))
+        Actor(PictureEnv(*env), each.agent, SharedWeights(), 6, seed, inference=accelerate(each, spec=spec))
         for spec in (CacheSpec(projection=True, core=True), NO_CACHE)
         for each in [plain(learner)]
     )

@@ -14,7 +14,7 @@ from random_batches import make_batch, make_learner
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Unroll
 from deltabeast.agents.normaliser import merge
-from deltabeast.agents.returns import Returns, deviation
+from deltabeast.agents.returns import Returns, std
 from deltabeast.agents.weights import SharedWeights
 
 DISCOUNT = 0.9
@@ -42,12 +42,12 @@ def test_moments_are_those_of_returns_since_their_episodes_began(share: float, s
     count, mean, squares = reduce(merge, pieces)[:, 0].tolist()
     assert count == want.size
     np.testing.assert_allclose([mean, squares / count], [want.mean(), want.var()], rtol=1e-9)
-    np.testing.assert_allclose(deviation(reduce(merge, pieces)), want.std(), rtol=1e-9)
+    np.testing.assert_allclose(std(reduce(merge, pieces)), want.std(), rtol=1e-9)
 
 
 def test_what_does_not_vary_divides_by_one() -> None:
-    assert deviation(torch.zeros(3, 1)) == 1
-    assert deviation(torch.tensor([[9.0], [3.0], [0.0]])) == 1
+    assert std(torch.zeros(3, 1)) == 1
+    assert std(torch.tensor([[9.0], [3.0], [0.0]])) == 1
 
 
 def test_an_actor_tells_what_its_environments_paid(seed: int) -> None:
@@ -59,16 +59,16 @@ def test_an_actor_tells_what_its_environments_paid(seed: int) -> None:
     reward = torch.cat([unroll.reward[1:] for unroll in unrolls]).double().numpy()
     done = torch.cat([unroll.done[1:] for unroll in unrolls]).numpy()
     assert done.any() and reward.any()
-    found = [torch.from_numpy(moments) for unroll in unrolls for moments in unroll.episodes.discounted]
+    found = [torch.from_numpy(moments) for unroll in unrolls for moments in unroll.episodes.return_moments]
     assert len(found) == 4
-    np.testing.assert_allclose(deviation(reduce(merge, found)), by_definition(reward, done).std(), rtol=1e-6)
-    assert not Actor(env, agent, SharedWeights(), 5, seed=seed).collect().episodes.discounted
+    np.testing.assert_allclose(std(reduce(merge, found)), by_definition(reward, done).std(), rtol=1e-6)
+    assert not Actor(env, agent, SharedWeights(), 5, seed=seed).collect().episodes.return_moments
 
 
 def with_returns(batch: Unroll, *returns: float) -> Unroll:
     seen = np.array(returns)
     moments = np.array([[len(seen)], [seen.mean()], [np.square(seen - seen.mean()).sum()]])
-    return replace(batch, episodes=replace(batch.episodes, discounted=[moments]))
+    return replace(batch, episodes=replace(batch.episodes, return_moments=[moments]))
 
 
 def test_the_learner_divides_by_the_deviation_of_all_before_and_then_clips(seed: int) -> None:

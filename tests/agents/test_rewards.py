@@ -15,10 +15,10 @@ from counting_env import CountingEnv
 from random_batches import A, make_batch
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig
+from deltabeast.agents.accelerate import accelerate
 from deltabeast.agents.checkpoint import export_agent, load_agent
 from deltabeast.agents.cpu.cache import NO_CACHE, CacheSpec
 from deltabeast.agents.losses import actor_critic
-from deltabeast.agents.optimize import optimize
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.envs import make_vector_env
 
@@ -47,7 +47,7 @@ def test_a_reward_is_scaled_then_clipped() -> None:
         ({"reward_scale": 0.5}, [-5e8, -1.5, 0.0, 0.5, 6.0]),
         ({"reward_scale": 0.5, "reward_clip": 2.0}, [-2.0, -1.5, 0.0, 0.5, 2.0]),
     ):
-        assert Agent(replace(spec, **rule)).learned_reward(paid).tolist() == learned
+        assert Agent(replace(spec, **rule)).training_reward(paid).tolist() == learned
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -79,7 +79,7 @@ def test_actors_that_cache_what_they_compute_read_the_same(rule: str, seed: int)
     for spec in (NO_CACHE, CacheSpec(projection=True, core=True)):
         torch.manual_seed(seed)
         agent = Agent(AgentSpec((3,), 4, "lstm", "mlp", **RULES[rule]))
-        inference = optimize(Learner(agent, LearnerConfig(1000)), spec=spec)
+        inference = accelerate(Learner(agent, LearnerConfig(1000)), spec=spec)
         actor = Actor(CountingEnv((3, 4)), agent, SharedWeights(), 7, seed, inference=inference)
         collected.append([actor.collect() for _ in range(2)])
     for plain, cached in zip(*collected, strict=True):
@@ -109,7 +109,7 @@ def test_an_agent_that_is_older_than_the_choice_clips_to_one(tmp_path: Path) -> 
     assert (fields.pop("reward_scale"), fields.pop("reward_clip")) == (0.5, 3.0)
     _rewrite(file, json.dumps(fields))
     old = load_agent(tmp_path)
-    assert old.learned_reward(torch.tensor([0.6, -5.0, 5.0])).tolist() == pytest.approx([0.6, -1.0, 1.0])
+    assert old.training_reward(torch.tensor([0.6, -5.0, 5.0])).tolist() == pytest.approx([0.6, -1.0, 1.0])
 
 
 def _rewrite(file: Path, text: str) -> None:

@@ -12,9 +12,9 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ....agents import Actor, Agent, NonFiniteError, PartialUpdate, Unroll, WeightStore, make_actor_agent
+from ....agents.accelerate import accelerate, inference_for
 from ....agents.cuda.graphs import ACTOR_PRIORITY
-from ....agents.inference import InferenceFactory, PlainInference
-from ....agents.optimize import inference_for, optimize
+from ....agents.inference import EagerInference, InferenceFactory
 from ....agents.stopwatch import Stopwatch
 from ....agents.weights import SharedWeights
 from ....envs import available_cores
@@ -62,7 +62,7 @@ class LocalEngine(Engine):
             torch.backends.cudnn.benchmark = not config.deterministic
             self.cores = cores or config.threads or available_cores()
             self._count = worker_count(config, self.device, self.cores)
-            self.share = per_process(config, self._count)
+            self.process_config = per_process(config, self._count)
             self._threads = process_threads(config, self.cores, self._count)
             torch.set_num_threads(self._threads)
             self._pinned = own_cores(self._count)
@@ -81,7 +81,7 @@ class LocalEngine(Engine):
     def _make_envs(self) -> list[VectorEnv]:
         """Make the environments of each actor, or of each half of one."""
         config, split = self.config, env_groups(self.config, self.device)
-        part = replace(self.share, num_envs=self.share.num_envs // split)
+        part = replace(self.process_config, num_envs=self.process_config.num_envs // split)
         threads = emulator_threads(config, self.device, self._threads)
         envs = []
         for _ in range(config.num_actors * split):
@@ -115,7 +115,7 @@ class LocalEngine(Engine):
         version = self.learner.version
         self.weights = SharedWeights(version) if self._shares_agent else WeightStore(agent, version)
         self.actors = [self._make_actor(index, env, start_step) for index, env in enumerate(self._envs)]
-        notes = self._optimize()
+        notes = self._accelerate()
         if self._count > 1:
             self.learner.all_reduce = self.workers.total
         self.source = self._make_source(0 if state is None else state.get("turn", 0))
@@ -127,16 +127,16 @@ class LocalEngine(Engine):
             set_rng_states(state, self.device)  # last: whatever is built before draws from them
         return notes
 
-    def _optimize(self) -> list[str]:
+    def _accelerate(self) -> list[str]:
         """Attach what a CPU computes faster, in all workers too; return a note for each part that is not."""
-        spec, actor = cache_spec(self.share, self.device, self.agent), self.actors[0]
+        spec, actor = cache_spec(self.process_config, self.device, self.agent), self.actors[0]
         parts, notes, resolved = fused_parts(
             self.config, self.learner, lambda: actor.observation, spec, self.verdict
         )
         self.resolved = {**self.resolved, **resolved}
-        self.workers.share_agent(self.agent, parts)
+        self.workers.publish_agent(self.agent, parts)
         if parts:
-            inference = optimize(self.learner, parts, spec)
+            inference = accelerate(self.learner, parts, spec)
             for actor in self.actors:
                 actor.set_inference(inference)
         return notes
@@ -155,14 +155,14 @@ class LocalEngine(Engine):
         )
 
     def _inference(self) -> InferenceFactory:
-        """Return how actors run their agents until `_optimize`; on a GPU also from then on."""
+        """Return how actors run their agents until `_accelerate`; on a GPU also from then on."""
         if self.device.type == "cpu":
-            return PlainInference
+            return EagerInference
         return inference_for(self.device, deterministic=self.config.deterministic)
 
     def _make_source(self, turn: int) -> Source:
         if not overlaps(self.config, self.device):
-            return Lockstep(self.actors, self.share.batch_size, turn, self._synchronize)
+            return Lockstep(self.actors, self.process_config.batch_size, turn, self._synchronize)
         beside = min(self._threads, self.cores // (len(self.actors) + 1))
         on_start = _own_resources(beside, self.device)
         return Threads(self.actors, self.config.batch_size, self.stop, on_start, self._synchronize)
@@ -199,7 +199,7 @@ class LocalEngine(Engine):
     def acting(self) -> Source:
         return self.source
 
-    def updates(self, hold: Callable[[], bool]) -> Iterator[Update]:
+    def updates(self, should_pause: Callable[[], bool]) -> Iterator[Update]:
         learner = self.learner
         self.workers.start(update, learner.version, learner.reward_divisor)
         for batch in self.source:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ....agents import Actor, Agent, AgentSpec, NonFiniteError, PartialUpdate
-from ....agents.optimize import optimize
+from ....agents.accelerate import accelerate
 from ....agents.weights import SharedWeights
 from ...config import TrainConfig
 from ...errors import trace_of
@@ -54,13 +54,13 @@ class Worker:
         threads: int,
     ) -> None:
         """`config` is the run's, `count` the number of processes, of which this one is number `index`."""
-        self.share, mine = per_process(config, count), columns(config, count, index)
+        self.process_config, mine = per_process(config, count), columns(config, count, index)
         self.agent = agent
         self.device = torch.device("cpu")
         torch.set_num_threads(operation_threads(config, threads, agent))
         self.learner = make_learner(agent, config, total_steps=1)  # it never steps
         self.weights = SharedWeights()
-        env = make_env(self.share, threads, mine)
+        env = make_env(self.process_config, threads, mine)
         self.actors = [
             Actor(
                 env,
@@ -68,13 +68,15 @@ class Worker:
                 self.weights,
                 config.unroll_length,
                 seed=actor_seed(config.seed, 0, start_step=start_step),
-                inference=optimize(self.learner, parts, cache_spec(self.share, self.device, agent)),
+                inference=accelerate(
+                    self.learner, parts, cache_spec(self.process_config, self.device, agent)
+                ),
                 columns=mine,
                 discount=returns_discount(config),
             )
         ]
         self._gradients = gradients
-        self._batches = iter(Lockstep(self.actors, self.share.batch_size))
+        self._batches = iter(Lockstep(self.actors, self.process_config.batch_size))
 
     def update(self, version: int, reward_divisor: float) -> PartialUpdate:
         """Act with the weights of `version`, and leave the gradients of this share in shared memory."""
@@ -137,7 +139,7 @@ class Workers:
         self._gradients: list[Tensor] = []
         self._agent: Agent | None = None
 
-    def share_agent(self, agent: Agent, parts: Collection[str]) -> None:
+    def publish_agent(self, agent: Agent, parts: Collection[str]) -> None:
         """Share the agent's weights with all, and what C may compute of it.
 
         Raises OSError if there is no memory for it.

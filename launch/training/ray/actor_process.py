@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ....agents import Actor, Agent, AgentSpec, split
-from ....agents.optimize import inference_for
+from ....agents.accelerate import inference_for
 from ...config import TrainConfig
 from ...processes.child import leave_signals_to_parent
 from ...processes.machine import autocast_dtype, prepare_process

@@ -22,7 +22,7 @@ from ...errors import UsageError
 from ...processes.machine import autocast_dtype
 from ...units import format_duration, parse_steps
 from ..cpu_parts import COLUMNS, fused_parts
-from ..engine import ActingBegan, ActorError, Engine, Update, WeightsLost, restoring, saved_actors
+from ..engine import ActorError, ActorsStarted, Engine, Update, WeightsLost, restoring, saved_actors
 from ..flat_parameters import flatten, unflatten
 from ..plan import learner_config, make_agent, make_env, observation_notes
 from ..progress import Window
@@ -140,7 +140,7 @@ class RayEngine(Engine):
     def acting(self) -> AbstractContextManager[object]:
         return nullcontext()  # what runs on the cluster ends with the connection to it
 
-    def updates(self, hold: Callable[[], bool]) -> Iterator[Update | ActingBegan]:
+    def updates(self, should_pause: Callable[[], bool]) -> Iterator[Update | ActorsStarted]:
         with suppress(_Stopped):
             if not self.learners.running:
                 self._start_learners()
@@ -152,7 +152,7 @@ class RayEngine(Engine):
                 self.actors.name_silent()
                 reply = self.cluster.next_reply(_POLL)
                 event = None if reply is None else self._handle(reply)
-                if isinstance(event, Update) and not (self.stop.is_set() or hold()):
+                if isinstance(event, Update) and not (self.stop.is_set() or should_pause()):
                     self.learners.begin_update()  # the next update need not wait until this one is logged
                 if event is not None:
                     yield event
@@ -179,14 +179,14 @@ class RayEngine(Engine):
         while self.learners.unlearned() < 2 * needed and (index := self.actors.next_idle()) is not None:
             self.actors.order(index, order, shards)
 
-    def _handle(self, reply: Reply) -> Update | ActingBegan | None:
+    def _handle(self, reply: Reply) -> Update | ActorsStarted | None:
         """Handle one reply; return the update that it completes."""
         if reply.tag[0] in ("begin", "collect"):
             nobody = not self.actors.alive()
             collected = self.actors.handle(reply)
             if collected is not None:
                 self._accept(*collected)
-            return ActingBegan() if nobody and self.actors.alive() else None
+            return ActorsStarted() if nobody and self.actors.alive() else None
         result = self.learners.handle(reply)
         if isinstance(result, Shard):
             self._write_off(result)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ....agents import Agent, AgentSpec, Episodes, Unroll, join
-from ....agents.optimize import optimize
+from ....agents.accelerate import accelerate
 from ...config import TrainConfig
 from ...processes.machine import autocast_dtype, prepare_process
 from ..flat_parameters import flatten, unflatten
@@ -76,7 +76,7 @@ class LearnerProcess:
         if not alone:
             self._learner.all_reduce = self._collective.total
         if self._device.type == "cpu":
-            optimize(self._learner, self._parts)
+            accelerate(self._learner, self._parts)
         self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
         return cluster.locate()
 

@@ -9,12 +9,12 @@ import json
 from typing import Any
 
 from deltabeast.agents.cpu.sources import digest
-from deltabeast.agents.cpu.verify import DIGESTS, classes_of, name_of, plain_of
-from deltabeast.agents.heads import sample
-from deltabeast.agents.learner import Functions
+from deltabeast.agents.cpu.verify import DIGESTS, classes_of, eager_counterparts, name_of
+from deltabeast.agents.learner import UpdateOps
 from deltabeast.agents.losses import actor_critic
 from deltabeast.agents.network import Agent, AgentSpec
 from deltabeast.agents.rmsprop import rmsprop_if
+from deltabeast.agents.sampling import sample
 from deltabeast.agents.stems import IMAGE_STEMS
 from deltabeast.cores import core_names, make_core
 
@@ -26,7 +26,7 @@ def digests() -> dict[str, str]:
     found: dict[Any, None] = dict.fromkeys((actor_critic, rmsprop_if, sample))
     for stem, shape in _SHAPES.items():
         found |= dict.fromkeys(
-            plain_of("trunk", Agent(AgentSpec(shape, 4, "feedforward", stem)), Functions())
+            eager_counterparts("trunk", Agent(AgentSpec(shape, 4, "feedforward", stem)), UpdateOps())
         )
     for core in core_names():
         found |= dict.fromkeys(classes_of(make_core(core, 5)))

@@ -17,10 +17,10 @@ from random_batches import CORES
 from torch import Tensor
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig, Unroll, join
+from deltabeast.agents.accelerate import accelerate
 from deltabeast.agents.cpu.agent import FastAgent
 from deltabeast.agents.cpu.cache import CacheSpec
 from deltabeast.agents.cpu.cores import functions_of
-from deltabeast.agents.optimize import optimize
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.kernels.native import compiling
 
@@ -60,13 +60,13 @@ def play(
     agent = Agent(AgentSpec(SHAPES[stem], 4, core=core, stem=stem))
     agent.autocast_dtype = dtype
     learner = Learner(agent, LearnerConfig(total_steps=10_000))
-    inference = optimize(learner, spec=CacheSpec(unrolls * (stem != "mlp"), projection=True, core=True))
+    inference = accelerate(learner, spec=CacheSpec(unrolls * (stem != "mlp"), projection=True, core=True))
     env = PictureEnv((3, T, 1, 50), SHAPES[stem])
     return Actor(env, agent, SharedWeights(), T, seed, inference=inference), learner, fast_of(learner)
 
 
 def fast_of(learner: Learner) -> FastAgent:
-    fast: FastAgent = learner.functions.unroll.__self__
+    fast: FastAgent = learner.ops.unroll.__self__
     return fast
 
 

@@ -52,7 +52,7 @@ def a_term_in_the_loss(patch: pytest.MonkeyPatch) -> None:
         loss, metrics = plain(logits, values, batch, rewards, **costs)
         return loss + 3 * (logits.mean(-1) ** 2).sum(), metrics
 
-    patch.setattr(learner.Functions, "__new__", _with_default(actor_critic=with_kl))
+    patch.setattr(learner.UpdateOps, "__new__", _with_default(actor_critic=with_kl))
 
 
 @edit
@@ -62,11 +62,11 @@ def another_optimizer(patch: pytest.MonkeyPatch) -> None:
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter -= 1e-3 * gradient.sign()
 
-    patch.setattr(learner.Functions, "__new__", _with_default(rmsprop=sign_step))
+    patch.setattr(learner.UpdateOps, "__new__", _with_default(rmsprop=sign_step))
 
 
 def _with_default(**changed: Any) -> Callable[..., Any]:
-    made = learner.Functions.__new__
+    made = learner.UpdateOps.__new__
 
     def new(kind: type, *given: Any, **named: Any) -> Any:
         return made(kind, *given, **{**changed, **named} if not given else named)
@@ -144,13 +144,13 @@ def a_method_of_one_module(patch: pytest.MonkeyPatch) -> None:
 
 @edit
 def an_actor_s_inference(patch: pytest.MonkeyPatch) -> None:
-    plain = inference.PlainInference.select_actions
+    plain = inference.EagerInference.select_actions
 
     def select_actions(self: Any, unroll: Any, t: int) -> None:
         plain(self, unroll, t)
         unroll.action[t] = 1
 
-    patch.setattr(inference.PlainInference, "select_actions", select_actions)
+    patch.setattr(inference.EagerInference, "select_actions", select_actions)
 
 
 class OwnStem(stems.VectorStem):
@@ -264,11 +264,11 @@ def test_a_resumed_run_is_compared_again_on_another_machine_alone(
     """Its numbers stay the same where they can, and no C runs that was never compared."""
     compared: list[set[str]] = []
 
-    def differing(learner: Learner, unroll: Unroll, parts: list[str], spec: CacheSpec) -> dict[str, str]:
+    def mismatches(learner: Learner, unroll: Unroll, parts: list[str], spec: CacheSpec) -> dict[str, str]:
         compared.append(set(parts))
         return {"core": "a test"}
 
-    monkeypatch.setattr(cpu_parts, "differing", differing)
+    monkeypatch.setattr(cpu_parts, "mismatches", mismatches)
     run(tmp_path, *ARGUMENTS)
     stored = read_words(tmp_path, "auto")["fused"]
     assert stored == f"trunk,projection,heads,loss,rmsprop by {compiling.identity()}"

@@ -51,7 +51,7 @@ def test_it_acts_as_separate_calls_of_c(core: str, T: int, environments: int, se
         errors = relative_error(gradients(learner, unroll), anew(learner, unroll))
         assert max(errors.values()) < (1e-2 if environments > 1 else 5e-2), errors  # a rectifier may differ
         (found, _), (computed, _) = (
-            each.functions.unroll(each.agent, unroll, "full") for each in (learner, plain(learner))
+            each.ops.unroll(each.agent, unroll, "full") for each in (learner, plain(learner))
         )
         for x, y in zip(found[1:], computed[1:], strict=True):
             torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)

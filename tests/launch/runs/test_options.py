@@ -35,7 +35,7 @@ from deltabeast.launch.training.plan import (
     make_env,
     resolve,
 )
-from deltabeast.launch.training.resume import check_same_options, go_on_as_before
+from deltabeast.launch.training.resume import check_same_options, restore_former_options
 from deltabeast.launch.training.sweep import runs_of
 
 OTHERS: dict[str, Any] = {
@@ -169,11 +169,11 @@ def test_a_run_older_than_an_option_goes_on_as_it_did(
 ) -> None:
     monkeypatch.setitem(FORMER, "discount", 0.9)
     config = TrainConfig(game="pong", run_dir=tmp_path, discount=typed)
-    go_on_as_before(config)
+    restore_former_options(config)
     assert config.discount == typed  # there is no run yet
 
     (tmp_path / "config.json").write_text(json.dumps({"config": {"game": "pong", **saved}}))
-    go_on_as_before(config)
+    restore_former_options(config)
     assert config.discount == then
 
 

@@ -13,7 +13,7 @@ from training_in_process import EXACT, run
 from training_process import TINY, rows
 
 from deltabeast.agents import Actor, Agent, Unroll
-from deltabeast.agents.noise import ColumnNoise, Columns, exponential
+from deltabeast.agents.sampling_rng import EnvShard, ShardedRng, exponential
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
@@ -69,7 +69,7 @@ def test_a_batch_is_the_same_whatever_the_number_of_processes(
 def test_columns_of_noise_are_columns_of_one_generators_numbers() -> None:
     indices = np.array([1, 4])
     every = torch.empty(5, 3).exponential_(generator=torch.Generator().manual_seed(3))
-    noise = ColumnNoise(torch.Generator().manual_seed(3), Columns(indices, 5))
+    noise = ShardedRng(torch.Generator().manual_seed(3), EnvShard(indices, 5))
     drawn = exponential(torch.empty(2, 3), noise)
     assert torch.equal(drawn, every[[1, 4]])
     assert not torch.equal(exponential(torch.empty(2, 3), noise), drawn)

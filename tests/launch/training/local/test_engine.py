@@ -17,10 +17,10 @@ from training_process import (
 )
 
 from deltabeast.agents import Actor, Agent, AgentSpec
+from deltabeast.agents.accelerate import ALL
 from deltabeast.agents.cpu.agent import FastAgent
 from deltabeast.agents.cpu.cache import NO_CACHE
 from deltabeast.agents.cpu.verify import COLUMNS
-from deltabeast.agents.optimize import ALL
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training import cpu_parts, plan

@@ -51,7 +51,7 @@ def make_unroll(value: torch.Tensor, version: int = 0) -> Unroll:
         action=value.long().expand(T, B).clone(),
         behavior_logits=value[None, :, None].expand(T, B, 4).clone(),
         forced=(value % 3 == 0).expand(T, B).clone(),
-        continuation=value.expand(T, B).clone(),
+        truncation_bootstrap=value.expand(T, B).clone(),
         state=(value[:, None].clone(), value[:, None, None].clone()),
         version=version,
         episodes=Episodes(scores, scores, [int(s) for s in scores], score_wraps=B),

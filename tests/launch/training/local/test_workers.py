@@ -14,7 +14,7 @@ from training_in_process import on_update, run
 from training_process import CARTPOLE, TINY, Training, last_step, newest, rows
 
 from deltabeast.agents import Agent, Learner
-from deltabeast.agents.optimize import ALL
+from deltabeast.agents.accelerate import ALL
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.processes.machine import own_cores

@@ -17,7 +17,7 @@ from session_seed import SEED
 from training_process import CARTPOLE, assert_same, metrics, newest
 from watched_run import SMALL, Watched
 
-from deltabeast.agents.optimize import ALL
+from deltabeast.agents.accelerate import ALL
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training.command import train

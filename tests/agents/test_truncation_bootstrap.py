@@ -15,8 +15,8 @@ from random_batches import make_batch as plain_batch
 from torch import Tensor
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig, Unroll, join, split
-from deltabeast.agents.continuation import continuation
 from deltabeast.agents.losses import actor_critic
+from deltabeast.agents.truncation_bootstrap import truncation_bootstrap
 from deltabeast.agents.truncations import Truncations
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.envs import make_vector_env
@@ -67,7 +67,7 @@ def test_values_are_those_of_an_agent_that_acts(core: str, seed: int) -> None:
         expected = torch.zeros(steps, 3)
         for (t, b), last in zip(where, batch.truncations.observation, strict=True):
             expected[t, b] = acted(agent, batch, t, b, last)
-        found = continuation(agent, batch, 0.9)
+        found = truncation_bootstrap(agent, batch, 0.9)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=f"{core}: {name}")
 
 
@@ -76,11 +76,11 @@ def test_the_learner_bootstraps_from_them_unless_told_otherwise(bptt: str, seed:
     for truncation in ("bootstrap", "terminal"):
         learner = make_learner("rdn", bptt=bptt, truncation=truncation)
         batch = make_batch(learner.agent, [(2, 1), (5, 3)], columns=4)
-        values = continuation(learner.agent, batch, learner.config.discount)
+        values = truncation_bootstrap(learner.agent, batch, learner.config.discount)
         bootstraps = truncation == "bootstrap"
-        loss = learner.loss(replace(batch, continuation=values) if bootstraps else batch)[0]
+        loss = learner.loss(replace(batch, truncation_bootstrap=values) if bootstraps else batch)[0]
         assert learner.backward(batch).metrics["total_loss"] == pytest.approx(loss.item(), rel=1e-5)
-        other = learner.loss(batch if bootstraps else replace(batch, continuation=values))[0]
+        other = learner.loss(batch if bootstraps else replace(batch, truncation_bootstrap=values))[0]
         assert abs(loss - other) > 1e-3
 
 
@@ -93,7 +93,7 @@ def test_a_truncated_step_teaches_reward_and_discounted_value(seed: int) -> None
         action=torch.zeros(3, 1, dtype=torch.int64),
         behavior_logits=torch.zeros(3, 1, 2),
         forced=torch.zeros(3, 1, dtype=torch.bool),
-        continuation=torch.tensor([[0.0], [3.0], [0.0]]),
+        truncation_bootstrap=torch.tensor([[0.0], [3.0], [0.0]]),
         state=(),
     )
     # Targets: 1 + 0.5 · 4 = 3, 1 + 0.5 · 6 = 4, and after the reset 1 + 0.5 · 0 = 1.
@@ -114,16 +114,16 @@ def test_truncations_stay_with_their_columns(seed: int) -> None:
     """Through cuts and joins, of unrolls with and without them."""
     agent = make_learner("rdn").agent
     whole = make_batch(agent, [(2, 1), (0, 5), (5, 4), (1, 1)], columns=6)
-    expected = continuation(agent, whole, 0.9)
+    expected = truncation_bootstrap(agent, whole, 0.9)
     parts = split(whole, 2)
     assert [part.truncations is None for part in parts] == [False, True, False]
     assert parts[2].truncations.column.tolist() == [1, 0]
     for part, columns in zip(parts, expected.split(2, 1), strict=True):
-        torch.testing.assert_close(continuation(agent, part, 0.9), columns, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(truncation_bootstrap(agent, part, 0.9), columns, rtol=1e-4, atol=1e-5)
     for order in ((0, 1, 2), (2, 1, 0)):
         again = join([parts[i] for i in order])
         wanted = torch.cat([expected.split(2, 1)[i] for i in order], 1)
-        torch.testing.assert_close(continuation(agent, again, 0.9), wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(truncation_bootstrap(agent, again, 0.9), wanted, rtol=1e-4, atol=1e-5)
     assert join([parts[1], parts[1]]).truncations is None
 
 

@@ -9,7 +9,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from .checks import environment_seeds
 
 
-class ColumnsOf(VectorWrapper):
+class ShardedEnv(VectorWrapper):
     """Some of `total` environments, seeded as they would be beside all others: each plays the same games."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], indices: npt.NDArray[np.int64], total: int) -> None:

@@ -10,7 +10,7 @@ from .unroll import Unroll
 
 
 @torch.no_grad()
-def continuation(agent: Agent, batch: Unroll, discount: float) -> Tensor:
+def truncation_bootstrap(agent: Agent, batch: Unroll, discount: float) -> Tensor:
     """Return γ V of the last observation of each truncated episode, at its last step: `[T, B]`, else zero.
 
     Each of these episodes is unrolled once more, from its first step in the batch on, and ends with its last
@@ -18,7 +18,7 @@ def continuation(agent: Agent, batch: Unroll, discount: float) -> Tensor:
     there, with the weights of now. A last step that was forced is no step of the agent: it read the last
     observation itself, and what is to come is V of that.
     """
-    values = torch.zeros_like(batch.continuation)
+    values = torch.zeros_like(batch.truncation_bootstrap)
     if batch.truncations is None:
         return values
     step, column, observation = batch.truncations

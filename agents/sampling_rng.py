@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class Columns(NamedTuple):
+class EnvShard(NamedTuple):
     """Which of a run's environments an actor steps."""
 
     indices: NDArray[np.int64]
@@ -21,7 +21,7 @@ class Columns(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ColumnNoise:
+class ShardedRng:
     """An actor's columns of the numbers that `generator` draws for all environments of a run.
 
     Actors of one run that draw from equal generators choose for each environment as a single actor of all
@@ -29,15 +29,15 @@ class ColumnNoise:
     """
 
     generator: torch.Generator
-    columns: Columns
+    columns: EnvShard
 
 
-Noise = torch.Generator | ColumnNoise
+Rng = torch.Generator | ShardedRng
 
 
-def exponential(numbers: Tensor, noise: Noise | None) -> Tensor:
-    """Fill `[B, A]` with draws from Exp(1), of torch's own generator if there is no `noise`; return it."""
-    if not isinstance(noise, ColumnNoise):
-        return numbers.exponential_(generator=noise)
-    of_all = numbers.new_empty(noise.columns.total, numbers.shape[1]).exponential_(generator=noise.generator)
-    return numbers.copy_(of_all[noise.columns.indices])
+def exponential(numbers: Tensor, rng: Rng | None) -> Tensor:
+    """Fill `[B, A]` with draws from Exp(1), of torch's own generator if there is no `rng`; return it."""
+    if not isinstance(rng, ShardedRng):
+        return numbers.exponential_(generator=rng)
+    of_all = numbers.new_empty(rng.columns.total, numbers.shape[1]).exponential_(generator=rng.generator)
+    return numbers.copy_(of_all[rng.columns.indices])

@@ -12,31 +12,33 @@ from .cpu.inference import FastInference
 from .cpu.loss import fused_actor_critic
 from .cpu.optimizer import fused_rmsprop_if
 from .cuda.inference import GpuInference
-from .inference import Inference, InferenceFactory, PlainInference
-from .learner import Functions, Learner
+from .inference import EagerInference, Inference, InferenceFactory
+from .learner import Learner, UpdateOps
 from .network import Agent
-from .noise import Noise
+from .sampling_rng import Rng
 
 ALL = (*PARTS, "loss", "rmsprop")
 
 
-def optimize(learner: Learner, parts: Collection[str] = ALL, spec: CacheSpec = NO_CACHE) -> InferenceFactory:
+def accelerate(
+    learner: Learner, parts: Collection[str] = ALL, spec: CacheSpec = NO_CACHE
+) -> InferenceFactory:
     """Let C compute these `parts` of a learner's updates on a CPU; return how its actors are to be run.
 
     `spec`: what actors that step the learner's own agent, in turns with it, compute for it.
     """
-    fast, plain = FastAgent(learner.agent, parts, spec), learner.functions
-    learner.functions = Functions(
+    fast, plain = FastAgent(learner.agent, parts, spec), learner.ops
+    learner.ops = UpdateOps(
         unroll=fast.unroll if {*fast.parts} - {"heads"} else plain.unroll,
         actor_critic=fused_actor_critic if "loss" in parts else plain.actor_critic,
         rmsprop=fused_rmsprop_if if "rmsprop" in parts else plain.rmsprop,
     )
 
     if not fast.parts:
-        return PlainInference
+        return EagerInference
 
-    def inference(agent: Agent, noise: Noise) -> Inference:
-        return FastInference(fast if agent is fast.agent else FastAgent(agent, parts), noise)
+    def inference(agent: Agent, rng: Rng) -> Inference:
+        return FastInference(fast if agent is fast.agent else FastAgent(agent, parts), rng)
 
     return inference
 
@@ -47,7 +49,7 @@ def inference_for(
     """Return how an agent on this device is run fastest where there is no learner beside it."""
     if device.type == "cuda":
         # Capturing draws random numbers, so a resumed run would not repeat what came before.
-        return lambda agent, noise: GpuInference(agent, noise, capture=not deterministic)
+        return lambda agent, rng: GpuInference(agent, rng, capture=not deterministic)
     if not {*PARTS} & {*parts}:
-        return PlainInference
-    return lambda agent, noise: FastInference(FastAgent(agent, parts), noise)
+        return EagerInference
+    return lambda agent, rng: FastInference(FastAgent(agent, parts), rng)
