@@ -13,7 +13,6 @@ from torch import Tensor
 from ..kernels.private_cache import CannotBuildError, check_for_torch
 from .cuda.graphs import CAPTURE_LOCK
 from .executor import LearnerParts, dry_run
-from .rmsprop import rmsprop_if
 from .unroll import Unroll
 
 
@@ -25,7 +24,7 @@ class Compiled:
     """
 
     def __init__(self, learner: LearnerParts) -> None:
-        self._learner = learner
+        self._learner, self._rmsprop = learner, learner.ops.rmsprop
         self._untried: set[Callable[..., Any]] = {learner.compute_gradients, learner.apply_gradients}
         try:
             check_for_torch()
@@ -33,7 +32,7 @@ class Compiled:
             self._give_up(str(error))
             return
         learner.compiled_loss = torch.compile(learner.loss, dynamic=False)
-        learner.ops = learner.ops._replace(rmsprop=torch.compile(rmsprop_if, dynamic=False))
+        learner.ops = learner.ops._replace(rmsprop=torch.compile(self._rmsprop, dynamic=False))
 
     def compute_gradients(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]:
         self._try(self._learner.compute_gradients, batch)
@@ -62,5 +61,5 @@ class Compiled:
     def _give_up(self, reason: str) -> None:
         warnings.warn(f"torch.compile fails here; the learner runs without: {reason}", stacklevel=3)
         self._learner.compiled_loss = None
-        self._learner.ops = self._learner.ops._replace(rmsprop=rmsprop_if)
+        self._learner.ops = self._learner.ops._replace(rmsprop=self._rmsprop)
         self._untried.clear()

@@ -24,27 +24,6 @@ def action_log_probs(logits: Tensor, actions: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def vtrace_from_logits(
-    behavior_policy_logits: Tensor,
-    target_policy_logits: Tensor,
-    actions: Tensor,
-    discounts: Tensor,
-    rewards: Tensor,
-    values: Tensor,
-    bootstrap_value: Tensor,
-    clip_rho_threshold: float = 1.0,
-    clip_pg_rho_threshold: float = 1.0,
-) -> VTrace:
-    """V-trace from the two policies' logits `[T, B, A]`; see `vtrace_from_log_rhos` for the rest."""
-    log_rhos = action_log_probs(target_policy_logits, actions) - action_log_probs(
-        behavior_policy_logits, actions
-    )
-    return vtrace_from_log_rhos(
-        log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold, clip_pg_rho_threshold
-    )
-
-
-@torch.no_grad()
 def vtrace_from_log_rhos(
     log_rhos: Tensor,
     discounts: Tensor,
@@ -83,3 +62,25 @@ def vtrace_from_log_rhos(
     next_vs = torch.cat([vs[1:], bootstrap_value.unsqueeze(0)])
     advantages = rhos.clamp(max=clip_pg_rho_threshold) * (rewards + discounts * next_vs - values)
     return VTrace(vs, advantages, log_rhos)
+
+
+@torch.no_grad()
+def vtrace_from_logits(
+    behavior_policy_logits: Tensor,
+    target_policy_logits: Tensor,
+    actions: Tensor,
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    clip_rho_threshold: float = 1.0,
+    clip_pg_rho_threshold: float = 1.0,
+) -> VTrace:
+    """V-trace from the two policies' logits `[T, B, A]`, for scripts of one's own: training calls
+    `vtrace_from_log_rhos`, which has the rest."""
+    log_rhos = action_log_probs(target_policy_logits, actions) - action_log_probs(
+        behavior_policy_logits, actions
+    )
+    return vtrace_from_log_rhos(
+        log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold, clip_pg_rho_threshold
+    )

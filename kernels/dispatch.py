@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import multiprocessing
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +16,10 @@ from torch import Tensor
 
 from .precision import without_autocast
 from .shapes import Shapes
+from .sources import find_edited, name_of
+
+DIGESTS = Path(__file__).with_name("digests.json")
+"""digests of `reference.py` as the other forms were last tested against it; `make digests` renews them"""
 
 FUSED = ("native", "triton")
 BACKENDS = ("auto", "reference", "chunked", *FUSED)
@@ -48,6 +57,16 @@ class Rule:
     """Triton for GPUs"""
     maps: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     """what callers apply to an input, by name (a softmax to keys, ...): `random_inputs` applies it"""
+    edited: str | None = field(init=False, default=None)
+    """what of `reference` is not as it was when the other forms were tested against it, in words: then it
+    alone computes the rule, unless another `backend` is asked for"""
+
+    def __post_init__(self) -> None:
+        if name_of(self.reference) in _recorded():  # one of this project's rules
+            edited = find_edited(_recorded(), self.reference)
+            object.__setattr__(self, "edited", edited)
+            if edited:
+                _say_once(f"{edited}: rules that need it run their reference in PyTorch (see `make digests`)")
 
     @without_autocast
     def __call__(self, *inputs: Tensor, backend: str = "auto") -> Any:
@@ -79,6 +98,8 @@ class Rule:
 
     def fused_for(self, inputs: tuple[Tensor, ...]) -> str | None:
         """Return the fused backend that takes these inputs on their device, if there is one."""
+        if self.edited:
+            return None
         # Triton's interpreter computes on CPUs too, but is no backend to use there.
         backend = "triton" if inputs[0].is_cuda else "native"
         form: Fused | None = getattr(self, backend)
@@ -86,6 +107,8 @@ class Rule:
 
     def in_pytorch(self, steps: int) -> Callable[..., Any]:
         """Return the fastest form in PyTorch for an unroll of this many steps."""
+        if self.edited:
+            return self.reference
         if steps == 1 and self.step is not None:
             return self.reference if torch.is_grad_enabled() else self.step
         return self.chunked or self.reference
@@ -115,6 +138,18 @@ class Rule:
     ) -> tuple[Tensor, ...]:
         """Return random float inputs, without `reset`, given the size of each letter of `shapes`."""
         return self.shapes.random(sizes, self.maps, generator, dtype)
+
+
+@functools.cache
+def _recorded() -> dict[str, str]:
+    found: dict[str, str] = json.loads(DIGESTS.read_text())
+    return found
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    if multiprocessing.parent_process() is None:  # whose children find the same
+        warnings.warn(text, stacklevel=4)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

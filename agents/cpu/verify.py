@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...kernels import sources
 from ..inference import EagerInference
 from ..learner import Learner, UpdateOps
 from ..network import Agent
@@ -23,7 +24,6 @@ from .cache import CacheSpec
 from .inference import FastInference
 from .loss import fused_actor_critic
 from .optimizer import fused_rmsprop_if
-from .sources import PROJECT, digest
 
 DIGESTS = Path(__file__).with_name("digests.json")
 _METHODS = (
@@ -64,13 +64,11 @@ def classes_of(module: torch.nn.Module) -> set[type]:
 
 
 def find_edited(part: str, agent: Agent, ops: UpdateOps) -> str | None:
-    """Return the name of what a part takes the place of, if its source is not the one that was compared."""
+    """Return why a part cannot take the place of the eager code: what was edited or replaced, in words."""
     if part in PARTS and (name := _replaced_on_instance(agent)):
-        return name
-    for plain in eager_counterparts(part, agent, ops):
-        if _digest_of(plain) != _compared().get(name_of(plain)):
-            return name_of(plain)
-    return None
+        return f"{name} was replaced"
+    reasons = (sources.find_edited(_recorded(), eager) for eager in eager_counterparts(part, agent, ops))
+    return next(filter(None, reasons), None)
 
 
 def _replaced_on_instance(agent: Agent) -> str | None:
@@ -82,20 +80,8 @@ def _replaced_on_instance(agent: Agent) -> str | None:
     return None
 
 
-def name_of(plain: Any) -> str:
-    name = getattr(plain, "__qualname__", type(plain).__qualname__)
-    return f"{getattr(plain, '__module__', '').removeprefix(f'{PROJECT}.')}.{name}"
-
-
-def _digest_of(plain: Any) -> str:
-    try:
-        return digest(plain)
-    except Exception:  # a lambda's source may be no statement, an object has none
-        return "no source"
-
-
 @cache
-def _compared() -> dict[str, str]:
+def _recorded() -> dict[str, str]:
     found: dict[str, str] = json.loads(DIGESTS.read_text())
     return found
 
@@ -117,12 +103,8 @@ def mismatches(learner: Learner, unroll: Unroll, parts: Collection[str], spec: C
 def unedited_parts(parts: Collection[str], agent: Agent, ops: UpdateOps) -> tuple[list[str], list[str]]:
     """Return which parts take the place of what they were compared with, and a note for each other one."""
     found = {part: find_edited(part, agent, ops) for part in parts}
-    notes = [
-        fallback_message(part, f"{name} is no longer what C was compared with")
-        for part, name in found.items()
-        if name
-    ]
-    return [part for part, name in found.items() if name is None], notes
+    notes = [fallback_message(part, reason) for part, reason in found.items() if reason]
+    return [part for part, reason in found.items() if reason is None], notes
 
 
 def fallback_message(part: str, why: str) -> str:
@@ -186,7 +168,8 @@ def _difference(learner: Learner, unroll: Unroll, parts: Collection[str], spec: 
     acted = again.behavior_logits.clone()
     again.behavior_logits.copy_(unroll.behavior_logits)
     loss = fused_actor_critic if "loss" in parts else plainly.actor_critic
-    fused = _numbers(learner, again, plainly._replace(unroll=fast.unroll, actor_critic=loss))
+    unroll_agent = fast.unroll if {*fast.parts} - {"heads"} else plainly.unroll
+    fused = _numbers(learner, again, plainly._replace(unroll=unroll_agent, actor_critic=loss))
     plain = _numbers(learner, again, plainly)
     fused["the logits of actors"] = acted  # not the learner's
     exact = plain

@@ -113,4 +113,6 @@ class CapturedAct:
     ) -> tuple[AgentOutput, State]:
         """Like `Agent.act`; the next call overwrites nothing that was returned."""
         output, state = self._act(observation, reward, done, *state)
-        return AgentOutput(*(x.clone() for x in output)), tuple(x.clone() for x in state)
+        return AgentOutput._make(x if x is None else x.clone() for x in output), tuple(
+            x.clone() for x in state
+        )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
-from renew_digests import digests
+import pytest
+from renew_digests import of_agents, of_rules
 
-from deltabeast.agents.cpu.verify import DIGESTS
+from deltabeast.agents.cpu import verify
+from deltabeast.kernels import dispatch
 
 
-def test_what_was_edited_was_compared_again() -> None:
-    compared, now = json.loads(DIGESTS.read_text()), digests()
-    assert {name for name in compared.keys() | now.keys() if compared.get(name) != now.get(name)} == set(), (
-        "edited since C was compared with it: run `make digests`"
-    )
+@pytest.mark.parametrize(("file", "now"), [(verify.DIGESTS, of_agents), (dispatch.DIGESTS, of_rules)])
+def test_what_was_edited_was_compared_again(file: Path, now: Callable[[], dict[str, str]]) -> None:
+    recorded, found = json.loads(file.read_text()), now()
+    assert {
+        name for name in recorded.keys() | found.keys() if recorded.get(name) != found.get(name)
+    } == set(), "edited since C was compared with it: run `make digests`"

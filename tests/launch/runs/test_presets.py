@@ -13,7 +13,7 @@ import torch
 from random_batches import make_batch
 
 from deltabeast.agents import Agent, AgentSpec, Learner
-from deltabeast.agents.vtrace import vtrace_from_logits
+from deltabeast.agents.vtrace import vtrace_from_log_rhos
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import UsageError
@@ -59,7 +59,7 @@ def ours() -> dict[str, Any]:
     total = parse_steps(config.steps)
     learner = make_learner(config, total)
     (group,) = learner.optimizer.param_groups
-    defaults = {name: p.default for name, p in inspect.signature(vtrace_from_logits).parameters.items()}
+    defaults = {name: p.default for name, p in inspect.signature(vtrace_from_log_rhos).parameters.items()}
     settings = {**vars(config), **defaults, **vars(learner.config), **group}
     learner.steps = total // 2
     return {

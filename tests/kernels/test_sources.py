@@ -12,9 +12,9 @@ from types import ModuleType
 import pytest
 
 from deltabeast.agents import losses, vtrace
-from deltabeast.agents.cpu import sources
-from deltabeast.agents.cpu.sources import digest
 from deltabeast.cores.rdn import RecurrentDeltaMemory
+from deltabeast.kernels import sources
+from deltabeast.kernels.sources import digests
 
 PLAIN = '''
 import torch
@@ -59,8 +59,8 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         sys.modules.pop(name, None)
 
 
-def of(folder: Path, plain: str = PLAIN, helper: str = HELPER) -> str:
-    """The digest of Net in a package of these two sources."""
+def of(folder: Path, plain: str = PLAIN, helper: str = HELPER) -> dict[str, str]:
+    """The digests of Net in a package of these two sources."""
     package = folder / "plainhelper"
     package.mkdir(exist_ok=True)
     (package / "__init__.py").write_bytes(helper.encode())
@@ -68,7 +68,7 @@ def of(folder: Path, plain: str = PLAIN, helper: str = HELPER) -> str:
     for name in ("plainhelper", "plainhelper.net"):
         sys.modules.pop(name, None)
     _load("plainhelper", package / "__init__.py")
-    return digest(_load("plainhelper.net", package / "net.py").Net)
+    return digests(_load("plainhelper.net", package / "net.py").Net)
 
 
 def _load(name: str, path: Path) -> ModuleType:
@@ -122,14 +122,14 @@ def test_words_and_line_ends_do_not(old: str, new: str, plain: list[str], tmp_pa
 
 
 def test_what_replaces_a_function_is_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = digest(losses.actor_critic)
-    assert digest(losses.actor_critic) == before != digest(vtrace.vtrace_from_log_rhos)
+    before = digests(losses.actor_critic)
+    assert digests(losses.actor_critic) == before != digests(vtrace.vtrace_from_log_rhos)
 
     def no_gradient(logits: object, actions: object, advantages: object) -> None: ...
 
     monkeypatch.setattr(no_gradient, "__module__", losses.__name__)
     monkeypatch.setattr(losses, "policy_gradient_loss", no_gradient)
-    assert digest(losses.actor_critic) != before
+    assert digests(losses.actor_critic) != before
 
 
 def test_a_memory_is_known_by_its_rule_s_definition(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
-"""What a function or class computes, as a digest of its source and of what it names in this project.
+"""What functions and classes compute, as digests of their sources and of what those name in this project.
 
-A part of agents/cpu is compared with the plain code by numbers, and numbers do not show a term
-that happens to be zero; a changed source does. Comments, docstrings, blank lines and line ends do not count.
+What C computes is compared with the eager code by numbers, and numbers do not show a term that happens to be
+zero; an edited source does. Comments, docstrings, blank lines and line ends do not count.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import inspect
 import io
 import textwrap
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -23,37 +23,53 @@ _WRAPPERS = {"torch", "functools", "contextlib"}
 _CONSTANTS = int, float, complex, str, bytes, bool, type(None), tuple, frozenset
 
 
-def digest(*plain: Any) -> str:
-    """Return 16 hex digits that the sources of functions and classes decide, with all that they name.
+def digests(*eager: Any) -> dict[str, str]:
+    """Return 16 hex digits for each source that decides what functions and classes compute, by its name.
 
     Followed are the functions, classes and constants of this project that a source names, and their bases;
     not what it reaches through an object, such as a module's `forward`: give that besides.
     Raises OSError where a source cannot be read.
     """
     found: dict[str, str] = {}
-    for each in plain:
+    for each in eager:
         _visit(each, found)
-    text = "\n".join(f"{name}\n{source}" for name, source in sorted(found.items()))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return {name: hashlib.sha256(source.encode()).hexdigest()[:16] for name, source in sorted(found.items())}
+
+
+def find_edited(recorded: Mapping[str, str], *eager: Any) -> str | None:
+    """Return what of these is not as it was when digests were recorded, in words; None if all is."""
+    try:
+        found = digests(*eager)
+    except Exception:  # a lambda's source may be no statement, an object has none
+        return f"{', '.join(map(name_of, eager))} has no source to compare"
+    differing = [name for name, digest in found.items() if recorded.get(name) != digest]
+    edited = next((name for name in differing if name in recorded), None)
+    return f"{edited} was edited" if edited else f"C has none for {differing[0]}" if differing else None
+
+
+def name_of(thing: Any) -> str:
+    """Return the module and the name of a function or class, without the project's."""
+    if isinstance(thing, functools.partial):
+        return name_of(thing.func)
+    name = getattr(thing, "__qualname__", type(thing).__qualname__)
+    return f"{getattr(thing, '__module__', '')}.{name}".removeprefix(f"{PROJECT}.")
 
 
 def _visit(thing: Any, found: dict[str, str], name: str = "") -> None:
     """Add the source of a function, or of a class's methods, and of what they name, to what was found."""
     if isinstance(thing, functools.partial):
-        raise TypeError(f"{thing} has no source of its own")
-    name = name or f"{thing.__module__}.{thing.__qualname__}"
+        thing = thing.func
+    name = name or name_of(thing)
     if name in found:
         return
+    found[name] = ""
     if isinstance(thing, type):
-        found[name] = ""
         _visit_class(name, thing, found)
         return
-    found[name] = ""
     for layer in _layers(thing):
         source = textwrap.dedent(inspect.getsource(layer.__code__))
-        found[name] += normalised(source) + "\n"
-        for path in _paths(ast.parse(source)):
-            _follow(path, layer.__globals__, found)
+        named = [_follow(path, layer.__globals__, found) for path in _paths(ast.parse(source))]
+        found[name] += "\n".join([normalised(source), *filter(None, named), ""])
 
 
 def _layers(function: FunctionType) -> Iterator[FunctionType]:
@@ -67,14 +83,20 @@ def _layers(function: FunctionType) -> Iterator[FunctionType]:
 
 def _visit_class(name: str, kind: type, found: dict[str, str]) -> None:
     """Add methods one by one, so that one that somebody replaced is seen, the class's constants and bases."""
+    attributes = []
     for attribute, value in vars(kind).items():
         function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
         if isinstance(function, FunctionType) and not _is_generated(attribute, function):
             _visit(function, found, f"{name}.{attribute}")
         elif isinstance(value, _CONSTANTS) and not attribute.startswith("__"):
             found[f"{name}.{attribute}"] = _shown(value)
-    for base in filter(_is_ours, kind.__bases__):
+        else:
+            continue
+        attributes.append(attribute)
+    bases = [base for base in kind.__bases__ if _is_ours(base)]
+    for base in bases:
         _visit(base, found)
+    found[name] = "\n".join([*map(name_of, bases), *sorted(attributes)])  # one that is gone counts, too
 
 
 def _is_generated(attribute: str, function: FunctionType) -> bool:
@@ -85,21 +107,25 @@ def _is_generated(attribute: str, function: FunctionType) -> bool:
     return function.__code__.co_filename.startswith("<") and attribute.startswith("_")
 
 
-def _follow(path: tuple[str, ...], scope: dict[str, Any], found: dict[str, str]) -> None:
-    """Add what a dotted name stands for, if it is a function, class or constant of this project."""
+def _follow(path: tuple[str, ...], scope: dict[str, Any], found: dict[str, str]) -> str | None:
+    """Add what a dotted name stands for, if it is a function, class or constant of this project; name it."""
     if path[0] not in scope:
-        return
+        return None
     thing = scope[path[0]]
     for part in path[1:]:
         if not (isinstance(thing, ModuleType) and _is_ours(thing)):
             break  # an attribute of an object
         thing = getattr(thing, part)
     if isinstance(thing, _CONSTANTS):
-        found[f"{scope['__name__']}.{'.'.join(path)}"] = _shown(thing)
-    elif isinstance(thing, type | FunctionType | functools.partial) and _is_ours(thing):
+        name = f"{scope['__name__']}.{'.'.join(path)}".removeprefix(f"{PROJECT}.")
+        found[name] = _shown(thing)
+        return name
+    if not isinstance(thing, type | FunctionType | functools.partial):
+        thing = getattr(thing, "reference", None)  # a rule of kernels/, whose forms are tested against it
+    if isinstance(thing, type | FunctionType | functools.partial) and _is_ours(thing):
         _visit(thing, found)
-    elif isinstance(reference := getattr(thing, "reference", None), FunctionType) and _is_ours(reference):
-        _visit(reference, found)  # a rule of kernels/, whose forms are tested against it
+        return name_of(thing)
+    return None
 
 
 def _shown(constant: Any) -> str:
