@@ -239,6 +239,18 @@ def _restore_set_aside(directory: Path) -> None:
             files.rename(aside, final)
 
 
+def set_aside_newer(run_dir: Path, step: int) -> list[str]:
+    """Rename the checkpoints beyond `step`, from which a run resumes since they are damaged, so that they do
+    not count as its last ones; return their new names.
+    """
+    names = []
+    for checkpoint in find_checkpoints(run_dir):
+        if checkpoint.step > step:
+            with contextlib.suppress(OSError):
+                names.append(files.set_aside(checkpoint.path, "damaged").name)
+    return names
+
+
 def _prune(directory: Path, step: int) -> None:
     """Remove leftovers of killed saves, and checkpoints older than the last two that are no milestones.
 

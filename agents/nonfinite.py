@@ -20,7 +20,7 @@ def check_loss(metrics: Mapping[str, Tensor], batch: Unroll, agent: nn.Module, u
     It names the first non-finite tensor among the batch's, the parameters and the metrics.
     """
     if not torch.isfinite(metrics["total_loss"]):
-        _fail("loss", {**_inputs(batch), **dict(agent.named_parameters()), **metrics}, update)
+        _fail("loss", {**_inputs(batch), **dict(agent.named_parameters()), **metrics}, update, _remedy(batch))
 
 
 def check_gradients(grad_norm: Tensor, agent: nn.Module, update: int) -> None:
@@ -31,11 +31,16 @@ def check_gradients(grad_norm: Tensor, agent: nn.Module, update: int) -> None:
         _fail("gradient norm", named, update)
 
 
-def _fail(what: str, suspects: Mapping[str, Tensor], update: int) -> None:
+def _fail(what: str, suspects: Mapping[str, Tensor], update: int, remedy: str = "") -> None:
     for name, tensor in suspects.items():
         if not torch.isfinite(tensor).all():
-            raise NonFiniteError(f"{what} of update {update} is not finite: first in {name}")
-    raise NonFiniteError(f"{what} of update {update} overflowed")
+            raise NonFiniteError(f"{what} of update {update} is not finite: first in {name}{remedy}")
+    raise NonFiniteError(f"{what} of update {update} overflowed{remedy}")
+
+
+def _remedy(batch: Unroll) -> str:
+    largest = float(batch.reward.abs().max())
+    return f" (rewards reach {largest:.1e}: give a smaller --reward-scale)" if largest > 1e6 else ""
 
 
 def _inputs(batch: Unroll) -> dict[str, Tensor]:

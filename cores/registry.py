@@ -97,7 +97,7 @@ def find_core(name: str) -> Factory:
         return _load(name)
     spelled = core_name(name)
     if spelled not in _FACTORIES:
-        near = difflib.get_close_matches(spelled, _FACTORIES, n=3)
+        near = difflib.get_close_matches(spelled.lower(), _FACTORIES, n=3)
         hint = f"did you mean {', '.join(near)}?" if near else f"say one of {', '.join(core_names())}"
         raise ValueError(f"unknown core {name!r}; {hint}")
     return _FACTORIES[spelled]

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from .rescue import describe
+from .rescue import DoesNotStart, describe, own_trace
 
 
 def find_spec(env_id: str) -> EnvSpec:
@@ -43,6 +43,10 @@ def _remedy(module: str, bare_id: str) -> str:
     """Say what could have been meant by an id that is not registered, nor in its module."""
     prefix = f"{module}:" if module else ""
     own = _own_callables(module) if module else []
+    if module and _hidden_file(module):
+        return f"{_whereabouts(module)} has {_some(own)}"
+    if not module and (here := _file_here(bare_id)):
+        return f"did you mean {here}?"
     near = [
         *difflib.get_close_matches(bare_id, own, n=3),
         *difflib.get_close_matches(bare_id, _third_party_ids(), n=3),
@@ -51,16 +55,34 @@ def _remedy(module: str, bare_id: str) -> str:
         return f"did you mean {' or '.join(prefix + name for name in near)}?"
     if not module:
         return "name the module that registers it as well, as in popgym:popgym-RepeatPreviousEasy-v0"
-    return f"{_whereabouts(module)} has {', '.join(own[:8]) if own else 'nothing that makes one'}"
+    if hasattr(sys.modules[module], bare_id):
+        return f"that is no class or function of {module}, which has {_some(own)}"
+    return f"{_whereabouts(module)} has {_some(own)}"
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"{', '.join(names[:8])}{more}" if names else "nothing that makes one"
+
+
+def _file_here(name: str) -> str | None:
+    """Return what `my_envs.Box` or `my_envs` could mean where this folder has my_envs.py."""
+    module, _, thing = name.partition(".")
+    return f"{module}:{thing or 'NAME'}" if module.isidentifier() and Path(f"{module}.py").is_file() else None
+
+
+def _hidden_file(module: str) -> str | None:
+    """Return the name of a file here that an imported module of the same name hides, as Python's `test`."""
+    origin = getattr(sys.modules[module], "__file__", None)
+    here = Path(os.getcwd(), *module.split(".")).with_suffix(".py")
+    return here.name if here.is_file() and not (origin and here.samefile(origin)) else None
 
 
 def _whereabouts(module: str) -> str:
-    """Name an imported module with its file, and a file here that it hides, as `test` of Python does."""
-    origin = getattr(sys.modules[module], "__file__", None)
-    here = Path(os.getcwd(), *module.split(".")).with_suffix(".py")
-    hides = here.is_file() and not (origin and here.samefile(origin))
-    hidden = f" (it hides {here.name} of this folder: rename that)" if hides else ""
-    return f"module {module!r}{f' of {origin}' if origin else ''}{hidden}"
+    """Name an imported module with its file, and a file here that it hides."""
+    origin, hidden = getattr(sys.modules[module], "__file__", None), _hidden_file(module)
+    hides = f" (it hides {hidden} of this folder: rename that)" if hidden else ""
+    return f"module {module!r}{f' of {origin}' if origin else ''}{hides}"
 
 
 def _register(module: str, bare_id: str, env_id: str) -> None:
@@ -83,12 +105,15 @@ def _register(module: str, bare_id: str, env_id: str) -> None:
                 f"importing {module!r} for {env_id} failed: {missing}; install what it imports, "
                 f"{lacking.partition('.')[0]}"
             ) from missing
-        raise ValueError(
-            f"cannot import {module!r} for {env_id}: {missing}; install the package that registers it, or "
-            "work in the folder that holds it"
-        ) from missing
+        near = difflib.get_close_matches(module, [file.stem for file in Path().glob("*.py")], n=1)
+        remedy = f"did you mean {near[0]}:{bare_id}?" if near else (
+            "install the package that registers it, or work in the folder that holds it, or name that in "
+            "PYTHONPATH"
+        )  # fmt: skip
+        raise ValueError(f"cannot import {module!r} for {env_id}: {missing}; {remedy}") from missing
     except (Exception, SystemExit) as problem:  # whatever the code of others raises
-        raise ValueError(f"importing {module!r} for {env_id} failed: {describe(problem)}") from problem
+        message = f"importing {module!r} for {env_id} failed: {describe(problem)}"
+        raise DoesNotStart(message, own_trace(problem)) from problem
 
 
 def _third_party_ids() -> list[str]:

@@ -13,8 +13,18 @@ from .finding import find_spec, required_options
 from .gymnasium_env import GymnasiumEnvs
 from .observations import Reading
 from .parts import NumberParts, VectorNumberParts
-from .rescue import Witness, close, describe, first_misfit
+from .rescue import (
+    DoesNotStart,
+    EnvironmentFailed,
+    Rescue,
+    Witness,
+    close,
+    describe,
+    first_misfit,
+    own_trace,
+)
 
+_MISSING = ImportError, gymnasium.error.DependencyNotInstalled
 _OF_MAKE_VEC = frozenset({"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"})
 """What `gymnasium.make_vec` takes out of the options of an environment."""
 
@@ -34,16 +44,23 @@ def make_gymnasium_env(
         env = _own_vector_form(spec, num_envs) or _side_by_side(spec, num_envs)
         left_out = env.get_attr("left_out")[0] if isinstance(env, SyncVectorEnv) else env.left_out
         try:
+            if env.num_envs != num_envs:
+                raise ValueError(f"it made {env.num_envs} environments; num_envs is {num_envs}, pass that on")
             return GymnasiumEnvs(env, left_out, observations, env_id)
         except ValueError:
             close(env, env_id)
             raise
+    except EnvironmentFailed as failed:
+        if isinstance(missing := failed.__cause__, _MISSING):
+            raise ValueError(_line(f"{env_id} needs a package that is not installed: {missing}")) from missing
+        raise DoesNotStart(str(failed), failed.trace) from failed
     except ValueError as problem:
         raise ValueError(_line(f"{env_id}: {problem}")) from problem
-    except (ImportError, gymnasium.error.DependencyNotInstalled) as missing:
+    except _MISSING as missing:
         raise ValueError(_line(f"{env_id} needs a package that is not installed: {missing}")) from missing
     except (Exception, SystemExit) as problem:  # whatever else the code of others raises
-        raise ValueError(f"{env_id} does not start: {describe(problem)}{_remedy(spec, problem)}") from problem
+        message = f"{env_id} does not start: {describe(problem)}{_remedy(spec, problem)}"
+        raise DoesNotStart(message, own_trace(problem)) from problem
 
 
 def _remedy(spec: EnvSpec, problem: BaseException) -> str:
@@ -67,7 +84,8 @@ def _side_by_side(spec: EnvSpec, num_envs: int) -> SyncVectorEnv:
         wrappers=[Witness, NumberParts],
     )
     assert isinstance(env, SyncVectorEnv)
-    env.envs[0].reset()  # what files or packages it lacks may show only now
+    with Rescue(env, spec.id):
+        env.envs[0].reset()  # what files or packages it lacks may show only now
     if wrong := first_misfit(env):
         close(env, spec.id)
         raise ValueError(wrong)

@@ -22,7 +22,8 @@ def misfit_of_result(call: str, result: Any, space: spaces.Space[Any]) -> str | 
         count = f"{len(result)} values" if isinstance(result, tuple) else other
         return f"{count} instead of {len(parts)}: {', '.join(parts)}"
     if call == "step" and not _is_finite(result[1]):
-        return f"reward {_shown(result[1])}, which is not a finite number"
+        remedy = "return float(reward)" if np.ndim(result[1]) else "correct the environment"
+        return f"reward {_shown(result[1])}, which is not a finite number; {remedy}"
     return misfit_of_observation(result[0], space)
 
 

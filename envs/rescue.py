@@ -19,8 +19,6 @@ _PASSING_ON = re.compile(
 """Modules whose functions stand in a traceback before the environment's own code."""
 _LONGEST = 300
 """Characters of an environment's own message."""
-_NOTHING = object()
-"""what a call has returned that has not returned yet: None is a result, too"""
 
 
 class EnvironmentFailed(Exception):
@@ -35,32 +33,44 @@ class EnvironmentFailed(Exception):
         self.trace = trace
 
 
+class DoesNotStart(ValueError):
+    """An environment raised before its first step; `trace` as of EnvironmentFailed."""
+
+    def __init__(self, message: str, trace: str = "") -> None:
+        super().__init__(message)
+        self.trace = trace
+
+
 class EnvironmentWarning(UserWarning):
     """An environment did something wrong that changes nothing of what was played."""
 
 
 class Witness(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Remembers what a single environment returned last, for when nothing can be made of it."""
+    """Remembers what a single environment returned last, for when nothing can be made of it.
 
-    call = "reset"
-    returned: Any = _NOTHING
+    A step that ends an episode is followed by a reset before anybody looks at it: both are remembered.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._returned: dict[str, Any] = {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.call, self.returned = "reset", _NOTHING
-        self.returned = self.env.reset(seed=seed, options=options)
-        return self.returned
+        self._returned.pop("reset", None)
+        self._returned["reset"] = self.env.reset(seed=seed, options=options)
+        return self._returned["reset"]
 
     def step(self, action: Any) -> Any:
-        self.call, self.returned = "step", _NOTHING
-        self.returned = self.env.step(action)
-        return self.returned
+        self._returned.clear()
+        self._returned["step"] = self.env.step(action)
+        return self._returned["step"]
 
     def misfit(self) -> str | None:
         """Say what of it does not fit, in a line; None if all does, or no call has returned."""
-        if self.returned is _NOTHING:
-            return None
-        wrong = misfit_of_result(self.call, self.returned, self.env.observation_space)
-        return f"{self.call} returned {wrong}" if wrong else None
+        for call, returned in self._returned.items():
+            if wrong := misfit_of_result(call, returned, self.env.observation_space):
+                return f"{call} returned {wrong}"
+        return None
 
 
 class Rescue:
@@ -94,16 +104,25 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {brief(error, _LONGEST)}"
 
 
+def own_trace(error: BaseException) -> str:
+    """Return the traceback within the environment's own code; empty where nothing was raised there."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    first = next((index for index, (frame, _) in enumerate(frames) if not _passes_on(frame)), None)
+    if first is None:
+        return ""
+    own = traceback.StackSummary.extract(iter(frames[first:])).format()
+    lines = ["Traceback (most recent call last):\n", *own, *traceback.format_exception_only(error)]
+    return "".join(lines).rstrip()
+
+
 def _failure(env: VectorEnv[Any, Any, Any], name: str, error: BaseException) -> EnvironmentFailed:
     """Describe what went wrong in a call of `env.reset` or `env.step`."""
     frames = list(traceback.walk_tb(error.__traceback__))
     call = [frame.f_code.co_name for frame, _ in frames if frame.f_code.co_name in ("reset", "step")][-1]
-    first = next((index for index, (frame, _) in enumerate(frames) if not _passes_on(frame)), None)
-    if first is None:  # what it returned was too much for those who pass it on
+    trace = own_trace(error)
+    if not trace:  # what it returned was too much for those who pass it on
         return EnvironmentFailed(f"{name}: {first_misfit(env) or _refused(call, error, frames[-1][0])}")
-    own = traceback.StackSummary.extract(iter(frames[first:])).format()
-    trace = ["Traceback (most recent call last):\n", *own, *traceback.format_exception_only(error)]
-    return EnvironmentFailed(f"{name}: {call} failed: {describe(error)}", "".join(trace).rstrip())
+    return EnvironmentFailed(f"{name}: {call} failed: {describe(error)}", trace)
 
 
 def _refused(call: str, error: BaseException, frame: FrameType) -> str:

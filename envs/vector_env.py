@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import gymnasium
 from gymnasium.vector import VectorEnv
 
 from .atari import AtariGames
@@ -38,6 +39,8 @@ def make_vector_env(
         raise ValueError(f"num_threads must be at least 1, got {num_threads}")
     if (game is None) == (env_id is None):
         raise ValueError("give either a game or an env_id")
+    if game in gymnasium.registry:
+        raise ValueError(f"{game!r} is an environment of Gymnasium's: give env_id={game!r}")
     if game is not None:
         return AtariGames(game, num_envs, protocol, num_threads, full_action_set, options=options)
     assert env_id is not None

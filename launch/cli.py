@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_type_hints
 
 import tyro
@@ -207,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with ended_by_exception(), lasting, warnings_in_lines():
             run(config)
     except UsageError as error:
-        _fail(error, 2)
+        _fail(error, 2, getattr(error.__cause__, "trace", ""))  # of an environment that does not start
     except RunError as error:
         _fail(error, 1, getattr(error.__cause__, "trace", ""))  # another process's, not shown yet
     except StoppedBySignal as stopped:
@@ -265,6 +266,9 @@ def _tyro(arguments: Sequence[str], begun: Any = None, stderr: io.StringIO | Non
             args=list(arguments),
             config=(OmitArgPrefixes, OmitSubcommandPrefixes),
         )
+    for name, value in vars(config).items():
+        if isinstance(value, Path) and str(value).startswith("~"):  # which a shell leaves in --run-dir=~/x
+            setattr(config, name, value.expanduser())
     for name, value in mappings.items():
         if not getattr(config, name):
             setattr(config, name, value)

@@ -77,7 +77,7 @@ class TrainConfig:
     seed: Annotated[int, Scope.SEED] = 1
     """Seed of weights, actions and environments."""
     seeds: Annotated[int | None, Scope.INVOCATION] = None
-    """Number of seeds, 1 and up, instead of --seed: a sweep."""
+    """Number of seeds, 1 and up, instead of --seed: a sweep (--engine ray)."""
     stem: Annotated[Literal["auto", "residual", "nature", "shallow", "small", "mlp"], Scope.AGENT] = "auto"
     """Network before the core; auto: residual (15 layers, published) for images, small for those of less than
     32 pixels a side, mlp for the rest. nature, three convolutions, and shallow, two, are faster on a CPU."""

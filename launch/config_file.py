@@ -197,6 +197,8 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"cannot read {path}: {reason}; give a run's config.json, or YAML") from error
+    except UsageError:
+        raise
     except ValueError as error:
         kind = "YAML" if is_yaml else "JSON (YAML is read from .yaml)"
         raise UsageError(f"{path} is no {kind}: {' '.join(str(error).split())}") from error

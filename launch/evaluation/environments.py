@@ -10,6 +10,7 @@ from gymnasium.vector import VectorEnv
 
 from ...agents import AgentSpec
 from ...envs import DEFAULT_PROTOCOL, find_protocol, game_info, make_vector_env, varied
+from ..processes.supervision import slow
 from ..runs import published
 
 
@@ -48,7 +49,8 @@ def env_maker(spec: AgentSpec, protocol: str | None, num_threads: int | None) ->
 
 
 def _make_envs(options: dict[str, Any], count: int) -> VectorEnv:
-    return make_vector_env(num_envs=count, **options)
+    with slow(f"{options.get('game') or options['env_id']}: making it, and a first reset,"):
+        return make_vector_env(num_envs=count, **options)
 
 
 def check_fit(spec: AgentSpec, env: VectorEnv) -> None:

@@ -16,6 +16,7 @@ from ...agents import AgentOutput
 from ...agents.masks import forbid
 from ...cores import State
 from ..errors import RunError
+from ..processes.supervision import slow
 
 
 class Player(Protocol):
@@ -114,7 +115,8 @@ class Rows:
         count, player, device = len(self.rows), setup.player, setup.device
         env = setup.make_env(count)
         try:
-            observation, infos = env.reset(seed=[row.seed for row in self.rows])  # type: ignore[arg-type]
+            with slow("the environments' first reset"):
+                observation, infos = env.reset(seed=[row.seed for row in self.rows])  # type: ignore[arg-type]
             reward = torch.zeros(count, device=device)
             done = torch.ones(count, dtype=torch.bool, device=device)
             state = player.initial_state(count, device)

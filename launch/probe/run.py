@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from ...agents import CheckpointError, files, save_checkpoint
-from ...agents.checkpoint import OtherVersion, load_newest, read_checkpoint
+from ...agents.checkpoint import OtherVersion, load_newest, read_checkpoint, set_aside_newer
 from ...agents.shapes import count_numbers
 from ...envs.sequences.sequences import Sequences
 from ...envs.sequences.text import Text
@@ -137,6 +137,7 @@ class ProbeRun:
                 f"the text of {self.run_dir} is another than it began with; give another --run-dir"
             )
         self.update = checkpoint.step
+        set_aside_newer(self.run_dir, checkpoint.step)
         try:
             with restoring("the learner"):
                 self._restore(weights, state)

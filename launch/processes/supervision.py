@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from ..output import complain
+
 REQUESTS = (signal.SIGINT, signal.SIGTERM)
 """Signals that ask a run to stop; the second request ends it at once."""
 WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
@@ -18,6 +20,8 @@ ask for nothing else."""
 
 SILENCE = 120.0
 """Seconds without an update after which a run says what it waits for."""
+SLOW = 20.0
+"""Seconds after which a start is said to take long."""
 SAME_REQUEST = 1.0
 """Seconds after a signal within which others ask for nothing else: `timeout` signals a process and then its
 group, a terminal the group, in which a parent may pass it on."""
@@ -57,6 +61,26 @@ def stop_signals(stop: threading.Event, on_terminal: bool) -> Iterator[list[int]
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def slow(what: str, say: Callable[[str], None] = complain) -> Iterator[None]:
+    """Say that something within takes long, after 20 s and whenever twice the time has passed."""
+    finished = threading.Event()
+
+    def look() -> None:
+        seconds, waited = SLOW, 0.0
+        while not finished.wait(seconds - waited):
+            say(f"{what} has taken {seconds:.0f} s so far")
+            waited, seconds = seconds, 2 * seconds
+
+    thread = threading.Thread(target=look, name="slow", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
 
 
 @contextmanager

@@ -74,6 +74,8 @@ class Claim:
 
     def _take(self) -> None:
         run_dir = self._path.parent
+        if run_dir.is_symlink() and not run_dir.exists():
+            raise UsageError(f"{run_dir} is a link to {os.readlink(run_dir)}, which is not there")
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
             self._lock = files.open_to_lock(self._path)
@@ -156,8 +158,12 @@ def check_free(run_dir: Path) -> None:
     if os.path.lexists(config):
         if not _is_configuration(config):
             raise UsageError(f"{config} is no configuration of a run; give another --run-dir")
-    elif below := _runs_below(run_dir):
+        return
+    if below := _runs_below(run_dir):
         raise UsageError(f"{run_dir} holds runs, {_some(below)}; give one of them, or another --run-dir")
+    for folder in run_dir.absolute().parents:
+        if _is_configuration(folder / "config.json"):
+            raise UsageError(f"{run_dir} is inside the run {folder}; give another --run-dir")
 
 
 def _runs_below(path: Path) -> list[Path]:

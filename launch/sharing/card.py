@@ -86,7 +86,7 @@ def can_be_shown(evaluation: Mapping[str, Any]) -> bool:
 
 
 def _means(exported: Exported) -> list[tuple[str, float]]:
-    return [mean for each in exported.evaluations for mean in _mean(each)]
+    return list(dict.fromkeys(mean for each in exported.evaluations for mean in _mean(each)))
 
 
 def _mean(evaluation: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -116,7 +116,7 @@ def _scores(exported: Exported) -> str:
         "| evaluation | return of | mean | 95% interval over episodes | episodes |",
         "|---|---|---:|---:|---:|",
     ]
-    rows = (cells for each in exported.evaluations for cells in _rows(each))
+    rows = dict.fromkeys(cells for each in exported.evaluations for cells in _rows(each))
     lines += [f"| {' | '.join(map(markdown, cells))} |" for cells in rows]
     if len(lines) == 2:
         return "Not evaluated."

@@ -22,6 +22,7 @@ from ...envs.env_shard import ShardedEnv
 from ..config import TrainConfig
 from ..errors import UsageError
 from ..processes.machine import check_memory, memory_for
+from ..processes.supervision import slow
 from ..runs.observations import reading
 from ..runs.options import DESCRIBING, given_only_for
 from ..units import parse_steps
@@ -204,15 +205,16 @@ def protocol_name(config: TrainConfig) -> str:
 
 def make_env(config: TrainConfig, num_threads: int | None, columns: EnvShard | None = None) -> VectorEnv:
     """Make the environments of a run, or a process's share of them, `columns`."""
-    env = make_vector_env(
-        config.game,
-        env_id=config.env,
-        num_envs=config.num_envs,
-        protocol=protocol_name(config),
-        num_threads=num_threads,
-        observations=config.observations,
-        options=config.env_options,
-    )
+    with slow(f"{config.game or config.env}: making it, and a first reset,"):
+        env = make_vector_env(
+            config.game,
+            env_id=config.env,
+            num_envs=config.num_envs,
+            protocol=protocol_name(config),
+            num_threads=num_threads,
+            observations=config.observations,
+            options=config.env_options,
+        )
     return ShardedEnv(env, *columns) if columns else env
 
 

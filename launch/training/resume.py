@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...agents import Agent, AgentSpec, UntrustedCore, find_checkpoints, load_latest
-from ...agents.checkpoint import OtherVersion
+from ...agents.checkpoint import OtherVersion, set_aside_newer
 from ...cores import Core
 from ..config import TrainConfig
 from ..errors import UsageError
@@ -74,6 +74,8 @@ def find_run(
     check_not_truncated(config, agent.core, run_dir)
     check_same_options(saved, config, agent.core, run_dir)
     config.preset = saved.get("preset", config.preset)
+    aside = set_aside_newer(run_dir, checkpoint.step)
+    notes += [f"the damaged checkpoint is {name} now" for name in aside]
     return agent, state, notes
 
 

@@ -12,9 +12,10 @@ from typing import Any
 from rich.console import Console
 
 from ...agents import Agent, AgentSpec, CheckpointError, NonFiniteError, load_latest, save_checkpoint
+from ...agents.checkpoint import set_aside_newer
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError, trace_of
-from ..processes.supervision import stop_signals, watch
+from ..processes.supervision import slow, stop_signals, watch
 from ..runs.consent import consent
 from ..runs.directory import claim, default_run_dir, eval_command, read_words, write_config
 from ..runs.log import RunLog
@@ -74,7 +75,8 @@ class Run:
                 self.engine.verdict = read_words(self.run_dir, "auto").get("fused")
                 with restoring("scores"):
                     self.scores.load_state_dict(state["scores"])
-            return self.engine.start(agent or self.engine.agent, state, self._say)
+            with slow("the environments' first reset"):
+                return self.engine.start(agent or self.engine.agent, state, self._say)
         except CannotRestore as error:
             raise UsageError(
                 f"cannot go on with {self.run_dir}: {error}; it was changed, or another version wrote "
@@ -142,7 +144,7 @@ class Run:
         """
         engine = self.engine
         signals = stop_signals(self.stop, self.panel.console.is_terminal)
-        watchdog = watch(self.stop, lambda: self.updated_at, engine.stages, self._say)
+        watchdog = watch(self.stop, lambda: self.updated_at, self._stages, self._say)
         with signals as asked:
             with watchdog, engine.acting(), self._rescued():
                 self._train()
@@ -154,6 +156,10 @@ class Run:
         self._say(self._summary())
         if asked and (engine.steps < self.total_steps or self._unevaluated()):
             raise StoppedBySignal(asked[0])
+
+    def _stages(self) -> str:
+        spec = self.engine.agent.spec
+        return f"{spec.game or spec.env_id}; {self.engine.stages()}"
 
     @contextmanager
     def _rescued(self) -> Iterator[None]:
@@ -267,6 +273,7 @@ class Run:
         found = load_latest(self.run_dir, trust_core=self.config.core)
         assert found is not None, "a run begins with a checkpoint"
         agent, state, checkpoint = found
+        set_aside_newer(self.run_dir, checkpoint.step)
         self.scores.load_state_dict(state["scores"])
         self._close_log()
         self.log = self._open_log(checkpoint.step)

@@ -215,7 +215,7 @@ def test_without_a_seed_games_are_new():
         ({"env_id": "Pendulum-v1"}, "Discrete"),
         ({"env_id": "deltabeast-test/Levers-v0"}, "1,026 joint actions, more than 1,024; wrap"),
         ({"env_id": "deltabeast-test/Clock-sequence-v0"}, "no numbers of a fixed size; wrap"),
-        ({"env_id": "deltabeast-test/Broken-v0"}, "does not start: FileNotFoundError: no pattern.png here"),
+        ({"env_id": "deltabeast-test/Broken-v0"}, "reset failed: FileNotFoundError: no pattern.png here"),
         ({"env_id": "deltabeast-test/Lacking-v0"}, "needs a package that is not installed: pip install it"),
         ({"env_id": "broken_module:Thing-v0"}, "importing 'broken_module' .* failed: KeyError: 'key'"),
         ({"env_id": "CartPol-v1"}, "did you mean CartPole-v1"),

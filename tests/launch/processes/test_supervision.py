@@ -13,7 +13,7 @@ import pytest
 from deltabeast.launch.errors import StoppedBySignal
 from deltabeast.launch.processes import supervision
 from deltabeast.launch.processes.signals import ended_by_exception
-from deltabeast.launch.processes.supervision import REQUESTS, SAME_REQUEST, WARNINGS, stop_signals
+from deltabeast.launch.processes.supervision import REQUESTS, SAME_REQUEST, WARNINGS, slow, stop_signals
 
 EACH = pytest.mark.parametrize("number", [*REQUESTS, *WARNINGS])
 
@@ -121,3 +121,20 @@ def test_a_second_request_ends_where_the_terminal_is_gone(
         clock.now += 2 * SAME_REQUEST
         with pytest.raises(Exit):
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_what_takes_long_says_so_and_what_does_not_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    spoken = threading.Semaphore(0)
+
+    def say(text: str) -> None:
+        said.append(text)
+        spoken.release()
+
+    with slow("nothing", say):
+        pass
+    monkeypatch.setattr(supervision, "SLOW", 0.01)
+    with slow("the first reset", say):
+        assert all(spoken.acquire(timeout=30) for _ in range(2))
+    assert said[0] == "the first reset has taken 0 s so far" and len(said) >= 2
+    assert not [thread for thread in threading.enumerate() if thread.name == "slow"]

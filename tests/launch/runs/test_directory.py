@@ -15,6 +15,7 @@ from training_in_process import EXACT, on_update, run
 from training_process import CARTPOLE, rows
 
 from deltabeast.agents import Learner, files
+from deltabeast.launch.cli import parse
 from deltabeast.launch.config import ProbeConfig, TrainConfig
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.output import warnings_in_lines
@@ -123,3 +124,35 @@ def test_a_folder_of_runs_does_not_become_one(tmp_path: Path, below: str) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([Path(below).parts[0], "package"])
     shutil.rmtree(tmp_path / below)
     run(tmp_path, *CARTPOLE, *EXACT, "--steps", "20")
+
+
+def test_a_run_is_not_put_into_another(tmp_path: Path) -> None:
+    write_config(tmp_path, TrainConfig(env="CartPole-v1"))
+    for inner in (tmp_path / "inner", tmp_path / "checkpoints" / "deep"):
+        with pytest.raises(UsageError, match=f"is inside the run {tmp_path}; give another"):
+            run(inner, *CARTPOLE, *EXACT, "--steps", "20")
+        assert not inner.exists()
+
+
+def test_a_link_to_nothing_is_no_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(UsageError, match=r"link is a link to .*gone, which is not there"):
+        run(tmp_path / "link", *CARTPOLE, *EXACT, "--steps", "20")
+
+
+def test_the_home_folder_is_found_where_no_shell_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert parse(["train", "--env", "CartPole-v1", "--run-dir=~/x"]).run_dir == tmp_path / "x"
+
+
+def test_of_the_last_two_checkpoints_none_is_known_to_be_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, *CARTPOLE, *EXACT, "--steps", "20")
+    run(tmp_path, *CARTPOLE, *EXACT, "--steps", "40")
+    whole, damaged = sorted((tmp_path / "checkpoints").iterdir())
+    (damaged / "weights.safetensors").write_bytes(b"other")
+    run(tmp_path, *CARTPOLE, *EXACT, "--steps", "60")
+    left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert left == [whole.name, f"{damaged.name}.damaged", f"{60:012d}"]
+    assert f"{damaged.name}.damaged now" in capsys.readouterr().out

@@ -43,6 +43,11 @@ def make_sized(limit=3, *, size):
 def make_vector():
     return make_many(2)
 
+def make_three(num_envs=2):
+    return make_many(3)
+
+AN_INSTANCE = make_it()
+
 gymnasium.register("Taken", make_it, kwargs={"limit": 2})
 Taken = make_many
 """
@@ -84,6 +89,8 @@ def test_what_a_file_of_ones_own_makes_is_an_environment(own: str, monkeypatch: 
         "xyz": rf"'{own}' of .*{own}\.py has Short, make_it, .*, make_vector",
         "__doc__": "unknown environment",
         "make_sized": r"missing 1 required .*; give size as options \(--env-options size VALUE\)$",
+        "make_three": "it made 3 environments; num_envs is 1, pass that on$",
+        "AN_INSTANCE": rf"that is no class or function of {own}, which has Short, make_it,",
         "make_vector": "a function that makes a vector environment takes the parameter num_envs$",
     }.items():
         with pytest.raises(ValueError, match=said):
@@ -171,6 +178,10 @@ def test_a_run_has_its_options_wherever_it_is_used(own: str, capsys: pytest.Capt
     [
         ("{own}.py:make_it", "names a file: work in its folder, and say {own}:make_it"),
         ("./{own}:make_it", "names a file: work in its folder, and say {own}:make_it"),
+        ("this:repeat", "(it hides this.py of this folder: rename that) has nothing"),
+        ("{own}.Short", "did you mean {own}:Short?"),
+        ("{own}", "did you mean {own}:NAME?"),
+        ("{own}x:Short", "did you mean {own}:Short?"),
         ("this:make_it", r"(it hides this.py of this folder: rename that) has nothing that makes one"),
         (
             "imports_nothing:make_it",
@@ -190,6 +201,52 @@ def test_a_name_that_leads_nowhere_gets_the_remedy(
     Path("imports_nothing.py").write_text("import no_such_package.of_this\n")
     assert said.format(own=own) in refused(["train", "--env", *name.format(own=own).split(), *TINY], capsys)
     assert not Path("runs").exists()
+
+
+OLD = """
+import gymnasium
+
+class Old(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+    def reset(self, **given):
+        return super().reset(**given)[0]
+
+class Raises(Old):
+    def reset(self, **given):
+        raise ValueError("no map\\nto load")
+
+class Typo(Old):
+    def __init__(self):
+        raise KeyError("sise")
+
+class NoneAtLast(Old):
+    def reset(self, **given):
+        return gymnasium.Wrapper.reset(self, **given)
+    def step(self, action):
+        return None, 0.0, False, True, {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "traced"),
+    [
+        ("Old", "old:Old: reset returned a ndarray instead of 2: observation, info", ""),
+        ("Raises", "old:Raises: reset failed: ValueError: no map to load", 'raise ValueError("no map'),
+        ("Typo", "old:Typo does not start: KeyError: 'sise'", 'raise KeyError("sise")'),
+        ("NoneAtLast", "old:NoneAtLast: step returned an observation of shape (), but its space is", ""),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_fails_at_the_start_says_what_and_where(
+    name: str, line: str, traced: str, own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("old.py").write_text(OLD)
+    with pytest.raises(SystemExit):
+        main(["train", "--env", f"old:{name}", *TINY, "--run-dir", "run"])
+    *trace, last = [each for each in capsys.readouterr().err.splitlines() if "Warning" not in each]
+    assert last.startswith(f"deltabeast: error: {line}"), last
+    assert any(traced in each for each in trace) if traced else not trace
 
 
 FAILING_CLOSE = """
