@@ -23,9 +23,9 @@ ALL = (*PARTS, "loss", "rmsprop")
 def accelerate(
     learner: Learner, parts: Collection[str] = ALL, spec: CacheSpec = NO_CACHE
 ) -> InferenceFactory:
-    """Let C compute these `parts` of a learner's updates on a CPU; return how its actors are to be run.
+    """Replace these `parts` of a learner's updates with C kernels, on a CPU; return the matching inference.
 
-    `spec`: what actors that step the learner's own agent, in turns with it, compute for it.
+    `spec`: what actors that step the learner's own agent, in lockstep with it, cache for it.
     """
     fast, plain = FastAgent(learner.agent, parts, spec), learner.ops
     learner.ops = UpdateOps(

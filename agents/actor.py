@@ -127,7 +127,7 @@ class Actor:
         unroll.behavior_logits[t], unroll.action[t] = logits, sample(logits, self._rng)
 
     def _step_env(self, unroll: Unroll, t: int, actions: NDArray[np.int64]) -> None:
-        """Step the environments; what they answer is observed before step t + 1."""
+        """Step the environments; the result is stored for step t + 1."""
         observation, reward, terminated, truncated, info = self._step(actions)
         rewards = np.asarray(reward, dtype=np.float32)
         done = terminated | truncated
@@ -146,7 +146,7 @@ class Actor:
         return self.env.step(actions)
 
     def _note_clipped(self, unroll: Unroll) -> None:
-        """Note the first reward that is clipped; the words are the same in all processes of a run."""
+        """Note the first reward that is clipped; a run says the same text of several processes once."""
         scale, clip = self.agent.spec.reward_scale, self.agent.spec.reward_clip
         if not clip or self._noted_clip:
             return

@@ -21,7 +21,7 @@ class Episodes:
     score_wraps: int = 0
     """games whose score overflowed the game's counter; they are not in the lists"""
     notes: list[str] = field(default_factory=list)
-    """what the environments have to say to the user meanwhile, each once"""
+    """messages of the environments to the user, each once"""
     return_moments: list[NDArray[np.float64]] = field(default_factory=list)
     """moments `[3, 1]` of the discounted returns so far, of each actor, where rewards are normalised"""
 

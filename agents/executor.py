@@ -1,4 +1,4 @@
-"""Executors run the two functions of an update: at once here, enqueued in cuda/enqueued.py."""
+"""Executors run the two functions of an update: eagerly here, enqueued in cuda/enqueued.py."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Executor(Protocol):
         ...
 
     def reset(self) -> None:
-        """Drop whatever belongs to the learner's former optimizer state."""
+        """Discard CUDA graphs that reference the former optimizer state."""
         ...
 
 
 class EagerExecutor:
-    """Runs each function at once and checks its numbers before anything changes."""
+    """Runs each function eagerly and checks its numbers before anything changes."""
 
     def __init__(self, learner: LearnerParts, functions: UpdateFns | None = None) -> None:
         """`functions` are those to run instead of the learner's own."""

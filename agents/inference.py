@@ -36,7 +36,7 @@ class Inference(Protocol):
         ...
 
     def to_device(self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]) -> TimeStep:
-        """Bring what the environments answered to where the agent is."""
+        """Move the environments' outputs to the agent's device."""
         ...
 
     def record(self, unroll: Unroll, t: int, timestep: TimeStep) -> None:
@@ -67,7 +67,7 @@ class EagerInference:
     bytes_sent = 0
 
     def __init__(self, agent: Agent, rng: Rng) -> None:
-        """`rng` chooses the actions."""
+        """`rng` samples the actions."""
         self.state: State = ()
         self._agent = agent
         self._rng = rng

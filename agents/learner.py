@@ -57,7 +57,7 @@ def unroll_agent(agent: Agent, batch: Unroll, bptt: Bptt) -> tuple[AgentOutput, 
 
 
 class UpdateOps(NamedTuple):
-    """The arithmetic of an update. What computes the same faster may take a function's place."""
+    """Implementations that an update uses; any may be swapped for an equivalent, faster one."""
 
     unroll: Callable[[Agent, Unroll, Bptt], tuple[AgentOutput, Stats]] = unroll_agent
     actor_critic: Callable[..., tuple[Tensor, dict[str, Tensor]]] = actor_critic
@@ -96,11 +96,12 @@ class PartialUpdate:
 
 
 class Learner:
-    """Owns the agent's weights, the optimizer and the count of agent steps learned from.
+    """Owns the agent's weights, the optimizer and the count of agent steps trained on.
 
-    An executor runs `compute_gradients` and `apply_gradients`: at once, or on a GPU enqueued
-    (cuda/enqueued.py). Then metrics arrive when they are read, and a non-finite update raises NonFiniteError
-    later: at the next update, a read or `synchronize`.
+    An update is `backward` and `step`. The executor calls back for the arithmetic of each,
+    `compute_gradients` (of `loss`) and `apply_gradients`: eagerly, or enqueued on a GPU (cuda/enqueued.py).
+    There metrics arrive when they are read, and a non-finite update raises NonFiniteError later: at the next
+    update, a read or `synchronize`. accelerate.py alone replaces `ops`, and compiled.py sets `compiled_loss`.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Learner:
             self._parameters, lr=config.learning_rate, alpha=config.rmsprop_alpha, eps=config.rmsprop_eps
         )
         self.steps = 0
-        """agent steps learned from"""
+        """agent steps trained on"""
         self.version = 0
         """number of updates done, or enqueued"""
         device = agent.policy.weight.device
@@ -140,6 +141,38 @@ class Learner:
         """
         return self.step([self.backward(batch)])
 
+    def loss(self, batch: Unroll) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute a batch's loss, a scalar, and what to log of it and of the memory, detached scalars.
+
+        A term of your own goes here or, where it needs logits and values alone, into losses.py; README.md has
+        the rules. It may change nothing, since trials call it too, and on a GPU it is captured once: numbers
+        that change are tensors filled in place, and of the batch only tensors are there.
+        """
+        config, reward = self.config, batch.reward[1:]
+        if self._reward_divisor is not None:
+            reward = reward / self._reward_divisor
+        output, memory_stats = self.ops.unroll(self.agent, batch, config.bptt)
+        loss, metrics = self.ops.actor_critic(
+            output.policy_logits,
+            output.baseline,
+            batch,
+            self.agent.training_reward(reward),
+            discount=config.discount,
+            baseline_cost=config.baseline_cost,
+            entropy_cost=config.entropy_cost,
+            all_reduce=self.all_reduce if config.normalise_advantages else None,
+        )
+        return loss, {**metrics, **{name: value.detach() for name, value in memory_stats.items()}}
+
+    def compute_gradients(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]:
+        """Compute a batch's metrics and the gradients of the parameters."""
+        loss, metrics = (self.compiled_loss or self.loss)(batch)
+        for parameter in self._parameters:
+            parameter.grad = None
+        # Seeded with NaN if the loss is not finite, so that the norm of the gradients is NaN, too.
+        loss.backward(1 + 0 * loss.detach())
+        return metrics, [parameter.grad for parameter in self._parameters]
+
     def backward(self, batch: Unroll) -> PartialUpdate:
         """Leave the gradients of a batch, or of some of its columns, in the parameters' `grad`.
 
@@ -160,9 +193,19 @@ class Learner:
             returns = merge(torch.zeros_like(self._returns), *batch.episodes.return_moments).numpy()
         return PartialUpdate(metrics, batch.num_steps, batch.version, batch.episodes, seen, returns)
 
+    def apply_gradients(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:
+        """Clip the gradients and change the weights, unless this or an earlier update was not finite."""
+        parameters = [p for p in self._parameters if p.grad is not None]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        # as torch's clip_grad_norm_
+        clipping = (self.config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+        self.finite.logical_and_(grad_norm.isfinite())
+        self.optimizer.step_if(self.finite, self._rate, clipping, self.ops.rmsprop)
+
     def step(self, parts: Sequence[PartialUpdate]) -> Mapping[str, float]:
         """Change the weights by the gradients in `grad`, the sum over all parts of one batch, and
-        take their observations and returns into the statistics.
+        update the running statistics of observations and returns.
         """
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:
@@ -204,43 +247,6 @@ class Learner:
         """Divide rewards by this from now on, where they are normalised."""
         if self._reward_divisor is not None:
             self._reward_divisor.fill_(divisor)
-
-    def loss(self, batch: Unroll) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute a batch's loss, a scalar, and what to log of it and of the memory, detached scalars."""
-        config, reward = self.config, batch.reward[1:]
-        if self._reward_divisor is not None:
-            reward = reward / self._reward_divisor
-        output, memory_stats = self.ops.unroll(self.agent, batch, config.bptt)
-        loss, metrics = self.ops.actor_critic(
-            output.policy_logits,
-            output.baseline,
-            batch,
-            self.agent.training_reward(reward),
-            discount=config.discount,
-            baseline_cost=config.baseline_cost,
-            entropy_cost=config.entropy_cost,
-            all_reduce=self.all_reduce if config.normalise_advantages else None,
-        )
-        return loss, {**metrics, **{name: value.detach() for name, value in memory_stats.items()}}
-
-    def compute_gradients(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]:
-        """Compute a batch's metrics and the gradients of the parameters."""
-        loss, metrics = (self.compiled_loss or self.loss)(batch)
-        for parameter in self._parameters:
-            parameter.grad = None
-        # Times NaN if the loss is not finite, so that it always shows in the norm of the gradients.
-        loss.backward(1 + 0 * loss.detach())
-        return metrics, [parameter.grad for parameter in self._parameters]
-
-    def apply_gradients(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:
-        """Clip the gradients and change the weights, unless this or an earlier update was not finite."""
-        parameters = [p for p in self._parameters if p.grad is not None]
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        # as torch's clip_grad_norm_
-        clipping = (self.config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-        self.finite.logical_and_(grad_norm.isfinite())
-        self.optimizer.step_if(self.finite, self._rate, clipping, self.ops.rmsprop)
 
     def learning_rate(self) -> float:
         """Return the next update's: annealed linearly to zero, and corrected for RMSProp's start from zero.

@@ -16,12 +16,12 @@ AllReduce = Callable[[Tensor], Tensor]
 """Sums a tensor over all processes that share a batch."""
 
 ROUNDING = 1e-3
-"""An importance ratio this close to 1 (as its log) differs by rounding, not by policy."""
+"""Tolerance on |log rho|: what is smaller is rounding."""
 METRICS = (
     *("total_loss", "policy_loss", "baseline_loss", "entropy"),
     *("clipped_rho_share", "log_rho_abs_max", "forced_share"),
 )
-"""in the order of those that `kernels/native/loss.c` fills"""
+"""in the order in which `kernels/native/loss.c` fills them"""
 
 
 def actor_critic(
@@ -37,14 +37,14 @@ def actor_critic(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute the V-trace actor-critic loss, a scalar, and what to log of it (detached scalars).
 
-    logits `[T + 1, B, A]` and values `[T + 1, B]` are the learner's, rewards `[T, B]` as they are learned.
+    logits `[T + 1, B, A]` and values `[T + 1, B]` are the learner's, rewards `[T, B]` scaled and clipped.
     Losses are sums over time and batch.
-    Steps whose action the environment forced teach the value function only: there the behaviour is part of
+    Steps whose action the environment overrode train the value function alone: there the behaviour is part of
     the environment, so their ratio is 1. Actions that the environment forbade have no part in the policy.
     With `all_reduce` the policy's advantages are normalised to zero mean and unit standard deviation over the
     batch, whose sums it reduces over processes.
     """
-    # An episode that was truncated: the bootstrap value counts as reward, since its discount is zero.
+    # Truncated: γ V(final observation) is added to the reward, because `done` zeroes the discount.
     rewards = rewards + batch.truncation_bootstrap
     bootstrap, logits, values = values[-1].detach(), logits[:-1], values[:-1]
     logits = forbid_as(logits, batch.behavior_logits)
@@ -72,7 +72,7 @@ def actor_critic(
 
 
 def identity(tensor: Tensor) -> Tensor:
-    """Reduce over the only process there is."""
+    """No-op all-reduce of a single process."""
     return tensor
 
 
@@ -84,7 +84,7 @@ def normalised(advantages: Tensor, chosen: Tensor, all_reduce: AllReduce) -> Ten
     choice C67): a batch in which nothing happens moves the policy as far as any, so it goes on to explore.
     """
     A = advantages.double() * chosen
-    # What is not finite stays so in this process, whose loss names it, and does not spread to the others'.
+    # Non-finite numbers stay in this process, which reports them; they are not all-reduced.
     sums = torch.stack([chosen.sum(), A.sum(), A.square().sum()]).nan_to_num(0, 0, 0)
     count, first, second = all_reduce(sums).unbind()
     mean = first / count.clamp(min=1)

@@ -8,7 +8,7 @@ from .executor import EagerExecutor, Executor, LearnerParts
 
 
 def make_executor(learner: LearnerParts, capture: bool = True, compile: bool = False) -> Executor:
-    """Choose by the learner's device: a GPU's updates are enqueued, others run at once.
+    """Choose by the learner's device: a GPU's updates are enqueued, others run eagerly.
 
     `capture` makes each function of an update one CUDA graph there. `compile`, on any device, has
     `torch.compile` make loss, gradients and RMSProp's step; where it cannot, a warning says so.

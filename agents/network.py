@@ -80,16 +80,17 @@ class Agent(nn.Module):
         return self.spec.reward_clip or math.inf
 
     def core_reward(self, reward: Tensor) -> Tensor:
-        """Return rewards of any shape, scaled, on the scale on which the core reads them before any clipping.
+        """Return rewards of any shape as the core reads them, but for the clipping: scaled, and symlog where
+        nothing is clipped.
 
-        Where none are clipped that is symlog, sign(r) ln(1 + |r|) (Hafner et al. 2023): a reward of 10,000 in
-        full would drown whatever else the core reads.
+        symlog(r) = sign(r) ln(1 + |r|) (Hafner et al. 2023): a reward of 10,000 in full would drown whatever
+        else the core reads.
         """
         scaled = self.spec.reward_scale * reward
         return scaled if self.spec.reward_clip else scaled.sign() * scaled.abs().log1p()
 
     def training_reward(self, reward: Tensor) -> Tensor:
-        """Return rewards of any shape as they are learned: scaled, then clipped."""
+        """Return rewards of any shape as the loss uses them: scaled, then clipped."""
         return (self.spec.reward_scale * reward).clamp(-self.reward_limit, self.reward_limit)
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
@@ -162,6 +163,6 @@ class Agent(nn.Module):
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.autocast_dtype is None:
             return contextlib.nullcontext()
-        # Gradients of a cast that several steps share would be added up in its own, lower precision.
+        # Under grad, autocast's cache of cast weights would accumulate gradients over steps in bfloat16.
         shared = not torch.is_grad_enabled()
         return torch.autocast(self.policy.weight.device.type, self.autocast_dtype, cache_enabled=shared)

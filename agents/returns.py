@@ -1,7 +1,7 @@
-"""Discounted returns so far, by whose deviation rewards are divided (Engstrom et al. 2020, "Implementation
-matters in deep policy gradients", section 3; Gymnasium's NormalizeReward).
+"""Discounted returns so far, by whose standard deviation rewards are divided (Engstrom et al. 2020,
+"Implementation matters in deep policy gradients", section 3; Gymnasium's NormalizeReward).
 
-Actors follow them, since an episode goes on from one unroll to the next; the learner merges their moments.
+Actors track them, since episodes span unrolls; the learner merges their moments.
 """
 
 from __future__ import annotations

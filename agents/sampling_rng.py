@@ -1,4 +1,4 @@
-"""The random numbers that choose an actor's actions."""
+"""Random numbers from which an actor's actions are sampled."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ class EnvShard(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardedRng:
-    """An actor's columns of the numbers that `generator` draws for all environments of a run.
+    """An actor's share of the numbers that `generator` draws for all environments of a run.
 
-    Actors of one run that draw from equal generators choose for each environment as a single actor of all
-    would, however many of them there are.
+    With equal generators each environment draws the same numbers, however they are split across actors.
     """
 
     generator: torch.Generator

@@ -45,7 +45,7 @@ class ResidualTrunk(nn.Sequential):
 
 
 class PlainTrunk(nn.Sequential):
-    """Convolutions without padding, of (channels, kernel size, stride) each, and a rectifier after each.
+    """Convolutions without padding, of (channels, kernel size, stride) each, and a ReLU after each.
 
     Orthogonal weights, as is usual for such networks in actor-critic agents: under torch's default the
     signal fades from layer to layer, and small moving objects with it.
@@ -54,7 +54,7 @@ class PlainTrunk(nn.Sequential):
     def __init__(self, in_channels: int, *layers: tuple[int, int, int]) -> None:
         super().__init__()
         for channels, size, stride in layers:
-            # The identity stands for the rectifier, so that parameters are numbered as in older checkpoints.
+            # The identity stands for the ReLU, so that parameters are numbered as in older checkpoints.
             self.extend([nn.Conv2d(in_channels, channels, size, stride=stride), nn.Identity()])
             in_channels = channels
         for layer in self:
@@ -91,8 +91,9 @@ STEMS = (*IMAGE_STEMS, "mlp")
 class Stem(nn.Module, ABC):
     """From an observation to the features that the core reads, in two parts: trunk and projection.
 
-    An image's trunk is its convolutions: nearly all of the arithmetic, with few weights. The projection is
-    one layer with many weights. So a trunk is as fast step by step, a projection over a whole unroll.
+    An image's trunk is its convolutions: nearly all of the arithmetic, with few weights, so that stepping it
+    costs no throughput. The projection is one linear layer with most weights: memory-bound, so best batched
+    over an unroll.
     """
 
     @abstractmethod
@@ -102,10 +103,10 @@ class Stem(nn.Module, ABC):
     @property
     @abstractmethod
     def projection(self) -> nn.Linear:
-        """The layer of many weights."""
+        """The final linear layer, with most of the weights."""
 
     norm: nn.Module
-    """what normalises the projection; the identity for nothing"""
+    """normalises the projection; `nn.Identity` for none"""
 
     def project(self, trunk_features: Tensor) -> Tensor:
         """`[N, n]` -> float32 features `[N, feature_size]`."""
@@ -129,7 +130,7 @@ class ImageStem(Stem):
             flat = math.prod(trunk(torch.zeros(1, *shape)).shape)
         self.fc = nn.Linear(flat, feature_size)
         # A game's images are nearly the same. Without residual connections the first large steps of RMSProp
-        # then push whole layers of rectifiers to zero for every image, and the agent stays blind.
+        # then leave whole layers of ReLUs dead for every image, and the agent never recovers.
         self.norm = nn.Identity() if name == "residual" else nn.LayerNorm(feature_size)
 
     def trunk_features(self, observation: Tensor) -> Tensor:

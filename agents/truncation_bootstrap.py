@@ -1,4 +1,4 @@
-"""What is to come after episodes that were truncated: the learner bootstraps there as at an unroll's end."""
+"""The value to bootstrap from where episodes were truncated, as at an unroll's end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def truncation_bootstrap(agent: Agent, batch: Unroll, discount: float) -> Tensor
 
     Each of these episodes is unrolled once more, from its first step in the batch on, and ends with its last
     observation, where the batch has the next episode's first: so the core reads it in the state that it had
-    there, with the weights of now. A last step that was forced is no step of the agent: it read the last
-    observation itself, and what is to come is V of that.
+    there, with the current weights. A last step that was forced is no step of the agent: it read the last
+    observation itself, and the bootstrap is V of that.
     """
     values = torch.zeros_like(batch.truncation_bootstrap)
     if batch.truncations is None:
@@ -24,15 +24,18 @@ def truncation_bootstrap(agent: Agent, batch: Unroll, discount: float) -> Tensor
     step, column, observation = batch.truncations
     first = _first_steps(batch.done[:, column].cpu(), step)
     last, episode = step + 1 - first, torch.arange(len(step))
-    # Episodes begin in row 0; what stands below a shorter one's last row is read after it, and has no use.
+    # Episodes are left-aligned; rows after a shorter one's end are padding, whose outputs are unused.
     rows = (first + torch.arange(int(last.max()) + 1).unsqueeze(1)).clamp(max=len(batch.done) - 1)
     observations, dones = batch.observation[rows, column], batch.done[rows, column]
     observations[last, episode] = observation
     dones[last, episode] = False
     state = tuple(part[column] for part in batch.state)
     output, *_ = agent.unroll(observations, batch.reward[rows, column], dones, state)
-    seen, after = output.baseline[last - 1, episode], discount * output.baseline[last, episode]
-    values[step, column] = torch.where(batch.forced[step, column], seen, after)
+    value_of_final, discounted_next = (
+        output.baseline[last - 1, episode],
+        discount * output.baseline[last, episode],
+    )
+    values[step, column] = torch.where(batch.forced[step, column], value_of_final, discounted_next)
     return values
 
 

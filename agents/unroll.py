@@ -39,8 +39,8 @@ class Unroll:
     forced: Tensor
     """bool `[T, B]`: the environment ignored the action (it pressed FIRE to serve a new life)"""
     truncation_bootstrap: Tensor
-    """float32 `[T, B]`: what is to come after an episode that step t truncated, once the learner has computed
-    it (truncation_bootstrap.py); zero elsewhere, and until then"""
+    """float32 `[T, B]`: γ V(final observation) where step t was truncated, else 0; the learner fills it in
+    (truncation_bootstrap.py)"""
     state: State
     """the core's state tensors, `[B, ...]` each"""
     version: int = 0
@@ -107,7 +107,8 @@ PER_STEP = tuple(each.name for each in fields(Unroll) if each.type == "Tensor")
 
 
 def split(unroll: Unroll, batch_size: int) -> list[Unroll]:
-    """Cut an unroll of many environments into unrolls of `batch_size`; its episodes go with the first."""
+    """Cut an unroll of many environments into unrolls of `batch_size` environments; its episodes go with the
+    first."""
     if unroll.num_envs == batch_size:
         return [unroll]
 

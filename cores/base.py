@@ -89,4 +89,8 @@ class Core(nn.Module, ABC):
 
 
 def warn_of_new_name(old: str, new: str) -> None:
-    warnings.warn(f"{old} is now {new}, and goes with the next version", DeprecationWarning, stacklevel=3)
+    warnings.warn(
+        f"{old} is now {new}; the old name will be removed in the next release",
+        DeprecationWarning,
+        stacklevel=3,
+    )

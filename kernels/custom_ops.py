@@ -1,4 +1,4 @@
-"""Rules that one kernel computes whole, as operators of PyTorch: made of the rule's record and the kernel's.
+"""Registers each fused rule as a custom operator of PyTorch, made of the rule's record and the kernel's.
 
 The `rules.py` of a backend ("native" on CPUs, "triton" on GPUs) has two functions that fill what is allocated
 here, `forward` and `backward`. An input that the rule lacks is None for them, and so is a gradient of y or of
@@ -37,8 +37,8 @@ class Kernel:
     states: tuple[str, ...]
     """those of which forward fills the values after the last step, `W_T` of `W`"""
     backward_inputs: tuple[str, ...]
-    """what backward reads in its order: inputs, y, states after the last step, what is saved; `reset` and
-    checkpoints besides"""
+    """what backward reads: per-step inputs, then states and weights, each in their own order; then outputs
+    (y, states after the last step, what is saved) in this order; `reset` and checkpoints besides"""
     gradients: tuple[str, ...]
     """the inputs whose gradients it fills"""
     y: str = "v"

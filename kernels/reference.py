@@ -23,7 +23,11 @@ def mask_resets(state: Tensor, reset: Tensor) -> Tensor:
 
 def __getattr__(name: str) -> object:
     if name == "begin":  # its name in version 0.2
-        warnings.warn("begin is now mask_resets, and goes with the next version", DeprecationWarning, 2)
+        warnings.warn(
+            "begin is now mask_resets; the old name will be removed in the next release",
+            DeprecationWarning,
+            2,
+        )
         return mask_resets
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

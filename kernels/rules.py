@@ -40,10 +40,10 @@ def _fused(
     reason: Callable[[tuple[Tensor, ...]], str | None] = native.unsupported_reason,
     **more: Any,
 ) -> Rule:
-    """Return the record of a rule that a kernel computes in C and in Triton; `reason` why not in C."""
+    """Return the record of a rule with a kernel in C and perhaps in Triton; `reason` why not in C."""
     operator = RuleOperator(name, shapes, kernel)
-    in_c, on_gpu = Fused(operator, reason), Fused(operator, triton.unsupported_reason)
-    return Rule(name, shapes, reference, native=in_c, triton=on_gpu, **more)
+    on_gpu = Fused(operator, triton.unsupported_reason) if kernel.name in triton.KERNELS else None
+    return Rule(name, shapes, reference, native=Fused(operator, reason), triton=on_gpu, **more)
 
 
 SUM_RULE = _fused(

@@ -179,8 +179,9 @@ def _run(command: list[str], source: str, workshop: str) -> None:
         why = f"no C compiler ({compiler}: {error.strerror}); install one, e.g. gcc"
         raise CannotBuildError(why) from None
     except subprocess.CalledProcessError as error:
-        told = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
-        raise CannotBuildError(f"{compiler} cannot compile {source}: {told[0]}") from error
+        lines = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
+        told = next((line for line in lines if "error:" in line), lines[0])
+        raise CannotBuildError(f"{compiler} cannot compile {source}: {told}") from error
 
 
 def _find(folder: Path, name: str) -> Path | None:

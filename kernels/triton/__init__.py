@@ -9,6 +9,8 @@ from importlib.util import find_spec
 
 from torch import Tensor
 
+KERNELS = ("delta", "gated", "momentum", "delta_rnn", "recurrent_delta", "delta_lstm")
+"""those of `rules.py` here, by the names of their records in `operators.py`"""
 _HAS_TRITON = find_spec("triton") is not None
 _NO_TRITON = "Triton is not installed; pip install triton (Linux only)"
 

@@ -142,7 +142,7 @@ class ProbeRun:
             with restoring("the learner"):
                 self._restore(weights, state)
         except CannotRestore as error:
-            raise UsageError(f"cannot go on with {self.run_dir}: {error}; give another --run-dir") from error
+            raise UsageError(f"cannot resume {self.run_dir}: {error}; give another --run-dir") from error
         return True
 
     def _restore(self, weights: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:

@@ -79,12 +79,12 @@ class Run:
                 return self.engine.start(agent or self.engine.agent, state, self._say)
         except CannotRestore as error:
             raise UsageError(
-                f"cannot go on with {self.run_dir}: {error}; it was changed, or another version wrote "
-                "it: go on with that one, or give another --run-dir"
+                f"cannot resume {self.run_dir}: {error}; it was modified, or another version wrote "
+                "it: use that one, or give another --run-dir"
             ) from error
         except CannotRepeat as error:
             raise UsageError(
-                f"cannot go on with {self.run_dir} under --deterministic: {error}; "
+                f"cannot resume {self.run_dir} under --deterministic: {error}; "
                 "resume without --deterministic, and episodes begin anew"
             ) from error
 

@@ -12,8 +12,8 @@ import torch
 from caching import IMAGE, Images
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig
+from deltabeast.agents.accelerate import accelerate
 from deltabeast.agents.cpu.cache import CacheSpec
-from deltabeast.agents.optimize import optimize
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.envs import make_vector_env
 from deltabeast.launch.processes.machine import prepare_process
@@ -52,7 +52,7 @@ def measure(stem, precision):
         "Pong": pong,
         "Pong, learning": pong,
     }
-    inference = optimize(learner, spec=CacheSpec(trunk=1, projection=True, core=True))
+    inference = accelerate(learner, spec=CacheSpec(trunk=1, projection=True, core=True))
     actors = {
         name: Actor(env, agent, SharedWeights(), T, 1, inference=inference) for name, env in envs.items()
     }

@@ -15,8 +15,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from deltabeast.agents import Actor, Agent, AgentSpec, Learner, LearnerConfig
+from deltabeast.agents.accelerate import accelerate
 from deltabeast.agents.cpu.cache import CacheSpec
-from deltabeast.agents.optimize import optimize
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.launch.processes.machine import prepare_process
 
@@ -60,7 +60,7 @@ def measure(stem, dtype, columns, T):
     pairs = {}
     for trunk in (0, 1):
         learner = Learner(agent, LearnerConfig(total_steps=10**9))
-        inference = optimize(learner, spec=CacheSpec(trunk=trunk))
+        inference = accelerate(learner, spec=CacheSpec(trunk=trunk))
         env = Images(columns, SHAPES[stem])
         pairs[trunk] = Actor(env, agent, SharedWeights(), T, 1, inference=inference), learner
     once = max(seconds(*pairs[1], 2) for _ in range(2))

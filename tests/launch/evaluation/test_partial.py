@@ -33,7 +33,7 @@ def test_what_ended_is_scored_and_the_rest_counted(trained: Path, capsys: pytest
     assert code == 1
     assert "trained: scores are of the 6 of 8 episodes that ended; 2 went on for too long" in out
     assert error.startswith("deltabeast: error: 2 of 8 episodes are in no score") and error.count("\n") == 1
-    assert "where it is registered (max_episode_steps), or raise --max-episode-steps" in error
+    assert "train with --env-options max_episode_steps N, or raise --max-episode-steps" in error
     assert "--protocol" not in error, "which such an environment does not have"
     (saved,) = (trained / "eval").glob("*.json")
     result = json.loads(saved.read_text())["results"]["trained"]

@@ -142,8 +142,8 @@ def test_a_run_that_is_asked_to_stop_does_not_wait(tmp_path: Path, capfd: pytest
 
 
 def test_a_trace_shows_the_stages_of_its_updates(tmp_path: Path) -> None:
-    run(tmp_path, *CARTPOLE, "--steps", "200", "--profile", "4")
-    events = json.loads((tmp_path / NAME).read_text())["traceEvents"]
+    run(tmp_path / "run", *CARTPOLE, "--steps", "200", "--profile", "4")
+    events = json.loads((tmp_path / "run" / NAME).read_text())["traceEvents"]
     stages = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
     # two more of each unroll: before the first step, and after the last one to know the next value
     assert stages["emulation"] == stages["inference"] - 4 * 2 == 4 * 5

@@ -136,7 +136,7 @@ def test_a_failure_does_not_replace_a_checkpoint_of_the_same_step(tmp_path: Path
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        ("NanReward", "step returned reward nan, which is not a finite number"),
+        ("NanReward", "step returned reward nan, which is not a finite number; correct the environment"),
         ("NanObservation", r"an observation holds nan, and its space is Box\(.*"),
     ],
 )

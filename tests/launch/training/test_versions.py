@@ -57,7 +57,7 @@ def test_a_part_that_is_missing_or_of_another_kind_is_named(
     shutil.copytree(trained, tmp_path / "run")
     change(tmp_path / "run", edit)
     before = (tmp_path / "run" / "logs.csv").read_bytes()
-    said = f"cannot go on with .*: {part} in its state.pt is missing or of another kind"
+    said = f"cannot resume .*: {part} in its state.pt is missing or of another kind"
     with pytest.raises(UsageError, match=said) as raised:
         run(tmp_path / "run", *ARGUMENTS, "--steps", "80")
     assert "\n" not in str(raised.value) and (tmp_path / "run" / "logs.csv").read_bytes() == before

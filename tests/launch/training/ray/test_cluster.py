@@ -145,7 +145,7 @@ def test_ray_that_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.delitem(sys.modules, name)
         monkeypatch.delattr(sys.modules[package], name.rpartition(".")[2])  # so that it comes back
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"not installed: pip install 'deltabeast\[ray\]'"):
+    with pytest.raises(UsageError, match=r"not installed: pip install 'ray>=2.52'"):
         train(parse(["train", *CARTPOLE[:-2], "--engine", "ray", "--run-dir", str(tmp_path / "run")]))
     assert not (tmp_path / "run").exists()
 
