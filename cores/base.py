@@ -66,14 +66,14 @@ class Core(nn.Module, ABC):
         return *self.unroll(x, state, reset), {}
 
     def __init_subclass__(cls) -> None:
-        """Take a `measured_unroll` of version 0.2 for what it is called now."""
+        """Alias a subclass's `measured_unroll`, as version 0.2 called it, to `unroll_with_stats`."""
         super().__init_subclass__()
         if "measured_unroll" in vars(cls) and "unroll_with_stats" not in vars(cls):
             warn_of_new_name(f"{cls.__name__}.measured_unroll", "unroll_with_stats")
             cls.unroll_with_stats = vars(cls)["measured_unroll"]  # type: ignore[method-assign]
 
     def measured_unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
-        """The name of `unroll_with_stats` in version 0.2; of a subclass's own, what that overrides."""
+        """`unroll_with_stats` as version 0.2 called it; in a subclass that overrides it, the parent's."""
         warn_of_new_name("measured_unroll", "unroll_with_stats")
         own = (kind for kind in type(self).__mro__ if "unroll_with_stats" in vars(kind))
         kind = next(kind for kind in own if kind is Core or "measured_unroll" not in vars(kind))

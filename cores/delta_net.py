@@ -52,11 +52,11 @@ class DeltaMemory(LinearMemory):
         if not 0 < beta_start < 1:
             raise ValueError(f"beta_start is {beta_start}; give a share between 0 and 1")
         self.beta_max = beta_max
-        self._logit = math.log(beta_start / (1 - beta_start))
+        self._beta_bias = math.log(beta_start / (1 - beta_start))
 
     def strength(self, beta: Tensor) -> Tensor:
         """Map what the slow net emits `[T, B, H, 1]` to the write strength `[T, B, H]`."""
-        beta = (beta.squeeze(-1) + self._logit).sigmoid()
+        beta = (beta.squeeze(-1) + self._beta_bias).sigmoid()
         return beta if self.beta_max == 1 else beta * self.beta_max
 
     def write_read(

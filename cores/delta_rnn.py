@@ -40,8 +40,8 @@ class DeltaRNNMemory(FastWeights):
         beta = beta.squeeze(-1).sigmoid()
         recurrent_beta = recurrent_beta.squeeze(-1).sigmoid()
         z, W = delta_rule(q.softmax(-1), k.softmax(-1), v, beta, W, reset)
-        learned = delta_rnn if self.variant == "B" else delta_rnn_a
-        y, R, y_T = learned(z, recurrent_k.softmax(-1), recurrent_v, recurrent_beta, R, y0, reset)
+        rule = delta_rnn if self.variant == "B" else delta_rnn_a
+        y, R, y_T = rule(z, recurrent_k.softmax(-1), recurrent_v, recurrent_beta, R, y0, reset)
         return y, (W, R, y_T)
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
@@ -57,10 +57,9 @@ def delta_rnn_a(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute `y_t = softmax(z_t + R_t y_{t-1})`; arguments and results as those of `delta_rnn`.
 
-    That rule reads with the softmax of its last output, so the softmax of its outputs is the same, but where
-    it has
-    none: it then reads with equal shares, and variant A with y0, or with zeros where an episode begins. The
-    difference of the two reads is put into z.
+    Equals the softmax of `delta_rnn`'s outputs but for the first step of an unroll or episode: there it reads
+    with a uniform vector, and variant A with y0, or zeros where an episode begins. z is corrected by the
+    difference of the two readings.
     """
     fresh = reset.unsqueeze(-1)
     share = torch.full_like(y0, 1 / y0.shape[-1])

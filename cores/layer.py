@@ -1,4 +1,4 @@
-"""One layer of the backbone: sub-layers that add what they find to their input, or gates between the two."""
+"""One layer of the backbone: residual or GRU-gated sub-layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .fast_weights import FastWeights, MemoryTrace
 
 
 class Layer(nn.Module):
-    """One layer of the backbone: a fast-weight sub-layer and a feedforward one, each added to its input."""
+    """One layer of the backbone: a fast-weight and a feedforward sub-layer, pre-norm and residual."""
 
     def __init__(self, memory: FastWeights, hidden_size: int, ff_size: int) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Layer(nn.Module):
 
 
 class Gate(nn.Module):
-    """A GRU's gates where others add: x goes on as far as y does not replace it. Parisotto et al. 2019."""
+    """GTrXL's GRU gate in place of the residual sum x + y. Parisotto et al. 2019."""
 
     def __init__(self, size: int, bias: float = 2.0) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Gate(nn.Module):
 
 
 class GRUGatedBlock(Layer):
-    """A layer of the backbone with a gate in place of each sum, and rectified input to it."""
+    """A layer of the backbone with a gate in place of each residual sum, and ReLU on what it adds."""
 
     def __init__(self, memory: FastWeights, hidden_size: int, ff_size: int) -> None:
         super().__init__(memory, hidden_size, ff_size)

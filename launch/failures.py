@@ -34,7 +34,7 @@ def explain(error: Exception) -> tuple[str, str, int]:
     if isinstance(error, ActorError):
         return trace_of(error.__cause__) if error.__cause__ else "", str(error), 1
     if lacks_memory(error):
-        return "", "there is no memory for that; give it less to do, or more memory", 1
+        return "", "out of memory; give it less to do, or more memory", 1
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return "", "no folder for temporary files can be written; set TMPDIR to one that can", 1
     if isinstance(error, OSError) and error.errno:

@@ -31,7 +31,7 @@ def _feature_map(features: Features) -> str | None:
 
 
 def _strength(memory: DeltaMemory) -> str | None:
-    if memory._logit:
+    if memory._beta_bias:
         return None
     return "sigmoid" if memory.beta_max == 1 else "twice_sigmoid"
 

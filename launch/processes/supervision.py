@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from ..output import complain
 
@@ -64,17 +64,10 @@ def stop_signals(stop: threading.Event, on_terminal: bool) -> Iterator[list[int]
 
 
 @contextmanager
-def slow(what: str, say: Callable[[str], None] = complain) -> Iterator[None]:
-    """Say that something within takes long, after 20 s and whenever twice the time has passed."""
+def _beside(look: Callable[[threading.Event], None], name: str) -> Iterator[None]:
+    """Run a function in a thread until the event that it is given is set, at the end of the block."""
     finished = threading.Event()
-
-    def look() -> None:
-        seconds, waited = SLOW, 0.0
-        while not finished.wait(seconds - waited):
-            say(f"{what} has taken {seconds:.0f} s so far")
-            waited, seconds = seconds, 2 * seconds
-
-    thread = threading.Thread(target=look, name="slow", daemon=True)
+    thread = threading.Thread(target=look, args=(finished,), name=name, daemon=True)
     thread.start()
     try:
         yield
@@ -83,22 +76,32 @@ def slow(what: str, say: Callable[[str], None] = complain) -> Iterator[None]:
         thread.join()
 
 
-@contextmanager
+def slow(what: str, say: Callable[[str], None] = complain) -> AbstractContextManager[None]:
+    """Say that something within takes long, after 20 s and whenever twice the time has passed."""
+
+    def look(finished: threading.Event) -> None:
+        seconds, waited = SLOW, 0.0
+        while not finished.wait(seconds - waited):
+            say(f"{what} has taken {seconds:.0f} s so far")
+            waited, seconds = seconds, 2 * seconds
+
+    return _beside(look, "slow")
+
+
 def watch(
     stop: threading.Event,
     updated_at: Callable[[], float],
     stages: Callable[[], str],
     say: Callable[[str], None],
     what: str = "update",
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Answer a request to stop, and say what the run waits for when no update comes for long.
 
     `updated_at` gives the monotonic time of the last update, or of `what` is waited for; `stages` says what
     everyone is doing.
     """
-    finished = threading.Event()
 
-    def look() -> None:
+    def look(finished: threading.Event) -> None:
         answered = False
         spoke = updated_at()
         while not finished.wait(min(0.5, SILENCE / 4)):
@@ -110,10 +113,4 @@ def watch(
                 spoke = now
                 say(f"no {what} for {now - updated_at():.0f} s ({stages()})")
 
-    thread = threading.Thread(target=look, name="watchdog", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        thread.join()
+    return _beside(look, "watchdog")

@@ -43,7 +43,7 @@ def actor_failed(who: str, error: BaseException) -> ActorError:
     """
     if lacks_memory(error):
         smaller = "give a smaller --unroll-length, --num-envs or --batch-size"
-        return ActorError(f"there is no memory for that: {smaller}")
+        return ActorError(f"out of memory: {smaller}")
     failure = ActorError(str(error) if isinstance(error, EnvironmentFailed) else f"{who} failed: {error!r}")
     failure.__cause__ = error
     return failure

@@ -70,7 +70,7 @@ def check(config: TrainConfig) -> None:
         raise ValueError(f"--observations {config.observations}: games show pictures anyway; omit it")
     protocol_name(config)
     if config.deterministic and config.overlap == "on":
-        raise ValueError("--deterministic takes turns, so it excludes --overlap on")
+        raise ValueError("--deterministic runs in lockstep, which excludes --overlap on; omit one of them")
     if config.deterministic and config.compile == "on":
         raise ValueError("--deterministic excludes --compile on, which may choose other code at every start")
     if not 0 <= config.seed < 2**31:
@@ -121,17 +121,19 @@ def worker_count(config: TrainConfig, device: torch.device, cores: int) -> int:
     More than one only where a CPU does all the work in turns: a GPU is one for all, and one order of
     summation is what `--deterministic` promises.
     """
-    alone = None
-    if device.type != "cpu":
-        alone = f"--device {device.type}"
-    elif config.deterministic or config.overlap == "on" or config.num_actors > 1:
-        alone = "--deterministic, --overlap on and --num-actors"
+    reasons = {
+        f"--device {device.type}": device.type != "cpu",
+        "--deterministic": config.deterministic,
+        "--overlap on": config.overlap == "on",
+        f"--num-actors {config.num_actors}": config.num_actors > 1,
+    }
+    alone = next((flag for flag, given in reasons.items() if given), None)
     if config.num_workers is None:
         shared = math.gcd(config.num_envs, config.batch_size)
         return 1 if alone else max(n for n in range(1, min(cores, shared) + 1) if shared % n == 0)
     count = config.num_workers
     if count > 1 and alone:
-        raise ValueError(f"--num-workers {count}: {alone} leave it at 1")
+        raise ValueError(f"--num-workers {count}: {alone} leaves it at 1; omit one of them")
     if config.num_envs % count or config.batch_size % count:
         raise ValueError(
             f"--num-workers {count}: it must divide --num-envs {config.num_envs} and "

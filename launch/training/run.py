@@ -279,7 +279,7 @@ class Run:
         self.log = self._open_log(checkpoint.step)
         self.saved_step = checkpoint.step
         delay = self.engine.restore(agent, state, lost)
-        self._say(f"{lost}; it begins again from step {checkpoint.step} in {delay:g} s")
+        self._say(f"{lost}; resuming from step {checkpoint.step} in {delay:g} s")
 
     def _rescue(self, failure: Exception) -> str:
         """Save what is good after a failure; return what came of it."""
@@ -304,7 +304,7 @@ class Run:
         steps = self.engine.steps
         verb, then = "stopped", "run the same command to go on"
         if self.began_at >= self.total_steps:
-            verb = "nothing to train, give more --steps to go on: finished"
+            verb = "nothing left to train, raise --steps for more: finished"
         elif steps >= self.total_steps:
             verb = "finished"
         if steps >= self.total_steps:

@@ -16,8 +16,8 @@ from deltabeast.launch.failures import explain
 from deltabeast.launch.processes.child import RemoteTraceback
 from deltabeast.launch.training.engine import ActorError, actor_failed
 
-NO_MEMORY = "there is no memory for that; give it less to do, or more memory"
-SMALLER = "there is no memory for that: give a smaller --unroll-length, --num-envs or --batch-size"
+NO_MEMORY = "out of memory; give it less to do, or more memory"
+SMALLER = "out of memory: give a smaller --unroll-length, --num-envs or --batch-size"
 LONG = "l" * 300
 
 

@@ -83,9 +83,7 @@ def test_an_actor_without_memory_is_one_line(
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
     monkeypatch.setattr(Actor, "collect", fails)
-    with pytest.raises(
-        RunError, match=r"^there is no memory for that: give a smaller --unroll-length, --num"
-    ):
+    with pytest.raises(RunError, match=r"^out of memory: give a smaller --unroll-length, --num"):
         run(tmp_path, *CARTPOLE, "--steps", "200")
     assert "Traceback" not in capsys.readouterr().out
 
@@ -107,7 +105,7 @@ def test_a_learner_that_fails_is_named_and_its_weights_are_saved(
     assert newest(tmp_path)[0] == 100
     assert "a bug in a core" in capsys.readouterr().out
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
-    with pytest.raises(RunError, match=r"^there is no memory for that: .*--batch-size; step 100 is saved"):
+    with pytest.raises(RunError, match=r"^out of memory: .*--batch-size; step 100 is saved"):
         run(tmp_path, *CARTPOLE, "--steps", "200")
 
 

@@ -123,7 +123,7 @@ def test_a_finished_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixt
     assert rows(tmp_path) == before and newest(tmp_path)[0] == checkpoint
     said = capsys.readouterr().out
     assert said.count("finished at 40 of 40 steps") == 2
-    assert said.count("nothing to train, give more --steps to go on") == 1
+    assert said.count("nothing left to train, raise --steps for more") == 1
     run(tmp_path, *CARTPOLE, "--steps", "80", "--resume", "must")
     assert newest(tmp_path)[0] == 80 and (tmp_path / "config.json").read_bytes() != config
 

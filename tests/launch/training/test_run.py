@@ -76,7 +76,7 @@ def test_a_run_goes_back_to_its_last_checkpoint(loses: tuple[str, int], back: in
     said = io.StringIO()
     with ExitStack() as stack:
         forgetful(tmp_path, stack, Console(file=said, width=200), loses=loses).run()
-    assert f"the weights are gone; it begins again from step {back} in 0.5 s" in said.getvalue()
+    assert f"the weights are gone; resuming from step {back} in 0.5 s" in said.getvalue()
     assert [int(row["step"]) for row in rows(tmp_path)] == list(range(20, 201, 20))
     assert newest(tmp_path)[0] == 200
     assert rows(tmp_path)[-1]["episodes"] == "20", "of ten steps each: those of undone updates do not count"

@@ -82,7 +82,7 @@ def test_processes_are_killed_at_random_moments(cluster: Cluster, tmp_path: Path
     assert_accounts_balance(one)
     assert one.engine.learner_restarts.total == 2, one.said()
     assert one.engine.actors.restarts == len(DEATHS) - 1, one.said()
-    assert one.said().count("begins again from step") == 2
+    assert one.said().count("resuming from step") == 2
     steps = [int(row["step"]) for row in rows(tmp_path / "run")]
     assert steps == sorted(set(steps)) and steps[-1] == one.engine.steps
     assert newest(tmp_path / "run")[2]["unrolls"] == one.engine.ledger.counts
@@ -108,7 +108,7 @@ def test_a_learner_that_dies_of_being_saved_begins_again(
 
         monkeypatch.setattr(one.engine.learners, "state", kill_and_ask)
         one.run.run()
-    assert f"process {killed[0]}) died: " in one.said() and "begins again from step 0 in 1 s" in one.said()
+    assert f"process {killed[0]}) died: " in one.said() and "resuming from step 0 in 1 s" in one.said()
     assert newest(tmp_path)[0] == 200 and one.engine.ledger.counts["undone"] == 10
     assert_accounts_balance(one)
 
