@@ -49,7 +49,7 @@ def test_it_acts_as_separate_calls_of_c(core: str, T: int, environments: int, se
         for x, y in zip(unroll.tensors(), expected.tensors(), strict=True):
             torch.testing.assert_close(x, y, rtol=0, atol=0)
         errors = relative_error(gradients(learner, unroll), anew(learner, unroll))
-        assert max(errors.values()) < (1e-2 if environments > 1 else 5e-2), errors  # a rectifier may differ
+        assert max(errors.values()) < (3e-2 if environments > 1 else 5e-2), errors  # a ReLU may differ
         (found, _), (computed, _) = (
             each.ops.unroll(each.agent, unroll, "full") for each in (learner, plain(learner))
         )

@@ -25,7 +25,7 @@ from deltabeast.agents import find_checkpoints, load_latest
 from deltabeast.launch.processes.supervision import SAME_REQUEST
 from deltabeast.launch.runs.presets import PRESETS
 
-STEPS = 1600
+STEPS = 2400
 EXACT = ("--deterministic", "--log-seconds", "0", "--milestone-steps", "500")
 OFTEN = ("--checkpoint-minutes", "0.005")
 
@@ -45,8 +45,8 @@ def test_a_signal_saves_and_ends_the_process_and_the_run_goes_on(
     arguments = (*CARTPOLE, *EXACT, "--steps", str(STEPS))
     for number in (signal.SIGTERM, signal.SIGINT):
         training = Training(run_dir, *arguments)
-        goal = last_step(run_dir) + random.randrange(100, 600)
-        assert training.wait_for(lambda goal=goal: last_step(run_dir) >= goal)
+        goal = last_step(run_dir) + random.randrange(100, 400)
+        assert training.wait_for(lambda goal=goal: last_step(run_dir) >= goal), training.output()
         training.send(number)
         assert training.wait() == -number, training.output()  # died of it: a shell loop stops too
         assert "stopped at" in training.output() and "run the same command" in training.output()

@@ -251,7 +251,7 @@ def test_a_game_on_a_cluster_of_its_own(tmp_path: Path) -> None:
         if ends in ("terminal", "scheduler"):
             assert "stopped at" in said and newest(run_dir)[0] == last_step(run_dir) >= goal
             words = {line.split()[0] for line in said.strip().splitlines()}
-            assert words <= {"step", "stopping", "stopped", "resuming"}, said
+            assert words <= {"about", "step", "stopping", "stopped", "resuming"}, said
             continue
         assert f"resuming {run_dir} at step" in said and "Traceback" not in said
     assert "Ray was stopped or killed on this machine; start it, and the same command goes on" in said
