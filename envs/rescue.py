@@ -21,6 +21,10 @@ _LONGEST = 300
 """Characters of an environment's own message."""
 
 
+_NOTHING = object()
+"""what a call has returned that has not returned: None is a result, too"""
+
+
 class EnvironmentFailed(Exception):
     """An environment raised, tried to end the process, or returned what its spaces do not hold.
 
@@ -51,23 +55,24 @@ class Witness(gymnasium.Wrapper[Any, Any, Any, Any]):
     A step that ends an episode is followed by a reset before anybody looks at it: both are remembered.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(env)
-        self._returned: dict[str, Any] = {}
+    _step: Any = _NOTHING
+    _reset: Any = _NOTHING
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self._returned.pop("reset", None)
-        self._returned["reset"] = self.env.reset(seed=seed, options=options)
-        return self._returned["reset"]
+        self._reset = _NOTHING
+        self._reset = self.env.reset(seed=seed, options=options)
+        return self._reset
 
     def step(self, action: Any) -> Any:
-        self._returned.clear()
-        self._returned["step"] = self.env.step(action)
-        return self._returned["step"]
+        self._step = self._reset = _NOTHING
+        self._step = self.env.step(action)
+        return self._step
 
     def misfit(self) -> str | None:
         """Say what of it does not fit, in a line; None if all does, or no call has returned."""
-        for call, returned in self._returned.items():
+        for call, returned in (("step", self._step), ("reset", self._reset)):
+            if returned is _NOTHING:
+                continue
             if wrong := misfit_of_result(call, returned, self.env.observation_space):
                 return f"{call} returned {wrong}"
         return None
