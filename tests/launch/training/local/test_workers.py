@@ -189,8 +189,8 @@ def test_their_number_follows_from_the_cores(given: tuple[str, ...], count: int)
     [
         (("--num-workers", "3"), "must divide --num-envs 4 and --batch-size 4"),
         (("--num-workers", "0"), "--num-workers must be at least 1"),
-        (("--num-workers", "2", "--deterministic"), "--deterministic, --overlap on and --num-actors leave"),
-        (("--num-workers", "2", "--overlap", "on"), "--deterministic, --overlap on and --num-actors leave"),
+        (("--num-workers", "2", "--deterministic"), "--deterministic leaves it at 1; omit"),
+        (("--num-workers", "2", "--overlap", "on"), "--overlap on leaves it at 1; omit"),
     ],
 )
 def test_a_wrong_number_is_refused(given: tuple[str, ...], message: str, tmp_path: Path) -> None:
