@@ -1217,6 +1217,7 @@ MUTANTS = [
     ("envs/making.py", "    with Rescue(env, spec.id):\n", "    if True:\n"),
     ("envs/finding.py", "if module and _hidden_file(module):", "if False:"),
     ("envs/finding.py", "if not module and (here := _file_here(bare_id)):", "if False:"),
+    ("launch/runs/directory.py", ' and isinstance(content.get("versions"), dict)', ""),
     ("launch/runs/directory.py", '_is_configuration(folder / "config.json")', "False"),
     ("agents/checkpoint.py", "        if checkpoint.step > step:\n", "        if False:\n"),
     ("launch/cli.py", 'str(value).startswith("~")', "False"),
@@ -1431,7 +1432,10 @@ TESTS = {
     "agents/reading": ("tests/agents/test_reading.py",),
     **dict.fromkeys(
         ("agents/shapes", "agents/state_file", "agents/checkpoint"),
-        ("tests/agents/test_checkpoint.py", "tests/agents/test_normaliser.py", "-k", "not every_moment"),
+        (
+            *("tests/agents/test_checkpoint.py", "tests/agents/test_normaliser.py"),
+            *("tests/launch/runs/test_directory.py", "-k", "not every_moment"),
+        ),
     ),
     "launch/sharing": ("tests/launch/sharing",),
     **dict.fromkeys(
@@ -1477,7 +1481,7 @@ TESTS = {
     ),
     "launch/cli": (
         *("tests/launch/test_cli.py", "tests/launch/test_config_file.py", "tests/launch/test_lasting.py"),
-        *("-k", "not version"),
+        *("tests/launch/runs/test_directory.py", "-k", "not version"),
     ),
     **dict.fromkeys(
         ("launch/training/command.py", "launch/training/plan.py", "launch/processes/machine.py"),
@@ -1538,6 +1542,7 @@ TESTS = {
         "tests/kernels/test_backends.py::test_autocast_changes_nothing",
         "tests/kernels/test_backends.py::test_keys_and_strengths",
         "tests/cores/test_own_rule.py",
+        "tests/agents/cpu/test_edits.py",
     ),
     "native/backbone": ("tests/kernels/test_dense.py", "tests/agents/cpu/test_fused_actor.py"),
     "native/forward_cache": ("tests/agents/cpu/test_cached_cores.py",),
@@ -1549,6 +1554,7 @@ TESTS = {
             "tests/agents/cpu/test_cached_updates.py",
             "tests/agents/test_normaliser.py",
             "tests/agents/test_returns.py",
+            "tests/agents/test_learner.py",
         ),
     ),
     "dense": (

@@ -181,7 +181,9 @@ def _some(paths: Sequence[Path]) -> str:
 
 
 def _is_configuration(path: Path) -> bool:
-    return isinstance(read_object(path).get("config"), dict)
+    """Return whether a run wrote it: others, too, call an object of theirs config."""
+    content = read_object(path)
+    return isinstance(content.get("config"), dict) and isinstance(content.get("versions"), dict)
 
 
 def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:

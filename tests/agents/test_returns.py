@@ -65,6 +65,20 @@ def test_an_actor_tells_what_its_environments_paid(seed: int) -> None:
     assert not Actor(env, agent, SharedWeights(), 5, seed=seed).collect().episodes.return_moments
 
 
+def test_environments_that_begin_anew_begin_their_returns_anew(seed: int) -> None:
+    """As where a run resumes that is not deterministic; CountingEnv's episodes take 7 steps."""
+    env = CountingEnv((7, 7, 7))
+    agent = Agent(AgentSpec((3,), 4, "lstm", "mlp"))
+    actor = Actor(env, agent, SharedWeights(), 3, seed=seed, discount=DISCOUNT)
+    actor.collect()
+    actor.load_state_dict(actor.state_dict())
+    unroll = actor.collect()
+    want = by_definition(unroll.reward[1:].double().numpy(), unroll.done[1:].numpy())
+    (moments,) = unroll.episodes.return_moments
+    np.testing.assert_allclose(std(torch.from_numpy(moments)), want.std(), rtol=1e-6)
+    assert want.std() > 0.1
+
+
 def with_returns(batch: Unroll, *returns: float) -> Unroll:
     seen = np.array(returns)
     moments = np.array([[len(seen)], [seen.mean()], [np.square(seen - seen.mean()).sum()]])

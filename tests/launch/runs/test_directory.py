@@ -90,7 +90,7 @@ def test_a_run_that_lost_its_directory_to_another_stops_and_leaves_that_alone(
     assert rows(tmp_path / "moved")[-1]["step"] == "60"
 
 
-@pytest.mark.parametrize("content", ['{"hidden_size": 64}', "broken", "[1]"])
+@pytest.mark.parametrize("content", ['{"hidden_size": 64}', '{"config": {"lr": 1}}', "broken", "[1]"])
 def test_somebodys_config_is_not_written_over(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(

@@ -182,6 +182,7 @@ def test_a_run_has_its_options_wherever_it_is_used(own: str, capsys: pytest.Capt
         ("{own}.Short", "did you mean {own}:Short?"),
         ("{own}", "did you mean {own}:NAME?"),
         ("{own}x:Short", "did you mean {own}:Short?"),
+        ("random:Randm", "(it hides random.py of this folder: rename that) has"),
         ("this:make_it", r"(it hides this.py of this folder: rename that) has nothing that makes one"),
         (
             "imports_nothing:make_it",
@@ -197,7 +198,8 @@ def test_a_run_has_its_options_wherever_it_is_used(own: str, capsys: pytest.Capt
 def test_a_name_that_leads_nowhere_gets_the_remedy(
     name: str, said: str, own: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("this.py").write_text(OWN)
+    for hidden in ("this", "random"):
+        Path(f"{hidden}.py").write_text(OWN)
     Path("imports_nothing.py").write_text("import no_such_package.of_this\n")
     assert said.format(own=own) in refused(["train", "--env", *name.format(own=own).split(), *TINY], capsys)
     assert not Path("runs").exists()
