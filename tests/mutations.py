@@ -1506,6 +1506,9 @@ TESTS = {
         ("native/acting", "agents/cpu/fused_actor"),
         ("tests/agents/cpu/test_fused_actor.py", "tests/agents/test_normaliser.py"),
     ),
+    "training/cpu_parts": ("tests/agents/cpu/test_edits.py", "tests/launch/training/local/test_engine.py"),
+    "agents/cpu/": ("tests/agents/cpu", "tests/agents/test_losses.py", "-m", "not long"),
+    "agents/rmsprop": ("tests/kernels/test_rmsprop.py", "tests/agents/test_learner.py"),
     "agents/actor": (
         *("tests/agents/test_actor.py", "tests/agents/test_returns.py"),
         "tests/launch/training/test_resume.py::test_a_killed_and_a_stopped_run_end_like_an_uninterrupted_one",
