@@ -52,6 +52,7 @@ def play(
     T: int = 6,
     seed: int = 1,
     unrolls: int = 1,
+    spec: CacheSpec | None = None,
 ) -> tuple[Actor, Learner, FastAgent]:
     """Make a learner, which learns from so many `unrolls`, and an actor in turns with it.
 
@@ -60,7 +61,8 @@ def play(
     agent = Agent(AgentSpec(SHAPES[stem], 4, core=core, stem=stem))
     agent.autocast_dtype = dtype
     learner = Learner(agent, LearnerConfig(total_steps=10_000))
-    inference = accelerate(learner, spec=CacheSpec(unrolls * (stem != "mlp"), projection=True, core=True))
+    everything = CacheSpec(unrolls * (stem != "mlp"), projection=True, core=True)
+    inference = accelerate(learner, spec=spec or everything)
     env = PictureEnv((3, T, 1, 50), SHAPES[stem])
     return Actor(env, agent, SharedWeights(), T, seed, inference=inference), learner, fast_of(learner)
 
@@ -152,6 +154,21 @@ def test_the_update_is_the_same_for_every_stem(stem: str, T: int, seed: int) -> 
     def errors() -> dict[str, float]:
         actor, learner, _ = play(stem, T=T, seed=seed)
         unroll = actor.collect()
+        expected = anew(learner, unroll)
+        return relative_error(gradients(learner, unroll), expected)
+
+    assert_small(errors)
+
+
+@pytest.mark.parametrize(
+    "spec", [CacheSpec(trunk=1), CacheSpec(projection=True), CacheSpec(core=True), CacheSpec(1, core=True)]
+)
+def test_the_update_is_the_same_whatever_is_cached(spec: CacheSpec, seed: int) -> None:
+    def errors() -> dict[str, float]:
+        actor, learner, fast = play(seed=seed, spec=spec)
+        unroll = actor.collect()
+        cached = len(fast.cache.trunk), fast.cache.projection is not None, fast.cache.core is not None
+        assert cached == (7 * spec.trunk, spec.projection, spec.core)
         expected = anew(learner, unroll)
         return relative_error(gradients(learner, unroll), expected)
 

@@ -9,9 +9,13 @@ import torch
 from fastweight_helpers import integer
 from torch import Tensor, nn
 
+from deltabeast.agents import Agent, AgentSpec
+from deltabeast.agents.cpu.agent import FastAgent
+from deltabeast.agents.cpu.inference import FastInference
 from deltabeast.agents.cpu.stems import core_input, new_projection_cache, project
 from deltabeast.agents.stems import VectorStem
 from deltabeast.kernels.native.forward_cache import ForwardCache
+from deltabeast.kernels.native.weight_transforms import cached_transform
 
 
 def stem_of(layer: nn.Linear) -> VectorStem:
@@ -112,3 +116,19 @@ def test_a_stem_of_ones_own_is_left_to_the_plain_code(seed: int) -> None:
     assert new_projection_cache(stem, 4, 3) is None
     with torch.no_grad():
         assert core_input(stem, torch.randn(3, 7), torch.zeros(3), 1.0, None) is None
+
+
+def test_weights_are_transformed_once_an_unroll() -> None:
+    """And anew for the next: meanwhile another process may have changed them, which no version tells."""
+    agent = Agent(AgentSpec((4, 36, 36), 3, stem="nature"))
+    weight, inference = agent.policy.weight, FastInference(FastAgent(agent), torch.Generator())
+
+    def twice() -> Tensor:
+        return cached_transform(weight, "twice", lambda: 2 * weight.detach())
+
+    with inference.frozen_weights():
+        before = twice()
+        assert twice() is before
+    weight.data.add_(1)
+    with inference.frozen_weights():
+        assert torch.equal(twice(), 2 * weight) and not torch.equal(twice(), before)
