@@ -120,7 +120,7 @@ def test_a_stem_of_ones_own_is_left_to_the_plain_code(seed: int) -> None:
 
 def test_weights_are_transformed_once_an_unroll() -> None:
     """And anew for the next: meanwhile another process may have changed them, which no version tells."""
-    agent = Agent(AgentSpec((4, 36, 36), 3, stem="nature"))
+    agent = Agent(AgentSpec((6,), 3, "lstm", "mlp"))
     weight, inference = agent.policy.weight, FastInference(FastAgent(agent), torch.Generator())
 
     def twice() -> Tensor:
