@@ -264,6 +264,14 @@ def test_a_batch_that_was_changed_is_computed_anew(name: str, in_place: bool, se
     assert max(relative_error(found, before).values()) > 1e-2
 
 
+def test_a_stem_of_other_weights_computes_anew(seed: int) -> None:
+    actor, learner, _ = play(seed=seed)
+    unroll = actor.collect()
+    for parameter in learner.agent.stem.trunk.parameters():
+        torch.nn.init.normal_(parameter, std=0.05)
+    assert max(relative_error(gradients(learner, unroll), anew(learner, unroll)).values()) < 1e-2
+
+
 @pytest.mark.parametrize("core", ["lstm", "delta_net", "rdn"])
 def test_a_core_of_other_weights_or_a_changed_one_computes_anew(core: str, seed: int) -> None:
     def same() -> bool:
