@@ -58,8 +58,11 @@ class FastAgent:
             if self.spec.core and core is not None and core.new_cache is not None
             else None,
         )
-        self.cache.weights = [weight._version for weight in self.agent.stem.parameters()]
+        self.cache.weights = self._versions()
         self._batch = [*self._batch, self.cache][-max(1, self.spec.trunk) :]
+
+    def _versions(self) -> list[int]:
+        return [weight._version for weight in self.agent.parameters()]
 
     def trunk_features(self, observation: Tensor) -> Tensor:
         """Like `Agent.trunk_features`."""
@@ -120,9 +123,11 @@ class FastAgent:
     def unroll(self, agent: Agent, batch: Unroll, bptt: Bptt) -> tuple[AgentOutput, Stats]:
         """Like `learner.unroll_agent`, from the cache where that is the batch's."""
         assert agent is self.agent
-        cache = self.cache if self.cache.is_of(batch) else ActivationCache()
+        weights = self._versions()
+        same = self.cache.is_of(batch) and self.cache.weights == weights
+        cache = self.cache if same else ActivationCache()
         observation, reward = batch.observation.flatten(0, 1), batch.reward.flatten()
-        features = joined_trunk(self._batch, batch, [w._version for w in agent.stem.parameters()])
+        features = joined_trunk(self._batch, batch, weights)
         if features is None:
             forget_transforms()  # what follows transforms weights for its backward pass, too
             features = self.trunk_features(observation)

@@ -37,7 +37,7 @@ class ActivationCache:
     projection: ForwardCache | None = None
     core: ForwardCache | None = None
     weights: list[int] = field(default_factory=list)
-    """versions of the stem's weights, which PyTorch counts up when it changes one"""
+    """versions of the agent's weights, which PyTorch counts up when it changes one"""
     _inputs: list[int] = field(default_factory=list)
 
     def seal(self) -> None:
@@ -64,7 +64,7 @@ def _versions(tensors: list[Tensor]) -> list[int]:
 
 def joined_trunk(caches: Sequence[ActivationCache], batch: Unroll, weights: list[int]) -> Tensor | None:
     """Return the trunk features `[(T + 1) B, n]` of a batch that is these unrolls side by side; None if it is
-    not, or the stem's weights, now of these versions, have changed.
+    not, or the agent's weights, now of these versions, have changed.
     """
     unrolls = [cache.unroll for cache in caches if cache.unroll is not None and cache.trunk]
     if not unrolls or len(unrolls) < len(caches) or any(cache.weights != weights for cache in caches):

@@ -264,10 +264,12 @@ def test_a_batch_that_was_changed_is_computed_anew(name: str, in_place: bool, se
     assert max(relative_error(found, before).values()) > 1e-2
 
 
-def test_a_stem_of_other_weights_computes_anew(seed: int) -> None:
-    actor, learner, _ = play(seed=seed)
+@pytest.mark.parametrize("part", ["trunk", "projection"])
+def test_a_stem_of_other_weights_computes_anew(part: str, seed: int) -> None:
+    """And with it what reads from it."""
+    actor, learner, _ = play(core="rdn", seed=seed)
     unroll = actor.collect()
-    for parameter in learner.agent.stem.trunk.parameters():
+    for parameter in getattr(learner.agent.stem, part).parameters():
         torch.nn.init.normal_(parameter, std=0.05)
     assert max(relative_error(gradients(learner, unroll), anew(learner, unroll)).values()) < 1e-2
 
@@ -336,6 +338,18 @@ def test_an_unroll_that_broke_off_leaves_nothing_behind(
     unroll = actor.collect()
     assert len(fast.cache.trunk) == (7 if stem == "nature" else 0)
     assert fast.cache.core.t == fast.cache.projection.t == 7
+    assert max(relative_error(gradients(learner, unroll), anew(learner, unroll)).values()) < 1e-2
+
+
+def test_an_unroll_that_broke_off_before_it_began_is_none_of_a_batch(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor, learner, _ = play(seed=seed, unrolls=2)
+    monkeypatch.setattr(actor.inference, "record", Mock(side_effect=RuntimeError("power cut")))
+    with pytest.raises(RuntimeError, match="power cut"):
+        actor.collect()
+    monkeypatch.undo()
+    unroll = actor.collect()
     assert max(relative_error(gradients(learner, unroll), anew(learner, unroll)).values()) < 1e-2
 
 
