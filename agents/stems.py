@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -32,16 +31,13 @@ class ResidualTrunk(nn.Sequential):
     def __init__(self, in_channels: int) -> None:
         layers: list[nn.Module] = []
         for channels in (16, 32, 32):
-            conv = nn.Conv2d(in_channels, channels, 3, padding=1)
-            # The identity stands for pooling, so that parameters are numbered as in older checkpoints.
-            layers += [conv, nn.Identity(), ResidualBlock(channels), ResidualBlock(channels)]
+            layers += [nn.Conv2d(in_channels, channels, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1)]
+            layers += [ResidualBlock(channels), ResidualBlock(channels)]
             in_channels = channels
         super().__init__(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        for conv, _, first, second in zip(*[iter(self)] * 4, strict=True):
-            x = second(first(F.max_pool2d(conv(x), 3, stride=2, padding=1)))
-        return F.relu(x)
+        return F.relu(super().forward(x))
 
 
 class PlainTrunk(nn.Sequential):
@@ -54,37 +50,21 @@ class PlainTrunk(nn.Sequential):
     def __init__(self, in_channels: int, *layers: tuple[int, int, int]) -> None:
         super().__init__()
         for channels, size, stride in layers:
-            # The identity stands for the ReLU, so that parameters are numbered as in older checkpoints.
-            self.extend([nn.Conv2d(in_channels, channels, size, stride=stride), nn.Identity()])
+            self.extend([nn.Conv2d(in_channels, channels, size, stride=stride), nn.ReLU()])
             in_channels = channels
         for layer in self:
             if isinstance(layer, nn.Conv2d):
                 nn.init.orthogonal_(layer.weight, gain=2**0.5)
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
 
-    def forward(self, x: Tensor) -> Tensor:
-        for conv, _ in zip(*[iter(self)] * 2, strict=True):
-            x = F.relu(conv(x))
-        return x
 
-
-def _nature_trunk(in_channels: int) -> nn.Sequential:
-    """Make the three convolutions of the DQN network (Mnih et al. 2015): small enough to learn on a CPU."""
-    return PlainTrunk(in_channels, (32, 8, 4), (64, 4, 2), (64, 3, 1))
-
-
-def _shallow_trunk(in_channels: int) -> nn.Sequential:
-    """Make the two convolutions of IMPALA's shallow network (Espeholt et al. 2018, Figure 3, left): a third
-    of the multiplications."""
-    return PlainTrunk(in_channels, (16, 8, 4), (32, 4, 2))
-
-
-_TRUNKS: dict[str, Callable[[int], nn.Sequential]] = {
-    "residual": ResidualTrunk,
-    "nature": _nature_trunk,
-    "shallow": _shallow_trunk,
+_PLAIN_TRUNKS = {
+    # the DQN network's (Mnih et al. 2015): small enough to learn on a CPU
+    "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+    # IMPALA's shallow network's (Espeholt et al. 2018, Figure 3, left): a third of the multiplications
+    "shallow": ((16, 8, 4), (32, 4, 2)),
 }
-IMAGE_STEMS = (*_TRUNKS, "small")
+IMAGE_STEMS = ("residual", *_PLAIN_TRUNKS, "small")
 STEMS = (*IMAGE_STEMS, "mlp")
 
 
@@ -101,10 +81,11 @@ class Stem(nn.Module, ABC):
         """Observations `[N, ...]` -> what the projection reads, `[N, n]`."""
 
     @property
-    @abstractmethod
     def projection(self) -> nn.Linear:
         """The final linear layer, with most of the weights."""
+        return self.fc
 
+    fc: nn.Linear
     norm: nn.Module
     """normalises the projection; `nn.Identity` for none"""
 
@@ -124,7 +105,8 @@ class ImageStem(Stem):
 
     def __init__(self, name: str, shape: tuple[int, ...], feature_size: int) -> None:
         super().__init__()
-        trunk = _TRUNKS[name](shape[0])
+        plain = _PLAIN_TRUNKS.get(name)
+        trunk = PlainTrunk(shape[0], *plain) if plain else ResidualTrunk(shape[0])
         self.trunk = trunk.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
         with torch.no_grad():
             flat = math.prod(trunk(torch.zeros(1, *shape)).shape)
@@ -138,10 +120,6 @@ class ImageStem(Stem):
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
         x: Tensor = self.trunk(observation.to(dtype, memory_format=torch.channels_last) / 255)
         return x.flatten(1)
-
-    @property
-    def projection(self) -> nn.Linear:
-        return self.fc
 
 
 class SmallImageStem(Stem):
@@ -165,10 +143,6 @@ class SmallImageStem(Stem):
     def trunk_features(self, observation: Tensor) -> Tensor:
         pixels = self.embedding(observation + self.first).sum(1)  # [N, H, W, 16]
         return F.relu(self.conv(pixels.permute(0, 3, 1, 2))).flatten(1)
-
-    @property
-    def projection(self) -> nn.Linear:
-        return self.fc
 
 
 class VectorStem(Stem):

@@ -40,14 +40,13 @@ def trunk_features(stem: Stem, observation: Tensor) -> Tensor | None:
 
 
 def _residual_trunk(trunk: ResidualTrunk, observation: Tensor, dtype: torch.dtype) -> Tensor | None:
-    sections = [*zip(*[iter(trunk)] * 4, strict=True)]
-    blocks = [block for _, _, *both in sections for block in both]
+    blocks = [block for block in trunk if type(block) is ResidualBlock]
     inside = [conv for block in blocks for conv in (block.conv1, block.conv2)]
-    convs = [conv for conv, *_ in sections] + inside
-    if {*map(type, blocks)} != {ResidualBlock} or {*map(type, convs)} != {nn.Conv2d}:
+    section = [nn.Conv2d, nn.MaxPool2d, ResidualBlock, ResidualBlock]
+    if [*map(type, trunk)] != section * 3 or {*map(type, inside)} != {nn.Conv2d}:
         return None
     x = scaled(observation, dtype)
-    for conv, _, *both in sections:
+    for conv, _, *both in zip(*[iter(trunk)] * 4, strict=True):
         x = max_pool(conv3x3(x, conv.weight, conv.bias))
         for block in both:
             x = residual_block(x, *block.conv1.parameters(), *block.conv2.parameters())
@@ -55,8 +54,9 @@ def _residual_trunk(trunk: ResidualTrunk, observation: Tensor, dtype: torch.dtyp
 
 
 def _plain_trunk(trunk: nn.Module, observation: Tensor, dtype: torch.dtype) -> Tensor | None:
-    convs = [*trunk][::2] if type(trunk) is PlainTrunk else []
-    if {*map(type, convs)} != {nn.Conv2d}:
+    layers: list[Any] = [*trunk.children()]
+    convs = layers[::2]
+    if type(trunk) is not PlainTrunk or [*map(type, layers)] != [nn.Conv2d, nn.ReLU] * len(convs):
         return None
     x = scaled(observation, dtype)
     for conv in convs:
