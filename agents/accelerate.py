@@ -12,7 +12,7 @@ from .cpu.inference import FastInference
 from .cpu.loss import fused_actor_critic
 from .cpu.optimizer import fused_rmsprop_if
 from .cuda.inference import GpuInference
-from .inference import EagerInference, Inference, InferenceFactory
+from .inference import EagerInference, InferenceFactory
 from .learner import Learner, UpdateOps
 from .network import Agent
 from .sampling_rng import Rng
@@ -37,7 +37,7 @@ def accelerate(
     if not fast.parts:
         return EagerInference
 
-    def inference(agent: Agent, rng: Rng) -> Inference:
+    def inference(agent: Agent, rng: Rng) -> EagerInference:
         return FastInference(fast if agent is fast.agent else FastAgent(agent, parts), rng)
 
     return inference

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..cores import State
-from .network import Agent
+from .network import Agent, AgentOutput
 from .sampling_rng import Rng
 from .unroll import Unroll
 
@@ -24,74 +25,49 @@ class TimeStep(NamedTuple):
     """where the observation is the first of an episode"""
 
 
-class Inference(Protocol):
-    """An agent as its actor sees it."""
-
-    state: State
-    """the core's, `[B, ...]` each, before the step that comes next; up to date between unrolls"""
-
-    @property
-    def bytes_sent(self) -> int:
-        """Bytes of observations that have crossed a bus so far."""
-        ...
-
-    def to_device(self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]) -> TimeStep:
-        """Move the environments' outputs to the agent's device."""
-        ...
-
-    def record(self, unroll: Unroll, t: int, timestep: TimeStep) -> None:
-        """Write what was observed before step t into an unroll."""
-        ...
-
-    def frozen_weights(self) -> AbstractContextManager[object]:
-        """Return a context in which no weight changes: casts and transforms of weights may be cached."""
-        ...
-
-    def start_unroll(self, unroll: Unroll) -> None:
-        """Prepare the steps of an unroll that is to be filled."""
-        ...
-
-    def select_actions(self, unroll: Unroll, t: int) -> None:
-        """Write the actions of step t, sampled from the policy, and its logits into an unroll whose
-        observations are there up to t."""
-        ...
-
-    def finish_unroll(self, unroll: Unroll) -> None:
-        """End an unroll whose last observation is there: another thread may read it then."""
-        ...
-
-
 class EagerInference:
-    """Calls `Agent.act`, step by step."""
-
-    bytes_sent = 0
+    """An agent as its actor sees it, run by `Agent.act`, step by step; the base class of all others."""
 
     def __init__(self, agent: Agent, rng: Rng) -> None:
         """`rng` samples the actions."""
         self.state: State = ()
+        """the core's, `[B, ...]` each, before the step that comes next; up to date between unrolls"""
         self._agent = agent
         self._rng = rng
 
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of observations that have crossed a bus so far."""
+        return 0
+
     def to_device(self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]) -> TimeStep:
+        """Move the environments' outputs to the agent's device."""
         return TimeStep(observation, reward, done)
 
     def record(self, unroll: Unroll, t: int, timestep: TimeStep) -> None:
+        """Write what was observed before step t into an unroll."""
         for buffer, value in zip((unroll.observation, unroll.reward, unroll.done), timestep, strict=True):
             buffer[t] = torch.as_tensor(value)
 
     def frozen_weights(self) -> AbstractContextManager[object]:
+        """Return a context in which no weight changes: casts and transforms of weights may be cached."""
         return nullcontext()
 
     def start_unroll(self, unroll: Unroll) -> None:
-        pass
+        """Prepare the steps of an unroll that is to be filled."""
 
     def select_actions(self, unroll: Unroll, t: int) -> None:
-        inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
-        output, self.state = self._agent.act(*inputs, self.state, generator=self._rng)
+        """Write the actions of step t, sampled from the policy, and its logits into an unroll whose
+        observations are there up to t."""
+        output, self.state = self.act(unroll.observation[t], unroll.reward[t], unroll.done[t])
         unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
 
+    def act(self, observation: Tensor, reward: Tensor, done: Tensor) -> tuple[AgentOutput, State]:
+        """Like `Agent.act` in `state`, which stays as it is."""
+        return self._agent.act(observation, reward, done, self.state, generator=self._rng)
+
     def finish_unroll(self, unroll: Unroll) -> None:
-        pass
+        """End an unroll whose last observation is there: another thread may read it then."""
 
 
-InferenceFactory = Callable[[Agent, Rng], Inference]
+InferenceFactory = Callable[[Agent, Rng], EagerInference]

@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ...cores import State
 from ...kernels.native.weight_transforms import forget_transforms
 from ..inference import EagerInference, TimeStep
+from ..network import AgentOutput
 from ..sampling_rng import Rng
 from ..unroll import Unroll
 from .agent import FastAgent
@@ -50,10 +53,11 @@ class FastInference(EagerInference):
     def select_actions(self, unroll: Unroll, t: int) -> None:
         if self._fused is not None:
             self._fused.act(t)
-            return
-        inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
-        output, self.state = self._fast.act(*inputs, self.state, generator=self._rng)
-        unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
+        else:
+            super().select_actions(unroll, t)
+
+    def act(self, observation: Tensor, reward: Tensor, done: Tensor) -> tuple[AgentOutput, State]:
+        return self._fast.act(observation, reward, done, self.state, generator=self._rng)
 
     def finish_unroll(self, unroll: Unroll) -> None:
         if self._fused is not None:

@@ -10,9 +10,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ...cores import State
-from ..network import Agent, AgentOutput
-
 Results = TypeVar("Results")
 
 _WARM_UP = 3
@@ -83,36 +80,3 @@ class Captured:
         torch._foreach_copy_(self._inputs, list(inputs))
         self._replay()
         return self._results
-
-
-class CapturedAct:
-    """`Agent.act` as a CUDA graph for one batch size. It follows weights that change in place.
-
-    `generator` draws the actions, inside the graph as outside.
-    """
-
-    def __init__(
-        self,
-        agent: Agent,
-        observation: Tensor,
-        reward: Tensor,
-        done: Tensor,
-        state: State,
-        generator: torch.Generator,
-    ) -> None:
-        @torch.no_grad()
-        def act(
-            observation: Tensor, reward: Tensor, done: Tensor, *state: Tensor
-        ) -> tuple[AgentOutput, State]:
-            return agent.act(observation, reward, done, state, generator=generator)
-
-        self._act = Captured(act, (observation, reward, done, *state), generator, ACTOR_PRIORITY)
-
-    def __call__(
-        self, observation: Tensor, reward: Tensor, done: Tensor, state: State
-    ) -> tuple[AgentOutput, State]:
-        """Like `Agent.act`; the next call overwrites nothing that was returned."""
-        output, state = self._act(observation, reward, done, *state)
-        return AgentOutput._make(x if x is None else x.clone() for x in output), tuple(
-            x.clone() for x in state
-        )

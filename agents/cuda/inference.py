@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -10,24 +9,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...cores import State
-from ..inference import TimeStep
+from ..inference import EagerInference, TimeStep
 from ..network import Agent, AgentOutput
 from ..sampling_rng import Rng
 from ..unroll import Unroll
 from .frame_feed import FrameFeed
-from .graphs import CapturedAct
+from .graphs import ACTOR_PRIORITY, Captured
 
 
-class GpuInference:
-    """An `Inference` on a GPU. The first step is captured; without `capture` none is."""
+class GpuInference(EagerInference):
+    """An inference on a GPU. The first step is captured; without `capture` none is."""
 
     def __init__(self, agent: Agent, rng: Rng, capture: bool) -> None:
         assert isinstance(rng, torch.Generator), "a GPU is not shared by processes"
-        self.state: State = ()
-        self._agent = agent
+        super().__init__(agent, rng)
         self._generator = rng
         self._captures = capture
-        self._captured: CapturedAct | None = None
+        self._captured: Captured | None = None
         self._device = agent.policy.weight.device
         self._feed = FrameFeed(self._device)
 
@@ -38,29 +36,21 @@ class GpuInference:
     def to_device(self, observation: NDArray[Any], reward: NDArray[Any], done: NDArray[Any]) -> TimeStep:
         return TimeStep(self._feed(observation), torch.from_numpy(reward), torch.from_numpy(done))
 
-    def record(self, unroll: Unroll, t: int, timestep: TimeStep) -> None:
-        for buffer, value in zip((unroll.observation, unroll.reward, unroll.done), timestep, strict=True):
-            buffer[t] = value
-
-    def frozen_weights(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def start_unroll(self, unroll: Unroll) -> None:
-        pass
-
-    def select_actions(self, unroll: Unroll, t: int) -> None:
-        inputs = unroll.observation[t], unroll.reward[t], unroll.done[t]
-        output, self.state = self._act(*inputs, self.state)
-        unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
-
-    def _act(
-        self, observation: Tensor, reward: Tensor, done: Tensor, state: State
-    ) -> tuple[AgentOutput, State]:
+    def act(self, observation: Tensor, reward: Tensor, done: Tensor) -> tuple[AgentOutput, State]:
         if not self._captures:
-            return self._agent.act(observation, reward, done, state, generator=self._generator)
+            return super().act(observation, reward, done)
+        inputs = observation, reward, done, *self.state
         if self._captured is None:
-            self._captured = CapturedAct(self._agent, observation, reward, done, state, self._generator)
-        return self._captured(observation, reward, done, state)
+            self._captured = Captured(self._act_from, inputs, self._generator, ACTOR_PRIORITY)
+        output, state = self._captured(*inputs)
+        copied = AgentOutput._make(x if x is None else x.clone() for x in output)
+        return copied, tuple(x.clone() for x in state)  # the next call overwrites the others
+
+    @torch.no_grad()
+    def _act_from(
+        self, observation: Tensor, reward: Tensor, done: Tensor, *state: Tensor
+    ) -> tuple[AgentOutput, State]:
+        return self._agent.act(observation, reward, done, state, generator=self._generator)
 
     def finish_unroll(self, unroll: Unroll) -> None:
         torch.cuda.current_stream(self._device).synchronize()  # the learner reads on another stream

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from ...agents import Unroll
 from ...agents.cpu.inference import FastInference
-from ...agents.inference import Inference
+from ...agents.inference import EagerInference
 from ..config import BenchThroughputConfig, TrainConfig
 from ..errors import StoppedBySignal, UsageError
 from ..processes.machine import prepare_process
@@ -196,7 +196,7 @@ def _acting(one: LocalEngine | Worker, seconds: float) -> float:
     return _choices(one, one.actors[0].inference, seconds)
 
 
-def _choices(one: LocalEngine | Worker, inference: Inference, seconds: float) -> float:
+def _choices(one: LocalEngine | Worker, inference: EagerInference, seconds: float) -> float:
     unroll = one.actors[0].collect()
     inference.state = unroll.state
 

@@ -16,7 +16,7 @@ from random_batches import make_batch, nan_reward
 
 from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, Unroll
 from deltabeast.agents.cuda import graphs
-from deltabeast.agents.cuda.graphs import CapturedAct
+from deltabeast.agents.cuda.inference import GpuInference
 from deltabeast.agents.make_executor import make_executor
 from deltabeast.agents.weights import WeightStore
 from deltabeast.kernels import Rule
@@ -53,14 +53,15 @@ def test_a_captured_step_is_a_step(
     agent.autocast_dtype = autocast
     generators = [torch.Generator(device).manual_seed(seed) for _ in range(2)]
     state = expected_state = agent.initial_state(B)
-    act, kept = None, []
-    for _ in range(8):
+    inference, kept = GpuInference(agent, generators[0], capture=True), []
+    for step in range(8):
         observation = torch.randint(256, (B, 4, 84, 84), dtype=torch.uint8, device=device)
         reward, done = torch.randn(B, device=device), torch.rand(B, device=device) < 0.3
-        if act is None:
-            act = CapturedAct(agent, observation, reward, done, state, generators[0])
+        inference.state = state
+        if step == 0:  # the capture draws numbers, too
+            inference.act(observation, reward, done)
             generators[1].set_state(generators[0].get_state())
-        output, state = act(observation, reward, done, state)
+        output, state = inference.act(observation, reward, done)
         with torch.no_grad():
             expected, expected_state = agent.act(
                 observation, reward, done, expected_state, generator=generators[1]
@@ -89,8 +90,9 @@ def test_a_step_is_captured_for_a_stream_that_goes_first(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(agent, "act", noting)
     observation, reward, done = torch.zeros(2, 5), torch.zeros(2), torch.ones(2, dtype=torch.bool)
-    state, generator = agent.initial_state(2), torch.Generator("cuda")
-    CapturedAct(agent, observation.cuda(), reward.cuda(), done.cuda(), state, generator)
+    inference = GpuInference(agent, torch.Generator("cuda"), capture=True)
+    inference.state = agent.initial_state(2)
+    inference.act(observation.cuda(), reward.cuda(), done.cuda())
     assert priorities == {graphs.ACTOR_PRIORITY}
 
 
