@@ -36,32 +36,8 @@ class LearnerParts(UpdateFns, Protocol):
     def loss(self, batch: Unroll) -> Any: ...
 
 
-class Executor(Protocol):
-    """Runs updates for a learner."""
-
-    def backward(self, batch: Unroll) -> tuple[Mapping[str, float], list[Tensor | None]]:
-        """Return a batch's metrics and the parameters' gradients, which the next call may overwrite."""
-        ...
-
-    def step(self, gradients: Sequence[Tensor]) -> Mapping[str, float]:
-        """Change the weights, and return `grad_norm`."""
-        ...
-
-    def report(self, metrics: Callable[[], dict[str, float]]) -> Mapping[str, float]:
-        """Return the metrics of the update that `step` made, before the learner counts it."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until all updates are done. Raises NonFiniteError if one was not finite."""
-        ...
-
-    def reset(self) -> None:
-        """Discard CUDA graphs that reference the former optimizer state."""
-        ...
-
-
 class EagerExecutor:
-    """Runs each function eagerly and checks its numbers before anything changes."""
+    """Runs each function eagerly and checks its numbers before anything changes; the base class of all."""
 
     def __init__(self, learner: LearnerParts, functions: UpdateFns | None = None) -> None:
         """`functions` are those to run instead of the learner's own."""
@@ -69,24 +45,27 @@ class EagerExecutor:
         self._functions = functions or learner
 
     def backward(self, batch: Unroll) -> tuple[Mapping[str, float], list[Tensor | None]]:
+        """Return a batch's metrics and the parameters' gradients, which the next call may overwrite."""
         metrics, gradients = self._functions.compute_gradients(batch)
         check_loss(metrics, batch, self._learner.agent, self._learner.version + 1)
         return {name: float(value) for name, value in metrics.items()}, gradients
 
     def step(self, gradients: Sequence[Tensor]) -> Mapping[str, float]:
+        """Change the weights, and return `grad_norm`."""
         grad_norm = nn.utils.get_total_norm(gradients)
         check_gradients(grad_norm, self._learner.agent, self._learner.version + 1)
         self._functions.apply_gradients(gradients, grad_norm)
         return {"grad_norm": float(grad_norm)}
 
     def report(self, metrics: Callable[[], dict[str, float]]) -> Mapping[str, float]:
+        """Return the metrics of the update that `step` made, before the learner counts it."""
         return metrics()
 
     def synchronize(self) -> None:
-        pass
+        """Wait until all updates are done. Raises NonFiniteError if one was not finite."""
 
     def reset(self) -> None:
-        pass
+        """Discard CUDA graphs that reference the former optimizer state."""
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..cores import Stats
 from .episodes import Episodes
-from .executor import Executor
+from .executor import EagerExecutor
 from .losses import AllReduce, actor_critic, identity
 from .make_executor import make_executor
 from .network import Agent, AgentOutput, Bptt
@@ -108,7 +108,7 @@ class Learner:
         self,
         agent: Agent,
         config: LearnerConfig,
-        executor: Callable[[Learner], Executor] = make_executor,
+        executor: Callable[[Learner], EagerExecutor] = make_executor,
     ) -> None:
         self.agent = agent
         self.config = config

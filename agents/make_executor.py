@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from .compiled import Compiled
 from .cuda.enqueued import Enqueued
-from .executor import EagerExecutor, Executor, LearnerParts
+from .executor import EagerExecutor, LearnerParts
 
 
-def make_executor(learner: LearnerParts, capture: bool = True, compile: bool = False) -> Executor:
+def make_executor(learner: LearnerParts, capture: bool = True, compile: bool = False) -> EagerExecutor:
     """Choose by the learner's device: a GPU's updates are enqueued, others run eagerly.
 
     `capture` makes each function of an update one CUDA graph there. `compile`, on any device, has

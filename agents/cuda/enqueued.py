@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..executor import LearnerParts, UpdateFns, dry_run
+from ..executor import EagerExecutor, LearnerParts, UpdateFns, dry_run
 from ..nonfinite import NonFiniteError, check_gradients, check_loss
 from ..unroll import Unroll
 from .async_metrics import AsyncMetrics, send
@@ -26,7 +26,7 @@ class _Update:
     version: int
 
 
-class Enqueued:
+class Enqueued(EagerExecutor):
     """Enqueues both functions of an update and waits for neither; metrics arrive when somebody reads them.
 
     A non-finite update changes nothing, nor does any after it, until the host notices: when the next update
@@ -38,8 +38,7 @@ class Enqueued:
         self, learner: LearnerParts, functions: UpdateFns | None = None, capture: bool = True
     ) -> None:
         """`functions` are those to run instead of the learner's own; with `capture` each is a CUDA graph."""
-        self._learner = learner
-        self._functions = functions or learner
+        super().__init__(learner, functions)
         self._graphs = Graphs(learner, self._functions) if capture else None
         self._batch: Unroll | None = None
         self._last: _Update | None = None
