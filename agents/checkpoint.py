@@ -202,7 +202,7 @@ def _model_files(agent: Model, weights: dict[str, Tensor]) -> dict[str, bytes]:
 
 def _sealed(parts: Mapping[str, bytes], **about: int) -> dict[str, bytes]:
     """Add the manifest, with the files' checksums."""
-    digests = {name: _sha256(content) for name, content in parts.items()}
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
     manifest = json.dumps({"format": FORMAT, **about, "sha256": digests}, indent=2) + "\n"
     return {**parts, "manifest.json": manifest.encode()}
 
@@ -293,26 +293,22 @@ def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, d
     """
     fields, weights, state = read_checkpoint(path)
     _check_fields(path, fields)
-    try:
+    with _reading(path / "agent.json"):
         fields["observation_shape"] = tuple(fields["observation_shape"])
         spec = AgentSpec(**{**LEGACY_DEFAULTS, **fields})
         words = (spec.core, spec.stem, spec.game, spec.env_id, spec.protocol, spec.observations)
         if not all(isinstance(word, str | NoneType) for word in words):
             raise TypeError("a name is no word")
         is_trusted = ":" not in spec.core or spec.core == trust_core
-    except Exception as error:
-        raise CheckpointError(f"{path / 'agent.json'} is damaged: {error}") from error
     if not is_trusted:
         raise UntrustedCore(path, spec.core)
     if ":" not in spec.core and core_name(spec.core) not in core_names():
         raise OtherVersion(path, f"has core {spec.core}, which is unknown here")
     find_core(spec.core)  # a core of the user's own that cannot be imported is no damage
-    try:
+    with _reading(path, "is damaged or not a checkpoint"):
         _check_sizes(spec, weights)
         agent = Agent(spec)
         agent.load_state_dict(weights)
-    except Exception as error:
-        raise CheckpointError(f"{path} is damaged or not a checkpoint: {_first_line(error)}") from error
     return agent, state
 
 
@@ -361,20 +357,11 @@ def read_checkpoint(path: Path) -> Contents:
     parts: dict[str, bytes] = {}
     for name in _EXPORTED if manifest.get("exported") else _FILES:
         parts[name] = _read(path / name, digests.get(name))
-    try:
+    with _reading(path / "agent.json"):
         fields = dict(parse_json(parts["agent.json"]))
-    except Exception as error:
-        raise CheckpointError(f"{path / 'agent.json'} is damaged: {error}") from error
-    try:
+    with _reading(path, "is damaged or not a checkpoint"):
         kept = parts.get("state.pt")
-        state = load_state(kept) if kept else {}
-        return Contents(fields, load(parts["weights.safetensors"]), state)
-    except Exception as error:
-        raise CheckpointError(f"{path} is damaged or not a checkpoint: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
+        return Contents(fields, load(parts["weights.safetensors"]), load_state(kept) if kept else {})
 
 
 def load_latest(
@@ -427,11 +414,8 @@ def _nothing_saved(run_dir: Path | str) -> FileNotFoundError:
 
 def _manifest(path: Path) -> dict[str, Any]:
     """Read manifest.json; anything but an object counts as empty. Raises CheckpointError in one line."""
-    try:
-        with _readable(path / "manifest.json"):
-            manifest = read_json(path / "manifest.json")
-    except ValueError as error:
-        raise CheckpointError(f"{path / 'manifest.json'} is damaged: {error}") from error
+    with _reading(path / "manifest.json"):
+        manifest = read_json(path / "manifest.json")
     return manifest if isinstance(manifest, dict) else {}
 
 
@@ -450,19 +434,19 @@ def _manifest_or_none(path: Path) -> dict[str, Any]:
 def _read(path: Path, digest: str | None) -> bytes:
     """Read a file of a checkpoint, into memory only with the right digest. Raises CheckpointError."""
     most = most_bytes(path.name)
-    with _readable(path):
+    with _reading(path):
         if sha256_of(path, most) == digest:
             return read_bytes(path, most)
     raise CheckpointError(f"{path} is damaged: its checksum differs from the manifest's")
 
 
 @contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _reading(path: Path, fault: str = "is damaged") -> Iterator[None]:
+    """Raise CheckpointError, in one line, for whatever keeps `path` from being read."""
     try:
         yield
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {files.why(error)}") from error
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise CheckpointError(f"{path} {fault}: {reason}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -211,7 +212,7 @@ def describe(path: Path, **changes: Any) -> None:
     fields = json.loads((path / "agent.json").read_text()) | changes
     content = json.dumps({name: value for name, value in fields.items() if value != "gone"}).encode()
     (path / "agent.json").write_bytes(content)
-    manifest["sha256"]["agent.json"] = checkpoint._sha256(content)
+    manifest["sha256"]["agent.json"] = hashlib.sha256(content).hexdigest()
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -259,7 +260,7 @@ def test_a_malicious_pickle_is_not_executed(run_dir: Path, tmp_path: Path) -> No
     for content in (_zipped({"x": Evil(target)}, tmp_path), pickle.dumps(Evil(target), protocol=2)):
         (path / "state.pt").write_bytes(content)
         manifest = json.loads((path / "manifest.json").read_text())
-        manifest["sha256"]["state.pt"] = checkpoint._sha256(content)
+        manifest["sha256"]["state.pt"] = hashlib.sha256(content).hexdigest()
         (path / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(CheckpointError, match="is damaged or not a checkpoint") as raised:
             load_checkpoint(path)
@@ -449,7 +450,7 @@ def rewrite(path: Path, name: str, content: bytes) -> None:
     """Replace a file of a checkpoint, its checksum with it."""
     (path / name).write_bytes(content)
     manifest = json.loads((path / "manifest.json").read_text())
-    manifest["sha256"][name] = checkpoint._sha256(content)
+    manifest["sha256"][name] = hashlib.sha256(content).hexdigest()
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -75,7 +76,7 @@ def bring(here: Path, **names: Any) -> Path:
     spec = json.loads((path / "agent.json").read_text()) | names
     (path / "agent.json").write_text(json.dumps(spec))
     manifest = json.loads((path / "manifest.json").read_text())
-    manifest["sha256"]["agent.json"] = checkpoint._sha256((path / "agent.json").read_bytes())
+    manifest["sha256"]["agent.json"] = hashlib.sha256((path / "agent.json").read_bytes()).hexdigest()
     (path / "manifest.json").write_text(json.dumps(manifest))
     return path
 
