@@ -1,23 +1,8 @@
 """Recurrent cores: one file each, one interface, made by name. README.md describes each of them."""
 
-from . import (
-    attention,
-    delta_delta_net,
-    delta_lstm,
-    delta_mlp,
-    delta_net,
-    delta_rnn,
-    feedforward,
-    gated_delta_net,
-    gated_feedforward,
-    gated_linear_attention,
-    gru,
-    gtrxl,
-    hybrid,
-    linear_transformer,
-    lstm,
-    rdn,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from .backbone import FastWeightCore
 from .base import Core, State, Stats
 from .fast_weights import FastWeights, MemoryTrace, StatePart
@@ -32,26 +17,13 @@ __all__ = [
     "State",
     "StatePart",
     "Stats",
-    "attention",
     "core_feature_size",
     "core_name",
     "core_names",
-    "delta_delta_net",
-    "delta_lstm",
-    "delta_mlp",
-    "delta_net",
-    "delta_rnn",
-    "feedforward",
-    "gated_delta_net",
-    "gated_feedforward",
-    "gated_linear_attention",
-    "gru",
-    "gtrxl",
-    "hybrid",
-    "linear_transformer",
-    "lstm",
     "make_core",
-    "rdn",
     "register",
     "unroll_truncated",
 ]
+
+for module in iter_modules(__path__):
+    import_module(f"{__name__}.{module.name}")  # registers its cores

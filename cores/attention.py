@@ -24,8 +24,6 @@ class WindowMemory(FastWeights):
     """A memory that holds keys, values and what is left of their weights, of the last N steps.
 
     Args:
-        hidden_size: d, the width of the layer's input and output.
-        num_heads: H.
         sizes: how many numbers the slow net emits per head of keys, in order.
         window: N.
         groups: how many queries share a head's keys and values.
@@ -52,8 +50,6 @@ class SoftmaxMemory(WindowMemory):
     The slow net emits q, k, v. State: keys, values, what is left of their weights.
 
     Args:
-        hidden_size: d, the width of the layer's input and output.
-        num_heads: H; each head is h = d/H wide.
         window: N, how many steps besides the present one are seen.
         normalise: whether weights are divided by their sum.
         gated: whether the slow net emits one more number a head, by the 16th root of whose sigmoid earlier
@@ -118,8 +114,6 @@ class DeltaFormerMemory(WindowMemory):
     The slow net emits q, k, v, w, α, β. State: keys, u, what is left of their weights.
 
     Args:
-        hidden_size: d, the width of the layer's input and output.
-        num_heads: H; each head is h = d/H wide.
         window: N, how many steps besides the present one are seen.
         first: κ1, of the write. Keys have any length, so only softmax, whose weights sum to one, keeps u from
             growing without bound; the others are the paper's, which trains them on short sequences.

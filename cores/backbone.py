@@ -37,7 +37,7 @@ class FastWeightCore(Core):
         input_size: width of the input vectors.
         hidden_size: d, the width of the residual stream and of the output.
         num_layers: number of layers.
-        num_heads: H; each head's fast weights are d/H wide.
+        num_heads: H; each head is d/H wide.
         ff_size: hidden width of the feedforward sub-layers.
         residual: sum, or gate: a GRU's gates in place of each sum (Parisotto et al. 2019).
         clock: number of sine and cosine pairs of the time in the episode that each step reads beside its

@@ -20,8 +20,6 @@ class DeltaLSTMMemory(FastWeights):
     The slow net emits, gate by gate, q, k, v for W and k, v for R, then for each gate both β.
 
     Args:
-        hidden_size: d, the width of the layer's input and output.
-        num_heads: H; each head's fast weights are h = d/H wide.
         variant: A reads with its output, a softmax; B, C and D with the softmax of it. C adds what W reads
             for u to the output, D has no sigmoid around u.
     """

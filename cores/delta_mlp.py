@@ -24,8 +24,6 @@ class DeltaMLPMemory(FastWeights):
     State: W1 and W2 of each block.
 
     Args:
-        hidden_size: d, the width of the layer's input and output.
-        num_heads: H; each head's input and output are h = d/H wide.
         blocks: K.
         published: whether the slow net also emits the 10 K h numbers a head that the published one does and
             never uses.

@@ -20,8 +20,6 @@ class DeltaMemory(LinearMemory):
     """`W += β (v - W k) kᵀ`. The slow net emits q, k, v, β. State: W; with attention the keys' sum, too.
 
     Args:
-        hidden_size: d, the width of the layer's input and output.
-        num_heads: H; each head's values are h = d/H wide.
         beta_max: β lies between 0 and this. With unit keys, 2 lets a write reflect what is held, not only
             erase it.
         beta_start: the share of that with which β begins.

@@ -20,8 +20,6 @@ class DeltaRNNMemory(FastWeights):
     The slow net emits q, k, v for W, k, v for R, then β for each; nothing recurrent enters it.
 
     Args:
-        hidden_size: d, the width of the layer's input and output.
-        num_heads: H; each head's fast weights are h = d/H wide.
         variant: B, or A (equation 19), whose output is `softmax(W q + R last y)`.
     """
 

@@ -49,7 +49,7 @@ class FastWeights(nn.Module, ABC):
 
     Args:
         hidden_size: d, the width of the layer's input and output.
-        num_heads: H; each head's fast weights are h = d/H wide.
+        num_heads: H; each head is h = d/H wide.
         sizes: how many numbers the slow net emits per head, in order, e.g. q, k, v, β as (h, h, h, 1).
     """
 

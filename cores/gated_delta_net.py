@@ -20,9 +20,6 @@ class GatedDeltaMemory(DeltaMemory):
     """`W = λ W`, then `W += β (v - W k) kᵀ`. The slow net emits q, k, v, β, λ. State: W.
 
     Args:
-        hidden_size: d, the width of the layer's input and output.
-        num_heads: H; each head's values are h = d/H wide.
-        feature_map: what keys and queries pass, as in `delta_net`: unit divides them by their length.
         normalise: sum divides keys and queries by their sum; or none.
         decay_temperature: τ of the decay `sigmoid(x) ** (1 / τ)`; with 1 half is forgotten at every step, to
             begin with.

@@ -19,8 +19,6 @@ class GatedSumMemory(LinearMemory):
     """`W = diag(λ) W + v kᵀ`. The slow net emits q, k, v, λ. State: W.
 
     Args:
-        hidden_size: d, the width of the layer's input and output.
-        num_heads: H; each head's values are h = d/H wide.
         gate: one decay a head, as in RetNet and Mamba-2, or one for each of its h values.
         decay_temperature: τ of the decay `sigmoid(x) ** (1 / τ)`, from Yang et al. 2024; Zhong et al. have
             1, with which half is forgotten at every step, to begin with.

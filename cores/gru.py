@@ -17,12 +17,6 @@ class GRU(RNNCore):
 
     The parameters are those of `torch.nn.GRU`; gates r, z, n. Cho et al. 2014, "Learning Phrase
     Representations using RNN Encoder-Decoder", in PyTorch's form.
-
-    Args:
-        input_size: width of the input vectors.
-        hidden_size: width of the state and of the output.
-        chrono: steps over which something is to be remembered; the gates' biases begin such that it is
-            (Tallec & Ollivier 2018). none: as in PyTorch.
     """
 
     equation = "y = (1 - z) tanh(n + r U y) + z y"

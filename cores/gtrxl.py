@@ -16,11 +16,6 @@ class RelativeMemory(SoftmaxMemory):
     """Softmax attention by age, too: scores `(q + b)·k_i + (q + c)·R (p(age) - p(0))`, p sines and cosines.
 
     State: keys, values, what is left of their weights.
-
-    Args:
-        hidden_size: d, the width of the layer's input and output.
-        num_heads: H; each head is h = d/H wide.
-        window: N, how many steps besides the present one are seen.
     """
 
     waves: Tensor
@@ -55,15 +50,6 @@ class GTrXL(FastWeightCore):
     Keys and values are held as they were when written; the paper holds the layer's input and makes them anew.
 
     State: (keys `[B, L, H, N, h]`, values `[B, L, H, N, h]`, weights left `[B, L, H, N]`).
-
-    Args:
-        input_size: width of the input vectors.
-        hidden_size: d, the width of the residual stream and of the output.
-        num_layers: number of layers.
-        num_heads: H; each head is d/H wide.
-        ff_size: hidden width of the feedforward sub-layers.
-        clock: as in `delta_net`.
-        memory_options: as `RelativeMemory` takes them.
     """
 
     equation = "attention by content and age, gates for sums"

@@ -18,12 +18,8 @@ class Hybrid(FastWeightCore):
     State: for each layer after another its memory's tensors, `[B, 1, ...]` each.
 
     Args:
-        input_size: width of the input vectors.
         layers: cores whose memories the layers have, in order, with commas between; each with its default
             options.
-        hidden_size: d, the width of the residual stream and of the output.
-        num_heads: H; each head's fast weights are d/H wide.
-        ff_size: hidden width of the feedforward sub-layers.
 
     Raises:
         ValueError: for a name that is no core in the backbone.

@@ -18,8 +18,6 @@ class LinearMemory(FastWeights):
     """Fast weights under the features of keys. The slow net emits q, k, v, then `_gates`. State: W, ...
 
     Args:
-        hidden_size: d, the width of the layer's input and output.
-        num_heads: H; each head's values are h = d/H wide.
         _gates: how many more numbers the slow net emits a head, in order.
         _values: how many values a head writes; 0 for h.
         feature_map: what keys and queries pass: elu (ELU + 1), relu, softmax, dpfp, favor, unit (divided by

@@ -17,12 +17,6 @@ class LSTM(RNNCore):
 
     The parameters are those of `torch.nn.LSTM`; gates i, f, g, o. Hochreiter & Schmidhuber 1997 with the
     forget gate of Gers et al. 2000.
-
-    Args:
-        input_size: width of the input vectors.
-        hidden_size: width of the state and of the output.
-        chrono: steps over which something is to be remembered; the gates' biases begin such that it is
-            (Tallec & Ollivier 2018). none: as in PyTorch.
     """
 
     equation = "c = f c + i g; y = o tanh(c)"

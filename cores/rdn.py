@@ -73,15 +73,7 @@ class RecurrentDeltaNet(FastWeightCore):
 
 @register("rdn_large")
 class LargeRecurrentDeltaNet(RecurrentDeltaNet):
-    """RDN with width and depth doubled, ff_size not. The 3.4 M agent of Irie et al. 2021, table 3.
-
-    Args:
-        input_size: width of the input vectors.
-        hidden_size: d, the width of the residual stream and of the output.
-        num_layers: number of layers.
-        num_heads: H; each head's fast weights are d/H wide.
-        ff_size: hidden width of the feedforward sub-layers.
-    """
+    """RDN with width and depth doubled, ff_size not. The 3.4 M agent of Irie et al. 2021, table 3."""
 
     def __init__(
         self,

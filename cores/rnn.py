@@ -15,6 +15,12 @@ class RNNCore(Core):
 
     Parameters have the names, shapes, order of gates and initial distribution of PyTorch's layers, and load
     from their checkpoints.
+
+    Args:
+        input_size: width of the input vectors.
+        hidden_size: width of the state and of the output.
+        chrono: steps over which something is to be remembered; the gates' biases begin such that it is
+            (Tallec & Ollivier 2018). none: as in PyTorch.
     """
 
     gates: ClassVar[int]
