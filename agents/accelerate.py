@@ -15,7 +15,7 @@ from .cuda.inference import GpuInference
 from .inference import EagerInference, InferenceFactory
 from .learner import Learner, UpdateOps
 from .network import Agent
-from .sampling_rng import Rng
+from .sampling import Rng
 
 ALL = (*PARTS, "loss", "rmsprop")
 

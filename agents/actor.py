@@ -17,8 +17,7 @@ from .inference import EagerInference, InferenceFactory, TimeStep
 from .masks import forbid
 from .network import Agent
 from .returns import Returns
-from .sampling import sample
-from .sampling_rng import EnvShard, ShardedRng
+from .sampling import EnvShard, ShardedRng, sample
 from .stopwatch import Stopwatch, timed
 from .truncations import Truncations, join_truncations
 from .unroll import Unroll

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..cores import State
 from .network import Agent, AgentOutput
-from .sampling_rng import Rng
+from .sampling import Rng
 from .unroll import Unroll
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from ..cores import Core, State, Stats, core_feature_size, core_name, make_core, unroll_truncated
 from .normaliser import Normaliser
-from .sampling import sample
-from .sampling_rng import Rng
+from .sampling import Rng, sample
 from .stems import make_stem
 
 Bptt = Literal["full", "per_step"]

@@ -1,11 +1,45 @@
-"""The action that a policy takes."""
+"""Sampling actions from a policy, and the random numbers for it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from .sampling_rng import Rng, exponential
+
+class EnvShard(NamedTuple):
+    """Which of a run's environments an actor steps."""
+
+    indices: NDArray[np.int64]
+    """int64 `[B]`"""
+    total: int
+    """environments of the run"""
+
+
+@dataclass(frozen=True)
+class ShardedRng:
+    """An actor's share of the numbers that `generator` draws for all environments of a run.
+
+    With equal generators each environment draws the same numbers, however they are split across actors.
+    """
+
+    generator: torch.Generator
+    columns: EnvShard
+
+
+Rng = torch.Generator | ShardedRng
+
+
+def exponential(numbers: Tensor, rng: Rng | None) -> Tensor:
+    """Fill `[B, A]` with draws from Exp(1), of torch's own generator if there is no `rng`; return it."""
+    if not isinstance(rng, ShardedRng):
+        return numbers.exponential_(generator=rng)
+    of_all = numbers.new_empty(rng.columns.total, numbers.shape[1]).exponential_(generator=rng.generator)
+    return numbers.copy_(of_all[rng.columns.indices])
 
 
 def sample(logits: Tensor, rng: Rng | None) -> Tensor:

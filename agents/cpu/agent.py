@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...cores import State, Stats
+from ...kernels.native import dense
 from ...kernels.native.weight_transforms import forget_transforms
 from ..network import Agent, AgentOutput, Bptt
 from ..normaliser import Normaliser
-from ..sampling import sample
-from ..sampling_rng import Rng
+from ..sampling import Rng, exponential, sample
 from ..unroll import Unroll
-from . import heads, stems
+from . import stems
 from .cache import NO_CACHE, ActivationCache, CacheSpec, joined_trunk
 from .cores import CoreFunctions, functions_of
-from .modules import is_hooked
+from .modules import is_hooked, weights_of
 
 PARTS = ("trunk", "projection", "core", "heads")
 
@@ -110,7 +110,7 @@ class FastAgent:
         """Like `Agent.act`."""
         x = self.core_input(self.cached_trunk_features(observation), reward)
         y, state = self.core_step(x, state, done)
-        output = heads.act(self.agent, y, greedy, generator) if "heads" in self.parts else None
+        output = _act(self.agent, y, greedy, generator) if "heads" in self.parts else None
         if output is None:
             logits, values = self.agent.heads(y)
             action = logits.argmax(-1) if greedy else sample(logits, generator)
@@ -145,3 +145,13 @@ class FastAgent:
         y, _, stats = found or agent.unroll_core(x, batch.state, batch.done, bptt)
         logits, values = agent.heads(y)
         return AgentOutput(logits.argmax(-1), logits, values), stats
+
+
+def _act(agent: Agent, y: Tensor, greedy: bool, rng: Rng | None) -> AgentOutput | None:
+    """Return actions, logits and values from a core's output y `[B, n]`, like `Agent.heads` and `sample`, in
+    one call of C; None if it cannot."""
+    weights = weights_of(agent.policy, agent.baseline, kinds=(nn.Linear, nn.Linear))
+    if not weights or not dense.takes(y, weights):
+        return None
+    exp_noise = None if greedy else exponential(y.new_empty(len(y), agent.policy.out_features), rng)
+    return AgentOutput(*dense.heads(y, weights[:2], weights[2:], exp_noise))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...cores import State
 from ...kernels.native import acting
 from ...kernels.native.forward_cache import ForwardCache
-from ..sampling_rng import Rng, exponential
+from ..sampling import Rng, exponential
 from ..stems import VectorStem
 from ..unroll import Unroll
 from .agent import PARTS, FastAgent

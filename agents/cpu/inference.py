@@ -13,7 +13,7 @@ from ...cores import State
 from ...kernels.native.weight_transforms import forget_transforms
 from ..inference import EagerInference, TimeStep
 from ..network import AgentOutput
-from ..sampling_rng import Rng
+from ..sampling import Rng
 from ..unroll import Unroll
 from .agent import FastAgent
 from .fused_actor import FusedActor, make_fused_actor

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...cores import State
 from ..inference import EagerInference, TimeStep
 from ..network import Agent, AgentOutput
-from ..sampling_rng import Rng
+from ..sampling import Rng
 from ..unroll import Unroll
 from .frame_feed import FrameFeed
 from .graphs import ACTOR_PRIORITY, Captured

@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 
 from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem
 from ...agents.make_executor import make_executor
-from ...agents.sampling_rng import EnvShard
+from ...agents.sampling import EnvShard
 from ...agents.shapes import count_numbers, without_memory
 from ...cores.registry import read_core_options
 from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env, varied

@@ -13,7 +13,7 @@ from training_in_process import EXACT, run
 from training_process import TINY, rows
 
 from deltabeast.agents import Actor, Agent, Unroll
-from deltabeast.agents.sampling_rng import EnvShard, ShardedRng, exponential
+from deltabeast.agents.sampling import EnvShard, ShardedRng, exponential
 from deltabeast.agents.weights import SharedWeights
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
