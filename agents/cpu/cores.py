@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
@@ -35,19 +35,17 @@ class CoreFunctions(NamedTuple):
 
 
 _BACKBONE = CoreFunctions(backbone.step, backbone.new_cache, backbone.unroll, backbone.steps)
-_LSTM = CoreFunctions(rnn.lstm_step, rnn.new_lstm_cache, rnn.lstm_unroll, rnn.lstm_steps)
-_GRU = CoreFunctions(rnn.gru_step)
+_OTHERS: Final[dict[type[Core], CoreFunctions]] = {
+    LSTM: CoreFunctions(rnn.lstm_step, rnn.new_lstm_cache, rnn.lstm_unroll, rnn.lstm_steps),
+    GRU: CoreFunctions(rnn.gru_step),
+}
 
 
 def functions_of(core: Core) -> CoreFunctions | None:
     """Return what C computes of a core; None if nothing, or if somebody hooked it."""
     if is_hooked(core):
         return None
-    if type(core) is LSTM:
-        return _LSTM
-    if type(core) is GRU:
-        return _GRU
-    return _BACKBONE if type(core) in _stacked() else None
+    return _BACKBONE if type(core) in _stacked() else _OTHERS.get(type(core))
 
 
 @functools.cache

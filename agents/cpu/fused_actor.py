@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -21,25 +22,17 @@ Step = Callable[[int], None]
 """Makes step t."""
 
 
+@dataclass(frozen=True)
 class FusedActor:
     """The steps of one unroll, each of which reads from it and writes into it."""
 
-    def __init__(
-        self,
-        act: Step,
-        evaluate_last: Step,
-        exp_noise: Sequence[Tensor],
-        state: State,
-        caches: Sequence[ForwardCache],
-        rng: Rng,
-    ) -> None:
-        self._act = act
-        self._evaluate_last = evaluate_last
-        self._exp_noise = exp_noise
-        self.state = state
-        """the core's after the last step that acts, once that is made"""
-        self._caches = caches
-        self._rng = rng
+    _act: Step
+    _evaluate_last: Step
+    _exp_noise: Sequence[Tensor]
+    state: State
+    """the core's after the last step that acts, once that is made"""
+    _caches: Sequence[ForwardCache]
+    _rng: Rng
 
     def act(self, t: int) -> None:
         """Fill in action and logits of step t."""

@@ -197,16 +197,15 @@ def _act(inference: FastInference, unroll: Unroll) -> None:
 def _numbers(learner: Learner, batch: Unroll, ops: UpdateOps) -> dict[str, Tensor]:
     """Return the logits, the loss and the gradients of a batch; nothing of the learner changes."""
     before, learner.ops = learner.ops, ops
-    rng = torch.get_rng_state()
-    torch.manual_seed(0)  # a core of somebody's own may draw from it
     named = {name: p for name, p in learner.agent.named_parameters() if p.requires_grad}
     try:
-        with torch.no_grad():
-            output, stats = ops.unroll(learner.agent, batch, learner.config.bptt)
-        loss, _ = learner.loss(batch)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # a core of somebody's own may draw from it
+            with torch.no_grad():
+                output, stats = ops.unroll(learner.agent, batch, learner.config.bptt)
+            loss, _ = learner.loss(batch)
     finally:
         learner.ops = before
-        torch.set_rng_state(rng)
     gradients = torch.autograd.grad(loss, [*named.values()], allow_unused=True, materialize_grads=True)
     outputs = {"the logits of actors": output.policy_logits[:-1], "the loss": loss.detach()}
     outputs |= {f"the statistic {name}": value.detach() for name, value in stats.items()}
