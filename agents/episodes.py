@@ -43,11 +43,9 @@ def _ended(info: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def join_episodes(several: Sequence[Episodes]) -> Episodes:
-    return Episodes(
-        life_returns=[score for one in several for score in one.life_returns],
-        game_returns=[score for one in several for score in one.game_returns],
-        game_lengths=[length for one in several for length in one.game_lengths],
-        score_wraps=sum(one.score_wraps for one in several),
-        notes=[note for one in several for note in one.notes],
-        return_moments=[moments for one in several for moments in one.return_moments],
-    )
+    """Add up the counts and put the lists one after another."""
+    joined = Episodes()
+    for one in several:
+        for name, more in vars(one).items():
+            setattr(joined, name, getattr(joined, name) + more)
+    return joined

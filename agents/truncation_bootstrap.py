@@ -31,10 +31,8 @@ def truncation_bootstrap(agent: Agent, batch: Unroll, discount: float) -> Tensor
     dones[last, episode] = False
     state = tuple(part[column] for part in batch.state)
     output, *_ = agent.unroll(observations, batch.reward[rows, column], dones, state)
-    value_of_final, discounted_next = (
-        output.baseline[last - 1, episode],
-        discount * output.baseline[last, episode],
-    )
+    value_of_final = output.baseline[last - 1, episode]
+    discounted_next = discount * output.baseline[last, episode]
     values[step, column] = torch.where(batch.forced[step, column], value_of_final, discounted_next)
     return values
 

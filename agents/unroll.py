@@ -120,21 +120,15 @@ def split(unroll: Unroll, batch_size: int) -> list[Unroll]:
     return [cut(start) for start in range(0, unroll.num_envs, batch_size)]
 
 
-def _join_truncations(unrolls: Sequence[Unroll]) -> Truncations | None:
-    starts = accumulate((unroll.num_envs for unroll in unrolls), initial=0)
-    return join_truncations(
-        (start, unroll.truncations) for start, unroll in zip(starts, unrolls, strict=False)
-    )
-
-
 def join(unrolls: Sequence[Unroll]) -> Unroll:
     """Put unrolls side by side in one batch, with the oldest `version` and all episodes."""
     first, *others = unrolls
     if not others:
         return first
+    starts = accumulate((unroll.num_envs for unroll in unrolls), initial=0)
     return replace(
         first.map(lambda dim, *xs: torch.cat(xs, dim), *others),
         version=min(unroll.version for unroll in unrolls),
         episodes=join_episodes([unroll.episodes for unroll in unrolls]),
-        truncations=_join_truncations(unrolls),
+        truncations=join_truncations(zip(starts, (unroll.truncations for unroll in unrolls), strict=False)),
     )
