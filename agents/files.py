@@ -177,8 +177,7 @@ def remove_files(folder: Path, ending: str) -> None:
 
 def remove(path: Path) -> None:
     """Remove a file, or a link, if there is one. Raises OSError."""
-    with suppress(FileNotFoundError):
-        os.unlink(path)
+    path.unlink(missing_ok=True)
 
 
 def rename(path: Path, free: Path) -> None:

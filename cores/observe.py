@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,16 +38,15 @@ def watch_memory(core: Core) -> Iterator[list[MemoryStep]]:
     steps: list[MemoryStep] = []
     with ExitStack() as stack:
         for index, memory in enumerate(memories):
-            hook = memory.register_forward_hook(_keeper(steps, index))
+            hook = memory.register_forward_hook(partial(_replace_step, steps, index))
             stack.callback(hook.remove)
         yield steps
 
 
-def _keeper(steps: list[MemoryStep], index: int) -> Callable[..., None]:
-    def keep(memory: FastWeights, given: tuple[Any, ...], result: tuple[Tensor, MemoryTrace]) -> None:
-        steps[index : index + 1] = [_observe(memory, result[1])]
-
-    return keep
+def _replace_step(
+    steps: list[MemoryStep], index: int, memory: FastWeights, _: Any, result: tuple[Tensor, MemoryTrace]
+) -> None:
+    steps[index : index + 1] = [_observe(memory, result[1])]
 
 
 @torch.no_grad()

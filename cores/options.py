@@ -137,23 +137,19 @@ def _options(factory: Callable[..., Any], after: int) -> dict[str, Option]:
     except Exception:  # a name in somebody's annotations that only a type checker knows
         hints = {}
     descriptions = _descriptions(factory)
-    return {
-        p.name: Option(p.name, *_values(_kind(p, hints)), p.default, descriptions.get(p.name, ""))
-        for p in list(inspect.signature(factory).parameters.values())[after:]
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and not p.name.startswith("_")
-    }
+    options = {}
+    for p in list(inspect.signature(factory).parameters.values())[after:]:
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and not p.name.startswith("_"):
+            without_hint = str if isinstance(p.default, str) else None
+            types, choices = _values(hints.get(p.name, without_hint))
+            options[p.name] = Option(p.name, types, choices, p.default, descriptions.get(p.name, ""))
+    return options
 
 
 def _keywords(factory: Callable[..., Any]) -> str | None:
     """Return the name after `**` in a signature; None if there is none."""
     parameters = inspect.signature(factory).parameters.values()
     return next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
-
-
-def _kind(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
-    """Return a parameter's annotation, or where it has none and a text as default, text."""
-    text = str if isinstance(parameter.default, str) else None
-    return hints.get(parameter.name, text)
 
 
 def _values(annotation: Any) -> tuple[tuple[type, ...], tuple[object, ...]]:
