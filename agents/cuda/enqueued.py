@@ -39,18 +39,37 @@ class Enqueued(EagerExecutor):
     ) -> None:
         """`functions` are those to run instead of the learner's own; with `capture` each is a CUDA graph."""
         super().__init__(learner, functions)
-        self._graphs = Graphs(learner, self._functions) if capture else None
+        self._captures = capture
+        self._captured: dict[str, Captured] = {}
         self._batch: Unroll | None = None
         self._last: _Update | None = None
 
     def backward(self, batch: Unroll) -> tuple[Mapping[str, float], list[Tensor | None]]:
-        metrics, gradients = (self._graphs or self._functions).compute_gradients(batch)
+        metrics, gradients = self._call("compute_gradients", self._compute_gradients, batch.tensors())
         self._batch = batch
         return send(metrics), gradients
 
     def step(self, gradients: Sequence[Tensor]) -> Mapping[str, float]:
-        apply = self._graphs.apply_gradients if self._graphs else _apply_gradients(self._functions)
-        return send({"grad_norm": apply(*gradients)})
+        return send({"grad_norm": self._call("apply_gradients", self._apply_gradients, gradients)})
+
+    def _compute_gradients(self, *batch: Tensor) -> tuple[dict[str, Tensor], list[Tensor | None]]:
+        return self._functions.compute_gradients(Unroll.of(batch))
+
+    def _apply_gradients(self, *gradients: Tensor) -> Tensor:
+        """Change the weights, and return the norm of the gradients."""
+        grad_norm = nn.utils.get_total_norm(gradients)
+        self._functions.apply_gradients(gradients, grad_norm)
+        return grad_norm
+
+    def _call(self, name: str, function: Callable[..., Any], inputs: Sequence[Tensor]) -> Any:
+        """Call a function, with `capture` as a CUDA graph that the first call captures."""
+        if not self._captures:
+            return function(*inputs)
+        if name not in self._captured:
+            with dry_run(self._learner):
+                function(*(x.clone() for x in inputs))  # compiles now: a capture must not contain that
+                self._captured[name] = Captured(function, inputs)
+        return self._captured[name](*inputs)
 
     def report(self, metrics: Callable[[], dict[str, float]]) -> Mapping[str, float]:
         version = self._learner.version
@@ -71,8 +90,7 @@ class Enqueued(EagerExecutor):
 
     def reset(self) -> None:
         self._last = None
-        if self._graphs:
-            self._graphs = Graphs(self._learner, self._functions)
+        self._captured.clear()
 
     def _check(self, update: _Update | None) -> None:
         """Wait for an update; if it was not finite, undo it and all after it, and raise NonFiniteError."""
@@ -91,38 +109,3 @@ class Enqueued(EagerExecutor):
         metrics, gradients = self._learner.compute_gradients(batch)
         check_loss(metrics, batch, agent, number)
         check_gradients(nn.utils.get_total_norm([g for g in gradients if g is not None]), agent, number)
-
-
-class Graphs:
-    """The functions of an update as CUDA graphs, each captured at its first call."""
-
-    def __init__(self, learner: LearnerParts, functions: UpdateFns) -> None:
-        self._learner = learner
-        self._functions = functions
-        self._captured: dict[str, Captured] = {}
-
-    def compute_gradients(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]:
-        def run(*tensors: Tensor) -> Any:
-            return self._functions.compute_gradients(Unroll.of(tensors))
-
-        return self._replay("compute_gradients", run, batch.tensors())
-
-    def apply_gradients(self, *gradients: Tensor) -> Tensor:
-        """Change the weights, and return the norm of the gradients."""
-        return self._replay("apply_gradients", _apply_gradients(self._functions), gradients)
-
-    def _replay(self, name: str, run: Callable[..., Any], inputs: Sequence[Tensor]) -> Any:
-        if name not in self._captured:
-            with dry_run(self._learner):
-                run(*(x.clone() for x in inputs))  # compiles now: a capture must not contain that
-                self._captured[name] = Captured(run, inputs)
-        return self._captured[name](*inputs)
-
-
-def _apply_gradients(functions: UpdateFns) -> Callable[..., Tensor]:
-    def apply(*gradients: Tensor) -> Tensor:
-        grad_norm = nn.utils.get_total_norm(gradients)
-        functions.apply_gradients(gradients, grad_norm)
-        return grad_norm
-
-    return apply

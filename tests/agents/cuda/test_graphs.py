@@ -131,7 +131,7 @@ def test_a_captured_update_is_an_update(
         for p, q in zip(learner.agent.parameters(), expected.agent.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-2, atol=1e-3)
         learner.agent.load_state_dict(expected.agent.state_dict())  # or rounding would add up
-    captured = learner._executor._graphs._captured.values()
+    captured = learner._executor._captured.values()
     assert [graph._replay is not None for graph in captured] == [True, True]
     assert (learner.compiled_loss is not None) == compile, "it could not"
 
