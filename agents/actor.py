@@ -93,12 +93,14 @@ class Actor:
         unroll = Unroll.empty(T, observation, num_actions, self.inference.state, version)
         self._truncated.clear()
         with self.inference.frozen_weights():
-            self._start_unroll(unroll)
+            with self.stopwatch("inference"):
+                self.inference.start_unroll(unroll)
             for t in range(T):
                 self.inference.record(unroll, t, self._timestep)
                 self._step_env(unroll, t, self._select_actions(unroll, t))
             self.inference.record(unroll, T, self._timestep)
-            self._finish_unroll(unroll)
+            with self.stopwatch("inference"):
+                self.inference.finish_unroll(unroll)
         self._unrolls += 1
         self._note_clipped(unroll)
         if self._returns is not None:
@@ -106,19 +108,11 @@ class Actor:
         return replace(unroll, truncations=join_truncations((0, truncated) for truncated in self._truncated))
 
     @timed("inference")
-    def _start_unroll(self, unroll: Unroll) -> None:
-        self.inference.start_unroll(unroll)
-
-    @timed("inference")
     def _select_actions(self, unroll: Unroll, t: int) -> NDArray[np.int64]:
         self.inference.select_actions(unroll, t)
         if self._allowed is not None:
             self._choose_allowed(unroll, t, torch.from_numpy(self._allowed))
         return unroll.action[t].cpu().numpy()
-
-    @timed("inference")
-    def _finish_unroll(self, unroll: Unroll) -> None:
-        self.inference.finish_unroll(unroll)
 
     def _choose_allowed(self, unroll: Unroll, t: int, allowed: Tensor) -> None:
         """Sample again, from a policy without the actions that are forbidden."""
@@ -155,11 +149,6 @@ class Actor:
                 f"rewards beyond ±{clip / scale:g} are clipped: learned as ±{clip:g} (--reward-clip), though "
                 "returns count them whole"
             )
-
-    @property
-    def bytes_to_device(self) -> int:
-        """Bytes of observations that have crossed a bus so far."""
-        return self.inference.bytes_sent
 
     def _reset(self) -> None:
         """Begin new episodes everywhere, from a seed that follows from the actor's and its progress."""

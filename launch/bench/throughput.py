@@ -277,7 +277,7 @@ def _training(run: Run, engine: LocalEngine, seconds: float) -> tuple[float, lis
     """Train; return the speed after warming up, the log, and the bytes over the bus per agent step."""
     marks: list[tuple[float, int]] = []
     first, steps = engine.learner.version, engine.learner.steps
-    sent = sum(actor.bytes_to_device for actor in engine.actors)
+    sent = sum(actor.inference.bytes_sent for actor in engine.actors)
 
     def watch() -> None:
         while engine.learner.version < first + _WARM_UP:
@@ -300,7 +300,7 @@ def _training(run: Run, engine: LocalEngine, seconds: float) -> tuple[float, lis
             raise
     thread.join()
     (start, before), (end, after) = marks
-    sent = sum(actor.bytes_to_device for actor in engine.actors) - sent
+    sent = sum(actor.inference.bytes_sent for actor in engine.actors) - sent
     speed = (after - before) / (end - start)
     return speed, read_rows(run.run_dir / "logs.csv"), sent / (engine.learner.steps - steps)
 

@@ -55,7 +55,7 @@ def test_what_a_gpu_observes_is_recorded_alike(seed: int, monkeypatch: pytest.Mo
     for _ in range(2):
         for x, y in zip(actor.collect().tensors(), other.collect().tensors(), strict=True):
             assert torch.equal(x, y)
-    assert other.bytes_to_device > actor.bytes_to_device == 0
+    assert other.inference.bytes_sent > actor.inference.bytes_sent == 0
 
 
 def test_unrolls_overlap_by_one_observation_and_no_state_is_lost(seed: int) -> None:
