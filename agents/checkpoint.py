@@ -110,10 +110,8 @@ class Checkpoint:
 
 def find_checkpoints(run_dir: Path | str) -> list[Checkpoint]:
     """Find the checkpoints of a run, oldest first; a damaged one is among them until it is read."""
-    directory = Path(run_dir) / _DIRECTORY
-    if not directory.is_dir():
-        return []
-    paths = [path for path in directory.iterdir() if re.fullmatch(NAME, path.name) and path.is_dir()]
+    folder = Path(run_dir) / _DIRECTORY
+    paths = [path for path in folder.glob("*") if re.fullmatch(NAME, path.name) and path.is_dir()]
     paths.sort(key=lambda path: -len(path.name))  # one with a digit more is replaced by its namesake
     newest = {int(path.name): path for path in paths}
     return [Checkpoint(step, newest[step]) for step in sorted(newest)]
@@ -150,9 +148,12 @@ def save_checkpoint(
     """
     directory = run_dir / _DIRECTORY
     final = directory / f"{step:0{_DIGITS}d}"
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    parts = {**_model_files(agent), "state.pt": buffer.getvalue()}
     try:
         _restore_set_aside(directory)
-        _put(final, _contents(step, agent, state, milestone or _is_milestone(final)))
+        _put(final, _sealed(parts, step=step, milestone=milestone or _is_milestone(final)))
     except OSError as error:
         raise CheckpointError(
             f"cannot save {final}: {files.why(error)}; free space or fix its permissions and resume, "
@@ -171,10 +172,7 @@ def export_agent(folder: Path, step: int, agent: Model, half: bool = False) -> P
     else is beside it stays. Raises OSError.
     """
     final = folder / _DIRECTORY / f"{step:0{_DIGITS}d}"
-    weights = _tensors(agent)
-    if half:
-        weights = {name: w.half() if w.dtype == torch.float32 else w for name, w in weights.items()}
-    _put(final, _sealed(_model_files(agent, weights), step=step, milestone=True, exported=True))
+    _put(final, _sealed(_model_files(agent, half), step=step, milestone=True, exported=True))
     for other in set(final.parent.iterdir()) - {final}:
         if is_leftover(other):
             files.remove_folder(other, _ALL)
@@ -183,19 +181,10 @@ def export_agent(folder: Path, step: int, agent: Model, half: bool = False) -> P
     return final
 
 
-def _contents(step: int, agent: Model, state: Mapping[str, Any], milestone: bool) -> dict[str, bytes]:
-    """Serialize the files of a checkpoint, the manifest last."""
-    buffer = io.BytesIO()
-    torch.save(dict(state), buffer)
-    parts = {**_model_files(agent, _tensors(agent)), "state.pt": buffer.getvalue()}
-    return _sealed(parts, step=step, milestone=milestone)
-
-
-def _tensors(agent: Model) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in agent.state_dict().items()}
-
-
-def _model_files(agent: Model, weights: dict[str, Tensor]) -> dict[str, bytes]:
+def _model_files(agent: Model, half: bool = False) -> dict[str, bytes]:
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in agent.state_dict().items()}
+    if half:
+        weights = {name: w.half() if w.dtype == torch.float32 else w for name, w in weights.items()}
     spec = json.dumps(asdict(agent.spec), indent=2) + "\n"
     return {"agent.json": spec.encode(), "weights.safetensors": save(weights)}
 
