@@ -60,24 +60,13 @@ class DeltaMemory(LinearMemory):
     def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
-        (W,) = state
-        y, W = delta_rule(q, k, v, self.strength(gates[0]), W, reset)
-        return y, (W,)
-
-    def write_read_normalised(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        gates: tuple[Tensor, ...],
-        z: Tensor,
-        state: State,
-        reset: Tensor,
-    ) -> tuple[Tensor, State]:
-        """Correct the normalised reading W k / (z·k), z the keys' sum so far: k ← k / (z·k), β ← β (z·k)."""
-        found = read_before(k, z, reset)
-        found, (W,) = torch.where(found == 0, torch.ones_like(found), found), state
-        y, W = delta_rule(q, k / found, v, self.strength(gates[0]) * found.squeeze(-1), W, reset)
+        beta, (W, *sums) = self.strength(gates[0]), state
+        if sums:
+            # Correct the normalised reading W k / (z·k), z the keys' sum so far: k ← k / (z·k), β ← β (z·k).
+            found = read_before(k, sums[0], reset)
+            found = torch.where(found == 0, torch.ones_like(found), found)
+            k, beta = k / found, beta * found.squeeze(-1)
+        y, W = delta_rule(q, k, v, beta, W, reset)
         return y, (W,)
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:

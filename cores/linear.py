@@ -60,20 +60,10 @@ class LinearMemory(FastWeights):
     def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
-        """Write and read: features q, k `[T, B, H, size]`, v `[T, B, H, h]` -> y like v, next state."""
+        """Write and read: features q, k `[T, B, H, size]`, v `[T, B, H, h]` -> y like v, next matrices.
 
-    def write_read_normalised(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        gates: tuple[Tensor, ...],
-        z: Tensor,
-        state: State,
-        reset: Tensor,
-    ) -> tuple[Tensor, State]:
-        """Like `write_read`, with keys and strengths as attention has them, given the keys' sum z so far."""
-        return self.write_read(q, k, v, gates, state, reset)
+        If `normalise` is attention, the state ends in the keys' sum so far, which `unroll` adds to.
+        """
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
         return self.features(keys) @ self.features(query)
@@ -86,11 +76,10 @@ class LinearMemory(FastWeights):
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         q, k, v, *gates = parts
         q, k = self.features(q), self.features(k)
+        y, after = self.write_read(q, k, v, tuple(gates), state, reset)
         if self.features.normalise != "attention":
-            return self.write_read(q, k, v, tuple(gates), state, reset)
-        *matrices, z = state
-        y, after = self.write_read_normalised(q, k, v, tuple(gates), z, tuple(matrices), reset)
-        weights, z = sum_rule(q, k, torch.ones_like(v[..., :1]), z, reset)
+            return y, after
+        weights, z = sum_rule(q, k, torch.ones_like(v[..., :1]), state[-1], reset)
         return y / (weights + EPSILON), (*after, z)
 
 

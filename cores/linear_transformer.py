@@ -17,8 +17,7 @@ class SumMemory(LinearMemory):
     def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
-        (W,) = state
-        y, W = sum_rule(q, k, v, W, reset)
+        y, W = sum_rule(q, k, v, state[0], reset)
         return y, (W,)
 
 
