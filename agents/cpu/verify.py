@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -172,12 +171,9 @@ def _difference(learner: Learner, unroll: Unroll, parts: Collection[str], spec: 
     fused = _numbers(learner, again, plainly._replace(unroll=unroll_agent, actor_critic=loss))
     plain = _numbers(learner, again, plainly)
     fused["the logits of actors"] = acted  # not the learner's
-    exact = plain
-    if agent.autocast_dtype is not None:
-        with _in_float32(agent):
-            exact = _numbers(learner, again, plainly)
+    exact = plain if agent.autocast_dtype is None else _numbers(learner, again, plainly, in_float32=True)
     for name, wanted in plain.items():
-        if not _near(fused[name], wanted, _TOLERANCE, _ROUNDINGS * _distance(wanted, exact[name])):
+        if not _near(fused[name], wanted, _TOLERANCE, _ROUNDINGS * float(torch.dist(wanted, exact[name]))):
             return name if name.startswith("the ") else f"the gradient of {name}"
     gradients = [plain[name] for name, p in agent.named_parameters() if p.requires_grad]
     if "rmsprop" in parts and not _same_step(agent, gradients, plainly.rmsprop):
@@ -194,39 +190,30 @@ def _act(inference: FastInference, unroll: Unroll) -> None:
         inference.finish_unroll(unroll)
 
 
-def _numbers(learner: Learner, batch: Unroll, ops: UpdateOps) -> dict[str, Tensor]:
+def _numbers(learner: Learner, batch: Unroll, ops: UpdateOps, in_float32: bool = False) -> dict[str, Tensor]:
     """Return the logits, the loss and the gradients of a batch; nothing of the learner changes."""
-    before, learner.ops = learner.ops, ops
-    named = {name: p for name, p in learner.agent.named_parameters() if p.requires_grad}
+    agent, before = learner.agent, (learner.ops, learner.agent.autocast_dtype)
+    named = {name: p for name, p in agent.named_parameters() if p.requires_grad}
+    learner.ops = ops
+    if in_float32:
+        agent.autocast_dtype = None
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # a core of somebody's own may draw from it
             with torch.no_grad():
-                output, stats = ops.unroll(learner.agent, batch, learner.config.bptt)
+                output, stats = ops.unroll(agent, batch, learner.config.bptt)
             loss, _ = learner.loss(batch)
     finally:
-        learner.ops = before
+        learner.ops, agent.autocast_dtype = before
     gradients = torch.autograd.grad(loss, [*named.values()], allow_unused=True, materialize_grads=True)
     outputs = {"the logits of actors": output.policy_logits[:-1], "the loss": loss.detach()}
     outputs |= {f"the statistic {name}": value.detach() for name, value in stats.items()}
     return {**outputs, **dict(zip(named, gradients, strict=True))}
 
 
-@contextmanager
-def _in_float32(agent: Agent) -> Iterator[None]:
-    before, agent.autocast_dtype = agent.autocast_dtype, None
-    try:
-        yield
-    finally:
-        agent.autocast_dtype = before
-
-
 def _near(found: Tensor, wanted: Tensor, tolerance: float, rounding: float = 0.0) -> bool:
-    return _distance(found, wanted) <= tolerance * float(torch.linalg.vector_norm(wanted)) + rounding + 1e-6
-
-
-def _distance(x: Tensor, y: Tensor) -> float:
-    return float(torch.linalg.vector_norm(x - y))
+    allowed = tolerance * float(torch.linalg.vector_norm(wanted)) + rounding + 1e-6
+    return float(torch.dist(found, wanted)) <= allowed
 
 
 def _same_step(agent: Agent, gradients: list[Tensor], plain: Callable[..., None]) -> bool:
