@@ -145,8 +145,7 @@ class Learner:
         """Compute a batch's loss, a scalar, and what to log of it and of the memory, detached scalars.
 
         A term of your own goes here or, where it needs logits and values alone, into losses.py; README.md has
-        the rules. It may change nothing, since trials call it too, and on a GPU it is captured once: numbers
-        that change are tensors filled in place, and of the batch only tensors are there.
+        the rules, for trial runs call it too, and a CUDA graph captures it.
         """
         config, reward = self.config, batch.reward[1:]
         if self._reward_divisor is not None:

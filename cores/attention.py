@@ -57,8 +57,6 @@ class SoftmaxMemory(WindowMemory):
         positions: whether each head learns a bias for each age.
     """
 
-    bias: nn.Parameter | None
-
     def __init__(
         self,
         hidden_size: int,
@@ -71,8 +69,7 @@ class SoftmaxMemory(WindowMemory):
         h = hidden_size // num_heads
         super().__init__(hidden_size, num_heads, (h, h, h, 1) if gated else (h, h, h), window)
         self.normalise, self.gated = normalise, gated
-        bias = nn.Parameter(torch.zeros(num_heads, window)) if positions else None
-        self.register_parameter("bias", bias)
+        self.bias = nn.Parameter(torch.zeros(num_heads, window)) if positions else None
 
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         q, k, v, *gate = parts
@@ -127,10 +124,6 @@ class DeltaFormerMemory(WindowMemory):
         ValueError: for a window or groups below 1, or groups that do not divide the heads.
     """
 
-    alpha: nn.Parameter | None
-    beta: nn.Parameter | None
-    mix: nn.Parameter | None
-
     def __init__(
         self,
         hidden_size: int,
@@ -149,10 +142,9 @@ class DeltaFormerMemory(WindowMemory):
             hidden_size, num_heads, (*sizes, 1, 1) if gates == "input" else sizes, window, groups
         )
         self.first, self.second, self.groups = first, second, groups
-        mix = nn.Parameter(torch.randn(self.num_heads, groups)) if groups > 1 else None
-        self.register_parameter("mix", mix)
-        for name in ("alpha", "beta"):
-            self.register_parameter(name, None if gates == "input" else nn.Parameter(torch.ones(())))
+        self.mix = nn.Parameter(torch.randn(self.num_heads, groups)) if groups > 1 else None
+        self.alpha = nn.Parameter(torch.ones(())) if gates == "scalar" else None
+        self.beta = nn.Parameter(torch.ones(())) if gates == "scalar" else None
 
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         q, k, v, w, *gates = parts

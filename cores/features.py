@@ -38,9 +38,6 @@ class Features(nn.Module):
         ValueError: for numbers out of range, or a map and a normalisation that do not go together.
     """
 
-    random: nn.Parameter | None
-    """favor's matrix `[m, h]`: a weight that is never trained, so that it goes wherever weights go"""
-
     def __init__(
         self,
         head_size: int,
@@ -65,12 +62,9 @@ class Features(nn.Module):
         self.feature_map, self.normalise, self.dpfp_nu = feature_map, normalise, dpfp_nu
         m = favor_features or head_size
         self.size = {"dpfp": 2 * head_size * dpfp_nu, "favor": 2 * m}.get(feature_map, head_size)
-        drawn = (
-            nn.Parameter(orthogonal_normal(m, head_size), requires_grad=False)
-            if feature_map == "favor"
-            else None
-        )
-        self.register_parameter("random", drawn)
+        drawn = orthogonal_normal(m, head_size) if feature_map == "favor" else None
+        self.random = None if drawn is None else nn.Parameter(drawn, requires_grad=False)
+        """favor's matrix `[m, h]`: a weight that is never trained, so that it goes wherever weights go"""
 
     def forward(self, x: Tensor) -> Tensor:
         features = self._map(x)

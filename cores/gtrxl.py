@@ -18,14 +18,12 @@ class RelativeMemory(SoftmaxMemory):
     State: keys, values, what is left of their weights.
     """
 
-    waves: Tensor
-
     def __init__(self, hidden_size: int, num_heads: int, window: int = WINDOW) -> None:
         super().__init__(hidden_size, num_heads, window)
         self.to_ages = nn.Linear(hidden_size, hidden_size, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(num_heads, self.head_size))
         self.age_bias = nn.Parameter(torch.zeros(num_heads, self.head_size))
-        self.register_buffer("waves", _waves(window, hidden_size), persistent=False)
+        self.waves = nn.Buffer(_waves(window, hidden_size), persistent=False)
 
     def by_age(self, q: Tensor) -> tuple[Tensor, Tensor]:
         ages = self.to_ages(self.waves.to(self.to_ages.weight.dtype)).to(q.dtype)
