@@ -47,18 +47,13 @@ class FastAgent:
 
     def start_unroll(self, unroll: Unroll) -> None:
         """Make room for what its steps compute."""
-        sizes, core = unroll.done.shape, self._core()
-        in_float32 = self.agent.autocast_dtype is None
-        self.cache = ActivationCache(
-            unroll if any(self.spec) else None,
-            projection=stems.new_projection_cache(self.agent.stem, *sizes)
-            if self.spec.projection and in_float32
-            else None,
-            core=core.new_cache(self.agent.core, *sizes)
-            if self.spec.core and core is not None and core.new_cache is not None
-            else None,
-        )
+        agent, sizes, core = self.agent, unroll.done.shape, self._core()
+        self.cache = ActivationCache(unroll if any(self.spec) else None)
         self.cache.weights = self._versions()
+        if self.spec.projection and agent.autocast_dtype is None:
+            self.cache.projection = stems.new_projection_cache(agent.stem, *sizes)
+        if self.spec.core and core is not None and core.new_cache is not None:
+            self.cache.core = core.new_cache(agent.core, *sizes)
         self._batch = [*self._batch, self.cache][-max(1, self.spec.trunk) :]
 
     def _versions(self) -> list[int]:
