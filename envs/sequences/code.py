@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -29,6 +29,8 @@ class Code:
     them around, as the code does.
     """
 
+    classes: ClassVar = HIGHEST - LOWEST + 2
+
     variables: int = 3
     statements: int = 100
     variant: Literal["code", "text"] = "code"
@@ -44,10 +46,6 @@ class Code:
     @property
     def symbols(self) -> tuple[int, ...]:
         return (len(self.tokens),)
-
-    @property
-    def classes(self) -> int:
-        return HIGHEST - LOWEST + 2
 
     def sample(self, rng: np.random.Generator, batch: int) -> Sequences:
         programs = [_Program(self, rng) for _ in range(batch)]

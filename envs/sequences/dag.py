@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,6 +21,8 @@ class Reachability:
     trees).
     """
 
+    classes: ClassVar = 2
+
     nodes: int = 32
 
     def __post_init__(self) -> None:
@@ -29,10 +32,6 @@ class Reachability:
     @property
     def symbols(self) -> tuple[int, ...]:
         return self.nodes, self.nodes
-
-    @property
-    def classes(self) -> int:
-        return 2
 
     def sample(self, rng: np.random.Generator, batch: int) -> Sequences:
         halves = np.tile(np.arange(self.nodes)[:, np.newaxis] % 2, (1, batch))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,19 +32,14 @@ class ListOps:
     distribution at once.
     """
 
+    symbols: ClassVar = (len(TOKENS),)
+    classes: ClassVar = 10
+
     depth: int = 10
 
     def __post_init__(self) -> None:
         if not 1 <= self.depth < DEEPEST:
             raise ValueError(f"listops has depths of 1 to {DEEPEST - 1}, not {self.depth}")
-
-    @property
-    def symbols(self) -> tuple[int, ...]:
-        return (len(TOKENS),)
-
-    @property
-    def classes(self) -> int:
-        return 10
 
     def sample(self, rng: np.random.Generator, batch: int) -> Sequences:
         trees = [self.tree(rng) for _ in range(batch)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -46,10 +47,6 @@ def begins(steps: int, batch: int) -> npt.NDArray[np.bool_]:
 
 def padded(tokens: list[list[int]], targets: list[list[int]]) -> Sequences:
     """Put sequences of several lengths side by side."""
-    steps = max(map(len, tokens))
-    columns = np.zeros((2, len(tokens), steps), np.int64)
-    columns[1] = NO_TARGET
-    for column, (inputs, answers) in enumerate(zip(tokens, targets, strict=True)):
-        columns[0, column, : len(inputs)] = inputs
-        columns[1, column, : len(answers)] = answers
-    return Sequences(columns[0].T.copy(), begins(steps, len(tokens)), columns[1].T.copy())
+    told = np.array(list(zip_longest(*tokens, fillvalue=0)), np.int64)
+    asked = np.array(list(zip_longest(*targets, fillvalue=NO_TARGET)), np.int64)
+    return Sequences(told, begins(*told.shape), asked)
