@@ -25,8 +25,6 @@ class EndlessTMaze(gymnasium.Env[Numbers, np.int64]):
     that these take. Corridors have up to `length` steps between cue and fork, drawn anew each time.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as in the base class
-
     def __init__(self, length: int = 8, corridors: int = 10) -> None:
         if length < 1 or corridors < 1:
             raise ValueError("a maze has at least one corridor, of at least one step")
@@ -75,8 +73,6 @@ class ColorCubes(gymnasium.Env[Numbers, np.int64]):
     last of them was seen nothing moves. To stand where the cube of that colour is is worth 1 / `finds`; an
     episode ends after so many, or after as many steps as it takes to cross the grid for each one, twice over.
     """
-
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as in the base class
 
     def __init__(self, size: int = 4, colors: int = 3, finds: int = 8) -> None:
         if size < 2 or not 2 <= colors < size**2 or finds < 1:

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from .sequences import NO_TARGET, Integers, Sequences, Task
+from .sequences import NO_TARGET, Integers, Task
 
 
 class SequenceEnv(gymnasium.Env[Integers, np.int64]):
@@ -17,14 +17,10 @@ class SequenceEnv(gymnasium.Env[Integers, np.int64]):
     Observations are a token's symbols. The answer `unpaid` is worth nothing, right or not.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as in the base class
-
     def __init__(self, task: Task, unpaid: int = NO_TARGET) -> None:
         self.observation_space = spaces.MultiDiscrete(list(task.symbols))
         self.action_space = spaces.Discrete(task.classes)
         self._task, self._unpaid = task, unpaid
-        self._sequence: Sequences | None = None
-        self._step = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -34,8 +30,6 @@ class SequenceEnv(gymnasium.Env[Integers, np.int64]):
         return self._seen(), {}
 
     def step(self, action: np.int64) -> tuple[Integers, float, bool, bool, dict[str, Any]]:
-        if self._sequence is None:
-            raise gymnasium.error.ResetNeeded("reset the environment before its first step")
         asked = self._sequence.target[self._step, 0]
         reward = float(asked not in (NO_TARGET, self._unpaid) and action == asked)
         done = self._step + 1 == len(self._sequence.tokens)
@@ -43,5 +37,4 @@ class SequenceEnv(gymnasium.Env[Integers, np.int64]):
         return self._seen(), reward, done, False, {}
 
     def _seen(self) -> Integers:
-        assert self._sequence is not None
         return np.array(np.unravel_index(self._sequence.tokens[self._step, 0], self._task.symbols))
