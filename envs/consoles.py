@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import ale_py
 import numpy as np
 import numpy.typing as npt
-from ale_py import roms
+
+from .games import action_set, load_game
 
 Frame = npt.NDArray[np.uint8]
 Step = tuple[Frame, npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
@@ -45,7 +46,7 @@ def check_choices(game: str, choices: Mapping[str, Any]) -> dict[str, int]:
     for name, value in choices.items():
         if name not in CHOICES:
             raise ValueError(f"{game} has no option {name!r}; games have {' and '.join(CHOICES)}")
-        known = sorted(getattr(_load(game), CHOICES[name])())
+        known = sorted(getattr(load_game(game), CHOICES[name])())
         if str(value) not in map(str, known):
             raise ValueError(f"{game} has no {name} {value}; it has {', '.join(map(str, known))}")
         checked[name] = int(value)
@@ -99,13 +100,13 @@ class _Console:
 
     def _load(self, seed: int) -> None:
         rules = self._rules
-        self._ale = _load(rules.game, seed, rules.repeat_action_probability, rules.max_num_frames_per_episode)
+        sticky, limit = rules.repeat_action_probability, rules.max_num_frames_per_episode
+        self._ale = load_game(rules.game, seed, sticky, limit)
         if "mode" in self._choices:
             self._ale.setMode(self._choices["mode"])
         if "difficulty" in self._choices:
             self._ale.setDifficulty(self._choices["difficulty"])
-        full = rules.full_action_space
-        self._actions = self._ale.getLegalActionSet() if full else self._ale.getMinimalActionSet()
+        self._actions = action_set(self._ale, rules.full_action_space)
 
     def begin(self, seed: int | None = None) -> None:
         """Begin a game, after no-ops, before which the stack is black."""
@@ -147,18 +148,6 @@ class _Console:
         size = self._rules.img_height, self._rules.img_width
         newest = screen if screen.shape[:2] == size else _resized(screen, *size)
         self.frames = np.concatenate([self.frames[1:], newest[None]])
-
-
-def _load(game: str, seed: int = 0, sticky: float = 0.0, limit: int = 0) -> ale_py.ALEInterface:
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    ale = ale_py.ALEInterface()
-    ale.setInt("random_seed", seed)
-    ale.setInt("max_num_frames_per_episode", limit)
-    ale.setFloat("repeat_action_probability", sticky)
-    path = roms.get_rom_path(game)
-    assert path is not None
-    ale.loadROM(path)
-    return ale
 
 
 def _resized(screen: Frame, height: int, width: int) -> Frame:

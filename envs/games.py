@@ -10,29 +10,16 @@ from pathlib import Path
 import ale_py
 from ale_py import roms
 
-PAPER_GAMES: dict[str, str] = {
-    "alien": "Alien",
-    "amidar": "Amidar",
-    "assault": "Assault",
-    "battle_zone": "Battlezone",
-    "berzerk": "Berzerk",
-    "bank_heist": "B. Heist",
-    "beam_rider": "B. Rider",
-    "demon_attack": "D. Attack",
-    "gopher": "Gopher",
-    "jamesbond": "James Bond",
-    "kung_fu_master": "Kung-fu",
-    "ms_pacman": "MsPacman",
-    "pong": "Pong",
-    "qbert": "Q*Bert",
-    "robotank": "Robotank",
-    "seaquest": "Seaquest",
-    "space_invaders": "S. Invaders",
-    "star_gunner": "Stargunner",
-    "up_n_down": "Up'n down",
-    "zaxxon": "Zaxxon",
-}
-"""The twenty games of the published recurrent fast-weight results, with their names there."""
+
+@functools.cache
+def _table() -> list[dict[str, str]]:
+    """games.csv. Its scores are those of DQN Zoo's table: whole games, no-op starts, 108k frames at most."""
+    with Path(__file__).with_name("games.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+PAPER_GAMES = {row["game"]: row["published"] for row in _table() if row["published"]}
+"""The twenty games of the published recurrent fast-weight results in their order, with their names there."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +73,8 @@ def game_info(name: str) -> GameInfo:
 @functools.cache
 def ask_emulator(game: str) -> GameInfo:
     """Load a game to learn its facts, without scores: a row of games.csv."""
-    ale = _console(game)
-    actions = [action.name for action in ale.getMinimalActionSet()]
+    ale = load_game(game)
+    actions = [action.name for action in action_set(ale)]
     fire = len(actions) > 2 and actions[1] == "FIRE"
     return GameInfo(game, len(actions), fire, ale.lives(), random=None, human=None)
 
@@ -95,15 +82,13 @@ def ask_emulator(game: str) -> GameInfo:
 @functools.cache
 def action_meanings(name: str, full: bool = False) -> tuple[str, ...]:
     """Return the names of a game's actions by index: its minimal set, or all eighteen."""
-    ale = _console(canonical_game(name))
-    actions = ale.getLegalActionSet() if full else ale.getMinimalActionSet()
-    return tuple(action.name for action in actions)
+    return tuple(action.name for action in action_set(load_game(canonical_game(name)), full))
 
 
 @functools.cache
 def screen_size(name: str) -> tuple[int, int]:
     """Height and width of a game's screen, in pixels."""
-    height, width = _console(canonical_game(name)).getScreenDims()
+    height, width = load_game(canonical_game(name)).getScreenDims()
     return height, width
 
 
@@ -130,25 +115,32 @@ def _names_by_letters() -> dict[str, str]:
 
 @functools.cache
 def _known_games() -> dict[str, GameInfo]:
-    """games.csv. Its scores are those of DQN Zoo's table: whole games, no-op starts, 108k frames at most."""
-    with Path(__file__).with_name("games.csv").open(newline="") as file:
-        return {
-            row["game"]: GameInfo(
-                name=row["game"],
-                actions=int(row["actions"]),
-                fire=row["fire"] == "yes",
-                lives=int(row["lives"]),
-                random=float(row["random"]) if row["random"] else None,
-                human=float(row["human"]) if row["human"] else None,
-            )
-            for row in csv.DictReader(file)
-        }
+    return {
+        row["game"]: GameInfo(
+            name=row["game"],
+            actions=int(row["actions"]),
+            fire=row["fire"] == "yes",
+            lives=int(row["lives"]),
+            random=float(row["random"]) if row["random"] else None,
+            human=float(row["human"]) if row["human"] else None,
+        )
+        for row in _table()
+    }
 
 
-def _console(game: str) -> ale_py.ALEInterface:
+def load_game(game: str, seed: int = 0, sticky: float = 0.0, limit: int = 0) -> ale_py.ALEInterface:
+    """Load a game into an emulator of its own; `limit`: frames of its longest episode, 0 for none."""
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     ale = ale_py.ALEInterface()
+    ale.setInt("random_seed", seed)
+    ale.setInt("max_num_frames_per_episode", limit)
+    ale.setFloat("repeat_action_probability", sticky)
     path = roms.get_rom_path(game)
     assert path is not None
     ale.loadROM(path)
     return ale
+
+
+def action_set(ale: ale_py.ALEInterface, full: bool = False) -> list[ale_py.Action]:
+    """Return the actions of a loaded game by index: its minimal set, or all eighteen."""
+    return ale.getLegalActionSet() if full else ale.getMinimalActionSet()
