@@ -18,7 +18,7 @@ from .pictures import (
     is_plain_picture,
     planes_shape,
 )
-from .vectors import Numbers, OneHot, PlainNumbers
+from .vectors import Numbers, OneHot
 
 Array = npt.NDArray[Any]
 Space = spaces.Space[Any]
@@ -104,12 +104,12 @@ def _as_planes(part: Space, size: tuple[int, int]) -> Callable[[Array], Array]:
     return spread
 
 
-def _as_vector(part: Space, plain: bool) -> Numbers | PlainNumbers | OneHot:
+def _as_vector(part: Space, plain: bool) -> Numbers | OneHot:
     if not isinstance(part, spaces.Box):
         return OneHot(part)
-    if plain:
-        return PlainNumbers(part, max(1, int(part.high.max())) if is_plain_picture(part) else 1)
-    return Numbers(part)
+    if not plain:
+        return Numbers(part)
+    return Numbers(part, unit=max(1, int(part.high.max())) if is_plain_picture(part) else 1)
 
 
 def _declared(part: Space, exact: bool) -> Declared:

@@ -23,12 +23,13 @@ class Numbers:
     bounds include it, and else the bound nearer to it becomes 0. Other entries are as they come.
     """
 
-    def __init__(self, part: spaces.Box) -> None:
+    def __init__(self, part: spaces.Box, unit: int | None = None) -> None:
+        """unit: what all entries are divided by instead, whatever their bounds."""
         low, high = (bound.astype(np.float64).ravel() for bound in (part.low, part.high))
         with np.errstate(invalid="ignore"):
-            scaled = high - low <= WIDEST
+            scaled = (high - low <= WIDEST) & (unit is None)
         origin = np.where(scaled, np.clip(0, low, high), 0)
-        reach = np.where(scaled, np.maximum(high - origin, origin - low), 1)
+        reach = np.where(scaled, np.maximum(high - origin, origin - low), unit or 1)
         self._origin = origin if origin.any() else None
         self._reach = np.where(reach > 0, reach, 1).astype(np.float32)
         self.low, self.high = (
@@ -41,20 +42,6 @@ class Numbers:
         if self._origin is not None:
             flat = flat - self._origin
         return np.divide(flat, self._reach, dtype=np.float32, casting="same_kind")
-
-
-class PlainNumbers:
-    """Reads a Box as version 0.1 did: as it comes, but bytes of three axes from 0 to 1."""
-
-    def __init__(self, part: spaces.Box, highest: int) -> None:
-        """`highest`: the value that becomes 1."""
-        size = int(np.prod(part.shape))
-        self._highest = np.float32(highest)
-        self.low, self.high = np.full(size, -np.inf), np.full(size, np.inf)
-
-    def __call__(self, values: Array) -> Floats:
-        flat = values.reshape(len(values), -1).astype(np.float32)
-        return flat if self._highest == 1 else flat / self._highest
 
 
 class OneHot:
