@@ -24,35 +24,37 @@ class Declared:
         """exact: whether any others are refused, since a cast or an encoding would change them; else only
         those that are not finite are. `margin` is added to the bounds on both sides.
         """
-        self._part = part
+        self._part, self._dtype = part, np.dtype(part.dtype)
         self._exact = exact
         low, high = (bound.astype(np.result_type(bound, np.float32)) for bound in _bounds(part))
-        if part.dtype is not None and part.dtype.kind == "f":
-            low, high = (np.clip(bound, *_finite(part.dtype)) for bound in (low - margin, high + margin))
+        least, most = _finite(self._dtype)
+        if self._dtype.kind == "f":
+            low, high = (np.clip(bound, least, most) for bound in (low - margin, high + margin))
         self._limits: tuple[Any, Any] = low, high
         self._uniform = low.size > 0 and all((bound == bound.flat[0]).all() for bound in (low, high))
         if self._uniform:
             self._limits = low.flat[0], high.flat[0]
-        self._never = self._uniform and _holds_no_others(part.dtype, *self._limits)
+        allows_all = (low <= least).all() and (high >= most).all()
+        self._never = self._dtype.kind != "f" and bool(allows_all)
 
     def check(self, values: Array) -> str | None:
         """Return what there is to say of values `[N, ...]`: of the first outside the bounds, once.
 
         Raises BadObservation for those that are refused.
         """
-        if (self._never and values.dtype == self._part.dtype) or self._inside(values):
+        if (self._never and values.dtype == self._dtype) or self._inside(values):
             return None
         outside = ~((values >= self._limits[0]) & (values <= self._limits[1]))
         wrong = ~(np.abs(values) <= _FLOAT32.max)
         if self._exact or wrong.any():
             value = values[wrong if wrong.any() else outside][0].item()
             raise BadObservation(
-                f"an observation holds {value}, and its space is {_brief(self._part)}; "
+                f"an observation holds {value}, and its space is {brief(self._part, 100)}; "
                 + (_NOT_FINITE if wrong.any() else _CORRECT)
             )
-        self._limits, self._uniform = _finite(self._part.dtype), True
+        self._limits, self._uniform = _finite(self._dtype), True
         value = values[outside][0].item()
-        return f"an observation holds {value}, outside {_brief(self._part)}; it is read as it is"
+        return f"an observation holds {value}, outside {brief(self._part, 100)}; it is read as it is"
 
     def _inside(self, values: Array) -> bool:
         low, high = self._limits
@@ -77,7 +79,7 @@ def in_dtype(part: spaces.Space[Any], value: Any) -> Any:
     if changed.any():
         shown = array[changed][0].item()
         raise BadObservation(
-            f"an observation holds {shown} ({array.dtype}), and its space is {_brief(part)}; {_CORRECT}"
+            f"an observation holds {shown} ({array.dtype}), and its space is {brief(part, 100)}; {_CORRECT}"
         )
     return cast
 
@@ -94,23 +96,11 @@ def _bounds(part: spaces.Space[Any]) -> tuple[Array, Array]:
     return low, low + count - 1
 
 
-def _finite(dtype: Any) -> tuple[Any, Any]:
-    limits = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
-    if np.dtype(dtype).itemsize > 4 and np.dtype(dtype).kind == "f":
-        limits = _FLOAT32  # which agents read
-    return limits.min, limits.max
-
-
-def _holds_no_others(dtype: Any, low: Any, high: Any) -> bool:
-    """Return whether a dtype has no values beyond the bounds."""
+def _finite(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """Return the lowest and the highest value of a dtype, of floats the finite ones that agents read."""
     if dtype.kind == "b":
-        return bool(low <= 0 and high >= 1)
+        return 0, 1
     if dtype.kind == "f":
-        return False
-    least, most = _finite(dtype)
-    return bool(low <= least and most <= high)
-
-
-def _brief(space: spaces.Space[Any]) -> str:
-    """Write a space in one line, without arrays of bounds."""
-    return brief(space, 100)
+        limits = np.finfo(dtype) if dtype.itemsize <= 4 else _FLOAT32
+        return limits.min, limits.max
+    return np.iinfo(dtype).min, np.iinfo(dtype).max
