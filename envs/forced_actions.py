@@ -26,13 +26,8 @@ _FIRE_GAME = np.array(
     ]
 )
 # A game that needs no FIRE still gets the no-op after a life.
-_OTHER_GAME = np.array(
-    [
-        [FREE, FREE, FREE, FREE, FREE, FREE],
-        [NOOP_THEN_FREE, FREE, FREE, FREE, FREE, FREE],
-        [FREE, FREE, FREE, FREE, FREE, FREE],
-    ]
-)
+_OTHER_GAME = np.full_like(_FIRE_GAME, FREE)
+_OTHER_GAME[LIFE_LOST, FREE] = NOOP_THEN_FREE
 
 
 class ForcedActions:

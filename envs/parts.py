@@ -32,7 +32,9 @@ class NumberParts(gymnasium.ObservationWrapper[Any, Any, Any]):
         self._paths, self.observation_space, self.left_out = _numbers(env.observation_space)
         # Gymnasium's vector environments would cast other integers, and wrap those that do not fit.
         self._integers = [
-            (i, part, part.dtype) for i, part in enumerate(self.observation_space) if _is_integer_box(part)
+            (i, part, part.dtype)
+            for i, part in enumerate(self.observation_space)
+            if isinstance(part, spaces.Box) and part.dtype.kind in "iu"
         ]
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -89,10 +91,6 @@ def _numbers(space: Space) -> tuple[list[Path], spaces.Tuple[Any], tuple[str, ..
         if not isinstance(part, _NUMBERS)
     )
     return [path for path, _ in numbers], spaces.Tuple([part for _, part in numbers]), tuple(left_out)
-
-
-def _is_integer_box(part: Space) -> bool:
-    return isinstance(part, spaces.Box) and part.dtype.kind in "iu"
 
 
 def _leaves(space: Space, path: Path = ()) -> list[tuple[Path, Space]]:
