@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def brief(text: object, most: int) -> str:
-    """Return text as one line, of which at most so many characters are shown."""
+def brief(text: object, most: int | None = None) -> str:
+    """Return text as one line, of which at most so many characters are shown, if `most` is given."""
     line = " ".join(str(text).split())
-    return line if len(line) <= most else f"{line[:most]}..."
+    return line if most is None or len(line) <= most else f"{line[:most]}..."

@@ -9,6 +9,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from .brief import brief
 from .finding import find_spec, required_options
 from .gymnasium_env import GymnasiumEnvs
 from .observations import Reading
@@ -52,12 +53,12 @@ def make_gymnasium_env(
             raise
     except EnvironmentFailed as failed:
         if isinstance(missing := failed.__cause__, _MISSING):
-            raise ValueError(_line(f"{env_id} needs a package that is not installed: {missing}")) from missing
+            raise ValueError(brief(f"{env_id} needs a package that is not installed: {missing}")) from missing
         raise DoesNotStart(str(failed), failed.trace) from failed
     except ValueError as problem:
-        raise ValueError(_line(f"{env_id}: {problem}")) from problem
+        raise ValueError(brief(f"{env_id}: {problem}")) from problem
     except _MISSING as missing:
-        raise ValueError(_line(f"{env_id} needs a package that is not installed: {missing}")) from missing
+        raise ValueError(brief(f"{env_id} needs a package that is not installed: {missing}")) from missing
     except (Exception, SystemExit) as problem:  # whatever else the code of others raises
         message = f"{env_id} does not start: {describe(problem)}{_remedy(spec, problem)}"
         raise DoesNotStart(message, own_trace(problem)) from problem
@@ -105,7 +106,7 @@ def _own_vector_form(spec: EnvSpec, num_envs: int) -> VectorNumberParts | None:
         if not has_single:
             raise
         warnings.warn(
-            _line(f"{spec.id}: its vector form does not start, single ones do: {problem}"), stacklevel=2
+            brief(f"{spec.id}: its vector form does not start, single ones do: {problem}"), stacklevel=2
         )
         return None
     if has_single and env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
@@ -120,7 +121,3 @@ def _vector_entry_point(spec: EnvSpec, num_envs: int) -> VectorEnv[Any, Any, Any
         return make(autoreset_mode=AutoresetMode.SAME_STEP)
     except (TypeError, ValueError):  # it may take no such option, or not this mode
         return make()
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())

@@ -133,7 +133,7 @@ def _failure(env: VectorEnv[Any, Any, Any], name: str, error: BaseException) -> 
 def _refused(call: str, error: BaseException, frame: FrameType) -> str:
     """Say why what `call` returned was refused: in our own words, or in those of whoever passes it on."""
     ours = _module(frame).startswith(__package__)
-    return " ".join(str(error).split()) if ours else f"{call} failed: {describe(error)}"
+    return brief(error) if ours else f"{call} failed: {describe(error)}"
 
 
 def _passes_on(frame: FrameType) -> bool:
