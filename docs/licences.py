@@ -51,12 +51,11 @@ def needed(package: str, extras: frozenset[str], seen: dict[str, set[str]]) -> I
 
 def licence(package: str) -> str:
     about = metadata(package)
-    lines = [line for line in about.get_all("Classifier") or () if line.startswith("License ::")]
-    kinds = [line.split(" :: ")[-1] for line in lines]
+    classifiers = about.get_all("Classifier") or ()
+    kinds = [line.split(" :: ")[-1] for line in classifiers if line.startswith("License ::")]
     free = (about.get("License") or "").strip()
-    found = (
-        about.get("License-Expression") or ("" if len(free) > 40 or not free else free) or ", ".join(kinds)
-    )
+    named = free if 0 < len(free) <= 40 else ", ".join(kinds)
+    found = about.get("License-Expression") or named
     for long, short in SHORT.items():
         found = found.replace(long, short)
     return re.sub(r"\s+", " ", found) or "see the package"
