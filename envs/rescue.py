@@ -7,7 +7,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import gymnasium
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from .brief import brief
 from .misfit import misfit_of_result
@@ -146,11 +146,6 @@ def _module(frame: FrameType) -> str:
 
 def first_misfit(env: VectorEnv[Any, Any, Any]) -> str | None:
     """Say what one of the single environments returned last that does not fit; None if all does."""
-    wrong = (witness.misfit() for single in getattr(env, "envs", ()) if (witness := _witness(single)))
+    singles = env.envs if isinstance(env, SyncVectorEnv) else ()
+    wrong = (each.get_wrapper_attr("misfit")() for each in singles if each.has_wrapper_attr("misfit"))
     return next(filter(None, wrong), None)
-
-
-def _witness(env: Any) -> Witness | None:
-    while isinstance(env, gymnasium.Wrapper) and not isinstance(env, Witness):
-        env = env.env
-    return env if isinstance(env, Witness) else None
