@@ -47,11 +47,9 @@ def _remedy(module: str, bare_id: str) -> str:
         return f"{_whereabouts(module)} has {_some(own)}"
     if not module and (here := _file_here(bare_id)):
         return f"did you mean {here}?"
-    near = [
-        *difflib.get_close_matches(bare_id, own, n=3),
-        *difflib.get_close_matches(bare_id, _third_party_ids(), n=3),
-    ]
-    if near:
+    specs = gymnasium.registry.values()
+    others = [spec.id for spec in specs if not str(spec.entry_point).startswith("ale_py")]
+    if near := [each for names in (own, others) for each in difflib.get_close_matches(bare_id, names)]:
         return f"did you mean {' or '.join(prefix + name for name in near)}?"
     if not module:
         return "name the module that registers it as well, as in popgym:popgym-RepeatPreviousEasy-v0"
@@ -114,10 +112,6 @@ def _register(module: str, bare_id: str, env_id: str) -> None:
     except (Exception, SystemExit) as problem:  # whatever the code of others raises
         message = f"importing {module!r} for {env_id} failed: {describe(problem)}"
         raise DoesNotStart(message, own_trace(problem)) from problem
-
-
-def _third_party_ids() -> list[str]:
-    return [spec.id for spec in gymnasium.registry.values() if not str(spec.entry_point).startswith("ale_py")]
 
 
 def _callable_spec(module: str, name: str) -> EnvSpec | None:

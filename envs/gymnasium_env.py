@@ -13,15 +13,13 @@ from .action_table import action_table
 from .autoreset import DelayedEnds, in_same_step
 from .checks import Seeds, check_actions, finite, reset_seed, rows_to_reset
 from .episodes import EpisodeStatistics
-from .masks import ActionMasks
+from .masks import ActionMasks, Flags
 from .observations import PlainObservations, Reading
 from .rescue import Rescue, close
 
 Observations = npt.NDArray[Any]
 Actions = npt.NDArray[np.int64]
-Step = tuple[
-    Observations, npt.NDArray[np.float32], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]
-]
+Step = tuple[Observations, npt.NDArray[np.float32], Flags, Flags, dict[str, Any]]
 
 
 class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
@@ -96,7 +94,12 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         if not np.count_nonzero(rows):
             return {}
         if "final_obs" not in shown:
-            self._note_missing()
+            if not self._lacks_last:
+                self._plain.notes.append(
+                    "its infos lack final_obs where an episode is truncated, which is learned from as if it "
+                    "had terminated"
+                )
+            self._lacks_last = True
             return {}
         each = [shown["final_obs"][row] for row in np.flatnonzero(rows)]
         space = self._env.single_observation_space
@@ -104,14 +107,6 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         last = np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
         last[rows] = self._plain(concatenate(space, each, room))
         return {"final_obs": last, "_final_obs": rows}
-
-    def _note_missing(self) -> None:
-        if not self._lacks_last:
-            self._lacks_last = True
-            self._plain.notes.append(
-                "its infos lack final_obs where an episode is truncated, which is learned from as if it had "
-                "terminated"
-            )
 
     def _notes(self) -> dict[str, Any]:
         """Take what there is to say of observations and masks, once."""
