@@ -3,6 +3,7 @@
 import re
 import traceback
 import warnings
+from itertools import dropwhile
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -111,11 +112,10 @@ def describe(error: BaseException) -> str:
 
 def own_trace(error: BaseException) -> str:
     """Return the traceback within the environment's own code; empty where nothing was raised there."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    first = next((index for index, (frame, _) in enumerate(frames) if not _passes_on(frame)), None)
-    if first is None:
+    frames = traceback.walk_tb(error.__traceback__)
+    own = traceback.StackSummary.extract(dropwhile(_passes_on, frames)).format()
+    if not own:
         return ""
-    own = traceback.StackSummary.extract(iter(frames[first:])).format()
     lines = ["Traceback (most recent call last):\n", *own, *traceback.format_exception_only(error)]
     return "".join(lines).rstrip()
 
@@ -136,8 +136,8 @@ def _refused(call: str, error: BaseException, frame: FrameType) -> str:
     return brief(error) if ours else f"{call} failed: {describe(error)}"
 
 
-def _passes_on(frame: FrameType) -> bool:
-    return _PASSING_ON.match(_module(frame)) is not None
+def _passes_on(place: tuple[FrameType, int]) -> bool:
+    return _PASSING_ON.match(_module(place[0])) is not None
 
 
 def _module(frame: FrameType) -> str:

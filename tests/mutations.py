@@ -1340,7 +1340,7 @@ MUTANTS = [
     ("envs/rescue.py", "Exception | SystemExit) and", "Exception) and"),
     ("envs/rescue.py", '("reset", "step")][-1]', '("reset", "step")][0]'),
     ("envs/rescue.py", "first_misfit(env) or ", ""),
-    ("envs/rescue.py", "frames[first:]", "frames"),
+    ("envs/rescue.py", "dropwhile(_passes_on, frames)", "frames"),
     ("envs/rescue.py", "self._step = self._reset = _NOTHING", "pass"),
     ("envs/rescue.py", "brief(error, _LONGEST)", "error"),
     ("envs/rescue.py", "self.trace = trace", "self.trace = str()"),
