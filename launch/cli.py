@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_type_hints
 
@@ -72,24 +73,6 @@ def probe(config: ProbeConfig) -> None:
         probe(config)
 
 
-def card(config: CardConfig) -> None:
-    from .probe.card import make_card
-
-    make_card(config)
-
-
-def evaluate(config: EvalConfig) -> None:
-    from .evaluation.command import evaluate_run
-
-    evaluate_run(config)
-
-
-def compare(config: CompareConfig) -> None:
-    from .comparison.command import compare_runs
-
-    compare_runs(config)
-
-
 def games(config: GamesConfig) -> None:
     from ..envs import PAPER_GAMES, game_info, game_names
     from .tables import games_table, show
@@ -145,43 +128,34 @@ def info(config: InfoConfig) -> None:
     tell(*(f"{label:<{width}}  {text}" for label, text in lines))
 
 
-def export(config: ExportConfig) -> None:
-    from .sharing.export import export
-
-    export(config)
-
-
-def push(config: PushConfig) -> None:
-    from .sharing.hub import push
-
-    push(config)
-
-
 def import_torchbeast(config: ImportConfig) -> None:
     from .training.import_torchbeast import import_model
 
     tell(*import_model(config))
 
 
-def bench(config: BenchConfig) -> None:
-    from .bench.command import run_benchmark
+def _lazily(module: str, function: str) -> Callable[[Any], None]:
+    """Return a function that imports `module` and calls its `function`."""
 
-    run_benchmark(config)
+    def run(config: Any) -> None:
+        getattr(import_module(f".{module}", __package__), function)(config)
+
+    return run
 
 
 COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "train": (TrainConfig, train),
     "probe": (ProbeConfig, probe),
-    "card": (CardConfig, card),
-    "eval": (EvalConfig, evaluate),
-    "compare": (CompareConfig, compare),
+    "card": (CardConfig, _lazily("probe.card", "make_card")),
+    "eval": (EvalConfig, _lazily("evaluation.command", "evaluate_run")),
+    "compare": (CompareConfig, _lazily("comparison.command", "compare_runs")),
     "games": (GamesConfig, games),
     "cores": (CoresConfig, cores),
     "info": (InfoConfig, info),
-    "export": (ExportConfig, export),
-    "push": (PushConfig, push),
+    "export": (ExportConfig, _lazily("sharing.export", "export")),
+    "push": (PushConfig, _lazily("sharing.hub", "push")),
     "import-torchbeast": (ImportConfig, import_torchbeast),
-    "bench": (BenchConfig, bench),
+    "bench": (BenchConfig, _lazily("bench.command", "run_benchmark")),
 }
 """Every command: what it can be told, and what does it."""
 
