@@ -47,34 +47,29 @@ class Header:
     """seconds that this unroll took, by stage"""
 
 
+@dataclass
 class ActorProcess:
-    """An `Actor` that puts its unrolls into the object store, in pieces of `columns` columns."""
+    """An `Actor` that puts its unrolls into the object store, in shards of `columns` columns."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        spec: AgentSpec,
-        parts: Collection[str],
-        seed: int,
-        columns: int,
-        state: Mapping[str, Any] | None,
-    ) -> None:
-        self._config = config
-        self._spec = spec
-        self._parts = parts
-        self._seed = seed
-        self._columns = columns
-        self._state = state
-        self._sequence = 0
-        self._rest_until = 0.0
+    config: TrainConfig
+    spec: AgentSpec
+    parts: Collection[str]
+    """those that C may compute on a CPU"""
+    seed: int
+    columns: int
+    state: Mapping[str, Any] | None
+    """of the `Actor`, where it goes on"""
+
+    _sequence = 0
+    _rest_until = 0.0
 
     def begin(self) -> Location:
         """Build everything: here, since Ray tells less of what goes wrong in a constructor."""
         leave_signals_to_parent()
-        config, spec = self._config, self._spec
+        config, spec = self.config, self.spec
         threads = max(1, int(config.actor_cpus))
         prepare_process(threads)
-        seed_generators(self._seed)
+        seed_generators(self.seed)
         # Ray lets a process without a GPU of its own see all of the node's.
         device = torch.device("cuda" if config.actor_gpus else "cpu")
         agent = Agent(spec).to(device)
@@ -83,10 +78,10 @@ class ActorProcess:
         env = make_env(config, threads)
         length, exact = config.unroll_length, config.deterministic
         discount = returns_discount(config)
-        run = inference_for(device, self._parts, exact)
-        self._actor = Actor(env, agent, self._weights, length, self._seed, exact, run, discount=discount)
-        if self._state is not None:
-            self._actor.load_state_dict(self._state)
+        run = inference_for(device, self.parts, exact)
+        self._actor = Actor(env, agent, self._weights, length, self.seed, exact, run, discount=discount)
+        if self.state is not None:
+            self._actor.load_state_dict(self.state)
         return cluster.locate()
 
     def collect(self, order: Order) -> tuple[Any, ...]:
@@ -96,7 +91,7 @@ class ActorProcess:
         before = dict(stopwatch.seconds)
         unroll = self._actor.collect()
         with stopwatch("packing"):
-            packed = [pack(part) for part in split(unroll, self._columns)]
+            packed = [pack(part) for part in split(unroll, self.columns)]
         seconds = {stage: now - before.get(stage, 0.0) for stage, now in stopwatch.seconds.items()}
         header = Header(self._sequence, unroll.num_steps, sum(part.nbytes for part in packed), seconds)
         self._sequence += len(packed)
@@ -113,7 +108,7 @@ class ActorProcess:
         except (TimeoutError, cluster.ObjectGone):
             if self._weights.version < 0:
                 raise
-        if not self._config.deterministic:
+        if not self.config.deterministic:
             end = time.monotonic()
             self._rest_until = end + (end - start)
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,11 +27,11 @@ from ..engine import ActorError, ActorsStarted, Engine, Update, WeightsLost, res
 from ..flat_parameters import flatten, unflatten
 from ..plan import learner_config, make_agent, make_env, observation_notes
 from ..progress import Window
-from ..randomness import rng_states
-from .actor_process import Header, Order
+from ..randomness import actor_seed, rng_states
+from .actor_process import ActorProcess, Header, Order
 from .actors import Actors, RemoteActor
-from .cluster import Cluster, Ref, Reply
-from .launcher import Launcher
+from .cluster import Cluster, Handle, Ref, Reply
+from .learner_process import FETCHERS, LearnerProcess
 from .learners import Learners, Outcome, Shard
 from .ledger import COUNTS, Ledger, ShardId
 from .resources import check_cluster, wait_for_room
@@ -94,24 +95,54 @@ class RayEngine(Engine):
         parts, notes, self.resolved = fused_parts(
             config, learner, self._first_observation, verdict=self.verdict
         )
-        self._turn, actor_states = 0, None
+        self._turn, self._actor_states = 0, None
         if state is not None:
             self.ledger.counts.update(self._saved_counts)
             self._turn = state.get("turn", 0)
             with restoring("actors"):
                 if config.deterministic and state["actors"] is not None:
-                    actor_states = saved_actors(state, config.num_actors)
-        columns, shards = self.sharding.columns, self.sharding.per_update
-        self._launcher = Launcher(
-            self.cluster, config, agent.spec, parts, self.device, columns, self._steps, actor_states
-        )
+                    self._actor_states = saved_actors(state, config.num_actors)
         self.learners = Learners(
-            self.cluster, config.num_learners, shards, self._launcher.learner, config.deterministic
+            self.cluster,
+            config.num_learners,
+            self.sharding.per_update,
+            partial(self._start_learner, parts),
+            config.deterministic,
         )
+        # Else actors of a run that is resumed would play the episodes of its beginning once more.
+        start_step = 0 if config.deterministic else self._steps
+        start_actor = partial(self._start_actor, parts, start_step)
         self.actors = Actors(
-            self.cluster, config.num_actors, self._launcher.actor, say, forgiving=not config.deterministic
+            self.cluster, config.num_actors, start_actor, say, forgiving=not config.deterministic
         )
         return notes
+
+    def _start_learner(self, parts: Collection[str], rank: int) -> Handle:
+        return self.cluster.start(
+            LearnerProcess,
+            self.config,
+            self.agent.spec,
+            parts,
+            self.device.type,
+            rank,
+            cpus=self.config.learner_cpus,
+            gpus=1.0 if self.device.type == "cuda" else 0.0,
+            groups={"fetch": FETCHERS},
+        )
+
+    def _start_actor(self, parts: Collection[str], start_step: int, index: int, incarnation: int) -> Handle:
+        return self.cluster.start(
+            ActorProcess,
+            self.config,
+            self.agent.spec,
+            parts,
+            actor_seed(self.config.seed, index, incarnation, start_step),
+            self.sharding.columns,
+            self._actor_states[index] if self._actor_states is not None else None,
+            cpus=self.config.actor_cpus,
+            gpus=self.config.actor_gpus,
+            spread=True,
+        )
 
     def _first_observation(self) -> NDArray[Any]:
         """Return the first observations `[B, ...]` of a few environments."""
@@ -237,7 +268,7 @@ class RayEngine(Engine):
             unflatten(self.agent, weights)
         states = None
         if actors and self.config.deterministic:
-            states = self.actors.states(_within(_RESCUE)) or self._launcher.actor_states
+            states = self.actors.states(_within(_RESCUE)) or self._actor_states
         return {
             **self._learner_state,
             "actors": states,

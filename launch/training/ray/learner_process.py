@@ -15,6 +15,7 @@ from ....agents import Agent, AgentSpec, Episodes, Unroll, join
 from ....agents.accelerate import accelerate
 from ...config import TrainConfig
 from ...processes.machine import autocast_dtype, prepare_process
+from ...units import parse_steps
 from ..flat_parameters import flatten, unflatten
 from ..plan import make_learner
 from ..randomness import rng_states, seed_everything, set_rng_states
@@ -41,42 +42,34 @@ class Report:
     seconds: float
 
 
+@dataclass
 class LearnerProcess:
-    """A `Learner` that takes its unrolls from the object store; one of `world`, each with its own columns."""
+    """A `Learner` that takes its unrolls from the object store; number `rank` of those that share batches."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        spec: AgentSpec,
-        parts: Collection[str],
-        device: str,
-        total_steps: int,
-        rank: int,
-        world: int,
-    ) -> None:
-        """`parts` are those that C may compute on a CPU."""
-        self._config = config
-        self._parts = parts
-        self._spec = spec
-        self._device = torch.device(device)
-        self._total_steps = total_steps
-        self._collective = Collective(rank, world, self._device)
-        self._unrolls: dict[ShardId, Unroll] = {}
+    config: TrainConfig
+    spec: AgentSpec
+    parts: Collection[str]
+    """those that C may compute on a CPU"""
+    device: str
+    rank: int
 
     def begin(self) -> Location:
         """Build everything: here, since Ray tells less of what goes wrong in a constructor."""
-        config, spec = self._config, self._spec
+        config, spec = self.config, self.spec
+        self._device = torch.device(self.device)
+        self._collective = Collective(self.rank, config.num_learners, self._device)
+        self._unrolls: dict[ShardId, Unroll] = {}
         prepare_process(max(1, int(config.learner_cpus)))
-        seed_everything(config.seed + self._collective.rank, config.deterministic)
+        seed_everything(config.seed + self.rank, config.deterministic)
         torch.backends.cudnn.benchmark = not config.deterministic
         agent = Agent(spec).to(self._device)
         agent.autocast_dtype = autocast_dtype(config.precision, self._device, spec.stem)
-        alone = self._collective.world == 1
-        self._learner = make_learner(agent, config, self._total_steps, alone)
+        alone = config.num_learners == 1
+        self._learner = make_learner(agent, config, parse_steps(config.steps), alone)
         if not alone:
             self._learner.all_reduce = self._collective.total
         if self._device.type == "cpu":
-            accelerate(self._learner, self._parts)
+            accelerate(self._learner, self.parts)
         self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
         return cluster.locate()
 
@@ -91,7 +84,7 @@ class LearnerProcess:
         """Go on from a checkpoint."""
         unflatten(self._learner.agent, weights)
         self._learner.load_state_dict(state["learner"])
-        if self._collective.rank == 0 and "torch_rng" in state:
+        if self.rank == 0 and "torch_rng" in state:
             set_rng_states(state, self._device)
 
     def fetch(self, identity: ShardId, refs: Sequence[Ref]) -> bool:
@@ -125,7 +118,7 @@ class LearnerProcess:
                     tensor.record_stream(torch.cuda.current_stream())
         partial_updates = self._collective.together(lambda: learner.backward(batch), learner.agent)
         metrics = dict(learner.step(partial_updates))  # read now, so that a NonFiniteError is raised here
-        weights = flatten(learner.agent) if self._collective.rank == 0 else None
+        weights = flatten(learner.agent) if self.rank == 0 else None
         seconds = time.perf_counter() - start
         return Report(metrics, learner.steps, learner.version, batch.episodes, seconds), weights
 

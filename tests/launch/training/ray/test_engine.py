@@ -172,7 +172,7 @@ def test_processes_use_the_cores_that_they_reserve(monkeypatch: pytest.MonkeyPat
     try:
         ActorProcess(config, spec, ALL, 1, 4, None).begin()
         assert torch.get_num_threads() == 3 and emulators == [3]
-        LearnerProcess(config, spec, ALL, "cpu", 100, 0, 1).begin()
+        LearnerProcess(config, spec, ALL, "cpu", 0).begin()
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
