@@ -6,9 +6,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from ...agents import files
@@ -77,7 +76,7 @@ def tag_of(key: str) -> str:
     return TAGS.get(key) or CLUSTER_TAGS.get(key) or (key if "/" in key else f"other/{key}")
 
 
-class RunLog:
+class RunLog(AbstractContextManager["RunLog"]):
     """Writes a run's metrics. Every row is on disk when `write` returns, so a killed run loses none.
 
     `resume_step` is the step of the checkpoint the run goes on from: rows that a killed run wrote beyond it
@@ -149,12 +148,7 @@ class RunLog:
         finally:
             self._tensorboard.close()
 
-    def __enter__(self) -> RunLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -95,9 +94,7 @@ class Panel:
             self._live.start(refresh=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None

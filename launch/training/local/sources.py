@@ -6,10 +6,9 @@ import contextlib
 import queue
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Protocol
 
 import torch
 
@@ -18,26 +17,6 @@ from ..engine import ActorError, actor_failed
 
 _PATIENCE = 30.0
 """Seconds that actor threads may take to finish their unroll when the run ends."""
-
-
-class Source(Protocol):
-    """Yields batches of exactly `batch_size` unrolls; leaving its context stops the actors."""
-
-    turn: int
-    """index of the actor that collects next, where they take turns"""
-
-    def __enter__(self) -> object: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-    def __iter__(self) -> Iterator[Unroll]: ...
-    def at_boundary(self) -> bool:
-        """Whether a checkpoint now would lose no part of an unroll that was handed over already."""
-        ...
-
-    def stage(self) -> str:
-        """Describe what the actors are doing, for messages about what hangs."""
-        ...
 
 
 def batches(unrolls: Iterator[Unroll], batch_size: int) -> Iterator[Unroll]:
@@ -57,7 +36,39 @@ def batches(unrolls: Iterator[Unroll], batch_size: int) -> Iterator[Unroll]:
             yield batch
 
 
-class Lockstep(AbstractContextManager["Lockstep"]):
+class Source(AbstractContextManager["Source"]):
+    """Yields batches of exactly `batch_size` unrolls; leaving its context stops the actors."""
+
+    turn = 0
+    """index of the actor that collects next, where they take turns"""
+
+    def __init__(
+        self, actors: Sequence[Actor], batch_size: int, before_waiting: Callable[[], None] = lambda: None
+    ) -> None:
+        """`before_waiting` is called where there is no other batch yet."""
+        self.actors = actors
+        self.batch_size = batch_size
+        self._before_waiting = before_waiting
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __iter__(self) -> Iterator[Unroll]:
+        return batches(self._unrolls(), self.batch_size)
+
+    @abstractmethod
+    def _unrolls(self) -> Iterator[Unroll]:
+        """Yield what the actors collect."""
+
+    @abstractmethod
+    def at_boundary(self) -> bool:
+        """Whether a checkpoint now would lose no part of an unroll that was handed over already."""
+
+    def stage(self) -> str:
+        """Describe what the actors are doing, for messages about what hangs."""
+        return ", ".join(f"actor {index}: {actor.stopwatch.stage}" for index, actor in enumerate(self.actors))
+
+
+class Lockstep(Source):
     """Actors and learner take turns in one thread: nothing competes, and actors always have the newest
     weights.
     """
@@ -69,16 +80,13 @@ class Lockstep(AbstractContextManager["Lockstep"]):
         turn: int = 0,
         before_waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        """`before_waiting` is called whenever an actor has to act before there is another batch."""
-        self.actors = actors
-        self.batch_size = batch_size
+        super().__init__(actors, batch_size, before_waiting)
         self.turn = turn % len(actors)
-        self._before_waiting = before_waiting
         self._collected = 0
         self._handed_over = 0
 
     def __iter__(self) -> Iterator[Unroll]:
-        for batch in batches(self._unrolls(), self.batch_size):
+        for batch in super().__iter__():
             self._handed_over += batch.num_steps
             yield batch
 
@@ -97,16 +105,8 @@ class Lockstep(AbstractContextManager["Lockstep"]):
     def at_boundary(self) -> bool:
         return self._handed_over == self._collected
 
-    def stage(self) -> str:
-        return _stages(self.actors)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-
-class Threads(AbstractContextManager["Threads"]):
+class Threads(Source):
     """Each actor in a thread of its own, ahead of the learner by at most a bounded queue.
 
     The queue holds one batch, so an actor is at most a queue, an unroll and an update behind: a slow
@@ -122,16 +122,13 @@ class Threads(AbstractContextManager["Threads"]):
         on_start: Callable[[], None] = lambda: None,
         before_waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        """Each thread calls `on_start` first; `before_waiting` is called where the queue is found empty."""
-        self.actors = actors
-        self.batch_size = batch_size
+        """Each thread calls `on_start` first."""
+        super().__init__(actors, batch_size, before_waiting)
         columns = sum(actor.num_envs for actor in actors)
         self._queue: queue.Queue[Unroll | ActorError] = queue.Queue(
             max(1, len(actors) * batch_size // columns)
         )
-        self.turn = 0
         self._stop = stop
-        self._before_waiting = before_waiting
         self._left = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(index, on_start), name=f"actor-{index}", daemon=True)
@@ -142,9 +139,6 @@ class Threads(AbstractContextManager["Threads"]):
         for thread in self._threads:
             thread.start()
         return self
-
-    def __iter__(self) -> Iterator[Unroll]:
-        return batches(self._unrolls(), self.batch_size)
 
     def _unrolls(self) -> Iterator[Unroll]:
         while True:
@@ -173,12 +167,7 @@ class Threads(AbstractContextManager["Threads"]):
         """Always: what waits in the queue is lost at any time, and is no part of the run yet."""
         return True
 
-    def stage(self) -> str:
-        return _stages(self.actors)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._left.set()
         deadline = time.monotonic() + _PATIENCE
         for thread in self._threads:
@@ -193,7 +182,3 @@ def _keep_until_read(unroll: Unroll) -> None:
     for tensor in (*unroll.tensors(), *(unroll.truncations or ())):
         if tensor.is_cuda:
             tensor.record_stream(torch.cuda.current_stream(tensor.device))
-
-
-def _stages(actors: Sequence[Actor]) -> str:
-    return ", ".join(f"actor {index}: {actor.stopwatch.stage}" for index, actor in enumerate(actors))

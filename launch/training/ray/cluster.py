@@ -14,9 +14,9 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.metadata import version
-from types import TracebackType
 from typing import Any
 
 from ....envs import available_cores
@@ -79,7 +79,7 @@ class Reply:
     error: Exception | None = None
 
 
-class Cluster:
+class Cluster(AbstractContextManager["Cluster"]):
     """A connection to a Ray cluster, or a cluster of this machine alone that ends with it.
 
     Raises UsageError if there is none at the address.
@@ -127,12 +127,7 @@ class Cluster:
             ) from error
         self._raylet = _raylet()
 
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._is_gone:
             ray.shutdown()
             read_authentication()
