@@ -1,6 +1,6 @@
 """Checkpoints: written whole or not at all, checked when read, loaded without executing anything unasked.
 
-`launch/runs/manifest.py` reads what needs no torch of this format.
+`manifest.py` reads what needs no torch of this format.
 
 A checkpoint is a directory `checkpoints/<agent steps, 12 digits>/`:
 `agent.json` (the AgentSpec), `weights.safetensors`, `state.pt` (plain types and tensors only) and
@@ -33,22 +33,19 @@ from torch import Tensor
 
 from ..cores.registry import core_name, core_names, find_core
 from . import files
+from .manifest import DIRECTORY, EXPORTED, FILES, NAME, checkpoints_among, is_exported, is_milestone
 from .network import LEGACY_DEFAULTS, Agent, AgentSpec
-from .reading import most_bytes, parse_json, read_bytes, read_json, sha256_of
+from .reading import most_bytes, parse_json, read_bytes, read_json, read_object, sha256_of
 from .shapes import WrongShapes, check_shapes, count_numbers
 from .state_file import load_state
 from .stems import STEMS
 
 FORMAT = 1
 """of what a checkpoint is made of, in its manifest; those without a number are older, and read as well"""
-_DIRECTORY = "checkpoints"
 _DIGITS = 12
-NAME = r"[0-9]{12,}"
 _LEFTOVER = r"\.[0-9]{12,}\.[0-9a-z]+"
 _KEEP = 2
-_FILES = ("agent.json", "weights.safetensors", "state.pt")
-_EXPORTED = _FILES[:2]
-_ALL = frozenset({*_FILES, "manifest.json"})
+_ALL = frozenset({*FILES, "manifest.json"})
 _MOST_STATE = 1 << 26
 """numbers of a core's state for one environment, 256 MB of them"""
 
@@ -110,11 +107,9 @@ class Checkpoint:
 
 def find_checkpoints(run_dir: Path | str) -> list[Checkpoint]:
     """Find the checkpoints of a run, oldest first; a damaged one is among them until it is read."""
-    folder = Path(run_dir) / _DIRECTORY
-    paths = [path for path in folder.glob("*") if re.fullmatch(NAME, path.name) and path.is_dir()]
-    paths.sort(key=lambda path: -len(path.name))  # one with a digit more is replaced by its namesake
-    newest = {int(path.name): path for path in paths}
-    return [Checkpoint(step, newest[step]) for step in sorted(newest)]
+    directory = Path(run_dir) / DIRECTORY
+    paths = checkpoints_among(directory.iterdir() if directory.is_dir() else ())
+    return [Checkpoint(int(path.name), path) for path in paths]
 
 
 def resolve_checkpoint(run_dir: Path | str, which: str | int = "latest") -> Path:
@@ -146,14 +141,14 @@ def save_checkpoint(
     One of the same step is replaced, and if it was a milestone, so is the new one. Raises CheckpointError if
     the disk is full or not writable; older checkpoints are then untouched.
     """
-    directory = run_dir / _DIRECTORY
+    directory = run_dir / DIRECTORY
     final = directory / f"{step:0{_DIGITS}d}"
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     parts = {**_model_files(agent), "state.pt": buffer.getvalue()}
     try:
         _restore_set_aside(directory)
-        _put(final, _sealed(parts, step=step, milestone=milestone or _is_milestone(final)))
+        _put(final, _sealed(parts, step=step, milestone=milestone or is_milestone(final)))
     except OSError as error:
         raise CheckpointError(
             f"cannot save {final}: {files.why(error)}; free space or fix its permissions and resume, "
@@ -171,12 +166,12 @@ def export_agent(folder: Path, step: int, agent: Model, half: bool = False) -> P
     half: weights of 16 bits (float16), which are loaded as 32 again. An earlier export there gives way; what
     else is beside it stays. Raises OSError.
     """
-    final = folder / _DIRECTORY / f"{step:0{_DIGITS}d}"
+    final = folder / DIRECTORY / f"{step:0{_DIGITS}d}"
     _put(final, _sealed(_model_files(agent, half), step=step, milestone=True, exported=True))
     for other in set(final.parent.iterdir()) - {final}:
         if is_leftover(other):
             files.remove_folder(other, _ALL)
-        elif re.fullmatch(NAME, other.name) and _manifest_or_none(other).get("exported"):
+        elif re.fullmatch(NAME, other.name) and is_exported(other):
             _remove(other)
     return final
 
@@ -249,7 +244,7 @@ def _prune(directory: Path, step: int) -> None:
         for path in filter(is_leftover, directory.iterdir()):
             files.remove_folder(path, _ALL)
     behind = [c for c in find_checkpoints(directory.parent) if c.step <= step]
-    ordinary = [c for c in behind if is_ours(c.path) and not _is_milestone(c.path)]
+    ordinary = [c for c in behind if is_ours(c.path) and not is_milestone(c.path)]
     for checkpoint in ordinary[:-_KEEP]:
         with contextlib.suppress(OSError):
             _remove(checkpoint.path)
@@ -262,7 +257,7 @@ def is_leftover(path: Path) -> bool:
 
 def is_ours(checkpoint: Path) -> bool:
     """Return whether a folder holds what a checkpoint does, its manifest with it, and nothing else."""
-    digests = _manifest_or_none(checkpoint).get("sha256")
+    digests = read_object(checkpoint / "manifest.json").get("sha256")
     return files.holds_only(checkpoint, _ALL) and isinstance(digests, dict) and _ALL.issuperset(digests)
 
 
@@ -344,7 +339,7 @@ def read_checkpoint(path: Path) -> Contents:
     if not isinstance(digests, dict):
         raise CheckpointError(f"{path / 'manifest.json'} is damaged: it lists no checksums")
     parts: dict[str, bytes] = {}
-    for name in _EXPORTED if manifest.get("exported") else _FILES:
+    for name in EXPORTED if manifest.get("exported") else FILES:
         parts[name] = _read(path / name, digests.get(name))
     with _reading(path / "agent.json"):
         fields = dict(parse_json(parts["agent.json"]))
@@ -406,18 +401,6 @@ def _manifest(path: Path) -> dict[str, Any]:
     with _reading(path / "manifest.json"):
         manifest = read_json(path / "manifest.json")
     return manifest if isinstance(manifest, dict) else {}
-
-
-def _is_milestone(path: Path) -> bool:
-    return bool(_manifest_or_none(path).get("milestone"))
-
-
-def _manifest_or_none(path: Path) -> dict[str, Any]:
-    """Read manifest.json; one that cannot be read counts as empty."""
-    try:
-        return _manifest(path)
-    except CheckpointError:
-        return {}
 
 
 def _read(path: Path, digest: str | None) -> bytes:

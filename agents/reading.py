@@ -68,6 +68,15 @@ def read_json(path: Path) -> Any:
     return parse_json(read_bytes(path))
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file; empty if there is none that can be read."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def parse_json(content: bytes) -> Any:
     """Parse JSON, as UTF-8. Raises ValueError for what is none, or goes beyond the limits."""
     if sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:

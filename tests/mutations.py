@@ -1193,9 +1193,9 @@ MUTANTS = [
     ("launch/runs/directory.py", 'f"./{path}" if str(path).startswith("-")', 'f"./{path}" if False'),
     ("launch/runs/directory.py", "and have_shape(declared, config)", ""),
     ("launch/runs/directory.py", "if isinstance(word, str)}", "}"),
-    ("launch/runs/manifest.py", "spec if are_words and are_sizes and", "spec if are_words and"),
-    ("launch/runs/manifest.py", "spec if are_words and are_sizes and", "spec if are_sizes and"),
-    ("launch/runs/manifest.py", "are_sizes and have_names", "are_sizes"),
+    ("agents/manifest.py", "spec if are_words and are_sizes and", "spec if are_words and"),
+    ("agents/manifest.py", "spec if are_words and are_sizes and", "spec if are_sizes and"),
+    ("agents/manifest.py", "are_sizes and have_names", "are_sizes"),
     ("agents/checkpoint.py", '            raise TypeError("a name is no word")\n', "            pass\n"),
     ("launch/sharing/hub.py", " or sum(sizes) > MOST_FETCHED", ""),
     ("launch/sharing/hub.py", "len(sizes) > MOST_FILES or ", ""),
@@ -1423,7 +1423,7 @@ TESTS = {
         ("tests/launch/comparison/test_report.py", "-k", "writes_over"),
     ),
     **dict.fromkeys(
-        ("runs/directory", "runs/manifest"),
+        ("runs/directory", "agents/manifest"),
         (
             *("tests/launch/runs/test_foreign_runs.py", "tests/launch/runs/test_directory.py"),
             *("tests/launch/probe/test_probe.py", "-m", "not long"),

@@ -16,10 +16,11 @@ from rich.live import Live
 from rich.table import Table
 
 from ...agents import files
+from ...agents.reading import read_object
 from ...envs import available_cores
 from ..config import BenchConfig, BenchEnvConfig, BenchKernelsConfig, BenchThroughputConfig
 from ..errors import RunError, UsageError
-from ..runs.directory import read_object, versions
+from ..runs.directory import versions
 from .tables import env_speed_table, kernel_table, throughput_table
 
 Row = TypeVar("Row")

@@ -10,10 +10,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ...agents.reading import read_object
 from ...envs.sequences import DRAWN
 from ..config import ProbeConfig
 from ..probe.result import LEAST, read_result
-from ..runs.directory import core_name, read_config, read_object, read_words
+from ..runs.directory import core_name, read_config, read_words
 from ..runs.log import MOST_ROWS, read_log
 from ..values import read_options
 

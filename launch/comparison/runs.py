@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...agents.manifest import checkpoint_paths, damaged_file, read_spec
 from ...agents.reading import read_json
 from ...envs import canonical_game, find_protocol, varied
 from ..runs.consent import consent
 from ..runs.directory import core_name, eval_command, read_config, read_words, was_truncated
 from ..runs.log import MOST_ROWS, read_log
-from ..runs.manifest import checkpoint_paths, damaged_file, read_spec
 from ..runs.options import OPTIONS, SEPARATING, UNSAID
 from ..units import parse_steps
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...agents import Agent, CheckpointError, load_agent, load_latest, resolve_checkpoint
+from ...agents.manifest import saved_step
 from ..errors import RunError, UsageError
 from ..runs.directory import check_command, no_run
-from ..runs.manifest import saved_step
 from ..units import parse_steps
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 
-from ..runs.directory import read_object
+from ...agents.reading import read_object
 
 RESULT = "scores.json"
 """what a run writes when it ends: `metric`, `best` of it, `updates`, and `test`, scores by name, if there is

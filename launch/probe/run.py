@@ -16,6 +16,7 @@ from rich.console import Console
 
 from ...agents import CheckpointError, files, save_checkpoint
 from ...agents.checkpoint import OtherVersion, load_newest, read_checkpoint, set_aside_newer
+from ...agents.manifest import checkpoint_paths
 from ...agents.shapes import count_numbers
 from ...envs.sequences.sequences import Sequences
 from ...envs.sequences.text import Text
@@ -25,7 +26,6 @@ from ..processes.machine import memory_for, resolve_device
 from ..processes.supervision import stop_signals
 from ..runs.directory import check_command, check_free, claim, default_probe_dir, read_config, write_config
 from ..runs.log import RunLog, tag_of
-from ..runs.manifest import checkpoint_paths
 from ..runs.mine import remember
 from ..runs.tracking import open_tracker
 from ..training.engine import CannotRestore, restoring

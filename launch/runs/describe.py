@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...agents.manifest import checkpoint_paths, damaged_file, is_exported, is_milestone, read_spec
+from ...agents.reading import read_object
 from ..errors import UsageError
 from ..units import format_ago, format_duration, format_score, parse_steps
 from .consent import consent
 from .describe_probe import is_probe, progress, remaining, subject
-from .directory import eval_command, is_claimed, no_run, read_config, read_object, resume_command
+from .directory import eval_command, is_claimed, no_run, read_config, resume_command
 from .log import read_log
-from .manifest import checkpoint_paths, damaged_file, is_exported, is_milestone, read_spec
 from .observations import reading
 from .presets import PURPOSES, overridden
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...agents import files
-from ...agents.reading import read_json
+from ...agents.reading import read_object
 from ..config import ProbeConfig, TrainConfig
 from ..errors import UsageError
 from ..output import tell
@@ -270,15 +270,6 @@ def write_config(
         aside = files.set_aside(path, "damaged")
         say(f"warning: {path} cannot be read; as it was it is {aside.name} now")
     files.write(path, json.dumps(content, indent=2) + "\n")
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file; empty if there is none that can be read."""
-    try:
-        content = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:

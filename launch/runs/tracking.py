@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...agents import files
+from ...agents.reading import read_object
 from ..errors import RunError, UsageError, one_line
-from .directory import read_object
 from .sinks import Options, Sink, Surviving
 
 Service = Literal["wandb", "mlflow"]

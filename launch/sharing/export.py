@@ -10,6 +10,8 @@ from rich.console import Console
 
 from ...agents import files
 from ...agents.checkpoint import export_agent, is_leftover
+from ...agents.manifest import checkpoint_paths, is_exported
+from ...agents.reading import read_object
 from ..comparison import plots
 from ..comparison.curves import band, curve_of
 from ..config import ExportConfig, Scope
@@ -17,9 +19,8 @@ from ..errors import RunError, UsageError
 from ..evaluation.loading import Loaded, load
 from ..output import say
 from ..pages import PageFolder
-from ..runs.directory import read_config, read_object, read_words
+from ..runs.directory import read_config, read_words
 from ..runs.log import MOST_ROWS, copy_rows_up_to, read_log
-from ..runs.manifest import checkpoint_paths, is_exported
 from ..runs.options import FIXED, deciding
 from .card import CARD, CURVE, STILL, Exported, can_be_shown, write_card
 from .still import draw_still

@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import Any
 
 from ...agents import files
+from ...agents.manifest import checkpoint_paths, damaged_file, is_exported
 from ..config import PushConfig
 from ..errors import RunError, UsageError, one_line
 from ..output import tell
-from ..runs.manifest import checkpoint_paths, damaged_file, is_exported
 from .card import CARD
 
 PREFIX = "hub:"

@@ -10,12 +10,12 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from ...agents.manifest import checkpoint_paths, is_milestone, saved_step
+from ...agents.reading import read_object
 from ...envs import EnvironmentFailed
 from ..config import EvalConfig, TrainConfig
 from ..errors import Incomplete, RunError, UsageError, one_line
 from ..processes.child import Child, ChildDied
-from ..runs.directory import read_object
-from ..runs.manifest import checkpoint_paths, is_milestone, saved_step
 
 EPISODES, REPEATS = 4, 5
 """of each evaluation: a curve needs less than a score"""

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from ...agents.weights import all_weights
 
 
-def views(flat: Tensor, agent: nn.Module) -> Sequence[Tensor]:
-    """Views of a flat tensor `[N]` in the shapes of the agent's parameters, in their order."""
-    parameters = list(agent.parameters())
-    parts = flat.split([parameter.numel() for parameter in parameters])
-    return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]
+def views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Views of a flat tensor `[N]` in the shapes of these, in their order."""
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def flatten(agent: nn.Module) -> NDArray[np.float32]:
@@ -27,11 +26,9 @@ def flatten(agent: nn.Module) -> NDArray[np.float32]:
 def unflatten(agent: nn.Module, weights: NDArray[np.float32]) -> None:
     """Copy what `flatten` returned into an agent of the same shapes."""
     # Arrays from an object store are read-only, which torch warns of: so this is a copy.
-    flat = torch.from_numpy(np.array(weights))
-    weights_there = _as_float32(agent)
-    parts = flat.split([weight.numel() for weight in weights_there])
-    for weight, part in zip(weights_there, parts, strict=True):
-        weight.copy_(part.view_as(weight))
+    flat, weights_there = torch.from_numpy(np.array(weights)), _as_float32(agent)
+    for weight, view in zip(weights_there, views(flat, weights_there), strict=True):
+        weight.copy_(view)
 
 
 def _as_float32(agent: nn.Module) -> list[Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...agents import Agent, AgentSpec, UntrustedCore, find_checkpoints, load_latest
 from ...agents.checkpoint import OtherVersion, set_aside_newer
+from ...agents.manifest import is_exported
 from ...cores import Core
 from ..config import TrainConfig
 from ..errors import UsageError
@@ -21,7 +22,6 @@ from ..runs.directory import (
     read_config,
     was_truncated,
 )
-from ..runs.manifest import is_exported
 from ..runs.options import DEFAULTS, FIXED, FORMER, UNSAID
 
 _IN_WORDS = {

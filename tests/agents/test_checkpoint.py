@@ -34,8 +34,8 @@ from deltabeast.agents import (
     save_checkpoint,
 )
 from deltabeast.agents.checkpoint import OtherVersion
+from deltabeast.agents.manifest import checkpoint_paths, damaged_file
 from deltabeast.launch.runs.describe import describe_run
-from deltabeast.launch.runs.manifest import checkpoint_paths, damaged_file
 
 OPTIONS = {"hidden_size": 8, "num_heads": 2, "ff_size": 8, "num_layers": 1}
 SPEC = AgentSpec((3,), 4, core="rdn", stem="mlp", core_options=OPTIONS, env_id="X-v0")

@@ -18,12 +18,12 @@ from training_in_process import FEEDFORWARD, run
 
 from deltabeast.agents import CheckpointError, find_checkpoints, load_checkpoint
 from deltabeast.agents.files import is_plain
+from deltabeast.agents.manifest import is_milestone
 from deltabeast.launch.cli import main
 from deltabeast.launch.comparison.reading import read_runs
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.evaluation.loading import load
 from deltabeast.launch.runs.log import read_log
-from deltabeast.launch.runs.manifest import is_milestone
 
 ARGUMENTS = ("--env", "CartPole-v1", *FEEDFORWARD, "--log-seconds", "0", "--milestone-steps", "40")
 MOST_BYTES = 2 << 30

@@ -83,7 +83,8 @@ class Worker:
         self.learner.divide_rewards(reward_divisor)
         self.weights.version = self.learner.version = version  # which a NonFiniteError names
         contribution = self.learner.backward(next(self._batches))
-        for view, parameter in zip(views(self._gradients, self.agent), self.agent.parameters(), strict=True):
+        parameters = list(self.agent.parameters())
+        for view, parameter in zip(views(self._gradients, parameters), parameters, strict=True):
             if parameter.grad is None:
                 view.zero_()
             else:
@@ -92,20 +93,15 @@ class Worker:
             return replace(contribution, moments=contribution.moments.numpy())
         return contribution
 
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.actors[0].load_state_dict(state)
+
 
 def _total(connection: Connection, tensor: Tensor) -> Tensor:
     """Return the sum of this process's tensor and all others', which the main process makes."""
     send(connection, (False, tensor.numpy()))
     (total,) = connection.recv()
     return torch.from_numpy(total)
-
-
-def update(worker: Worker, version: int, reward_divisor: float) -> PartialUpdate:
-    return worker.update(version, reward_divisor)
-
-
-def load_state_dict(worker: Worker, state: Mapping[str, Any]) -> None:
-    worker.actors[0].load_state_dict(state)
 
 
 class Workers:
@@ -122,17 +118,9 @@ class Workers:
         """`count` is the number of processes, the main one included; each takes `threads` threads, and its
         own of the `cores` if they are given. The run goes on at `start_step`.
         """
+        own = cores or [None] * count
         self._children = [
-            Child(
-                f"worker {index}",
-                _serve,
-                config,
-                count,
-                index,
-                start_step,
-                threads,
-                None if cores is None else cores[index],
-            )
+            Child(f"worker {index}", _serve, config, count, index, start_step, threads, own[index])
             for index in range(1, count)
         ]
         self._waiting: set[int] = set()
@@ -162,7 +150,7 @@ class Workers:
         self.results()
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Let each worker begin `function(worker, *arguments)`, a function of a module."""
+        """Let each worker begin `function(worker, *arguments)`, such as a method of `Worker`."""
         self._send_all(function, *arguments)
 
     def results(self) -> list[Any]:
@@ -207,16 +195,15 @@ class Workers:
 
     def add_gradients(self) -> None:
         """Add what the workers left to the gradients of the agent's parameters."""
-        if self._agent is None:
-            return
+        parameters = list(self._agent.parameters()) if self._agent else []
         for gradients in self._gradients:
-            for view, parameter in zip(views(gradients, self._agent), self._agent.parameters(), strict=True):
+            for view, parameter in zip(views(gradients, parameters), parameters, strict=True):
                 if parameter.grad is not None:
                     parameter.grad.add_(view)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the main process's actor's state into theirs: between unrolls all are the same."""
-        self.start(load_state_dict, state)
+        self.start(Worker.load_state_dict, state)
         self.results()
 
     def stage(self) -> str:

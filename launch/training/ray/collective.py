@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ....agents import Agent, Episodes, NonFiniteError, PartialUpdate
+from ..flat_parameters import views
 
 PATIENCE = timedelta(seconds=120)
 """Time to wait for another learner before it is given up."""
@@ -89,10 +90,9 @@ class Collective:
         parameters = list(agent.parameters())
         flat = torch.cat([_gradient(p).flatten() for p in parameters])
         dist.all_reduce(flat)
-        parts = flat.split([p.numel() for p in parameters])
-        for parameter, part in zip(parameters, parts, strict=True):
+        for parameter, view in zip(parameters, views(flat, parameters), strict=True):
             if parameter.grad is not None:
-                parameter.grad.copy_(part.view_as(parameter))
+                parameter.grad.copy_(view)
 
     def _exchange(self, own: PartialUpdate) -> list[PartialUpdate]:
         """Exchange partial_updates as plain numbers: nothing is unpickled."""

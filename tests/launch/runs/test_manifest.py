@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from deltabeast.agents import Agent, AgentSpec, CheckpointError, checkpoint, find_checkpoints, load_checkpoint
+from deltabeast.agents import Agent, AgentSpec, CheckpointError, find_checkpoints, load_checkpoint, manifest
 from deltabeast.agents import save_checkpoint as save
 from deltabeast.cores import core_name
-from deltabeast.launch.runs import directory, manifest
+from deltabeast.launch.runs import directory
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def agree(run_dir: Path) -> list[int]:
     found = find_checkpoints(run_dir)
     assert [each.path for each in found] == manifest.checkpoint_paths(run_dir)
     for path in manifest.checkpoint_paths(run_dir):
-        assert manifest.is_milestone(path) == checkpoint._is_milestone(path)
         damaged = manifest.damaged_file(path)
         if damaged is None:
             assert AgentSpec(**manifest.read_spec(path)).core == load_checkpoint(path)[0].spec.core
             assert manifest.saved_step(path) == int(path.name)
+            assert manifest.is_milestone(path) == (int(path.name) == 100)
         else:
             with pytest.raises(CheckpointError, match=re.escape(str(path / damaged))):
                 load_checkpoint(path)
@@ -43,7 +43,8 @@ def agree(run_dir: Path) -> list[int]:
 
 def test_both_readers_agree_on_whole_checkpoints(run_dir: Path) -> None:
     assert agree(run_dir) == [100, 200, 300]
-    assert (manifest.FILES, manifest.EXPORTED) == (checkpoint._FILES, checkpoint._EXPORTED)
+    newest = manifest.checkpoint_paths(run_dir)[-1]
+    assert {path.name for path in newest.iterdir()} == {*manifest.FILES, "manifest.json"}
     assert manifest.checkpoint_paths(run_dir / "nowhere") == [] == find_checkpoints(run_dir / "nowhere")
 
 
@@ -59,7 +60,7 @@ def test_both_readers_agree_on_what_lies_beside_checkpoints(run_dir: Path) -> No
     assert manifest.checkpoint_paths(run_dir)[-1] == newest
 
 
-@pytest.mark.parametrize("name", [*checkpoint._FILES, "manifest.json"])
+@pytest.mark.parametrize("name", [*manifest.FILES, "manifest.json"])
 @pytest.mark.parametrize("harm", ["gone", "other", "list", "unlisted"])
 def test_both_readers_agree_on_damage(name: str, harm: str, run_dir: Path) -> None:
     path = run_dir / "checkpoints" / f"{300:012d}"

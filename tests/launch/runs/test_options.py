@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import pytest
 from comparison_runs import make_run
 
+from deltabeast.agents.manifest import checkpoint_paths, read_spec
 from deltabeast.cores import make_core
 from deltabeast.launch.cli import main, parse
 from deltabeast.launch.comparison.runs import read_run
 from deltabeast.launch.config import Formerly, Only, Scope, TrainConfig
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.runs.directory import read_config, resume_command, write_config
-from deltabeast.launch.runs.manifest import checkpoint_paths, read_spec
 from deltabeast.launch.runs.options import (
     DEFAULTS,
     FORMER,

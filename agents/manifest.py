@@ -1,17 +1,20 @@
 """Facts about a run's checkpoints, read without importing torch.
 
-`agents/checkpoint.py` writes checkpoints, describes their format, and loads what is in them.
+`checkpoint.py` writes checkpoints, describes their format, and loads what is in them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from ...agents.reading import most_bytes, sha256_of
-from .directory import read_object
+from .reading import most_bytes, read_object, sha256_of
+
+DIRECTORY = "checkpoints"
+NAME = r"[0-9]{12,}"
 
 FILES = ("agent.json", "weights.safetensors", "state.pt")
 """Every file of a checkpoint but the manifest itself, which lists their SHA-256."""
@@ -20,9 +23,13 @@ EXPORTED = FILES[:2]
 
 
 def checkpoint_paths(run_dir: Path) -> list[Path]:
-    """Find the checkpoints of a run, oldest first: the same ones as `agents.find_checkpoints`."""
-    folder = run_dir / "checkpoints"
-    paths = [path for path in folder.glob("*") if re.fullmatch("[0-9]{12,}", path.name) and path.is_dir()]
+    """Find the checkpoints of a run, oldest first; none in a folder that cannot be read."""
+    return checkpoints_among((run_dir / DIRECTORY).glob("*"))
+
+
+def checkpoints_among(content: Iterable[Path]) -> list[Path]:
+    """Choose the checkpoints of what a folder of them holds, oldest first."""
+    paths = [path for path in content if re.fullmatch(NAME, path.name) and path.is_dir()]
     paths.sort(key=lambda path: -len(path.name))  # one with a digit more is replaced by its namesake
     newest = {int(path.name): path for path in paths}
     return [newest[step] for step in sorted(newest)]
@@ -58,7 +65,7 @@ def read_spec(checkpoint: Path | None) -> dict[str, Any]:
 
 
 def damaged_file(checkpoint: Path) -> str | None:
-    """Name the first file that `agents.load_checkpoint` would call damaged; None if there is none."""
+    """Name the first file that `load_checkpoint` would call damaged; None if there is none."""
     manifest = read_object(checkpoint / "manifest.json")
     digests = manifest.get("sha256")
     if not isinstance(digests, dict):
