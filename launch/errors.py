@@ -1,6 +1,8 @@
 """Errors that a person reads as one line."""
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .foreign import beginning, without_passwords
@@ -8,6 +10,15 @@ from .foreign import beginning, without_passwords
 
 class UsageError(ValueError):
     """Wrong input: what was wrong and what would be right. Exit code 2, nothing written."""
+
+
+@contextmanager
+def wrong_input() -> Iterator[None]:
+    """Raise UsageError for whatever is wrong with the options that are looked at within."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
 
 
 class RunError(RuntimeError):

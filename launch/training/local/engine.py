@@ -19,7 +19,7 @@ from ....agents.stopwatch import Stopwatch
 from ....agents.weights import SharedWeights
 from ....envs import available_cores
 from ...config import TrainConfig
-from ...errors import UsageError
+from ...errors import wrong_input
 from ...processes.machine import autocast_dtype, own_cores, pin, resolve_device
 from ...units import parse_steps
 from ..cpu_parts import cache_spec, fused_parts
@@ -41,7 +41,7 @@ from ..progress import Window
 from ..randomness import actor_seed, rng_states, set_rng_states
 from ..threads import operation_threads, process_threads, thread_notes, uses
 from .sources import Lockstep, Source, Threads
-from .workers import Workers, update
+from .workers import Worker, Workers
 
 
 class LocalEngine(Engine):
@@ -56,7 +56,7 @@ class LocalEngine(Engine):
         self.stop = threading.Event()
         self.stopwatch = Stopwatch()
         self._stack = stack
-        try:
+        with wrong_input():
             self.device = resolve_device(config.device)
             # The shapes of a run are always the same, so that trying algorithms pays.
             torch.backends.cudnn.benchmark = not config.deterministic
@@ -71,8 +71,6 @@ class LocalEngine(Engine):
                 self.cores_beside = self._pinned
             self._envs = self._make_envs()
             self.agent = make_agent(config, self._envs[0])
-        except (ValueError, TypeError) as error:
-            raise UsageError(str(error)) from error
         self.uses = uses(self._count, self._threads)
         self.notes = observation_notes(self._envs[0], self.agent.spec)
         if cores is None and config.threads is None:
@@ -201,7 +199,7 @@ class LocalEngine(Engine):
 
     def updates(self, should_pause: Callable[[], bool]) -> Iterator[Update]:
         learner = self.learner
-        self.workers.start(update, learner.version, learner.reward_divisor)
+        self.workers.start(Worker.update, learner.version, learner.reward_divisor)
         for batch in self.source:
             with self.stopwatch("learning"):
                 part = self._backward(batch)
@@ -211,7 +209,7 @@ class LocalEngine(Engine):
                 metrics = learner.step(parts)
                 self.weights.publish(self.agent, learner.version)
             yield Update(metrics, [part.episodes for part in parts])
-            self.workers.start(update, learner.version, learner.reward_divisor)
+            self.workers.start(Worker.update, learner.version, learner.reward_divisor)
 
     def _backward(self, batch: Unroll) -> PartialUpdate:
         """Raises ActorError for what goes wrong: the weights are as they were, and can be saved."""
