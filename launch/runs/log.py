@@ -18,54 +18,32 @@ from .rows import csv_line, open_rows
 from .sinks import Sink, Surviving
 from .thinning import stood_still, thin
 
+
+def _tags(group: str, *keys: str) -> dict[str, str]:
+    return {key: f"{group}/{key.removesuffix('_loss')}" for key in keys}
+
+
 TAGS = {
-    "sps": "speed/sps",
-    "sps_10s": "speed/sps_10s",
-    "game_return": "score/game_return",
-    "life_return": "score/life_return",
-    "game_length": "score/game_length",
-    "episodes": "score/episodes",
-    "best_game_return": "score/best_game_return",
-    "total_loss": "loss/total",
-    "policy_loss": "loss/policy",
-    "baseline_loss": "loss/baseline",
-    "entropy": "loss/entropy",
-    "grad_norm": "learner/grad_norm",
-    "clipped_grad_share": "learner/clipped_grad_share",
-    "learning_rate": "learner/learning_rate",
-    "reward_divisor": "learner/reward_divisor",
-    "policy_lag": "lag/policy_lag",
-    "policy_lag_max": "lag/policy_lag_max",
-    "clipped_rho_share": "lag/clipped_rho_share",
-    "log_rho_abs_max": "lag/log_rho_abs_max",
-    "forced_share": "learner/forced_share",
-    "write_strength": "memory/write_strength",
-    "recurrent_write_strength": "memory/recurrent_write_strength",
-    "fast_weight_norm": "memory/fast_weight_norm",
-    "share_emulation": "time/share_emulation",
-    "share_inference": "time/share_inference",
-    "share_learning": "time/share_learning",
-    "share_waiting": "time/share_waiting",
-    "score_wraps": "score/score_wraps",
+    **_tags("speed", "sps", "sps_10s"),
+    **_tags("score", "game_return", "life_return", "game_length", "episodes", "best_game_return"),
+    **_tags("loss", "total_loss", "policy_loss", "baseline_loss", "entropy"),
+    **_tags("learner", "grad_norm", "clipped_grad_share", "learning_rate", "reward_divisor"),
+    **_tags("lag", "policy_lag", "policy_lag_max", "clipped_rho_share", "log_rho_abs_max"),
+    **_tags("learner", "forced_share"),
+    **_tags("memory", "write_strength", "recurrent_write_strength", "fast_weight_norm"),
+    **_tags("time", "share_emulation", "share_inference", "share_learning", "share_waiting"),
+    **_tags("score", "score_wraps"),
 }
 """TensorBoard tags by row key. The keys are also columns of logs.csv, in this order, after step and time."""
 
 CLUSTER_TAGS = {
-    "actors": "cluster/actors",
-    "actor_restarts": "cluster/actor_restarts",
-    "learner_restarts": "cluster/learner_restarts",
-    "bytes_per_step": "cluster/bytes_per_step",
-    "unrolls_learned": "cluster/unrolls_learned",
-    "unrolls_lost": "cluster/unrolls_lost",
-    "unrolls_doubled": "cluster/unrolls_doubled",
-    "unrolls_undone": "cluster/unrolls_undone",
-    "unrolls_died": "cluster/unrolls_died",
+    **_tags("cluster", "actors", "actor_restarts", "learner_restarts", "bytes_per_step", "unrolls_learned"),
+    **_tags("cluster", "unrolls_lost", "unrolls_doubled", "unrolls_undone", "unrolls_died"),
 }
 """Columns that only runs with --engine ray have."""
 
 HEADLINE_TAGS = (TAGS["game_return"], TAGS["life_return"], TAGS["sps"])
 """The metrics TensorBoard's hyperparameter page lists beside the options of each run."""
-
 
 MOST_ROWS = 10_000
 """of a log that curves are drawn of, or twice as many: a day at a row each ten seconds is whole"""

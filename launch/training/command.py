@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...agents import CheckpointError
 from ...envs import available_cores
 from ..config import TrainConfig
-from ..errors import RunError, UsageError
+from ..errors import RunError, UsageError, wrong_input
 from ..processes.machine import prepare_process, resolve_device
 from ..runs.tracking import check_tracking
 from .engine import Engine
@@ -60,14 +60,12 @@ def resolved(config: TrainConfig) -> TrainConfig:
 
 def _check_parts(config: TrainConfig, stack: ExitStack) -> None:
     """Raise UsageError if there is no such device, environment or agent; one environment stands for all."""
-    try:
+    with wrong_input():
         device = resolve_device(config.device)
         worker_count(config, device, config.threads or available_cores())
         env = make_env(replace(config, num_envs=1, batch_size=1), 1)
         stack.callback(env.close)
         checked_spec(config, env)
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
 
 
 def is_sweep(config: TrainConfig) -> bool:

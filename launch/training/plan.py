@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from ...cores.registry import read_core_options
 from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env, varied
 from ...envs.env_shard import ShardedEnv
 from ..config import TrainConfig
-from ..errors import UsageError
+from ..errors import UsageError, wrong_input
 from ..processes.machine import check_memory, memory_for
 from ..processes.supervision import slow
 from ..runs.observations import reading
@@ -95,7 +95,7 @@ def resolve(config: TrainConfig) -> None:
 
     Raises UsageError.
     """
-    try:
+    with wrong_input():
         check(config)
         if config.game is not None:
             config.game = canonical_game(config.game)
@@ -103,8 +103,6 @@ def resolve(config: TrainConfig) -> None:
         restore_former_options(config)
         config.core_options = read_core_options(config.core, config.core_options)
         config.env_options = read_env_options(config.game, config.env, config.env_options)
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
     seed_everything(config.seed, config.deterministic)
 
 
@@ -299,20 +297,9 @@ def make_learner(agent: Agent, config: TrainConfig, total_steps: int, alone: boo
 
 
 def learner_config(config: TrainConfig, total_steps: int) -> LearnerConfig:
-    return LearnerConfig(
-        total_steps=total_steps,
-        learning_rate=config.learning_rate,
-        discount=config.discount,
-        baseline_cost=config.baseline_cost,
-        entropy_cost=config.entropy_cost,
-        rmsprop_eps=config.rmsprop_eps,
-        rmsprop_corrected=config.rmsprop_corrected,
-        max_grad_norm=config.max_grad_norm,
-        bptt=config.bptt,
-        truncation=config.truncation,
-        normalise_rewards=config.normalise_rewards,
-        normalise_advantages=config.normalise_advantages,
-    )
+    """Return what a learner is told: the options of the same names."""
+    same = {field.name for field in fields(LearnerConfig)} & vars(config).keys()
+    return LearnerConfig(total_steps, **{name: getattr(config, name) for name in same})
 
 
 def hyperparameters(config: TrainConfig, agent: Agent) -> dict[str, Any]:

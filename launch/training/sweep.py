@@ -19,7 +19,7 @@ from ...cores.registry import read_core_options
 from ...envs import PAPER_GAMES, canonical_game
 from .. import output
 from ..config import TrainConfig
-from ..errors import RunError, StoppedBySignal, UsageError
+from ..errors import RunError, StoppedBySignal, UsageError, wrong_input
 from ..processes.machine import prepare_process
 from ..processes.supervision import stop_signals
 from ..runs.directory import default_run_dir
@@ -37,18 +37,12 @@ _STATUS = 60.0
 """Seconds between lines that say how far the sweep is."""
 
 
+@wrong_input()
 def runs_of(config: TrainConfig) -> list[TrainConfig]:
     """List the runs of a sweep, seed by seed, so that early results compare all games and cores.
 
     Raises UsageError for one that cannot be.
     """
-    try:
-        return _runs_of(config)
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
-
-
-def _runs_of(config: TrainConfig) -> list[TrainConfig]:
     if config.seeds is not None and config.seeds < 1:
         raise ValueError("--seeds must be at least 1")
     if config.num_learners != 1 or config.actor_gpus:

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from ....agents import Agent, Learner
 from ...config import TrainConfig
-from ...errors import UsageError
+from ...errors import wrong_input
 from ...processes.machine import autocast_dtype
 from ...units import format_duration, parse_steps
 from ..cpu_parts import COLUMNS, fused_parts
@@ -52,13 +52,11 @@ def check_options(config: TrainConfig) -> tuple[Sharding, Agent, list[str]]:
 
     Raises UsageError if options are wrong.
     """
-    try:
+    with wrong_input():
         check_cluster(config)
         with closing(make_env(config, 1)) as env:
             agent = make_agent(config, env)
             return sharding(config), agent, observation_notes(env, agent.spec)
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
 
 
 class RayEngine(Engine):
