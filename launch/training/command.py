@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from ...agents import CheckpointError
@@ -13,7 +13,7 @@ from ..processes.machine import prepare_process, resolve_device
 from ..runs.tracking import check_tracking
 from .engine import Engine
 from .local.engine import LocalEngine
-from .plan import PAPER_SWEEP, check_local, checked_spec, make_env, resolve, worker_count
+from .plan import PAPER_SWEEP, checked_spec, make_env, resolve, worker_count
 from .run import Run
 
 
@@ -45,27 +45,18 @@ def resolved(config: TrainConfig) -> TrainConfig:
 
         runs_of(config)
         return config
-    with ExitStack() as stack:
+    resolve(config)
+    with wrong_input():
         if config.engine == "ray":
             from .ray.engine import check_options
 
-            resolve(config)
             check_options(config)
         else:
-            check_local(config)
-            resolve(config)
-            _check_parts(config, stack)
+            device = resolve_device(config.device)
+            worker_count(config, device, config.threads or available_cores())
+            with closing(make_env(replace(config, num_envs=1, batch_size=1), 1)) as env:  # it stands for all
+                checked_spec(config, env)
     return config
-
-
-def _check_parts(config: TrainConfig, stack: ExitStack) -> None:
-    """Raise UsageError if there is no such device, environment or agent; one environment stands for all."""
-    with wrong_input():
-        device = resolve_device(config.device)
-        worker_count(config, device, config.threads or available_cores())
-        env = make_env(replace(config, num_envs=1, batch_size=1), 1)
-        stack.callback(env.close)
-        checked_spec(config, env)
 
 
 def is_sweep(config: TrainConfig) -> bool:
@@ -77,11 +68,9 @@ def is_sweep(config: TrainConfig) -> bool:
 
 
 def _engine(config: TrainConfig, stack: ExitStack) -> Engine:
+    resolve(config)
     if config.engine == "ray":
         from .ray.engine import RayEngine
 
-        resolve(config)
         return RayEngine(config, stack)
-    check_local(config)
-    resolve(config)
     return LocalEngine(config, stack)

@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from ...agents import Agent, Learner
 from ...agents.accelerate import ALL
 from ...agents.cpu.cache import NO_CACHE, CacheSpec
-from ...agents.cpu.verify import COLUMNS, fallback_message, mismatches, probe_unroll, unedited_parts
+from ...agents.cpu.verify import fallback_message, mismatches, probe_unroll, unedited_parts
 from ...kernels.native.compiling import identity
 from ..config import TrainConfig
 from .plan import compiles, overlaps
-
-__all__ = ["COLUMNS", "cache_spec", "fused_parts", "may_fuse"]
 
 CACHING_PAYS_FROM: dict[str, dict[torch.dtype | None, int]] = {
     "residual": {None: 4, torch.bfloat16: 8},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -105,9 +105,9 @@ class Engine(ABC):
     def steps(self) -> int:
         """Agent steps learned from."""
 
-    @abstractmethod
     def acting(self) -> AbstractContextManager[object]:
-        """Return a context within which actors run; leaving it ends them."""
+        """Return a context within which actors run; leaving it ends them, if nothing else does."""
+        return nullcontext()
 
     @abstractmethod
     def updates(self, should_pause: Callable[[], bool]) -> Iterator[Update | ActorsStarted]:

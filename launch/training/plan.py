@@ -20,7 +20,7 @@ from ...cores.registry import read_core_options
 from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env, varied
 from ...envs.env_shard import ShardedEnv
 from ..config import TrainConfig
-from ..errors import UsageError, wrong_input
+from ..errors import wrong_input
 from ..processes.machine import check_memory, memory_for
 from ..processes.supervision import slow
 from ..runs.observations import reading
@@ -39,6 +39,9 @@ LARGEST = 65_536
 
 def check(config: TrainConfig) -> None:
     """Raise ValueError for invalid options that are not caught elsewhere."""
+    if config.engine == "local" and (given := given_only_for("ray", config)):
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ValueError(f"{flags}: only with --engine ray; add that, or omit what it is for")
     for name in ("steps", "milestone_steps", "eval_every"):
         try:
             parse_steps(getattr(config, name) or "1")
@@ -104,13 +107,6 @@ def resolve(config: TrainConfig) -> None:
         config.core_options = read_core_options(config.core, config.core_options)
         config.env_options = read_env_options(config.game, config.env, config.env_options)
     seed_everything(config.seed, config.deterministic)
-
-
-def check_local(config: TrainConfig) -> None:
-    """Raise UsageError for options that the local engine would silently ignore."""
-    if given := given_only_for("ray", config):
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UsageError(f"{flags}: only with --engine ray; add that, or omit what it is for")
 
 
 def worker_count(config: TrainConfig, device: torch.device, cores: int) -> int:
@@ -305,8 +301,4 @@ def learner_config(config: TrainConfig, total_steps: int) -> LearnerConfig:
 def hyperparameters(config: TrainConfig, agent: Agent) -> dict[str, Any]:
     """List what TensorBoard shows beside a run."""
     kept = {name: value for name in DESCRIBING if (value := getattr(config, name)) is not None}
-    return {**kept, "stem": agent.spec.stem, "parameters": count_parameters(agent)}
-
-
-def count_parameters(agent: Agent) -> int:
-    return count_numbers(agent.parameters())
+    return {**kept, "stem": agent.spec.stem, "parameters": count_numbers(agent.parameters())}

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ...agents import Agent, AgentSpec, CheckpointError, NonFiniteError, load_latest, save_checkpoint
 from ...agents.checkpoint import set_aside_newer
+from ...agents.shapes import count_numbers
 from ..config import TrainConfig
 from ..errors import RunError, StoppedBySignal, UsageError, trace_of
 from ..processes.supervision import slow, stop_signals, watch
@@ -35,7 +36,7 @@ from .engine import (
 )
 from .evaluations import Evaluations
 from .panel import Panel, TrainingShown
-from .plan import compiles, count_parameters, hyperparameters
+from .plan import compiles, hyperparameters
 from .profiling import Trace
 from .progress import Scores, Speed
 from .resume import check_resume, find_run
@@ -343,7 +344,7 @@ def _title(config: TrainConfig, engine: Engine) -> str:
     precision = "bf16" if engine.agent.autocast_dtype else "fp32"
     return (
         f"{spec.game or spec.env_id}{protocol} · {spec.core} · {spec.stem} · seed {config.seed} · "
-        f"{count_parameters(engine.agent) / 1e6:.2f}M parameters · {engine.device.type} {precision}"
+        f"{count_numbers(engine.agent.parameters()) / 1e6:.2f}M parameters · {engine.device.type} {precision}"
         f"{' · ' * bool(engine.uses)}{engine.uses}"
     )
 

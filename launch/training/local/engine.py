@@ -14,7 +14,6 @@ from gymnasium.vector import VectorEnv
 from ....agents import Actor, Agent, NonFiniteError, PartialUpdate, Unroll, WeightStore, make_actor_agent
 from ....agents.accelerate import accelerate, inference_for
 from ....agents.cuda.graphs import ACTOR_PRIORITY
-from ....agents.inference import EagerInference, InferenceFactory
 from ....agents.stopwatch import Stopwatch
 from ....agents.weights import SharedWeights
 from ....envs import available_cores
@@ -147,16 +146,10 @@ class LocalEngine(Engine):
             self.config.unroll_length,
             seed=actor_seed(self.config.seed, index, start_step=start_step),
             deterministic=self.config.deterministic,
-            inference=self._inference(),
+            inference=inference_for(self.device, (), self.config.deterministic),  # `_accelerate` adds parts
             columns=columns(self.config, self._count, 0),
             discount=returns_discount(self.config),
         )
-
-    def _inference(self) -> InferenceFactory:
-        """Return how actors run their agents until `_accelerate`; on a GPU also from then on."""
-        if self.device.type == "cpu":
-            return EagerInference
-        return inference_for(self.device, deterministic=self.config.deterministic)
 
     def _make_source(self, turn: int) -> Source:
         if not overlaps(self.config, self.device):

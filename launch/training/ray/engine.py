@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from ....agents import Agent, Learner
+from ....agents.cpu.verify import COLUMNS
 from ...config import TrainConfig
 from ...errors import wrong_input
 from ...processes.machine import autocast_dtype
 from ...units import format_duration, parse_steps
-from ..cpu_parts import COLUMNS, fused_parts
+from ..cpu_parts import fused_parts
 from ..engine import ActorError, ActorsStarted, Engine, Update, WeightsLost, restoring, saved_actors
 from ..flat_parameters import flatten, unflatten
 from ..plan import learner_config, make_agent, make_env, observation_notes
@@ -72,14 +73,8 @@ class RayEngine(Engine):
         self.sharding, self.agent, self.notes = check_options(config)
         self.cluster = stack.enter_context(Cluster(config.ray_address))
         self.device = wait_for_room(config, self.cluster, console or Console())
-        learners, actors = (
-            f"{count} {what}{'s' * (count > 1)} of {cpus:g} CPUs"
-            for count, what, cpus in (
-                (config.num_learners, "learner", config.learner_cpus),
-                (config.num_actors, "actor", config.actor_cpus),
-            )
-        )
-        self.uses = f"{learners}, {actors}"
+        learners = _processes(config.num_learners, "learner", config.learner_cpus)
+        self.uses = f"{learners}, {_processes(config.num_actors, 'actor', config.actor_cpus)}"
         self.ledger = Ledger()
         self.traffic = Traffic(config.num_actors)
         self.learner_restarts = Restarts()
@@ -165,9 +160,6 @@ class RayEngine(Engine):
     @property
     def steps(self) -> int:
         return self._steps
-
-    def acting(self) -> AbstractContextManager[object]:
-        return nullcontext()  # what runs on the cluster ends with the connection to it
 
     def updates(self, should_pause: Callable[[], bool]) -> Iterator[Update | ActorsStarted]:
         with suppress(_Stopped):
@@ -296,6 +288,10 @@ class RayEngine(Engine):
         row |= {"learner_restarts": self.learner_restarts.total}
         row |= {f"unrolls_{how}": count for how, count in self.ledger.counts.items()}
         return row | self.traffic.row([actor.location for actor in self.actors.all])
+
+
+def _processes(count: int, what: str, cpus: float) -> str:
+    return f"{count} {what}{'s' * (count > 1)} of {cpus:g} CPUs"
 
 
 class _Stopped(Exception):

@@ -22,7 +22,7 @@ def closed_to_others() -> Iterator[None]:
     """
     from ray._private import ray_constants
 
-    before = {name: os.environ.pop(name, None) for name in _AUTHENTICATION}
+    before = {name: os.environ.pop(name) for name in _AUTHENTICATION if name in os.environ}
     may_grow = ray_constants.ENABLE_RAY_CLUSTER
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     # Where others may join, Ray takes the machine's own address for 127.0.0.1, and listens on all it has.
@@ -32,10 +32,9 @@ def closed_to_others() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = may_grow
-        for name, value in before.items():
+        for name in _AUTHENTICATION:
             os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        os.environ.update(before)
 
 
 def read_authentication() -> None:
