@@ -152,7 +152,7 @@ class Threads(Source):
                 continue
             if isinstance(item, ActorError):
                 raise item
-            _keep_until_read(item)
+            keep_until_read(item)
             yield item
 
     def _run(self, index: int, on_start: Callable[[], None]) -> None:
@@ -177,7 +177,7 @@ class Threads(Source):
                 thread.join(timeout=0.05)
 
 
-def _keep_until_read(unroll: Unroll) -> None:
+def keep_until_read(unroll: Unroll) -> None:
     """Keep the memory of an unroll until this thread's stream has finished with it."""
     for tensor in (*unroll.tensors(), *(unroll.truncations or ())):
         if tensor.is_cuda:

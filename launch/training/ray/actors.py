@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -69,8 +69,6 @@ class Actors:
         self._start = start
         self._say = say
         self._forgiving = forgiving
-        self._down = list(self.all)
-        self._idle: deque[RemoteActor] = deque()
         self._looked_at = 0.0
 
     @property
@@ -78,14 +76,16 @@ class Actors:
         """Number of deaths so far."""
         return sum(actor.restarts.total for actor in self.all)
 
+    def _at(self, *stages: Stage) -> list[RemoteActor]:
+        return [actor for actor in self.all if actor.stage in stages]
+
     def alive(self) -> int:
-        return sum(actor.stage in ("idle", "acting") for actor in self.all)
+        return len(self._at("idle", "acting"))
 
     def start_due(self) -> None:
         """Start those whose delay is over."""
         now = time.monotonic()
-        for actor in [actor for actor in self._down if actor.again_at <= now]:
-            self._down.remove(actor)
+        for actor in [actor for actor in self._at("down") if actor.again_at <= now]:
             actor.incarnation += 1
             actor.handle = self._start(actor.index, actor.incarnation)
             actor.location = None
@@ -94,18 +94,15 @@ class Actors:
             self._cluster.call(actor.handle, "begin", tag=tag)
 
     def next_idle(self) -> int | None:
-        """Pop the actor that has been idle longest; the caller must give it an order."""
-        while self._idle:
-            actor = self._idle.popleft()
-            if actor.stage == "idle":
-                return actor.index
-        return None
+        """Return the actor that has been idle longest, if there is one."""
+        idle = self._at("idle")
+        return min(idle, key=lambda actor: actor.since).index if idle else None
 
     def is_idle(self, index: int) -> bool:
         return self.all[index].stage == "idle"
 
     def acting(self) -> int:
-        return sum(actor.stage == "acting" for actor in self.all)
+        return len(self._at("acting"))
 
     def order(self, index: int, order: Order, shards: int) -> None:
         """Let an idle actor collect its next unroll, which will be `shards` objects."""
@@ -133,7 +130,6 @@ class Actors:
             if actor.incarnation:
                 self._say(f"{actor} is back")
         actor.enter("idle")
-        self._idle.append(actor)
         data, actor.data = actor.data, []
         return (actor, reply.value, data) if what == "collect" else None
 
@@ -143,9 +139,8 @@ class Actors:
         if now - self._looked_at < _LOOK:
             return
         self._looked_at = now
-        for actor in self.all:
-            silent = now - max(actor.since, actor.named_at) > supervision.SILENCE
-            if not silent or actor.stage not in ("placing", "acting"):
+        for actor in self._at("placing", "acting"):
+            if now - max(actor.since, actor.named_at) <= supervision.SILENCE:
                 continue
             actor.named_at = now
             waited = format_duration(now - actor.since)
@@ -172,7 +167,7 @@ class Actors:
     def stage(self) -> str:
         counts = Counter(actor.stage for actor in self.all)
         told = ", ".join(f"{count} {_WORDS[stage]}" for stage, count in sorted(counts.items()))
-        acting = [actor for actor in self.all if actor.stage == "acting"]
+        acting = self._at("acting")
         if not acting:
             return f"actors: {told}"
         oldest = min(acting, key=lambda actor: actor.since)
@@ -195,4 +190,3 @@ class Actors:
         actor.enter("down")
         actor.again_at = time.monotonic() + delay
         actor.data = []
-        self._down.append(actor)

@@ -17,6 +17,7 @@ from ...config import TrainConfig
 from ...processes.machine import autocast_dtype, prepare_process
 from ...units import parse_steps
 from ..flat_parameters import flatten, unflatten
+from ..local.sources import keep_until_read
 from ..plan import make_learner
 from ..randomness import rng_states, seed_everything, set_rng_states
 from . import cluster
@@ -112,10 +113,7 @@ class LearnerProcess:
         batch = join([self._unrolls.pop(identity) for identity in identities])
         # An unroll may come from updates that the death of a learner has undone.
         batch = replace(batch, version=min(batch.version, learner.version))
-        if self._stream is not None:
-            for tensor in (*batch.tensors(), *(batch.truncations or ())):
-                if tensor.is_cuda:
-                    tensor.record_stream(torch.cuda.current_stream())
+        keep_until_read(batch)
         partial_updates = self._collective.together(lambda: learner.backward(batch), learner.agent)
         metrics = dict(learner.step(partial_updates))  # read now, so that a NonFiniteError is raised here
         weights = flatten(learner.agent) if self.rank == 0 else None
