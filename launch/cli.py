@@ -35,9 +35,8 @@ from .config import (
 )
 from .config_file import begin_with, show_config, taken_from_file
 from .errors import RunError, StoppedBySignal, UsageError
-from .lasting import outlived
-from .output import accept_any_text, complain, discard, tell, warnings_in_lines
-from .processes.signals import ended_by_exception
+from .output import accept_any_text, complain, discard, outlived, tell, warnings_in_lines
+from .processes.supervision import ended_by_exception
 from .runs.consent import look_here_for
 from .runs.directory import chosen_preset, versions
 

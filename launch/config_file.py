@@ -23,8 +23,7 @@ from .runs.directory import no_run, option_words
 from .runs.mine import is_mine
 from .runs.options import FORMER, OPTIONS
 from .runs.presets import PRESETS, preset_config
-from .values import read_options
-from .yaml_file import read_yaml
+from .values import read_options, read_yaml
 
 KINDS: Mapping[str, type] = {"train": TrainConfig, "probe": ProbeConfig}
 """the commands that take a file"""

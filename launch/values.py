@@ -1,4 +1,7 @@
-"""Values of a file as the types that options declare: nothing of them is ever read as a word."""
+"""Values of a file as the types that options declare: nothing of them is ever read as a word.
+
+Of YAML only plain values are read, within limits, each written out where it stands.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,12 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from ..agents.reading import DEEPEST, bounded, read_bytes
+from .errors import UsageError
 from .foreign import beginning
+
+MOST_BYTES = 64 << 10
+"""Options are short, and YAML takes a second to read so much."""
 
 _ONE = {
     bool: "true or false",
@@ -128,3 +136,32 @@ def _word(word: str) -> str:
     if "\0" in word:
         raise ValueError("words without a NUL")
     return word
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file. Raises OSError, ValueError for what is none or goes beyond the limits, and UsageError
+    without the package that reads it."""
+    try:
+        import yaml
+    except ImportError:
+        raise UsageError(f"{path} is YAML, which needs: pip install pyyaml; or give JSON") from None
+
+    class Loader(yaml.SafeLoader):
+        """Refuses what stands for a part of the file, which could be written many times over, and depth."""
+
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise ValueError("it has an alias (*name); write out what it stands for")
+            if self.depth > DEEPEST:
+                raise ValueError(f"values stand more than {DEEPEST} deep in one another")
+            self.depth += 1
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+    try:
+        return bounded(yaml.load(read_bytes(path, MOST_BYTES), Loader))
+    except (yaml.YAMLError, ArithmeticError) as error:
+        raise ValueError(str(error)) from error

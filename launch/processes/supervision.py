@@ -1,4 +1,4 @@
-"""Signals that stop a run, and a watch over it: nothing ends or hangs in silence."""
+"""Signals that end a command or stop a run, and a watch over it: nothing ends or hangs in silence."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
+from ..errors import StoppedBySignal
 from ..output import complain
 
 REQUESTS = (signal.SIGINT, signal.SIGTERM)
@@ -61,6 +62,31 @@ def stop_signals(stop: threading.Event, on_terminal: bool) -> Iterator[list[int]
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def ended_by_exception() -> Iterator[None]:
+    """Raise StoppedBySignal where SIGTERM or SIGHUP would end the process: a bar has hidden the cursor.
+
+    A run that saves first has handlers of its own meanwhile. What is ignored, as by nohup, stays so.
+    """
+
+    def end(number: int, _frame: object) -> None:
+        raise StoppedBySignal(number)
+
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    ends = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if on_main_thread and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in ends:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in ends:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from deltabeast.launch import cli, foreign
 from deltabeast.launch.errors import StoppedBySignal, one_line
 from deltabeast.launch.evaluation.progress import progress
 from deltabeast.launch.output import accept_any_text, say, warnings_in_lines
-from deltabeast.launch.processes.signals import ended_by_exception
+from deltabeast.launch.processes.supervision import ended_by_exception
 from deltabeast.launch.tables import plain_table
 
 LAUNCH = Path(foreign.__file__).parent

@@ -15,7 +15,7 @@ from training_in_process import EXACT
 from training_process import CARTPOLE, newest, rows
 
 from deltabeast.launch.cli import main
-from deltabeast.launch.lasting import outlived
+from deltabeast.launch.output import outlived
 from deltabeast.launch.training.panel import Panel
 
 

@@ -35,9 +35,8 @@ from .cluster import Cluster, Handle, Ref, Reply
 from .learner_process import FETCHERS, LearnerProcess
 from .learners import Learners, Outcome, Shard
 from .ledger import COUNTS, Ledger, ShardId
-from .resources import check_cluster, wait_for_room
+from .resources import Sharding, check_cluster, sharding, wait_for_room
 from .restarts import Restarts
-from .sharding import Sharding, sharding
 from .traffic import Traffic
 
 _POLL = 0.25

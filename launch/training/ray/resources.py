@@ -1,9 +1,13 @@
-"""The resources that a run needs, and whether a cluster has them."""
+"""What a run needs: resources, which a cluster has or not, and unrolls cut into shards.
+
+A shard is some columns of an unroll, with all of its steps.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from rich.console import Console
@@ -13,10 +17,37 @@ from ...errors import UsageError
 from ...output import say
 from ...runs.options import given_only_for
 from .cluster import Cluster
-from .sharding import sharding
 
 _JOINING = 60.0
 """Seconds in which the machines of a cluster that is starting may join it."""
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Sizes of shards, and how many make an unroll or a batch."""
+
+    columns: int
+    """columns of a shard"""
+    per_unroll: int
+    """shards of an unroll"""
+    per_update: int
+    """shards that each learner takes for an update"""
+
+
+def sharding(config: TrainConfig) -> Sharding:
+    """Shard the unrolls of a run. Raises ValueError if they do not fit the learners' shares of a batch."""
+    share, rest = divmod(config.batch_size, config.num_learners)
+    if rest:
+        raise ValueError(
+            f"--num-learners {config.num_learners}: it must divide --batch-size {config.batch_size}"
+        )
+    columns = min(config.num_envs, share)
+    if config.num_envs % columns or share % columns:
+        raise ValueError(
+            f"--num-envs {config.num_envs} and {share} columns for each of {config.num_learners} learners: "
+            "one must be a multiple of the other"
+        )
+    return Sharding(columns, config.num_envs // columns, share // columns)
 
 
 def check_cluster(config: TrainConfig) -> None:

@@ -12,8 +12,14 @@ import pytest
 
 from deltabeast.launch.errors import StoppedBySignal
 from deltabeast.launch.processes import supervision
-from deltabeast.launch.processes.signals import ended_by_exception
-from deltabeast.launch.processes.supervision import REQUESTS, SAME_REQUEST, WARNINGS, slow, stop_signals
+from deltabeast.launch.processes.supervision import (
+    REQUESTS,
+    SAME_REQUEST,
+    WARNINGS,
+    ended_by_exception,
+    slow,
+    stop_signals,
+)
 
 EACH = pytest.mark.parametrize("number", [*REQUESTS, *WARNINGS])
 

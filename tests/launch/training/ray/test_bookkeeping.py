@@ -16,9 +16,8 @@ from deltabeast.launch.training import ray as cluster
 from deltabeast.launch.training.randomness import actor_seed
 from deltabeast.launch.training.ray import restarts
 from deltabeast.launch.training.ray.ledger import Ledger, ShardId
-from deltabeast.launch.training.ray.resources import check_cluster, check_resources, learner_device
+from deltabeast.launch.training.ray.resources import check_cluster, check_resources, learner_device, sharding
 from deltabeast.launch.training.ray.restarts import BUDGET, Restarts
-from deltabeast.launch.training.ray.sharding import sharding
 
 
 def config(*given: str) -> TrainConfig:
