@@ -54,24 +54,6 @@ deltabeast --version says which version and commit this is, --print-completion b
 completes commands and options in a shell."""
 
 
-def train(config: TrainConfig) -> None:
-    from .training.command import resolved, train
-
-    if config.show_config:
-        print(show_config("train", resolved(config)))
-    else:
-        train(config)
-
-
-def probe(config: ProbeConfig) -> None:
-    from .probe.command import probe, resolved
-
-    if config.show_config:
-        print(show_config("probe", resolved(config)))
-    else:
-        probe(config)
-
-
 def games(config: GamesConfig) -> None:
     from ..envs import PAPER_GAMES, game_info, game_names
     from .tables import games_table, show
@@ -134,17 +116,21 @@ def import_torchbeast(config: ImportConfig) -> None:
 
 
 def _lazily(module: str, function: str) -> Callable[[Any], None]:
-    """Return a function that imports `module` and calls its `function`."""
+    """Return a function that imports `module` and calls its `function`, or shows what would run."""
 
     def run(config: Any) -> None:
-        getattr(import_module(f".{module}", __package__), function)(config)
+        commands = import_module(f".{module}", __package__)
+        if getattr(config, "show_config", False):
+            print(show_config(function, commands.resolved(config)))
+        else:
+            getattr(commands, function)(config)
 
     return run
 
 
 COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
-    "train": (TrainConfig, train),
-    "probe": (ProbeConfig, probe),
+    "train": (TrainConfig, _lazily("training.command", "train")),
+    "probe": (ProbeConfig, _lazily("probe.command", "probe")),
     "card": (CardConfig, _lazily("probe.card", "make_card")),
     "eval": (EvalConfig, _lazily("evaluation.command", "evaluate_run")),
     "compare": (CompareConfig, _lazily("comparison.command", "compare_runs")),

@@ -66,11 +66,9 @@ def file_of(arguments: Sequence[str]) -> Path | None:
 
     Raises UsageError if there are two.
     """
-    words = list(arguments)
-    if not words or words[0] not in KINDS:
+    if not arguments or arguments[0] not in KINDS:
         return None
-    files = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--config"]
-    files += [word.partition("=")[2] for word in words if word.startswith("--config=")]
+    files = _values(arguments, "config")
     if len(files) > 1:
         raise UsageError(f"--config {files[0]} and --config {files[1]}: give one of them")
     if not files:

@@ -24,7 +24,7 @@ def look_here_for(names: Iterable[str]) -> None:
     It is not searched otherwise: packages try to import others that are not installed, and would take
     whatever lies there under such a name.
     """
-    if any(_lies_here(_module(name)) for name in names if ":" in name):
+    if any(_lies_here(name.rpartition(":")[0]) for name in names if ":" in name):
         sys.path.append(os.getcwd())
 
 
@@ -59,11 +59,6 @@ def needs_consent(option: str, name: str) -> bool:
 def may_name_code(options: Mapping[str, Any]) -> bool:
     """Return whether an option of an environment reads as `module:thing`, which some would import."""
     return any(isinstance(value, str) and ":" in value for value in options.values())
-
-
-def _module(name: str) -> str:
-    """Return the part of "module:thing" before the colon; empty for a name without one."""
-    return name.rpartition(":")[0]
 
 
 def _lies_here(module: str) -> bool:
