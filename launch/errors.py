@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..agents import files
 from .foreign import beginning, without_passwords
 
 
@@ -23,6 +24,15 @@ def wrong_input() -> Iterator[None]:
 
 class RunError(RuntimeError):
     """A run had to stop; its cause is attached. Exit code 1."""
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Raise RunError if what is written within to a folder cannot be."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {files.why(error)}") from error
 
 
 class Incomplete(RunError):

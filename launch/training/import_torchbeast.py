@@ -23,7 +23,7 @@ from ...agents.state_file import check_entries
 from ...cores import core_name
 from ...envs import DEFAULT_PROTOCOL, action_meanings, canonical_game
 from ..config import ImportConfig, TrainConfig
-from ..errors import RunError, UsageError
+from ..errors import RunError, UsageError, writing
 from ..runs import published
 from ..runs.directory import check_free, claim, eval_command, write_config
 from ..runs.presets import preset_config
@@ -133,16 +133,14 @@ def _write(config: TrainConfig, learner: Learner, source: Mapping[str, Any], can
         "device": "cpu",
         **rng_states(torch.device("cpu")),
     }
-    with claim(run_dir):
+    with claim(run_dir), writing(run_dir):
         try:
             path = save_checkpoint(run_dir, learner.steps, learner.agent, state, milestone=True)
-            if can_train:
-                write_config(run_dir, config)
-            files.write(run_dir / "imported.json", json.dumps(source, indent=2) + "\n")
         except CheckpointError as error:
             raise RunError(str(error)) from error
-        except OSError as error:
-            raise RunError(f"cannot write to {run_dir}: {files.why(error)}") from error
+        if can_train:
+            write_config(run_dir, config)
+        files.write(run_dir / "imported.json", json.dumps(source, indent=2) + "\n")
     return path
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from ...agents import Agent, AgentSpec, CheckpointError, NonFiniteError, load_latest, save_checkpoint
+from ...agents import Agent, AgentSpec, CheckpointError, NonFiniteError, files, load_latest, save_checkpoint
 from ...agents.checkpoint import set_aside_newer
 from ...agents.shapes import count_numbers
 from ..config import TrainConfig
-from ..errors import RunError, StoppedBySignal, UsageError, trace_of
+from ..errors import RunError, StoppedBySignal, UsageError, trace_of, writing
 from ..processes.supervision import slow, stop_signals, watch
 from ..runs.consent import consent
 from ..runs.directory import claim, default_run_dir, eval_command, read_words, write_config
@@ -95,7 +93,7 @@ class Run:
         shown = TrainingShown(lives=config.game is not None)
         title = _title(config, engine)
         self.panel = stack.enter_context(Panel(title, self.total_steps, start, console, shown=shown))
-        with _saying_what_cannot_be_written(self.run_dir):
+        with writing(self.run_dir):
             self._tracker = None
             if config.track:
                 self._tracker = open_tracker(config.track, self.run_dir, resumed, self._say)
@@ -171,8 +169,8 @@ class Run:
             if isinstance(error, ActorError) and error.__cause__:
                 for line in trace_of(error.__cause__).splitlines():
                     self._say(line)
-            reason = _cannot_write(self.run_dir, error) if isinstance(error, OSError) else str(error)
-            raise RunError(f"{reason}; {self._rescue(error)}") from error
+            unwritten = isinstance(error, OSError) and f"cannot write to {self.run_dir}: {files.why(error)}"
+            raise RunError(f"{unwritten or error}; {self._rescue(error)}") from error
 
     def _train(self) -> None:
         """Loop over updates: log, save, and go back to the last checkpoint where the weights are lost."""
@@ -347,15 +345,3 @@ def _title(config: TrainConfig, engine: Engine) -> str:
         f"{count_numbers(engine.agent.parameters()) / 1e6:.2f}M parameters · {engine.device.type} {precision}"
         f"{' · ' * bool(engine.uses)}{engine.uses}"
     )
-
-
-def _cannot_write(run_dir: Path, error: OSError) -> str:
-    return f"cannot write to {run_dir}: {os.strerror(error.errno) if error.errno else error}"
-
-
-@contextmanager
-def _saying_what_cannot_be_written(run_dir: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RunError(_cannot_write(run_dir, error)) from error
