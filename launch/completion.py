@@ -54,7 +54,10 @@ def complete_names(script: str, shell: str, explained: Mapping[str, str]) -> str
     _name(spec, names)
     for command, explanation in explained.items():
         spec["subcommands"][command]["description"] = explanation
-    spec["subcommands"]["cores"]["subcommands"] = {core: _core(core) for core in names["--core"]}
+    spec["subcommands"]["cores"]["subcommands"] = {
+        core: {"description": core, "options": [], "subcommands": {}, "frontier_groups": []}
+        for core in names["--core"]
+    }
     lines[at] = _SPEC + (_quoted(repr(spec)) if shell == "fish" else repr(spec))
     script = "\n".join(lines)
     for old, new in _CHANGES:
@@ -67,10 +70,6 @@ def complete_names(script: str, shell: str, explained: Mapping[str, str]) -> str
 def _quoted(text: str) -> str:
     """Write text as it stands between double quotes in fish."""
     return re.sub(r'["$\\]', r"\\\g<0>", text)
-
-
-def _core(name: str) -> dict[str, Any]:
-    return {"description": name, "options": [], "subcommands": {}, "frontier_groups": []}
 
 
 def _names() -> dict[str, list[str]]:

@@ -18,15 +18,13 @@ from ..foreign import terminal
 from ..output import say
 from ..units import format_duration, format_rate, format_score
 
-PARTS = {"emulation": "blue", "inference": "cyan", "learning": "green", "waiting": "yellow"}
-"""Parts of a run's time, in the order of the bar, with their colours."""
-
-REMEDIES = {
-    "emulation": "more CPU cores would help",
-    "inference": "a GPU or more environments per batch would help",
-    "learning": "a GPU, or a faster one, or a smaller core would help",
-    "waiting": "more actors or a longer queue may help",
+PARTS = {
+    "emulation": ("blue", "more CPU cores would help"),
+    "inference": ("cyan", "a GPU or more environments per batch would help"),
+    "learning": ("green", "a GPU, or a faster one, or a smaller core would help"),
+    "waiting": ("yellow", "more actors or a longer queue may help"),
 }
+"""Parts of a run's time, in the order of the bar: colour, and remedy where it bounds the run."""
 
 MAX_WIDTH = 100
 FIRST_LOOK = 5.0
@@ -44,7 +42,7 @@ def bottleneck(shares: Mapping[str, float]) -> str:
     first, *others = sorted(known, key=lambda part: -known[part])
     if others and known[first] - known[others[0]] < 0.05:
         return f"{first.capitalize()} and {others[0]} bound this run alike."
-    return f"{first.capitalize()} bounds this run: {REMEDIES[first]}."
+    return f"{first.capitalize()} bounds this run: {PARTS[first][1]}."
 
 
 class Shown(Protocol):
@@ -239,9 +237,9 @@ def _time_use(shares: Mapping[str, float], width: int, ascii_only: bool) -> list
     glyphs = dict(zip(PARTS, "#=-." if ascii_only else "█▓▒░", strict=True))
     bar, legend = Text(), Text()
     for part, cells in _cells(shares, width).items():
-        bar.append(glyphs[part] * cells, style=PARTS[part])
+        bar.append(glyphs[part] * cells, style=PARTS[part][0])
     for part, share in shares.items():
-        legend.append(glyphs[part], style=PARTS[part])
+        legend.append(glyphs[part], style=PARTS[part][0])
         legend.append(f" {part} {share:.0%}   ")
     lines = [Text("where the time goes", style="bold")]
     return [*lines, *([bar, legend] if shares else []), Text(bottleneck(shares))]

@@ -118,7 +118,7 @@ class Workers:
         """`count` is the number of processes, the main one included; each takes `threads` threads, and its
         own of the `cores` if they are given. The run goes on at `start_step`.
         """
-        own = cores or [None] * count
+        own: Sequence[int | None] = cores or [None] * count
         self._children = [
             Child(f"worker {index}", _serve, config, count, index, start_step, threads, own[index])
             for index in range(1, count)
