@@ -32,16 +32,12 @@ def prepare_process(threads: int | None = None) -> None:
     faulthandler.enable(file=2)
     compiling.announce = tell
     keep_freed_memory()
-    disable_tf32()
+    # Else cuDNN would use TF32, whose mantissa has 10 bits instead of 23.
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     # Gradients that fade over a long unroll end below 1e-38, where an operation takes a processor some
     # hundred cycles more; nothing is learned from them.
     torch.set_flush_denormal(True)
     torch.set_num_threads(threads or available_threads())
-
-
-def disable_tf32() -> None:
-    """Compute float32 in float32: cuDNN would use TF32, whose mantissa has 10 bits instead of 23."""
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def keep_freed_memory() -> bool:

@@ -45,11 +45,6 @@ def cache_spec(share: TrainConfig, device: torch.device, agent: Agent) -> CacheS
     )
 
 
-def may_fuse(config: TrainConfig, device: torch.device) -> bool:
-    """Return whether C may take the place of any part."""
-    return config.fused == "auto" and device.type == "cpu" and not compiles(config, device)
-
-
 def fused_parts(
     config: TrainConfig,
     learner: Learner,
@@ -63,7 +58,8 @@ def fused_parts(
     They are compared on the first observations, `[B, ...]`, with the caches of `spec`. `verdict` is the
     stored one of a run that is resumed, whose numbers stay the same; on another machine it says nothing.
     """
-    if not may_fuse(config, learner.agent.policy.weight.device):
+    device = learner.agent.policy.weight.device
+    if config.fused == "off" or device.type != "cpu" or compiles(config, device):
         return [], [], {}
     parts, notes = unedited_parts(ALL, learner.agent, learner.ops)
     stored, _, machine = (verdict or "").partition(" by ")

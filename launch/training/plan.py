@@ -170,11 +170,6 @@ def env_groups(config: TrainConfig, device: torch.device) -> int:
     return 2 if device.type == "cuda" and overlaps(config, device) and fits else 1
 
 
-def emulator_threads(config: TrainConfig, device: torch.device, threads: int) -> int:
-    """Return how many of a process's threads step one actor's games: actors that overlap share them."""
-    return max(1, threads // config.num_actors) if overlaps(config, device) else threads
-
-
 def per_process(config: TrainConfig, count: int) -> TrainConfig:
     """Return the options of one of `count` processes that share a run."""
     return replace(config, num_envs=config.num_envs // count, batch_size=config.batch_size // count)

@@ -25,7 +25,6 @@ from ..cpu_parts import cache_spec, fused_parts
 from ..engine import ActorError, CannotRepeat, Engine, Update, actor_failed, restoring, saved_actors
 from ..plan import (
     columns,
-    emulator_threads,
     env_groups,
     make_agent,
     make_env,
@@ -79,7 +78,8 @@ class LocalEngine(Engine):
         """Make the environments of each actor, or of each half of one."""
         config, split = self.config, env_groups(self.config, self.device)
         part = replace(self.process_config, num_envs=self.process_config.num_envs // split)
-        threads = emulator_threads(config, self.device, self._threads)
+        sharing = config.num_actors if overlaps(config, self.device) else 1  # the process's threads
+        threads = max(1, self._threads // sharing)
         envs = []
         for _ in range(config.num_actors * split):
             envs.append(make_env(part, threads, columns(config, self._count, 0)))
