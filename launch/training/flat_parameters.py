@@ -18,6 +18,11 @@ def views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
     return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
+def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """List what is in `grad`, zeros where nothing is."""
+    return [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+
+
 def flatten(agent: nn.Module) -> NDArray[np.float32]:
     """Copy parameters and statistics into one array, float32 `[N]`."""
     return torch.cat([weight.flatten() for weight in _as_float32(agent)]).cpu().numpy()

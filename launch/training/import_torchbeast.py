@@ -116,7 +116,13 @@ def _learner(content: Mapping[str, Any], agent: Agent, config: TrainConfig, note
     learner.version = learner.steps // (config.unroll_length * config.batch_size)
     weights = content.get("model_state_dict", content)
     try:
-        _restore_optimizer(learner, mean_squares(_mapping(content, "optimizer_state_dict"), weights))
+        squares = mean_squares(_mapping(content, "optimizer_state_dict"), weights)
+        state = learner.optimizer.state_dict()
+        state["state"] = {
+            number: {"step": torch.tensor(float(learner.version)), "square_avg": squares[name]}
+            for number, (name, _) in enumerate(learner.agent.named_parameters())
+        }
+        learner.optimizer.load_state_dict(state)
     except ValueError as error:
         notes.append(f"training goes on with a new optimizer: {error}")
     return learner
@@ -223,12 +229,3 @@ def _config(flags: Mapping[str, Any], agent: Agent, run_dir: Path) -> TrainConfi
     if "total_steps" in numbers:
         config.steps = format_steps(int(numbers["total_steps"]))
     return config
-
-
-def _restore_optimizer(learner: Learner, squares: Mapping[str, Tensor]) -> None:
-    state = learner.optimizer.state_dict()
-    state["state"] = {
-        number: {"step": torch.tensor(float(learner.version)), "square_avg": squares[name]}
-        for number, (name, _) in enumerate(learner.agent.named_parameters())
-    }
-    learner.optimizer.load_state_dict(state)

@@ -28,7 +28,7 @@ from ...processes.child import Child, ChildDied, RemoteTraceback, receive_file, 
 from ...processes.machine import pin, prepare_process
 from ..cpu_parts import cache_spec
 from ..engine import ActorError, actor_failed
-from ..flat_parameters import views
+from ..flat_parameters import gradients_of, views
 from ..plan import columns, make_env, make_learner, per_process, returns_discount
 from ..randomness import actor_seed, seed_generators
 from ..threads import operation_threads
@@ -84,11 +84,8 @@ class Worker:
         self.weights.version = self.learner.version = version  # which a NonFiniteError names
         contribution = self.learner.backward(next(self._batches))
         parameters = list(self.agent.parameters())
-        for view, parameter in zip(views(self._gradients, parameters), parameters, strict=True):
-            if parameter.grad is None:
-                view.zero_()
-            else:
-                view.copy_(parameter.grad)
+        for view, gradient in zip(views(self._gradients, parameters), gradients_of(parameters), strict=True):
+            view.copy_(gradient)
         if isinstance(contribution.moments, Tensor):  # which pickle would put into shared memory
             return replace(contribution, moments=contribution.moments.numpy())
         return contribution

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ....agents import Agent, Episodes, NonFiniteError, PartialUpdate
-from ..flat_parameters import views
+from ..flat_parameters import gradients_of, views
 
 PATIENCE = timedelta(seconds=120)
 """Time to wait for another learner before it is given up."""
@@ -88,7 +88,7 @@ class Collective:
 
     def _add_gradients(self, agent: Agent) -> None:
         parameters = list(agent.parameters())
-        flat = torch.cat([_gradient(p).flatten() for p in parameters])
+        flat = torch.cat([gradient.flatten() for gradient in gradients_of(parameters)])
         dist.all_reduce(flat)
         for parameter, view in zip(parameters, views(flat, parameters), strict=True):
             if parameter.grad is not None:
@@ -114,10 +114,6 @@ class Collective:
             counts = int(steps), int(version)
             partial_updates.append(PartialUpdate(metrics, *counts, episodes, moments, theirs))
         return partial_updates
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def _interface_of(address: str) -> str | None:
