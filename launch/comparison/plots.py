@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from statistics import fmean
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -107,50 +108,38 @@ def looks(core_of: Mapping[str, str]) -> dict[str, Look]:
 
 def learning_curves(
     curves: Mapping[str, Sequence[Curve]], bands: Mapping[str, Band], style: Mapping[str, Look],
-    x_label: str, y_label: str, title: str, seconds: bool = False,
+    x_label: str, y_label: str, title: str, seconds: bool = False, ticks: Mapping[float, str] | None = None,
 ) -> Figures:  # fmt: skip
-    """Draw each seed as a thin line and each mean bold, named; shade few series from lowest to highest."""
+    """Draw each seed as a thin line and each mean bold, named; shade few series from lowest to highest.
+
+    ticks: names of places on the x axis, where it counts neither steps nor seconds.
+    """
     with _axes(_height(bands), title) as (figure, axes):
-        _draw_seeds(axes, curves, bands, style)
+        few = len(curves) <= _MOST_SHADED
+        for label, seeds in curves.items():
+            _draw_seeds(axes, seeds, bands[label], style[label], few)
         axes.set(xlabel=x_label, ylabel=y_label)
-        axes.set_xlim(left=0)
+        if ticks is None:
+            axes.set_xlim(left=0)
+        else:
+            axes.set_xticks(list(ticks), list(ticks.values()))
         axes.margins(x=0.01)
         if seconds:
             _clock_ticks(axes)
-        else:
+        elif ticks is None:
             axes.xaxis.set_major_formatter(_steps)
         _name(figure, axes, bands, style)
         return _drawn(figure)
 
 
-def forgetting(
-    curves: Mapping[str, Sequence[Curve]], bands: Mapping[str, Band], style: Mapping[str, Look],
-    ticks: Mapping[float, str], title: str,
-) -> Figures:  # fmt: skip
-    """Draw the return over the steps between two wipes of the memory, whose places are named by `ticks`."""
-    with _axes(_height(bands), title) as (figure, axes):
-        _draw_seeds(axes, curves, bands, style)
-        axes.set(xlabel="memory wiped every so many agent steps", ylabel="return")
-        axes.set_xticks(list(ticks), list(ticks.values()))
-        axes.margins(x=0.01)
-        _name(figure, axes, bands, style)
-        return _drawn(figure)
-
-
-def _draw_seeds(
-    axes: Axes, curves: Mapping[str, Sequence[Curve]], bands: Mapping[str, Band], style: Mapping[str, Look]
-) -> None:
-    few = len(curves) <= _MOST_SHADED
-    for label, seeds in curves.items():
-        color, dashes = style[label]
-        for curve in seeds:
-            alpha = 0.45 if few else 0.2
-            axes.plot(curve.x, curve.y, color=color, linestyle=dashes, linewidth=0.7, alpha=alpha)
-        band = bands[label]
-        if few and band.seeds > 1:
-            axes.fill_between(band.x, band.low, band.high, color=color, alpha=0.14, linewidth=0)
-        point = "o" if len(band.x) == 1 else None  # a line through one point is none
-        axes.plot(band.x, band.mean, color=color, linestyle=dashes, linewidth=2.0, marker=point)
+def _draw_seeds(axes: Axes, seeds: Sequence[Curve], band: Band, look: Look, few: bool) -> None:
+    line: dict[str, Any] = {"color": look.color, "linestyle": look.dashes}
+    for curve in seeds:
+        axes.plot(curve.x, curve.y, **line, linewidth=0.7, alpha=0.45 if few else 0.2)
+    if few and band.seeds > 1:
+        axes.fill_between(band.x, band.low, band.high, color=look.color, alpha=0.14, linewidth=0)
+    point = "o" if len(band.x) == 1 else None  # a line through one point is none
+    axes.plot(band.x, band.mean, **line, linewidth=2.0, marker=point)
 
 
 def _height(names: Collection[str]) -> float:
@@ -194,27 +183,16 @@ def _name_ends(axes: Axes, bands: Mapping[str, Band], style: Mapping[str, Look])
 def spread(positions: Sequence[float], gap: float) -> list[float]:
     """Move positions apart until neighbours are `gap` from each other, in the same order."""
     order = sorted(range(len(positions)), key=lambda i: positions[i])
-    groups: list[list[int]] = []
-    for i in order:
-        groups.append([i])
-        while (
-            len(groups) > 1 and _bottom(groups[-1], positions, gap) < _top(groups[-2], positions, gap) + gap
-        ):
-            groups[-2:] = [groups[-2] + groups[-1]]
-    moved = [0.0] * len(positions)
-    for group in groups:
-        start = _bottom(group, positions, gap)
-        for place, i in enumerate(group):
-            moved[i] = start + place * gap
-    return moved
-
-
-def _bottom(group: Sequence[int], positions: Sequence[float], gap: float) -> float:
-    return sum(positions[i] for i in group) / len(group) - gap * (len(group) - 1) / 2
-
-
-def _top(group: Sequence[int], positions: Sequence[float], gap: float) -> float:
-    return _bottom(group, positions, gap) + gap * (len(group) - 1)
+    # Without the gaps neighbours may meet, but not pass each other: isotonic regression, pooling those that
+    # would. Its mean stays where it was.
+    pools: list[list[float]] = []
+    for place, i in enumerate(order):
+        pools.append([positions[i] - place * gap])
+        while len(pools) > 1 and fmean(pools[-1]) < fmean(pools[-2]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    levels = [fmean(pool) for pool in pools for _ in pool]
+    moved = {i: level + place * gap for place, (i, level) in enumerate(zip(order, levels, strict=True))}
+    return [moved[i] for i in range(len(positions))]
 
 
 def intervals(
@@ -232,17 +210,22 @@ def intervals(
                           color=INK, fontweight="bold", annotation_clip=False)  # fmt: skip
         if reference is not None:
             axes.axvline(reference, color=MUTED, linewidth=1.0, zorder=0)
-        axes.set_yticks(range(len(rows)), names[::-1])
-        axes.set_ylim(-0.6, len(rows) - 0.4)
+        _name_rows(axes, names, 0.6)
         axes.set_xlabel(x_label)
         axes.locator_params(axis="x", nbins=4)
-        axes.tick_params(axis="y", length=0)
         axes.margins(x=0.06)
         if limits is not None:
             room = 0.03 * (limits[1] - limits[0])
             axes.set_xlim(limits[0] - room, limits[1] + room)
-        axes.grid(visible=False, axis="y")
         return _drawn(figure)
+
+
+def _name_rows(axes: Axes, names: Sequence[str], margin: float) -> None:
+    """Name rows from the top down, with so much of a row free at either end."""
+    axes.set_yticks(range(len(names)), names[::-1])
+    axes.set_ylim(-margin, len(names) - 1 + margin)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
 
 
 def improvements(
@@ -276,10 +259,7 @@ def improvements(
         axes.set_xlim(left * (2.5 if left == -100 else 6), right * (2.5 if right == 100 else 4.5))
         axes.set_xticks(ticks, [percent(t) for t in ticks])
         axes.minorticks_off()
-        axes.set_yticks(range(len(rows)), names[::-1])
-        axes.set_ylim(-0.7, len(rows) - 0.3)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(visible=False, axis="y")
+        _name_rows(axes, names, 0.7)
         axes.set_xlabel(x_label)
         if better and worse:
             sides = ((0, "left", f"← {worse} better", WORSE), (1, "right", f"{better} better →", BETTER))

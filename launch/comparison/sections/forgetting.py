@@ -34,12 +34,14 @@ def forgetting(comparison: Comparison, style: Mapping[str, Look]) -> list[Sectio
         place = {every: math.log2(every) for every in wiped if every < math.inf}
         place[math.inf] = max(place.values()) + 1
         curves = {label: [_curve(each, place) for each in seeds] for label, seeds in found.items()}
-        figures = plots.forgetting(
+        figures = plots.learning_curves(
             curves,
             {label: band(seeds) for label, seeds in curves.items()},
             style,
-            {where: "never" if every == math.inf else f"{every:g}" for every, where in place.items()},
+            "memory wiped every so many agent steps",
+            "return",
             f"{name_of(game)}, with less memory",
+            ticks={where: _shown(every) for every, where in place.items()},
         )
         drawn.append(
             Plot(f"forgetting-{file_name(game)}", f"{name_of(game)}: return with less memory.", figures)
@@ -77,6 +79,10 @@ def _curve(scores: Mapping[float, float], place: Mapping[float, float]) -> Curve
     return Curve(np.array([place[every] for every in known]), np.array([scores[every] for every in known]))
 
 
+def _shown(every: float) -> str:
+    return "never" if every == math.inf else f"{every:g}"
+
+
 def _rows(
     game: str, found: Mapping[str, Sequence[Mapping[float, float]]], wiped: Sequence[float]
 ) -> list[list[Cell]]:
@@ -85,7 +91,6 @@ def _rows(
         for every in wiped:
             values = [each[every] for each in seeds if every in each]
             if values:
-                what = "never" if every == math.inf else f"{every:g}"
                 means = statistics.fmean(values), min(values), max(values)
-                rows.append([name_of(game), label, what, *means, len(values)])
+                rows.append([name_of(game), label, _shown(every), *means, len(values)])
     return rows
