@@ -13,8 +13,8 @@ from typing import Any
 from ...agents.reading import read_object
 from ...envs.sequences import DRAWN
 from ..config import ProbeConfig
-from ..probe.result import LEAST, read_result
-from ..runs.directory import core_name, read_config, read_words
+from ..probe.result import read_result
+from ..runs.directory import core_name, read_config, read_object, read_words
 from ..runs.log import MOST_ROWS, read_log
 from ..values import read_options
 
@@ -25,21 +25,13 @@ class Probe:
 
     path: Path
     task: str
-    """with its options"""
-    options: Mapping[str, Any]
-    """of the task, all of them"""
+    """with its options, all of them"""
     core: str
     core_options: Mapping[str, Any]
-    model: str
-    """the core with its options"""
     settings: Mapping[str, Any]
     """what else makes runs of it different"""
-    series: str
-    """the model with these settings"""
     seed: int
     metric: str
-    least: bool
-    """whether less of the metric is better"""
     value: float
     """of the test with the best weights where there is one, else the best evaluation"""
     updates: int
@@ -49,6 +41,11 @@ class Probe:
     """whether it is a core as agents have it"""
     rows: Sequence[Mapping[str, float]]
     versions: Mapping[str, Any]
+
+    @property
+    def series(self) -> str:
+        """The core with its options and these settings."""
+        return labelled(self.core, self.core_options, self.settings)
 
 
 def is_probe(path: Path) -> bool:
@@ -73,24 +70,15 @@ def read_probe(path: Path) -> Probe | str:
     if value is None:
         return f"{path}: left out; it was not evaluated yet, or not with sequences of their full length"
     options = usual_options(config.task) | config.task_options
-    given = {name: getattr(config, name) for name in SETTINGS}
-    others: dict[str, Any] = {name: each for name, each in given.items() if each is not None}
-    for name, usual in (("variant", "code"), ("shell", "auto")):
-        if getattr(config, name) != usual:
-            others[name] = getattr(config, name)
-    core = core_name(config.core)
+    given = {name: getattr(config, name) for name in _UNSET}
     return Probe(
         path=path,
         task=labelled(config.task, options),
-        options=options,
-        core=core,
+        core=core_name(config.core),
         core_options=config.core_options,
-        model=labelled(core, config.core_options),
-        settings=others,
-        series=labelled(core, config.core_options, others),
+        settings={name: value for name, value in given.items() if value != _UNSET[name]},
         seed=config.seed,
         metric=metric,
-        least=metric in LEAST,
         value=value,
         updates=int(rows[-1]["step"]) if rows else 0,
         ended=result is not None,
@@ -110,8 +98,11 @@ def _config(path: Path) -> ProbeConfig:
     return ProbeConfig(**options)
 
 
-SETTINGS = ("updates", "batch_size", "learning_rate", "max_grad_norm", "dropout")
-"""options that are unset where a run is trained as published"""
+_UNSET: dict[str, Any] = {
+    **dict.fromkeys(("updates", "batch_size", "learning_rate", "max_grad_norm", "dropout")),
+    **{"variant": "code", "shell": "auto"},
+}
+"""options that make a run another where they are given, as they are where it is trained as published"""
 
 
 def usual_options(task: str) -> dict[str, Any]:

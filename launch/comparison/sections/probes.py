@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
+from ...probe.result import LEAST
 from .. import plots
 from ..curves import band, curve_of
 from ..names import file_name
@@ -25,8 +26,7 @@ def probes(runs: Sequence[Probe]) -> Section:
     rows: list[list[Cell]] = []
     drawn = []
     for (task, metric), models in sorted(tasks.items()):
-        first = next(iter(models.values()))[0]
-        ordered = sorted(models.items(), key=lambda each: _mean(each[1]), reverse=not first.least)
+        ordered = sorted(models.items(), key=lambda each: _mean(each[1]), reverse=metric not in LEAST)
         for model, seeds in ordered:
             rows.append(_row(model, seeds))
         curves = {model: [curve_of(run.rows, metric) for run in seeds] for model, seeds in ordered}
