@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -50,35 +49,34 @@ class ScoreBoard(NamedTuple):
 
 def score_board(comparison: Comparison) -> ScoreBoard:
     """Score every run in the same way; those that cannot be are left out, with a line that says why."""
-    runs = comparison.runs()
-    ways = Counter(way_of(each) for run in runs for each in run.evaluations)
-    if not ways:
-        return _from_training(comparison)
-    atari = [way for way in ways if way[0] is not None]
-    wanted = min(atari or ways, key=lambda way: (-_runs_with(runs, way), way[0] != TRAINED_UNDER, not way[1]))
-    protocol, greedy = wanted
+    way = _wanted_way(comparison.runs())
+    protocol, greedy = way or (comparison.protocol, False)
     left_out: list[str] = []
     cells: dict[Cell, list[Score]] = {}
     for cell, members in comparison.cells.items():
-        scores = []
-        for run in members:
-            way = (protocol, greedy) if run.protocol else (None, greedy)
-            evaluation = _best_known(run, way)
-            if evaluation is None:
-                left_out.append(_not_evaluated(run, *way))
-            elif (score := _score(run, evaluation)) is not None:
-                scores.append(score)
-            else:
-                left_out.append(f"{evaluation.path}: no episode in it; evaluate again with more episodes")
-        cells[cell] = _same_step(scores, left_out)
+        found = [_evaluated(run, protocol, greedy) if way else _trained(run, protocol) for run in members]
+        left_out += [why for why in found if isinstance(why, str)]
+        if scores := _same_step([each for each in found if isinstance(each, Score)], left_out):
+            cells[cell] = scores
     return ScoreBoard(
-        description=_describe(comparison, protocol, greedy),
+        description=_describe(comparison, protocol, greedy) if way else _describe_training(protocol),
         kind=_kind(protocol),
         protocol=protocol,
-        evaluated=True,
+        evaluated=way is not None,
         greedy=greedy,
-        cells={cell: scores for cell, scores in cells.items() if scores},
+        cells=cells,
         left_out=left_out,
+    )
+
+
+def _wanted_way(runs: Sequence[Run]) -> Way | None:
+    """Return the way in which most runs were evaluated, of Atari games if there are any; None if none was."""
+    ways = {way_of(each): None for run in runs for each in run.evaluations}  # in order
+    atari = [way for way in ways if way[0] is not None]
+    return min(
+        atari or ways,
+        key=lambda way: (-_runs_with(runs, way), way[0] != TRAINED_UNDER, not way[1]),
+        default=None,
     )
 
 
@@ -126,10 +124,15 @@ def _spelled(protocol: str, trained_under: str | None) -> list[str]:
     return ["--protocol", base, "--flicker", str(flicker)]
 
 
-def _score(run: Run, evaluation: Evaluation) -> Score | None:
+def _evaluated(run: Run, protocol: str | None, greedy: bool) -> Score | str:
+    """Return the score by the evaluation made in this way, or a line that says why there is none."""
+    way = (protocol if run.protocol else None, greedy)
+    evaluation = _best_known(run, way)
+    if evaluation is None:
+        return _not_evaluated(run, *way)
     value = evaluation.life if evaluation.life is not None else evaluation.game
     if value is None:
-        return None
+        return f"{evaluation.path}: no episode in it; evaluate again with more episodes"
     return Score(run, value, _normalized(run, evaluation.game), evaluation.step, evaluation)
 
 
@@ -156,46 +159,34 @@ def _same_step(scores: list[Score], left_out: list[str]) -> list[Score]:
     return kept
 
 
-def _from_training(comparison: Comparison) -> ScoreBoard:
-    """Mean return of the last 100 training games, for runs that reached their budget."""
-    left_out: list[str] = []
-    cells: dict[Cell, list[Score]] = {}
-    lives = comparison.protocol is not None and find_protocol(comparison.protocol).life_ends_episode
-    for cell, members in comparison.cells.items():
-        scores = []
-        for run in members:
-            game = curve_of(run.rows, "game_return").y
-            returns = curve_of(run.rows, "life_return").y if lives and run.protocol else game
-            if not len(returns):
-                left_out.append(f"{run.path}: no game finished yet, so it has no score")
-                continue
-            if run.steps is not None and run.last_step < run.steps:
-                left_out.append(
-                    f"{run.path}: at step {run.last_step:,} of {run.steps:,}, so it has no score yet; "
-                    "its learning curve is drawn"
-                )
-                continue
-            normalized = _normalized(run, float(game[-1]) if len(game) else None)
-            scores.append(Score(run, float(returns[-1]), normalized, run.last_step))
-        cells[cell] = _same_step(scores, left_out)
-    kind = _kind(comparison.protocol)
-    return ScoreBoard(
-        description=f"No run has an evaluation, so a score is the mean {kind} of the last 100 training games "
-        "(lives, where an episode is one), with sampled actions. `deltabeast eval RUN` makes scores to "
-        "publish.",
-        kind=kind,
-        protocol=comparison.protocol,
-        evaluated=False,
-        greedy=False,
-        cells={cell: scores for cell, scores in cells.items() if scores},
-        left_out=left_out,
-    )
+def _trained(run: Run, protocol: str | None) -> Score | str:
+    """Return the mean return of the last 100 training games of a run that reached its budget, or a line."""
+    lives = protocol is not None and run.protocol and find_protocol(protocol).life_ends_episode
+    game = curve_of(run.rows, "game_return").y
+    returns = curve_of(run.rows, "life_return").y if lives else game
+    if not len(returns):
+        return f"{run.path}: no game finished yet, so it has no score"
+    if run.steps is not None and run.last_step < run.steps:
+        return (
+            f"{run.path}: at step {run.last_step:,} of {run.steps:,}, so it has no score yet; its learning "
+            "curve is drawn"
+        )
+    normalized = _normalized(run, float(game[-1]) if len(game) else None)
+    return Score(run, float(returns[-1]), normalized, run.last_step)
 
 
 def _kind(protocol: str | None) -> str:
     if protocol is None:
         return "return"
     return "life return" if find_protocol(protocol).life_ends_episode else "game return"
+
+
+def _describe_training(protocol: str | None) -> str:
+    return (
+        f"No run has an evaluation, so a score is the mean {_kind(protocol)} of the last 100 training games "
+        "(lives, where an episode is one), with sampled actions. `deltabeast eval RUN` makes scores to "
+        "publish."
+    )
 
 
 def _describe(comparison: Comparison, protocol: str | None, greedy: bool) -> str:
