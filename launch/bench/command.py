@@ -38,10 +38,7 @@ def run_benchmark(config: BenchConfig) -> None:
 
         kernels = _show(bench_kernels(what), kernel_table)
         _keep(what, kernels)
-        wrong = [
-            f"{kernel.rule} ({kernel.backend})" for kernel in kernels if kernel.ours and not kernel.right
-        ]
-        if wrong:
+        if wrong := [f"{kernel.rule} ({kernel.backend})" for kernel in kernels if kernel.failed]:
             raise RunError(f"not within {TOLERANCE} of the float64 reference: {', '.join(wrong)}")
     elif isinstance(what, BenchEnvConfig):
         from .env import bench_env

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 
 from ...envs import available_cores, canonical_game, make_vector_env
 from ..config import BenchEnvConfig
@@ -49,16 +50,18 @@ def bench_env(config: BenchEnvConfig) -> Iterator[EnvSpeed]:
 
 
 def _speed(game: str, num_envs: int, threads: int, seconds: float) -> float:
-    generator = np.random.default_rng(0)
     with closing(make_vector_env(game, num_envs=num_envs, num_threads=threads)) as env:
         env.reset(seed=0)
-        # Chosen beforehand: drawing actions is not what is measured.
-        actions = generator.integers(env.single_action_space.n, size=(64, num_envs))  # type: ignore[attr-defined]
-        speeds = []
-        for _ in range(_MEASUREMENTS):
-            steps, start = 0, time.perf_counter()
-            while (passed := time.perf_counter() - start) < seconds / _MEASUREMENTS:
-                env.step(actions[steps % len(actions)])
-                steps += 1
-            speeds.append(steps * num_envs / passed)
-    return statistics.median(speeds)
+        return statistics.median(emulation_speed(env, seconds / _MEASUREMENTS) for _ in range(_MEASUREMENTS))
+
+
+def emulation_speed(env: VectorEnv, seconds: float) -> float:
+    """Measure the agent steps a second of environments that have been reset, with random actions."""
+    choices = env.single_action_space.n  # type: ignore[attr-defined]
+    # Chosen beforehand: drawing actions is not what is measured.
+    actions = np.random.default_rng(0).integers(choices, size=(64, env.num_envs))
+    steps, start = 0, time.perf_counter()
+    while (passed := time.perf_counter() - start) < seconds:
+        env.step(actions[steps % len(actions)])
+        steps += 1
+    return steps * env.num_envs / passed

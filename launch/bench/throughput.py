@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.console import Console
 
@@ -33,6 +32,7 @@ from ..training.local.sources import batches
 from ..training.local.workers import Worker
 from ..training.plan import overlaps, resolve
 from ..training.run import Run
+from .env import emulation_speed
 
 _WARM_UP = 3
 """Updates before anything is timed."""
@@ -170,17 +170,7 @@ def _wait_for(device: torch.device) -> None:
 
 def _emulation(one: LocalEngine | Worker, seconds: float) -> float:
     """Time the environments of one actor alone, with random actions."""
-    env = one.actors[0].env
-    generator = np.random.default_rng(0)
-    choices = env.single_action_space.n  # type: ignore[attr-defined]
-    actions = generator.integers(choices, size=(100, env.num_envs))
-
-    def work() -> int:
-        for action in actions:
-            env.step(action)
-        return int(actions.size)
-
-    return _rate(work, seconds, torch.device("cpu"))
+    return emulation_speed(one.actors[0].env, seconds)
 
 
 def _inference(one: LocalEngine | Worker, seconds: float) -> float:
