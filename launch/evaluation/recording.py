@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from ...agents import AgentSpec
 from ...envs import find_protocol
 from ...envs.atari import AtariGames
 from ..config import EvalConfig
@@ -14,24 +15,34 @@ from .progress import progress
 from .video import play_game, write_video
 
 
-def record_games(config: EvalConfig, loaded: Loaded, protocol: str, console: Console) -> None:
-    """Record `--video` games under RUN/videos, each from a seed of its own. Raises RunError."""
-    spec, step = loaded.agent.spec, loaded.step
+def games(spec: AgentSpec, protocol: str) -> tuple[AtariGames, AtariGames]:
+    """Return the game of an agent as it sees it, and in colour."""
     assert spec.game is not None
     full = full_action_set(spec)
+    seen, colour = (
+        AtariGames(spec.game, 1, protocol, 1, full, colour=each, options=spec.env_options)
+        for each in (False, True)
+    )
+    return seen, colour
+
+
+def captions(loaded: Loaded, protocol: str, actions: str) -> tuple[str, str]:
+    """Return title and subtitle of a game's pictures."""
+    spec = loaded.agent.spec
+    title = str(spec.game).replace("_", " ").title()
+    return title, f"{spec.core}, step {loaded.step:,}, {protocol}, {actions}"
+
+
+def record_games(config: EvalConfig, loaded: Loaded, protocol: str, console: Console) -> None:
+    """Record `--video` games under RUN/videos, each from a seed of its own. Raises RunError."""
     actions = "sampled" if config.sample else "greedy"
-    how = f"{spec.core}, step {step:,}, {protocol}, {actions}"
-    title = spec.game.replace("_", " ").title()
     for number in range(1, config.video + 1):
-        play, colour = (
-            AtariGames(spec.game, 1, protocol, 1, full, colour=colour, options=spec.env_options)
-            for colour in (False, True)
-        )
-        name = f"{protocol}-{step}-{actions}-seed-{config.seed}-game-{number}.mp4"
+        play, colour = games(loaded.agent.spec, protocol)
+        name = f"{protocol}-{loaded.step}-{actions}-seed-{config.seed}-game-{number}.mp4"
         target = loaded.run_dir / "videos" / name
         seed = config.seed + 1000 * number
         with progress(console, f"video {number}") as tell:
             trace = play_game(loaded.agent, play, seed, not config.sample, config.max_episode_steps)
-            skip = find_protocol(protocol).frame_skip
-            write_video(target, trace, colour, title, how, skip, tell)
+            about = captions(loaded, protocol, actions)
+            write_video(target, trace, colour, *about, find_protocol(protocol).frame_skip, tell)
         say(console, f"a game of its own: score {trace.score[-1]:,.0f}, saved as {target}")

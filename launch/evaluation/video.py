@@ -131,6 +131,13 @@ def strips(trace: Trace) -> list[Strip]:
     return shown
 
 
+def draw_pictures(trace: Trace, env: VectorEnv, title: str, subtitle: str, frame_skip: int) -> Pictures:
+    """Return what draws the pictures of a game from screens of `env`, which is one row of it in colour."""
+    _, height, width, _ = env.single_observation_space.shape  # type: ignore[misc]
+    about = title, subtitle, (height, width), trace.score, trace.begins
+    return Pictures(*about, strips(trace), EMULATOR_FRAMES_PER_SECOND / frame_skip)
+
+
 def write_video(
     path: Path,
     trace: Trace,
@@ -145,18 +152,15 @@ def write_video(
     Raises RunError if it cannot be written.
     """
     imageio = need_libraries()
-    speed = EMULATOR_FRAMES_PER_SECOND / frame_skip
-    pictures: Pictures | None = None
+    pictures = draw_pictures(trace, env, title, subtitle, frame_skip)
     try:
         with (
             files.becoming(path) as temporary,
-            imageio.get_writer(temporary, fps=speed, quality=None, output_params=_ENCODING) as writer,
+            imageio.get_writer(
+                temporary, fps=pictures.steps_per_second, quality=None, output_params=_ENCODING
+            ) as writer,
         ):
             for step, screen in enumerate(replay(trace, env)):
-                if pictures is None:
-                    height, width, _ = screen.shape
-                    about = title, subtitle, (height, width), trace.score, trace.begins
-                    pictures = Pictures(*about, strips(trace), speed)
                 writer.append_data(pictures.draw(step, screen))
                 progress(0, 1, step + 1)
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,10 @@ class Lines:
     highest: float | None = None
     """where the axis ends although values go beyond it"""
 
+    @cached_property
+    def axis(self) -> Axis:
+        return axis(float(np.min(self.values)), float(self.highest or np.max(self.values)))
+
 
 @dataclass(frozen=True)
 class Heads:
@@ -61,6 +65,10 @@ class Axis:
     def ticks(self) -> list[float]:
         first, last = math.ceil(self.low / self.step - 1e-9), math.floor(self.high / self.step + 1e-9)
         return [self.step * n for n in range(first, last + 1)]
+
+    def height(self, value: float, top: float, bottom: float) -> float:
+        """Return the row of a value where the axis goes from bottom to top."""
+        return bottom - (value - self.low) / (self.high - self.low) * (bottom - top)
 
 
 def axis(low: float, high: float) -> Axis:
@@ -86,7 +94,7 @@ class Pictures:
         steps_per_second: float,
     ) -> None:
         self.score, self.begins, self.strips = score, np.asarray(begins), strips
-        self.seconds = WINDOW / steps_per_second
+        self.steps_per_second, self.seconds = steps_per_second, WINDOW / steps_per_second
         left, top, right, bottom = _SCREEN
         height, width = screen_size
         scale = max(1, min((right - left) // width, (bottom - top) // height))
@@ -96,12 +104,6 @@ class Pictures:
         unit = (_BOTTOM - _TOP - _GAP * (len(strips) - 1)) / max(sum(spans), 3.0)
         tops = [_TOP + sum(spans[:i]) * unit + _GAP * i for i in range(len(strips))]
         self._boxes = [(top, top + span * unit) for top, span in zip(tops, spans, strict=True)]
-        self._axes = [
-            axis(float(np.min(strip.values)), float(strip.highest or np.max(strip.values)))
-            if isinstance(strip, Lines)
-            else None
-            for strip in strips
-        ]
         self._background = self._draw_background(title, subtitle)
 
     def draw(self, step: int, screen: Pixels) -> Pixels:
@@ -110,11 +112,11 @@ class Pictures:
         draw = ImageDraw.Draw(image)
         _text(draw, _RIGHT, 92, f"{self.score[step]:,.0f}", 54, INK, "rs")
         steps = np.arange(max(0, step - WINDOW + 1), step + 1)
-        for strip, box, scale in zip(self.strips, self._boxes, self._axes, strict=True):
+        for strip, box in zip(self.strips, self._boxes, strict=True):
             if isinstance(strip, Heads):
                 self._draw_heads(image, strip, box, steps)
-            elif scale is not None:
-                self._draw_lines(draw, strip, box, scale, steps)
+            else:
+                self._draw_lines(draw, strip, box, steps)
         if self._boxes:
             for begin in steps[self.begins[steps] & (steps > 0)]:
                 x = self._x(step, begin - 0.5)
@@ -137,11 +139,11 @@ class Pictures:
         _text(draw, edge, 80, title, 40, INK, "ls")
         _text(draw, edge, 112, subtitle, 19, GREY, "ls")
         _text(draw, _RIGHT, 116, "score", 19, GREY, "rs")
-        for strip, (top, bottom), scale in zip(self.strips, self._boxes, self._axes, strict=True):
+        for strip, (top, bottom) in zip(self.strips, self._boxes, strict=True):
             end = _text(draw, edge, top - 12, strip.title, 19, INK, "ls")
             _text(draw, end + 9, top - 12, strip.unit, 16, GREY, "ls")
-            for tick in scale.ticks() if scale else ():
-                y = _height(tick, scale, top, bottom)
+            for tick in strip.axis.ticks() if isinstance(strip, Lines) else ():
+                y = strip.axis.height(tick, top, bottom)
                 _line(draw, [(_LEFT, y), (_RIGHT, y)], GREY if tick == 0 else FAINT, 1.0)
                 _text(draw, _LEFT - 9, y, f"{tick:,.6g}", 15, GREY, "rm")
             if isinstance(strip, Heads):
@@ -179,16 +181,15 @@ class Pictures:
         draw: ImageDraw.ImageDraw,
         strip: Lines,
         box: tuple[float, float],
-        scale: Axis,
         steps: npt.NDArray[np.int64],
     ) -> None:
         xs = self._x(int(steps[-1]), steps)
         right = float(_RIGHT)
         for layer in reversed(range(strip.values.shape[1])):
             colour = _colour(layer) if strip.by_layer else INK
-            ys = [max(_height(value, scale, *box), box[0]) for value in strip.values[steps, layer]]
+            ys = [max(strip.axis.height(value, *box), box[0]) for value in strip.values[steps, layer]]
             _line(draw, list(zip(xs, ys, strict=True)), colour, 2.0)
-            value = f"{strip.values[steps[-1], layer]:,.{_decimals(scale)}f}"
+            value = f"{strip.values[steps[-1], layer]:,.{_decimals(strip.axis)}f}"
             right = _text(draw, right, box[0] - 12, value, 19, colour, "rs") - 16
 
 
@@ -197,11 +198,6 @@ def _groups(layers: int, top: float, bottom: float) -> list[tuple[float, float]]
     gap = 5.0
     height = (bottom - top - gap * (layers - 1)) / layers
     return [(top + n * (height + gap), top + n * (height + gap) + height) for n in range(layers)]
-
-
-def _height(value: float, scale: Axis | None, top: float, bottom: float) -> float:
-    assert scale is not None
-    return bottom - (value - scale.low) / (scale.high - scale.low) * (bottom - top)
 
 
 def _decimals(scale: Axis) -> int:
@@ -218,10 +214,8 @@ _STOPS = np.array([[243, 244, 246], [147, 197, 253], [37, 99, 235], [23, 37, 84]
 
 def _heat(values: Floats) -> Pixels:
     """Colours `[..., 3]` of values from 0, nearly white, to 1, dark blue."""
-    at = np.clip(values, 0.0, 1.0) * (len(_STOPS) - 1)
-    low = np.minimum(at.astype(int), len(_STOPS) - 2)
-    share = (at - low)[..., None]
-    return np.rint(_STOPS[low] * (1 - share) + _STOPS[low + 1] * share).astype(np.uint8)
+    places = np.linspace(0.0, 1.0, len(_STOPS))
+    return np.rint(np.stack([np.interp(values, places, stops) for stops in _STOPS.T], -1)).astype(np.uint8)
 
 
 @cache

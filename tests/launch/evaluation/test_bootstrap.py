@@ -8,8 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from deltabeast.launch.evaluation.bootstrap import bootstrap_interval
-from deltabeast.launch.evaluation.returns import Returns
+from deltabeast.launch.evaluation.returns import Returns, bootstrap_interval
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95])

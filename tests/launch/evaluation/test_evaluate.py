@@ -21,10 +21,9 @@ from deltabeast.agents import AgentOutput
 from deltabeast.envs import make_vector_env
 from deltabeast.envs.checks import environment_seeds
 from deltabeast.launch.errors import RunError
-from deltabeast.launch.evaluation.bootstrap import bootstrap_interval
 from deltabeast.launch.evaluation.evaluate import evaluate
 from deltabeast.launch.evaluation.play import RandomAgent, Row
-from deltabeast.launch.evaluation.returns import Evaluation, Summary
+from deltabeast.launch.evaluation.returns import Evaluation, Summary, bootstrap_interval
 from deltabeast.launch.evaluation.tables import evaluation_notes
 
 Episode = tuple[int, float]
