@@ -9,14 +9,8 @@ from typing import Any
 
 from ..runs.options import OPTIONS
 from ..units import format_steps
-from .names import join, name_of
+from .names import PAPER_CORES, join, name_of
 from .runs import TRAINED_UNDER, Run
-
-CORE_ORDER = (
-    *("feedforward", "gated_feedforward", "lstm"),
-    *("linear_transformer", "delta_net", "delta_rnn", "rdn", "rdn_large"),
-)
-"""Cores in the order of the publication; others follow by name."""
 
 _LACKING = "none"
 _NAMED = 4
@@ -44,8 +38,9 @@ class Comparison:
     def runs(self) -> list[Run]:
         return [run for runs in self.cells.values() for run in runs]
 
-    def series_of(self, game: str) -> list[str]:
-        return [label for label in self.series if (game, label) in self.cells]
+    def runs_of(self, game: str) -> dict[str, list[Run]]:
+        """Return the runs of a game by series."""
+        return {label: self.cells[game, label] for label in self.series if (game, label) in self.cells}
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
@@ -74,7 +69,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
     comparison = Comparison(
         protocol=protocol,
         games=games,
-        series=sorted(core_of, key=lambda label: (*core_rank(core_of[label]), label)),
+        series=sorted(core_of, key=lambda label: (*_rank(core_of[label]), label)),
         core_of=core_of,
         cells=dict(cells),
         left_out=left_out,
@@ -83,8 +78,10 @@ def compare(runs: Sequence[Run]) -> Comparison:
     return comparison
 
 
-def core_rank(core: str) -> tuple[int, str]:
-    return (CORE_ORDER.index(core) if core in CORE_ORDER else len(CORE_ORDER), core)
+def _rank(core: str) -> tuple[int, str]:
+    """Rank cores as the publication does; others follow by name."""
+    order = list(PAPER_CORES)
+    return (order.index(core) if core in PAPER_CORES else len(order), core)
 
 
 def _majority(protocols: Sequence[str]) -> str | None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from ...envs import PAPER_GAMES
-
-_PAPER_CORES = {
+PAPER_CORES = {
     "feedforward": "Feedforward",
     "gated_feedforward": "Gated feedforward",
     "lstm": "LSTM",
@@ -17,6 +15,7 @@ _PAPER_CORES = {
     "rdn": "RDN",
     "rdn_large": "Larger RDN",
 }
+"""Names of the publication, in its order."""
 
 
 def name_of(game: str) -> str:
@@ -31,14 +30,9 @@ def name_of(game: str) -> str:
     )
 
 
-def paper_game(game: str) -> str:
-    """Return a game's name in the publication."""
-    return PAPER_GAMES[game]
-
-
 def paper_core(core: str) -> str:
     """Return a core's name in the publication."""
-    return _PAPER_CORES.get(core, core)
+    return PAPER_CORES.get(core, core)
 
 
 def file_name(name: str) -> str:

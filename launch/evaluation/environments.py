@@ -34,18 +34,16 @@ def choose_protocol(spec: AgentSpec, wanted: str | None, flicker: float | None =
 
 def env_maker(spec: AgentSpec, protocol: str | None, num_threads: int | None) -> Callable[[int], VectorEnv]:
     """Return what makes n environments with the agent's own actions, whatever the protocol would offer."""
-    if spec.game is None:
-        return partial(
-            _make_envs,
-            {"env_id": spec.env_id, "observations": spec.observations, "options": spec.env_options},
-        )
-    options = {
-        "game": spec.game,
-        "options": spec.env_options,
-        "protocol": protocol or DEFAULT_PROTOCOL,
-        "num_threads": num_threads,
-    }
-    return partial(_make_envs, {**options, "full_action_set": full_action_set(spec)})
+    options = {"env_id": spec.env_id, "observations": spec.observations, "options": spec.env_options}
+    if spec.game is not None:
+        options = {
+            "game": spec.game,
+            "options": spec.env_options,
+            "protocol": protocol or DEFAULT_PROTOCOL,
+            "num_threads": num_threads,
+            "full_action_set": full_action_set(spec),
+        }
+    return partial(_make_envs, options)
 
 
 def _make_envs(options: dict[str, Any], count: int) -> VectorEnv:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -20,8 +18,8 @@ from ...cores.fast_weights import FastWeights
 from ...cores.registry import read_core_options
 from ..comparison import plots
 from ..comparison.plots import looks
+from ..comparison.tables import Table
 from ..core_list import make_default, measure_cores
-from ..foreign import markdown
 from ..output import tell
 from ..pages import PageFolder, is_page
 from ..tables import plain_table, show
@@ -67,18 +65,21 @@ def write_page(out: Path, models: Mapping[str, Model]) -> Path:
         shares = [_mean(model.shares.get(ability)) for ability in tried]
         returns = [_mean(model.returns.get(env)) for env in played]
         cells[name] = [*shares, *map(_shown, returns), *costs[name]]
-    rows = [["core", *names], *([name, *map(_shown, row)] for name, row in cells.items())]
-    lines = [f"| {' | '.join(map(markdown, row))} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+    rows = [[name, *map(_shown, row)] for name, row in cells.items()]
+    table = Table("card", ["core", *names], rows, text_columns=1 + len(names))
     figures = plots.abilities(cells, names, looks({name: model.core for name, model in models.items()}))
     pages = PageFolder(out, tell, is_ours=is_page(out / "card.md", b"# Memory card"))
     pages.write("card.png", figures.png)
     pages.write("card.svg", figures.svg)
-    page = ["# Memory card", "", "![What each memory can do](card.png)", "", *lines, ""]
+    page = ["# Memory card", "", "![What each memory can do](card.png)", "", table.to_markdown(), ""]
     page += [f"* {name}: {ABILITIES[name]}" for name in tried]
     note = (_OF_SHARES if tried else "") + _OF_COSTS + (_OF_RETURNS if played else "")
-    pages.write("card.csv", _csv(rows))
+    pages.write("card.csv", table.to_csv())
     pages.write_page("card.md", "\n".join([*page, "", note]) + "\n")
-    _show(rows)
+    printed = plain_table(*table.columns)
+    for row in rows:
+        printed.add_row(*row)
+    show(printed)
     tell(f"card: {out / 'card.md'}; its figure is card.png, its table card.csv")
     return out / "card.md"
 
@@ -91,19 +92,6 @@ def _shown(cell: float | str | None) -> str:
     return cell if isinstance(cell, str) else "" if cell is None else f"{cell:.2f}"
 
 
-def _csv(rows: Sequence[Sequence[str]]) -> str:
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(rows)
-    return table.getvalue()
-
-
-def _show(rows: Sequence[Sequence[str]]) -> None:
-    table = plain_table(*rows[0])
-    for row in rows[1:]:
-        table.add_row(*row)
-    show(table)
-
-
 def _costs(models: Mapping[str, Model]) -> dict[str, list[str]]:
     """Return the cells of `COSTS` of each model, empty for cores that are not here."""
     torch.manual_seed(0)
@@ -113,13 +101,8 @@ def _costs(models: Mapping[str, Model]) -> dict[str, list[str]]:
             cores[name] = make_default(model.core, **read_core_options(model.core, model.options))
         except ValueError:  # a core of another version, or of somebody else's
             continue
-    measured = measure_cores(cores)
-    cells = {}
-    for name in models:
-        if name not in cores:
-            cells[name] = [""] * len(COSTS)
-            continue
-        step, unroll = measured[name]
+    cells = {name: [""] * len(COSTS) for name in models}
+    for name, (step, unroll) in measure_cores(cores).items():
         state = count_numbers(cores[name].initial_state(1))
         cells[name] = [_snr(cores[name]), f"{1000 * step:.2f}", f"{1000 * unroll:.1f}", f"{state:,}"]
     return cells

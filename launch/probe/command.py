@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from itertools import product
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from ..runs.tracking import check_tracking
 from ..tables import plain_table, show
 from .recipe import make_recipe
 from .run import ProbeRun
-from .snr import KERNELS, Noise, measure_noise
+from .snr import KERNELS, measure_noise
 
 DIMENSIONS = (16, 64, 256)
 ROUNDS = 400
@@ -45,12 +46,8 @@ def _print_noise(config: ProbeConfig) -> None:
         raise UsageError(f"--{given[0].replace('_', '-')}: --task snr trains nothing; omit it")
     rng = np.random.default_rng(config.seed)
     table = plain_table("kernel", "key size", "pairs", "noise", "standard error", "derived", "as printed")
-    for noise in (measure_noise(kernel, d, d, ROUNDS, rng) for kernel in KERNELS for d in DIMENSIONS):
-        table.add_row(*_cells(noise))
+    for kernel, size in product(KERNELS, DIMENSIONS):
+        noise = measure_noise(kernel, size, size, ROUNDS, rng)
+        table.add_row(kernel, str(size), str(size), *(f"{number:.3g}" for number in noise))
     show(table)
     tell("Noise: what is read of other keys, squared, to what is read of the value, with as many pairs.")
-
-
-def _cells(noise: Noise) -> tuple[str, ...]:
-    numbers = (noise.measured, noise.error, noise.expected, noise.printed)
-    return noise.kernel, str(noise.d), str(noise.pairs), *(f"{number:.3g}" for number in numbers)

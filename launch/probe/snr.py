@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,13 +51,9 @@ KERNELS = {
 }
 
 
-@dataclass(frozen=True)
-class Noise:
-    """One kernel at one size: noise by measurement, by the form, and as printed."""
+class Noise(NamedTuple):
+    """Noise of a kernel at one size: by measurement, by the form, and as printed."""
 
-    kernel: str
-    d: int
-    pairs: int
     measured: float
     error: float
     """standard error of the measurement"""
@@ -89,9 +85,6 @@ def measure_noise(kernel: str, d: int, pairs: int, rounds: int, rng: np.random.G
     chosen, tau = KERNELS[kernel], math.sqrt(d)
     ratios = noise_ratios(lambda keys, query: chosen.of(keys @ query, tau), d, pairs, rounds, rng)
     return Noise(
-        kernel,
-        d,
-        pairs,
         float(ratios.mean()),
         float(ratios.std() / math.sqrt(rounds)),
         pairs * chosen.expected(d),

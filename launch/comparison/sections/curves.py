@@ -30,15 +30,8 @@ def learning(comparison: Comparison, style: Mapping[str, Look]) -> Section:
             curves, bands = series_curves(comparison, game, "game_return", seconds=axis == "time")
             if not curves:
                 continue
-            figures = plots.learning_curves(
-                curves,
-                bands,
-                style,
-                words,
-                "return, last 100 games",
-                f"{name_of(game)}, by {words}",
-                axis == "time",
-            )
+            title, y_label = f"{name_of(game)}, by {words}", "return, last 100 games"
+            figures = plots.learning_curves(curves, bands, style, words, y_label, title, axis == "time")
             caption = f"{name_of(game)}: return in training by {words}."
             drawn.append(Plot(f"learning-{file_name(game)}-{axis}", caption, figures))
             if axis == "steps":
@@ -48,11 +41,9 @@ def learning(comparison: Comparison, style: Mapping[str, Look]) -> Section:
             drawn.append(plot)
     text = [
         "Mean return of the last 100 training games, with sampled actions. Thin lines are seeds; the bold "
-        "line is "
-        "their mean, and the band reaches from the lowest to the highest of them.",
+        "line is their mean, and the band reaches from the lowest to the highest of them.",
         "Time is that of training alone, without stops; in the means over time a seed that has ended keeps "
-        "its "
-        "last return. It compares cores only where all ran on the same machine with nothing beside them.",
+        "its last return. It compares cores only where all ran on the same machine with nothing beside them.",
         *short,
     ]
     columns = ("game", "series", "step", "mean", "lowest", "highest", "seeds")
@@ -63,7 +54,7 @@ def learning(comparison: Comparison, style: Mapping[str, Look]) -> Section:
 
 def _evaluations(comparison: Comparison, game: str, style: Mapping[str, Look]) -> Plot | None:
     """Draw what checkpoints scored, where runs have evaluations of several (`train --eval-every`)."""
-    cells = {label: comparison.cells[game, label] for label in comparison.series_of(game)}
+    cells = comparison.runs_of(game)
     way = usual_way(each for runs in cells.values() for run in runs for each in run.evaluations)
     if way is None:
         return None
@@ -119,8 +110,8 @@ def series_curves(
 ) -> tuple[dict[str, list[Curve]], dict[str, Band]]:
     """Return a metric of every seed that logged it, by series, and the mean of each series' whole seeds."""
     curves, bands = {}, {}
-    for label in comparison.series_of(game):
-        runs = [run for run in comparison.cells[game, label] if any(metric in row for row in run.rows)]
+    for label, members in comparison.runs_of(game).items():
+        runs = [run for run in members if any(metric in row for row in run.rows)]
         found = [curve_of(run.rows, metric, seconds) for run in runs]
         if found:
             curves[label] = found
@@ -133,8 +124,7 @@ def series_curves(
 def _ended_early(game: str, curves: Mapping[str, list[Curve]], bands: Mapping[str, Band]) -> list[str]:
     return [
         f"{name_of(game)}, {label}: {len(seeds) - bands[label].seeds} of {len(seeds)} seeds came less far "
-        "than the "
-        "others; they are drawn, but are not in the mean."
+        "than the others; they are drawn, but are not in the mean."
         for label, seeds in curves.items()
         if bands[label].seeds < len(seeds)
     ]

@@ -22,7 +22,7 @@ def forgetting(comparison: Comparison, style: Mapping[str, Look]) -> list[Sectio
     """Draw the score over the steps between two wipes, for every game; no section where none was wiped."""
     drawn, rows = [], []
     for game in comparison.games:
-        cells = {label: comparison.cells[game, label] for label in comparison.series_of(game)}
+        cells = comparison.runs_of(game)
         way = usual_way(each for runs in cells.values() for run in runs for each in _wiped(run))
         if way is None:
             continue

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ....envs import PAPER_GAMES
 from ...runs.published import published_scores
 from .. import plots
 from ..aggregation import pairs
 from ..differences import ABOUT_PUBLISHED_GAMES, ABOUT_THE_PUBLISHED
-from ..names import name_of, paper_core, paper_game
+from ..names import paper_core
 from ..relative import BUDGETS, CLEAR, LATER_CORES, PUBLISHED_CORES, is_published, published_improvement, wins
 from ..report import Plot, Section
 from ..tables import Cell, Table
@@ -46,10 +46,9 @@ def published_sections() -> list[Section]:
             "Relative improvement of every core over every other",
             [
                 "(score − baseline) / baseline, in percent of the published means: the charts that the "
-                "paper's Figures 1 "
-                "to 12 show for some of these pairs. Games are in the same order left and right, by their "
-                "improvement "
-                f"after {BUDGETS[-1]}M agent steps. Axes are linear to ±100 % and logarithmic beyond."
+                "paper's Figures 1 to 12 show for some of these pairs. Games are in the same order left and "
+                f"right, by their improvement after {BUDGETS[-1]}M agent steps. Axes are linear to ±100 % "
+                "and logarithmic beyond."
             ],
             tables=[_improvements()],
         ),
@@ -57,7 +56,9 @@ def published_sections() -> list[Section]:
             Section(
                 f"{paper_core(core)} over {paper_core(baseline)}",
                 [_win_text(core, baseline)],
-                plots=published_pair(core, baseline, list(PAPER_GAMES)),
+                plots=published_pair(
+                    core, baseline, _best_first(core, baseline), f"published-{core}-over-{baseline}"
+                ),
                 folded=core != "rdn",
             )
             for core, baseline in sorted(
@@ -70,44 +71,42 @@ def published_sections() -> list[Section]:
 def published_pair(
     core: str,
     baseline: str,
-    games: Sequence[str],
-    beside: Sequence[float | None] | None = None,
-    prefix: str | None = None,
+    games: Mapping[str, str],
+    name: str,
+    beside: Sequence[float | None] = (),
 ) -> list[Plot]:
-    """Improvements after 50M and 200M steps, games by their improvement after 200M.
+    """Draw improvements after 50M and 200M steps of those of the games that were published, in their order.
 
-    beside: the percentages of our own figure of these games, whose order and axis are then kept. Empty where
-    nothing was published. prefix: of the plots' names.
+    games: names to show. name: what plots' names begin with. beside: percentages that share their axis.
     """
     changes = {
         millions: {game: published_improvement(game, core, baseline, millions) for game in games}
         for millions in BUDGETS
     }
     order = [game for game in games if changes[BUDGETS[-1]][game] is not None]
-    if beside is None:
-        order.sort(key=lambda game: -(changes[BUDGETS[-1]][game] or 0.0))
-    if not order:
-        return []
     better, worse = paper_core(core), paper_core(baseline)
     return [
         Plot(
-            f"{prefix or f'published-{core}-over-{baseline}'}-{millions}M",
+            f"{name}-{millions}M",
             f"Published: {better} relative to {worse} after {millions}M agent steps.",
             plots.improvements(
-                [
-                    (name_of(game) if beside is not None else paper_game(game), changes[millions][game])
-                    for game in order
-                ],
+                [(games[game], changes[millions][game]) for game in order],
                 f"{better} over {worse}: published, {millions}M",
                 "relative improvement of the score of one life",
                 better,
                 worse,
-                beside=[*(beside or ()), *(changes[other][game] for other in BUDGETS for game in order)],
+                beside=[*beside, *(changes[other][game] for other in BUDGETS for game in order)],
             ),
         )
         for millions in BUDGETS
         if any(changes[millions][game] is not None for game in order)
     ]
+
+
+def _best_first(core: str, baseline: str) -> dict[str, str]:
+    """Order the published games by the improvement at the larger budget."""
+    changes = {game: published_improvement(game, core, baseline, BUDGETS[-1]) for game in PAPER_GAMES}
+    return {game: PAPER_GAMES[game] for game in sorted(changes, key=lambda game: -(changes[game] or 0.0))}
 
 
 def score_text(game: str, core: str, millions: int) -> str | None:
@@ -130,7 +129,7 @@ def _scores() -> Table:
             bold |= {(len(rows), 2 + i) for i, value in enumerate(means) if value == max(means)}
             rows.append(
                 [
-                    paper_game(game),
+                    PAPER_GAMES[game],
                     f"{millions}M",
                     *(score_text(game, core, millions) for core in PUBLISHED_CORES),
                 ]
@@ -144,7 +143,7 @@ def _later_scores() -> Table:
     cores = (*PUBLISHED_CORES, *LATER_CORES)
     budget = BUDGETS[-1]
     rows: list[list[Cell]] = [
-        [paper_game(game), *(score_text(game, core, budget) for core in cores)]
+        [PAPER_GAMES[game], *(score_text(game, core, budget) for core in cores)]
         for game in PAPER_GAMES
         if any(published_scores(game, core) for core in LATER_CORES)
     ]
@@ -171,7 +170,7 @@ def _win_text(core: str, baseline: str) -> str:
 
 def _improvements() -> Table:
     rows = [
-        [paper_game(game), paper_core(core), paper_core(baseline), f"{millions}M",
+        [PAPER_GAMES[game], paper_core(core), paper_core(baseline), f"{millions}M",
          published_improvement(game, core, baseline, millions)]
         for core, baseline in pairs(PUBLISHED_CORES)
         for millions in BUDGETS

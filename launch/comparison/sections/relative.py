@@ -37,8 +37,7 @@ def relative(comparison: Comparison, board: ScoreBoard) -> list[Section]:
         return [Section("Relative improvement", ["It needs two series with scores of the same game."])]
     text = [
         "(score − baseline) / baseline in percent, of means over seeds: what the publication's Figures 1 to "
-        "12 show of "
-        "its own scores. Axes are linear to ±100 % and logarithmic beyond.",
+        "12 show of its own scores. Axes are linear to ±100 % and logarithmic beyond.",
     ]
     if any(change.percent is None for change in changes):
         text.append(
@@ -119,6 +118,6 @@ def _of_pair(
     drawn = [Plot(name, f"Our runs: {better} relative to {baseline}.", figures)]
     cores = comparison.core_of[better], comparison.core_of[baseline]
     if cores[0] != cores[1]:
-        known = [change.game for change in changes if is_published(change.game)]
-        drawn += published_pair(*cores, known, [change.percent for change in changes], f"{name}-published")
+        known = {change.game: name_of(change.game) for change in changes if is_published(change.game)}
+        drawn += published_pair(*cores, known, f"{name}-published", [change.percent for change in changes])
     return drawn

@@ -149,8 +149,7 @@ def aggregates(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Lo
         + (" Median and mean are over games, of means over seeds." if "median" in kinds else "")
         + (f" The optimality gap is how far runs fall short of {over.best}." if over.normalized else "")
         + " Bars are 95% intervals of a stratified bootstrap: seeds are drawn anew within each game (Agarwal "
-        "et al. "
-        "2021, as in rliable).",
+        "et al. 2021, as in rliable).",
         *over.notes,
     ]
     table = Table("aggregates", ("statistic", "series", over.unit, "low", "high"), rows, 2)
