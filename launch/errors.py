@@ -22,6 +22,14 @@ def wrong_input() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
+def require(config: object, *names: str, least: int) -> None:
+    """Raise UsageError if an option is less than so much; those that are None are not given."""
+    for name in names:
+        if (value := getattr(config, name)) is not None and value < least:
+            must = f"be at least {least}" if least else "not be negative"
+            raise UsageError(f"--{name.replace('_', '-')} {value}; it must {must}")
+
+
 class RunError(RuntimeError):
     """A run had to stop; its cause is attached. Exit code 1."""
 

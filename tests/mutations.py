@@ -977,7 +977,7 @@ MUTANTS = [
         'self.best, self.strikes, self._losses = state["best"], state["strikes"], state["losses"]',
         "self.best, self.strikes, self._losses = None, 0, []",
     ),
-    ("launch/probe/run.py", "            self.learner.model.load_state_dict(found[0].weights)\n", ""),
+    ("launch/probe/run.py", "            self._model.load_state_dict(found[0].weights)\n", ""),
     ("launch/probe/run.py", "                self.data.length = self.data.longest\n", ""),
     (
         "launch/probe/run.py",

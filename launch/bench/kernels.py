@@ -16,7 +16,7 @@ from ...agents.cuda.graphs import record
 from ...kernels import Rule
 from ...kernels.rules import RULES
 from ..config import BenchKernelsConfig
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..processes.machine import prepare_process, resolve_device
 from . import fla
 
@@ -75,9 +75,7 @@ def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
 
     Raises UsageError for sizes or a device that cannot be.
     """
-    for name in ("steps", "batch_size", "heads", "head_size", "repeats"):
-        if getattr(config, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+    require(config, "steps", "batch_size", "heads", "head_size", "repeats", least=1)
     try:
         device = resolve_device(config.device)
     except ValueError as error:

@@ -14,7 +14,7 @@ from ...agents.reading import read_object
 from ...envs.sequences import DRAWN
 from ..config import ProbeConfig
 from ..probe.result import read_result
-from ..runs.directory import core_name, read_config, read_object, read_words
+from ..runs.directory import core_name, read_config, read_words
 from ..runs.log import MOST_ROWS, read_log
 from ..values import read_options
 

@@ -18,7 +18,7 @@ from ...agents.cpu.agent import FastAgent
 from ...agents.cpu.verify import verified_for_acting
 from ...envs import available_cores
 from ..config import EvalConfig
-from ..errors import Incomplete, RunError, UsageError
+from ..errors import Incomplete, RunError, UsageError, require
 from ..output import say
 from ..processes.machine import prepare_process, resolve_device
 from ..runs import published
@@ -114,13 +114,8 @@ def _limit(spec: AgentSpec) -> str:
 
 def _check(config: EvalConfig) -> None:
     """Raise UsageError for numbers out of range."""
-    for name in ("episodes", "repeats", "max_episode_steps"):
-        if getattr(config, name) < 1:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} {getattr(config, name)}; it must be at least 1")
-    for name in ("video", "seed"):
-        if getattr(config, name) < 0:
-            raise UsageError(f"--{name} {getattr(config, name)}; it must not be negative")
+    require(config, "episodes", "repeats", "max_episode_steps", least=1)
+    require(config, "video", "seed", least=0)
     if any(every < 1 for every in config.forget_every):
         raise UsageError(f"--forget-every {min(config.forget_every)}; it must be at least 1")
 

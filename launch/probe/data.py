@@ -41,12 +41,10 @@ def to_batch(sequences: Sequences, device: torch.device) -> Batch:
 class Fresh:
     """Sequences that are drawn for each update; `length` grows, where the recipe has a curriculum."""
 
-    longest: int | None
-    """the length that is tested, if there is a curriculum"""
-
     def __init__(self, recipe: Recipe, seed: int) -> None:
         self._recipe, self._seed = recipe, seed
         self.longest = recipe.curriculum
+        """the length that is tested, if there is a curriculum"""
         self.length: int | None = getattr(recipe.task, "length", None) if self.longest else None
 
     @property

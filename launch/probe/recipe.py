@@ -18,7 +18,7 @@ from ...envs.sequences.sequences import Task
 from ...envs.sequences.swap import Swap
 from ...envs.sequences.text import Text
 from ..config import ProbeConfig
-from ..errors import UsageError
+from ..errors import UsageError, require
 from .key_value_model import RULES, KeyValueModel
 from .result import LEAST
 from .sequence_model import MemoryModel, SequenceSpec
@@ -112,18 +112,14 @@ def without_defaults(config: ProbeConfig, recipe: Recipe) -> ProbeConfig:
 
 def _check(config: ProbeConfig) -> None:
     """Raise ValueError for numbers out of range."""
-    for name in _COUNTS:
-        if (value := getattr(config, name)) is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} {value}; it must be at least 1")
+    require(config, *_COUNTS, least=1)
+    require(config, "seed", "checkpoint_minutes", least=0)
     if config.learning_rate is not None and not 0 < config.learning_rate < math.inf:
         raise ValueError(f"--learning-rate {config.learning_rate}; it must be positive")
     if config.max_grad_norm is not None and not 0 <= config.max_grad_norm < math.inf:
         raise ValueError(f"--max-grad-norm {config.max_grad_norm}; it must be finite and not negative")
     if config.dropout is not None and not 0 <= config.dropout < 1:
         raise ValueError(f"--dropout {config.dropout}; it must be a share from 0 to less than 1")
-    for name in ("seed", "checkpoint_minutes"):
-        if getattr(config, name) < 0:
-            raise ValueError(f"--{name.replace('_', '-')} {getattr(config, name)}; it must not be negative")
 
 
 def _task(config: ProbeConfig, kind: Any) -> Any:

@@ -66,6 +66,7 @@ class ProbeRun:
             self.device = resolve_device(config.device)
             with memory_for(f"core {config.core}"):
                 self.learner = Learner(self.recipe, config.seed, self.device)
+            self._model: Any = self.learner.model
             kind = Stream if self.recipe.span else Fixed if self.recipe.fixed else Fresh
             self.data: Stream | Fixed | Fresh = kind(self.recipe, config.seed)
         except ValueError as error:
@@ -108,7 +109,7 @@ class ProbeRun:
             say(f"resuming {self.run_dir} at update {self.update}")
 
     def _title(self) -> str:
-        weights = count_numbers(self.learner.model.parameters())
+        weights = count_numbers(self._model.parameters())
         options = "".join(f" {name} {value}" for name, value in self.config.task_options.items())
         config = self.config
         return f"{config.task}{options} · {config.core} · seed {config.seed} · {weights:,} parameters"
@@ -181,10 +182,6 @@ class ProbeRun:
         }
         save_checkpoint(self.run_dir, self.update, self._model, state)
         self._saved_at = time.monotonic()
-
-    @property
-    def _model(self) -> Any:
-        return self.learner.model
 
     @property
     def _digest(self) -> str | None:
@@ -309,7 +306,7 @@ class ProbeRun:
         else:
             found = load_newest(self.run_dir / "best", read_checkpoint)
             assert found is not None, "an evaluation came before the end"
-            self.learner.model.load_state_dict(found[0].weights)
+            self._model.load_state_dict(found[0].weights)
             scores["test"] = self._scores(self.data.test())
             scores["best_update"] = found[1].step
         files.write(self.run_dir / RESULT, json.dumps(scores, indent=2) + "\n")

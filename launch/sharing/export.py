@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -29,10 +30,7 @@ from .still import draw_still
 def export(config: ExportConfig, console: Console | None = None) -> Path:
     """Write the folder; return it. Raises UsageError, with nothing written, or RunError."""
     console = console or Console()
-
-    def tell(text: str) -> None:
-        say(console, text)
-
+    tell = partial(say, console)
     loaded = load(config.run, config.checkpoint, config.trust_core, tell)
     folder = config.folder
     _check_folder(folder, loaded.run_dir)
@@ -51,7 +49,7 @@ def export(config: ExportConfig, console: Console | None = None) -> Path:
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {files.why(error)}") from error
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    say(console, f"exported step {loaded.step:,} to {folder}, {size / 1e6:.1f} MB; {CARD} describes it")
+    tell(f"exported step {loaded.step:,} to {folder}, {size / 1e6:.1f} MB; {CARD} describes it")
     return folder
 
 

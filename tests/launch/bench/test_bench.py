@@ -142,7 +142,7 @@ def test_training_is_set_beside_its_stages(
         ("throughput --rounds 0", "--rounds must be at least 1"),
         ("throughput --game pnog", "pong"),
         ("throughput --num-envs 6 --batch-size 4", "one must be a multiple of the other"),
-        ("kernels --steps 0", "--steps must be at least 1"),
+        ("kernels --steps 0", "--steps 0; it must be at least 1"),
         ("kernels --device gpu", "choose auto, cpu or cuda"),
         ("kernels --json nowhere/x.json", "cannot write nowhere/x.json"),
         ("env --games pnog", "pong"),
