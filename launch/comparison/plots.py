@@ -15,12 +15,13 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import foreign
-from .curves import Band, Curve
-from .statistics import Interval
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # tables, which need numbers' format alone, are made without these
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from .curves import Band, Curve
+    from .statistics import Interval
 
 INK, MUTED, RULE, PAPER = "#1c2127", "#5d6670", "#d5dae0", "#ffffff"
 BETTER, WORSE = "#0072b2", "#d55e00"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..comparison.tables import Table
 from ..config import TrainConfig
 from ..foreign import markdown, terminal
 from ..runs.consent import consent, needs_consent
@@ -112,16 +113,13 @@ def _about(exported: Exported, subject: str) -> str:
 
 
 def _scores(exported: Exported) -> str:
-    lines = [
-        "| evaluation | return of | mean | 95% interval over episodes | episodes |",
-        "|---|---|---:|---:|---:|",
-    ]
-    rows = dict.fromkeys(cells for each in exported.evaluations for cells in _rows(each))
-    lines += [f"| {' | '.join(map(markdown, cells))} |" for cells in rows]
-    if len(lines) == 2:
+    rows = list(dict.fromkeys(cells for each in exported.evaluations for cells in _rows(each)))
+    if not rows:
         return "Not evaluated."
     half = " Measured before the numbers were rounded to 16 bits." if exported.half else ""
-    return "\n".join(lines) + f"\n\nThe interval says nothing of other training seeds.{half}"
+    columns = ("evaluation", "return of", "mean", "95% interval over episodes", "episodes")
+    note = f"The interval says nothing of other training seeds.{half}"
+    return Table(None, columns, rows, 2, note).to_markdown()
 
 
 def _rows(evaluation: Mapping[str, Any]) -> list[tuple[str, ...]]:
