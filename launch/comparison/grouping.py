@@ -177,9 +177,9 @@ def _notes(comparison: Comparison, differing: Sequence[str], usual: Mapping[str,
     if len({run.versions.get("commit") for run in comparison.runs()} - {None}) > 1:
         notes.append("The runs were trained by different commits of deltabeast; the table of runs has them.")
     missing = [
-        f"{label} ({join([game for game in comparison.games if (game, label) not in comparison.cells])})"
+        f"{label} ({join(games)})"
         for label in comparison.series
-        if any((game, label) not in comparison.cells for game in comparison.games)
+        if (games := [game for game in comparison.games if (game, label) not in comparison.cells])
     ]
     if missing:
         notes.append(f"Not every series has runs of every game. Missing: {'; '.join(missing)}.")

@@ -85,6 +85,12 @@ def shown(cell: Cell) -> str:
     return number(cell) if isinstance(cell, float) else cell
 
 
+def highest(values: Sequence[float | None]) -> list[int]:
+    """Return the places of the highest of some values, and of those that read the same."""
+    best = max((value for value in values if value is not None), default=0.0)
+    return [i for i, value in enumerate(values) if value is not None and number(value) == number(best)]
+
+
 def _raw(cell: Cell) -> str:
     if cell is None:
         return ""

@@ -39,12 +39,7 @@ class RandomAgent:
         return ()
 
     def act(
-        self,
-        observation: Tensor,
-        reward: Tensor,
-        done: Tensor,
-        state: State,
-        greedy: bool = False,
+        self, observation: Tensor, reward: Tensor, done: Tensor, state: State, greedy: bool = False
     ) -> tuple[AgentOutput, State]:
         logits = torch.zeros(len(reward), self.num_actions, device=reward.device)
         return AgentOutput(logits.argmax(-1), logits, logits[:, 0]), state

@@ -177,11 +177,7 @@ class Pictures:
             image.paste(rows, (round(max(left, _LEFT) * _SHARP), round(first * _SHARP)))
 
     def _draw_lines(
-        self,
-        draw: ImageDraw.ImageDraw,
-        strip: Lines,
-        box: tuple[float, float],
-        steps: npt.NDArray[np.int64],
+        self, draw: ImageDraw.ImageDraw, strip: Lines, box: tuple[float, float], steps: npt.NDArray[np.int64]
     ) -> None:
         xs = self._x(int(steps[-1]), steps)
         right = float(_RIGHT)

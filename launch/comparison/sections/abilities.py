@@ -13,7 +13,7 @@ from ..plots import Look
 from ..report import Plot, Section
 from ..scores import ScoreBoard
 from ..statistics import Interval, as_scores, bootstrap, mean
-from ..tables import Table
+from ..tables import Table, highest
 
 
 def abilities(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Look]) -> list[Section]:
@@ -28,19 +28,12 @@ def abilities(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Loo
         task.ability if times[task.ability] == 1 else f"{task.ability}, {name_of(game)}"
         for game, task in tasks.items()
     ]
-    best = [
-        max((estimate.value for estimate in column if estimate), default=0.0)
-        for column in zip(*found.values(), strict=True)
-    ]
+    values = {label: [each and each.value for each in row] for label, row in found.items()}
+    columns = enumerate(zip(*values.values(), strict=True), 1)
+    bold = {(row, column) for column, cells in columns for row in highest(cells)}
     rows = [
         [label, *(plots.with_interval(each) if each else None for each in found[label])] for label in labels
     ]
-    bold = {
-        (row, 1 + i)
-        for row, label in enumerate(labels)
-        for i, estimate in enumerate(found[label])
-        if estimate and plots.number(estimate.value) == plots.number(best[i])
-    }
     asked = (f"{task.ability}: {ABILITIES[task.ability]} ({name_of(game)})" for game, task in tasks.items())
     note = "; ".join(["Bold: the highest mean", *asked]) + "."
     table = Table(None, ("series", *names), rows, 1, note, bold=frozenset(bold))
@@ -56,13 +49,11 @@ def abilities(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Loo
         3,
         csv_only=True,
     )
-    shares = {label: [estimate.value if estimate else None for estimate in found[label]] for label in labels}
-    figure = plots.abilities(shares, names, style)
     text = (
         "Each task asks for one ability of a memory. 0 is random play, 1 the best return there is. Means "
         "over seeds, with 95% bootstrap intervals, rough where seeds are few."
     )
-    plot = Plot("abilities", "By ability: means over seeds.", figure)
+    plot = Plot("abilities", "By ability: means over seeds.", plots.abilities(values, names, style))
     return [Section("By ability", [text], plots=[plot], tables=[table, numbers])]
 
 

@@ -69,11 +69,7 @@ def published_sections() -> list[Section]:
 
 
 def published_pair(
-    core: str,
-    baseline: str,
-    games: Mapping[str, str],
-    name: str,
-    beside: Sequence[float | None] = (),
+    core: str, baseline: str, games: Mapping[str, str], name: str, beside: Sequence[float | None] = ()
 ) -> list[Plot]:
     """Draw improvements after 50M and 200M steps of those of the games that were published, in their order.
 
@@ -127,14 +123,9 @@ def _scores() -> Table:
         for millions in BUDGETS:
             means = [published_scores(game, core)[millions].mean for core in PUBLISHED_CORES]
             bold |= {(len(rows), 2 + i) for i, value in enumerate(means) if value == max(means)}
-            rows.append(
-                [
-                    PAPER_GAMES[game],
-                    f"{millions}M",
-                    *(score_text(game, core, millions) for core in PUBLISHED_CORES),
-                ]
-            )
-    columns = ("game", "steps", *(paper_core(core) for core in PUBLISHED_CORES))
+            texts = [score_text(game, core, millions) for core in PUBLISHED_CORES]
+            rows.append([PAPER_GAMES[game], f"{millions}M", *texts])
+    columns = ("game", "steps", *map(paper_core, PUBLISHED_CORES))
     return Table("published-scores", columns, rows, 2, bold=frozenset(bold))
 
 

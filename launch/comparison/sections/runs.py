@@ -46,19 +46,9 @@ def runs(comparison: Comparison, board: ScoreBoard) -> Section:
         for run in members:
             minutes = float(training_seconds(run.rows)[-1]) / 60 if run.rows else None
             seed = "" if run.seed is None else str(run.seed)
+            numbers = run.last_step or None, minutes, scored.get(run.path)
             made = run.versions.get("commit"), run.versions.get("torch")
-            rows.append(
-                [
-                    name_of(game),
-                    label,
-                    str(run.path),
-                    seed,
-                    run.last_step or None,
-                    minutes,
-                    scored.get(run.path),
-                    *made,
-                ]
-            )
+            rows.append([name_of(game), label, str(run.path), seed, *numbers, *made])
     columns = ("game", "series", "run", "seed", "steps", "minutes", "score", "commit", "torch")
     return Section("Runs", _shared_settings(comparison), tables=[Table("runs", columns, rows, 4)])
 

@@ -26,7 +26,7 @@ from ..statistics import (
     optimality_gap,
     probability_of_improvement,
 )
-from ..tables import Cell, Table
+from ..tables import Cell, Table, highest
 from .published import score_text
 
 MEANS_LITTLE = 20.0
@@ -82,9 +82,7 @@ def scores(comparison: Comparison, board: ScoreBoard) -> Section:
     for game in comparison.games:
         labels = [label for label in comparison.series if (game, label) in board.cells]
         means = [statistics.fmean(s.value for s in board.cells[game, label]) for label in labels]
-        if len(means) > 1:
-            best = plots.number(max(means))
-            bold |= {(len(rows) + i, 2) for i, value in enumerate(means) if plots.number(value) == best}
+        bold |= {(len(rows) + i, 2) for i in highest(means) if len(means) > 1}
         rows += [_score_row(game, label, comparison, board) for label in labels]
     names = ("game", "series", "mean", "low", "high", "seeds' scores", "seeds", "steps", "normalised",
              *(f"published {millions}M" for millions in BUDGETS))  # fmt: skip
