@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -71,13 +72,9 @@ def score_board(comparison: Comparison) -> ScoreBoard:
 
 def _wanted_way(runs: Sequence[Run]) -> Way | None:
     """Return the way in which most runs were evaluated, of Atari games if there are any; None if none was."""
-    ways = {way_of(each): None for run in runs for each in run.evaluations}  # in order
+    ways = Counter(way for run in runs for way in dict.fromkeys(map(way_of, run.evaluations)))
     atari = [way for way in ways if way[0] is not None]
-    return min(
-        atari or ways,
-        key=lambda way: (-_runs_with(runs, way), way[0] != TRAINED_UNDER, not way[1]),
-        default=None,
-    )
+    return min(atari or ways, key=lambda way: (-ways[way], way[0] != TRAINED_UNDER, not way[1]), default=None)
 
 
 def unequal_steps(board: ScoreBoard) -> list[str]:
@@ -89,10 +86,6 @@ def unequal_steps(board: ScoreBoard) -> list[str]:
             named = ", ".join(f"{label} {step:,}" for label, step in steps.items())
             lines.append(f"Scores on {name_of(game)} are of different steps: {named}.")
     return lines
-
-
-def _runs_with(runs: Sequence[Run], way: Way) -> int:
-    return sum(_best_known(run, way) is not None for run in runs)
 
 
 def _best_known(run: Run, way: Way) -> Evaluation | None:

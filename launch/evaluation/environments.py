@@ -34,15 +34,15 @@ def choose_protocol(spec: AgentSpec, wanted: str | None, flicker: float | None =
 
 def env_maker(spec: AgentSpec, protocol: str | None, num_threads: int | None) -> Callable[[int], VectorEnv]:
     """Return what makes n environments with the agent's own actions, whatever the protocol would offer."""
-    options = {"env_id": spec.env_id, "observations": spec.observations, "options": spec.env_options}
+    options: dict[str, Any] = {"env_id": spec.env_id, "observations": spec.observations}
     if spec.game is not None:
         options = {
             "game": spec.game,
-            "options": spec.env_options,
             "protocol": protocol or DEFAULT_PROTOCOL,
             "num_threads": num_threads,
             "full_action_set": full_action_set(spec),
         }
+    options["options"] = spec.env_options
     return partial(_make_envs, options)
 
 

@@ -142,11 +142,12 @@ class Pictures:
         for strip, (top, bottom) in zip(self.strips, self._boxes, strict=True):
             end = _text(draw, edge, top - 12, strip.title, 19, INK, "ls")
             _text(draw, end + 9, top - 12, strip.unit, 16, GREY, "ls")
-            for tick in strip.axis.ticks() if isinstance(strip, Lines) else ():
-                y = strip.axis.height(tick, top, bottom)
-                _line(draw, [(_LEFT, y), (_RIGHT, y)], GREY if tick == 0 else FAINT, 1.0)
-                _text(draw, _LEFT - 9, y, f"{tick:,.6g}", 15, GREY, "rm")
-            if isinstance(strip, Heads):
+            if isinstance(strip, Lines):
+                for tick in strip.axis.ticks():
+                    y = strip.axis.height(tick, top, bottom)
+                    _line(draw, [(_LEFT, y), (_RIGHT, y)], GREY if tick == 0 else FAINT, 1.0)
+                    _text(draw, _LEFT - 9, y, f"{tick:,.6g}", 15, GREY, "rm")
+            else:
                 self._draw_key(draw, top)
                 for layer, (first, last) in enumerate(_groups(strip.values.shape[1], top, bottom)):
                     _text(draw, _LEFT - 9, (first + last) / 2, f"layer {layer + 1}", 15, _colour(layer), "rm")

@@ -12,7 +12,7 @@ from ..names import file_name, name_of, versus
 from ..relative import BUDGETS, is_published, published_improvement, relative_improvement
 from ..report import Plot, Section
 from ..scores import ScoreBoard
-from ..tables import Table
+from ..tables import Cell, Table
 from .published import published_pair
 
 
@@ -45,7 +45,7 @@ def relative(comparison: Comparison, board: ScoreBoard) -> list[Section]:
             "difference, and the probability of improvement above, compare such series too."
         )
     columns = ("game", "series", "over", "score", "score of the other", "difference", "improvement, %")
-    rows = [(name_of(game), *others) for game, *others in changes]
+    rows: list[list[Cell]] = [[name_of(change.game), *change[1:]] for change in changes]
     table = Table("relative-improvement", columns, rows, 3)
     one = len(comparison.games) == 1
     if len(rows) > MOST_PAIRS and one:
