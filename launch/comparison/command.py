@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -22,7 +22,7 @@ from .html import to_html
 from .layout import write_layout
 from .markdown import to_markdown
 from .names import count, join
-from .plots import Look, looks
+from .plots import looks
 from .probes import Probe
 from .reading import read_runs
 from .report import Report, Section
@@ -66,8 +66,9 @@ def compare_runs(config: CompareConfig) -> Path:
         comparison = compare(runs)
         board = score_board(comparison)
         notes = [*unequal_steps(board), *comparison.notes]
-        tell(*run_sections.left_out_lines(comparison, board, problems), *notes)
-        report = _report(comparison, board, notes, problems)
+        left_out = list(dict.fromkeys([*problems, *comparison.left_out, *board.left_out]))
+        tell(*left_out, *notes)
+        report = _report(comparison, board, notes, left_out)
         if probed:
             report.sections.append(probe_section(probed))
         if config.published:
@@ -101,9 +102,12 @@ def _common_folder(arguments: Sequence[str], paths: Sequence[Path]) -> Path:
 
 
 def _report(
-    comparison: Comparison, board: ScoreBoard, notes: Sequence[str], problems: Sequence[str]
+    comparison: Comparison, board: ScoreBoard, notes: Sequence[str], left_out: Sequence[str]
 ) -> Report:
     style = looks(comparison.core_of)
+    of_pairs = []
+    if len(comparison.series) > 1:
+        of_pairs = [score_sections.improvement(comparison, board, style), *relative(comparison, board)]
     few = len(comparison.series) <= 4 and len(comparison.games) <= 2
     seeds = sorted({len(members) for members in comparison.cells.values()})
     seed_text = count(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
@@ -119,21 +123,14 @@ def _report(
             *abilities(comparison, board, style),
             score_sections.scores(comparison, board),
             score_sections.aggregates(comparison, board, style),
-            *_of_pairs(comparison, board, style),
+            *of_pairs,
             curve_sections.memory(comparison, style),
             *forgetting(comparison, style),
             run_sections.published_differences(comparison, board),
-            run_sections.left_out(comparison, board, problems),
+            Section("Left out", [] if left_out else ["Nothing."], points=left_out),
             run_sections.runs(comparison, board),
         ],
     )
-
-
-def _of_pairs(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Look]) -> list[Section]:
-    """Compare every two series; nothing where there is but one."""
-    if len(comparison.series) < 2:
-        return []
-    return [score_sections.improvement(comparison, board, style), *relative(comparison, board)]
 
 
 def _provenance(config: CompareConfig, runs: Sequence[Run | Probe]) -> list[tuple[str, str]]:
@@ -156,10 +153,11 @@ def _provenance(config: CompareConfig, runs: Sequence[Run | Probe]) -> list[tupl
 def _write(out: Path, report: Report) -> None:
     pages = PageFolder(out, tell, is_ours=is_page(out / "report.md", b"| deltabeast |"))
     try:
-        for plot in report.plots():
-            pages.write(f"plots/{plot.name}.png", plot.figures.png)
-        for table in (table for table in report.tables() if table.name):
-            pages.write(f"tables/{table.name}.csv", table.to_csv())
+        for section in report.sections:
+            for plot in section.plots:
+                pages.write(f"plots/{plot.name}.png", plot.figures.png)
+            for table in (table for table in section.tables if table.name):
+                pages.write(f"tables/{table.name}.csv", table.to_csv())
         pages.write_page("report.md", to_markdown(report))
         pages.write_page("report.html", to_html(report))
     except OSError as error:

@@ -38,9 +38,3 @@ class Report:
     sections: list[Section] = field(default_factory=list)
     provenance: Sequence[tuple[str, str]] = ()
     """what made it: command, versions, commit"""
-
-    def plots(self) -> list[Plot]:
-        return [plot for section in self.sections for plot in section.plots]
-
-    def tables(self) -> list[Table]:
-        return [table for section in self.sections for table in section.tables]

@@ -1,8 +1,6 @@
-"""Sections on the runs: which are in, which are not, and how they differ from the published ones."""
+"""Sections on the runs: which are in, and how they differ from the published ones."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from ...runs.published import PROTOCOL
 from ..curves import training_seconds
@@ -13,16 +11,6 @@ from ..relative import is_published
 from ..report import Section
 from ..scores import ScoreBoard
 from ..tables import Cell, Table
-
-
-def left_out(comparison: Comparison, board: ScoreBoard, problems: Sequence[str]) -> Section:
-    """List every run, score or file that is not in the report, and why."""
-    lines = left_out_lines(comparison, board, problems)
-    return Section("Left out", [] if lines else ["Nothing."], points=lines)
-
-
-def left_out_lines(comparison: Comparison, board: ScoreBoard, problems: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys([*problems, *comparison.left_out, *board.left_out]))
 
 
 def published_differences(comparison: Comparison, board: ScoreBoard) -> Section:
