@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from ...envs import find_protocol
 from ..runs.presets import NOT_PUBLISHED, PRESETS
-from ..runs.published import NO_NEGATIVE, PROTOCOL
+from ..runs.published import FEWER_ACTIONS, NO_NEGATIVE, PROTOCOL
 from .grouping import Comparison
 from .names import join
 from .relative import is_published
@@ -32,12 +32,10 @@ ABOUT_THE_PUBLISHED = (
 )
 
 ABOUT_PUBLISHED_GAMES = {
-    frozenset({"battle_zone", "up_n_down"}): (
+    NO_NEGATIVE: (
         "In Battlezone and Up'n Down episodes with a negative return are left out: their score counters wrap."
     ),
-    frozenset({"amidar", "jamesbond"}): (
-        "Amidar's and James Bond's agents chose among the first 6 actions only."
-    ),
+    FEWER_ACTIONS: "Amidar's and James Bond's agents chose among the first 6 actions only.",
     frozenset({"pong", "bank_heist", "robotank", "up_n_down"}): (
         "Besides Pong's, four scores at 200M repeat those at 50M to the digit: Bank Heist's LSTM and Delta "
         "Net, Robotank's LSTM, Up'n Down's feedforward."
@@ -87,10 +85,9 @@ def differences(comparison: Comparison, board: ScoreBoard) -> list[str]:
         lines.append(
             f"{', '.join(wrapping)}: episodes with negative returns are kept; published, they are left out."
         )
-    if six := sorted(games & {"amidar", "jamesbond"}):
+    if fewer := sorted(games & FEWER_ACTIONS):
         lines.append(
-            f"{', '.join(six)}: our agents have all of the game's actions; the published ones had the first "
-            "6."
+            f"{', '.join(fewer)}: our agents have all of the game's actions; the published had the first 6."
         )
     seeds = {len(runs) for (game, _), runs in comparison.cells.items() if game in games}
     lines.append(
@@ -105,8 +102,7 @@ def differences(comparison: Comparison, board: ScoreBoard) -> list[str]:
 def _evaluation(board: ScoreBoard) -> list[str]:
     if not board.evaluated:
         return [
-            "Ours are training returns of a policy that changes and samples; published is a greedy "
-            "evaluation."
+            "Ours are training returns of a policy that changes and samples; published is a greedy evaluation."
         ]
     lines = []
     if not board.greedy:

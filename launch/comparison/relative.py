@@ -22,10 +22,9 @@ def relative_improvement(score: float, baseline: float) -> float | None:
 
 def published_improvement(game: str, core: str, baseline: str, millions: int) -> float | None:
     """Return the improvement in the published table; None where it has no score for either."""
-    try:
-        ours, theirs = published_scores(game, core), published_scores(game, baseline)
-    except ValueError:  # no Atari game
+    if not is_published(game):
         return None
+    ours, theirs = published_scores(game, core), published_scores(game, baseline)
     if millions not in ours or millions not in theirs:
         return None
     return relative_improvement(ours[millions].mean, theirs[millions].mean)

@@ -67,22 +67,16 @@ class Table:
         )
 
     def _shown(self, cell: Cell) -> str:
-        return precise(cell) if self.small and isinstance(cell, float) else shown(cell)
+        """Format a cell for readers."""
+        if isinstance(cell, float):
+            return (precise if self.small else number)(cell)
+        return f"{cell:,}" if isinstance(cell, int) else cell or ""
 
     def _is_text(self, column: int) -> bool:
         return column < self.text_columns
 
     def _side(self, column: int) -> str:
         return "" if self._is_text(column) else ' class="n"'
-
-
-def shown(cell: Cell) -> str:
-    """Format a cell for readers."""
-    if cell is None:
-        return ""
-    if isinstance(cell, int):
-        return f"{cell:,}"
-    return number(cell) if isinstance(cell, float) else cell
 
 
 def highest(values: Sequence[float | None]) -> list[int]:
