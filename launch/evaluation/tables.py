@@ -53,13 +53,11 @@ def forgetting_table(
     """
     shown = any(normalized[name] is not None for name in players)
     columns = ["life return" if lives else "return", "95% interval", "range", "episodes"]
+    shows = (_mean_std, *(_DETAILS[detail] for detail in columns[1:]))
     table = plain_table("memory wiped", *columns, *(["human-normalised"] if shown else []))
     for name, player in players.items():
         every, summary = every_of(name), player.life.summary()
-        cells = (
-            [_mean_std(summary), *(_DETAILS[detail](summary) for detail in columns[1:])] if summary else []
-        )
-        cells += [""] * (len(columns) - len(cells))
+        cells = [show(summary) if summary else "" for show in shows]
         if shown:
             share = normalized[name]
             cells.append("" if share is None else f"{share:.1%}")

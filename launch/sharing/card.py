@@ -69,7 +69,7 @@ def _head(exported: Exported, subject: str) -> str:
             "dataset": {"name": subject, "type": subject},
             "metrics": [{"type": "mean_reward", "name": name, "value": round(mean, 3)}],
         }
-        for name, mean in _means(exported)
+        for name, mean in dict.fromkeys(mean for each in exported.evaluations for mean in _mean(each))
     ]
     if results:
         metadata["model-index"] = [{"name": f"{exported.agent.spec.core}-{subject}", "results": results}]
@@ -84,10 +84,6 @@ def can_be_shown(evaluation: Mapping[str, Any]) -> bool:
     except (LookupError, TypeError, ValueError, AttributeError):
         return False
     return True
-
-
-def _means(exported: Exported) -> list[tuple[str, float]]:
-    return list(dict.fromkeys(mean for each in exported.evaluations for mean in _mean(each)))
 
 
 def _mean(evaluation: Mapping[str, Any]) -> list[tuple[str, float]]:
