@@ -995,7 +995,7 @@ MUTANTS = [
     ("launch/probe/run.py", "best <= recipe.goal if recipe.least else best >= recipe.goal", "False"),
     ("launch/probe/run.py", "        self._losses = []\n        self.log.write", "        self.log.write"),
     ("launch/probe/run.py", "if asked and not self._is_done():", "if False:"),
-    ("launch/probe/run.py", '    "max_grad_norm",\n', ""),
+    ("launch/probe/run.py", ' "max_grad_norm",', ""),
     ("launch/probe/learner.py", "rate * (update + 1) / recipe.warm_up", "rate"),
     (
         "launch/probe/learner.py",

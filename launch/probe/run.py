@@ -40,17 +40,8 @@ from .shown import SCORES, ProbeShown
 COLUMNS = ("sps", "tokens_per_second", "train_loss", *SCORES, "best", "length", "learning_rate", "tokens")
 """of logs.csv, after step (an update) and time; sps are updates per second"""
 SAME = (
-    "task",
-    "task_options",
-    "variant",
-    "core",
-    "core_options",
-    "seed",
-    "batch_size",
-    "learning_rate",
-    "max_grad_norm",
-    "dropout",
-    "shell",
+    *("task", "task_options", "variant", "core", "core_options", "seed"),
+    *("batch_size", "learning_rate", "max_grad_norm", "dropout", "shell"),
 )
 """options without which a run would be another experiment"""
 
