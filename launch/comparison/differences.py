@@ -102,7 +102,7 @@ def differences(comparison: Comparison, board: ScoreBoard) -> list[str]:
 def _evaluation(board: ScoreBoard) -> list[str]:
     if not board.evaluated:
         return [
-            "Ours are training returns of a policy that changes and samples; published is a greedy evaluation."
+            "Ours are training returns of a policy that changes and samples; theirs is a greedy evaluation."
         ]
     lines = []
     if not board.greedy:
