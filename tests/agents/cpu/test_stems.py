@@ -132,3 +132,17 @@ def test_weights_are_transformed_once_an_unroll() -> None:
     weight.data.add_(1)
     with inference.frozen_weights():
         assert torch.equal(twice(), 2 * weight) and not torch.equal(twice(), before)
+
+
+@pytest.mark.parametrize("name", ["policy", "stem.fc2", "core.layers.0.out", "core.input_proj"])
+def test_a_forward_that_somebody_replaced_is_run(name: str, seed: int) -> None:
+    agent = Agent(AgentSpec((6,), 3, "delta_net", "mlp"))
+    module = agent.get_submodule(name)
+    forward, calls = module.forward, []
+    module.forward = lambda x: calls.append(x) or -forward(x)  # type: ignore[method-assign]
+    inputs = torch.randn(2, 6), torch.zeros(2), torch.ones(2, dtype=torch.bool), agent.initial_state(2)
+    with torch.no_grad():
+        found, _ = FastAgent(agent).act(*inputs, greedy=True)
+        assert calls
+        expected, _ = agent.act(*inputs, greedy=True)
+    torch.testing.assert_close(found.policy_logits, expected.policy_logits)
