@@ -28,7 +28,7 @@ GATED = Kernel(
     backward_inputs=("q", "k", "v", "beta", "decay", "W", "error", "y", "W_T"),
     gradients=("q", "k", "v", "beta", "decay", "W"),
     saved={"error": "v"},
-    checkpoints=("W",),
+    checkpoints={"kept": "W"},
 )
 GATED_SUM = replace(GATED, saved={"error": "beta"})
 MOMENTUM = Kernel(
@@ -39,7 +39,7 @@ MOMENTUM = Kernel(
     backward_inputs=("q", "k", "v", "beta", "decay", "momentum", "W", "C", "found", "y", "W_T", "C_T"),
     gradients=("q", "k", "v", "beta", "decay", "momentum", "W", "C"),
     saved={"found": "v"},
-    checkpoints=("W", "C"),
+    checkpoints={"kept": "W", "kept_C": "C"},
 )
 DELTA_RNN = Kernel(
     "delta_rnn",
@@ -49,7 +49,7 @@ DELTA_RNN = Kernel(
     backward_inputs=("k", "beta", "R", "error", "p"),
     gradients=("z", "k", "v", "beta", "R", "y0"),
     saved={"error": "v", "p": "v"},
-    checkpoints=("R",),
+    checkpoints={"kept": "R"},
 )
 DELTA_LSTM = {
     variant: Kernel(
@@ -61,8 +61,8 @@ DELTA_LSTM = {
         gradients=("z", "k", "v", "beta", "R", "y0", "c0"),
         y="T y0",
         saved={"error": "z", "p": "T y0", "cells": "T y0", "gates": "z"},
-        checkpoints=("R",),
-        option=number,
+        checkpoints={"kept": "R"},
+        numbers={"VARIANT": number},
     )
     for number, variant in enumerate("ABCD")
 }
@@ -86,6 +86,6 @@ RECURRENT_DELTA = Kernel(
     backward_inputs=("Rq", "Rk", "Rv", "rb", "W", "g", "q_used", "k_used", "beta_used", "error"),
     gradients=("q", "k", "v", "beta", "W", "y0"),
     saved={"g": "v", "q_used": "q", "k_used": "k", "beta_used": "beta", "error": "v"},
-    checkpoints=("W",),
+    checkpoints={"kept": "W"},
     derived_gradients=_slow_gradients,
 )

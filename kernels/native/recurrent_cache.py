@@ -32,7 +32,7 @@ class _RecurrentDelta(torch.autograd.Function):
         _, _, _, _, *slow, W, _ = inputs
         ctx.set_materialize_grads(False)
         ctx.backend = "native"
-        ctx.save_for_backward(*slow, W, reset, g, q_used, k_used, beta_used, error, g.new_empty(0))
+        ctx.save_for_backward(reset, *slow, W, g, q_used, k_used, beta_used, error, g.new_empty(0))
         return y.detach(), W_T.detach()
 
     @staticmethod

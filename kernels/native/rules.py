@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,10 @@ from ..shapes import widest
 from . import compiling
 from .compiling import addresses
 
+if TYPE_CHECKING:
+    from ..custom_ops import Kernel
+
+Given = Mapping[str, Tensor | None]
 BLOCK = 16
 """Rows are as long as a multiple of this: `SIXTEENS` in `rules.c`."""
 MAX_SIZE = 128
@@ -71,43 +75,20 @@ _PAST: dict[str, Callable[[int], int]] = {
 """For how many matrices the backward pass of a kernel needs room in each thread."""
 
 
-def forward(
-    kernel: str,
-    per_step: Sequence[Tensor | None],
-    others: Sequence[Tensor],
-    W: Tensor,
-    reset: Tensor,
-    outputs: Sequence[Tensor | None],
-    checkpoints: Sequence[Tensor],
-    option: Sequence[int],
-) -> None:
-    """Fill outputs but for those that are None or empty; checkpoints are not needed here."""
-    pointers = addresses(*others, *outputs)
-    _call(f"{kernel}_forward", _one_a_head(kernel, W), reset, *map(_strided, per_step), *pointers, *option)
+def forward(kernel: Kernel, given: Given) -> None:
+    """Fill the outputs but for those that are missing or empty."""
+    filled = [given.get(name) for name in kernel.outputs]
+    pointers = addresses(*[given[name] for name in kernel.states_and_weights], *filled)
+    _call("forward", kernel, given, kernel.per_step, pointers)
 
 
-def backward(
-    kernel: str,
-    per_step: Sequence[Tensor | None],
-    others: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    W: Tensor,
-    reset: Tensor,
-    checkpoints: Sequence[Tensor],
-    ends: Sequence[Tensor | None],
-    gradients: Sequence[Tensor],
-    option: Sequence[int],
-) -> None:
-    """Fill the gradients, which follow those of y and of the last states, `ends`."""
-    W = _one_a_head(kernel, W)
-    past = [_new_past(W, _PAST[kernel](len(reset)))] if kernel in _PAST else []
-    pointers = addresses(*others, *outputs, *ends, *gradients, *past)
-    _call(f"{kernel}_backward", W, reset, *map(_strided, per_step), *pointers, *option)
-
-
-def _one_a_head(kernel: str, W: Tensor) -> Tensor:
-    """Return one of each head's matrices, of which the Delta LSTM has three."""
-    return W[:, ::3] if kernel == "delta_lstm" else W
+def backward(kernel: Kernel, given: Given) -> None:
+    """Fill the gradients of inputs."""
+    steps = [name for name in kernel.backward_inputs if name in kernel.per_step]
+    others = [name for name in kernel.backward_inputs if name not in kernel.per_step]
+    ends_and_gradients = (given.get(f"d{name}") for name in (*kernel.ends, *kernel.gradients))
+    pointers = addresses(*(given[name] for name in others), *ends_and_gradients)
+    _call("backward", kernel, given, steps, pointers)
 
 
 def _new_past(W: Tensor, steps: int) -> Tensor:
@@ -125,11 +106,23 @@ def _strided(x: Tensor | None) -> _Strided:
     return _Strided() if x is None else _Strided(x.data_ptr(), *x.stride()[:3])
 
 
-def _call(name: str, W: Tensor, reset: Tensor, *arguments: Any) -> None:
+def _call(
+    direction: str, kernel: Kernel, given: Given, per_step: Sequence[str], pointers: list[int | None]
+) -> None:
+    W, reset = given[kernel.states[0]], given["reset"]
+    assert W is not None and reset is not None
+    if kernel.name == "delta_lstm":
+        W = W[:, ::3]  # one of each head's three
     (B, H, V, K), steps = W.shape, reset.shape[0]
     span = _Span(steps, B, H, V, K, _threads(W, steps), reset.data_ptr())
-    strided = sum(type(argument) is _Strided for argument in arguments[:6])
-    _function(name, (max(V, K) + BLOCK - 1) // BLOCK, strided, len(arguments))(span, *arguments)
+    past = None
+    if direction == "backward" and kernel.name in _PAST:
+        past = _new_past(W, _PAST[kernel.name](steps))
+        pointers += addresses(past)
+    strided = [_strided(given.get(name)) for name in per_step]
+    arguments = *strided, *pointers, *kernel.numbers.values()
+    name, blocks = f"{kernel.name}_{direction}", (max(V, K) + BLOCK - 1) // BLOCK
+    _function(name, blocks, len(strided), len(arguments))(span, *arguments)
 
 
 @functools.cache

@@ -10,12 +10,9 @@ replays the writes and adds them: `dk -= W_{t-1}ᵀ dv` and `dq = W_tᵀ dy`. On
 The sum rule is the case u = v, without `dv kᵀ` and `W_{t-1}ᵀ dv`.
 """
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from .launch import blocks, strides
 from .steps import (
     delta_step,
     load_matrix,
@@ -57,7 +54,7 @@ def forward_kernel(
     K: tl.constexpr,
     BLOCK_V: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    DELTA: tl.constexpr,
+    ERASES: tl.constexpr,
     KEEP: tl.constexpr,
 ):
     b, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
@@ -71,7 +68,7 @@ def forward_kernel(
         q_row = load_row(q + t * q_t, K, BLOCK_K)
         k_row = load_row(k + t * k_t, K, BLOCK_K)
         v_row = load_row(v + t * v_t, V, BLOCK_V)
-        if DELTA:
+        if ERASES:
             y_row, now, error_row = delta_step(now, q_row, k_row, v_row, tl.load(beta + t * beta_t))
             if KEEP:
                 store_row(error + row(t, b, h) * V, error_row, V, BLOCK_V)
@@ -115,7 +112,7 @@ def backward_kernel(
     K: tl.constexpr,
     BLOCK_V: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    DELTA: tl.constexpr,
+    ERASES: tl.constexpr,
 ):
     b, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     q += b * q_b + h * q_h
@@ -131,7 +128,7 @@ def backward_kernel(
         k_row = load_row(k + t * k_t, K, BLOCK_K)
         gradient += outer(load_row(dy + at * V, V, BLOCK_V), load_row(q + t * q_t, K, BLOCK_K))
         du = read(gradient, k_row)
-        if DELTA:
+        if ERASES:
             strength = tl.load(beta + t * beta_t)
             error_row = load_row(error + at * V, V, BLOCK_V)
             dk_row = read_back(gradient, strength * error_row)
@@ -152,7 +149,7 @@ def backward_kernel(
         at = row(t, b, h)
         now = tl.where(tl.load(reset + t * tl.num_programs(0) + b), 0.0, now)
         k_row = load_row(k + t * k_t, K, BLOCK_K)
-        if DELTA:
+        if ERASES:
             dk_row = load_row(dk + at * K, K, BLOCK_K) - read_back(now, load_row(dv + at * V, V, BLOCK_V))
             store_row(dk + at * K, dk_row, K, BLOCK_K)
             u = tl.load(beta + t * beta_t) * load_row(error + at * V, V, BLOCK_V)
@@ -160,70 +157,3 @@ def backward_kernel(
             u = load_row(v + t * v_t, V, BLOCK_V)
         now += outer(u, k_row)
         store_row(dq + at * K, read_back(now, load_row(dy + at * V, V, BLOCK_V)), K, BLOCK_K)
-
-
-def delta_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    W: Tensor,
-    reset: Tensor,
-    y: Tensor,
-    W_T: Tensor,
-    error: Tensor,
-) -> None:
-    """Fill y, W_T and, unless it is empty, error. The sum rule has no beta and no error."""
-    T, B, H, _ = v.shape
-    strength = v[..., 0] if beta is None else beta
-    with torch.cuda.device_of(v):
-        forward_kernel[B, H](
-            q,
-            k,
-            v,
-            strength,
-            W,
-            reset,
-            y,
-            W_T,
-            error,
-            *strides(q, k, v, strength),
-            T,
-            DELTA=beta is not None,
-            KEEP=error.numel() > 0,
-            **blocks(W),
-        )
-
-
-def delta_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    W: Tensor,
-    reset: Tensor,
-    error: Tensor,
-    dy: Tensor | None,
-    dW_T: Tensor | None,
-    *grads: Tensor,
-) -> None:
-    """Fill the gradients of q, k, v, beta and W."""
-    T, B, H, _ = v.shape
-    strength = v[..., 0] if beta is None else beta
-    with torch.cuda.device_of(v):
-        backward_kernel[B, H](
-            q,
-            k,
-            v,
-            strength,
-            W,
-            reset,
-            error,
-            torch.zeros_like(v, memory_format=torch.contiguous_format) if dy is None else dy,
-            torch.zeros_like(W) if dW_T is None else dW_T,
-            *grads,
-            *strides(q, k, v, strength),
-            T,
-            DELTA=beta is not None,
-            **blocks(W),
-        )

@@ -1,15 +1,9 @@
 """The Delta LSTM in Triton: one kernel forward and one backward, as the Delta RNN's in `recurrent.py`, with
 the three matrices of a head in registers."""
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from ..pytorch.stepwise import SPACING
-from .launch import blocks, strides
 from .recurrent import replay
 from .steps import (
     delta_step,
@@ -298,85 +292,3 @@ def backward_kernel(
     store_matrix(dR + (3 * first + 2) * size, G_o, V, V, BLOCK, BLOCK)
     store_row(dy0 + first * V, later, V, BLOCK)
     store_row(dc0 + first * V, dc, V, BLOCK)
-
-
-def delta_lstm_forward(
-    z: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    R: Tensor,
-    y0: Tensor,
-    c0: Tensor,
-    reset: Tensor,
-    *outputs: Any,
-) -> None:
-    """Fill y, R_T, c_T and, unless they are empty, error, p, cells, gates and every `SPACING`-th R; the
-    variant comes last."""
-    *tensors, variant = outputs
-    with torch.cuda.device_of(reset):
-        forward_kernel[y0.shape[:2]](
-            z,
-            k,
-            v,
-            beta,
-            R,
-            y0,
-            c0,
-            reset,
-            *tensors,
-            *strides(z, k, v, beta),
-            len(z),
-            VARIANT=variant,
-            KEEP=tensors[-1].numel() > 0,
-            SPACING=SPACING,
-            **_blocks(R),
-        )
-
-
-def delta_lstm_backward(
-    k: Tensor,
-    beta: Tensor,
-    R: Tensor,
-    reset: Tensor,
-    y: Tensor,
-    error: Tensor,
-    p: Tensor,
-    cells: Tensor,
-    gates: Tensor,
-    checkpoints: Tensor,
-    dy: Tensor | None,
-    dR_T: Tensor | None,
-    dc_T: Tensor | None,
-    *gradients: Any,
-) -> None:
-    """Fill the gradients of z, k, v, beta, R, y0 and c0; the variant comes last."""
-    *tensors, variant = gradients
-    with torch.cuda.device_of(reset):
-        backward_kernel[y.shape[1:3]](
-            k,
-            beta,
-            reset,
-            y,
-            error,
-            p,
-            cells,
-            gates,
-            checkpoints,
-            R.new_empty(*R.shape[:2], SPACING, *R.shape[2:]),
-            torch.zeros_like(y) if dy is None else dy,
-            torch.zeros_like(R) if dR_T is None else dR_T,
-            torch.zeros_like(y[0]) if dc_T is None else dc_T,
-            *tensors,
-            *strides(k, beta),
-            len(y),
-            VARIANT=variant,
-            SPACING=SPACING,
-            **_blocks(R),
-        )
-
-
-def _blocks(R: Tensor) -> dict[str, int]:
-    """Return the constants of a program that holds three matrices in registers."""
-    sizes = blocks(R)
-    return {"V": sizes["V"], "BLOCK": sizes["BLOCK_V"], "num_warps": 2 * sizes["num_warps"]}

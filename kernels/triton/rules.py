@@ -1,69 +1,78 @@
-"""The functions that launch the kernels, and the inputs these take. Importing this imports Triton."""
+"""Launches the kernels of fast weights, and says which inputs they take. Importing this imports Triton."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
+from ..custom_ops import Kernel
+from ..pytorch.stepwise import SPACING
 from ..shapes import widest
 from . import delta, delta_lstm, gated, recurrent
+from .launch import constants
 from .steps import tanh
 
+Given = Mapping[str, Tensor | None]
 INTERPRETED = not isinstance(tanh, triton.JITFunction)
 """Whether TRITON_INTERPRET=1 was set at import: the kernels then run in Python, slowly, on any device."""
 MAX_SIZE = 64
 """Most rows or columns of fast weights: a program holds a head's matrices in registers."""
 
-
-_FORWARD: dict[str, Callable[..., None]] = {
-    "delta": delta.delta_forward,
-    "gated": gated.gated_forward,
-    "momentum": gated.momentum_forward,
-    "delta_rnn": recurrent.delta_rnn_forward,
-    "recurrent_delta": recurrent.recurrent_delta_forward,
-    "delta_lstm": delta_lstm.delta_lstm_forward,
+_FORWARD: dict[str, Any] = {
+    "delta": delta.forward_kernel,
+    "gated": gated.gated_forward_kernel,
+    "momentum": gated.momentum_forward_kernel,
+    "delta_rnn": recurrent.delta_rnn_forward_kernel,
+    "recurrent_delta": recurrent.recurrent_delta_forward_kernel,
+    "delta_lstm": delta_lstm.forward_kernel,
 }
-_BACKWARD: dict[str, Callable[..., None]] = {
-    "delta": delta.delta_backward,
-    "gated": gated.gated_backward,
-    "momentum": gated.momentum_backward,
-    "delta_rnn": recurrent.delta_rnn_backward,
-    "recurrent_delta": recurrent.recurrent_delta_backward,
-    "delta_lstm": delta_lstm.delta_lstm_backward,
+_BACKWARD: dict[str, Any] = {
+    "delta": delta.backward_kernel,
+    "gated": gated.gated_backward_kernel,
+    "momentum": gated.momentum_backward_kernel,
+    "delta_rnn": recurrent.delta_rnn_backward_kernel,
+    "recurrent_delta": recurrent.recurrent_delta_backward_kernel,
+    "delta_lstm": delta_lstm.backward_kernel,
 }
 
 
-def forward(
-    kernel: str,
-    per_step: Sequence[Tensor | None],
-    others: Sequence[Tensor],
-    W: Tensor,
-    reset: Tensor,
-    outputs: Sequence[Tensor],
-    checkpoints: Sequence[Tensor],
-    option: Sequence[int],
-) -> None:
+def forward(kernel: Kernel, given: Given) -> None:
     """Fill outputs and checkpoints but for those that are empty."""
-    _FORWARD[kernel](*per_step, *others, reset, *outputs, *checkpoints, *option)
+    saved = [given[name] for name in (*kernel.saved, *kernel.checkpoints)]
+    keep = any(x is not None and x.numel() for x in saved)
+    _launch(_FORWARD[kernel.name], kernel, {**given, "KEEP": keep}, given["y"])
 
 
-def backward(
-    kernel: str,
-    per_step: Sequence[Tensor | None],
-    others: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    W: Tensor,
-    reset: Tensor,
-    checkpoints: Sequence[Tensor],
-    ends: Sequence[Tensor | None],
-    gradients: Sequence[Tensor],
-    option: Sequence[int],
-) -> None:
-    """Fill the gradients, which follow those of y and of the last states, `ends`."""
-    _BACKWARD[kernel](*per_step, *others, reset, *outputs, *checkpoints, *ends, *gradients, *option)
+def backward(kernel: Kernel, given: Given) -> None:
+    """Fill the gradients of inputs. Those of y and of the last states may be None."""
+    W: Any = given[kernel.states[0]]
+    y = given.get("y", given["dv"])  # of the same shape where y itself is not saved
+    known = {f"d{name}": given.get(f"d{name}", W.new_empty(0)) for name in kernel.gradients}
+    known |= given
+    for end, like in zip(kernel.ends, [y, *(given[f"d{state}"] for state in kernel.states)], strict=True):
+        if known[f"d{end}"] is None and like is not None:
+            known[f"d{end}"] = torch.zeros_like(like)
+    # room for the states of one span in every program, which walks back over them
+    known["buffer"] = W.new_empty(*W.shape[:2], SPACING * len(kernel.checkpoints), *W.shape[2:])
+    _launch(_BACKWARD[kernel.name], kernel, known, y)
+
+
+def _launch(function: Any, kernel: Kernel, given: Mapping[str, Any], y: Any) -> None:
+    """Run a program for each head of each row; the names of its parameters say what each is handed."""
+    T, B, heads, _ = y.shape
+    known = {**given, **constants(given[kernel.states[0]], heads), **kernel.numbers, "T": T}
+    known |= {"SPACING": SPACING, "ERASES": given.get("beta") is not None}
+    if not known["ERASES"] and "v" in given:
+        known["beta"] = given["v"][..., 0]  # the sum rules read no strength, but a kernel takes one
+    for name in kernel.per_step:
+        if name in known:
+            known |= zip((f"{name}_t", f"{name}_b", f"{name}_h"), known[name].stride(), strict=False)
+    with torch.cuda.device_of(y):
+        function[B, heads](**{name: known[name] for name in (*function.arg_names, "num_warps")})
 
 
 def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:

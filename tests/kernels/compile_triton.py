@@ -25,7 +25,7 @@ from triton.compiler import ASTSource
 
 from deltabeast.kernels.pytorch.stepwise import SPACING
 from deltabeast.kernels.triton import delta, delta_lstm, gated, gru, lstm, recurrent
-from deltabeast.kernels.triton.launch import blocks
+from deltabeast.kernels.triton.launch import constants as constants_of
 
 CAPABILITIES = (80, 90)
 SIZES = [int(size) for size in sys.argv[1:]] or [16, 32, 60, 64]
@@ -34,10 +34,10 @@ SIZES = [int(size) for size in sys.argv[1:]] or [16, 32, 60, 64]
 def kernels() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Name, kernel and its constants."""
     for size in SIZES:
-        matrix = blocks(torch.empty(size, size))
+        matrix, three = (constants_of(torch.empty(1, heads, size, size), 1) for heads in (1, 3))
         for with_delta in (False, True):
             rule = "delta_rule" if with_delta else "sum_rule"
-            constants = {**matrix, "DELTA": with_delta}
+            constants = {**matrix, "ERASES": with_delta}
             yield f"{rule} forward {size}", delta.forward_kernel, {**constants, "KEEP": True}
             yield f"{rule} backward {size}", delta.backward_kernel, constants
         for erases in (False, True):
@@ -54,9 +54,8 @@ def kernels() -> Iterator[tuple[str, Any, dict[str, Any]]]:
             constants = {**matrix, "SPACING": SPACING}
             yield f"{rule} forward {size}", forward, {**constants, "KEEP": True}
             yield f"{rule} backward {size}", backward, constants
-        kinds = {"V": matrix["V"], "BLOCK": matrix["BLOCK_V"], "num_warps": 2 * matrix["num_warps"]}
         for variant in map(delta_lstm.VARIANTS.index, "AC"):  # which have all that is there
-            constants = {**kinds, "VARIANT": variant, "SPACING": SPACING}
+            constants = {**three, "VARIANT": variant, "SPACING": SPACING}
             yield (
                 f"delta_lstm {variant} forward {size}",
                 delta_lstm.forward_kernel,
@@ -82,8 +81,8 @@ def signature(kernel: Any, constants: dict[str, Any]) -> dict[str, str]:
 
 def measure(kernel: Any, constants: dict[str, Any], capability: int) -> tuple[int, int]:
     """Registers a thread, and bytes of them that are kept in memory."""
-    constants = dict(constants)
-    options = {name: constants.pop(name) for name in ("num_warps", "num_stages") if name in constants}
+    options = {name: x for name, x in constants.items() if name in ("num_warps", "num_stages")}
+    constants = {name: x for name, x in constants.items() if name in kernel.arg_names}
     source = ASTSource(fn=kernel, signature=signature(kernel, constants), constexprs=constants)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     # What Triton made, not its PTX assembled anew: the versions of both need not fit each other.
