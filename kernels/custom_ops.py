@@ -97,7 +97,7 @@ class RuleOperator:
             self._allocate,
             self._fill,
             self._save,
-            self.differentiate,
+            self._differentiate,
         )
         self._backward = Operator(
             f"{name}_backward",
@@ -153,14 +153,18 @@ class RuleOperator:
         ctx.save_for_backward(*(named[name] for name in self._saved))
 
     @without_autocast
-    def differentiate(self, ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return the gradients of all inputs, None for the others, as `autograd.Function.backward`."""
-        found = self._backward(*ctx.saved_tensors, *gradients[: self._ends], ctx.backend)
+    def _differentiate(self, ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return *self.gradients(ctx.backend, ctx.saved_tensors, gradients[: self._ends]), None, None, None
+
+    def gradients(
+        self, backend: str, saved: Sequence[Tensor], ends: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """Return those of inputs but `reset`, from what is saved and those of y and the last states."""
+        found = self._backward(*saved, *ends, backend)
         named: dict[str, Tensor] = dict(zip(self._gradients, found, strict=True))
         if self._kernel.derived_gradients:
-            needed = dict(zip(self._saved, ctx.saved_tensors, strict=True))
-            named |= self._kernel.derived_gradients(needed, named)
-        return *(named.get(name) for name in self._inputs), None, None
+            named |= self._kernel.derived_gradients(dict(zip(self._saved, saved, strict=True)), named)
+        return [named.get(name) for name in self._inputs[:-1]]
 
     def _allocate_gradients(self, *arguments: Any) -> tuple[Tensor, ...]:
         sizes = {letter: arguments[i].shape[at] for letter, (i, at) in self._sizes.items()}

@@ -231,7 +231,7 @@ MUTANTS = [
     ("kernels/native/forward_cache.py", " and self._versions == self._now()", ""),
     ("kernels/native/forward_cache.py", "all(map(operator.is_, self._weights, present)) and ", ""),
     ("kernels/native/forward_cache.py", " and self.t < self.steps", ""),
-    ("kernels/native/forward_cache.py", "        dz += dresult\n", ""),
+    ("kernels/native/forward_cache.py", "    dz += dresult\n", ""),
     (
         "kernels/native/weight_transforms.py",
         "transforms is None or not isinstance(weight, Parameter) or ",

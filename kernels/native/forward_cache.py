@@ -6,6 +6,7 @@ here, and the learner's functions take their values from it. Each equals what it
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..once import differentiable_once
+from ..once import Backward, differentiable_once
+from ..precision import without_autocast
 
 
 class ForwardCache:
@@ -53,76 +55,71 @@ class ForwardCache:
         return [weight._version for weight in self._weights]
 
 
-def linear(value: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute `x weightᵀ + bias`."""
-    y: Tensor = _Linear.apply(value, x, weight, bias)
-    return y
+def computed(
+    values: Sequence[Tensor], backward: Backward, saved: Sequence[Tensor | None], *inputs: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Return values as a function of inputs, whose gradients are `backward(*those of values, *saved)`."""
+    outputs: tuple[Tensor, ...] = _Computed.apply(values, backward, saved, *inputs)
+    return outputs
 
 
-def normalized_linear(
-    value: Tensor, x: Tensor, eps: float, norm: Tensor, norm_bias: Tensor, weight: Tensor, bias: Tensor | None
-) -> Tensor:
-    """Compute `LN(x) weightᵀ + bias`, LN with weight norm."""
-    y: Tensor = _NormalizedLinear.apply(value, eps, x, norm, norm_bias, weight, bias)
-    return y
+class _Computed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, values: Sequence[Tensor], backward: Backward, saved: Sequence[Tensor | None], *_: Any
+    ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.function = backward
+        ctx.save_for_backward(*saved)
+        return tuple(value.detach() for value in values)
+
+    @staticmethod
+    @differentiable_once
+    @without_autocast
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return None, None, None, *ctx.function(*gradients, *ctx.saved_tensors)
+
+
+def linear(value: Tensor, *inputs: Tensor | None) -> Tensor:
+    """Compute `x weightᵀ + bias` of x, weight and bias."""
+    return computed((value,), linear_backward, inputs, *inputs)[0]
+
+
+def normalized_linear(value: Tensor, x: Tensor, eps: float, *weights: Tensor | None) -> Tensor:
+    """Compute `LN(x) weightᵀ + bias`; weights: weight and bias of LN, weight, bias."""
+    inputs = x, *weights
+    return computed((value,), functools.partial(_normalized_linear_backward, eps), inputs, *inputs)[0]
 
 
 def residual_feedforward(
     values: Sequence[Tensor], x: Tensor, y: Tensor, eps: float, *weights: Tensor | None
 ) -> Tensor:
     """Compute as `dense.residual_feedforward`; values are z, relu(LN(z) w1ᵀ + b1) and the result."""
-    result: Tensor = _ResidualFeedforward.apply(values, eps, x, y, *weights)
-    return result
+    z, hidden, result = values
+    backward = functools.partial(_residual_feedforward_backward, eps)
+    return computed((result,), backward, (z, hidden, y, *weights), x, y, *weights)[0]
 
 
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight, bias)
-        return value.detach()
-
-    @staticmethod
-    @differentiable_once
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *linear_backward(dy, *ctx.saved_tensors)
+def _normalized_linear_backward(
+    eps: float, dy: Tensor, x: Tensor, norm: Tensor, norm_bias: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    n, *moments = torch.native_layer_norm(x, x.shape[-1:], norm, norm_bias, eps)
+    dn, dw, db = linear_backward(dy, n, weight, bias)
+    return *_norm_backward(dn, x, [norm, norm_bias], moments), dw, db
 
 
-class _NormalizedLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, eps: float, *inputs: Tensor | None) -> Tensor:
-        ctx.save_for_backward(*inputs)
-        ctx.eps = eps
-        return value.detach()
-
-    @staticmethod
-    @differentiable_once
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, *norm, weight, bias = ctx.saved_tensors
-        n, *moments = torch.native_layer_norm(x, x.shape[-1:], norm[0], norm[1], ctx.eps)
-        dn, dw, db = linear_backward(dy, n, weight, bias)
-        return None, None, *_norm_backward(dn, x, norm, moments), dw, db
-
-
-class _ResidualFeedforward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Sequence[Tensor], eps: float, *inputs: Tensor | None) -> Tensor:
-        z, hidden, result = values
-        ctx.save_for_backward(z, hidden, *inputs[1:])
-        ctx.eps = eps
-        return result.detach()
-
-    @staticmethod
-    @differentiable_once
-    def backward(ctx: Any, dresult: Tensor) -> tuple[Tensor | None, ...]:
-        z, hidden, y, w0, b0, *norm, w1, b1, w2, b2 = ctx.saved_tensors
-        n, *moments = torch.native_layer_norm(z, z.shape[-1:], norm[0], norm[1], ctx.eps)
-        dhidden, dw2, db2 = linear_backward(dresult, hidden, w2, b2)
-        dhidden = torch.ops.aten.threshold_backward(dhidden, hidden, 0)
-        dn, dw1, db1 = linear_backward(dhidden, n, w1, b1)
-        dz, *dnorm = _norm_backward(dn, z, norm, moments)
-        dz += dresult
-        dy, dw0, db0 = linear_backward(dz, y, w0, b0)
-        return None, None, dz, dy, dw0, db0, *dnorm, dw1, db1, dw2, db2
+def _residual_feedforward_backward(
+    eps: float, dresult: Tensor, z: Tensor, hidden: Tensor, y: Tensor, *weights: Any
+) -> tuple[Tensor | None, ...]:
+    w0, b0, *norm, w1, b1, w2, b2 = weights
+    n, *moments = torch.native_layer_norm(z, z.shape[-1:], norm[0], norm[1], eps)
+    dhidden, dw2, db2 = linear_backward(dresult, hidden, w2, b2)
+    dhidden = torch.ops.aten.threshold_backward(dhidden, hidden, 0)
+    dn, dw1, db1 = linear_backward(dhidden, n, w1, b1)
+    dz, *dnorm = _norm_backward(dn, z, norm, moments)
+    dz += dresult
+    dy, dw0, db0 = linear_backward(dz, y, w0, b0)
+    return dz, dy, dw0, db0, *dnorm, dw1, db1, dw2, db2
 
 
 def linear_backward(

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..once import differentiable_once
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from . import compiling, dense
 from .acting import CoreSteps
-from .forward_cache import ForwardCache, linear_backward
+from .forward_cache import ForwardCache, computed, linear_backward
 from .operator import Operator
 
 
@@ -137,26 +136,17 @@ def cached_lstm(
     cache: ForwardCache, x: Tensor, weights: Sequence[Tensor], h0: Tensor, c0: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute h `[T, B, N]`, and h and c after the last step, from x `[T, B, K]`, by cached steps."""
-    h, c_T = _Cached.apply(cache, reset, x, *weights, h0, c0)
+    all_h, c, hs, panels = cache.tensors
+    saved = reset, hs, panels, x, *weights[:3]
+    h, c_T = computed((all_h, c[-1]), _cached_gradients, saved, x, *weights, h0, c0)
     return h, h[-1], c_T
 
 
-class _Cached(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, cache: ForwardCache, reset: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        h, c, *past = cache.tensors
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(reset, *past, *inputs[:-2])
-        return h.detach(), c[-1].detach()
-
-    @staticmethod
-    @differentiable_once
-    @without_autocast
-    def backward(ctx: Any, dy: Tensor | None, dc_T: Tensor | None) -> tuple[Tensor | None, ...]:
-        reset, hs, panels, x, w_x, w_h, b_x, _ = ctx.saved_tensors
-        dgates, dh0, dc0 = _backward(w_h, reset, panels, dy, dc_T)
-        dx, dw_x, db = linear_backward(dgates, x, w_x, b_x)
-        return None, None, dx, dw_x, dgates.flatten(0, 1).mT @ hs.flatten(0, 1), db, db, dh0, dc0
+def _cached_gradients(dy: Tensor | None, dc_T: Tensor | None, *saved: Tensor) -> tuple[Tensor | None, ...]:
+    reset, hs, panels, x, w_x, w_h, b_x = saved
+    dgates, dh0, dc0 = _backward(w_h, reset, panels, dy, dc_T)
+    dx, dw_x, db = linear_backward(dgates, x, w_x, b_x)
+    return dx, dw_x, dgates.flatten(0, 1).mT @ hs.flatten(0, 1), db, db, dh0, dc0
 
 
 def _results(

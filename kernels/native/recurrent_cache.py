@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..once import differentiable_once
 from ..rules import RECURRENT_DELTA
+from .forward_cache import computed
 
 assert RECURRENT_DELTA.native is not None
 _recurrent: Any = RECURRENT_DELTA.native.operator
@@ -17,25 +16,17 @@ _recurrent: Any = RECURRENT_DELTA.native.operator
 
 def recurrent_delta(
     values: Sequence[Tensor], W_T: Tensor, reset: Tensor, *inputs: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute the rule of that name from its inputs: y `[T, B, H, V]` and W after the last step."""
-    y, W_T = _RecurrentDelta.apply(values, W_T, reset, *inputs)
-    return y, W_T
+) -> tuple[Tensor, ...]:
+    """Compute the rule of that name from its inputs: y `[T, B, H, V]` and W after the last step.
+
+    `values`: y and what the kernel saves.
+    """
+    y, *kept = values
+    slow_weights_and_W = inputs[4:-1]
+    saved = reset, *slow_weights_and_W, *kept, W_T.new_empty(0)  # without checkpoints
+    return computed((y, W_T), _gradients, saved, *inputs)
 
 
-class _RecurrentDelta(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, values: Sequence[Tensor], W_T: Tensor, reset: Tensor, *inputs: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        y, g, q_used, k_used, beta_used, error = values
-        _, _, _, _, *slow, W, _ = inputs
-        ctx.set_materialize_grads(False)
-        ctx.backend = "native"
-        ctx.save_for_backward(reset, *slow, W, g, q_used, k_used, beta_used, error, g.new_empty(0))
-        return y.detach(), W_T.detach()
-
-    @staticmethod
-    @differentiable_once
-    def backward(ctx: Any, dy: Tensor | None, dW_T: Tensor | None) -> tuple[Tensor | None, ...]:
-        return None, None, None, *_recurrent.differentiate(ctx, dy, dW_T)[:-3]
+def _gradients(dy: Tensor | None, dW_T: Tensor | None, *saved: Tensor) -> Sequence[Tensor | None]:
+    found: Sequence[Tensor | None] = _recurrent.gradients("native", saved, (dy, dW_T))
+    return found
