@@ -218,7 +218,7 @@ GRU = Rule(
     Shapes(gates="T B 3N", weight="3N N", bias="3N", h0="B N"),
     reference.gru,
     chunked=chunked_gru,
-    native=Fused(native_gru.gru, native_gru.unsupported_reason),
+    native=Fused(native_gru.gru, native_lstm.unsupported_reason),
     triton=Fused(triton.gru_operator, triton.lstm_unsupported_reason),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,23 +11,17 @@ from torch import Tensor
 
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
-from . import compiling, dense
+from . import compiling, dense, rules
 from .acting import CoreSteps
 from .forward_cache import ForwardCache, computed, linear_backward
-from .operator import Operator
+from .operator import Differentiate, Operator
 
 
 def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
-    """Return why C cannot take these inputs, which passed `Shapes.check`; None if it can."""
-    return unsupported_units(inputs[0], *inputs[1].shape)
-
-
-def unsupported_units(gates: Tensor, rows: int, units: int) -> str | None:
-    """Like `unsupported_reason`, for gates of any kind with recurrent weights `[rows, units]`."""
-    if gates.device.type != "cpu":
-        return f"the C kernels need CPU tensors, not {gates.device.type} ones"
-    if gates.dtype is not torch.float32:
-        return f"the C kernels compute in float32, not {gates.dtype}"
+    """Return why C cannot take gates `[T, B, ...]` and recurrent weights `[..., N]`; None if it can."""
+    rows, units = inputs[1].shape
+    if reason := rules._not_for_c(inputs[0]):
+        return reason
     if rows > dense.MAX_WIDTH:
         return f"the C kernels take up to {dense.MAX_WIDTH * units // rows} units, not {units}"
     return _cannot_build()
@@ -60,16 +54,9 @@ def step(
     `weights`: that of the input `[4 N, K]`, that of h `[4 N, N]`, the bias of each `[4 N]`. The step goes
     into `cache`, made by `new_cache`.
     """
-    (B, N), K = h0.shape, x.shape[-1]
-    if (
-        not dense.takes(x, weights)
-        or [w.shape for w in weights] != _shapes(K, N)
-        or x.shape != (B, K)
-        or B == 0
-        or not (cache is None or cache.has_room(B))
-        or not dense.takes_state(reset, h0, c0)
-    ):
+    if not takes_step(4, x, weights, reset, h0, c0) or not (cache is None or cache.has_room(len(x))):
         return None
+    (B, N), K = h0.shape, x.shape[-1]
     t, hs, panels = 0, None, None
     h, c = h0.new_empty(B, N), c0.new_empty(B, N)
     if cache is not None:
@@ -85,15 +72,26 @@ def step(
 def new_cache(steps: int, rows: int, weights: Sequence[Tensor]) -> ForwardCache | None:
     """Make room for an unroll: h and c after each step, h before it, and what backward needs; None where C
     cannot compute it."""
-    if unsupported_units(weights[1], *weights[1].shape):
+    if unsupported_reason((weights[1], weights[1])):
         return None
-    N = weights[1].shape[1]
-    kept = torch.empty(panel_shape(steps, rows, 6, N))
-    return ForwardCache(steps, rows, (*(torch.empty(steps, rows, N) for _ in range(3)), kept), weights)
+    h, c = (torch.empty(steps, rows, weights[1].shape[1]) for _ in range(2))
+    return ForwardCache(steps, rows, (h, c, *past(h[0], steps, 6)), weights)
 
 
-def _shapes(K: int, N: int) -> list[tuple[int, ...]]:
-    return [(4 * N, K), (4 * N, N), (4 * N,), (4 * N,)]
+def takes_step(gates: int, x: Tensor, weights: Sequence[Tensor], reset: Tensor, *states: Tensor) -> bool:
+    """Return whether C can make a step from x `[B, K]` and states `[B, N]`, with so many gates of N units."""
+    (B, N), K = states[0].shape, x.shape[-1]
+    return (
+        dense.takes(x, weights)
+        and [w.shape for w in weights] == _shapes(gates, K, N)
+        and x.shape == (B, K)
+        and B > 0
+        and dense.takes_state(reset, *states)
+    )
+
+
+def _shapes(gates: int, K: int, N: int) -> list[tuple[int, ...]]:
+    return [(gates * N, K), (gates * N, N), (gates * N,), (gates * N,)]
 
 
 class _Steps(ctypes.Structure):
@@ -115,7 +113,7 @@ def steps(weights: Sequence[Tensor], h0: Tensor, c0: Tensor, cache: ForwardCache
     h, c, hs, panels = cache.tensors
     states = h0, c0
     if (
-        [w.shape for w in weights] != _shapes(K, N)
+        [w.shape for w in weights] != _shapes(4, K, N)
         or not dense.takes(h0, weights)
         or not all(x.shape == h.shape[1:] and x.dtype is torch.float32 and x.is_contiguous() for x in states)
     ):
@@ -124,12 +122,6 @@ def steps(weights: Sequence[Tensor], h0: Tensor, c0: Tensor, cache: ForwardCache
     arguments = _Steps(K, N, *compiling.addresses(*tensors))
     state = h[-2].unsqueeze(1), c[-2].unsqueeze(1)
     return CoreSteps("lstm_core", arguments, tensors, state, (K, N), 4 * N * (K + N))
-
-
-def panel_shape(T: int, B: int, count: int, N: int) -> tuple[int, ...]:
-    """Return the shape of what backward needs besides h before each step: so many numbers of a unit."""
-    lanes = dense.lanes(B)
-    return T, (B + lanes - 1) // lanes * lanes, count, N
 
 
 def cached_lstm(
@@ -149,41 +141,67 @@ def _cached_gradients(dy: Tensor | None, dc_T: Tensor | None, *saved: Tensor) ->
     return dx, dw_x, dgates.flatten(0, 1).mT @ hs.flatten(0, 1), db, db, dh0, dc0
 
 
+def past(h0: Tensor, T: int, count: int, save: bool = True) -> list[Tensor]:
+    """Allocate h before each step and, of each unit, `count` numbers for backward; empty unless `save`."""
+    B, N = h0.shape
+    lanes = dense.lanes(B)
+    shapes = (T, B, N), (T, (B + lanes - 1) // lanes * lanes, count, N)
+    return [h0.new_empty(shape if save else 0) for shape in shapes]
+
+
+def recurrence(
+    name: str,
+    arguments: str,
+    results: int,
+    ends: str,
+    allocate: Callable[..., tuple[Tensor, ...]],
+    allocate_gradients: Callable[..., tuple[Tensor, ...]],
+    differentiate: Differentiate,
+) -> tuple[Operator, Operator]:
+    """Make an operator of `{name}_forward` of `dense.c` and one of `{name}_backward`.
+
+    `arguments`: gates, weight, others; the last two of `results` are those of `past`. Backward takes the
+    weight, reset, panels and the gradients `ends`.
+    """
+
+    def fill(found: Sequence[Tensor], *given: Any) -> None:
+        *tensors, _ = given
+        T, B, N = found[0].shape
+        work = given[1].numel() * T
+        dense.call(f"{name}_forward", B, work, (T, B, N), *(x.contiguous() for x in tensors), *found)
+
+    def fill_gradients(
+        gradients: Sequence[Tensor], weight: Tensor, reset: Tensor, panels: Tensor, *later: Tensor | None
+    ) -> None:
+        (T, B), N = reset.shape, weight.shape[1]
+        given = weight.mT.contiguous(), reset.contiguous(), panels
+        ends = (None if x is None else x.contiguous() for x in later)
+        dense.call(f"{name}_backward", B, weight.numel() * T, (T, B, N), *given, *ends, *gradients)
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.set_materialize_grads(False)
+        weight, reset = inputs[1], inputs[-2]
+        ctx.save_for_backward(weight, reset, *output[-2:])
+
+    schema, back = f"{arguments} reset | save", f"weight reset panels {ends}"
+    return (
+        Operator(f"native_{name}_forward", schema, results, allocate, fill, save, differentiate),
+        Operator(f"native_{name}_backward", back, 3, allocate_gradients, fill_gradients),
+    )
+
+
 def _results(
     gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, save: bool
 ) -> tuple[Tensor, ...]:
-    """Allocate h, c after the last step and, empty unless `save`, the earlier h and what backward needs."""
+    """Allocate h, c after the last step and what backward needs."""
     T, (B, N) = len(gates), h0.shape
-    hs, panels = (h0.new_empty(shape if save else 0) for shape in ((T, B, N), panel_shape(T, B, 6, N)))
-    return h0.new_empty(T, B, N), c0.new_empty(B, N), hs, panels
-
-
-def _fill(results: tuple[Tensor, ...], *inputs: Any) -> None:
-    *tensors, _ = inputs
-    T, B, N = results[0].shape
-    dense.call("lstm_forward", B, 4 * N * N * T, (T, B, N), *(x.contiguous() for x in tensors), *results)
+    return h0.new_empty(T, B, N), c0.new_empty(B, N), *past(h0, T, 6, save)
 
 
 def _gradients(weight: Tensor, reset: Tensor, panels: Tensor, *_: Tensor | None) -> tuple[Tensor, ...]:
     """Allocate those of gates, h0 and c0."""
     (T, B), N = reset.shape, weight.shape[1]
     return panels.new_empty(T, B, 4 * N), panels.new_empty(B, N), panels.new_empty(B, N)
-
-
-def _fill_gradients(
-    gradients: tuple[Tensor, ...], weight: Tensor, reset: Tensor, panels: Tensor, *ends: Tensor | None
-) -> None:
-    (T, B), N = reset.shape, weight.shape[1]
-    inputs = weight.mT.contiguous(), reset.contiguous(), panels
-    later = (None if x is None else x.contiguous() for x in ends)
-    dense.call("lstm_backward", B, 4 * N * N * T, (T, B, N), *inputs, *later, *gradients)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    _, weight, _, _, reset, _ = inputs
-    _, _, hs, panels = output
-    ctx.save_for_backward(weight, reset, hs, panels)
 
 
 @without_autocast
@@ -195,7 +213,6 @@ def _differentiate(
     return dgates, dgates.flatten(0, 1).mT @ hs.flatten(0, 1), dh0, dc0, None, None
 
 
-_backward = Operator("native_lstm_backward", "weight reset panels dy? dc_T?", 3, _gradients, _fill_gradients)
-_forward = Operator(
-    "native_lstm_forward", "gates weight h0 c0 reset | save", 4, _results, _fill, _save, _differentiate
+_forward, _backward = recurrence(
+    "lstm", "gates weight h0 c0", 4, "dy? dc_T?", _results, _gradients, _differentiate
 )

@@ -27,6 +27,5 @@ def recurrent_delta(
     return computed((y, W_T), _gradients, saved, *inputs)
 
 
-def _gradients(dy: Tensor | None, dW_T: Tensor | None, *saved: Tensor) -> Sequence[Tensor | None]:
-    found: Sequence[Tensor | None] = _recurrent.gradients("native", saved, (dy, dW_T))
-    return found
+def _gradients(dy: Tensor | None, dW_T: Tensor | None, *saved: Tensor) -> tuple[Tensor | None, ...]:
+    return tuple(_recurrent.gradients("native", saved, (dy, dW_T)))
