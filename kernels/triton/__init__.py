@@ -6,6 +6,7 @@ The package of that name is `import triton`, absolute; this one is only ever imp
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
 
 from torch import Tensor
 
@@ -33,19 +34,15 @@ def lstm_unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
     return unsupported_at_any_width(inputs)
 
 
-def lstm_operator(
-    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
+def lstm_operator(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Equals `reference.lstm` to rounding. An operator of its own: no other backend has it."""
     from .lstm import lstm
 
-    return lstm(gates, weight, h0, c0, reset)
+    return lstm(*inputs)
 
 
-def gru_operator(
-    gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, backend: str
-) -> tuple[Tensor, Tensor]:
+def gru_operator(*inputs: Any) -> tuple[Tensor, Tensor]:
     """Equals `reference.gru` to rounding; as `lstm_operator`."""
     from .gru import gru
 
-    return gru(gates, weight, bias, h0, reset)
+    return gru(*inputs)

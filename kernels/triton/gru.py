@@ -7,9 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..native.operator import Operator
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
-from .lstm import BLOCK
+from .lstm import BLOCK, weight_gradient
 from .steps import tanh
 
 
@@ -73,71 +74,52 @@ def backward_kernel(acts, h, reset, reset_next, dy, dh, direct, dgates, drecurre
     tl.store(direct + b * N + i, dh_row * z, mask=inside)
 
 
-@torch.library.custom_op("deltabeast::gru_forward", mutates_args=())
-def _forward(
-    gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, keep: bool
+def _results(
+    gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, save: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return h; for backward the gates."""
+    """Allocate h and, empty unless `save`, the gates."""
+    T, (B, N) = len(gates), h0.shape
+    return h0.new_empty(T, B, N), gates.new_empty((T, B, 4 * N) if save else 0)
+
+
+def _fill(results: tuple[Tensor, Tensor], *inputs: Any) -> None:
+    gates, weight, bias, h0, reset, save = inputs
     gates = gates if gates.stride(-1) == 1 else gates.contiguous()
     bias, reset, before = bias.contiguous(), reset.contiguous(), h0.contiguous()
-    T, (B, N) = len(gates), h0.shape
-    h, _ = _forward_fake(gates, weight, bias, h0, reset, keep)
-    acts = gates.new_empty(T if keep else 1, B, 4 * N)
+    h, acts = results
+    T, B, N = h.shape
+    if not save:
+        acts = gates.new_empty(1, B, 4 * N)
     recurrent = gates.new_empty(B, 3 * N)
     with torch.cuda.device_of(reset):
         for t in range(T):
             torch.mm(before, weight.mT, out=recurrent)
-            forward_kernel[B, triton.cdiv(N, BLOCK)](
-                gates[t],
-                recurrent,
-                bias,
-                before,
-                reset[t],
-                h[t],
-                acts[t * keep],
-                N,
-                gates.stride(1),
-                BLOCK,
-            )
+            step = gates[t], recurrent, bias, before, reset[t], h[t], acts[t * save]
+            forward_kernel[B, triton.cdiv(N, BLOCK)](*step, N, gates.stride(1), BLOCK)
             before = h[t]
-    return h, acts if keep else acts.new_empty(0)
 
 
-@_forward.register_fake
-def _forward_fake(
-    gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, keep: bool
-) -> tuple[Tensor, Tensor]:
-    T, (B, N) = len(gates), h0.shape
-    return h0.new_empty(T, B, N), gates.new_empty((T, B, 4 * N) if keep else 0)
+def _gradients(*inputs: Any) -> tuple[Tensor, ...]:
+    """Allocate those of gates, of their recurrent share, and of h0."""
+    *_, h, _ = inputs
+    T, B, N = h.shape
+    return h.new_empty(T, B, 3 * N), h.new_empty(T, B, 3 * N), h.new_empty(B, N)
 
 
-@torch.library.custom_op("deltabeast::gru_backward", mutates_args=())
-def _backward(
-    weight: Tensor, reset: Tensor, acts: Tensor, h0: Tensor, h: Tensor, dy: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return gradients of gates, of their recurrent share, and of h0."""
+def _fill_gradients(gradients: tuple[Tensor, ...], *inputs: Any) -> None:
+    weight, reset, acts, h0, h, dy = inputs
     T, B, N = h.shape
     dy = torch.zeros_like(h) if dy is None else dy.contiguous()
-    dgates, drecurrent, dh0 = _backward_fake(weight, reset, acts, h0, h, dy)
+    dgates, drecurrent, dh0 = gradients
     dh, direct = torch.zeros_like(h[0]), torch.zeros_like(h[0])
     h0, reset = h0.contiguous(), torch.cat((reset, torch.zeros_like(reset[:1])))
     with torch.cuda.device_of(reset):
         for t in reversed(range(T)):
             before = h[t - 1] if t else h0
-            backward_kernel[B, triton.cdiv(N, BLOCK)](
-                acts[t], before, reset[t], reset[t + 1], dy[t], dh, direct, dgates[t], drecurrent[t], N, BLOCK
-            )
+            step = acts[t], before, reset[t], reset[t + 1], dy[t], dh, direct, dgates[t], drecurrent[t]
+            backward_kernel[B, triton.cdiv(N, BLOCK)](*step, N, BLOCK)
             torch.mm(drecurrent[t], weight, out=dh)
     torch.add(dh, direct, out=dh0).masked_fill_(reset[0].unsqueeze(-1), 0)
-    return dgates, drecurrent, dh0
-
-
-@_backward.register_fake
-def _backward_fake(
-    weight: Tensor, reset: Tensor, acts: Tensor, h0: Tensor, h: Tensor, dy: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    T, B, N = h.shape
-    return h.new_empty(T, B, 3 * N), h.new_empty(T, B, 3 * N), h.new_empty(B, N)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -151,15 +133,18 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _differentiate(ctx: Any, dy: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     weight, reset, acts, h0, h = ctx.saved_tensors
     dgates, drecurrent, dh0 = _backward(weight, reset, acts, h0, h, dy)
-    before = torch.cat((h0.unsqueeze(0), h[:-1])).masked_fill(reset.unsqueeze(-1), 0)
-    dweight = drecurrent.flatten(0, 1).mT @ before.flatten(0, 1)
+    dweight = weight_gradient(drecurrent, h0, h, reset)
     return dgates, dweight, drecurrent.sum((0, 1)), dh0, None, None
 
 
-_forward.register_autograd(_differentiate, setup_context=_save)
+_backward = Operator("gru_backward", "weight reset acts h0 h dy?", 3, _gradients, _fill_gradients)
+_forward = Operator(
+    "gru_forward", "gates weight bias h0 reset | save:bool", 2, _results, _fill, _save, _differentiate
+)
 
 
-def gru(gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-    """Equals `reference.gru` to rounding."""
-    h, _ = _forward(gates, weight, bias, h0, reset, wants_gradient(gates, weight, bias, h0))
+def gru(*inputs: Any) -> tuple[Tensor, Tensor]:
+    """Equals `reference.gru` to rounding; the backend comes last."""
+    *floats, reset, _ = inputs
+    h, _ = _forward(*floats, reset, wants_gradient(*floats))
     return h, h[-1]

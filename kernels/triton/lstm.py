@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..native.operator import Operator
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from .steps import tanh
@@ -75,77 +76,54 @@ def backward_kernel(acts, c, c_next, reset, reset_next, dy, dh, dc, dgates, N, B
     tl.store(dc + b * N + n, tl.where(fresh, 0.0, dc_row * f), mask=inside)
 
 
-@torch.library.custom_op("deltabeast::lstm_forward", mutates_args=())
-def _forward(
-    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return h, c after the last step; for backward c around all steps `[T+1, B, N]` and the gates."""
+def _results(
+    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, save: bool
+) -> tuple[Tensor, ...]:
+    """Allocate h, c after the last step and, empty unless `save`, c around all steps and the gates."""
+    T, (B, N) = len(gates), h0.shape
+    past = (gates.new_empty(shape if save else 0) for shape in ((T + 1, B, N), (T, B, 4 * N)))
+    return h0.new_empty(T, B, N), c0.new_empty(B, N), *past
+
+
+def _fill(results: tuple[Tensor, ...], *inputs: Any) -> None:
+    gates, weight, h0, c0, reset, save = inputs
     gates = gates if gates.stride(-1) == 1 else gates.contiguous()
     reset = reset.contiguous()
-    T, (B, N) = len(gates), h0.shape
-    h, c_T, _, _ = _forward_fake(gates, weight, h0, c0, reset, keep)
-    cs = c0.new_empty(T + 1, B, N)
+    h, c_T, cs, acts = results
+    T, B, N = h.shape
+    if not save:
+        cs, acts = c0.new_empty(T + 1, B, N), gates.new_empty(1, B, 4 * N)
     cs[0] = c0
-    acts = gates.new_empty(T if keep else 1, B, 4 * N)
     recurrent = gates.new_empty(B, 4 * N)
     before = h0
     with torch.cuda.device_of(reset):
         for t in range(T):
             torch.mm(before, weight.mT, out=recurrent)
-            forward_kernel[B, triton.cdiv(N, BLOCK)](
-                gates[t],
-                recurrent,
-                cs[t],
-                reset[t],
-                h[t],
-                cs[t + 1],
-                acts[t * keep],
-                N,
-                gates.stride(1),
-                BLOCK,
-            )
+            step = gates[t], recurrent, cs[t], reset[t], h[t], cs[t + 1], acts[t * save]
+            forward_kernel[B, triton.cdiv(N, BLOCK)](*step, N, gates.stride(1), BLOCK)
             before = h[t]
     c_T.copy_(cs[-1])
-    return (h, c_T, cs, acts) if keep else (h, c_T, cs.new_empty(0), acts.new_empty(0))
 
 
-@_forward.register_fake
-def _forward_fake(
-    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    T, (B, N) = len(gates), h0.shape
-    h, c_T = h0.new_empty(T, B, N), c0.new_empty(B, N)
-    if not keep:
-        return h, c_T, c0.new_empty(0), gates.new_empty(0)
-    return h, c_T, c0.new_empty(T + 1, B, N), gates.new_empty(T, B, 4 * N)
+def _gradients(weight: Tensor, reset: Tensor, cs: Tensor, acts: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    """Allocate those of gates, h0 and c0."""
+    return acts.new_empty(acts.shape), cs.new_empty(cs.shape[1:]), cs.new_empty(cs.shape[1:])
 
 
-@torch.library.custom_op("deltabeast::lstm_backward", mutates_args=())
-def _backward(
-    weight: Tensor, reset: Tensor, cs: Tensor, acts: Tensor, dy: Tensor | None, dc_T: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return gradients of gates, h0 and c0."""
+def _fill_gradients(gradients: tuple[Tensor, ...], *inputs: Any) -> None:
+    weight, reset, cs, acts, dy, dc_T = inputs
     T, B, N = len(acts), *cs.shape[1:]
+    dgates, dh, dc = gradients
     dy = cs.new_zeros(T, B, N) if dy is None else dy.contiguous()
-    dc = torch.zeros_like(cs[0]) if dc_T is None else dc_T.clone(memory_format=torch.contiguous_format)
-    dgates = torch.empty_like(acts)
-    dh = torch.zeros_like(cs[0])
-    no_reset = torch.zeros_like(reset[:1])
-    reset = torch.cat((reset, no_reset))
+    dh.zero_()
+    dc.zero_() if dc_T is None else dc.copy_(dc_T)
+    reset = torch.cat((reset, torch.zeros_like(reset[:1])))
     with torch.cuda.device_of(reset):
         for t in reversed(range(T)):
-            backward_kernel[B, triton.cdiv(N, BLOCK)](
-                acts[t], cs[t], cs[t + 1], reset[t], reset[t + 1], dy[t], dh, dc, dgates[t], N, BLOCK
-            )
+            step = acts[t], cs[t], cs[t + 1], reset[t], reset[t + 1], dy[t], dh, dc, dgates[t]
+            backward_kernel[B, triton.cdiv(N, BLOCK)](*step, N, BLOCK)
             torch.mm(dgates[t], weight, out=dh)
-    return dgates, dh.masked_fill_(reset[0].unsqueeze(-1), 0), dc
-
-
-@_backward.register_fake
-def _backward_fake(
-    weight: Tensor, reset: Tensor, cs: Tensor, acts: Tensor, dy: Tensor | None, dc_T: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    return acts.new_empty(acts.shape), cs.new_empty(cs.shape[1:]), cs.new_empty(cs.shape[1:])
+    dh.masked_fill_(reset[0].unsqueeze(-1), 0)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -161,17 +139,23 @@ def _differentiate(
 ) -> tuple[Tensor | None, ...]:
     weight, reset, cs, acts, h0, h = ctx.saved_tensors
     dgates, dh0, dc0 = _backward(weight, reset, cs, acts, dy, dc_T)
+    return dgates, weight_gradient(dgates, h0, h, reset), dh0, dc0, None, None
+
+
+def weight_gradient(dgates: Tensor, h0: Tensor, h: Tensor, reset: Tensor) -> Tensor:
+    """Return the gradient of recurrent weights from that of what they contribute to gates."""
     before = torch.cat((h0.unsqueeze(0), h[:-1])).masked_fill(reset.unsqueeze(-1), 0)
-    dweight = dgates.flatten(0, 1).mT @ before.flatten(0, 1)
-    return dgates, dweight, dh0, dc0, None, None
+    return dgates.flatten(0, 1).mT @ before.flatten(0, 1)
 
 
-_forward.register_autograd(_differentiate, setup_context=_save)
+_backward = Operator("lstm_backward", "weight reset cs acts dy? dc_T?", 3, _gradients, _fill_gradients)
+_forward = Operator(
+    "lstm_forward", "gates weight h0 c0 reset | save:bool", 4, _results, _fill, _save, _differentiate
+)
 
 
-def lstm(
-    gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Equals `reference.lstm` to rounding."""
-    h, c_T, *_ = _forward(gates, weight, h0, c0, reset, wants_gradient(gates, weight, h0, c0))
+def lstm(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Equals `reference.lstm` to rounding; the backend comes last."""
+    *floats, reset, _ = inputs
+    h, c_T, *_ = _forward(*floats, reset, wants_gradient(*floats))
     return h, h[-1], c_T
