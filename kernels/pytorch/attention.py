@@ -19,19 +19,9 @@ SPAN = 64
 
 
 @differentiated_apart
-def attention(
-    normalise: bool,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    decay: Tensor,
-    bias: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    live: Tensor,
-    reset: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def attention(normalise: bool, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Equals `reference.attention` to rounding."""
+    q, k, v, decay, bias, keys, values, live, reset = inputs
     states, broken = _set_aside(keys, values, live)
     outputs = []
     for part in _spans(len(q)):
@@ -53,22 +43,9 @@ def attention(
 
 
 @differentiated_apart
-def deltaformer(
-    first: str,
-    second: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    w: Tensor,
-    mix: Tensor,
-    alpha: Tensor,
-    beta: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    live: Tensor,
-    reset: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def deltaformer(first: str, second: str, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Equals `reference.deltaformer` to rounding."""
+    q, k, v, w, mix, alpha, beta, keys, values, live, reset = inputs
     states, broken = _set_aside(keys, values, live)
     outputs, scale, held = [], q.shape[-1] ** -0.5, states[0].shape[-2]
     for part in _spans(len(q)):

@@ -51,7 +51,7 @@ def delta_rnn(
     """Equals `reference.delta_rnn` to rounding."""
     R, broken = _set_aside_broken(R)
     masks = _masks(reset, R.shape[1], R.dtype)
-    y, R = _DeltaRNN.apply(z, k, v, beta.unsqueeze(-1), R, y0, reset, masks)
+    y, R = _DeltaRNN.apply(masks, z, k, v, beta.unsqueeze(-1), R, y0, reset)
     y, R = _mark_broken(y, R, reset, broken)
     return y, R, y[-1]
 
@@ -229,39 +229,43 @@ class _Delta(torch.autograd.Function):
         return dq, dk, dv, dbeta, dW.view_as(W), None
 
 
-class _DeltaRNN(torch.autograd.Function):
-    """Writes as in `_Delta`. Only the reads are sequential: the read with p = softmax(y) makes the next y.
+class _Reads:
+    """Products of rows `[N, 1, V]` with what R is at each step, once a chunk's writes are known.
 
-    Once a chunk's writes are known, a read is two products with matrices constant over the chunk:
-    `[R_0ᵀ, Kᵀ]` and, after a mask, the identity above U. So is its gradient, with `[R_0, Uᵀ]` and
-    the identity above K.
+    Two with matrices constant over the chunk: `[R_0ᵀ, Kᵀ]` and, after a mask, the identity above U. So is the
+    gradient of a read, with `[R_0, Uᵀ]` and the identity above K.
     """
 
+    def __init__(self, starts: Tensor, first: Tensor, second: Tensor, masks: Masks, steps: int) -> None:
+        size, self.length = second.shape[-1], second.shape[-2]
+        eye = torch.eye(size, dtype=second.dtype, device=second.device).expand(*second.shape[:2], -1, -1)
+        self.first, self.second = torch.cat((starts, first.mT), -1), torch.cat((eye, second), -2)
+        # for each step `[N, 1, size + C]`: its chunk's initial state, then the chunk's writes
+        mask = torch.cat((masks.alive.expand(-1, -1, -1, size), masks.sees), -1)
+        self.visible = mask.transpose(1, 2).flatten(0, 1)[:steps].unsqueeze(2)
+        self.seen = torch.empty_like(self.visible[0])
+
+    def factors(self, t: int, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the two whose product is that of the row; the first is good until the next call."""
+        c = t // self.length
+        return torch.bmm(row, self.first[c], out=self.seen).mul_(self.visible[t]), self.second[c]
+
+
+class _DeltaRNN(torch.autograd.Function):
+    """Writes as in `_Delta`. Only the reads are sequential: the read with p = softmax(y) makes the next y."""
+
     @staticmethod
-    def forward(
-        ctx: Any,
-        z: Tensor,
-        k: Tensor,
-        v: Tensor,
-        beta: Tensor,
-        R: Tensor,
-        y0: Tensor,
-        reset: Tensor,
-        masks: Masks,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, masks: Masks, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        z, k, v, beta, R, y0, reset = inputs
         writes, R_T = _write(_fold(k), _fold(v), _fold(beta), R.flatten(0, 1), masks)
-        first = torch.cat((writes.starts.mT, writes.K.mT), -1)
-        second = _below_identity(writes.U)
-        visible, resets = _visible(masks, len(z), z.shape[-1]), Resets(reset)
+        reads, resets = _Reads(writes.starts.mT, writes.K, writes.U, masks, len(z)), Resets(reset)
         rows = z.flatten(1, 2).unsqueeze(2)  # [T, N, 1, V]: rows times matrices
-        p, y, seen = torch.empty_like(rows), torch.empty_like(rows), torch.empty_like(visible[0])
+        p, y = torch.empty_like(rows), torch.empty_like(rows)
         before = y0.flatten(0, 1).unsqueeze(1)
         for t in range(len(z)):
-            c = t // writes.K.shape[-2]
             before = resets.forget(t, before)
             torch.softmax(before, -1, out=p[t])
-            torch.bmm(p[t], first[c], out=seen).mul_(visible[t])
-            before = torch.baddbmm(rows[t], seen, second[c], out=y[t])
+            before = torch.baddbmm(rows[t], *reads.factors(t, p[t]), out=y[t])
         ctx.save_for_backward(p, reset, R, y0, *writes, *masks)
         return y.view(z.shape), R_T.view_as(R)
 
@@ -271,32 +275,16 @@ class _DeltaRNN(torch.autograd.Function):
     def backward(ctx: Any, dY: Tensor, dR: Tensor) -> tuple[Tensor | None, ...]:
         p, reset, R, y0, *rest = ctx.saved_tensors
         writes, masks = _Writes(*rest[:8]), Masks(*rest[8:])
-        first = torch.cat((writes.starts, writes.U.mT), -1)
-        second = _below_identity(writes.K)
-        visible, resets = _visible(masks, len(p), p.shape[-1]), Resets(reset)
+        reads, resets = _Reads(writes.starts, writes.U, writes.K, masks, len(p)), Resets(reset)
         rows = dY.flatten(1, 2).unsqueeze(2)
-        dy, dp, seen = torch.empty_like(p), torch.empty_like(p[0]), torch.empty_like(visible[0])
+        dy, dp = torch.empty_like(p), torch.empty_like(p[0])
         before = torch.zeros_like(p[0])  # gradient of the output, through the next step's read
         for t in reversed(range(len(p))):
-            c = t // writes.K.shape[-2]
             torch.add(rows[t], before, out=dy[t])
-            torch.bmm(dy[t], first[c], out=seen).mul_(visible[t])
-            torch.bmm(seen, second[c], out=dp)
+            torch.bmm(*reads.factors(t, dy[t]), out=dp)
             before = resets.forget(t, softmax_backward(dp, p[t]))
         dz = dy.view(dY.shape)
         Q = _fold(p.view(dY.shape))
         S = (Q @ writes.K.mT).mul_(masks.sees)
         _, dK, dV, db, dR = _delta_backward(Q, S, _fold(dz), dR.flatten(0, 1), writes, masks)
-        return dz, *(_unfold(x, dz) for x in (dK, dV, db)), dR.view_as(R), before.view_as(y0), None, None
-
-
-def _below_identity(rows: Tensor) -> Tensor:
-    """Put an identity above the rows: `[n, N, C, V]` -> `[n, N, V + C, V]`."""
-    eye = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
-    return torch.cat((eye.expand(*rows.shape[:2], -1, -1), rows), -2)
-
-
-def _visible(masks: Masks, steps: int, size: int) -> Tensor:
-    """Make each step's mask `[T, N, 1, size + C]`: its chunk's initial state, then the chunk's writes."""
-    mask = torch.cat((masks.alive.expand(-1, -1, -1, size), masks.sees), -1)
-    return mask.transpose(1, 2).flatten(0, 1)[:steps].unsqueeze(2)
+        return None, dz, *(_unfold(x, dz) for x in (dK, dV, db)), dR.view_as(R), before.view_as(y0), None

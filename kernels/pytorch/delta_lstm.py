@@ -11,35 +11,25 @@ from ..once import differentiable_once
 from ..precision import without_autocast
 from .chunked import (
     Masks,
-    _below_identity,
     _delta_backward,
     _fold,
     _mark_broken,
     _masks,
+    _Reads,
     _set_aside_broken,
     _unfold,
-    _visible,
     _write,
     _Writes,
 )
 from .stepwise import Resets, softmax_backward
 
 
-def delta_lstm(
-    variant: str,
-    z: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    R: Tensor,
-    y0: Tensor,
-    c0: Tensor,
-    reset: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def delta_lstm(variant: str, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Equals `reference.delta_lstm` to rounding."""
+    z, k, v, beta, R, y0, c0, reset = inputs
     R, broken = _set_aside_broken(R)
     masks = _masks(reset, R.shape[1], R.dtype)
-    y, R, c = _DeltaLSTM.apply(variant, z, k, v, beta.unsqueeze(-1), R, y0, c0, reset, masks)
+    y, R, c = _DeltaLSTM.apply(variant, masks, z, k, v, beta.unsqueeze(-1), R, y0, c0, reset)
     if broken is not None:
         alive = (reset.cumsum(0) == 0)[:, :, None, None]
         heads = broken.unflatten(1, (-1, 3)).any(2).squeeze(-1)
@@ -51,36 +41,20 @@ def delta_lstm(
 
 class _DeltaLSTM(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        variant: str,
-        z: Tensor,
-        k: Tensor,
-        v: Tensor,
-        beta: Tensor,
-        R: Tensor,
-        y0: Tensor,
-        c0: Tensor,
-        reset: Tensor,
-        masks: Masks,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, variant: str, masks: Masks, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        z, k, v, beta, R, y0, c0, reset = inputs
         writes, R_T = _write(_fold(k), _fold(v), _fold(beta), R.flatten(0, 1), masks)
-        first = torch.cat((writes.starts.mT, writes.K.mT), -1)
-        second = _below_identity(writes.U)
-        visible, resets = _visible(masks, len(z), z.shape[-1]), Resets(reset)
+        reads, resets = _Reads(writes.starts.mT, writes.K, writes.U, masks, len(z)), Resets(reset)
         rows = z.flatten(1, 2).unsqueeze(2)  # [T, 3 N, 1, V]: rows times matrices
         shape = len(z), *y0.flatten(0, 1).shape
         p, cells, y = (z.new_empty(shape) for _ in range(3))  # before each step: read with, and c; after it
         gates = z.new_empty(*shape[:2], 3, shape[2])  # i, u, o
-        seen = torch.empty_like(visible[0])
         before, c = y0.flatten(0, 1), c0.flatten(0, 1)
         for t in range(len(z)):
-            chunk = t // writes.K.shape[-2]
             before, cells[t] = resets.forget(t, before), resets.forget(t, c)
             p[t] = before if variant == "A" else before.softmax(-1)
             read = p[t].repeat_interleave(3, 0).unsqueeze(1)
-            torch.bmm(read, first[chunk], out=seen).mul_(visible[t])
-            gates[t] = torch.baddbmm(rows[t], seen, second[chunk]).view_as(gates[t])
+            gates[t] = torch.baddbmm(rows[t], *reads.factors(t, read)).view_as(gates[t])
             i, u, o = gates[t].unbind(1)
             i.sigmoid_(), o.sigmoid_()
             if variant != "D":
@@ -101,14 +75,11 @@ class _DeltaLSTM(torch.autograd.Function):
     def backward(ctx: Any, dY: Tensor, dR: Tensor, dC: Tensor) -> tuple[Tensor | None, ...]:
         p, cells, gates, y, reset, R, y0, *rest = ctx.saved_tensors
         writes, masks = _Writes(*rest[:8]), Masks(*rest[8:])
-        first = torch.cat((writes.starts, writes.U.mT), -1)
-        second = _below_identity(writes.K)
-        visible, resets = _visible(masks, len(p), p.shape[-1]), Resets(reset)
-        rows, dgates, seen = dY.flatten(1, 2), torch.empty_like(gates), torch.empty_like(visible[0])
+        reads, resets = _Reads(writes.starts, writes.U, writes.K, masks, len(p)), Resets(reset)
+        rows, dgates = dY.flatten(1, 2), torch.empty_like(gates)
         dz = dgates if ctx.variant != "C" else torch.empty_like(gates)
         dy, dc = torch.zeros_like(p[0]), dC.flatten(0, 1)
         for t in reversed(range(len(p))):
-            chunk = t // writes.K.shape[-2]
             dy = rows[t] + dy
             dh = softmax_backward(dy, y[t]) if ctx.variant == "A" else dy
             i, u, o = gates[t].unbind(1)
@@ -121,8 +92,8 @@ class _DeltaLSTM(torch.autograd.Function):
             if ctx.variant == "C":
                 dz[t] = dgates[t]
                 dz[t, :, 1] += dy
-            back = torch.bmm(dgates[t].view(-1, 1, p.shape[-1]), first[chunk], out=seen).mul_(visible[t])
-            dp = torch.bmm(back, second[chunk]).view_as(gates[t]).sum(1)
+            back = reads.factors(t, dgates[t].view(-1, 1, p.shape[-1]))
+            dp = torch.bmm(*back).view_as(gates[t]).sum(1)
             dp = dp if ctx.variant == "A" else softmax_backward(dp, p[t])
             dy, dc = resets.forget(t, dp), resets.forget(t, dc * (1 - i))
         T, (B, H, V) = len(p), y0.shape
@@ -132,4 +103,4 @@ class _DeltaLSTM(torch.autograd.Function):
         _, dK, dV, db, dR = _delta_backward(Q, S, _fold(dreads), dR.flatten(0, 1), writes, masks)
         dk, dv, dbeta = (_unfold(x, dreads) for x in (dK, dV, db))
         ends = dR.view_as(R), dy.view_as(y0), dc.view_as(y0)
-        return None, dz.view_as(dreads), dk, dv, dbeta, *ends, None, None
+        return None, None, dz.view_as(dreads), dk, dv, dbeta, *ends, None

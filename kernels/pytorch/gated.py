@@ -58,22 +58,13 @@ def gated_delta(
 
 
 @differentiated_apart
-def momentum_delta(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    decay: Tensor,
-    momentum: Tensor,
-    W: Tensor,
-    C: Tensor,
-    reset: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+def momentum_delta(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Equals `reference.momentum_delta` to rounding.
 
     What a write leaves in W at step t is a sum over the steps at which C was added: a product of two
     triangles.
     """
+    q, k, v, beta, decay, momentum, W, C, reset = inputs
     (state, broken), (sums, broken_sums) = _set_aside_broken(W), _set_aside_broken(C)
     if broken_sums is not None:  # what is broken in C breaks W, too
         broken = broken_sums if broken is None else broken | broken_sums

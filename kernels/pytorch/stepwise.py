@@ -77,24 +77,12 @@ def delta_rnn(
     return outputs, fast.now.view(R.shape), outputs[-1]
 
 
-def recurrent_delta(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    Rq: Tensor,
-    Rk: Tensor,
-    Rv: Tensor,
-    rb: Tensor,
-    W: Tensor,
-    y0: Tensor,
-    reset: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+def recurrent_delta(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Equals `reference.recurrent_delta` to rounding."""
+    q, k, v, beta, Rq, Rk, Rv, rb, W, y0, reset = inputs
     x = torch.cat((q, k, v, beta.unsqueeze(-1)), -1)
     R = torch.cat((Rq, Rk, Rv, rb.unsqueeze(-1)), -1)
-    inputs = (x, R, W, y0)
-    y, W = _RecurrentDelta.apply(*inputs, reset, wants_gradient(*inputs))
+    y, W = _RecurrentDelta.apply(x, R, W, y0, reset, wants_gradient(x, R, W, y0))
     return y, W, y[-1]
 
 
