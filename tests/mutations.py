@@ -40,7 +40,7 @@ MUTANTS = [
     ("kernels/pytorch/chunked.py", "Q_alive, K_survives = Q * masks.alive,", "Q_alive, K_survives = Q,"),
     ("kernels/pytorch/chunked.py", "masks.kept.flip(0)", "masks.kept"),
     ("kernels/pytorch/chunked.py", ".addcmul_(masks.survives, V @ ends)", ""),
-    ("kernels/pytorch/chunked.py", "A * b.mT, eye", "A * b, eye"),
+    ("kernels/pytorch/chunked.py", "_inverse(A * b.mT)", "_inverse(A * b)"),
     ("kernels/pytorch/chunked.py", "error, out=E[c]", "V[c], out=E[c]"),
     ("kernels/pytorch/chunked.py", "start * masks.kept[c], U[c].mT", "start, U[c].mT"),
     ("kernels/pytorch/chunked.py", "dU[c].baddbmm_(K_survives[c]", "dU[c].baddbmm_(K[c]"),

@@ -79,12 +79,11 @@ class _Span:
         """the same shape: which share of its weight is left"""
 
     def _shares(self, rates: Tensor, reset: Tensor) -> Tensor:
-        zero = torch.zeros((), dtype=rates.dtype, device=rates.device)
-        steps, alive = left(torch.where(reset.unsqueeze(-1), zero, rates).permute(1, 2, 0))
+        steps, alive = left(torch.where(reset.unsqueeze(-1), 0.0, rates).permute(1, 2, 0))
         whole = torch.cat((alive.unsqueeze(-1).expand(*alive.shape, self.held), steps), -1)
         t, place = (torch.arange(size, device=rates.device) for size in whole.shape[-2:])
         # The oldest t are beyond the window of step t.
-        return torch.where(place >= t.unsqueeze(-1), whole, zero)
+        return torch.where(place >= t.unsqueeze(-1), whole, 0.0)
 
     def join(
         self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, live: Tensor
@@ -104,11 +103,7 @@ class _Span:
     def end(self, keys: Tensor, values: Tensor, live: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the state after the span: the last M, zero where an episode has ended since."""
         kept = self.left[..., -1, -self.held :]
-        keys = torch.where(
-            self.sees[..., -1, -self.held :, None],
-            keys[..., -self.held :, :],
-            torch.zeros_like(keys[..., :1, :1]),
-        )
+        keys = torch.where(self.sees[..., -1, -self.held :, None], keys[..., -self.held :, :], 0.0)
         return keys, kept.unsqueeze(-1) * values[..., -self.held :, :], kept * live[..., -self.held :]
 
 
@@ -133,12 +128,8 @@ def _set_aside(keys: Tensor, values: Tensor, live: Tensor) -> tuple[States, Tens
     _, broken = _set_aside_broken(torch.cat((keys, values, live.unsqueeze(-1)), -1))
     if broken is None:
         return (keys, values, live), None
-    zero = torch.zeros((), dtype=keys.dtype, device=keys.device)
-    return (
-        torch.where(broken, zero, keys),
-        torch.where(broken, zero, values),
-        torch.where(broken.squeeze(-1), zero, live),
-    ), broken
+    keys, values = torch.where(broken, 0.0, keys), torch.where(broken, 0.0, values)
+    return (keys, values, torch.where(broken.squeeze(-1), 0.0, live)), broken
 
 
 def _finish(

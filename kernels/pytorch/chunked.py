@@ -104,7 +104,7 @@ def _set_aside_broken(W: Tensor) -> tuple[Tensor, Tensor | None]:
     broken = ~W.detach().sum((-1, -2), keepdim=True).isfinite()
     if W.device.type == "cpu" and not broken.any():
         return W, None
-    return torch.where(broken, torch.zeros((), dtype=W.dtype, device=W.device), W), broken
+    return torch.where(broken, 0.0, W), broken
 
 
 def _mark_broken(y: Tensor, W: Tensor, reset: Tensor, broken: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -168,9 +168,8 @@ def _write(K: Tensor, V: Tensor, b: Tensor, W: Tensor, masks: Masks) -> tuple[_W
     """Write folded k, v and beta into W `[N, V, K]`; return the intermediates and W after the last write."""
     K_alive, K_survives = K * masks.alive, K * masks.survives
     A = (K @ K.mT).mul_(masks.before)
-    eye = torch.eye(K.shape[-2], dtype=K.dtype, device=K.device).expand_as(A)
     # An inverse instead of one solve per chunk: it serves all chunks at once, and their gradients.
-    inverse = torch.linalg.solve_triangular(A * b.mT, eye, upper=False, unitriangular=True)
+    inverse = _inverse(A * b.mT)
     E, U, starts = torch.empty_like(V), torch.empty_like(V), W.new_empty(len(V), *W.shape)
     for c, start in enumerate(starts):
         start.copy_(W)
@@ -179,6 +178,12 @@ def _write(K: Tensor, V: Tensor, b: Tensor, W: Tensor, masks: Masks) -> tuple[_W
         torch.mul(E[c], b[c], out=U[c])
         W = torch.baddbmm(start * masks.kept[c], U[c].mT, K_survives[c])
     return _Writes(K, K_survives, b, A, inverse, E, U, starts), W
+
+
+def _inverse(A: Tensor) -> Tensor:
+    """Return `(I + A)⁻¹`, of A what is below its diagonal."""
+    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand_as(A)
+    return torch.linalg.solve_triangular(A, eye, upper=False, unitriangular=True)
 
 
 def _delta_backward(

@@ -15,7 +15,7 @@ from .. import reference
 from ..once import differentiable_once
 from ..precision import without_autocast
 from .apart import differentiated_apart
-from .chunked import _fold, _mark_broken, _set_aside_broken, _unfold
+from .chunked import _fold, _inverse, _mark_broken, _set_aside_broken, _unfold
 
 
 @differentiated_apart
@@ -107,10 +107,9 @@ class _Left(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rates: Tensor) -> tuple[Tensor, Tensor]:
         C = rates.shape[-1]
-        zero, one = (torch.full((), x, dtype=rates.dtype, device=rates.device) for x in (0.0, 1.0))
         t = torch.arange(C, device=rates.device)
-        steps = torch.where(t.unsqueeze(-1) > t, rates.unsqueeze(-1), one).cumprod(-2)
-        steps, alive = torch.where(t.unsqueeze(-1) >= t, steps, zero), rates.cumprod(-1)
+        steps = torch.where(t.unsqueeze(-1) > t, rates.unsqueeze(-1), 1.0).cumprod(-2)
+        steps, alive = torch.where(t.unsqueeze(-1) >= t, steps, 0.0), rates.cumprod(-1)
         ctx.save_for_backward(steps, alive)
         return steps, alive
 
@@ -128,13 +127,6 @@ class _Left(torch.autograd.Function):
 
 def _of_head(rates: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """Like `left` by chunks for one rate a head: `[T, B, H]` -> `[n, N, C, C]` and `[n, N, C, 1]`."""
-    zero = torch.zeros((), dtype=rates.dtype, device=rates.device)
-    rows = torch.where(reset.unsqueeze(-1), zero, rates)
+    rows = torch.where(reset.unsqueeze(-1), 0.0, rates)
     steps, alive = left(_fold(rows.unsqueeze(-1) - 1).squeeze(-1) + 1)  # padding keeps everything
     return steps, alive.unsqueeze(-1)
-
-
-def _inverse(A: Tensor) -> Tensor:
-    """Return `(I + A)⁻¹`, of A what is below its diagonal."""
-    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand_as(A)
-    return torch.linalg.solve_triangular(A, eye, upper=False, unitriangular=True)
