@@ -32,16 +32,10 @@ def _near_one(x: Tensor) -> Tensor:
     return x.sigmoid() ** (1 / 16)
 
 
-def _fused(
-    kernel: Kernel,
-    name: str,
-    shapes: Shapes,
-    reference: Callable[..., Any],
-    reason: Callable[[tuple[Tensor, ...]], str | None] = native.unsupported_reason,
-    **more: Any,
-) -> Rule:
-    """Return the record of a rule with a kernel in C and perhaps in Triton; `reason` why not in C."""
+def _fused(kernel: Kernel, name: str, shapes: Shapes, reference: Callable[..., Any], **more: Any) -> Rule:
+    """Return the record of a rule with a kernel in C and perhaps in Triton."""
     operator = RuleOperator(name, shapes, kernel)
+    reason = partial(native.unsupported_reason, file=native.source(kernel.name))
     on_gpu = Fused(operator, triton.unsupported_reason) if kernel.name in triton.KERNELS else None
     return Rule(name, shapes, reference, native=Fused(operator, reason), triton=on_gpu, **more)
 
@@ -72,7 +66,6 @@ GATED_SUM = _fused(
     Shapes(q="T B H K", k="T B H K", v="T B H V", decay="T B H V", W="B H V K"),
     reference.gated_sum,
     chunked=gated.gated_sum,
-    reason=native.gated_unsupported_reason,
     maps={"q": _softmax, "k": _softmax, "decay": _near_one},
 )
 
@@ -82,7 +75,6 @@ GATED_DELTA = _fused(
     Shapes(q="T B H K", k="T B H K", v="T B H V", beta="T B H", decay="T B H", W="B H V K"),
     reference.gated_delta,
     chunked=gated.gated_delta,
-    reason=native.gated_unsupported_reason,
     maps={"q": _softmax, "k": _softmax, "beta": torch.sigmoid, "decay": _near_one},
 )
 
@@ -101,7 +93,6 @@ MOMENTUM_DELTA = _fused(
     ),
     reference.momentum_delta,
     chunked=gated.momentum_delta,
-    reason=native.gated_unsupported_reason,
     maps={"q": _softmax, "k": _softmax, "decay": _near_one}
     | dict.fromkeys(("beta", "momentum"), torch.sigmoid),
 )
@@ -178,7 +169,6 @@ DELTA_LSTM = {
             c0="B H V",
         ),
         partial(reference.delta_lstm, variant),
-        native.delta_lstm_unsupported_reason,
         chunked=partial(chunked_delta_lstm, variant),
         maps={"k": _softmax, "beta": torch.sigmoid},
     )
@@ -210,7 +200,7 @@ LSTM = Rule(
     reference.lstm,
     chunked=stepwise.lstm,
     native=Fused(native_lstm.lstm, native_lstm.unsupported_reason),
-    triton=Fused(triton.lstm_operator, triton.lstm_unsupported_reason),
+    triton=Fused(triton.lstm_operator, partial(triton.unsupported_reason, any_width=True)),
 )
 
 GRU = Rule(
@@ -219,7 +209,7 @@ GRU = Rule(
     reference.gru,
     chunked=chunked_gru,
     native=Fused(native_gru.gru, native_lstm.unsupported_reason),
-    triton=Fused(triton.gru_operator, triton.lstm_unsupported_reason),
+    triton=Fused(triton.gru_operator, partial(triton.unsupported_reason, any_width=True)),
 )
 
 _RULES = (

@@ -24,27 +24,15 @@ MAX_SIZE = 128
 """Most rows or columns of fast weights: a few such matrices fit a processor's first two caches."""
 
 
-def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
-    """Return why the C kernels cannot take these inputs, which passed `Shapes.check`; None if they can."""
-    return _unsupported_reason("rules.c", inputs)
-
-
-def gated_unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
-    """Like `unsupported_reason`, for the rules that decay."""
-    return _unsupported_reason("gated.c", inputs)
-
-
-def delta_lstm_unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
-    return _unsupported_reason("delta_lstm.c", inputs)
-
-
 def _not_for_c(x: Tensor) -> str | None:
     if x.device.type != "cpu":
         return f"the C kernels need CPU tensors, not {x.device.type} ones"
     return None if x.dtype is torch.float32 else f"the C kernels compute in float32, not {x.dtype}"
 
 
-def _unsupported_reason(file: str, inputs: tuple[Tensor, ...]) -> str | None:
+def unsupported_reason(inputs: tuple[Tensor, ...], file: str = "rules.c") -> str | None:
+    """Return why the C kernels of a file cannot take these inputs, which passed `Shapes.check`; None if they
+    can."""
     if reason := _not_for_c(inputs[0]):
         return reason
     size = widest(inputs)

@@ -13,25 +13,15 @@ from torch import Tensor
 KERNELS = ("delta", "gated", "momentum", "delta_rnn", "recurrent_delta", "delta_lstm")
 """those of `rules.py` here, by the names of their records in `operators.py`"""
 _HAS_TRITON = find_spec("triton") is not None
-_NO_TRITON = "Triton is not installed; pip install triton (Linux only)"
 
 
-def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
-    """Return why the kernels of fast weights cannot take these inputs; None if they can."""
+def unsupported_reason(inputs: tuple[Tensor, ...], any_width: bool = False) -> str | None:
+    """Return why the kernels cannot take these inputs; None if they can. LSTM and GRU may have any width."""
     if not _HAS_TRITON:
-        return _NO_TRITON
+        return "Triton is not installed; pip install triton (Linux only)"
     from .rules import unsupported_reason
 
-    return unsupported_reason(inputs)
-
-
-def lstm_unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
-    """Do the same for the LSTM and the GRU, which may have any width."""
-    if not _HAS_TRITON:
-        return _NO_TRITON
-    from .rules import unsupported_at_any_width
-
-    return unsupported_at_any_width(inputs)
+    return unsupported_reason(inputs, any_width)
 
 
 def lstm_operator(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -112,7 +112,7 @@ def _gradients(weight: Tensor, reset: Tensor, cs: Tensor, acts: Tensor, *_: Any)
 
 def _fill_gradients(gradients: tuple[Tensor, ...], *inputs: Any) -> None:
     weight, reset, cs, acts, dy, dc_T = inputs
-    T, B, N = len(acts), *cs.shape[1:]
+    T, (B, N) = len(acts), cs.shape[1:]
     dgates, dh, dc = gradients
     dy = cs.new_zeros(T, B, N) if dy is None else dy.contiguous()
     dh.zero_()

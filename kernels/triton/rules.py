@@ -75,16 +75,14 @@ def _launch(function: Any, kernel: Kernel, given: Mapping[str, Any], y: Any) -> 
         function[B, heads](**{name: known[name] for name in (*function.arg_names, "num_warps")})
 
 
-def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
-    """Return why the kernels cannot take these inputs, which passed `Shapes.check`; None if they can."""
-    size = widest(inputs)
+def unsupported_reason(inputs: tuple[Tensor, ...], any_width: bool = False) -> str | None:
+    """Return why the kernels cannot take these inputs, which passed `Shapes.check`; None if they can.
+
+    A rule takes `any_width` if it does not hold a head's matrices in registers.
+    """
+    size = 0 if any_width else widest(inputs)
     if size > MAX_SIZE:
         return f"the Triton kernels take heads up to {MAX_SIZE} wide, not {size}"
-    return unsupported_at_any_width(inputs)
-
-
-def unsupported_at_any_width(inputs: tuple[Tensor, ...]) -> str | None:
-    """Like `unsupported_reason`, for a rule that does not hold a head's matrices in registers."""
     x = inputs[0]
     if x.dtype is not torch.float32:
         return f"the Triton kernels compute in float32, not {x.dtype}"
