@@ -383,7 +383,7 @@ MUTANTS = [
     ("kernels/native/dense.py", " and w.is_contiguous()", ""),
     ("kernels/native/dense.py", " and w.size(0) <= MAX_WIDTH", ""),
     ("kernels/native/lstm.py", "for x in later)", "for x in (later[0], None))"),
-    ("kernels/native/lstm.py", "(T, (B + lanes - 1) // lanes * lanes,", "(T, B,"),
+    ("kernels/native/lstm.py", "(T, (B + lanes - 1) // lanes * lanes, count, N)", "(T, B, count, N)"),
     (
         "kernels/native/rules.c",
         "if (fresh(s, t, b)) clear(G), clear(G_T), zero(late_v)",

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from . import dense
-from .lstm import past, recurrence, takes_step
+from .lstm import past, recurrence
 
 
 def gru(
@@ -27,9 +27,12 @@ def step(x: Tensor, weights: Sequence[Tensor], h0: Tensor, reset: Tensor) -> Ten
 
     `weights`: that of the input `[3 N, K]`, that of h `[3 N, N]`, the bias of each `[3 N]`.
     """
-    if not takes_step(3, x, weights, reset, h0):
-        return None
     (B, N), K = h0.shape, x.shape[-1]
+    shapes = [(3 * N, K), (3 * N, N), (3 * N,), (3 * N,)]
+    if not dense.takes(x, weights) or [w.shape for w in weights] != shapes or x.shape != (B, K) or B == 0:
+        return None
+    if not dense.takes_state(reset, h0):
+        return None
     h = h0.new_empty(B, N)
     inputs = (part.contiguous() for part in (x, *weights, h0, reset))
     dense.call("gru_step", B, 3 * N * (K + N), (B, K, N), *inputs, h)

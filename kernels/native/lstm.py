@@ -54,9 +54,16 @@ def step(
     `weights`: that of the input `[4 N, K]`, that of h `[4 N, N]`, the bias of each `[4 N]`. The step goes
     into `cache`, made by `new_cache`.
     """
-    if not takes_step(4, x, weights, reset, h0, c0) or not (cache is None or cache.has_room(len(x))):
-        return None
     (B, N), K = h0.shape, x.shape[-1]
+    if (
+        not dense.takes(x, weights)
+        or [w.shape for w in weights] != _shapes(K, N)
+        or x.shape != (B, K)
+        or B == 0
+        or not (cache is None or cache.has_room(B))
+        or not dense.takes_state(reset, h0, c0)
+    ):
+        return None
     t, hs, panels = 0, None, None
     h, c = h0.new_empty(B, N), c0.new_empty(B, N)
     if cache is not None:
@@ -78,20 +85,8 @@ def new_cache(steps: int, rows: int, weights: Sequence[Tensor]) -> ForwardCache 
     return ForwardCache(steps, rows, (h, c, *past(h[0], steps, 6)), weights)
 
 
-def takes_step(gates: int, x: Tensor, weights: Sequence[Tensor], reset: Tensor, *states: Tensor) -> bool:
-    """Return whether C can make a step from x `[B, K]` and states `[B, N]`, with so many gates of N units."""
-    (B, N), K = states[0].shape, x.shape[-1]
-    return (
-        dense.takes(x, weights)
-        and [w.shape for w in weights] == _shapes(gates, K, N)
-        and x.shape == (B, K)
-        and B > 0
-        and dense.takes_state(reset, *states)
-    )
-
-
-def _shapes(gates: int, K: int, N: int) -> list[tuple[int, ...]]:
-    return [(gates * N, K), (gates * N, N), (gates * N,), (gates * N,)]
+def _shapes(K: int, N: int) -> list[tuple[int, ...]]:
+    return [(4 * N, K), (4 * N, N), (4 * N,), (4 * N,)]
 
 
 class _Steps(ctypes.Structure):
@@ -113,7 +108,7 @@ def steps(weights: Sequence[Tensor], h0: Tensor, c0: Tensor, cache: ForwardCache
     h, c, hs, panels = cache.tensors
     states = h0, c0
     if (
-        [w.shape for w in weights] != _shapes(4, K, N)
+        [w.shape for w in weights] != _shapes(K, N)
         or not dense.takes(h0, weights)
         or not all(x.shape == h.shape[1:] and x.dtype is torch.float32 and x.is_contiguous() for x in states)
     ):
@@ -143,10 +138,11 @@ def _cached_gradients(dy: Tensor | None, dc_T: Tensor | None, *saved: Tensor) ->
 
 def past(h0: Tensor, T: int, count: int, save: bool = True) -> list[Tensor]:
     """Allocate h before each step and, of each unit, `count` numbers for backward; empty unless `save`."""
+    if not save:
+        return [h0.new_empty(0), h0.new_empty(0)]
     B, N = h0.shape
     lanes = dense.lanes(B)
-    shapes = (T, B, N), (T, (B + lanes - 1) // lanes * lanes, count, N)
-    return [h0.new_empty(shape if save else 0) for shape in shapes]
+    return [h0.new_empty(T, B, N), h0.new_empty(T, (B + lanes - 1) // lanes * lanes, count, N)]
 
 
 def recurrence(
