@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from contextlib import suppress
@@ -48,9 +49,11 @@ def name_for_torch() -> None:
     """Let torch's compilers keep their code there as well, unless TORCHINDUCTOR_CACHE_DIR names a folder.
 
     Before torch._dynamo is imported: it takes /tmp/torchinductor_USER at once, whoever made that folder.
+    Another version of this package has another folder: torch finds code again by the operators that a forward
+    pass calls, not by what their backward passes do.
     """
     with suppress(CannotBuildError):  # then `check_for_torch` says why
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = _chosen() or str(private_cache() / "inductor")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = _chosen() or str(private_cache() / f"inductor-{_version()}")
 
 
 def check_for_torch() -> None:
@@ -66,6 +69,12 @@ def check_for_torch() -> None:
     # Precompiled headers and some tables go to the default folder, whatever the variable says.
     for module in (cache_dir_utils, runtime_utils):
         module.default_cache_dir = lambda: folder  # type: ignore[attr-defined]
+
+
+def _version() -> str:
+    """Return a digest of the operators' sources."""
+    sources = sorted(Path(__file__).parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
 
 
 def _chosen() -> str | None:

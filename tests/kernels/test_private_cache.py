@@ -41,10 +41,22 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_torch_uses_the_private_cache_for_all(machine: Path) -> None:
     name_for_torch()
     check_for_torch()
-    folder = str(machine / "deltabeast" / "inductor")
+    folder = str(machine / "deltabeast" / f"inductor-{private_cache._version()}")
     found: list[Any] = [cache_dir_utils.cache_dir(), cache_dir_utils.default_cache_dir()]
     assert [*found, runtime_utils.default_cache_dir()] == [folder] * 3  # type: ignore[attr-defined]
     assert (machine / "deltabeast").stat().st_mode & 0o777 == 0o700
+
+
+def test_another_version_of_the_operators_has_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = []
+    for source in ("a = 1", "a = 2"):
+        (tmp_path / "operators.py").write_text(source)
+        monkeypatch.setattr(private_cache, "__file__", str(tmp_path / "private_cache.py"))
+        versions.append(private_cache._version())
+    (tmp_path / "operators.py").write_text("a = 1")
+    assert private_cache._version() == versions[0] != versions[1]
 
 
 def test_what_a_user_names_stays(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,4 +93,4 @@ def test_nothing_of_torch_lies_in_tmp(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     subprocess.run([sys.executable, "-c", COMPILES], env=env, check=True)
     assert not list((tmp_path / "tmp").glob("torchinductor*"))
-    assert list((tmp_path / "cache" / "deltabeast" / "inductor").rglob("*.so"))
+    assert list((tmp_path / "cache" / "deltabeast").rglob("inductor-*/**/*.so"))

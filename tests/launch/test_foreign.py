@@ -126,8 +126,7 @@ def test_everything_is_printed_by_functions_that_make_it_safe() -> None:
     allowed = {
         "output.py": None,
         "cli.py": {
-            "print(show_config('train', resolved(config)))",
-            "print(show_config('probe', resolved(config)))",
+            "print(show_config(function, commands.resolved(config)))",
             "print(_completion(given))",
         },
         "tables.py": {"Console(width=None if sys.stdout.isatty() else needs).print(renderable)"},
