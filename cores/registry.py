@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -76,6 +77,20 @@ def make_core(name: str, input_size: int, /, **options: object) -> Core:
         return factory(input_size, **values)
     except ValueError as error:
         raise ValueError(f"core {name!r}: {error}") from error
+    except Exception as error:
+        if ":" not in name:
+            raise
+        told = f"core {name!r} does not start: {type(error).__name__}: {error}"
+        raise CoreDoesNotStart(told, error) from error
+
+
+class CoreDoesNotStart(ValueError):
+    """A core from outside this project raised when it was made; `trace` is its traceback."""
+
+    def __init__(self, message: str, error: Exception) -> None:
+        super().__init__(message)
+        own = error.__traceback__.tb_next if error.__traceback__ else None
+        self.trace = "".join(traceback.format_exception(type(error), error, own)).rstrip()
 
 
 def read_core_options(name: str, words: Mapping[str, Any]) -> dict[str, Any]:

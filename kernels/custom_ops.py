@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .native import compiling
 from .native import rules as native
-from .native.operator import Operator
+from .native.operator import Operator, have_memory
 from .precision import without_autocast
 from .pytorch.stepwise import SPACING, wants_gradient
 from .shapes import Shapes
@@ -113,7 +113,8 @@ class RuleOperator:
 
     def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:
         *inputs, reset, backend = arguments
-        if backend == "native" and not (compiling.is_watched() or wants_gradient(*inputs)):
+        watched = compiling.is_watched() or wants_gradient(*inputs)
+        if backend == "native" and not watched and have_memory(arguments[:-1]):
             # Even no room for what backward needs takes time to allocate, much of an actor's step.
             given = self._contiguous(self._inputs, arguments[:-1])
             found = self._results(given, reset)

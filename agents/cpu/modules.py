@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
+from torch.nn.modules import module as of_all
 
 
 def weights_of(*modules: Any, kinds: tuple[type[nn.Module], ...]) -> list[Any]:
@@ -26,6 +27,9 @@ def weights_of(*modules: Any, kinds: tuple[type[nn.Module], ...]) -> list[Any]:
 
 
 def is_hooked(module: Any) -> bool:
-    """Return whether somebody wants to hear of the module's calls or gradients, or replaced its `forward`."""
+    """Return whether somebody wants to hear of the module's calls or gradients, or those of all modules, or
+    replaced its `forward`."""
+    if of_all._global_forward_hooks or of_all._global_forward_pre_hooks or of_all._global_backward_hooks:
+        return True
     forward = module._forward_hooks or module._forward_pre_hooks
     return bool(forward or module._backward_hooks or module._backward_pre_hooks or "forward" in vars(module))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -60,11 +60,16 @@ class Operator:
 
     def __call__(self, *inputs: Any) -> Any:
         tensors = [x for x in inputs if isinstance(x, Tensor)]
-        if compiling.is_watched() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors):
+        if compiling.is_watched() or not have_memory(tensors):
             return self.custom(*inputs)
         if self._function and wants_gradient(*tensors):
             return self._function.apply(*inputs)
         return self.in_c(*inputs)
+
+
+def have_memory(tensors: Iterable[Tensor]) -> bool:
+    """Return whether tensors are PyTorch's own, for C to read: subclasses, as fakes are, may have none."""
+    return all(type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
 
 
 def _schema(inputs: str, results: int) -> str:

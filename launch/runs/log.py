@@ -36,6 +36,8 @@ TAGS = {
 }
 """TensorBoard tags by row key. The keys are also columns of logs.csv, in this order, after step and time."""
 
+_OF_SOME_CORES = _tags("memory", "decay", "momentum", "erase_strength")
+
 CLUSTER_TAGS = {
     **_tags("cluster", "actors", "actor_restarts", "learner_restarts", "bytes_per_step", "unrolls_learned"),
     **_tags("cluster", "unrolls_lost", "unrolls_doubled", "unrolls_undone", "unrolls_died"),
@@ -51,7 +53,8 @@ MOST_ROWS = 10_000
 
 def tag_of(key: str) -> str:
     """Return the TensorBoard tag of a row key; keys that are not listed are grouped under `other/`."""
-    return TAGS.get(key) or CLUSTER_TAGS.get(key) or (key if "/" in key else f"other/{key}")
+    tags = TAGS | CLUSTER_TAGS | _OF_SOME_CORES
+    return tags.get(key) or (key if "/" in key else f"other/{key}")
 
 
 class RunLog(AbstractContextManager["RunLog"]):

@@ -8,6 +8,7 @@ import re
 
 import fastweight_checks as checks
 import pytest
+import torch
 from fastweight_checks import agreeing, refusal
 from fastweight_rules import each, pairs
 
@@ -43,6 +44,15 @@ def test_records_say_what_the_functions_take() -> None:
         assert taken == [*rule.shapes.names, "backend"]
         want = [re.findall(r"\[(\w+)\]|(\w)", shape) for shape in shapes.split()]
         assert [tuple("".join(x) for x in shape) for shape in want] == list(rule.shapes.dimensions)
+
+
+def test_tensors_without_memory_are_never_read() -> None:
+    """C would read at address 0: fakes, outside of the mode that made them."""
+    with torch._subclasses.FakeTensorMode() as mode:
+        inputs = [mode.from_tensor(x) for x in agreeing(rules.SUM_RULE, SIZES | {"T": 1})]
+    with torch.no_grad():
+        y, W = rules.SUM_RULE(*inputs)
+    assert type(y) is type(inputs[0]) and y.shape == (1, 2, 5, 6) and W.shape == (2, 5, 6, 4)
 
 
 @everywhere

@@ -134,6 +134,15 @@ def test_weights_are_transformed_once_an_unroll() -> None:
         assert torch.equal(twice(), 2 * weight) and not torch.equal(twice(), before)
 
 
+def test_a_hook_of_all_modules_is_heard(seed: int) -> None:
+    agent, seen = Agent(AgentSpec((6,), 3, "delta_net", "mlp")), set()
+    inputs = torch.randn(2, 6), torch.zeros(2), torch.ones(2, dtype=torch.bool), agent.initial_state(2)
+    hook = nn.modules.module.register_module_forward_hook(lambda module, given, result: seen.add(module))
+    with hook, torch.no_grad():
+        FastAgent(agent).act(*inputs, greedy=True)
+    assert seen >= {agent.policy, agent.baseline, agent.stem.fc2, agent.core.layers[1].out}
+
+
 @pytest.mark.parametrize("name", ["policy", "stem.fc2", "core.layers.0.out", "core.input_proj"])
 def test_a_forward_that_somebody_replaced_is_run(name: str, seed: int) -> None:
     agent = Agent(AgentSpec((6,), 3, "delta_net", "mlp"))

@@ -251,6 +251,29 @@ def test_what_fails_at_the_start_says_what_and_where(
     assert any(traced in each for each in trace) if traced else not trace
 
 
+CORE = """
+from deltabeast.cores.feedforward import Feedforward
+
+class Broken(Feedforward):
+    def __init__(self, input_size, hidden_size=3):
+        super().__init__(input_size)
+        self.width = None + 1
+"""
+
+
+def test_a_core_of_ones_own_that_does_not_start_says_what_and_where(
+    own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("cores_here.py").write_text(CORE)
+    core = ["--core", "cores_here:Broken", "--run-dir", "run"]
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--env", "CartPole-v1", *TINY[2:-3], *core])
+    first, where, *_, last = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert last.startswith("deltabeast: error: core 'cores_here:Broken' does not start: TypeError: uns")
+    assert first.startswith("Traceback") and "cores_here.py" in where
+
+
 FAILING_CLOSE = """
 import gymnasium
 
