@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +26,21 @@ class WindowMemory(FastWeights):
     Args:
         sizes: how many numbers the slow net emits per head of keys, in order.
         window: N.
-        groups: how many queries share a head's keys and values.
+        _groups: how many queries share a head's keys and values.
     """
 
     def __init__(
-        self, hidden_size: int, num_heads: int, sizes: tuple[int, ...], window: int, groups: int = 1
+        self,
+        hidden_size: int,
+        num_heads: int,
+        sizes: tuple[int, ...],
+        window: int,
+        _groups: int = 1,
+        **options: Any,
     ) -> None:
         if window < 1:
             raise ValueError(f"window is {window}; it must be at least 1")
-        super().__init__(hidden_size, num_heads // groups, sizes)
+        super().__init__(hidden_size, num_heads // _groups, sizes, **options)
         self.window = window
         self.key_size = hidden_size // num_heads
 
@@ -65,9 +71,11 @@ class SoftmaxMemory(WindowMemory):
         normalise: bool = True,
         gated: bool = False,
         positions: bool = False,
+        **options: Any,
     ) -> None:
         h = hidden_size // num_heads
-        super().__init__(hidden_size, num_heads, (h, h, h, 1) if gated else (h, h, h), window)
+        sizes = (h, h, h, 1) if gated else (h, h, h)
+        super().__init__(hidden_size, num_heads, sizes, window, **options)
         self.normalise, self.gated = normalise, gated
         self.bias = nn.Parameter(torch.zeros(num_heads, window)) if positions else None
 
@@ -124,6 +132,8 @@ class DeltaFormerMemory(WindowMemory):
         ValueError: for a window or groups below 1, or groups that do not divide the heads.
     """
 
+    convolved = 4
+
     def __init__(
         self,
         hidden_size: int,
@@ -133,14 +143,15 @@ class DeltaFormerMemory(WindowMemory):
         second: Kernel = "softmax",
         gates: Literal["input", "scalar"] = "input",
         groups: int = 1,
+        **options: Any,
     ) -> None:
         if groups < 1 or num_heads % groups:
             raise ValueError(f"groups is {groups}; give a divisor of num_heads {num_heads}")
         h = hidden_size // num_heads
-        sizes = (groups * h, h, h, groups * h)
-        super().__init__(
-            hidden_size, num_heads, (*sizes, 1, 1) if gates == "input" else sizes, window, groups
-        )
+        sizes: tuple[int, ...] = (groups * h, h, h, groups * h)
+        if gates == "input":
+            sizes += (1, 1)
+        super().__init__(hidden_size, num_heads, sizes, window, groups, **options)
         self.first, self.second, self.groups = first, second, groups
         self.mix = nn.Parameter(torch.randn(self.num_heads, groups)) if groups > 1 else None
         self.alpha = nn.Parameter(torch.ones(())) if gates == "scalar" else None

@@ -30,8 +30,8 @@ MAX_CLOCK = 22
 class FastWeightCore(Core):
     """Input projection and `num_layers` layers. Subclasses name their `FastWeights` as `memory`.
 
-    State: a tensor `[B, L, ...]` for each of the memory's `state_parts()`, L being the layers; with time
-    features the time `[B, 1]` besides.
+    State: a tensor `[B, L, ...]` for each of the memory's `layer_state_parts()`, L being the layers; with
+    time features the time `[B, 1]` besides.
 
     Args:
         input_size: width of the input vectors.
@@ -86,7 +86,7 @@ class FastWeightCore(Core):
         made: Any = {"dtype": dtype, "device": device or weight.device}
         return self.join(
             [
-                tuple(torch.zeros(batch_size, *part.shape, **made) for part in memory.state_parts())
+                tuple(torch.zeros(batch_size, *part.shape, **made) for part in memory.layer_state_parts())
                 for memory in self.memories()
             ]
         ) + ((torch.zeros(batch_size, 1, **made),) if self.clock else ())
@@ -131,7 +131,7 @@ class FastWeightCore(Core):
         for layer, layer_state in zip(self.layers, self.split(state), strict=True):
             x, trace = layer(x, layer_state, reset)
             traces.append(trace)
-        return x, self.join([trace.after for trace in traces]), traces
+        return x, self.join([trace.state for trace in traces]), traces
 
 
 def _episode_time(time: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -24,8 +24,12 @@ class DeltaLSTMMemory(FastWeights):
             for u to the output, D has no sigmoid around u.
     """
 
-    def __init__(self, hidden_size: int, num_heads: int, variant: Literal["A", "B", "C", "D"] = "B") -> None:
-        super().__init__(hidden_size, num_heads, (15 * (hidden_size // num_heads), 6))
+    convolved = 1
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, variant: Literal["A", "B", "C", "D"] = "B", **options: Any
+    ) -> None:
+        super().__init__(hidden_size, num_heads, (15 * (hidden_size // num_heads), 6), **options)
         self.variant = variant
 
     def state_parts(self) -> tuple[StatePart, ...]:

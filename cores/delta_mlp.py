@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +29,16 @@ class DeltaMLPMemory(FastWeights):
             never uses.
     """
 
-    def __init__(self, hidden_size: int, num_heads: int, blocks: int = 1, published: bool = False) -> None:
+    def __init__(
+        self, hidden_size: int, num_heads: int, blocks: int = 1, published: bool = False, **options: Any
+    ) -> None:
         if blocks < 1:
             raise ValueError(f"blocks is {blocks}; it must be at least 1")
         h = hidden_size // num_heads
         sizes = (h, *(h, 4 * h, 4 * h, h, 1, 1) * blocks)
-        super().__init__(hidden_size, num_heads, (*sizes, 10 * blocks * h) if published else sizes)
+        if published:
+            sizes += (10 * blocks * h,)
+        super().__init__(hidden_size, num_heads, sizes, **options)
         self.norms = nn.ModuleList(nn.LayerNorm(h) for _ in range(blocks))
 
     def state_parts(self) -> tuple[StatePart, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,9 +23,13 @@ class DeltaRNNMemory(FastWeights):
         variant: B, or A (equation 19), whose output is `softmax(W q + R last y)`.
     """
 
-    def __init__(self, hidden_size: int, num_heads: int, variant: Literal["A", "B"] = "B") -> None:
+    convolved = 5
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, variant: Literal["A", "B"] = "B", **options: Any
+    ) -> None:
         h = hidden_size // num_heads
-        super().__init__(hidden_size, num_heads, (h, h, h, h, h, 1, 1))
+        super().__init__(hidden_size, num_heads, (h, h, h, h, h, 1, 1), **options)
         self.variant = variant
 
     def state_parts(self) -> tuple[StatePart, ...]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import State, Stats, warn_of_new_name
+from .short_conv import ShortConvolution
+
+OutputGate = Literal["none", "silu", "sigmoid"]
 
 
 class StatePart(NamedTuple):
@@ -29,11 +33,19 @@ class MemoryTrace(NamedTuple):
     projections: tuple[Tensor, ...]
     """the slow net's output split by `sizes`, each `[T, B, H, size]`"""
     before: State
+    """of the rule, as `after`"""
     after: State
     y: Tensor
-    """`[T, B, H, h]`"""
+    """`[T, B, H, h]`, as the rule returns it"""
     reset: Tensor
     """`[T, B]`"""
+    inputs: State = ()
+    """with `short_conv`, the last ones that it convolved"""
+
+    @property
+    def state(self) -> State:
+        """The whole state of the layer after the unroll."""
+        return (*self.after, *self.inputs)
 
     @property
     def emitted(self) -> tuple[Tensor, ...]:
@@ -51,18 +63,51 @@ class FastWeights(nn.Module, ABC):
         hidden_size: d, the width of the layer's input and output.
         num_heads: H; each head is h = d/H wide.
         sizes: how many numbers the slow net emits per head, in order, e.g. q, k, v, β as (h, h, h, 1).
+        short_conv: over how many steps of the episode, this one included, a causal convolution and SiLU mix
+            q, k and v; 0 for none.
+        head_norm: whether what each head reads is divided by its root mean square.
+        output_gate: what multiplies it then, silu or sigmoid of a linear map of the layer's input; or none.
+
+    Raises:
+        ValueError: for a short_conv below 0.
     """
 
-    def __init__(self, hidden_size: int, num_heads: int, sizes: tuple[int, ...]) -> None:
+    convolved: ClassVar[int] = 3
+    """how many of the slow net's parts `short_conv` mixes, from the first on"""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        sizes: tuple[int, ...],
+        *,
+        short_conv: int = 0,
+        head_norm: bool = False,
+        output_gate: OutputGate = "none",
+    ) -> None:
         super().__init__()
+        if short_conv < 0:
+            raise ValueError(f"short_conv is {short_conv}; give a number of steps, or 0 for none")
         self.num_heads = num_heads
         self.head_size = hidden_size // num_heads
-        self.sizes = sizes
-        self.slow_net = nn.Linear(hidden_size, num_heads * sum(sizes), bias=False)
+        self.sizes, self.output_gate = sizes, output_gate
+        gate = () if output_gate == "none" else (hidden_size // num_heads,)
+        self._emitted = (*sizes, *gate)
+        self.slow_net = nn.Linear(hidden_size, num_heads * sum(self._emitted), bias=False)
+        channels = num_heads * sum(sizes[: self.convolved])
+        self.short_conv = ShortConvolution(channels, short_conv) if short_conv else None
+        self.head_norm = nn.RMSNorm(hidden_size // num_heads, eps=1e-5) if head_norm else None
 
     @abstractmethod
     def state_parts(self) -> tuple[StatePart, ...]:
-        """Declare this layer's state tensors, in order."""
+        """Declare the rule's state tensors, in order."""
+
+    def layer_state_parts(self) -> tuple[StatePart, ...]:
+        """Return this layer's state tensors, in order: the rule's, then the inputs of `short_conv`."""
+        if self.short_conv is None:
+            return self.state_parts()
+        size, channels = self.short_conv.weight.shape
+        return (*self.state_parts(), StatePart("cache", (size - 1, channels)))
 
     @abstractmethod
     def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
@@ -78,17 +123,35 @@ class FastWeights(nn.Module, ABC):
         return None
 
     def fast_weights(self, state: State) -> list[Tensor]:
-        """Select the state tensors that are fast weights."""
-        declared = zip(state, self.state_parts(), strict=True)
+        """Select the state tensors that are fast weights, of a rule's or of a layer's."""
+        declared = zip(state, self.state_parts(), strict=False)
         return [tensor for tensor, part in declared if part.kind == "fast weights"]
 
     def forward(self, projected: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
-        """slow_net(x) `[T, B, H sum(sizes)]` -> y `[T, B, d]` and the trace, with the state after."""
+        """slow_net(x) `[T, B, n]` -> y `[T, B, d]` and the trace, with the state after."""
         # Fast weights keep their precision under autocast, and kernels keep out of it.
         heads = projected.to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
-        parts = torch.split_with_sizes(heads, self.sizes, -1)
-        y, next_state = self.unroll(parts, state, reset)
-        return y.flatten(-2).to(projected.dtype), MemoryTrace(parts, state, next_state, y, reset)
+        emitted = torch.split_with_sizes(heads, self._emitted, -1)
+        parts, gate = emitted[: len(self.sizes)], emitted[len(self.sizes) :]
+        before, inputs = state[: len(self.state_parts())], state[len(self.state_parts()) :]
+        if self.short_conv is not None:
+            parts, inputs = self._convolve(self.short_conv, parts, inputs[0], reset)
+        y, after = self.unroll(parts, before, reset)
+        trace = MemoryTrace(parts, before, after, y, reset, inputs)
+        if self.head_norm is not None:
+            y = F.rms_norm(y, y.shape[-1:], self.head_norm.weight.to(y.dtype), self.head_norm.eps)
+        if gate:
+            y = y * (F.silu(gate[0]) if self.output_gate == "silu" else gate[0].sigmoid())
+        return y.flatten(-2).to(projected.dtype), trace
+
+    def _convolve(
+        self, conv: ShortConvolution, parts: tuple[Tensor, ...], last: Tensor, reset: Tensor
+    ) -> tuple[tuple[Tensor, ...], State]:
+        vectors = torch.cat(parts[: self.convolved], -1)
+        mixed, last = conv(vectors.flatten(-2), last, reset)
+        sizes = self.sizes[: self.convolved]
+        mixed = torch.split_with_sizes(mixed.view_as(vectors), sizes, -1)
+        return (*mixed, *parts[self.convolved :]), (last,)
 
 
 @torch.no_grad()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
-from ..kernels import gated_sum
+from ..kernels import gated_sum, generalised_delta
 from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import MemoryTrace
 from .features import TEMPERATURE, check_temperature, slow_decay
+from .generalised import one_write
 from .linear import LinearMemory
 from .registry import register
 
@@ -19,7 +21,8 @@ class GatedSumMemory(LinearMemory):
     """`W = diag(λ) W + v kᵀ`. The slow net emits q, k, v, λ. State: W.
 
     Args:
-        gate: one decay a head, as in RetNet and Mamba-2, or one for each of its h values.
+        gate: one decay a head, as in RetNet and Mamba-2, one for each of its h values, or one for each of its
+            h channels of keys, as in Yang et al. 2024.
         decay_temperature: τ of the decay `sigmoid(x) ** (1 / τ)`, from Yang et al. 2024; Zhong et al. have
             1, with which half is forgotten at every step, to begin with.
         linear_options: as `LinearMemory` takes them.
@@ -32,18 +35,26 @@ class GatedSumMemory(LinearMemory):
         hidden_size: int,
         num_heads: int,
         *,
-        gate: Literal["head", "value"] = "head",
+        gate: Literal["head", "value", "key"] = "head",
         decay_temperature: float = TEMPERATURE,
         **linear_options: Any,
     ) -> None:
         size = 1 if gate == "head" else hidden_size // num_heads
         super().__init__(hidden_size, num_heads, _gates=(size,), **linear_options)
-        self.decay_temperature = check_temperature(decay_temperature)
+        if gate == "key" and self.features.size != size:
+            raise ValueError(
+                f"gate key has {size} decays a head, feature_map {self.features.feature_map} has "
+                f"{self.features.size} features; give another map, or gate value"
+            )
+        self.gate, self.decay_temperature = gate, check_temperature(decay_temperature)
 
     def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
         decay, (W,) = slow_decay(gates[0], self.decay_temperature), state
+        if self.gate == "key":
+            y, W = generalised_delta(*one_write(q, k, v, torch.zeros_like(k), decay), W, reset)
+            return y, (W,)
         y, W = gated_sum(q, k, v, decay.expand_as(v), W, reset)
         return y, (W,)
 
@@ -55,7 +66,8 @@ class GatedSumMemory(LinearMemory):
 class GatedLinearAttention(FastWeightCore):
     """Fast weights that add and decay. Zhong et al. 2025, Table 2; with one gate a head, equations 30 and 31.
 
-    The decay is of values' rows, not of keys' channels as in Yang et al. 2024. State: (W `[B, L, H, h, h]`,).
+    With `gate key` it is that of Yang et al. 2024, "Gated Linear Attention Transformers with
+    Hardware-Efficient Training". State: (W `[B, L, H, h, h]`,).
     """
 
     equation = "W = λ W + v kᵀ"

@@ -18,8 +18,8 @@ class RelativeMemory(SoftmaxMemory):
     State: keys, values, what is left of their weights.
     """
 
-    def __init__(self, hidden_size: int, num_heads: int, window: int = WINDOW) -> None:
-        super().__init__(hidden_size, num_heads, window)
+    def __init__(self, hidden_size: int, num_heads: int, window: int = WINDOW, **options: Any) -> None:
+        super().__init__(hidden_size, num_heads, window, **options)
         self.to_ages = nn.Linear(hidden_size, hidden_size, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(num_heads, self.head_size))
         self.age_bias = nn.Parameter(torch.zeros(num_heads, self.head_size))

@@ -48,7 +48,9 @@ class Hybrid(FastWeightCore):
 
     def split(self, state: State) -> Iterable[State]:
         parts = iter(state)
-        return [tuple(next(parts).squeeze(1) for _ in memory.state_parts()) for memory in self.memories()]
+        return [
+            tuple(next(parts).squeeze(1) for _ in memory.layer_state_parts()) for memory in self.memories()
+        ]
 
     def join(self, states: Sequence[State]) -> State:
         return tuple(part.unsqueeze(1) for state in states for part in state)

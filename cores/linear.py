@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -45,9 +45,10 @@ class LinearMemory(FastWeights):
         normalise: Normalisation = "sum",
         dpfp_nu: int = 1,
         favor_features: int = 0,
+        **options: Any,
     ) -> None:
         h = hidden_size // num_heads
-        super().__init__(hidden_size, num_heads, (h, h, _values or h, *_gates))
+        super().__init__(hidden_size, num_heads, (h, h, _values or h, *_gates), **options)
         if normalise == "attention" and not self.attends:
             raise ValueError("normalise attention is for memories that forget nothing; give sum or none")
         if self.erases and normalise == "none" and feature_map not in ("softmax", "unit", "root2"):

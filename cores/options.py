@@ -83,7 +83,9 @@ def memory_options_of(memory: type) -> dict[str, Option]:
     """Return the options of a memory by name, without hidden_size and num_heads."""
     options: dict[str, Option] = {}
     for base in inspect.getmro(memory):  # each hands on to the next what it takes by **
-        options |= {name: each for name, each in _options(base, after=2).items() if name not in options}
+        for name, each in _options(base, after=2).items():
+            if base is memory or not each.is_required:  # what a base requires its subclass gives
+                options.setdefault(name, each)
         if _keywords(base) is None:
             break
     return options

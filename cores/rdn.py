@@ -17,9 +17,9 @@ from .registry import register
 class RecurrentDeltaMemory(FastWeights):
     """The delta rule with slow recurrent matrices per head. The slow net emits q, k, v, β. State: W, y."""
 
-    def __init__(self, hidden_size: int, num_heads: int) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, **options: Any) -> None:
         h = hidden_size // num_heads
-        super().__init__(hidden_size, num_heads, (h, h, h, 1))
+        super().__init__(hidden_size, num_heads, (h, h, h, 1), **options)
         # As in the released code: normal, with standard deviation 1/sqrt(h).
         self.Rq = nn.Parameter(torch.randn(num_heads, h, h) * h**-0.5)
         self.Rk = nn.Parameter(torch.randn(num_heads, h, h) * h**-0.5)

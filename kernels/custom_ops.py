@@ -44,7 +44,7 @@ class Kernel:
     gradients: tuple[str, ...]
     """the inputs whose gradients it fills"""
     y: str = "v"
-    """the input whose shape y has; `T y0`: that of y0 for each step"""
+    """the input whose shape y has; `T y0`: that of y0 for each step; `last u`: that of a step's last write"""
     saved: Mapping[str, str] = field(default_factory=dict)
     """what forward fills for backward, with its shape as for y; empty if the rule lacks that input"""
     checkpoints: Mapping[str, str] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class RuleOperator:
         """
         found = {}
         for name, x in zip(names, tensors, strict=True):
-            readable = x is None or name in self._single or (name in self._rows and x.stride(-1) == 1)
+            readable = x is None or name in self._single or (name in self._rows and _has_dense_rows(x))
             found[name] = x if readable else x.contiguous()
         return found
 
@@ -207,8 +207,17 @@ def _module(backend: str) -> ModuleType:
     return native
 
 
+def _has_dense_rows(x: Tensor) -> bool:
+    """Return whether the last dimension of `[T, B, H, size]` is contiguous, two of `[T, B, H, S, size]`."""
+    return x.stride(-1) == 1 and (x.dim() < 5 or x.shape[-2] == 1 or x.stride(-2) == x.shape[-1])
+
+
 def _new(of: str, named: Named, reset: Tensor) -> Tensor:
-    """Allocate numbers in the shape of an input, or for `T input` so many of each step."""
+    """Allocate numbers in the shape of an input, for `T input` so many of each step, for `last input` without
+    the dimension of writes."""
+    if of.startswith("last "):
+        x = named[of.removeprefix("last ")]
+        return x.new_empty((*x.shape[:-2], x.shape[-1]))
     x = named[of.removeprefix("T ")]
     return x.new_empty(x.shape if of in named else (len(reset), *x.shape))
 

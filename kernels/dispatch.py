@@ -120,7 +120,7 @@ class Rule:
 
     def backends_on(self, device: torch.device, head_size: int) -> tuple[str, ...]:
         """Return the backends that compute the rule on a device in float32, `auto` left out."""
-        sizes = dict.fromkeys(self.shapes.letters, head_size) | {"T": 1, "B": 1, "H": 1}
+        sizes = dict.fromkeys(self.shapes.letters, head_size) | {"T": 1, "B": 1, "H": 1, "S": 1}
         *shapes, reset = self.shapes.sized(sizes)
         inputs = (
             *(torch.empty(shape, device=device) for shape in shapes),

@@ -41,6 +41,17 @@ MOMENTUM = Kernel(
     saved={"found": "v"},
     checkpoints={"kept": "W", "kept_C": "C"},
 )
+GENERALISED = Kernel(
+    "generalised",
+    per_step=("q", "k", "u", "e", "decay"),
+    states_and_weights=("W",),
+    states=("W",),
+    backward_inputs=("q", "k", "e", "decay", "W", "error"),
+    gradients=("q", "k", "u", "e", "decay", "W"),
+    y="last u",
+    saved={"error": "u"},
+    checkpoints={"kept": "W"},
+)
 DELTA_RNN = Kernel(
     "delta_rnn",
     per_step=("z", "k", "v", "beta"),

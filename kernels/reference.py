@@ -89,6 +89,23 @@ def gated_delta(
     return torch.stack(outputs), W
 
 
+def generalised_delta(
+    q: Tensor, k: Tensor, u: Tensor, e: Tensor, decay: Tensor, W: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A step makes S writes, `W = W diag(a)`, then `W = W + (u - W e) kᵀ`, and one read, `y_t = W_t q_t`.
+
+    k, e and the decay a `[T, B, H, S, K]`, u `[T, B, H, S, V]`.
+    """
+    outputs = []
+    for t in range(q.shape[0]):
+        W = mask_resets(W, reset[t])
+        for i in range(k.shape[3]):
+            W = W * decay[t, :, :, i].unsqueeze(-2)
+            W = write(W, u[t, :, :, i] - read(W, e[t, :, :, i]), k[t, :, :, i])
+        outputs.append(read(W, q[t]))
+    return torch.stack(outputs), W
+
+
 def momentum_delta(
     q: Tensor,
     k: Tensor,

@@ -18,7 +18,7 @@ from .native import gru as native_gru
 from .native import lstm as native_lstm
 from .native import rules as native
 from .pytorch import attention as windowed
-from .pytorch import chunked, gated, stepwise
+from .pytorch import chunked, gated, generalised, stepwise
 from .pytorch.delta_lstm import delta_lstm as chunked_delta_lstm
 from .pytorch.gru import gru as chunked_gru
 from .shapes import Shapes
@@ -76,6 +76,15 @@ GATED_DELTA = _fused(
     reference.gated_delta,
     chunked=gated.gated_delta,
     maps={"q": _softmax, "k": _softmax, "beta": torch.sigmoid, "decay": _near_one},
+)
+
+GENERALISED_DELTA = _fused(
+    operators.GENERALISED,
+    "generalised_delta",
+    Shapes(q="T B H K", k="T B H S K", u="T B H S V", e="T B H S K", decay="T B H S K", W="B H V K"),
+    reference.generalised_delta,
+    chunked=generalised.generalised_delta,
+    maps={"q": _softmax, "k": _softmax, "e": _softmax, "decay": _near_one},
 )
 
 MOMENTUM_DELTA = _fused(
@@ -217,6 +226,7 @@ _RULES = (
     DELTA_RULE,
     GATED_SUM,
     GATED_DELTA,
+    GENERALISED_DELTA,
     MOMENTUM_DELTA,
     DELTA_RNN,
     *DELTA_LSTM.values(),
@@ -320,6 +330,52 @@ def gated_delta(
         ValueError: for an unknown backend or one that cannot take the inputs, or inputs that disagree.
     """
     return GATED_DELTA(q, k, v, beta, decay, W, reset, backend=backend)
+
+
+def generalised_delta(
+    q: Tensor,
+    k: Tensor,
+    u: Tensor,
+    e: Tensor,
+    decay: Tensor,
+    W: Tensor,
+    reset: Tensor,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """One rule that contains the delta rules: S times a step `W = W diag(a)`, then `W = W + (u - W e) kᵀ`.
+
+    `y_t = W_t q_t` is read after a step's last write. With write strengths β, and RWKV-7's removal key κ:
+
+    | memory | S | a | e | k | u |
+    |---|---|---|---|---|---|
+    | `sum_rule` | 1 | 1 | 0 | k | v |
+    | gated linear attention, Yang et al. 2024 | 1 | λ of each channel | 0 | k | v |
+    | `delta_rule` | 1 | 1 | β k | k | β v |
+    | `gated_delta` | 1 | λ | β k | k | β v |
+    | Kimi Delta Attention, Kimi Team 2025 | 1 | λ of each channel | β k | k | β v |
+    | Gated DeltaNet-2, 2026 | 1 | λ of each channel | b ⊙ k | k | w ⊙ v |
+    | DeltaProduct, Siems et al. 2025 | n | λ, then 1 | β k | k | β v |
+    | RWKV-7, Peng et al. 2025 | 2 | w, then 1 | κ / w, then 0 | a ⊙ κ, then k | 0, then v |
+
+    A decay of each row of values (`gated_sum`) and momentum are not among them.
+
+    Args:
+        q: queries `[T, B, H, K]`.
+        k: keys under which a step writes `[T, B, H, S, K]`.
+        u: what it writes `[T, B, H, S, V]`.
+        e: keys whose reading is taken off that `[T, B, H, S, K]`.
+        decay: a `[T, B, H, S, K]`, of each channel of keys, between 0 and 1.
+        W: fast weights before the first step `[B, H, V, K]`.
+        reset: bool `[T, B]`; W of row b is zeroed before step t writes.
+        backend: one of `BACKENDS`.
+
+    Returns:
+        y `[T, B, H, V]` and W after step T. Gradients reach every float argument.
+
+    Raises:
+        ValueError: for an unknown backend or one that cannot take the inputs, or inputs that disagree.
+    """
+    return GENERALISED_DELTA(q, k, u, e, decay, W, reset, backend=backend)
 
 
 def momentum_delta(

@@ -60,8 +60,8 @@ def make_inputs(
     """
     by_letter = {letter: choice(sizes) for letter in rule.shapes.letters}
     by_letter |= {"T": steps, "B": integer(1, most), "H": integer(1, most)}
-    if "G" in by_letter:
-        by_letter["G"] = integer(1, 3)
+    for some in {"G", "S"} & {*by_letter}:
+        by_letter[some] = integer(1, 3)
     if "N" in by_letter:
         by_letter["N"] += 1  # no power of two, and no size anything likes
     inputs = dict(zip(rule.shapes.names, rule.random_inputs(by_letter, dtype=torch.float64), strict=False))
@@ -73,6 +73,8 @@ def make_inputs(
             strengths
         ]
         inputs["beta"] = torch.full_like(inputs["beta"], value)
+    if "e" in inputs:  # of any sign
+        inputs["e"] = inputs["e"] * torch.randn_like(inputs["e"]).sign()
     for name in RATES:
         if name in inputs:
             inputs[name] = _rates(inputs[name], integer(0, 2))
@@ -130,7 +132,7 @@ def _rates(rates: Tensor, kind: int) -> Tensor:
 def _keys(k: Tensor, kind: str) -> Tensor:
     """Keys in place of k, which a softmax has made."""
     if kind == "zero":
-        some = torch.rand(k.shape[:3], dtype=k.dtype).round().unsqueeze(-1)
+        some = torch.rand(k.shape[:-1], dtype=k.dtype).round().unsqueeze(-1)
         return k * some
     k = torch.randn_like(k)
     k = k / k.norm(dim=-1, keepdim=True)

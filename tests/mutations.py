@@ -146,7 +146,7 @@ MUTANTS = [
     ("kernels/triton/delta.py", " - read_back(now, load_row(dv + at * V, V, BLOCK_V))", ""),
     ("kernels/triton/delta.py", "            gradient -= outer(dv_row, k_row)\n", ""),
     ("kernels/triton/delta.py", "t = steps - 1 - back", "t = back"),
-    ("kernels/custom_ops.py", "name in self._rows and x.stride(-1) == 1", "name in self._rows"),
+    ("kernels/custom_ops.py", "name in self._rows and _has_dense_rows(x)", "name in self._rows"),
     (
         "kernels/custom_ops.py",
         "found[name] = x if readable else x.contiguous()",
@@ -208,8 +208,8 @@ MUTANTS = [
     ("kernels/native/dense.c", "part[i].h = width", "part[i].h = 0"),
     (
         "kernels/native/dense.c",
-        "s->heads, d / s->heads, d / s->heads, 1, reset + row}",
-        "s->heads, d / s->heads, d / s->heads, 1, reset}",
+        "s->heads, d / s->heads, d / s->heads, 1, reset + row, 1}",
+        "s->heads, d / s->heads, d / s->heads, 1, reset, 1}",
     ),
     ("kernels/native/dense.c", "before[i] = state[i] + at", "before[i] = state[i] + row * s->state_sizes[i]"),
     ("kernels/native/dense.c", "c[n] = f * c[n] + i * g;", "c[n] = c[n] + i * g;"),
@@ -577,6 +577,141 @@ MUTANTS = [
         "error_row[i] = v_row[i] - rate[i] * error_row[i]",
         "error_row[i] = v_row[i] - error_row[i]",
     ),
+    (
+        "kernels/native/generalised.c",
+        "        if (!fresh(s, 0, b)) for",
+        "        for",
+    ),
+    (
+        "kernels/native/generalised.c",
+        "now[j * N + i] *= a_row[i], products",
+        "products",
+    ),
+    (
+        "kernels/native/generalised.c",
+        "if (error) memcpy(error + w * s->V + from",
+        "if (error) memcpy(error + from",
+    ),
+    (
+        "kernels/native/generalised.c",
+        "            if (fresh(s, t, b)) clear(now);\n            load(q_row",
+        "            load(q_row",
+    ),
+    (
+        "kernels/native/generalised.c",
+        "                EACH(i) e_row[i] *= a_row[i];\n",
+        "",
+    ),
+    (
+        "kernels/native/generalised.c",
+        "        if (w == 0 && fresh(s, t, b)) clear(now);",
+        "        if (fresh(s, t, b)) clear(now);",
+    ),
+    (
+        "kernels/native/generalised.c",
+        "            transpose(G_T, G);\n",
+        "            clear(G_T);\n",
+    ),
+    (
+        "kernels/native/generalised.c",
+        "late_e[i] = -a_row[i] * e_row[i]",
+        "late_e[i] = -e_row[i]",
+    ),
+    (
+        "kernels/native/generalised.c",
+        "EACH(i) with_s[i] *= -a_row[i];",
+        "EACH(i) with_s[i] *= -1.0f;",
+    ),
+    (
+        "kernels/native/generalised.c",
+        "a_row[i] * with_dy[i] + match * k_row[i]",
+        "a_row[i] * with_dy[i]",
+    ),
+    (
+        "kernels/native/generalised.c",
+        "                clear(G), clear(G_T), zero(late_e), zero(late_s);\n",
+        "                clear(G), clear(G_T);\n",
+    ),
+    (
+        "kernels/native/generalised.c",
+        "G[j * N + i] = dnow * a[i];",
+        "G[j * N + i] = dnow;",
+    ),
+    (
+        "kernels/native/rules.py",
+        "_new_past(W, _PAST[kernel.name](steps * writes))",
+        "_new_past(W, _PAST[kernel.name](steps))",
+    ),
+    (
+        "kernels/custom_ops.py",
+        " or x.stride(-2) == x.shape[-1])",
+        " or True)",
+    ),
+    (
+        "kernels/pytorch/generalised.py",
+        "            resets.forget_(t, now)\n            if save",
+        "            if save",
+    ),
+    (
+        "kernels/pytorch/generalised.py",
+        "            ctx.resets.forget_(t, dW)\n",
+        "",
+    ),
+    (
+        "kernels/pytorch/generalised.py",
+        "de[here] = -a[here] * ",
+        "de[here] = -",
+    ),
+    (
+        "kernels/pytorch/generalised.py",
+        "            resets.forget_(t, now)\n            before = []",
+        "            before = []",
+    ),
+    (
+        "kernels/triton/generalised.py",
+        "store_row(de + write * K, -rates * ",
+        "store_row(de + write * K, -1.0 * ",
+    ),
+    (
+        "kernels/triton/generalised.py",
+        "if i_back == 0:",
+        "if i_back == WRITES - 1:",
+    ),
+    (
+        "kernels/triton/generalised.py",
+        "                gradient *= rates[None, :]\n",
+        "",
+    ),
+    (
+        "cores/short_conv.py",
+        "        after = _where(episodes[len(x) :] == episode[-1], inputs[len(x) :])",
+        "        after = inputs[len(x) :]",
+    ),
+    (
+        "cores/short_conv.py",
+        "episodes[past] == episode",
+        "episodes[past] >= 0",
+    ),
+    (
+        "cores/fast_weights.py",
+        "self.sizes[: self.convolved]\n        mixed",
+        "self.sizes[:3]\n        mixed",
+    ),
+    (
+        "cores/generalised.py",
+        "torch.empty(num_heads, 1).uniform_(1, 16).log()",
+        "torch.zeros(num_heads, 1)",
+    ),
+    (
+        "cores/options.py",
+        "            if base is memory or not each.is_required:",
+        "            if True:",
+    ),
+    (
+        "cores/delta_product.py",
+        "torch.cat((first, decay[:, :, :, 1:]), 3)",
+        "first.expand_as(k)",
+    ),
     ("kernels/native/gated.c", "meets[i] += dy_row[i] * y_row[i]", "meets[i] = dy_row[i] * y_row[i]"),
     (
         "kernels/native/gated.c",
@@ -888,8 +1023,8 @@ MUTANTS = [
     ),
     (
         "cores/fast_weights.py",
-        "next_state = self.unroll(parts, state,",
-        "next_state = self.unroll(parts, tuple(s.detach() for s in state),",
+        "after = self.unroll(parts, before,",
+        "after = self.unroll(parts, tuple(s.detach() for s in before),",
     ),
     ("cores/backbone.py", ".transpose(0, 1) for parts in", ".transpose(0, 1).flip(1) for parts in"),
     ("cores/backbone.py", "zip(self.layers, ", "zip(reversed(self.layers), "),
@@ -1390,6 +1525,9 @@ MUTANTS = [
 
 # The tests of a file, by a part of its name.
 TESTS = {
+    "triton/generalised": ("tests/kernels/test_triton.py", "-k", "generalised and not compile"),
+    "kernels/native/generalised": ("tests/kernels/test_backends.py", "-k", "generalised"),
+    "pytorch/generalised": ("tests/kernels/test_backends.py", "-k", "generalised and chunked"),
     **dict.fromkeys(
         ("envs/autoreset", "envs/masks"), ("tests/envs/test_vector_envs.py", "tests/envs/test_masks.py")
     ),

@@ -19,6 +19,8 @@ from ...kernels.native.backbone import StepRule
 
 def step_rule(memory: FastWeights) -> StepRule | None:
     """Return how C computes a step of this very memory; None where it cannot."""
+    if memory.short_conv is not None or memory.head_norm is not None or memory.output_gate != "none":
+        return None
     describe = _RULES.get(type(memory))
     return describe(memory) if describe else None
 

@@ -175,7 +175,7 @@ def _call(
     (T, B, H, V), groups = v.shape, q.shape[3] if q.dim() == 5 else 1
     M = next(x.shape[2] for x in saved if x is not None and x.dim() == 4)  # the keys are the first of these
     threads, reset = rules._threads(v[0], T * groups * (M + T)), reset.contiguous()
-    span = rules._Span(T, B, H, V, k.shape[-1], threads, reset.data_ptr())
+    span = rules._Span(T, B, H, V, k.shape[-1], threads, reset.data_ptr(), 1)
     # What holds nothing is left out, but its gradients may be asked for.
     window = _Window(span, M, groups, *kinds, not learns_state)
     dense = [None if x is None else x.contiguous() for x in saved]

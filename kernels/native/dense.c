@@ -650,7 +650,7 @@ void backbone_step(
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row += block) {
         const int64_t some = least(block, rows - row), P = panels(some);
-        const span part = {1, some, s->heads, d / s->heads, d / s->heads, 1, reset + row};
+        const span part = {1, some, s->heads, d / s->heads, d / s->heads, 1, reset + row, 1};
         vec stream[P * d], in[P * (s->inputs > d ? s->inputs : d)], wide[P * widest];
         float by_row[some * widest], read[some * d];
         gather(in, x + row * s->inputs, some, s->inputs);

@@ -6,32 +6,6 @@
 gated_rule gated_forward;
 momentum_rule momentum_forward;
 
-/* Loops over rows go by two, for two independent chains of additions. A row more than there are is padding: zeros. */
-#define PAIRS(rows) int64_t j = 0; j < (rows); j += 2
-#define BOTH(n) for (int n = 0; n < 2; n++)
-
-INLINE vec decayed(vec x, vec lane, float row, bool of_rows) {
-    if (of_rows) return row * x;
-    return lane * x;
-}
-
-/* M_i = decayed M_i + z_i c + x_i a, and y = sum of s_i M_i. Decays are of rows, or of lanes; without `twice` z and c are
- * left out. */
-INLINE void decay_write_and_contract(
-    vec *y, const vec *scales, vec *M, const vec *decay, bool of_rows, const vec *z, const vec *c, const vec *x, const vec *a,
-    bool twice, int64_t rows
-) {
-    const float *s = entries(scales), *f = entries(x), *g = entries(z), *rate = entries(decay);
-    row sum[2];
-    BOTH(n) zero(sum[n]);
-    for (PAIRS(rows)) BOTH(n) EACH(i) {
-        vec *to = M + (j + n) * N + i, now = decayed(*to, decay[i], rate[j + n], of_rows) + f[j + n] * a[i];
-        if (twice) now += g[j + n] * c[i];
-        sum[n][i] += s[j + n] * (*to = now);
-    }
-    EACH(i) y[i] = sum[0][i] + sum[1][i];
-}
-
 /* The numbers by which the rows of W decay: one for each, or the same for all where writes erase. */
 INLINE void load_decay(vec *to, strided decay, bool same, int64_t t, int64_t b, int64_t h, const span *s) {
     if (same) EACH(i) to[i] = (vec){0} + *of(decay, t, b, h);

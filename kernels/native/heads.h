@@ -15,6 +15,7 @@ typedef struct {
 typedef struct {
     int64_t T, B, H, V, K, threads;
     const bool *reset;
+    int64_t writes; /* of each step, where a rule has several */
 } span;
 
 typedef void delta_rule(

@@ -50,12 +50,14 @@ class _Span(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("T", "B", "H", "V", "K", "threads")),
         ("reset", ctypes.c_void_p),
+        ("writes", ctypes.c_int64),
     ]
 
 
 _PAST: dict[str, Callable[[int], int]] = {
     "gated": lambda steps: steps,
     "momentum": lambda steps: 2 * steps + steps // BLOCK + 1,
+    "generalised": lambda writes: writes,
     "delta_rnn": lambda steps: steps,
     "recurrent_delta": lambda steps: steps,
     "delta_lstm": lambda steps: 3 * steps,
@@ -102,10 +104,11 @@ def _call(
     if kernel.name == "delta_lstm":
         W = W[:, ::3]  # one of each head's three
     (B, H, V, K), steps = W.shape, reset.shape[0]
-    span = _Span(steps, B, H, V, K, _threads(W, steps), reset.data_ptr())
+    writes = next((x.shape[3] for x in map(given.get, per_step) if x is not None and x.dim() == 5), 1)
+    span = _Span(steps, B, H, V, K, _threads(W, steps * writes), reset.data_ptr(), writes)
     past = None
     if direction == "backward" and kernel.name in _PAST:
-        past = _new_past(W, _PAST[kernel.name](steps))
+        past = _new_past(W, _PAST[kernel.name](steps * writes))
         pointers += addresses(past)
     strided = [_strided(given.get(name)) for name in per_step]
     arguments = *strided, *pointers, *kernel.numbers.values()
@@ -131,7 +134,8 @@ def source(rule: str) -> str:
     """Return the file that has a rule, or a function of one."""
     if rule.startswith(("gated", "momentum")):
         return "gated.c"
-    return "delta_lstm.c" if rule.startswith("delta_lstm") else "rules.c"
+    own = next((name for name in ("delta_lstm", "generalised") if rule.startswith(name)), "rules")
+    return f"{own}.c"
 
 
 def library(blocks: int, file: str = "rules.c") -> ctypes.CDLL:

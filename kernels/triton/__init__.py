@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-KERNELS = ("delta", "gated", "momentum", "delta_rnn", "recurrent_delta", "delta_lstm")
+KERNELS = ("delta", "gated", "generalised", "momentum", "delta_rnn", "recurrent_delta", "delta_lstm")
 """those of `rules.py` here, by the names of their records in `operators.py`"""
 _HAS_TRITON = find_spec("triton") is not None
 

@@ -96,7 +96,7 @@ def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
 
 def _sizes(rule: Rule, config: BenchKernelsConfig) -> dict[str, int]:
     """Return the size of each letter in a rule's shapes."""
-    known = {"T": config.steps, "B": config.batch_size, "H": config.heads}
+    known = {"T": config.steps, "B": config.batch_size, "H": config.heads, "S": 1}
     # An LSTM of published width has twice as many units as all heads together.
     known["N"] = 2 * config.heads * config.head_size
     known |= {"M": WINDOW, "G": 1}

@@ -58,6 +58,7 @@ _KINDS = {
     "gated_rule": "linear_transformer",
     "gated_delta_net": "delta_net",
     "momentum_delta_net": "delta_net",
+    **dict.fromkeys(("kda", "gated_delta_net_2", "delta_product", "rwkv7"), "delta_net"),
     "delta_delta_net": "delta_net",
     "delta_lstm": "delta_rnn",
     "rdn_large": "rdn",

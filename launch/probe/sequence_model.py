@@ -129,7 +129,7 @@ class MemoryModel(nn.Module):
         if self._sees_all:
             self.memory.window = len(tokens)
         x = self.embedding(tokens)
-        nothing = [x.new_zeros(tokens.shape[1], *part.shape) for part in self.memory.state_parts()]
+        nothing = [x.new_zeros(tokens.shape[1], *part.shape) for part in self.memory.layer_state_parts()]
         y, _ = self.memory(self.memory.slow_net(x), tuple(nothing), reset)
         return self.head(x + self.out(y)), ()
 

@@ -70,7 +70,8 @@ def _work(task: str, options: dict[str, Any], core: str) -> tuple[int, Callable[
     if memories:
         parts = [tuple(given(memory.num_heads, size) for size in memory.sizes) for memory in memories]
         states = [
-            tuple(torch.zeros(rows, *part.shape) for part in memory.state_parts()) for memory in memories
+            tuple(torch.zeros(rows, *part.shape) for part in memory.layer_state_parts())
+            for memory in memories
         ]
 
         def kernel() -> None:

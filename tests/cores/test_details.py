@@ -29,6 +29,10 @@ CORE_PARAMETERS = {
     "delta_delta_net": 496_128,
     "delta_mlp": 692_864,
     "delta_lstm": 827_904,
+    "kda": 446_216,
+    "gated_delta_net_2": 510_728,
+    "delta_product": 496_128,
+    "rwkv7": 462_592,
 }
 # Agents with the residual stem and 18 actions.
 AGENT_PARAMETERS = {
@@ -109,6 +113,7 @@ def test_gated_feedforward_sizes() -> None:
         ("delta_delta_net", 33_024),
         ("delta_mlp", 65_536),
         ("delta_lstm", 49_664),
+        *((name, 8_192) for name in ("kda", "gated_delta_net_2", "delta_product", "rwkv7")),
     ],
 )
 def test_state_sizes(name: str, floats: int) -> None:

@@ -132,7 +132,12 @@ def test_favor_is_a_weight_that_never_changes(seed: int) -> None:
             "normalise is 'attention'; it takes one of sum, none",
         ),
         ("gated_linear_attention", {"normalise": "attention"}, "that forget nothing; give sum or none"),
-        ("gated_linear_attention", {"gate": "key"}, "gate is 'key'; it takes one of head, value"),
+        ("gated_linear_attention", {"gate": "row"}, "gate is 'row'; it takes one of head, value, key"),
+        (
+            "gated_linear_attention",
+            {"gate": "key", "feature_map": "dpfp"},
+            "feature_map dpfp has 16 features",
+        ),
     ],
 )
 def test_wrong_pairs_are_refused(core: str, options: dict[str, object], said: str) -> None:

@@ -23,6 +23,8 @@ def memory_of(core: str, **options: object) -> FastWeights:
         ("delta_net", {"feature_map": "root2", "normalise": "none"}),
         ("gated_delta_net", {}),
         ("momentum_delta_net", {}),
+        ("kda", {}),
+        ("delta_product", {"writes": 1}),
         ("delta_rnn", {}),
         ("rdn", {}),
     ],

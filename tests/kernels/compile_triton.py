@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from deltabeast.kernels.pytorch.stepwise import SPACING
-from deltabeast.kernels.triton import delta, delta_lstm, gated, gru, lstm, recurrent
+from deltabeast.kernels.triton import delta, delta_lstm, gated, generalised, gru, lstm, recurrent
 from deltabeast.kernels.triton.launch import constants as constants_of
 
 CAPABILITIES = (80, 90)
@@ -45,6 +45,11 @@ def kernels() -> Iterator[tuple[str, Any, dict[str, Any]]]:
             constants = {**matrix, "ERASES": erases, "SPACING": SPACING}
             yield f"{rule} forward {size}", gated.gated_forward_kernel, {**constants, "KEEP": True}
             yield f"{rule} backward {size}", gated.gated_backward_kernel, constants
+        for writes in (1, 2):
+            constants = {**matrix, "WRITES": writes, "SPACING": SPACING}
+            forward, backward = generalised.forward_kernel, generalised.backward_kernel
+            yield f"generalised_delta {writes} forward {size}", forward, {**constants, "KEEP": True}
+            yield f"generalised_delta {writes} backward {size}", backward, constants
         constants = {**matrix, "SPACING": SPACING}
         yield f"momentum_delta forward {size}", gated.momentum_forward_kernel, {**constants, "KEEP": True}
         yield f"momentum_delta backward {size}", gated.momentum_backward_kernel, constants

@@ -14,6 +14,7 @@ from deltabeast.kernels import (
     delta_rule,
     gated_delta,
     gated_sum,
+    generalised_delta,
     gru,
     momentum_delta,
     recurrent_delta,
@@ -67,6 +68,28 @@ def test_gated_sum_by_hand() -> None:
     y, W_T = gated_sum(column(1, 3), column(2, 1), v, decay, W, reset, backend="reference")
     assert y.flatten().tolist() == [7.0, 14.0, 3.0, 3.0]
     assert W_T.flatten().tolist() == [1.0, 1.0]
+
+
+def test_generalised_delta_by_hand() -> None:
+    # W (4, 2): decays to (2, 2), reads 2 - 2 = 0 under (1, -1), so 3 is written whole under (1, 2): (5, 8).
+    # Decays to (5, 4), reads 20 under (0, 5), so 21 - 20 is written under (0, 1): (5, 5). Read with (1, 2).
+    W = torch.tensor([[4.0, 2.0]], dtype=torch.float64).view(1, 1, 1, 2)
+
+    def twice(*rows: list[float]) -> Tensor:
+        return torch.tensor(rows, dtype=torch.float64).view(1, 1, 1, 2, -1)
+
+    y, W_T = generalised_delta(
+        torch.tensor([1.0, 2.0], dtype=torch.float64).view(1, 1, 1, 2),
+        twice([1, 2], [0, 1]),
+        twice([3], [21]),
+        twice([1, -1], [0, 5]),
+        twice([0.5, 1], [1, 0.5]),
+        W,
+        no_reset(1),
+        backend="reference",
+    )
+    assert W_T.flatten().tolist() == [5.0, 5.0]
+    assert y.item() == 15.0
 
 
 def test_gated_delta_by_hand() -> None:
@@ -223,6 +246,8 @@ def test_gradients_by_finite_differences(seed: int) -> None:
     assert check(lambda *a: delta_rule(*a, reset, "reference"), (q, k, v, beta, W))
     assert check(lambda *a: gated_sum(*a, reset, "reference"), (q, k, v, decays, W))
     assert check(lambda *a: gated_delta(*a, reset, "reference"), (q, k, v, beta, decay, W))
+    several = [torch.randn(T, B, H, 2, n, dtype=torch.float64, requires_grad=True) for n in (K, V, K, K)]
+    assert check(lambda *a: generalised_delta(*a, reset, "reference"), (q, *several, W))
     inputs = (q, k, v, beta, decay, momentum, W, C)
     assert check(lambda *a: momentum_delta(*a, reset, "reference"), inputs)
     three = [torch.randn(T, B, 3 * H, V, dtype=torch.float64, requires_grad=True) for _ in range(3)]

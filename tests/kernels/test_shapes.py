@@ -15,12 +15,13 @@ from fastweight_rules import each, pairs
 from deltabeast import kernels
 from deltabeast.kernels import Rule, Shapes, dispatch, rules
 
-SIZES = {"T": 3, "B": 2, "H": 5, "K": 4, "V": 6, "N": 7, "G": 8, "M": 9}
+SIZES = {"T": 3, "B": 2, "H": 5, "K": 4, "V": 6, "N": 7, "S": 7, "G": 8, "M": 9}
 SHAPES = {
     "sum_rule": "TBHK TBHK TBHV BHVK TB",
     "delta_rule": "TBHK TBHK TBHV TBH BHVK TB",
     "gated_sum": "TBHK TBHK TBHV TBHV BHVK TB",
     "gated_delta": "TBHK TBHK TBHV TBH TBH BHVK TB",
+    "generalised_delta": "TBHK TBHSK TBHSV TBHSK TBHSK BHVK TB",
     "momentum_delta": "TBHK TBHK TBHV TBH TBH TBH BHVK BHVK TB",
     "delta_lstm_b": "TB[3H]V TB[3H]V TB[3H]V TB[3H] B[3H]VV BHV BHV TB",
     "delta_rnn": "TBHV TBHV TBHV TBH BHVV BHV TB",

@@ -79,7 +79,11 @@ def test_every_protocol_can_be_asked_for() -> None:
         ("import-torchbeast m --game pong --run-dir r", "cannot read m", "model.tar"),
         ("cores rdnn", "unknown core 'rdnn'", "did you mean rdn?"),
         ("cores nowhere:Core", "core 'nowhere:Core' cannot be loaded", "give package.module:Class"),
-        ("train --game pong --core-options head 3", "'rdn' has no option 'head'", "num_heads? it has hidden"),
+        (
+            "train --game pong --core-options head 3",
+            "'rdn' has no option 'head'",
+            "num_heads or head_norm? it has hidden",
+        ),
         ("train --game pong --core-options num_heads x", "'rdn': num_heads is 'x'", "takes a whole number"),
         ("train --game pong --core lstm --core-options hidden_size -0.5", "is '-0.5'", "a whole number"),
         (

@@ -1,0 +1,101 @@
+"""What memories share whose writes are those of the generalised delta rule."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..kernels import generalised_delta
+from .base import State
+from .fast_weights import FastWeights, StatePart
+
+
+class Writes(NamedTuple):
+    """What each step reads and, S times, writes: the inputs of `kernels.generalised_delta`."""
+
+    q: Tensor
+    """`[T, B, H, h]`"""
+    k: Tensor
+    """`[T, B, H, S, h]`, as the others"""
+    u: Tensor
+    e: Tensor
+    decay: Tensor
+
+
+class GeneralisedMemory(FastWeights):
+    """S times a step `W = W diag(a)`, then `W = W + (u - W e) kᵀ`; then `y = W q`. State: W."""
+
+    @abstractmethod
+    def writes(self, parts: tuple[Tensor, ...]) -> Writes:
+        """Say what the slow net's output, split by `sizes`, each `[T, B, H, size]`, writes and reads."""
+
+    def state_parts(self) -> tuple[StatePart, ...]:
+        return (StatePart("fast weights", (self.num_heads, self.head_size, self.head_size)),)
+
+    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        (W,), (q, k, u, e, decay) = state, self.writes(parts)
+        y, W = generalised_delta(q, k, u, e, decay, W, reset)
+        return y, (W,)
+
+    def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
+        return unit(keys) @ unit(query)
+
+
+def unit(x: Tensor) -> Tensor:
+    """Divide vectors `[..., h]` by their lengths."""
+    return F.normalize(x, dim=-1)
+
+
+def one_write(q: Tensor, k: Tensor, u: Tensor, e: Tensor, decay: Tensor) -> Writes:
+    """Write once a step: all `[T, B, H, h]`."""
+    return Writes(q, *(x.unsqueeze(3) for x in (k, u, e, decay)))
+
+
+def writes_in_turn(*writes: Tensor) -> Tensor:
+    """Join what several writes of a step have, each `[T, B, H, h]`, to `[T, B, H, S, h]`."""
+    return torch.stack(writes, 3)
+
+
+class HeadProjection(nn.Linear):
+    """A linear map from few numbers of all heads to h of each: `[T, B, H, rank]` -> `[T, B, H, h]`.
+
+    With the slow net, which emits those few, it is a map of rank `H rank`.
+    """
+
+    def __init__(self, num_heads: int, rank: int, head_size: int, bias: bool = False) -> None:
+        super().__init__(num_heads * rank, num_heads * head_size, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # In the dtype of x, whatever the weights have and the caller autocasts to.
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        y = F.linear(x.flatten(-2), self.weight.to(x.dtype), bias)
+        return y.to(x.dtype).unflatten(-1, (x.shape[-2], -1))
+
+
+def low_rank(hidden_size: int, num_heads: int) -> int:
+    """Return how many numbers a head emits so that all of them make a map of rank h, or a little more."""
+    return -(-hidden_size // num_heads**2)
+
+
+class Decay(nn.Module):
+    """`exp(-exp(A) softplus(x + b))`, A of a head, b of each of its `size` numbers.
+
+    Dao & Gu 2024, "Transformers are SSMs", as in Gated DeltaNet and Kimi Linear: exp(A) begins uniform in
+    [1, 16], softplus(b) log-uniform in [0.001, 0.1].
+    """
+
+    def __init__(self, num_heads: int, size: int) -> None:
+        super().__init__()
+        self.A = nn.Parameter(torch.empty(num_heads, 1).uniform_(1, 16).log())
+        begin = torch.empty(num_heads, size).uniform_(math.log(0.001), math.log(0.1)).exp()
+        self.b = nn.Parameter(begin + (-torch.expm1(-begin)).log())  # of which softplus is the inverse
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., H, size]` -> rates between 0 and 1."""
+        A, b = (p.to(x.dtype) for p in (self.A, self.b))
+        return (-A.exp() * F.softplus(x + b)).exp()

@@ -1,0 +1,85 @@
+"""RWKV-7: fast weights with a removal key, a decay and a learning rate for each channel."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .backbone import FastWeightCore
+from .base import State
+from .fast_weights import MemoryTrace
+from .generalised import GeneralisedMemory, HeadProjection, Writes, low_rank, unit, writes_in_turn
+from .registry import register
+
+SLOWEST = math.exp(-0.5)
+"""the decay is at least exp of minus this: 0.545"""
+
+
+class RWKV7Memory(GeneralisedMemory):
+    """`W = W (diag(w) - κ (a ⊙ κ)ᵀ) + v kᵀ`, κ of length 1; then `y = W r + (r · ρ ⊙ k) v`.
+
+    The slow net emits r, k, v and what w and a are made of, maps of rank h. κ is k ⊙ ξ divided by its length,
+    k is scaled by 1 + (a - 1) α. There is no token shift: `short_conv` mixes neighbouring steps.
+    """
+
+    def __init__(self, hidden_size: int, num_heads: int, **options: Any) -> None:
+        h, rank = hidden_size // num_heads, low_rank(hidden_size, num_heads)
+        super().__init__(hidden_size, num_heads, (h, h, h, rank, rank), **options)
+        self.to_decay, self.to_rate = (HeadProjection(num_heads, rank, h, bias=True) for _ in range(2))
+        self.xi, self.alpha, self.rho = (
+            nn.Parameter(torch.full((num_heads, h), x)) for x in (0.71, 1.02, -0.04)
+        )
+        with torch.no_grad():  # as released: channels from slow to fast
+            self.to_decay.bias.copy_(6 * torch.linspace(0, 1, hidden_size).square() - 5.5)
+            self.to_rate.bias.fill_(-0.19)
+
+    def _rates(self, parts: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Return w and a `[T, B, H, h]`."""
+        w = (-SLOWEST * self.to_decay(parts[3].tanh()).sigmoid()).exp()
+        return w, self.to_rate(parts[4]).sigmoid()
+
+    def writes(self, parts: tuple[Tensor, ...]) -> Writes:
+        r, k, v, *_ = parts
+        w, a = self._rates(parts)
+        removal, k = unit(k * self.xi.to(k.dtype)), self._key(k, a)
+        zero, one = torch.zeros_like(k), torch.ones_like(k)
+        return Writes(
+            r,
+            k=writes_in_turn(a * removal, k),
+            u=writes_in_turn(zero, v),
+            e=writes_in_turn(removal / w, zero),
+            decay=writes_in_turn(w, one),
+        )
+
+    def _key(self, k: Tensor, a: Tensor) -> Tensor:
+        return k * (1 + (a - 1) * self.alpha.to(k.dtype))
+
+    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y, state = super().unroll(parts, state, reset)
+        r, k, v, *_ = parts
+        _, a = self._rates(parts)
+        match = (r * self.rho.to(r.dtype) * self._key(k, a)).sum(-1, keepdim=True)
+        return y + match * v, state
+
+    def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
+        return keys @ query
+
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        w, a = self._rates(trace.projections)
+        return {"write_strength": a, "decay": w}
+
+
+@register("rwkv7")
+class RWKV7(FastWeightCore):
+    """The memory of RWKV-7 in the backbone of the others. Peng et al. 2025, "RWKV-7 Goose".
+
+    State: (W `[B, L, H, h, h]`,).
+    """
+
+    equation = "W = W (diag(w) - κ (a ⊙ κ)ᵀ) + v kᵀ"
+    source = "Peng et al. 2025"
+
+    memory = RWKV7Memory
