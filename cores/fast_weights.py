@@ -92,8 +92,8 @@ class FastWeights(nn.Module, ABC):
         self.head_size = hidden_size // num_heads
         self.sizes, self.output_gate = sizes, output_gate
         gate = () if output_gate == "none" else (hidden_size // num_heads,)
-        self._emitted = (*sizes, *gate)
-        self.slow_net = nn.Linear(hidden_size, num_heads * sum(self._emitted), bias=False)
+        self.emitted_sizes = (*sizes, *gate)
+        self.slow_net = nn.Linear(hidden_size, num_heads * sum(self.emitted_sizes), bias=False)
         channels = num_heads * sum(sizes[: self.convolved])
         self.short_conv = ShortConvolution(channels, short_conv) if short_conv else None
         self.head_norm = nn.RMSNorm(hidden_size // num_heads, eps=1e-5) if head_norm else None
@@ -131,11 +131,12 @@ class FastWeights(nn.Module, ABC):
         """slow_net(x) `[T, B, n]` -> y `[T, B, d]` and the trace, with the state after."""
         # Fast weights keep their precision under autocast, and kernels keep out of it.
         heads = projected.to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
-        emitted = torch.split_with_sizes(heads, self._emitted, -1)
+        emitted = torch.split_with_sizes(heads, self.emitted_sizes, -1)
         parts, gate = emitted[: len(self.sizes)], emitted[len(self.sizes) :]
-        before, inputs = state[: len(self.state_parts())], state[len(self.state_parts()) :]
+        before, inputs = state, state[:0]
         if self.short_conv is not None:
-            parts, inputs = self._convolve(self.short_conv, parts, inputs[0], reset)
+            before = state[:-1]
+            parts, inputs = self._convolve(self.short_conv, parts, state[-1], reset)
         y, after = self.unroll(parts, before, reset)
         trace = MemoryTrace(parts, before, after, y, reset, inputs)
         if self.head_norm is not None:

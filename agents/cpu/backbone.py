@@ -22,11 +22,11 @@ from ...kernels.native.forward_cache import (
 )
 from ...kernels.native.recurrent_cache import recurrent_delta
 from .modules import is_hooked, weights_of
-from .rules import step_rule
+from .rules import step_memory
 
 _LAYER = (nn.LayerNorm, nn.Linear, nn.Linear, nn.LayerNorm, nn.Linear, nn.ReLU, nn.Linear)
-_WEIGHTS = 16
-"""of a layer in a plan: twelve of its own, four of its memory"""
+_WEIGHTS = 21
+"""of a layer in a plan: twelve of its own, nine of its memory"""
 
 
 def plan(core: FastWeightCore) -> native.Plan | None:
@@ -42,9 +42,9 @@ def plan(core: FastWeightCore) -> native.Plan | None:
         weights += each
     if len(kinds) > 1 or None in kinds:
         return None
-    heads, eps, ff_eps, rule, maps, degree = kinds.pop()
-    shape = native.Shape(core.input_size, core.output_size, len(weights[10]), heads, eps, EPSILON, degree)
-    return native.plan(shape, rule, maps, weights) if eps == ff_eps else None
+    heads, eps, ff_eps, memory = kinds.pop()
+    shape = native.Shape(core.input_size, core.output_size, len(weights[10]), heads, eps, EPSILON)
+    return native.plan(shape, memory, weights) if eps == ff_eps else None
 
 
 def _describe(layer: nn.Module) -> tuple[Any, list[Any]]:
@@ -55,11 +55,11 @@ def _describe(layer: nn.Module) -> tuple[Any, list[Any]]:
     norm, memory, out, ff_norm, ff = modules
     inside = memory, ff, *memory._modules.values()
     own = norm, memory._modules["slow_net"], out, ff_norm, *ff._modules.values()
-    weights, rule = weights_of(*own, kinds=_LAYER), step_rule(memory)
-    if not weights or rule is None or any(map(is_hooked, inside)):
+    weights, found = weights_of(*own, kinds=_LAYER), step_memory(memory)
+    if not weights or found is None or any(map(is_hooked, inside)):
         return None, []
-    kind = memory.num_heads, norm.eps, ff_norm.eps, rule.rule, rule.maps, rule.degree
-    return kind, [*weights, *rule.slow, *[None] * (4 - len(rule.slow))]
+    described, slow = found
+    return (memory.num_heads, norm.eps, ff_norm.eps, described), [*weights, *slow, *[None] * (9 - len(slow))]
 
 
 def new_cache(core: FastWeightCore, steps: int, rows: int) -> ForwardCache | None:
@@ -99,7 +99,7 @@ def unroll(
         values = middle[i], hidden[i], stream[i + 1]
         x = residual_feedforward(values, x, y, eps, *norm[4:12])
         traces.append(trace)
-    return x, core.join([trace.after for trace in traces]), measure(core.memories(), traces)
+    return x, core.join([trace.state for trace in traces]), measure(core.memories(), traces)
 
 
 def _memory(

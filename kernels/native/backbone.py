@@ -18,31 +18,51 @@ from .acting import CoreSteps
 from .forward_cache import ForwardCache
 
 _MAPS = ("", "normalized_elu", "softmax", "sigmoid", "twice_sigmoid", "unit", "root2", "slow")
-_PARTS, _STATES = 7, 3
+_PARTS, _STATES, _WEIGHTS = 8, 4, 21
+_KINDS = ("kda", "gated_delta_2", "delta_product", "rwkv7")
+_GATES = ("none", "silu", "sigmoid")
 _RULES = {
     "delta": ("delta",),
     "gated": ("gated",),
     "momentum": ("momentum",),
     "delta_rnn": ("delta", "delta_rnn"),
     "recurrent_delta": ("recurrent_delta",),
+    "generalised": ("generalised",),
 }
 """the functions of each, in the order of `dense.c`"""
-_VECTORS = {"delta_rnn": 5}
-"""of the parts of each, if not three; strengths and rates follow"""
 
 
-class StepRule(NamedTuple):
+class Memory(NamedTuple):
     """A memory as `dense.c` knows it."""
 
     rule: str
-    """`delta` or `gated` (state W; without β the sum rules), `momentum` (W, C), `delta_rnn` (W, R, y) or
-    `recurrent_delta` (W, y)"""
+    """`delta` or `gated` (state W; without β the sum rules), `momentum` (W, C), `delta_rnn` (W, R, y),
+    `recurrent_delta` (W, y) or `generalised` (W)"""
     maps: tuple[str, ...]
     """what becomes of each part that the slow net emits, one of `_MAPS`"""
-    slow: tuple[Tensor, ...] = ()
-    """the slow weights of `recurrent_delta`: Rq, Rk, Rv, rb"""
+    sizes: tuple[int, ...]
+    """of each part, of one head"""
+    states: tuple[tuple[int, ...], ...]
+    """shapes of the state of one row"""
+    slow: tuple[tuple[int, ...] | None, ...]
+    """shapes of the memory's weights besides the slow net, None where one is missing: of its convolution and
+    its heads' norm, then its rule's own"""
     degree: float = 1.0
     """of the root of the sigmoid that `slow` is"""
+    steps: int = 0
+    """of the convolution"""
+    convolved: int = 0
+    """parts"""
+    gate: str = "none"
+    """one of `_GATES`"""
+    head_eps: float = 0.0
+    """of the heads' norm, 0 for none"""
+    kind: str = "kda"
+    """one of `_KINDS`, of the generalised rule"""
+    writes: int = 1
+    """of each step"""
+    rank: int = 0
+    """numbers of a head from which its rates are made"""
 
 
 class Shape(NamedTuple):
@@ -56,8 +76,6 @@ class Shape(NamedTuple):
     """of LayerNorm"""
     epsilon: float
     """of normalized_elu"""
-    degree: float
-    """of slow"""
 
 
 class _Backbone(ctypes.Structure):
@@ -65,7 +83,8 @@ class _Backbone(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("inputs", "d", "ff", "heads", "layers", "parts", "states")),
         *((name, ctypes.c_int64 * _PARTS) for name in ("sizes", "maps")),
         ("state_sizes", ctypes.c_int64 * _STATES),
-        *((name, ctypes.c_float) for name in ("eps", "epsilon", "degree")),
+        *((name, ctypes.c_int64) for name in ("steps", "convolved", "gate", "memory", "writes", "rank")),
+        *((name, ctypes.c_float) for name in ("eps", "epsilon", "degree", "head_eps")),
         *((name, ctypes.c_void_p) for name in _RULES),
     ]
 
@@ -90,23 +109,22 @@ class Plan(NamedTuple):
     """A core as `dense.c` steps it."""
 
     shape: Shape
-    rule: str
-    maps: tuple[str, ...]
+    memory: Memory
     layers: int
     weights: Sequence[Tensor | None]
     pointers: Any
     """to the weights"""
 
 
-def plan(shape: Shape, rule: str, maps: tuple[str, ...], weights: Sequence[Tensor | None]) -> Plan | None:
+def plan(shape: Shape, memory: Memory, weights: Sequence[Tensor | None]) -> Plan | None:
     """Prepare the steps of a core; None where C cannot make them. A plan is good until a weight is replaced.
 
     `weights` has those of the input projection and, for each layer, those of the backbone and of the memory
-    (None for each of the four that it has not), in the order of `dense.c`.
+    (None for each of the nine that it has not), in the order of `dense.c`.
     """
-    h, layers = shape.hidden // shape.heads, (len(weights) - 2) // 16
-    widest = max(shape.inputs, shape.hidden, shape.ff, shape.heads * sum(_sizes(rule, maps, h)))
-    shapes = _weight_shapes(shape, rule, maps, layers)
+    h, layers = shape.hidden // shape.heads, (len(weights) - 2) // _WEIGHTS
+    widest = max(shape.inputs, shape.hidden, shape.ff, shape.heads * sum(memory.sizes))
+    shapes = _weight_shapes(shape, memory, layers)
     for weight, each in zip(weights, shapes, strict=True):
         if weight is None:
             continue
@@ -115,19 +133,19 @@ def plan(shape: Shape, rule: str, maps: tuple[str, ...], weights: Sequence[Tenso
             return None
     if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH:
         return None
-    if rules._cannot_build(rules.source(rule), -(-h // rules.BLOCK)):
+    if rules._cannot_build(rules.source(memory.rule), -(-h // rules.BLOCK)):
         return None
-    return Plan(shape, rule, maps, layers, weights, _pointers(weights))
+    return Plan(shape, memory, layers, weights, _pointers(weights))
 
 
 def new_cache(plan: Plan, steps: int, rows: int) -> ForwardCache:
     """Make room for what the steps of an unroll compute; until its end its modules must stay as they are."""
     shape, weights = plan.shape, [weight for weight in plan.weights if weight is not None]
     h = shape.hidden // shape.heads
-    projected = shape.heads * sum(_sizes(plan.rule, plan.maps, h))
+    projected = shape.heads * sum(plan.memory.sizes)
     shapes: list[tuple[int, ...]] = [(plan.layers + 1, steps, rows, shape.hidden)]
     shapes += [(plan.layers, steps, rows, size) for size in (projected, shape.hidden, shape.ff)]
-    if plan.rule == "recurrent_delta":
+    if plan.memory.rule == "recurrent_delta" and not is_fed(plan.memory):
         strengths = (plan.layers, steps, rows, shape.heads)
         shapes += [strengths if name == "beta_used" else (*strengths, h) for name in _INSIDE]
     tensors = [weights[0].new_empty(each) for each in shapes]
@@ -143,7 +161,7 @@ def step(
     x `[B, inputs]`, state `[B, layers, ...]` with layers first in memory, reset `[B]`. The step goes into
     `cache`, made by `new_cache`.
     """
-    shape, rule, maps, layers, _, weights = plan
+    shape, memory, layers, _, weights = plan
     B, before = len(x), _before(plan, state, len(x))
     if (
         not dense.takes(x)
@@ -157,7 +175,7 @@ def step(
     ):
         return None
     width = dense.lanes(B)
-    function, backbone = _function(shape, rule, maps, layers, width)
+    function, backbone = _function(shape, memory, layers, width)
     after, y = [torch.empty_like(part) for part in before], x.new_empty(B, shape.hidden)
     threads = dense.threads(B, width, B * _work(plan))
     place = None
@@ -176,13 +194,13 @@ def steps(plan: Plan, state: tuple[Tensor, ...], cache: ForwardCache) -> CoreSte
 
     None where C cannot make them.
     """
-    shape, rule, maps, layers, _, weights = plan
+    shape, memory, layers, _, weights = plan
     before = _before(plan, state, cache.rows)
     if before is None:
         return None
     even, odd = ([torch.empty_like(part) for part in before] for _ in range(2))
     cache.after, earlier = (even, odd) if cache.steps % 2 else (odd, even)
-    _, backbone = _function(shape, rule, maps, layers, dense.lanes(cache.rows))
+    _, backbone = _function(shape, memory, layers, dense.lanes(cache.rows))
     _, place = cache.prepared
     states = [_pointers(several) for several in (before, even, odd)]
     pointers = [backbone, weights, *states, place]
@@ -194,10 +212,8 @@ def steps(plan: Plan, state: tuple[Tensor, ...], cache: ForwardCache) -> CoreSte
 
 def _before(plan: Plan, state: tuple[Tensor, ...], rows: int) -> list[Tensor] | None:
     """Return a state with layers first, `[layers, B, ...]`; None where C cannot read it."""
-    shape = plan.shape
-    parts = _state_shapes(plan.rule, shape.heads, shape.hidden // shape.heads)
     before = [part.transpose(0, 1) for part in state]
-    right = [part.shape for part in before] == [(plan.layers, rows, *rest) for rest in parts]
+    right = [part.shape for part in before] == [(plan.layers, rows, *rest) for rest in plan.memory.states]
     readable = all(part.dtype is torch.float32 and part.is_cpu and part.is_contiguous() for part in before)
     return before if right and readable else None
 
@@ -213,40 +229,28 @@ def _pointers(tensors: Sequence[Tensor | None]) -> Any:
 
 
 @functools.cache
-def _weight_shapes(shape: Shape, rule: str, maps: tuple[str, ...], layers: int) -> list[tuple[int, ...]]:
-    _, d, ff, heads, *_ = shape
-    h = d // heads
-    projected = heads * sum(_sizes(rule, maps, h))
-    slow = projected, d
-    layer = [(d,), (d,), slow, (projected,), (d, d), (d,), (d,), (d,), (ff, d), (ff,), (d, ff), (d,)]
-    return [(d, shape.inputs), (d,), *(layer + [(heads, h, h)] * 3 + [(heads, h)]) * layers]
+def _weight_shapes(shape: Shape, memory: Memory, layers: int) -> list[tuple[int, ...] | None]:
+    d, ff, projected = shape.hidden, shape.ff, shape.heads * sum(memory.sizes)
+    before, after = [(d,), (d,), (projected, d), (projected,)], [(d, d), (d,), (d,), (d,)]
+    feedforward, inside = [(ff, d), (ff,), (d, ff), (d,)], [*memory.slow, *[None] * (9 - len(memory.slow))]
+    return [(d, shape.inputs), (d,), *[*before, *after, *feedforward, *inside] * layers]
+
+
+def is_fed(memory: Memory) -> bool:
+    """Return whether anything stands between the slow net, the rule and the layer."""
+    return memory.steps > 0 or memory.gate != "none" or memory.head_eps > 0
 
 
 @functools.cache
-def _state_shapes(rule: str, heads: int, h: int) -> tuple[tuple[int, ...], ...]:
-    W, y = (heads, h, h), (heads, h)
-    several = {"momentum": (W, W), "delta_rnn": (W, W, y), "recurrent_delta": (W, y)}
-    return several.get(rule, (W,))
-
-
-@functools.cache
-def _sizes(rule: str, maps: tuple[str, ...], h: int) -> tuple[int, ...]:
-    """How many numbers each part has: vectors first, then the strengths."""
-    vectors = _VECTORS.get(rule, 3)
-    return (h,) * vectors + (1,) * (len(maps) - vectors)
-
-
-@functools.cache
-def _function(shape: Shape, rule: str, maps: tuple[str, ...], layers: int, width: int) -> tuple[Any, Any]:
+def _function(shape: Shape, memory: Memory, layers: int, width: int) -> tuple[Any, Any]:
     h = shape.hidden // shape.heads
-    sizes = _sizes(rule, maps, h)
-    states = [torch.Size(part).numel() for part in _state_shapes(rule, shape.heads, h)]
-    blocks = rules.library(-(-h // rules.BLOCK), rules.source(rule))
+    states = [torch.Size(part).numel() for part in memory.states]
+    blocks = rules.library(-(-h // rules.BLOCK), rules.source(memory.rule))
     known = [
         ctypes.cast(getattr(blocks, f"{name}_forward"), ctypes.c_void_p).value
-        if name in _RULES[rule]
+        if name in _RULES[memory.rule]
         else None
-        for name in _RULES
+        for name in ("delta", "gated", "momentum", "delta_rnn", "recurrent_delta", "generalised")
     ]
     backbone = _Backbone(
         shape.inputs,
@@ -254,14 +258,21 @@ def _function(shape: Shape, rule: str, maps: tuple[str, ...], layers: int, width
         shape.ff,
         shape.heads,
         layers,
-        len(maps),
+        len(memory.sizes),
         len(states),
-        (ctypes.c_int64 * _PARTS)(*sizes),
-        (ctypes.c_int64 * _PARTS)(*map(_MAPS.index, maps)),
+        (ctypes.c_int64 * _PARTS)(*memory.sizes),
+        (ctypes.c_int64 * _PARTS)(*map(_MAPS.index, memory.maps)),
         (ctypes.c_int64 * _STATES)(*states),
+        memory.steps,
+        memory.convolved,
+        _GATES.index(memory.gate),
+        _KINDS.index(memory.kind),
+        memory.writes,
+        memory.rank,
         shape.eps,
         shape.epsilon,
-        shape.degree,
+        memory.degree,
+        memory.head_eps,
         *known,
     )
     numbers, pointers = [ctypes.c_int64] * 2, [ctypes.c_void_p] * 6

@@ -568,20 +568,100 @@ static void map(vec *x, int64_t size, int64_t kind, float epsilon, float degree)
     for (int64_t k = 0; kind == TWICE_SIGMOID && k < size; k++) x[k] = 2.0f * sigmoid_of(x[k]);
 }
 
-#define PARTS 7   /* most numbers, or vectors of them, that a slow net emits for a head */
-#define WEIGHTS 16 /* of a layer: 12 of the backbone in the order of their use, 4 of the memory */
-#define STATES 3
+#define PARTS 8   /* most numbers, or vectors of them, that a slow net emits for a head */
+#define WEIGHTS 21 /* of a layer: 12 of the backbone in the order of their use, 2 around the memory, 7 of it */
+#define STATES 4
+
+/* what the generalised delta rule is fed: see the memories in cores/ */
+enum { KDA, GATED_DELTA_2, DELTA_PRODUCT, RWKV_7 };
+enum { NO_GATE, SILU_GATE, SIGMOID_GATE };
 
 typedef struct {
     int64_t inputs, d, ff, heads, layers, parts, states;
     int64_t sizes[PARTS], maps[PARTS], state_sizes[STATES];
-    float eps, epsilon, degree; /* of LayerNorm, of NORMALIZED_ELU, of SLOW */
-    delta_rule *delta;          /* those that the memory has, else NULL */
+    /* what feeds the memory: over how many steps how many of the parts are convolved (the last state), and the gate of its
+     * output (the last part); and for the generalised rule the memory, the writes of a step, and numbers for a decay */
+    int64_t steps, convolved, gate, memory, writes, rank;
+    float eps, epsilon, degree, head_eps; /* of LayerNorm, of NORMALIZED_ELU, of SLOW; of a head's norm, 0 for none */
+    delta_rule *delta;                    /* those that the memory has, else NULL */
     gated_rule *gated;
     momentum_rule *momentum;
     delta_rnn_rule *delta_rnn;
     recurrent_delta_rule *recurrent_delta;
+    generalised_rule *generalised;
 } backbone;
+
+/* log(1 + exp(x)), from |x|; log(1 + y) = 2 artanh(y / (2 + y)) for y up to 1, by its series */
+static vec softplus_of(vec x) {
+    const vec y = exponential(negative(x)), s = y / (2.0f + y), z = s * s;
+    vec sum = z * (1.0f / 17.0f) + 1.0f / 15.0f;
+    sum = sum * z + 1.0f / 13.0f;
+    sum = sum * z + 1.0f / 11.0f;
+    sum = sum * z + 1.0f / 9.0f;
+    sum = sum * z + 1.0f / 7.0f;
+    sum = sum * z + 1.0f / 5.0f;
+    sum = sum * z + 1.0f / 3.0f;
+    return choose(x > 0.0f, x, (vec){0}) + 2.0f * s * (sum * z + 1.0f);
+}
+
+/* Copy part i of every head of each row's numbers, `width` of a head from panels of heads * width, to panels of their own. */
+static void take_part(vec *to, const vec *numbers, const backbone *s, int64_t width, int64_t i, int64_t P) {
+    int64_t at = 0;
+    for (int64_t j = 0; j < i; j++) at += s->sizes[j];
+    for (int64_t head = 0; head < P * s->heads; head++)
+        memcpy(to + head * s->sizes[i], numbers + head * width + at, s->sizes[i] * sizeof(vec));
+}
+
+/* exp(-exp(A) softplus(x + b)), A of a head, b of each of its `size` numbers */
+static void to_decay(vec *x, const float *A, const float *b, int64_t heads, int64_t size, int64_t P) {
+    for (int64_t p = 0; p < P; p++)
+        for (int64_t k = 0; k < heads * size; k++)
+            x[p * heads * size + k] = exponential(-expf(A[k / size]) * softplus_of(x[p * heads * size + k] + b[k]));
+}
+
+/* Convolve the first parts of all heads over the last steps, which `before` has [rows, steps - 1, channels], as `after`. */
+static void convolve(
+    vec *numbers, const backbone *s, int64_t width, const float *weight, const bool *reset, const float *before, float *after,
+    int64_t rows
+) {
+    int64_t size = 0;
+    for (int64_t i = 0; i < s->convolved; i++) size += s->sizes[i];
+    const int64_t P = panels(rows), channels = s->heads * size, older = s->steps - 1;
+    vec last[P * (older ? older * channels : 1)];
+    gather(last, before, rows, older * channels);
+    clear(last, reset, rows, older * channels);
+    for (int64_t p = 0; p < P; p++)
+        for (int64_t c = 0; c < channels; c++) {
+            vec *now = numbers + (p * s->heads + c / size) * width + c % size, *past = last + p * older * channels + c;
+            vec sum = weight[c] * *now;
+            for (int64_t age = 1; age <= older; age++) sum += weight[age * channels + c] * past[(older - age) * channels];
+            for (int64_t i = 0; i + 1 < older; i++) past[i * channels] = past[(i + 1) * channels];
+            if (older) past[(older - 1) * channels] = *now;
+            *now = sum * sigmoid_of(sum);
+        }
+    scatter(after, last, rows, older * channels);
+}
+
+/* Divide what each head reads by its root mean square, and multiply by its gate. */
+static void leave_memory(vec *y, const vec *numbers, const backbone *s, int64_t width, const float *scale, int64_t P) {
+    const int64_t size = s->d / s->heads;
+    for (int64_t head = 0; head < P * s->heads; head++) {
+        vec *of_head = y + head * size, squares = {0};
+        if (s->head_eps > 0.0f) {
+            for (int64_t j = 0; j < size; j++) squares += of_head[j] * of_head[j];
+            for (int64_t j = 0; j < LANES; j++) {
+                float *each = (float *)&squares + j;
+                *each = 1.0f / sqrtf(*each / size + s->head_eps);
+            }
+            for (int64_t j = 0; j < size; j++) of_head[j] *= squares * scale[j];
+        }
+        const vec *gate = numbers + (head + 1) * width - size;
+        for (int64_t j = 0; s->gate != NO_GATE && j < size; j++) {
+            of_head[j] *= sigmoid_of(gate[j]);
+            if (s->gate == SILU_GATE) of_head[j] *= gate[j];
+        }
+    }
+}
 
 /* What a learner needs not compute again, all steps of an unroll, each [layers, steps, rows, its size]: the stream
  * before a layer (and a last layer's share of it, after all), what the slow net emits, and inside the feedforward
@@ -592,10 +672,111 @@ typedef struct {
     int64_t steps, t;
 } kept;
 
+/* What the generalised delta rule is fed, by rows: its keys, values, erase vectors and decays [rows, heads, writes, size].
+ * `rates` [2, rows, d]: decays by channel and, of RWKV-7, learning rates. */
+static void feed(
+    const backbone *s, int64_t rows, const strided *part, const float *const *slow, const float *rates, float *k, float *u,
+    float *e, float *decay
+) {
+    const int64_t size = s->d / s->heads, n = s->writes;
+    for (int64_t b = 0; b < rows; b++)
+        for (int64_t h = 0; h < s->heads; h++) {
+            const float *of[PARTS], *a = rates + b * s->d + h * size, *rate = a + rows * s->d;
+            for (int64_t i = 0; i < s->parts; i++) of[i] = part[i].at + b * part[i].b + h * part[i].h;
+            const int64_t at = (b * s->heads + h) * n * size;
+            float squares = 0.0f;
+            for (int64_t j = 0; s->memory == RWKV_7 && j < size; j++) {
+                const float removal = of[1][j] * slow[4][h * size + j];
+                squares += removal * removal;
+            }
+            const float length = fmaxf(sqrtf(squares), 1e-12f);
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t j = 0; j < size; j++) {
+                    const int64_t to = at + i * size + j, from = i * size + j;
+                    const float key = of[1][s->memory == RWKV_7 ? j : from], value = of[2][s->memory == RWKV_7 ? j : from];
+                    if (s->memory == RWKV_7) {
+                        const float removal = key * slow[4][h * size + j] / length;
+                        k[to] = i ? key * (1.0f + (rate[j] - 1.0f) * slow[5][h * size + j]) : rate[j] * removal;
+                        u[to] = i ? value : 0.0f;
+                        e[to] = i ? 0.0f : removal / a[j];
+                    } else {
+                        const bool by_channel = s->memory == GATED_DELTA_2;
+                        k[to] = key;
+                        e[to] = key * (by_channel ? of[3][j] : of[3][i]);
+                        u[to] = value * (by_channel ? of[4][j] : of[3][i]);
+                    }
+                    decay[to] = i ? 1.0f : a[j];
+                }
+        }
+}
+
+/* RWKV-7's share of the output that goes past its memory: (r · ρ ⊙ k) v, k the second write's. */
+static void add_direct(const backbone *s, int64_t rows, const strided *part, const float *rho, const float *k, float *y) {
+    const int64_t size = s->d / s->heads;
+    for (int64_t b = 0; b < rows; b++)
+        for (int64_t h = 0; h < s->heads; h++) {
+            const int64_t at = (b * s->heads + h) * size;
+            const float *r = part[0].at + b * part[0].b + h * part[0].h, *v = part[2].at + b * part[2].b + h * part[2].h;
+            float match = 0.0f;
+            for (int64_t j = 0; j < size; j++) match += r[j] * rho[h * size + j] * k[2 * at + size + j];
+            for (int64_t j = 0; j < size; j++) y[at + j] += match * v[j];
+        }
+}
+
+static void step_generalised(
+    const backbone *s, const span *rows, const strided *part, const float *const *slow, const float *rates,
+    const float *before, float *after, float *y
+) {
+    const int64_t size = s->d / s->heads, n = s->writes, each = rows->B * s->d * n;
+    float k[each], u[each], e[each], decay[each];
+    feed(s, rows->B, part, slow, rates, k, u, e, decay);
+    const int64_t of_row = s->d * n, of_head = size * n;
+    span now = *rows;
+    now.writes = n;
+    s->generalised(
+        &now, part[0], (strided){k, 0, of_row, of_head}, (strided){u, 0, of_row, of_head}, (strided){e, 0, of_row, of_head},
+        (strided){decay, 0, of_row, of_head}, before, y, after, 0
+    );
+    if (s->memory == RWKV_7) add_direct(s, rows->B, part, slow[6], k, y);
+}
+
+/* The rates of channels [2, rows, d] of the generalised delta rule, from the numbers of all heads. */
+static void find_rates(
+    float *rates, const vec *numbers, const backbone *s, int64_t width, const float *const *slow, int64_t rows
+) {
+    const int64_t P = panels(rows), few = s->heads * s->rank, size = s->d / s->heads;
+    const int64_t last = s->parts - 1 - (s->gate != NO_GATE);
+    vec low[P * (few ? few : 1)], wide[P * s->d];
+    for (int64_t k = 0; k < P * s->d; k++) wide[k] = (vec){0} + 1.0f;
+    if (s->memory == RWKV_7) {
+        for (int64_t which = 0; which < 2; which++) {
+            take_part(low, numbers, s, width, 3 + which, P);
+            for (int64_t k = 0; which == 0 && k < P * few; k++) low[k] = tanh_of(low[k]);
+            product(wide, low, (affine){slow[2 * which], slow[2 * which + 1]}, rows, few, s->d, false, false);
+            for (int64_t k = 0; k < P * s->d; k++) {
+                wide[k] = sigmoid_of(wide[k]);
+                if (which == 0) wide[k] = exponential(-0.60653066f * wide[k]);
+            }
+            scatter(rates + which * rows * s->d, wide, rows, s->d);
+        }
+        return;
+    }
+    if (s->memory == DELTA_PRODUCT && slow[1]) {
+        take_part(low, numbers, s, width, last, P);
+        to_decay(low, slow[1], slow[2], s->heads, 1, P);
+        for (int64_t k = 0; k < P * s->d; k++) wide[k] = low[k / size];
+    } else if (s->memory != DELTA_PRODUCT) {
+        take_part(low, numbers, s, width, last, P);
+        product(wide, low, (affine){slow[0], 0}, rows, few, s->d, false, false);
+        to_decay(wide, slow[1], slow[2], s->heads, size, P);
+    }
+    scatter(rates, wide, rows, s->d);
+}
+
 /* The memory of some rows: `projected` [rows, heads, sum of sizes], `before` and `after` the rows' shares of the state. */
 static void remember(
-    const backbone *s, const span *rows, const float *projected, const float *const *slow, const float *const *before,
-    float *const *after, float *y, const kept *k, int64_t at
+    const backbone *s, const span *rows, const float *projected, const float *rates, const float *const *slow,
+    const float *const *before, float *const *after, float *y, const kept *k, int64_t at
 ) {
     strided part[PARTS] = {{0}};
     int64_t width = 0;
@@ -604,8 +785,10 @@ static void remember(
         width += s->sizes[i];
     }
     for (int64_t i = 0; i < s->parts; i++) part[i].b = s->heads * width, part[i].h = width;
+    if (s->gate != NO_GATE) part[s->parts - 1] = (strided){0}; /* no part of the rule's */
     if (s->recurrent_delta) {
-        float *const g = k ? k->g + at * s->d : 0; /* without it the others are not stored */
+        if (k && !k->g) k = 0; /* without g the others are not stored */
+        float *const g = k ? k->g + at * s->d : 0;
         s->recurrent_delta(
             rows, part[0], part[1], part[2], part[3], slow[0], slow[1], slow[2], slow[3], before[0], before[1],
             after[1], after[0], g, k ? k->q_used + at * s->d : 0, k ? k->k_used + at * s->d : 0,
@@ -618,11 +801,13 @@ static void remember(
         const strided z = {y, 0, s->d, s->d / s->heads};
         s->delta_rnn(rows, z, part[3], part[4], part[6], before[1], before[2], after[2], after[1], 0, 0);
         memcpy(y, after[2], rows->B * s->d * sizeof(float));
+    } else if (s->generalised) {
+        step_generalised(s, rows, part, slow, rates, before[0], after[0], y);
     } else if (s->momentum) {
         const float none = 1.0f;
         const strided decay = {&none, 0, 0, 0};
         s->momentum(rows, part[0], part[1], part[2], part[3], decay, part[4], before[0], before[1], y, after[0], after[1], 0);
-    } else if (s->gated && s->parts == 5) {
+    } else if (s->gated && s->parts - (s->gate != NO_GATE) == 5) {
         s->gated(rows, part[0], part[1], part[2], part[3], part[4], before[0], y, after[0], 0);
     } else if (s->gated) { /* without a write strength each row has its decay: the same for all of a head's here */
         const int64_t size = s->d / s->heads;
@@ -652,7 +837,7 @@ void backbone_step(
         const int64_t some = least(block, rows - row), P = panels(some);
         const span part = {1, some, s->heads, d / s->heads, d / s->heads, 1, reset + row, 1};
         vec stream[P * d], in[P * (s->inputs > d ? s->inputs : d)], wide[P * widest];
-        float by_row[some * widest], read[some * d];
+        float by_row[some * widest], read[some * d], rates[2 * some * d];
         gather(in, x + row * s->inputs, some, s->inputs);
         product(stream, in, (affine){weights[0], weights[1]}, some, s->inputs, d, false, false);
         for (int64_t layer = 0; layer < s->layers; layer++) {
@@ -667,15 +852,22 @@ void backbone_step(
             normalize(in, stream, (affine){w[0], w[1]}, s->eps, some, d);
             product(wide, in, (affine){w[2], w[3]}, some, d, projected, false, false);
             if (k) scatter(k->projected + at * projected, wide, some, projected);
+            if (s->steps) {
+                const int64_t last = s->states - 1;
+                convolve(wide, s, width, w[12], reset + row, before[last], after[last], some);
+            }
+            if (s->generalised) find_rates(rates, wide, s, width, w + 14, some);
             vec *numbers = wide;
             for (int64_t i = 0; i < P * s->heads * s->parts; i++) {
-                const int64_t size = s->sizes[i % s->parts];
-                map(numbers, size, s->maps[i % s->parts], s->epsilon, s->degree);
+                const int64_t size = s->sizes[i % s->parts], kind = s->maps[i % s->parts];
+                const int64_t of_one = kind == UNIT ? d / s->heads : size; /* each of several keys has a length */
+                for (int64_t j = 0; j < size; j += of_one) map(numbers + j, of_one, kind, s->epsilon, s->degree);
                 numbers += size;
             }
             scatter(by_row, wide, some, projected);
-            remember(s, &part, by_row, w + 12, before, after, read, k, at);
+            remember(s, &part, by_row, rates, w + 14, before, after, read, k, at);
             gather(in, read, some, d);
+            if (s->head_eps > 0.0f || s->gate != NO_GATE) leave_memory(in, wide, s, width, w[13], P);
             product(stream, in, (affine){w[4], w[5]}, some, d, d, true, false);
             if (k) scatter(k->middle + at * d, stream, some, d);
             normalize(in, stream, (affine){w[6], w[7]}, s->eps, some, d);

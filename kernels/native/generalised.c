@@ -6,6 +6,8 @@
 
 #include "rows.h"
 
+generalised_rule generalised_forward;
+
 INLINE const float *of_write(strided x, int64_t t, int64_t b, int64_t h, int64_t i, int64_t size) {
     return of(x, t, b, h) + i * size;
 }

@@ -25,6 +25,10 @@ typedef void gated_rule(
     const span *, strided q, strided k, strided v, strided beta, strided decay, const float *W, float *y, float *W_last,
     float *error
 );
+typedef void generalised_rule(
+    const span *, strided q, strided k, strided u, strided e, strided decay, const float *W, float *y, float *W_last,
+    float *error
+);
 typedef void momentum_rule(
     const span *, strided q, strided k, strided v, strided beta, strided decay, strided momentum, const float *W,
     const float *C, float *y, float *W_last, float *C_last, float *found

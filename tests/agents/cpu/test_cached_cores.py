@@ -15,7 +15,11 @@ from deltabeast.cores import Core, State, Stats, make_core
 from deltabeast.kernels.native import compiling
 from deltabeast.kernels.native.forward_cache import ForwardCache
 
-CORES = ("linear_transformer", "delta_net", "delta_rnn", "rdn", "gated_delta_net", "lstm")
+FED = {"short_conv": 3, "head_norm": True, "output_gate": "silu"}
+CORES = (
+    *("linear_transformer", "delta_net", "delta_rnn", "rdn", "gated_delta_net", "lstm"),
+    *("kda", "gated_delta_net_2", "delta_product", "rwkv7", "kda, fed", "rdn, fed"),
+)
 pytestmark = pytest.mark.skipif(
     compiling.unsupported_reason("dense.c", "LANES=8") is not None, reason="no C compiler builds dense.c"
 )
@@ -24,6 +28,8 @@ pytestmark = pytest.mark.skipif(
 def made(name: str, rows: int, steps: int) -> tuple[Core, Tensor, State, Tensor]:
     """Make a core whose every weight matters, and inputs of an unroll."""
     options: dict[str, Any] = {} if name == "lstm" else {"num_heads": 3, "ff_size": 9}
+    name, _, fed = name.partition(", ")
+    options |= FED if fed else {}
     core = make_core(name, integer(1, 40), hidden_size=24, **options)
     with torch.no_grad():
         for parameter in core.parameters():

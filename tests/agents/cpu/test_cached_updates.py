@@ -98,7 +98,10 @@ def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dic
     }
 
 
-CACHED = ("lstm", "linear_transformer", "delta_net", "gated_delta_net", "delta_rnn", "rdn")
+CACHED = (
+    *("lstm", "linear_transformer", "delta_net", "gated_delta_net", "delta_rnn", "rdn"),
+    *("kda", "gated_delta_net_2", "delta_product", "rwkv7"),
+)
 """the cores that C steps"""
 
 

@@ -48,16 +48,27 @@ def test_a_changed_layer_is_not_passed_over(seed: int) -> None:
     assert not torch.allclose(step(core, x, core.initial_state(3), reset)[0], before)
 
 
+FED: dict[str, object] = {"short_conv": 4, "head_norm": True, "output_gate": "silu"}
 OTHERS: dict[str, tuple[str, dict[str, object]]] = {
     "root2": ("delta_net", {"feature_map": "root2", "normalise": "none"}),
     "unit": ("delta_net", {"feature_map": "unit", "normalise": "none", "beta_max": 2}),
     "softmax": ("linear_transformer", {"feature_map": "softmax", "normalise": "none"}),
     "elu": ("gated_delta_net", {"feature_map": "elu", "normalise": "sum", "decay_temperature": 3.0}),
+    "one write": ("delta_product", {"writes": 1, "beta_max": 1}),
+    "three writes": ("delta_product", {"writes": 3, "gated": True}),
+    "sum, fed": ("linear_transformer", {**FED, "output_gate": "sigmoid"}),
+    "decays, fed": ("gated_linear_attention", FED),
+    "delta_rnn, fed": ("delta_rnn", FED),
+    "rdn, fed": ("rdn", {**FED, "short_conv": 1}),
+    "kda, fed": ("kda", FED),
+    "rwkv7, fed": ("rwkv7", {**FED, "short_conv": 2, "head_norm": False}),
+    "product, fed": ("delta_product", {**FED, "gated": True, "output_gate": "none"}),
 }
 """cores with options, by a name of their own"""
 FAST_WEIGHTS = (
     *("linear_transformer", "delta_net", "delta_rnn", "rdn"),
-    *("gated_linear_attention", "gated_delta_net", "momentum_delta_net", *OTHERS),
+    *("gated_linear_attention", "gated_delta_net", "momentum_delta_net"),
+    *("kda", "gated_delta_net_2", "delta_product", "rwkv7", *OTHERS),
 )
 
 
