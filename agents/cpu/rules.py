@@ -33,7 +33,7 @@ class _Rule(NamedTuple):
     """A memory's rule, and its weights besides the slow net, None where one is missing."""
 
     rule: str
-    maps: Sequence[str | None]
+    maps: tuple[str | None, ...]
     """None where C has not this one"""
     slow: Sequence[Tensor | None] = ()
     about: dict[str, Any] = {}  # noqa: RUF012  # what else `Memory` has of it
@@ -42,32 +42,24 @@ class _Rule(NamedTuple):
 def step_memory(memory: FastWeights) -> tuple[Memory, list[Tensor | None]] | None:
     """Return how C computes a step of this very memory, and its weights; None where it cannot."""
     describe = _RULES.get(type(memory))
-    if describe is None or not all(type(each) in _MODULES for each in memory._modules.values()):
+    if describe is None or not _MODULES.issuperset(map(type, memory._modules.values())):
         return None
     rule = describe(memory)
     if rule is None or None in rule.maps:
         return None
-    conv, norm = memory.short_conv, memory.head_norm
-    around = [None if conv is None else conv.weight, None if norm is None else norm.weight]
-    weights: list[Tensor | None] = [*around, *rule.slow]
-    maps = tuple(str(each) for each in rule.maps) + ("",) * (memory.output_gate != "none")
-    feeding: dict[str, Any] = {"gate": memory.output_gate}
+    conv, norm, gate = memory.short_conv, memory.head_norm, memory.output_gate
+    around: list[Tensor | None] = [None, None]
+    feeding: dict[str, Any] = {}
     if conv is not None:
-        feeding |= {"steps": len(conv.weight), "convolved": memory.convolved}
+        around[0] = conv.weight
+        feeding = {"steps": len(conv.weight), "convolved": memory.convolved}
     if norm is not None:
-        feeding |= {"head_eps": norm.eps}
-    return (
-        Memory(
-            rule.rule,
-            maps,
-            memory.emitted_sizes,
-            tuple(part.shape for part in memory.layer_state_parts()),
-            tuple(None if weight is None else tuple(weight.shape) for weight in weights),
-            **feeding,
-            **rule.about,
-        ),
-        weights,
-    )
+        around[1] = norm.weight
+        feeding["head_eps"] = norm.eps
+    if gate != "none":
+        rule, feeding["gate"] = rule._replace(maps=(*rule.maps, "")), gate
+    maps: tuple[Any, ...] = rule.maps
+    return Memory(rule.rule, maps, memory.emitted_sizes, **feeding, **rule.about), [*around, *rule.slow]
 
 
 def _feature_map(features: Features) -> str | None:
@@ -99,7 +91,8 @@ def _delta_rnn(memory: DeltaRNNMemory) -> _Rule | None:
 
 
 def _recurrent_delta(memory: RecurrentDeltaMemory) -> _Rule:
-    return _Rule("recurrent_delta", ("", "", "", ""), (memory.Rq, memory.Rk, memory.Rv, memory.rb))
+    slow: Any = memory._parameters
+    return _Rule("recurrent_delta", ("", "", "", ""), (slow["Rq"], slow["Rk"], slow["Rv"], slow["rb"]))
 
 
 def _of_decay(decay: Decay | None) -> list[Tensor | None]:

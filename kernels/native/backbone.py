@@ -42,11 +42,6 @@ class Memory(NamedTuple):
     """what becomes of each part that the slow net emits, one of `_MAPS`"""
     sizes: tuple[int, ...]
     """of each part, of one head"""
-    states: tuple[tuple[int, ...], ...]
-    """shapes of the state of one row"""
-    slow: tuple[tuple[int, ...] | None, ...]
-    """shapes of the memory's weights besides the slow net, None where one is missing: of its convolution and
-    its heads' norm, then its rule's own"""
     degree: float = 1.0
     """of the root of the sigmoid that `slow` is"""
     steps: int = 0
@@ -213,7 +208,7 @@ def steps(plan: Plan, state: tuple[Tensor, ...], cache: ForwardCache) -> CoreSte
 def _before(plan: Plan, state: tuple[Tensor, ...], rows: int) -> list[Tensor] | None:
     """Return a state with layers first, `[layers, B, ...]`; None where C cannot read it."""
     before = [part.transpose(0, 1) for part in state]
-    right = [part.shape for part in before] == [(plan.layers, rows, *rest) for rest in plan.memory.states]
+    right = [part.shape for part in before] == [(plan.layers, rows, *rest) for rest in _states(*plan[:2])]
     readable = all(part.dtype is torch.float32 and part.is_cpu and part.is_contiguous() for part in before)
     return before if right and readable else None
 
@@ -232,8 +227,37 @@ def _pointers(tensors: Sequence[Tensor | None]) -> Any:
 def _weight_shapes(shape: Shape, memory: Memory, layers: int) -> list[tuple[int, ...] | None]:
     d, ff, projected = shape.hidden, shape.ff, shape.heads * sum(memory.sizes)
     before, after = [(d,), (d,), (projected, d), (projected,)], [(d, d), (d,), (d,), (d,)]
-    feedforward, inside = [(ff, d), (ff,), (d, ff), (d,)], [*memory.slow, *[None] * (9 - len(memory.slow))]
+    feedforward, inside = [(ff, d), (ff,), (d, ff), (d,)], _memory_shapes(shape, memory)
+    inside += [None] * (9 - len(inside))
     return [(d, shape.inputs), (d,), *[*before, *after, *feedforward, *inside] * layers]
+
+
+def _memory_shapes(shape: Shape, memory: Memory) -> list[tuple[int, ...] | None]:
+    """Return the shapes of a memory's weights besides the slow net: its convolution's, its heads' norm's, and
+    its rule's own."""
+    d, heads, h = shape.hidden, shape.heads, shape.hidden // shape.heads
+    around = [(memory.steps, heads * sum(memory.sizes[: memory.convolved])), (h,)]
+    per_head, low_rank = (heads, h), (d, heads * memory.rank)
+    if memory.rule == "recurrent_delta":
+        return [*around, *[(heads, h, h)] * 3, per_head]
+    if memory.rule != "generalised":
+        return [*around]
+    if memory.kind == "rwkv7":
+        return [*around, low_rank, (d,), low_rank, (d,), per_head, per_head, per_head]
+    of_decay = per_head if memory.kind != "delta_product" else (heads, 1)
+    return [*around, low_rank, (heads, 1), of_decay]
+
+
+@functools.cache
+def _states(shape: Shape, memory: Memory) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of a layer's state, of one row."""
+    heads, h = shape.heads, shape.hidden // shape.heads
+    W, y = (heads, h, h), (heads, h)
+    several = {"momentum": (W, W), "delta_rnn": (W, W, y), "recurrent_delta": (W, y)}
+    own = several.get(memory.rule, (W,))
+    if not memory.steps:
+        return own
+    return (*own, (memory.steps - 1, heads * sum(memory.sizes[: memory.convolved])))
 
 
 def is_fed(memory: Memory) -> bool:
@@ -244,7 +268,7 @@ def is_fed(memory: Memory) -> bool:
 @functools.cache
 def _function(shape: Shape, memory: Memory, layers: int, width: int) -> tuple[Any, Any]:
     h = shape.hidden // shape.heads
-    states = [torch.Size(part).numel() for part in memory.states]
+    states = [torch.Size(part).numel() for part in _states(shape, memory)]
     blocks = rules.library(-(-h // rules.BLOCK), rules.source(memory.rule))
     known = [
         ctypes.cast(getattr(blocks, f"{name}_forward"), ctypes.c_void_p).value

@@ -170,6 +170,45 @@ def test_what_is_not_stepped_in_one_call(seed: int) -> None:
     assert functions_of(alike) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("elu", "features"),
+        ("kda, fed", "short_conv"),
+        ("kda, fed", "head_norm"),
+        ("kda", "to_decay"),
+        ("kda", "decay"),
+    ],
+)
+def test_what_somebody_changed_inside_a_memory_is_not_stepped_in_one_call(
+    name: str, module: str, seed: int
+) -> None:
+    core = made(name)
+    inputs, memory = arguments(core, 3), core.layers[1].memory
+    assert step_in_c(core, *inputs) is not None
+    inside = getattr(memory, module)
+    with inside.register_forward_hook(lambda *_: None):
+        assert step_in_c(core, *inputs) is None
+
+    class Another(type(inside)):  # type: ignore[misc]
+        pass
+
+    inside.__class__ = Another
+    assert step_in_c(core, *inputs) is None
+
+
+@pytest.mark.parametrize("name", ["kda, fed", "rwkv7", "three writes", "rdn"])
+def test_weights_of_other_shapes_are_never_read(name: str, seed: int) -> None:
+    core = made(name)
+    inputs, memory = arguments(core, 3), core.layers[0].memory
+    for path, weight in list(memory.named_parameters()):
+        owner = memory.get_submodule(path.rpartition(".")[0])
+        setattr(owner, path.rpartition(".")[2], torch.nn.Parameter(weight[:-1].clone()))
+        assert step_in_c(core, *inputs) is None, path
+        setattr(owner, path.rpartition(".")[2], weight)
+    assert step_in_c(core, *inputs) is not None
+
+
 @pytest.mark.parametrize("rows", [1, 3, 16, 17, 40])
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_lstm_and_gru_step_as_their_unrolls_in_float64(
