@@ -19,6 +19,7 @@ from gymnasium.vector.utils import batch_space
 from deltabeast.envs import EnvironmentFailed, make_vector_env
 from deltabeast.envs.gymnasium_env import GymnasiumEnvs
 from deltabeast.envs.misfit import misfit_of_observation, misfit_of_result
+from deltabeast.envs.rescue import Witness
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 
@@ -192,3 +193,24 @@ def test_a_vector_environment_that_returns_another_shape_is_refused() -> None:
         match=r"^the environment: observations of shape \(2, 2\) where .*\(2, 3\)$",
     ):
         GymnasiumEnvs(Narrow()).reset(seed=1)
+
+
+def test_a_call_that_did_not_return_returned_nothing_wrong() -> None:
+    """What an earlier one returned is not blamed."""
+
+    class Once(gymnasium.Env[Any, Any]):
+        observation_space, action_space = gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Discrete(2)
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            if self.steps > 1:
+                raise RuntimeError
+            return "no numbers", 0.0, False, False, {}
+
+    witness = Witness(Once())
+    witness.step(0)
+    assert "step returned" in str(witness.misfit())
+    with pytest.raises(RuntimeError):
+        witness.step(0)
+    assert witness.misfit() is None

@@ -146,7 +146,7 @@ def test_what_is_not_stepped_in_one_call(seed: int) -> None:
     with pytest.raises(ValueError, match=r"reset is \[1, 2\]"):
         core.step(x, state, reset[:2])
     layer = core.layers[1]
-    for module in (layer, layer.memory, layer.memory.slow_net, layer.ff[1]):
+    for module in (layer, layer.memory, layer.memory.slow_net, layer.ff, layer.ff[1]):
         hook = module.register_forward_hook(lambda *_: None)
         assert step_in_c(core, x, state, reset) is None
         hook.remove()
