@@ -21,7 +21,7 @@ class DeltaProductMemory(GeneralisedMemory):
     Args:
         hidden_size: d, the width of the layer's input and output.
         num_heads: H; each head's values are h = d/H wide.
-        writes: n.
+        writes: n, how often a step writes.
         beta_max: β lies between 0 and this. With 2 a write can reflect what is held along its key: n of them
             are a rotation in n directions.
         gated: whether the fast weights decay before a step's first write.
