@@ -1,4 +1,4 @@
-"""Attach to a learner, and to its actors, what their device computes faster than the plain code."""
+"""Attach to a learner, and to its actors, what their device computes faster than the eager code."""
 
 from __future__ import annotations
 
@@ -23,15 +23,22 @@ ALL = (*PARTS, "loss", "rmsprop")
 def accelerate(
     learner: Learner, parts: Collection[str] = ALL, spec: CacheSpec = NO_CACHE
 ) -> InferenceFactory:
-    """Replace these `parts` of a learner's updates with C kernels, on a CPU; return the matching inference.
+    """Replace `parts` of a learner's updates with C kernels; return the factory of its actors' inference.
 
-    `spec`: what actors that step the learner's own agent, in lockstep with it, cache for it.
+    Args:
+        learner: its `ops` are replaced; its agent is on a CPU.
+        parts: names from `ALL`.
+        spec: activations that an actor of the learner's own agent, in lockstep with it, caches for it.
+
+    Returns:
+        What `Actor` takes as `inference`: it runs the same parts in C. For the learner's own agent it also
+        fills that cache.
     """
-    fast, plain = FastAgent(learner.agent, parts, spec), learner.ops
+    fast, eager = FastAgent(learner.agent, parts, spec), learner.ops
     learner.ops = UpdateOps(
-        unroll=fast.unroll if {*fast.parts} - {"heads"} else plain.unroll,
-        actor_critic=fused_actor_critic if "loss" in parts else plain.actor_critic,
-        rmsprop=fused_rmsprop_if if "rmsprop" in parts else plain.rmsprop,
+        unroll=fast.unroll if {*fast.parts} - {"heads"} else eager.unroll,
+        actor_critic=fused_actor_critic if "loss" in parts else eager.actor_critic,
+        rmsprop=fused_rmsprop_if if "rmsprop" in parts else eager.rmsprop,
     )
 
     if not fast.parts:
@@ -46,7 +53,10 @@ def accelerate(
 def inference_for(
     device: torch.device, parts: Collection[str] = ALL, deterministic: bool = False
 ) -> InferenceFactory:
-    """Return how an agent on this device is run fastest where there is no learner beside it."""
+    """Return inference that shares no activations with a learner: CUDA graphs on a GPU, C on a CPU.
+
+    `parts` are those of the agent that C may compute; `deterministic` leaves out CUDA graphs.
+    """
     if device.type == "cuda":
         # Capturing draws random numbers, so a resumed run would not repeat what came before.
         return lambda agent, rng: GpuInference(agent, rng, capture=not deterministic)

@@ -30,9 +30,9 @@ class ActionLog(VectorWrapper):
     def _begin(self, seed: int) -> None:
         self._seed = seed
         self._games = np.zeros(self.num_envs, np.int64)
-        """number of the game under way in each environment, counted since the last reset of all"""
+        """Index of each environment's current game since the last reset of all: int64 `[B]`."""
         self._ages = np.zeros(self.num_envs, np.int64)
-        """steps since each of those games began"""
+        """Number of steps of each current game: int64 `[B]`."""
         self._actions: deque[NDArray[np.int16]] = deque()
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:

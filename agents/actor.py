@@ -28,7 +28,8 @@ class Actor:
     """One vector environment, one copy of the agent, and the recurrent state between unrolls.
 
     The environment must restart finished episodes in the same step (Gymnasium's SAME_STEP), so that the
-    observation returned with `done` is the first of the next episode.
+    observation returned with `done` is the first of the next episode. The other modes are adapted
+    (envs/autoreset.py).
     """
 
     def __init__(
@@ -40,12 +41,22 @@ class Actor:
         seed: int,
         deterministic: bool = False,
         inference: InferenceFactory = EagerInference,
-        columns: EnvShard | None = None,
+        env_shard: EnvShard | None = None,
         discount: float | None = None,
     ) -> None:
-        """`inference` runs the agent. `columns`: the global indices of these environments where several
-        processes share the run's; they all have one `seed`. `discount`: γ of the returns whose moments are
-        collected for `--normalise-rewards`.
+        """Reset the environments.
+
+        Args:
+            env: B environments.
+            agent: the actor's own copy, or in lockstep the learner's agent itself.
+            weights: the source from which `collect` pulls the newest weights.
+            unroll_length: T.
+            seed: seeds environments and action sampling.
+            deterministic: whether actions are logged, so that `load_state_dict` can replay them.
+            inference: makes what runs the agent.
+            env_shard: which of a run's environments these are, where several processes share them under one
+                `seed`; None if they are all.
+            discount: γ of the returns whose moments are collected for `--normalise-rewards`; None for none.
         """
         self.env = ActionLog(env) if deterministic else env
         self.agent = agent
@@ -54,18 +65,18 @@ class Actor:
         self.stopwatch = Stopwatch()
         self._seed = seed
         self._unrolls = 0
-        """number of unrolls collected"""
+        """Number of unrolls collected."""
         self._generator = torch.Generator(agent.policy.weight.device).manual_seed(seed)
-        self._rng = ShardedRng(self._generator, columns) if columns else self._generator
+        self._rng = ShardedRng(self._generator, env_shard) if env_shard else self._generator
         self.inference = inference(agent, self._rng)
         self._timestep: TimeStep
-        """what the next step observes"""
+        """Observation, reward and done that the next step reads."""
         self._allowed: NDArray[np.bool_] | None
-        """`[B, A]`: the actions that the environment allows there; None where it allows all"""
+        """Actions that the environment allows in the next step, bool `[B, A]`; None if all."""
         self._noted_clip = False
         self._returns = None if discount is None else Returns(env.num_envs, discount)
         self._truncated: list[Truncations] = []
-        """where episodes were truncated in the unroll so far"""
+        """Truncations of the current unroll so far, one entry per step that has any."""
         self._reset()
 
     @property
@@ -74,7 +85,7 @@ class Actor:
 
     @property
     def observation(self) -> NDArray[Any]:
-        """What the next step observes, `[B, ...]`."""
+        """Observation that the next step reads, `[B, ...]`."""
         observation: NDArray[Any] = self._timestep.observation
         return observation
 
@@ -205,10 +216,10 @@ class Actor:
 
 
 def _truncations(t: int, info: Mapping[str, Any], device: torch.device) -> Truncations:
-    """Return what truncated at step t, from the `info` of Gymnasium's vector interface."""
-    columns = np.flatnonzero(info["_final_obs"])
-    observation = torch.from_numpy(info["final_obs"][columns]).to(device)
-    return Truncations(torch.full((len(columns),), t), torch.from_numpy(columns), observation)
+    """Return the episodes truncated at step t, from the `info` of Gymnasium's vector interface."""
+    envs = np.flatnonzero(info["_final_obs"])
+    observation = torch.from_numpy(info["final_obs"][envs]).to(device)
+    return Truncations(torch.full((len(envs),), t), torch.from_numpy(envs), observation)
 
 
 def make_actor_agent(agent: Agent) -> Agent:

@@ -41,20 +41,20 @@ from .state_file import load_state
 from .stems import STEMS
 
 FORMAT = 1
-"""of what a checkpoint is made of, in its manifest; those without a number are older, and read as well"""
+"""Version of the format, written to the manifest; a manifest without one is older, read as version 0."""
 _DIGITS = 12
 _LEFTOVER = r"\.[0-9]{12,}\.[0-9a-z]+"
 _KEEP = 2
 _ALL = frozenset({*FILES, "manifest.json"})
 _MOST_STATE = 1 << 26
-"""numbers of a core's state for one environment, 256 MB of them"""
+"""Largest state of a core for one environment, in numbers: 256 MB of float32."""
 
 
 Loaded = TypeVar("Loaded")
 
 
 class Model(Protocol):
-    """What a checkpoint holds: an `Agent`, or another module that a dataclass describes."""
+    """A module that a checkpoint holds: an `Agent`, or another one that a dataclass, `spec`, describes."""
 
     @property
     def spec(self) -> Any: ...
@@ -63,13 +63,14 @@ class Model(Protocol):
 
 
 class Contents(NamedTuple):
-    """What was read of a checkpoint and passed its checksums."""
+    """The contents of a checkpoint whose checksums are right."""
 
     fields: dict[str, Any]
-    """of the spec"""
+    """Fields of the spec, by name."""
     weights: dict[str, Tensor]
+    """The model's `state_dict`."""
     state: dict[str, Any]
-    """empty if it was exported"""
+    """State of the training; empty for an exported agent."""
 
 
 class CheckpointError(RuntimeError):
@@ -101,7 +102,7 @@ class Checkpoint:
     """One checkpoint on disk."""
 
     step: int
-    """agent steps learned from"""
+    """Number of agent steps learned from."""
     path: Path
 
 
@@ -145,10 +146,10 @@ def save_checkpoint(
     final = directory / f"{step:0{_DIGITS}d}"
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
-    parts = {**_model_files(agent), "state.pt": buffer.getvalue()}
+    contents = {**_model_files(agent), "state.pt": buffer.getvalue()}
     try:
         _restore_set_aside(directory)
-        _put(final, _sealed(parts, step=step, milestone=milestone or is_milestone(final)))
+        _put(final, _sealed(contents, step=step, milestone=milestone or is_milestone(final)))
     except OSError as error:
         raise CheckpointError(
             f"cannot save {final}: {files.why(error)}; free space or fix its permissions and resume, "
@@ -184,21 +185,21 @@ def _model_files(agent: Model, half: bool = False) -> dict[str, bytes]:
     return {"agent.json": spec.encode(), "weights.safetensors": save(weights)}
 
 
-def _sealed(parts: Mapping[str, bytes], **about: int) -> dict[str, bytes]:
-    """Add the manifest, with the files' checksums."""
-    digests = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
+def _sealed(contents: Mapping[str, bytes], **about: int) -> dict[str, bytes]:
+    """Add the manifest, with the files' checksums, to the contents of files by name."""
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     manifest = json.dumps({"format": FORMAT, **about, "sha256": digests}, indent=2) + "\n"
-    return {**parts, "manifest.json": manifest.encode()}
+    return {**contents, "manifest.json": manifest.encode()}
 
 
-def _put(final: Path, parts: Mapping[str, bytes]) -> None:
+def _put(final: Path, contents: Mapping[str, bytes]) -> None:
     """Write a checkpoint; one that is there already is set aside, where readers find it too."""
     directory = final.parent
     temporary = directory / f".{final.name}.{secrets.token_hex(4)}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
-        for name, content in parts.items():
+        for name, content in contents.items():
             files.create(temporary / name, content)
         files.sync_folder(temporary)
         if final.exists():  # the same step again, after a resume
@@ -224,8 +225,9 @@ def _restore_set_aside(directory: Path) -> None:
 
 
 def set_aside_newer(run_dir: Path, step: int) -> list[str]:
-    """Rename the checkpoints beyond `step`, from which a run resumes since they are damaged, so that they do
-    not count as its last ones; return their new names.
+    """Rename the damaged checkpoints beyond `step`, the one a run resumes from; return their new names.
+
+    Under its own name a damaged one would count as the run's newest.
     """
     names = []
     for checkpoint in find_checkpoints(run_dir):
@@ -280,9 +282,9 @@ def load_checkpoint(path: Path, trust_core: str | None = None) -> tuple[Agent, d
     with _reading(path / "agent.json"):
         fields["observation_shape"] = tuple(fields["observation_shape"])
         spec = AgentSpec(**{**LEGACY_DEFAULTS, **fields})
-        words = (spec.core, spec.stem, spec.game, spec.env_id, spec.protocol, spec.observations)
-        if not all(isinstance(word, str | NoneType) for word in words):
-            raise TypeError("a name is no word")
+        for name in ("core", "stem", "game", "env_id", "protocol", "observations"):
+            if not isinstance(getattr(spec, name), str | NoneType):
+                raise TypeError(f"{name}: expected text, got {getattr(spec, name)!r}")
         is_trusted = ":" not in spec.core or spec.core == trust_core
     if not is_trusted:
         raise UntrustedCore(path, spec.core)
@@ -338,14 +340,15 @@ def read_checkpoint(path: Path) -> Contents:
     digests = manifest.get("sha256")
     if not isinstance(digests, dict):
         raise CheckpointError(f"{path / 'manifest.json'} is damaged: it lists no checksums")
-    parts: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for name in EXPORTED if manifest.get("exported") else FILES:
-        parts[name] = _read(path / name, digests.get(name))
+        contents[name] = _read(path / name, digests.get(name))
     with _reading(path / "agent.json"):
-        fields = dict(parse_json(parts["agent.json"]))
+        fields = dict(parse_json(contents["agent.json"]))
     with _reading(path, "is damaged or not a checkpoint"):
-        kept = parts.get("state.pt")
-        return Contents(fields, load(parts["weights.safetensors"]), load_state(kept) if kept else {})
+        state = contents.get("state.pt")
+        weights = load(contents["weights.safetensors"])
+        return Contents(fields, weights, load_state(state) if state else {})
 
 
 def load_latest(
@@ -356,8 +359,8 @@ def load_latest(
     A damaged one is skipped with a warning that names it. Raises CheckpointError if all are damaged, and
     ValueError as `load_checkpoint` does.
     """
-    found = load_newest(run_dir, lambda path: load_checkpoint(path, trust_core))
-    return None if found is None else (*found[0], found[1])
+    newest = load_newest(run_dir, lambda path: load_checkpoint(path, trust_core))
+    return None if newest is None else (*newest[0], newest[1])
 
 
 def load_newest(run_dir: Path, load: Callable[[Path], Loaded]) -> tuple[Loaded, Checkpoint] | None:
@@ -386,10 +389,10 @@ def load_agent(path: Path | str, device: torch.device | str = "cpu", trust_core:
         raise FileNotFoundError(f"no run or checkpoint at {path}")
     if (path / "manifest.json").is_file():
         return load_checkpoint(path, trust_core)[0].to(device)
-    found = load_latest(path, trust_core)
-    if found is None:
+    latest = load_latest(path, trust_core)
+    if latest is None:
         raise _nothing_saved(path)
-    return found[0].to(device)
+    return latest[0].to(device)
 
 
 def _nothing_saved(run_dir: Path | str) -> FileNotFoundError:

@@ -17,13 +17,13 @@ class Episodes:
     life_returns: list[float] = field(default_factory=list)
     game_returns: list[float] = field(default_factory=list)
     game_lengths: list[int] = field(default_factory=list)
-    """agent steps"""
+    """Lengths of ended games, in agent steps."""
     score_wraps: int = 0
-    """games whose score overflowed the game's counter; they are not in the lists"""
+    """Number of games whose score overflowed the game's counter; they are not in the lists."""
     notes: list[str] = field(default_factory=list)
-    """messages of the environments to the user, each once"""
+    """Messages of the environments to the user, each once."""
     return_moments: list[NDArray[np.float64]] = field(default_factory=list)
-    """moments `[3, 1]` of the discounted returns so far, of each actor, where rewards are normalised"""
+    """Moments of each actor's discounted returns, `[3, 1]`; empty unless rewards are normalised."""
 
     def record(self, info: Mapping[str, Any]) -> None:
         """Add the episodes that ended in a step, from the `info` of Gymnasium's vector interface."""

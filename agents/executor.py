@@ -28,7 +28,7 @@ class LearnerParts(UpdateFns, Protocol):
     finite: Tensor
     compiled_loss: Callable[[Unroll], Any] | None
     ops: Any
-    """`UpdateOps` of learner.py"""
+    """The learner's `UpdateOps`."""
 
     @property
     def agent(self) -> nn.Module: ...

@@ -24,33 +24,36 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 _UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
-"""what a file system answers that does not know a call"""
+"""Error numbers of a system call that the file system does not support."""
 
 
 class WeakPromise(UserWarning):
-    """A file system does not promise what is relied on elsewhere."""
+    """The file system does not support fsync: the newest files may be lost if the machine fails."""
 
 
 class NotOurs(OSError):
-    """A link, a pipe, a folder or the like stands where a file of ours would; the message names it."""
+    """A path to append to or to lock is a link, a pipe, a folder or the like; the message says which."""
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replace a file: a reader, or a crash, finds the old one or the new one whole. Raises OSError."""
+    """Write a file atomically: a reader, or a crash, finds the whole old file or the whole new one.
+
+    Raises OSError.
+    """
     with replacing(path) as file:
         file.write(encoded(content) if isinstance(content, str) else content)
 
 
 def encoded(text: str) -> bytes:
-    """Encode text as UTF-8; of a path that is none, the bytes are spelt out."""
+    """Encode text as UTF-8; surrogates, as in paths that are not UTF-8, become backslash escapes."""
     return text.encode("utf-8", "backslashreplace")
 
 
 @contextmanager
 def becoming(path: Path) -> Iterator[Path]:
-    """Yield a name, free and beside `path`, whose file becomes `path` once the block has ended well.
+    """Yield a temporary path in the folder of `path`, for writers that take a path.
 
-    Raises OSError.
+    Its file, which is not synced, is renamed to `path` if the block succeeds, else removed. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".deltabeast-{secrets.token_hex(6)}{path.suffix[:16]}")
@@ -66,7 +69,7 @@ def becoming(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open what becomes the file `path` once the block has ended well. Raises OSError."""
+    """Open a temporary file that is synced and renamed to `path` if the block succeeds. Raises OSError."""
     with becoming(path) as temporary, open_new(temporary) as file:
         yield file
         file.flush()
@@ -74,7 +77,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def create(path: Path, content: bytes) -> None:
-    """Write a file that is not there yet. Raises OSError."""
+    """Write and sync a new file. Raises OSError, FileExistsError if there is one."""
     with open_new(path) as file:
         file.write(content)
         file.flush()
@@ -82,7 +85,7 @@ def create(path: Path, content: bytes) -> None:
 
 
 def open_new(path: Path) -> BinaryIO:
-    """Open a file that is not there yet. Raises OSError."""
+    """Open a new file for writing. Raises OSError, FileExistsError if there is one."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, 0o666), "wb")
 
@@ -113,11 +116,11 @@ def _open(path: Path, flags: int) -> int:
 def _kind(path: Path) -> str:
     if path.is_symlink():
         return f"a link to {os.readlink(path)}"
-    return "a folder" if path.is_dir() else "no regular file"
+    return "a folder" if path.is_dir() else "not a regular file"
 
 
 def is_plain(path: Path) -> bool:
-    """Return whether it is a file, no link to one, and has no second name under which others see changes."""
+    """Return whether it is a regular file, not a symbolic link, with a single hard link."""
     try:
         status = path.lstat()
     except OSError:
@@ -140,7 +143,7 @@ def set_aside(path: Path, word: str) -> Path:
 
 
 def holds_only(folder: Path, names: Collection[str]) -> bool:
-    """Return whether it is a folder, no link to one, of plain files with such names and nothing else."""
+    """Return whether it is a folder, not a link, of regular files with these names and nothing else."""
     try:
         with os.scandir(folder) as entries:
             plain = all(entry.name in names and entry.is_file(follow_symlinks=False) for entry in entries)
@@ -188,7 +191,7 @@ def rename(path: Path, free: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names of a folder's files on disk. Raises OSError."""
+    """Sync a folder, so that renames and new files in it survive a crash. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         _sync(descriptor)
@@ -203,14 +206,14 @@ def _sync(descriptor: int) -> None:
         if error.errno not in _UNSUPPORTED:
             raise
         say_once(
-            f"this file system does not say when files are on disk (fsync: {why(error)}): what was written "
-            "last may be lost if the machine fails"
+            f"this file system does not sync files (fsync: {why(error)}): what was written last may be "
+            "lost if the machine fails"
         )
 
 
 @functools.cache
 def say_once(text: str) -> None:
-    """Warn, once in this process, of a promise that a file system cannot give."""
+    """Raise a WeakPromise warning with this text, once per process."""
     warnings.warn(text, WeakPromise, stacklevel=2)
 
 

@@ -22,7 +22,7 @@ class TimeStep(NamedTuple):
     observation: Any
     reward: Any
     done: Any
-    """where the observation is the first of an episode"""
+    """Whether the observation is the first of an episode: bool `[B]`."""
 
 
 class EagerInference:
@@ -31,7 +31,7 @@ class EagerInference:
     def __init__(self, agent: Agent, rng: Rng) -> None:
         """`rng` samples the actions."""
         self.state: State = ()
-        """the core's, `[B, ...]` each, before the step that comes next; up to date between unrolls"""
+        """The core's state before the next step, tensors `[B, ...]`; up to date between unrolls."""
         self._agent = agent
         self._rng = rng
 

@@ -28,10 +28,14 @@ Truncation = Literal["bootstrap", "terminal"]
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """The published settings of Irie et al. 2021 (Appendix C) and their code; losses are sums, not means."""
+    """Settings of the update; losses are sums over time and batch, not means.
+
+    The defaults are the published ones of Irie et al. 2021 (Appendix C) and their code, but for three that
+    `--preset published` restores: `bptt` (per_step), `truncation` (terminal) and `rmsprop_corrected` (False).
+    """
 
     total_steps: int
-    """agent steps after which the learning rate has fallen linearly to zero"""
+    """Agent steps over which the learning rate falls linearly to zero."""
     learning_rate: float = 6e-4
     discount: float = 0.99
     baseline_cost: float = 0.5
@@ -40,14 +44,14 @@ class LearnerConfig:
     rmsprop_alpha: float = 0.99
     rmsprop_eps: float = 0.01
     rmsprop_corrected: bool = True
-    """whether the first steps are as long as later ones: the published code's are up to ten times as long"""
+    """Whether RMSProp's start from zero is corrected; else the first steps are up to ten times as long."""
     bptt: Bptt = "full"
     truncation: Truncation = "bootstrap"
-    """what follows an episode that was truncated: the value of its last observation, or nothing"""
+    """Whether a truncated episode's return is bootstrapped from its final observation or ends in 0."""
     normalise_rewards: bool = False
-    """whether rewards are divided by the running deviation of discounted returns (returns.py)"""
+    """Whether rewards are divided by the running standard deviation of discounted returns (returns.py)."""
     normalise_advantages: bool = False
-    """whether the policy's advantages get mean 0 and deviation 1 in each batch (losses.py)"""
+    """Whether the policy's advantages have mean 0 and standard deviation 1 in each batch (losses.py)."""
 
 
 def unroll_agent(agent: Agent, batch: Unroll, bptt: Bptt) -> tuple[AgentOutput, Stats]:
@@ -68,11 +72,11 @@ _SUMS = ("total_loss", "policy_loss", "baseline_loss")
 _MAXIMA = ("log_rho_abs_max",)
 
 
-def _combine(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Combine the metrics of a batch's parts, which are of one size: means but for the named ones."""
+def _combine(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Combine the metrics of equally large partial updates: means, but for `_SUMS` and `_MAXIMA`."""
     combined = {}
-    for name in several[0]:
-        values = [metrics[name] for metrics in several]
+    for name in metrics[0]:
+        values = [each[name] for each in metrics]
         if name in _MAXIMA:
             combined[name] = max(values)
         else:
@@ -82,17 +86,17 @@ def _combine(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class PartialUpdate:
-    """Metrics and counts of a batch, or of one process's columns of it, whose gradients are in `grad`."""
+    """Metrics and counts of a batch, or of one process's share of it, whose gradients are in `grad`."""
 
     metrics: Mapping[str, float]
     num_steps: int
     version: int
-    """number of updates behind the weights that acted"""
+    """Number of updates behind the weights that acted."""
     episodes: Episodes
     moments: Tensor | NDArray[np.float64] | None = None
-    """of its observations, where the agent normalises them: float64 `[3, D]` (normaliser.py)"""
+    """Moments of the observations, float64 `[3, D]` (normaliser.py); None if the agent does not normalise."""
     returns: NDArray[np.float64] | None = None
-    """moments of its discounted returns, where rewards are normalised: `[3, 1]` (returns.py)"""
+    """Moments of the returns, float64 `[3, 1]` (returns.py); None unless rewards are normalised."""
 
 
 class Learner:
@@ -101,7 +105,8 @@ class Learner:
     An update is `backward` and `step`. The executor calls back for the arithmetic of each,
     `compute_gradients` (of `loss`) and `apply_gradients`: eagerly, or enqueued on a GPU (cuda/enqueued.py).
     There metrics arrive when they are read, and a non-finite update raises NonFiniteError later: at the next
-    update, a read or `synchronize`. accelerate.py alone replaces `ops`, and compiled.py sets `compiled_loss`.
+    update, a read or `synchronize`. accelerate.py replaces `ops`; compiled.py replaces `ops.rmsprop` and sets
+    `compiled_loss`; cpu/verify.py swaps `ops` for the duration of a comparison.
     """
 
     def __init__(
@@ -117,21 +122,21 @@ class Learner:
             self._parameters, lr=config.learning_rate, alpha=config.rmsprop_alpha, eps=config.rmsprop_eps
         )
         self.steps = 0
-        """agent steps trained on"""
+        """Number of agent steps trained on."""
         self.version = 0
-        """number of updates done, or enqueued"""
+        """Number of updates done or enqueued."""
         device = agent.policy.weight.device
         self.finite = torch.ones((), dtype=torch.bool, device=device)
-        """whether all updates so far were finite; while it is false, an update changes nothing"""
+        """Whether all updates so far were finite, a bool scalar; while False, updates change nothing."""
         self._rate = torch.zeros((), device=device)
         self._returns = torch.zeros(3, 1, dtype=torch.float64)
-        """moments of the discounted returns of all batches"""
+        """Moments of the discounted returns of all batches: float64 `[3, 1]` (returns.py)."""
         self._reward_divisor = torch.ones((), device=device) if config.normalise_rewards else None
         self.all_reduce: AllReduce = identity
-        """sums a tensor over the processes that share a batch"""
+        """Sums a tensor over the processes that share a batch."""
         self.ops = UpdateOps()
         self.compiled_loss: Callable[[Unroll], tuple[Tensor, dict[str, Tensor]]] | None = None
-        """what `compute_gradients` calls instead of `loss`, if compiled.py set it"""
+        """The compiled `loss`, which `compute_gradients` calls in its place; None without `torch.compile`."""
         self._executor = executor(self)
 
     def update(self, batch: Unroll) -> Mapping[str, float]:
@@ -173,7 +178,7 @@ class Learner:
         return metrics, [parameter.grad for parameter in self._parameters]
 
     def backward(self, batch: Unroll) -> PartialUpdate:
-        """Leave the gradients of a batch, or of some of its columns, in the parameters' `grad`.
+        """Leave the gradients of a batch, or of some of its environments, in the parameters' `grad`.
 
         The next call may overwrite them, since a CUDA graph reuses its buffers; `grad` may be changed or
         replaced before `step`.
@@ -186,11 +191,11 @@ class Learner:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         # The last observation is the first of the next unroll.
-        seen = moments(batch.observation[:-1]) if self.agent.normaliser else None
+        obs_moments = moments(batch.observation[:-1]) if self.agent.normaliser else None
         returns = None
         if self.config.normalise_rewards:
             returns = merge(torch.zeros_like(self._returns), *batch.episodes.return_moments).numpy()
-        return PartialUpdate(metrics, batch.num_steps, batch.version, batch.episodes, seen, returns)
+        return PartialUpdate(metrics, batch.num_steps, batch.version, batch.episodes, obs_moments, returns)
 
     def apply_gradients(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:
         """Clip the gradients and change the weights, unless this or an earlier update was not finite."""
@@ -202,9 +207,9 @@ class Learner:
         self.finite.logical_and_(grad_norm.isfinite())
         self.optimizer.step_if(self.finite, self._rate, clipping, self.ops.rmsprop)
 
-    def step(self, parts: Sequence[PartialUpdate]) -> Mapping[str, float]:
-        """Change the weights by the gradients in `grad`, the sum over all parts of one batch, and
-        update the running statistics of observations and returns.
+    def step(self, partial_updates: Sequence[PartialUpdate]) -> Mapping[str, float]:
+        """Apply the gradients in `grad`, summed over the partial updates of one batch, and update the running
+        statistics of observations and returns; return the metrics, as `update` does.
         """
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:
@@ -212,14 +217,16 @@ class Learner:
         self._rate.fill_(rate)
         norm = self._executor.step([p.grad for p in self._parameters if p.grad is not None])
         if self.agent.normaliser:
-            self.agent.normaliser.update_stats([each.moments for each in parts if each.moments is not None])
-        self._update_return_stats([each.returns for each in parts if each.returns is not None])
+            obs_moments = [partial.moments for partial in partial_updates if partial.moments is not None]
+            self.agent.normaliser.update_stats(obs_moments)
+        returns = [partial.returns for partial in partial_updates if partial.returns is not None]
+        self._update_return_stats(returns)
         divided = {} if self._reward_divisor is None else {"reward_divisor": self.reward_divisor}
-        lag = self.version - min(each.version for each in parts)
+        lag = self.version - min(partial.version for partial in partial_updates)
 
         def metrics() -> dict[str, float]:
             return {
-                **_combine([each.metrics for each in parts]),
+                **_combine([partial.metrics for partial in partial_updates]),
                 **norm,
                 "clipped_grad_share": float(norm["grad_norm"] > self.config.max_grad_norm),
                 "learning_rate": rate,
@@ -228,27 +235,27 @@ class Learner:
             }
 
         reported = self._executor.report(metrics)
-        self.steps += sum(each.num_steps for each in parts)
+        self.steps += sum(partial.num_steps for partial in partial_updates)
         self.version += 1
         return reported
 
     def _update_return_stats(self, several: Sequence[NDArray[np.float64]]) -> None:
-        """Merge moments `[3, 1]` of returns, and divide rewards by their deviation from now on."""
+        """Merge moments `[3, 1]` of returns, and divide rewards by their new standard deviation."""
         self._returns = merge(self._returns, *several)
-        self.divide_rewards(self.reward_divisor)
+        self.set_reward_divisor(self.reward_divisor)
 
     @property
     def reward_divisor(self) -> float:
-        """By what rewards are divided, where they are normalised: the deviation of returns so far."""
+        """Standard deviation of the discounted returns so far, by which `normalise_rewards` divides."""
         return std(self._returns)
 
-    def divide_rewards(self, divisor: float) -> None:
-        """Divide rewards by this from now on, where they are normalised."""
+    def set_reward_divisor(self, divisor: float) -> None:
+        """Divide the rewards of later batches by `divisor`; no effect without `normalise_rewards`."""
         if self._reward_divisor is not None:
             self._reward_divisor.fill_(divisor)
 
     def learning_rate(self) -> float:
-        """Return the next update's: annealed linearly to zero, and corrected for RMSProp's start from zero.
+        """Return the next update's learning rate: annealed to 0, and corrected for RMSProp's start from 0.
 
         A mean square that starts from zero makes the first steps up to ten times too long, and the policy may
         be nearly deterministic before it has learned anything. The factor is Adam's; it is 0.93 after 200
@@ -260,7 +267,7 @@ class Learner:
         return config.learning_rate * remaining * (correction if config.rmsprop_corrected else 1.0)
 
     def synchronize(self) -> None:
-        """Wait for the last update. Raises NonFiniteError if it was not finite."""
+        """Wait until all updates are done. Raises NonFiniteError if the last one was not finite."""
         self._executor.synchronize()
 
     def state_dict(self) -> dict[str, Any]:
@@ -279,4 +286,4 @@ class Learner:
         self.steps = state["steps"]
         self.version = state["version"]
         self._returns = state.get("returns", torch.zeros_like(self._returns))
-        self.divide_rewards(self.reward_divisor)
+        self.set_reward_divisor(self.reward_divisor)

@@ -21,7 +21,7 @@ METRICS = (
     *("total_loss", "policy_loss", "baseline_loss", "entropy"),
     *("clipped_rho_share", "log_rho_abs_max", "forced_share"),
 )
-"""in the order in which `kernels/native/loss.c` fills them"""
+"""Names of the metrics, in the order in which `kernels/native/loss.c` writes them."""
 
 
 def actor_critic(

@@ -19,7 +19,7 @@ NAME = r"[0-9]{12,}"
 FILES = ("agent.json", "weights.safetensors", "state.pt")
 """Every file of a checkpoint but the manifest itself, which lists their SHA-256."""
 EXPORTED = FILES[:2]
-"""those of one that was exported: no training goes on from it"""
+"""Files of an exported checkpoint, from which no training can resume."""
 
 
 def checkpoint_paths(run_dir: Path) -> list[Path]:
@@ -56,12 +56,12 @@ def is_exported(checkpoint: Path) -> bool:
 def read_spec(checkpoint: Path | None) -> dict[str, Any]:
     """Read the fields of the `AgentSpec`; empty without a checkpoint, or if they cannot be read."""
     spec = read_object(checkpoint / "agent.json") if checkpoint else {}
-    words = (spec.get(name) for name in ("core", "stem", "game", "env_id", "protocol", "observations"))
+    texts = (spec.get(name) for name in ("core", "stem", "game", "env_id", "protocol", "observations"))
     shape = spec.get("observation_shape", [])
-    are_words = all(isinstance(word, str | NoneType) for word in words)
+    are_texts = all(isinstance(text, str | NoneType) for text in texts)
     are_sizes = isinstance(shape, list) and all(isinstance(size, int) for size in shape)
     have_names = all(isinstance(spec.get(name, {}), dict) for name in ("core_options", "env_options"))
-    return spec if are_words and are_sizes and have_names else {}
+    return spec if are_texts and are_sizes and have_names else {}
 
 
 def damaged_file(checkpoint: Path) -> str | None:

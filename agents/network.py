@@ -33,14 +33,14 @@ class AgentSpec:
     env_id: str | None = None
     protocol: str | None = None
     normalised: tuple[int, ...] = ()
-    """the entries of a vector that are normalised (normaliser.py)"""
+    """Indices of the entries of a vector observation that are normalised (normaliser.py)."""
     observations: str = "plain"
-    """how those of an environment other than a game are preprocessed (envs/observations.py)"""
+    """Preprocessing of observations, for an environment other than a game (envs/observations.py)."""
     env_options: dict[str, Any] = field(default_factory=dict)
     reward_scale: float = 1.0
-    """factor of rewards, in what the core reads and in what is learned"""
+    """Factor of rewards, in the core's input and in the loss."""
     reward_clip: float = 0.0
-    """c: scaled rewards are clipped to [-c, c]; 0 for no clipping"""
+    """Bound c: scaled rewards are clipped to [-c, c]; 0 for no clipping."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "core", core_name(self.core))  # older checkpoints write rdn-large
@@ -48,12 +48,14 @@ class AgentSpec:
 
 
 class AgentOutput(NamedTuple):
+    """An agent's outputs, `[B]` for a step and `[T, B]` for an unroll."""
+
     action: Tensor
-    """int64 `[...]`"""
+    """Actions, int64 `[...]`."""
     policy_logits: Tensor
-    """float32 `[..., num_actions]`"""
+    """Logits of the policy, float32 `[..., A]`."""
     baseline: Tensor
-    """float32 `[...]`, the value estimate V"""
+    """Value estimates V, float32 `[...]`."""
 
 
 class Agent(nn.Module):
@@ -71,11 +73,11 @@ class Agent(nn.Module):
         self.policy = nn.Linear(self.core.output_size, spec.num_actions)
         self.baseline = nn.Linear(self.core.output_size, 1)
         self.autocast_dtype: torch.dtype | None = None
-        """dtype of the stem's arithmetic; None is float32. Core, heads and losses are always float32."""
+        """The dtype of the stem's arithmetic; None is float32. Core, heads and losses are always float32."""
 
     @property
     def reward_limit(self) -> float:
-        """What rewards are clipped to once they are scaled; infinity for nothing."""
+        """Bound to which scaled rewards are clipped; infinity for no clipping."""
         return self.spec.reward_clip or math.inf
 
     def core_reward(self, reward: Tensor) -> Tensor:
@@ -119,9 +121,9 @@ class Agent(nn.Module):
     ) -> tuple[AgentOutput, State, Stats]:
         """Evaluate T steps at once: observation `[T, B, ...]`, reward and done `[T, B]`.
 
-        `action` is the greedy one. The statistics are the core's, to be logged. `bptt="per_step"` lets no
-        gradient cross a time step of a fast-weight core, as in the published RL code; for other cores
-        gradients flow through the whole unroll either way.
+        `action` is the greedy one. The statistics are the core's, to be logged. `bptt="per_step"` truncates
+        BPTT at every step of a fast-weight core, as in the published RL code; for other cores gradients flow
+        through the whole unroll either way.
         """
         features = self.trunk_features(observation.flatten(0, 1))
         x = self.core_input(features, reward.flatten()).unflatten(0, done.shape)

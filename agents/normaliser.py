@@ -14,21 +14,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 LIMIT = 10.0
-"""Deviations from the mean beyond which a number is cut off."""
+"""Clipping bound of normalised entries, in standard deviations."""
 _ROUNDING = 1e-6
-"""Deviations below this share of the mean may be those of float32's last digits."""
+"""Standard deviations below this fraction of the mean may be float32 rounding alone."""
 
 
 def moments(observation: Tensor) -> Tensor:
-    """Count vectors `[..., D]` and compute what `merge` merges: float64 `[3, D]`, the count, the mean and the
-    sum of squared deviations from it."""
+    """Compute count, mean and sum of squared deviations of vectors `[..., D]`: float64 `[3, D]`."""
     rows = observation.flatten(0, -2).double()
     mean = rows.mean(0)
     return torch.stack([torch.full_like(mean, len(rows)), mean, (rows - mean).square().sum(0)])
 
 
 def merge(merged: Tensor, *others: Tensor | NDArray[np.float64]) -> Tensor:
-    """Return the moments of all that several moments `[3, D]` are of, which may be of nothing."""
+    """Merge moments `[3, D]` of several samples, some of which may be empty, into those of all."""
     for each in others:
         (n, mean, squares), (m, other, more) = merged, torch.as_tensor(each)
         total, apart = (n + m).clamp(min=1), other - mean

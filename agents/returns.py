@@ -19,24 +19,24 @@ class Returns:
 
     def __init__(self, num_envs: int, discount: float) -> None:
         self.current = np.zeros(num_envs)
-        """G, float64 `[B]`"""
+        """Discounted return so far, G, of each environment's episode: float64 `[B]`."""
         self._discount = discount
-        self._seen: list[NDArray[np.float64]] = []
+        self._recent: list[NDArray[np.float64]] = []
 
     def add(self, reward: NDArray[np.float32], done: NDArray[np.bool_]) -> None:
-        """Take in a step: rewards `[B]`, and where they were their episodes' last."""
+        """Add a step: rewards `[B]`, and whether the step was its episode's last `[B]`."""
         returns = self._discount * self.current + reward
-        self._seen.append(returns)
+        self._recent.append(returns)
         self.current = np.where(done, 0.0, returns)
 
     def moments(self) -> NDArray[np.float64]:
-        """Return those of all G since the last call, `[3, 1]` (normaliser.py)."""
-        seen = torch.from_numpy(np.stack(self._seen))
-        self._seen.clear()
-        return moments(seen.unsqueeze(-1)).numpy()
+        """Return the moments of all G since the last call, float64 `[3, 1]` (normaliser.py)."""
+        recent = torch.from_numpy(np.stack(self._recent))
+        self._recent.clear()
+        return moments(recent.unsqueeze(-1)).numpy()
 
 
 def std(moments: Tensor) -> float:
-    """Return the standard deviation of what moments `[3, 1]` are of; 1 where it does not vary."""
+    """Return the standard deviation from moments `[3, 1]`; 1 for a constant sample."""
     count, _, squares = moments[:, 0].tolist()
     return float(squares / count) ** 0.5 if squares else 1.0

@@ -42,7 +42,7 @@ def rmsprop_if(
 
 
 class RMSprop(torch.optim.RMSprop):
-    """torch's RMSprop with a step that never synchronises with the host. No momentum, no weight decay."""
+    """RMSprop of torch with a step that never synchronises with the host. No momentum, no weight decay."""
 
     def step_if(
         self, finite: Tensor, lr: Tensor, scale: Tensor, arithmetic: Callable[..., None] = rmsprop_if

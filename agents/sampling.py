@@ -12,12 +12,12 @@ from torch import Tensor
 
 
 class EnvShard(NamedTuple):
-    """Which of a run's environments an actor steps."""
+    """The environments of a run that one actor steps."""
 
     indices: NDArray[np.int64]
-    """int64 `[B]`"""
+    """Indices of the actor's environments among the run's: int64 `[B]`."""
     total: int
-    """environments of the run"""
+    """Number of environments of the run."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ShardedRng:
     """
 
     generator: torch.Generator
-    columns: EnvShard
+    shard: EnvShard
 
 
 Rng = torch.Generator | ShardedRng
@@ -38,8 +38,8 @@ def exponential(numbers: Tensor, rng: Rng | None) -> Tensor:
     """Fill `[B, A]` with draws from Exp(1), of torch's own generator if there is no `rng`; return it."""
     if not isinstance(rng, ShardedRng):
         return numbers.exponential_(generator=rng)
-    of_all = numbers.new_empty(rng.columns.total, numbers.shape[1]).exponential_(generator=rng.generator)
-    return numbers.copy_(of_all[rng.columns.indices])
+    of_all = numbers.new_empty(rng.shard.total, numbers.shape[1]).exponential_(generator=rng.generator)
+    return numbers.copy_(of_all[rng.shard.indices])
 
 
 def sample(logits: Tensor, rng: Rng | None) -> Tensor:

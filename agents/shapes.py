@@ -1,4 +1,4 @@
-"""The sizes of an agent before it is built: on torch's meta device tensors take no memory."""
+"""An agent's tensor shapes before it is built: on torch's meta device tensors take no memory."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch.nn.modules import module as hooks
 Made = TypeVar("Made", bound=nn.Module)
 Shapes = Mapping[str, tuple[int, ...]]
 
-MOST_PARTS = 5_000
-"""modules and tensors of an agent; one of four layers has some 150"""
+MAX_SIZE = 5_000
+"""Largest number of modules and tensors of an agent; one of four layers has some 150."""
 
 
 class WrongShapes(ValueError):
-    """What is described has other tensors than those that are there."""
+    """The tensors of a module differ in name, shape or number from those expected."""
 
 
-def without_memory(build: Callable[[], Made], most: int = MOST_PARTS) -> Made:
-    """Return the module that `build` makes, on torch's meta device.
+def build_on_meta(build: Callable[[], Made], most: int = MAX_SIZE) -> Made:
+    """Call `build` under torch's meta device: return its module with tensors that have shapes but no storage.
 
-    Raises WrongShapes if it has more parts than `most`, and whatever `build` does.
+    Raises WrongShapes once it has more than `most` modules and tensors, and whatever `build` raises.
     """
     with torch.device("meta"), _at_most(most):
         return build()
@@ -35,12 +35,12 @@ def count_numbers(tensors: Iterable[Tensor]) -> int:
 
 
 def check_shapes(build: Callable[[], Made], shapes: Shapes) -> Made:
-    """Return the module that `build` makes, on torch's meta device.
+    """Build a module on the meta device and compare its `state_dict` with `shapes`; return the module.
 
-    Raises WrongShapes unless its tensors have these names and shapes, as soon as there are many more of them.
-    Raises as well whatever `build` does.
+    Raises WrongShapes unless names and shapes are the same, early if there are far more, and whatever `build`
+    raises.
     """
-    made = without_memory(build, 10 * len(shapes) + 100)
+    made = build_on_meta(build, 10 * len(shapes) + 100)
     described = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
     for name in sorted({*shapes, *described}):
         if described.get(name) != shapes.get(name):
@@ -51,7 +51,7 @@ def check_shapes(build: Callable[[], Made], shapes: Shapes) -> Made:
 
 @contextmanager
 def _at_most(count: int) -> Iterator[None]:
-    """Raise WrongShapes if more parameters, buffers and modules than `count` are made inside."""
+    """Raise WrongShapes once more than `count` parameters, buffers and modules are registered inside."""
     made = 0
 
     def one_more(*_: object) -> None:

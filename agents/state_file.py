@@ -1,4 +1,4 @@
-"""Loading the state of training, `state.pt`: plain values and tensors that are in the file as they are."""
+"""Safe loading of the state of training, `state.pt`: plain values and uncompressed tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMED = re.compile(
     r"torch \w+Storage|torch\._utils _rebuild_(tensor_v2|parameter)|torch Size|collections OrderedDict"
     r"|_codecs encode"
 )
-"""what a pickle of plain values and tensors names, as `module name`"""
+"""Globals that a pickle of plain values and tensors imports, as `module name`."""
 
 
 def load_state(content: bytes) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class Stem(nn.Module, ABC):
 
     fc: nn.Linear
     norm: nn.Module
-    """normalises the projection; `nn.Identity` for none"""
+    """Normalisation of the projection's outputs; `nn.Identity` for none."""
 
     def project(self, trunk_features: Tensor) -> Tensor:
         """`[N, n]` -> float32 features `[N, feature_size]`."""

@@ -27,7 +27,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.stage = "waiting"
-        """the stage entered last, for messages about what hangs"""
+        """Stage entered last, for messages about a process that hangs."""
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:

@@ -11,33 +11,39 @@ from .unroll import Unroll
 
 @torch.no_grad()
 def truncation_bootstrap(agent: Agent, batch: Unroll, discount: float) -> Tensor:
-    """Return γ V of the last observation of each truncated episode, at its last step: `[T, B]`, else zero.
+    """Return γ V(final observation) at the last step of truncated episodes, else 0: float32 `[T, B]`.
 
-    Each of these episodes is unrolled once more, from its first step in the batch on, and ends with its last
-    observation, where the batch has the next episode's first: so the core reads it in the state that it had
-    there, with the current weights. A last step that was forced is no step of the agent: it read the last
-    observation itself, and the bootstrap is V of that.
+    Each of these episodes is unrolled once more with the current weights, from its first step in the batch,
+    and ends with its final observation, where the batch has the next episode's first: so the core reads that
+    in the state before the reset.
+
+    Environments in NEXT_STEP mode are adapted (envs/autoreset.py): the step that they spend on a reset is a
+    forced one, the last of the old episode, and its own observation is the final one. The bootstrap of such a
+    step is the undiscounted V of that observation.
     """
     values = torch.zeros_like(batch.truncation_bootstrap)
     if batch.truncations is None:
         return values
-    step, column, observation = batch.truncations
-    first = _first_steps(batch.done[:, column].cpu(), step)
+    step, env, observation = batch.truncations
+    first = _first_steps(batch.done[:, env].cpu(), step)
     last, episode = step + 1 - first, torch.arange(len(step))
-    # Episodes are left-aligned; rows after a shorter one's end are padding, whose outputs are unused.
-    rows = (first + torch.arange(int(last.max()) + 1).unsqueeze(1)).clamp(max=len(batch.done) - 1)
-    observations, dones = batch.observation[rows, column], batch.done[rows, column]
+    # Episodes are left-aligned; steps after a shorter one's end are padding, whose outputs are unused.
+    time = (first + torch.arange(int(last.max()) + 1).unsqueeze(1)).clamp(max=len(batch.done) - 1)
+    observations, dones = batch.observation[time, env], batch.done[time, env]
     observations[last, episode] = observation
     dones[last, episode] = False
-    state = tuple(part[column] for part in batch.state)
-    output, *_ = agent.unroll(observations, batch.reward[rows, column], dones, state)
+    state = tuple(part[env] for part in batch.state)
+    output, *_ = agent.unroll(observations, batch.reward[time, env], dones, state)
     value_of_final = output.baseline[last - 1, episode]
     discounted_next = discount * output.baseline[last, episode]
-    values[step, column] = torch.where(batch.forced[step, column], value_of_final, discounted_next)
+    values[step, env] = torch.where(batch.forced[step, env], value_of_final, discounted_next)
     return values
 
 
 def _first_steps(done: Tensor, step: Tensor) -> Tensor:
-    """Return where the episodes that `step [n]` is part of begin; 0 if before. `done [T + 1, n]`."""
+    """Return the first step, in the batch, of the episode that contains each `step`; 0 if it began before.
+
+    done bool `[T + 1, n]`, step int64 `[n]` -> int64 `[n]`, on the CPU.
+    """
     at = torch.arange(len(done)).unsqueeze(1)
     return torch.where(done & (at <= step), at, 0).amax(0)

@@ -1,4 +1,4 @@
-"""What an actor saw last of the episodes that were cut short while they went on."""
+"""The final observations of truncated episodes."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from torch import Tensor
 
 
 class Truncations(NamedTuple):
-    """The truncated steps of an unroll: n of them, in any order. A step that also terminated is none."""
+    """The n truncated steps of an unroll, in any order. A step that also terminated is not among them."""
 
     step: Tensor
-    """int64 `[n]`, on the CPU: t of the step that was the episode's last"""
-    column: Tensor
-    """int64 `[n]`, on the CPU: b of its environment"""
+    """Index t of the episode's last step: int64 `[n]`, on the CPU."""
+    env: Tensor
+    """Index b of its environment: int64 `[n]`, on the CPU."""
     observation: Tensor
-    """`[n, ...]`, what followed that step, in place of which the unroll has the next episode's first"""
+    """The final observation `[n, ...]`, in whose place the unroll has the next episode's first."""
 
-    def narrow(self, start: int, columns: int) -> Truncations | None:
-        """Return those of `columns` columns from `start` on, counted from there; None if there are none."""
-        inside = (self.column >= start) & (self.column < start + columns)
+    def narrow(self, start: int, num_envs: int) -> Truncations | None:
+        """Select those of `num_envs` environments from `start` on, renumbered from 0; None if none."""
+        inside = (self.env >= start) & (self.env < start + num_envs)
         if not inside.any():
             return None
-        return Truncations(self.step[inside], self.column[inside] - start, self.observation[inside])
+        return Truncations(self.step[inside], self.env[inside] - start, self.observation[inside])
 
 
-def join_truncations(parts: Iterable[tuple[int, Truncations | None]]) -> Truncations | None:
-    """Put together those of unrolls side by side, given the column at which each begins; None if there are
-    none."""
-    there = [part._replace(column=part.column + start) for start, part in parts if part is not None]
-    return Truncations(*map(torch.cat, zip(*there, strict=True))) if there else None
+def join_truncations(several: Iterable[tuple[int, Truncations | None]]) -> Truncations | None:
+    """Join the truncations of unrolls side by side, each with the index of its first environment; None if
+    there are none."""
+    shifted = [each._replace(env=each.env + start) for start, each in several if each is not None]
+    return Truncations(*map(torch.cat, zip(*shifted, strict=True))) if shifted else None

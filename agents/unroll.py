@@ -20,34 +20,35 @@ class Unroll:
     """T consecutive steps of B environments, and the observation that follows, for the bootstrap value.
 
     Action t was chosen on `observation[t]`; its reward is `reward[t + 1]`. `done[t]` marks `observation[t]`
-    as the first of an episode. `state` is the core's state before it reads `observation[0]`.
+    as the first of an episode.
 
     To record another tensor per step, add a field before `state`, allocate it in `empty` and fill it in a
     method that `Actor.collect` calls.
     """
 
     observation: Tensor
-    """`[T + 1, B, ...]`"""
+    """Observations `[T + 1, B, ...]`: uint8 images or float vectors."""
     reward: Tensor
-    """float32 `[T + 1, B]`, unclipped"""
+    """Unscaled and unclipped rewards, float32 `[T + 1, B]`."""
     done: Tensor
-    """bool `[T + 1, B]`"""
+    """Whether the observation is the first of an episode: bool `[T + 1, B]`."""
     action: Tensor
-    """int64 `[T, B]`"""
+    """Actions, int64 `[T, B]`."""
     behavior_logits: Tensor
-    """float32 `[T, B, A]`, of the policy that acted"""
+    """Logits of the policy that acted, float32 `[T, B, A]`."""
     forced: Tensor
-    """bool `[T, B]`: the environment ignored the action (it pressed FIRE to serve a new life)"""
+    """Whether the environment overrode the action, as to press FIRE for a new life: bool `[T, B]`."""
     truncation_bootstrap: Tensor
-    """float32 `[T, B]`: γ V(final observation) where step t was truncated, else 0; the learner fills it in
-    (truncation_bootstrap.py)"""
+    """γ V(final observation) where step t was truncated, else 0: float32 `[T, B]`. Zeros until the learner
+    fills it in (truncation_bootstrap.py)."""
     state: State
-    """the core's state tensors, `[B, ...]` each"""
+    """The core's state before `observation[0]`, tensors `[B, ...]`."""
     version: int = 0
-    """number of updates behind the weights that acted"""
+    """Number of updates behind the weights that acted."""
     episodes: Episodes = field(default_factory=Episodes)
+    """Scores of the episodes that ended in the unroll."""
     truncations: Truncations | None = None
-    """where episodes were truncated, and with what observation; None if nowhere"""
+    """Truncated steps with their final observations; None if there are none."""
 
     @classmethod
     def empty(cls, length: int, observation: Tensor, num_actions: int, state: State, version: int) -> Unroll:

@@ -10,16 +10,18 @@ from torch.nn import functional as F
 
 
 class VTrace(NamedTuple):
+    """Targets of an update, each `[T, B]`."""
+
     vs: Tensor
-    """`[T, B]`, the value targets"""
+    """Value targets v_t."""
     pg_advantages: Tensor
-    """`[T, B]`, the policy gradient's advantages, importance weight included"""
+    """Advantages of the policy gradient, importance weights included."""
     log_rhos: Tensor
-    """`[T, B]`, log of the unclipped importance ratios"""
+    """Logarithms of the unclipped importance ratios."""
 
 
 def action_log_probs(logits: Tensor, actions: Tensor) -> Tensor:
-    """log softmax(logits)[action]: logits `[..., A]`, actions `[...]` -> `[...]`."""
+    """Compute log softmax(logits)[action]: logits `[..., A]`, actions `[...]` -> `[...]`."""
     return F.log_softmax(logits, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 

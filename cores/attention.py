@@ -1,4 +1,4 @@
-"""Attention to a window of steps: memories that hold keys and values instead of fast weights."""
+"""Attention to a window of steps: memories of keys and values instead of fast weights."""
 
 from __future__ import annotations
 
@@ -21,12 +21,18 @@ Kernel = Literal["exp", "softmax", "linear", "relu", "round"]
 
 
 class WindowMemory(FastWeights):
-    """A memory that holds keys, values and what is left of their weights, of the last N steps.
+    """A cache of the last N steps' keys and values, in N slots.
+
+    State: keys `[B, H, N, h]`, values `[B, H, N, h]`, and the product of the decays since each slot was
+    written `[B, H, N]`: 1 without decay, 0 for an empty slot.
 
     Args:
         sizes: how many numbers the slow net emits per head of keys, in order.
         window: N.
         _groups: how many queries share a head's keys and values.
+
+    Raises:
+        ValueError: for a window below 1.
     """
 
     def __init__(
@@ -45,22 +51,22 @@ class WindowMemory(FastWeights):
         self.key_size = hidden_size // num_heads
 
     def state_parts(self) -> tuple[StatePart, ...]:
-        held = (self.num_heads, self.window)
-        vectors = StatePart("cache", (*held, self.key_size))
-        return vectors, vectors, StatePart("cache", held)
+        slots = (self.num_heads, self.window)
+        vectors = StatePart("cache", (*slots, self.key_size))
+        return vectors, vectors, StatePart("cache", slots)
 
 
 class SoftmaxMemory(WindowMemory):
-    """`y = Σ exp(q·k_i / sqrt(h)) v_i` over its weights' sum, of the last N steps and this.
+    """`y = Σ w_i v_i / Σ w_i` with `w_i = exp(q·k_i / sqrt(h))`, over the last N steps and this one.
 
-    The slow net emits q, k, v. State: keys, values, what is left of their weights.
+    The slow net emits q, k, v. State: see `WindowMemory`; the decays multiply the weights w_i.
 
     Args:
-        window: N, how many steps besides the present one are seen.
+        window: N, the number of earlier steps that are attended to.
         normalise: whether weights are divided by their sum.
         gated: whether the slow net emits one more number a head, by the 16th root of whose sigmoid earlier
             weights decay at each step.
-        positions: whether each head learns a bias for each age.
+        positions: whether each head learns a bias on the scores for each age.
     """
 
     def __init__(
@@ -79,8 +85,8 @@ class SoftmaxMemory(WindowMemory):
         self.normalise, self.gated = normalise, gated
         self.bias = nn.Parameter(torch.zeros(num_heads, window)) if positions else None
 
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        q, k, v, *gate = parts
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        q, k, v, *gate = projections
         decay = slow_decay(gate[0].squeeze(-1)) if gate else torch.ones_like(q[..., 0])
         q, bias = self.by_age(q)
         keys, values, live = state
@@ -88,7 +94,7 @@ class SoftmaxMemory(WindowMemory):
         return y, tuple(after)
 
     def by_age(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries and what each step adds to the scores of earlier ones, by age `[T, B, H, N]`."""
+        """Return the queries and the bias on the scores of earlier steps, by their age: `[T, B, H, N]`."""
         bias = q.new_zeros(()) if self.bias is None else self.bias.to(q.dtype)
         return q, bias.expand(*q.shape[:-1], self.window)
 
@@ -101,10 +107,11 @@ class SoftmaxMemory(WindowMemory):
 
 @register("softmax_attention")
 class SoftmaxAttention(FastWeightCore):
-    """A Transformer that sees the last N steps. Vaswani et al. 2017; without normaliser, or gated, as in
-    Zhong et al. 2025, Table 2, where the normaliser is gated like what it normalises.
+    """Softmax attention to the last N steps. Vaswani et al. 2017; without normaliser, or gated, as in
+    Zhong et al. 2025, Table 2, where numerator and normaliser are gated alike.
 
-    State: (keys `[B, L, H, N, h]`, values `[B, L, H, N, h]`, weights left `[B, L, H, N]`).
+    State: (keys `[B, L, H, N, h]`, values `[B, L, H, N, h]`, decays `[B, L, H, N]`), the last the product of
+    the decays since each slot was written, 0 for an empty slot.
     """
 
     equation = "y = Σ exp(q·k) v / Σ exp(q·k), last N steps"
@@ -116,10 +123,11 @@ class SoftmaxAttention(FastWeightCore):
 class DeltaFormerMemory(WindowMemory):
     """`u = α v - β Σ κ1(k_i·w) u_i` over earlier steps, `y = Σ κ2(k_i·q) u_i`.
 
-    The slow net emits q, k, v, w, α, β. State: keys, u, what is left of their weights.
+    The slow net emits q, k, v, w, α, β. State: keys `[B, H, N, h]`, u `[B, H, N, h]`, and which slots are
+    filled `[B, H, N]`, 1 or 0.
 
     Args:
-        window: N, how many steps besides the present one are seen.
+        window: N, the number of earlier steps that are attended to.
         first: κ1, of the write. Keys have any length, so only softmax, whose weights sum to one, keeps u from
             growing without bound; the others are the paper's, which trains them on short sequences.
         second: κ2, of the read.
@@ -157,8 +165,8 @@ class DeltaFormerMemory(WindowMemory):
         self.alpha = nn.Parameter(torch.ones(())) if gates == "scalar" else None
         self.beta = nn.Parameter(torch.ones(())) if gates == "scalar" else None
 
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        q, k, v, w, *gates = parts
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        q, k, v, w, *gates = projections
         q, w = (x.unflatten(-1, (self.groups, self.key_size)) for x in (q, w))
         mix = q.new_ones(self.num_heads, 1) if self.mix is None else self.mix.to(q.dtype)
         if self.alpha is None or self.beta is None:
@@ -180,9 +188,10 @@ class DeltaFormerMemory(WindowMemory):
 
 @register("deltaformer")
 class DeltaFormer(FastWeightCore):
-    """Attention whose writes take out what is there already. Zhong et al. 2025, equations 41 and 42.
+    """Attention whose writes subtract what is read there already. Zhong et al. 2025, equations 41 and 42.
 
-    State: (keys `[B, L, H, N, h]`, u `[B, L, H, N, h]`, weights left `[B, L, H, N]`), H of keys.
+    State: (keys `[B, L, H, N, h]`, u `[B, L, H, N, h]`, filled slots `[B, L, H, N]`, 1 or 0), where H is the
+    number of key heads.
     """
 
     equation = "u = α v - β Σ κ1(k·w) u; y = Σ κ2(k·q) u, last N"

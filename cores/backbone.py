@@ -24,7 +24,7 @@ from .layer import GRUGatedBlock, Layer
 
 Residual = Literal["sum", "gate"]
 MAX_CLOCK = 22
-"""waves whose time float32 still counts"""
+"""Most sine and cosine pairs: their longest period, 2**23 steps, is one that float32 counts exactly."""
 
 
 class FastWeightCore(Core):

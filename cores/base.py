@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 State = tuple[Tensor, ...]
-"""A core's memory: tensors whose first dimension is the batch. Feedforward cores use the empty tuple."""
+"""A core's recurrent state: tensors `[B, ...]`; the empty tuple for feedforward cores."""
 Stats = dict[str, Tensor]
 """Detached scalars to log about the memory during an unroll, e.g. `write_strength`."""
 
@@ -31,13 +31,15 @@ class Core(nn.Module, ABC):
     """
 
     equation: ClassVar[str] = ""
-    """what a step does to the memory, in one line"""
+    """The update of the state in a step, in one line."""
     source: ClassVar[str] = ""
-    """where that is from; `deltabeast cores` lists both"""
+    """The publication of the equation; `deltabeast cores` lists both."""
     has_fast_weights: ClassVar[bool] = False
-    """whether `unroll_truncated` cuts gradients between this core's steps"""
+    """Whether `unroll_truncated` truncates BPTT at every step of this core."""
     input_size: int
+    """Width of the input vectors."""
     output_size: int
+    """Width of the output vectors."""
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
@@ -46,7 +48,7 @@ class Core(nn.Module, ABC):
 
     @abstractmethod
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
-        """Return zeros, each tensor `[B, ...]`."""
+        """Return the state at the start of an episode: zeros, each tensor `[B, ...]`."""
 
     @abstractmethod
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
@@ -77,8 +79,8 @@ class Core(nn.Module, ABC):
         warn_of_new_name("measured_unroll", "unroll_with_stats")
         own = (kind for kind in type(self).__mro__ if "unroll_with_stats" in vars(kind))
         kind = next(kind for kind in own if kind is Core or "measured_unroll" not in vars(kind))
-        found: tuple[Tensor, State, Stats] = kind.unroll_with_stats(self, x, state, reset)  # type: ignore[attr-defined]
-        return found
+        result: tuple[Tensor, State, Stats] = kind.unroll_with_stats(self, x, state, reset)  # type: ignore[attr-defined]
+        return result
 
     def unroll_per_step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
         """The name of `unroll_truncated` in version 0.2."""

@@ -25,7 +25,7 @@ class DeltaDeltaMemory(LinearMemory):
 
     def __init__(self, hidden_size: int, num_heads: int, **linear_options: Any) -> None:
         values = 3 * (hidden_size // num_heads) + 1
-        super().__init__(hidden_size, num_heads, _gates=(1,), _values=values, **linear_options)
+        super().__init__(hidden_size, num_heads, _gate_sizes=(1,), _num_values=values, **linear_options)
 
     def state_parts(self) -> tuple[StatePart, ...]:
         (W,) = super().state_parts()

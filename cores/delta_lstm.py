@@ -37,8 +37,8 @@ class DeltaLSTMMemory(FastWeights):
         matrices = StatePart("fast weights", (3 * H, h, h))
         return matrices, matrices, StatePart("output", (H, h)), StatePart("output", (H, h))
 
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        vectors, betas = parts
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        vectors, betas = projections
         W, R, y0, c0 = state
         by_gate = vectors.unflatten(-1, (3, 5, self.head_size)).flatten(2, 3)
         q, k, v, recurrent_k, recurrent_v = by_gate.unbind(-2)

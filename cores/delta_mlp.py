@@ -46,10 +46,10 @@ class DeltaMLPMemory(FastWeights):
         shapes = ((self.num_heads, 4 * h, h), (self.num_heads, h, 4 * h))
         return tuple(StatePart("fast weights", shape) for shape in shapes) * len(self.norms)
 
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        x, after = parts[0], []
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        x, after = projections[0], []
         for i, norm in enumerate(self.norms):
-            k1, v1, k2, v2, beta1, beta2 = parts[1 + 6 * i : 7 + 6 * i]
+            k1, v1, k2, v2, beta1, beta2 = projections[1 + 6 * i : 7 + 6 * i]
             betas = (beta.squeeze(-1).sigmoid() for beta in (beta1, beta2))
             y = normalized_elu(_normalized(x, cast(nn.LayerNorm, norm)))
             for k, v, beta, W in zip((k1, k2), (v1, v2), betas, state[2 * i : 2 * i + 2], strict=True):

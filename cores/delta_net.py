@@ -1,4 +1,4 @@
-"""Delta Net: fast weights that correct what they hold."""
+"""Delta Net: fast weights written by the delta rule."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class DeltaMemory(LinearMemory):
     """`W += β (v - W k) kᵀ`. The slow net emits q, k, v, β. State: W; with attention the keys' sum, too.
 
     Args:
-        beta_max: β lies between 0 and this. With unit keys, 2 lets a write reflect what is held, not only
+        beta_max: β lies between 0 and this. With unit keys, 2 lets a write reflect what is stored, not only
             erase it.
-        beta_start: the share of that with which β begins.
+        beta_start: initial β, as a fraction of beta_max.
         linear_options: as `LinearMemory` takes them.
 
     Raises:
-        ValueError: for a beta_start that is no share, and as `LinearMemory`.
+        ValueError: for a beta_start outside (0, 1), and as `LinearMemory`.
     """
 
     erases = True
     rates: ClassVar[int] = 0
-    """how many more numbers the slow net emits a head, after β"""
+    """Number of further rates that the slow net emits per head, after β."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class DeltaMemory(LinearMemory):
         beta_start: float = 0.5,
         **linear_options: Any,
     ) -> None:
-        super().__init__(hidden_size, num_heads, _gates=(1,) * (1 + self.rates), **linear_options)
+        super().__init__(hidden_size, num_heads, _gate_sizes=(1,) * (1 + self.rates), **linear_options)
         if beta_max == 2 and self.features.feature_map == "root2":
             raise ValueError(
                 "beta_max 2 with feature_map root2: writes would grow without bound; give unit, or beta_max 1"
@@ -63,9 +63,9 @@ class DeltaMemory(LinearMemory):
         beta, (W, *sums) = self.strength(gates[0]), state
         if sums:
             # Correct the normalised reading W k / (z·k), z the keys' sum so far: k ← k / (z·k), β ← β (z·k).
-            found = read_before(k, sums[0], reset)
-            found = torch.where(found == 0, torch.ones_like(found), found)
-            k, beta = k / found, beta * found.squeeze(-1)
+            norm = read_before(k, sums[0], reset)
+            norm = torch.where(norm == 0, torch.ones_like(norm), norm)
+            k, beta = k / norm, beta * norm.squeeze(-1)
         y, W = delta_rule(q, k, v, beta, W, reset)
         return y, (W,)
 

@@ -22,8 +22,8 @@ class DeltaProductMemory(GeneralisedMemory):
         hidden_size: d, the width of the layer's input and output.
         num_heads: H; each head's values are h = d/H wide.
         writes: n, how often a step writes.
-        beta_max: β lies between 0 and this. With 2 a write can reflect what is held along its key: n of them
-            are a rotation in n directions.
+        beta_max: β lies between 0 and this. With 2 a write can reflect what is stored along its key: n of
+            them are a rotation in n directions.
         gated: whether the fast weights decay before a step's first write.
         options: as `FastWeights` takes them.
     """
@@ -46,12 +46,13 @@ class DeltaProductMemory(GeneralisedMemory):
         self.num_writes, self.beta_max = writes, beta_max
         self.decay = Decay(num_heads, 1) if gated else None
 
-    def writes(self, parts: tuple[Tensor, ...]) -> Writes:
-        q, *vectors = (unit(parts[0]), *(x.unflatten(-1, (self.num_writes, -1)) for x in parts[1:4]))
-        k, v, beta = unit(vectors[0]), vectors[1], vectors[2].sigmoid() * self.beta_max
+    def writes(self, projections: tuple[Tensor, ...]) -> Writes:
+        q = unit(projections[0])
+        k, v, beta = (x.unflatten(-1, (self.num_writes, -1)) for x in projections[1:4])
+        k, beta = unit(k), beta.sigmoid() * self.beta_max
         decay = torch.ones_like(k)
         if self.decay is not None:
-            first = self.decay(parts[4]).unsqueeze(3).expand_as(k[:, :, :, :1])
+            first = self.decay(projections[4]).unsqueeze(3).expand_as(k[:, :, :, :1])
             decay = torch.cat((first, decay[:, :, :, 1:]), 3)
         return Writes(q, k, beta * v, beta * k, decay)
 

@@ -36,8 +36,8 @@ class DeltaRNNMemory(FastWeights):
         matrix = StatePart("fast weights", (self.num_heads, self.head_size, self.head_size))
         return matrix, matrix, StatePart("output", (self.num_heads, self.head_size))
 
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        q, k, v, recurrent_k, recurrent_v, beta, recurrent_beta = parts
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        q, k, v, recurrent_k, recurrent_v, beta, recurrent_beta = projections
         W, R, y0 = state
         beta = beta.squeeze(-1).sigmoid()
         recurrent_beta = recurrent_beta.squeeze(-1).sigmoid()

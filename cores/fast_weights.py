@@ -1,4 +1,4 @@
-"""The fast-weight memory of one layer: the base class of all."""
+"""The memory of one layer: the base class of fast-weight memories and of attention."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ class StatePart(NamedTuple):
 
     kind: Literal["fast weights", "momentum", "normaliser", "output", "cache"]
     """Fast weights are the matrices that writes change, and whose norm is logged. Momentum averages past
-    writes, a normaliser adds up keys. An output was computed by an earlier step and is read again. A cache
-    holds recent inputs."""
+    writes, a normaliser sums keys. An output was computed by an earlier step and is read again. A cache has
+    recent inputs, or attention's keys and values."""
     shape: tuple[int, ...]
-    """without the batch"""
+    """Its shape without the batch dimension."""
 
 
 class MemoryTrace(NamedTuple):
     """Inputs and outputs of one layer's memory in an unroll."""
 
     projections: tuple[Tensor, ...]
-    """the slow net's output split by `sizes`, each `[T, B, H, size]`"""
+    """The slow net's output split by `sizes`, each `[T, B, H, size]`."""
     before: State
-    """of the rule, as `after`"""
+    """The rule's state before the unroll, tensors `[B, ...]`."""
     after: State
+    """The rule's state after the unroll, tensors `[B, ...]`."""
     y: Tensor
-    """`[T, B, H, h]`, as the rule returns it"""
+    """The rule's output `[T, B, H, h]`."""
     reset: Tensor
-    """`[T, B]`"""
+    """Which steps begin an episode: bool `[T, B]`."""
     inputs: State = ()
-    """with `short_conv`, the last ones that it convolved"""
+    """The last inputs of `short_conv`, `[B, size - 1, C]`; empty without it."""
 
     @property
     def state(self) -> State:
@@ -55,7 +56,11 @@ class MemoryTrace(NamedTuple):
 
 
 class FastWeights(nn.Module, ABC):
-    """Fast-weight memory of one layer: a slow net emits each head's numbers, a rule of `kernels` uses them.
+    """The memory of one layer: a slow net emits each head's numbers, a rule of `kernels` writes and reads.
+
+    Attention, too, is a subclass, whose state is a window of keys and values: which state tensors are fast
+    weights, if any, `state_parts` says. `Core.has_fast_weights`, which is true of every core of the backbone,
+    decides only whether `unroll_truncated` truncates BPTT at every step.
 
     Subclasses take hidden_size and num_heads, then options of their own as keyword arguments with defaults.
 
@@ -73,7 +78,7 @@ class FastWeights(nn.Module, ABC):
     """
 
     convolved: ClassVar[int] = 3
-    """how many of the slow net's parts `short_conv` mixes, from the first on"""
+    """Number of projections that `short_conv` mixes, from the first on."""
 
     def __init__(
         self,
@@ -110,7 +115,7 @@ class FastWeights(nn.Module, ABC):
         return (*self.state_parts(), StatePart("cache", (size - 1, channels)))
 
     @abstractmethod
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         """The slow net's output split by `sizes`, each `[T, B, H, size]` -> y `[T, B, H, h]`, next state."""
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
@@ -118,12 +123,14 @@ class FastWeights(nn.Module, ABC):
         return {}
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor | None:
-        """Return how much `query` `[h]` reads of what was written under each of `keys` `[N, h]`, relative to
-        one another: κ of the two; None where it depends on more."""
+        """Return κ(key, query): how much `query` `[h]` reads of what was written under `keys` `[N, h]`.
+
+        `[N]`, of which only ratios matter. None if it depends on more than the two vectors.
+        """
         return None
 
     def fast_weights(self, state: State) -> list[Tensor]:
-        """Select the state tensors that are fast weights, of a rule's or of a layer's."""
+        """Select the fast weights from the state of the rule or of the layer; none for attention."""
         declared = zip(state, self.state_parts(), strict=False)
         return [tensor for tensor, part in declared if part.kind == "fast weights"]
 
@@ -132,13 +139,13 @@ class FastWeights(nn.Module, ABC):
         # Fast weights keep their precision under autocast, and kernels keep out of it.
         heads = projected.to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
         emitted = torch.split_with_sizes(heads, self.emitted_sizes, -1)
-        parts, gate = emitted[: len(self.sizes)], emitted[len(self.sizes) :]
+        projections, gate = emitted[: len(self.sizes)], emitted[len(self.sizes) :]
         before, inputs = state, state[:0]
         if self.short_conv is not None:
             before = state[:-1]
-            parts, inputs = self._convolve(self.short_conv, parts, state[-1], reset)
-        y, after = self.unroll(parts, before, reset)
-        trace = MemoryTrace(parts, before, after, y, reset, inputs)
+            projections, inputs = self._convolve(self.short_conv, projections, state[-1], reset)
+        y, after = self.unroll(projections, before, reset)
+        trace = MemoryTrace(projections, before, after, y, reset, inputs)
         if self.head_norm is not None:
             y = F.rms_norm(y, y.shape[-1:], self.head_norm.weight.to(y.dtype), self.head_norm.eps)
         if gate:
@@ -146,13 +153,13 @@ class FastWeights(nn.Module, ABC):
         return y.flatten(-2).to(projected.dtype), trace
 
     def _convolve(
-        self, conv: ShortConvolution, parts: tuple[Tensor, ...], last: Tensor, reset: Tensor
+        self, conv: ShortConvolution, projections: tuple[Tensor, ...], last: Tensor, reset: Tensor
     ) -> tuple[tuple[Tensor, ...], State]:
-        vectors = torch.cat(parts[: self.convolved], -1)
+        vectors = torch.cat(projections[: self.convolved], -1)
         mixed, last = conv(vectors.flatten(-2), last, reset)
         sizes = self.sizes[: self.convolved]
         mixed = torch.split_with_sizes(mixed.view_as(vectors), sizes, -1)
-        return (*mixed, *parts[self.convolved :]), (last,)
+        return (*mixed, *projections[self.convolved :]), (last,)
 
 
 @torch.no_grad()

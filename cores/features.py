@@ -29,10 +29,10 @@ class Features(nn.Module):
     Args:
         head_size: h.
         feature_map: see `Map`.
-        normalise: whether features are divided by their sum, see `Normalisation`; attention is the memory's
-            work.
+        normalise: whether features are divided by their sum, see `Normalisation`; attention is left to the
+            memory.
         dpfp_nu: ν of dpfp, whose size is 2 h ν.
-        favor_features: m of favor, whose size is 2 m; 0 for h.
+        favor_features: m random directions of favor, which has 2 m features; 0 for m = h.
 
     Raises:
         ValueError: for numbers out of range, or a map and a normalisation that do not go together.
@@ -64,7 +64,7 @@ class Features(nn.Module):
         self.size = {"dpfp": 2 * head_size * dpfp_nu, "favor": 2 * m}.get(feature_map, head_size)
         drawn = orthogonal_normal(m, head_size) if feature_map == "favor" else None
         self.random = None if drawn is None else nn.Parameter(drawn, requires_grad=False)
-        """favor's matrix `[m, h]`: a weight that is never trained, so that it goes wherever weights go"""
+        """favor's random matrix `[m, h]`, not trained; a parameter, so that it travels with the weights."""
 
     def forward(self, x: Tensor) -> Tensor:
         features = self._map(x)
@@ -101,7 +101,7 @@ def normalized_elu(x: Tensor) -> Tensor:
 def dpfp(x: Tensor, nu: int) -> Tensor:
     """Multiply `z = [relu(x), relu(-x)]` by itself rolled by 1, ..., ν: `[..., h]` -> `[..., 2 h ν]`.
 
-    Schlag et al. 2021, equation 37; their code rolls by +j, ours does.
+    Schlag et al. 2021, equation 37; their code rolls by +j, as ours does.
     """
     z = torch.cat((F.relu(x), F.relu(-x)), -1)
     return torch.cat([z * z.roll(j, -1) for j in range(1, nu + 1)], -1)
@@ -118,7 +118,7 @@ def favor(x: Tensor, random: Tensor) -> Tensor:
 
 
 def orthogonal_normal(rows: int, columns: int) -> Tensor:
-    """Draw a matrix whose rows are orthogonal in groups of `columns`, each as long as a normal vector is."""
+    """Draw a matrix whose rows are orthogonal in blocks of `columns`, with the norms of Gaussian vectors."""
     blocks = [torch.linalg.qr(torch.randn(columns, columns))[0] for _ in range(-(-rows // columns))]
     directions = torch.cat(blocks)[:rows]
     return directions * torch.randn(rows, columns).norm(dim=-1, keepdim=True)
@@ -128,12 +128,12 @@ TEMPERATURE = 16.0
 
 
 def check_temperature(temperature: float) -> float:
-    """Raise ValueError for a temperature of `slow_decay` that makes no rate between 0 and 1."""
+    """Return a temperature of `slow_decay`. Raises ValueError if it is not positive and finite."""
     if not 0 < temperature < math.inf:
         raise ValueError(f"decay_temperature is {temperature}; it must be positive")
     return temperature
 
 
 def slow_decay(x: Tensor, temperature: float = TEMPERATURE) -> Tensor:
-    """Compute `sigmoid(x) ** (1 / temperature)`: a rate near 1 from the beginning, where x is near 0."""
+    """Compute `sigmoid(x) ** (1 / temperature)`: near 1 at initialisation, when x is near 0."""
     return (F.logsigmoid(x) / temperature).exp()

@@ -1,4 +1,4 @@
-"""Gated Delta Net: fast weights that decay and correct what they hold; and one whose writes have momentum."""
+"""Gated Delta Net: the delta rule with decay; and a Delta Net whose writes have momentum."""
 
 from __future__ import annotations
 

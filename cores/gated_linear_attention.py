@@ -40,7 +40,7 @@ class GatedSumMemory(LinearMemory):
         **linear_options: Any,
     ) -> None:
         size = 1 if gate == "head" else hidden_size // num_heads
-        super().__init__(hidden_size, num_heads, _gates=(size,), **linear_options)
+        super().__init__(hidden_size, num_heads, _gate_sizes=(size,), **linear_options)
         if gate == "key" and self.features.size != size:
             raise ValueError(
                 f"gate key has {size} decays a head, feature_map {self.features.feature_map} has "
@@ -82,7 +82,7 @@ class GatedRuleMemory(LinearMemory):
     attends = False
 
     def __init__(self, hidden_size: int, num_heads: int, **linear_options: Any) -> None:
-        super().__init__(hidden_size, num_heads, _gates=(1,), **linear_options)
+        super().__init__(hidden_size, num_heads, _gate_sizes=(1,), **linear_options)
 
     def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor

@@ -1,4 +1,4 @@
-"""What memories share whose writes are those of the generalised delta rule."""
+"""The base class of memories with the writes of the generalised delta rule."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from .fast_weights import FastWeights, StatePart
 
 
 class Writes(NamedTuple):
-    """What each step reads and, S times, writes: the inputs of `kernels.generalised_delta`."""
+    """Inputs of `kernels.generalised_delta`: each step's read and its S writes."""
 
     q: Tensor
-    """`[T, B, H, h]`"""
+    """Queries `[T, B, H, h]`."""
     k: Tensor
-    """`[T, B, H, S, h]`, as the others"""
+    """Keys of the writes `[T, B, H, S, h]`."""
     u: Tensor
+    """Values that are added `[T, B, H, S, h]`."""
     e: Tensor
+    """Vectors that are read for what is erased `[T, B, H, S, h]`."""
     decay: Tensor
+    """Decay of W's columns before each write `[T, B, H, S, h]`."""
 
 
 class GeneralisedMemory(FastWeights):
     """S times a step `W = W diag(a)`, then `W = W + (u - W e) kᵀ`; then `y = W q`. State: W."""
 
     @abstractmethod
-    def writes(self, parts: tuple[Tensor, ...]) -> Writes:
-        """Say what the slow net's output, split by `sizes`, each `[T, B, H, size]`, writes and reads."""
+    def writes(self, projections: tuple[Tensor, ...]) -> Writes:
+        """Map the slow net's output, split by `sizes`, each `[T, B, H, size]`, to reads and writes."""
 
     def state_parts(self) -> tuple[StatePart, ...]:
         return (StatePart("fast weights", (self.num_heads, self.head_size, self.head_size)),)
 
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        (W,), (q, k, u, e, decay) = state, self.writes(parts)
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        (W,), (q, k, u, e, decay) = state, self.writes(projections)
         y, W = generalised_delta(q, k, u, e, decay, W, reset)
         return y, (W,)
 
@@ -62,9 +65,9 @@ def writes_in_turn(*writes: Tensor) -> Tensor:
 
 
 class HeadProjection(nn.Linear):
-    """A linear map from few numbers of all heads to h of each: `[T, B, H, rank]` -> `[T, B, H, h]`.
+    """The second factor of a low-rank map, across heads: `[T, B, H, rank]` -> `[T, B, H, h]`.
 
-    With the slow net, which emits those few, it is a map of rank `H rank`.
+    The first is in the slow net, which emits `rank` numbers per head: together their rank is `H rank`.
     """
 
     def __init__(self, num_heads: int, rank: int, head_size: int, bias: bool = False) -> None:
@@ -78,7 +81,7 @@ class HeadProjection(nn.Linear):
 
 
 def low_rank(hidden_size: int, num_heads: int) -> int:
-    """Return how many numbers a head emits so that all of them make a map of rank h, or a little more."""
+    """Return the size per head with which all heads together make a map of rank h, or a little more."""
     return -(-hidden_size // num_heads**2)
 
 

@@ -21,7 +21,7 @@ class GRU(RNNCore):
 
     equation = "y = (1 - z) tanh(n + r U y) + z y"
     source = "Cho et al. 2014"
-    gates, states = 3, 1
+    num_gates, num_states = 3, 1
     forget_gate = 1
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:

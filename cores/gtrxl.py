@@ -13,9 +13,9 @@ from .registry import register
 
 
 class RelativeMemory(SoftmaxMemory):
-    """Softmax attention by age, too: scores `(q + b)·k_i + (q + c)·R (p(age) - p(0))`, p sines and cosines.
+    """Softmax attention with scores `(q + b)·k_i + (q + c)·R (p(age) - p(0))`, p sines and cosines.
 
-    State: keys, values, what is left of their weights.
+    State: as of `SoftmaxMemory`.
     """
 
     def __init__(self, hidden_size: int, num_heads: int, window: int = WINDOW, **options: Any) -> None:
@@ -45,9 +45,9 @@ def _waves(window: int, size: int) -> Tensor:
 class GTrXL(FastWeightCore):
     """Attention with gates that begin nearly shut. Parisotto et al. 2019, "Stabilizing Transformers for RL".
 
-    Keys and values are held as they were when written; the paper holds the layer's input and makes them anew.
+    Keys and values are cached as written; the paper caches the layer's inputs and projects them anew.
 
-    State: (keys `[B, L, H, N, h]`, values `[B, L, H, N, h]`, weights left `[B, L, H, N]`).
+    State: (keys `[B, L, H, N, h]`, values `[B, L, H, N, h]`, decays `[B, L, H, N]`), as `SoftmaxAttention`.
     """
 
     equation = "attention by content and age, gates for sums"

@@ -13,13 +13,13 @@ from .registry import core_name, core_names, find_core, register
 
 @register("hybrid")
 class Hybrid(FastWeightCore):
-    """The backbone with a memory of its own for each layer, as language models alternate them since 2024.
+    """The backbone with another memory in each layer, as in language models since 2024.
 
-    State: for each layer after another its memory's tensors, `[B, 1, ...]` each.
+    State: layer after layer, the tensors of its memory, `[B, 1, ...]` each.
 
     Args:
-        layers: cores whose memories the layers have, in order, with commas between; each with its default
-            options.
+        layers: names of the cores whose memories the layers have, in order, with commas between; each has its
+            default options.
 
     Raises:
         ValueError: for a name that is no core in the backbone.
@@ -42,9 +42,9 @@ class Hybrid(FastWeightCore):
     def make_memory(
         self, layer: int, hidden_size: int, num_heads: int, options: Mapping[str, Any]
     ) -> FastWeights:
-        kind: Any = self.kinds[layer]  # their constructors take no sizes
-        made: FastWeights = kind(hidden_size, num_heads)
-        return made
+        kind: Any = self.kinds[layer]  # subclasses set `sizes`, which the base class's constructor requires
+        memory: FastWeights = kind(hidden_size, num_heads)
+        return memory
 
     def split(self, state: State) -> Iterable[State]:
         parts = iter(state)

@@ -19,15 +19,15 @@ class KDAMemory(GeneralisedMemory):
     """
 
     def __init__(
-        self, hidden_size: int, num_heads: int, *, _gates: tuple[int, ...] = (1,), **options: Any
+        self, hidden_size: int, num_heads: int, *, _gate_sizes: tuple[int, ...] = (1,), **options: Any
     ) -> None:
         h, rank = hidden_size // num_heads, low_rank(hidden_size, num_heads)
-        super().__init__(hidden_size, num_heads, (h, h, h, *_gates, rank), **options)
+        super().__init__(hidden_size, num_heads, (h, h, h, *_gate_sizes, rank), **options)
         self.to_decay = HeadProjection(num_heads, rank, h)
         self.decay = Decay(num_heads, h)
 
-    def writes(self, parts: tuple[Tensor, ...]) -> Writes:
-        q, k, v, beta, low = parts
+    def writes(self, projections: tuple[Tensor, ...]) -> Writes:
+        q, k, v, beta, low = projections
         k, beta = unit(k), beta.sigmoid()
         return one_write(unit(q), k, beta * v, beta * k, self.decay(self.to_decay(low)))
 
@@ -57,10 +57,10 @@ class GatedDelta2Memory(KDAMemory):
 
     def __init__(self, hidden_size: int, num_heads: int, **options: Any) -> None:
         h = hidden_size // num_heads
-        super().__init__(hidden_size, num_heads, _gates=(h, h), **options)
+        super().__init__(hidden_size, num_heads, _gate_sizes=(h, h), **options)
 
-    def writes(self, parts: tuple[Tensor, ...]) -> Writes:
-        q, k, v, b, w, low = parts
+    def writes(self, projections: tuple[Tensor, ...]) -> Writes:
+        q, k, v, b, w, low = projections
         k = unit(k)
         return one_write(unit(q), k, w.sigmoid() * v, b.sigmoid() * k, self.decay(self.to_decay(low)))
 

@@ -1,4 +1,4 @@
-"""What memories share that a query reads as `y = W q`: feature maps, normalisation, and W's shape."""
+"""The base class of memories read as `y = W q`: feature maps, normalisation, and W's shape."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from .features import EPSILON, Features, Map, Normalisation
 
 
 class LinearMemory(FastWeights):
-    """Fast weights under the features of keys. The slow net emits q, k, v, then `_gates`. State: W, ...
+    """A matrix W that maps features of keys to values. The slow net emits q, k, v and gates. State: W, ...
 
     Args:
-        _gates: how many more numbers the slow net emits a head, in order.
-        _values: how many values a head writes; 0 for h.
+        _gate_sizes: sizes of the further numbers that the slow net emits per head, in order.
+        _num_values: number of values that a head writes; 0 for h.
         feature_map: what keys and queries pass: elu (ELU + 1), relu, softmax, dpfp, favor, unit (divided by
             its length) or root2 (unit times the square root of 2: with write strengths near 1 the delta rule
             can then exchange what it holds).
         normalise: sum divides keys and queries by their sum; attention divides what is read by the sum of its
             weights; or none.
-        dpfp_nu: dpfp has 2 h ν features.
-        favor_features: favor has twice as many features; 0 for h.
+        dpfp_nu: ν; dpfp has 2 h ν features.
+        favor_features: m; favor has 2 m features. 0 for m = h.
     """
 
     attends: ClassVar[bool] = True
-    """whether `normalise` may be attention"""
+    """Whether `normalise` may be attention."""
     erases: ClassVar[bool] = False
-    """whether writes correct what is held, and make it grow without bound under keys that are too long"""
+    """Whether writes correct what is stored: keys longer than 1 then make it grow without bound."""
 
     def __init__(
         self,
         hidden_size: int,
         num_heads: int,
         *,
-        _gates: tuple[int, ...] = (),
-        _values: int = 0,
+        _gate_sizes: tuple[int, ...] = (),
+        _num_values: int = 0,
         feature_map: Map = "elu",
         normalise: Normalisation = "sum",
         dpfp_nu: int = 1,
@@ -48,7 +48,7 @@ class LinearMemory(FastWeights):
         **options: Any,
     ) -> None:
         h = hidden_size // num_heads
-        super().__init__(hidden_size, num_heads, (h, h, _values or h, *_gates), **options)
+        super().__init__(hidden_size, num_heads, (h, h, _num_values or h, *_gate_sizes), **options)
         if normalise == "attention" and not self.attends:
             raise ValueError("normalise attention is for memories that forget nothing; give sum or none")
         if self.erases and normalise == "none" and feature_map not in ("softmax", "unit", "root2"):
@@ -74,8 +74,8 @@ class LinearMemory(FastWeights):
         sums = StatePart("normaliser", (self.num_heads, 1, self.features.size))
         return (matrix, sums) if self.features.normalise == "attention" else (matrix,)
 
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        q, k, v, *gates = parts
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        q, k, v, *gates = projections
         q, k = self.features(q), self.features(k)
         y, after = self.write_read(q, k, v, tuple(gates), state, reset)
         if self.features.normalise != "attention":

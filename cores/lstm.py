@@ -21,7 +21,7 @@ class LSTM(RNNCore):
 
     equation = "c = f c + i g; y = o tanh(c)"
     source = "Hochreiter, Schmidhuber 1997; Gers et al. 2000"
-    gates, states = 4, 2
+    num_gates, num_states = 4, 2
     forget_gate, input_gate = 1, 0
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:

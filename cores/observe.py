@@ -1,4 +1,4 @@
-"""Watch what each step does to the memory, from outside: ordinary steps pay nothing for it."""
+"""Observe what each step does to the memory, by hooks: steps that nobody watches cost nothing more."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ class MemoryStep:
     """One step of one layer's memory, each tensor `[B, H]`."""
 
     write_strength: Tensor | None
-    """β of the delta rule; None for a memory that adds every write in full"""
+    """β of the delta rule; None for a memory without write strengths."""
     norm: Tensor
-    """Frobenius norm of the fast weights after the step, of all matrices of a head together; 0 for none"""
+    """Frobenius norm of all of a head's fast weights after the step; 0 for attention, which has none."""
     change: Tensor
-    """Frobenius norm of the step's change to them, as a share of `norm`; 1 right after a reset"""
+    """Frobenius norm of the step's change to them, relative to `norm`; 1 right after a reset."""
 
 
 @contextmanager
 def watch_memory(core: Core) -> Iterator[list[MemoryStep]]:
-    """Yield a list that holds, by layer, what the core's latest `step` did to its memory.
+    """Yield a list with, for each layer, what the core's latest `step` did to its memory.
 
-    The list stays empty for a core without fast weights.
+    Empty before the first step, and for cores outside the backbone, such as an LSTM. Attention is in the
+    list, with norm and change 0.
     """
     memories = core.memories() if isinstance(core, FastWeightCore) else []
     steps: list[MemoryStep] = []
@@ -51,13 +52,13 @@ def _replace_step(
 
 @torch.no_grad()
 def _observe(memory: FastWeights, trace: MemoryTrace) -> MemoryStep:
-    kept = (~trace.reset[0]).to(trace.before[0].dtype).view(-1, 1, 1, 1)
-    squares = changes = trace.y.new_zeros(trace.y.shape[1:3])  # where a memory holds something else
+    continues = (~trace.reset[0]).to(trace.before[0].dtype).view(-1, 1, 1, 1)
+    squares = changes = trace.y.new_zeros(trace.y.shape[1:3])  # stay 0 for attention
     before, after = memory.fast_weights(trace.before), memory.fast_weights(trace.after)
     for old, new in zip(before, after, strict=True):
         # some memories have several matrices a head
         squares = squares + new.square().sum((-2, -1)).view(*squares.shape, -1).sum(-1)
-        changes = changes + (new - old * kept).square().sum((-2, -1)).view(*squares.shape, -1).sum(-1)
+        changes = changes + (new - old * continues).square().sum((-2, -1)).view(*squares.shape, -1).sum(-1)
     strengths = memory.strengths(trace)
     beta = strengths["write_strength"].reshape(squares.shape) if "write_strength" in strengths else None
     return MemoryStep(beta, squares.sqrt(), (changes / squares.clamp(min=1e-30)).sqrt())

@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _FOR_MEMORY = "memory_options"
 
-_TAKES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", NoneType: "none"}
+_TAKES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "none"}
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Option:
 
     name: str
     types: tuple[type, ...]
-    """types of its values; empty, as `choices` is, for an option that takes anything"""
+    """Types of its values; empty, as `choices` is, for an option that takes anything."""
     choices: tuple[object, ...]
-    """values that a `typing.Literal` lists"""
+    """Values that a `typing.Literal` lists."""
     default: object
-    """`inspect.Parameter.empty` for an option that has none"""
+    """The default value; `inspect.Parameter.empty` for none."""
     description: str
-    """its entry in the `Args:` section of a docstring, as one line; empty if there is none"""
+    """Its entry in the `Args:` section of a docstring, as one line; empty if there is none."""
 
     @property
     def is_required(self) -> bool:
@@ -37,12 +37,12 @@ class Option:
 
     @property
     def takes(self) -> str:
-        """The values that it takes, in plain words."""
+        """The values that the option takes, for messages: "a whole number or none"."""
         listed = [f"one of {', '.join(map(str, self.choices))}"] if self.choices else []
         return " or ".join([*listed, *(_TAKES[kind] for kind in self.types)]) or "anything"
 
     def check(self, value: object) -> object:
-        """Return the value with its declared type, 1 as 1.0 or True if need be. Raises ValueError."""
+        """Return the value in its declared type, 1 as 1.0 or True if need be. Raises ValueError."""
         if not self.types and not self.choices:
             return value
         for choice in self.choices:
@@ -54,7 +54,7 @@ class Option:
         raise ValueError(f"{self.name} is {value!r}; it takes {self.takes}")
 
     def read(self, given: object) -> object:
-        """Like `check`, but a string is a word from the command line and may stand for another type."""
+        """Like `check`, but a string is from the command line and is parsed as the declared type."""
         for value in _meanings(given) if isinstance(given, str) else ():
             try:
                 return self.check(value)
@@ -95,14 +95,14 @@ def checked(
     name: str,
     factory: Callable[..., Any],
     given: Mapping[str, Any],
-    words: bool = False,
+    parse: bool = False,
     kind: str = "core",
     after: int = 1,
 ) -> dict[str, Any]:
     """Check the options given for the core `name`; return them with the types that its constructor declares.
 
     kind: what it is if not a core, whose constructor's first `after` parameters are no options.
-    words: whether strings come from the command line, so that they may stand for numbers.
+    parse: whether strings come from the command line, and are parsed as the declared type.
 
     Raises:
         ValueError: in one line, for an unknown option, a value that it does not take, or a missing option.
@@ -115,7 +115,7 @@ def checked(
             raise ValueError(_unknown(f"{kind} {name!r}", key, list(options)))
         option = options.get(key) or Option(key, (), (), None, "")
         try:
-            values[key] = (option.read if words else option.check)(value)
+            values[key] = (option.read if parse else option.check)(value)
         except ValueError as error:
             raise ValueError(f"{kind} {name!r}: {error}") from None
     for option in options.values():
@@ -170,16 +170,16 @@ def _fits(kind: type, value: object) -> bool:
     return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
 
 
-def _meanings(word: str) -> Iterator[object]:
-    """Yield the values that a word on the command line may stand for, the word itself last."""
+def _meanings(text: str) -> Iterator[object]:
+    """Yield the values that a string from the command line may stand for, the string itself last."""
     for kind in (int, float):
         with contextlib.suppress(ValueError, OverflowError):
-            if math.isfinite(kind(word)):  # JSON has neither nan nor inf
-                yield kind(word)
+            if math.isfinite(kind(text)):  # JSON has neither nan nor inf
+                yield kind(text)
     named = {"true": True, "false": False, "none": None}
-    if word.lower() in named:
-        yield named[word.lower()]
-    yield word
+    if text.lower() in named:
+        yield named[text.lower()]
+    yield text
 
 
 def _descriptions(factory: Callable[..., Any]) -> dict[str, str]:

@@ -30,8 +30,8 @@ class RecurrentDeltaMemory(FastWeights):
         matrix = StatePart("fast weights", (self.num_heads, self.head_size, self.head_size))
         return matrix, StatePart("output", (self.num_heads, self.head_size))
 
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        q, k, v, beta = parts
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        q, k, v, beta = projections
         W, y0 = state
         slow = (self.Rq, self.Rk, self.Rv, self.rb)
         Rq, Rk, Rv, rb = (R if R.dtype is W.dtype else R.to(W.dtype) for R in slow)
@@ -45,9 +45,9 @@ class RecurrentDeltaMemory(FastWeights):
         # The rule does not return the strengths it used; they follow from its outputs.
         before = torch.cat((trace.before[-1].unsqueeze(0), trace.y[:-1]))
         # tanh(y) = 2 sigmoid(2 y) - 1, several times faster on CPUs; after a reset it is zero.
-        seen = ((2 * before).sigmoid() * self.rb).sum(-1) * 2 - self.rb.sum(-1)
-        seen = seen.masked_fill(trace.reset.unsqueeze(-1), 0)
-        return {"write_strength": (trace.projections[-1].squeeze(-1) + seen).sigmoid()}
+        recurrent = ((2 * before).sigmoid() * self.rb).sum(-1) * 2 - self.rb.sum(-1)
+        recurrent = recurrent.masked_fill(trace.reset.unsqueeze(-1), 0)
+        return {"write_strength": (trace.projections[-1].squeeze(-1) + recurrent).sigmoid()}
 
 
 @register("rdn")

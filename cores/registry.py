@@ -16,7 +16,7 @@ Factory = Callable[..., Core]
 F = TypeVar("F", bound=Factory)
 
 FEATURE_SIZE = 256
-"""Features the vision stem gives a core that does not ask for another number."""
+"""Number of features that the stem emits for a core without a `feature_size` of its own."""
 
 _FACTORIES: dict[str, Factory] = {}
 
@@ -40,7 +40,7 @@ def register(name: str) -> Callable[[F], F]:
 
 
 def core_name(name: str) -> str:
-    """Spell a registered name with underscores, the one way; `rdn_large` was `rdn-large` once."""
+    """Return a registered name with underscores for hyphens, which early versions had: `rdn-large`."""
     return name if ":" in name else name.replace("-", "_")
 
 
@@ -50,9 +50,9 @@ def core_names() -> tuple[str, ...]:
 
 
 def core_feature_size(name: str) -> int:
-    """Return how many features the vision stem gives this core; the last reward comes on top of them.
+    """Return how many features the stem emits for this core, the last reward not counted.
 
-    A core asks for another number than 256 by a class attribute `feature_size`.
+    256, or the core's class attribute `feature_size`.
 
     Raises:
         ValueError: for an unknown name.
@@ -93,13 +93,13 @@ class CoreDoesNotStart(ValueError):
         self.trace = "".join(traceback.format_exception(type(error), error, own)).rstrip()
 
 
-def read_core_options(name: str, words: Mapping[str, Any]) -> dict[str, Any]:
-    """Read options from the command line: words become what the core declares, as `make_core` takes it.
+def read_core_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse options from the command line: strings become the types that the core declares.
 
     Raises:
         ValueError: as `make_core`, before anything is built.
     """
-    return checked(name, find_core(name), words, words=True)
+    return checked(name, find_core(name), given, parse=True)
 
 
 def find_core(name: str) -> Factory:
@@ -124,10 +124,12 @@ def _load(path: str) -> Factory:
         factory = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"core {path!r} cannot be loaded: {error}; work in the folder that holds it (a script: "
-            "lie there), or name that in PYTHONPATH, and give package.module:Class"
+            f"core {path!r} cannot be loaded: {error}; run from the folder that contains it (a script must "
+            "be in it), or add the folder to PYTHONPATH, and give package.module:Class"
         ) from error
     # The name may come from a checkpoint: nothing but a core is ever called.
     if not (inspect.isclass(factory) and issubclass(factory, Core)):
-        raise ValueError(f"core {path!r} is no deltabeast.cores.Core; give package.module:Class")
+        raise ValueError(
+            f"core {path!r} is not a subclass of deltabeast.cores.Core; give package.module:Class"
+        )
     return factory

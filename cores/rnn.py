@@ -1,4 +1,4 @@
-"""What the LSTM and the GRU share: one layer with PyTorch's parameters, whose state is vectors."""
+"""The base class of the LSTM and the GRU: one layer with PyTorch's parameters and initialisation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Core, State
 
 
 class RNNCore(Core):
-    """A core of slow weights alone. State: as many vectors as the class says, each `[B, 1, hidden]`.
+    """A core of slow weights alone. State: `num_states` tensors `[B, 1, hidden]`.
 
     Parameters have the names, shapes, order of gates and initial distribution of PyTorch's layers, and load
     from their checkpoints.
@@ -19,17 +19,21 @@ class RNNCore(Core):
     Args:
         input_size: width of the input vectors.
         hidden_size: width of the state and of the output.
-        chrono: steps over which something is to be remembered; the gates' biases begin such that it is
-            (Tallec & Ollivier 2018). none: as in PyTorch.
+        chrono: longest time scale, in steps, of the gate biases' chrono initialisation (Tallec & Ollivier
+            2018); none: PyTorch's initialisation.
+
+    Raises:
+        ValueError: for a hidden_size below 1 or a chrono below 2.
     """
 
-    gates: ClassVar[int]
-    """rows of the weights, in sizes of the state"""
-    states: ClassVar[int]
+    num_gates: ClassVar[int]
+    """Number of gates: the weights have `num_gates` * hidden rows."""
+    num_states: ClassVar[int]
+    """Number of state tensors."""
     forget_gate: ClassVar[int]
-    """its place among the gates"""
+    """Index of the forget gate (GRU: the update gate) among the gates."""
     input_gate: ClassVar[int | None] = None
-    """its place, where it is another gate"""
+    """Index of the input gate; None if the forget gate determines it."""
 
     def __init__(self, input_size: int, hidden_size: int = 256, chrono: int | None = None) -> None:
         super().__init__(input_size, hidden_size)
@@ -37,22 +41,22 @@ class RNNCore(Core):
             raise ValueError(f"hidden_size is {hidden_size}; it must be at least 1")
         if chrono is not None and chrono < 2:
             raise ValueError(f"chrono is {chrono}; it must be at least 2 steps")
-        bound, rows = hidden_size**-0.5, self.gates * hidden_size
+        bound, rows = hidden_size**-0.5, self.num_gates * hidden_size
         self.weight_ih_l0 = nn.Parameter(torch.empty(rows, input_size).uniform_(-bound, bound))
         self.weight_hh_l0 = nn.Parameter(torch.empty(rows, hidden_size).uniform_(-bound, bound))
         self.bias_ih_l0 = nn.Parameter(torch.empty(rows).uniform_(-bound, bound))
         self.bias_hh_l0 = nn.Parameter(torch.empty(rows).uniform_(-bound, bound))
         if chrono is not None:
-            self._keep_up_to(chrono)
+            self._chrono_init(chrono)
 
     @torch.no_grad()
-    def _keep_up_to(self, steps: int) -> None:
-        """Set the biases so that units begin by forgetting within 2 to `steps` steps, each in its own time.
+    def _chrono_init(self, longest: int) -> None:
+        """Draw the gate biases so that each unit's time scale lies between 2 and `longest` steps.
 
         Tallec & Ollivier 2018, "Can recurrent neural networks warp time?": chrono initialisation.
         """
         size = self.output_size
-        bias = torch.empty(size).uniform_(1, max(1, steps - 1)).log()
+        bias = torch.empty(size).uniform_(1, max(1, longest - 1)).log()
         for gate, value in ((self.forget_gate, bias), (self.input_gate, -bias)):
             if gate is not None:
                 self.bias_ih_l0[gate * size : (gate + 1) * size] = value
@@ -62,4 +66,4 @@ class RNNCore(Core):
         weight = self.weight_hh_l0
         dtype = torch.promote_types(weight.dtype, torch.float32)
         shape, device = (batch_size, 1, self.output_size), device or weight.device
-        return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(self.states))
+        return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(self.num_states))

@@ -15,7 +15,7 @@ from .generalised import GeneralisedMemory, HeadProjection, Writes, low_rank, un
 from .registry import register
 
 SLOWEST = math.exp(-0.5)
-"""the decay is at least exp of minus this: 0.545"""
+"""The decay is at least exp(-SLOWEST) = 0.545."""
 
 
 class RWKV7Memory(GeneralisedMemory):
@@ -36,14 +36,14 @@ class RWKV7Memory(GeneralisedMemory):
             self.to_decay.bias.copy_(6 * torch.linspace(0, 1, hidden_size).square() - 5.5)
             self.to_rate.bias.fill_(-0.19)
 
-    def _rates(self, parts: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    def _rates(self, projections: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Return w and a `[T, B, H, h]`."""
-        w = (-SLOWEST * self.to_decay(parts[3].tanh()).sigmoid()).exp()
-        return w, self.to_rate(parts[4]).sigmoid()
+        w = (-SLOWEST * self.to_decay(projections[3].tanh()).sigmoid()).exp()
+        return w, self.to_rate(projections[4]).sigmoid()
 
-    def writes(self, parts: tuple[Tensor, ...]) -> Writes:
-        r, k, v, *_ = parts
-        w, a = self._rates(parts)
+    def writes(self, projections: tuple[Tensor, ...]) -> Writes:
+        r, k, v, *_ = projections
+        w, a = self._rates(projections)
         removal, k = unit(k * self.xi.to(k.dtype)), self._key(k, a)
         zero, one = torch.zeros_like(k), torch.ones_like(k)
         return Writes(
@@ -57,10 +57,10 @@ class RWKV7Memory(GeneralisedMemory):
     def _key(self, k: Tensor, a: Tensor) -> Tensor:
         return k * (1 + (a - 1) * self.alpha.to(k.dtype))
 
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        y, state = super().unroll(parts, state, reset)
-        r, k, v, *_ = parts
-        _, a = self._rates(parts)
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y, state = super().unroll(projections, state, reset)
+        r, k, v, *_ = projections
+        _, a = self._rates(projections)
         match = (r * self.rho.to(r.dtype) * self._key(k, a)).sum(-1, keepdim=True)
         return y + match * v, state
 

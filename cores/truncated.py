@@ -1,4 +1,4 @@
-"""Backpropagation through time that is truncated at every step, as in the published RL code."""
+"""Backpropagation through time (BPTT) truncated at every step, as in the published RL code."""
 
 from __future__ import annotations
 

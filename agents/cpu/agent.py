@@ -1,4 +1,4 @@
-"""An agent's functions as a CPU computes them best; each falls back on the plain one where C has none."""
+"""An agent's functions in C on a CPU; each falls back on the eager one where C cannot compute it."""
 
 from __future__ import annotations
 
@@ -25,36 +25,38 @@ PARTS = ("trunk", "projection", "core", "heads")
 class FastAgent:
     """Functions of an agent. `act` writes into `cache` what `unroll` then takes from it."""
 
-    def __init__(self, agent: Agent, parts: Collection[str] = PARTS, spec: CacheSpec = NO_CACHE) -> None:
-        """`parts` are those that C may compute, `spec` says what of them is cached."""
+    def __init__(
+        self, agent: Agent, parts: Collection[str] = PARTS, cache_spec: CacheSpec = NO_CACHE
+    ) -> None:
+        """`parts` are those that C may compute, `cache_spec` says which activations of them are cached."""
         self.agent = agent
-        plain = type(agent) is Agent and not is_hooked(agent)
+        unmodified = type(agent) is Agent and not is_hooked(agent)
         if agent.normaliser is not None:
-            plain = plain and type(agent.normaliser) is Normaliser and not is_hooked(agent.normaliser)
-        self.parts = tuple(part for part in PARTS if plain and part in parts)
-        self.spec = CacheSpec(
-            trunk=spec.trunk if "trunk" in self.parts else 0,
-            projection=spec.projection and "projection" in self.parts,
-            core=spec.core and "core" in self.parts,
+            unmodified &= type(agent.normaliser) is Normaliser and not is_hooked(agent.normaliser)
+        self.parts = tuple(part for part in PARTS if unmodified and part in parts)
+        self.cache_spec = CacheSpec(
+            trunk=cache_spec.trunk if "trunk" in self.parts else 0,
+            projection=cache_spec.projection and "projection" in self.parts,
+            core=cache_spec.core and "core" in self.parts,
         )
         self.cache = ActivationCache()
-        """of the unroll under way, or the last one"""
+        """Activations of the current unroll, or of the last one."""
         self._batch: list[ActivationCache] = []
-        """of the unrolls in the batch that comes next"""
+        """Activations of the unrolls that make up the next batch, oldest first."""
 
     def _core(self) -> CoreFunctions | None:
         return functions_of(self.agent.core) if "core" in self.parts else None
 
     def start_unroll(self, unroll: Unroll) -> None:
-        """Make room for what its steps compute."""
+        """Allocate the cache of its steps' activations."""
         agent, sizes, core = self.agent, unroll.done.shape, self._core()
-        self.cache = ActivationCache(unroll if any(self.spec) else None)
+        self.cache = ActivationCache(unroll if any(self.cache_spec) else None)
         self.cache.weights = self._versions()
-        if self.spec.projection and agent.autocast_dtype is None:
+        if self.cache_spec.projection and agent.autocast_dtype is None:
             self.cache.projection = stems.new_projection_cache(agent.stem, *sizes)
-        if self.spec.core and core is not None and core.new_cache is not None:
+        if self.cache_spec.core and core is not None and core.new_cache is not None:
             self.cache.core = core.new_cache(agent.core, *sizes)
-        self._batch = [*self._batch, self.cache][-max(1, self.spec.trunk) :]
+        self._batch = [*self._batch, self.cache][-max(1, self.cache_spec.trunk) :]
 
     def _versions(self) -> list[int]:
         return [weight._version for weight in self.agent.parameters()]
@@ -69,11 +71,14 @@ class FastAgent:
             features = stems.trunk_features(agent.stem, normalised)
             return agent.stem.trunk_features(normalised) if features is None else features
 
-    def cached_trunk_features(self, observation: Tensor, differentiable: bool = True) -> Tensor:
-        """Like `trunk_features` for a step; if `spec` says so, cached with the graph of its computation."""
-        with torch.set_grad_enabled(self.spec.trunk > 0 and differentiable):
+    def compute_and_cache_trunk(self, observation: Tensor, differentiable: bool = True) -> Tensor:
+        """Compute a step's `trunk_features`; if `cache_spec` has them, cache them with their autograd graph.
+
+        `differentiable=False` caches them without a graph. The result is detached.
+        """
+        with torch.set_grad_enabled(self.cache_spec.trunk > 0 and differentiable):
             features = self.trunk_features(observation)
-        if self.spec.trunk:
+        if self.cache_spec.trunk:
             self.cache.trunk.append(features)
         return features.detach()
 
@@ -81,8 +86,8 @@ class FastAgent:
         """Like `Agent.core_input`, for a step."""
         agent = self.agent
         if "projection" in self.parts and agent.autocast_dtype is None:
-            read, limit = agent.core_reward(reward), agent.reward_limit
-            x = stems.core_input(agent.stem, features, read, limit, self.cache.projection)
+            core_reward, limit = agent.core_reward(reward), agent.reward_limit
+            x = stems.core_input(agent.stem, features, core_reward, limit, self.cache.projection)
             if x is not None:
                 return x
         return agent.core_input(features, reward)
@@ -90,8 +95,8 @@ class FastAgent:
     def core_step(self, x: Tensor, state: State, done: Tensor) -> tuple[Tensor, State]:
         """Like `Core.step`."""
         core = self._core()
-        taken = core and core.step(self.agent.core, x, state, done, self.cache.core)
-        return taken or self.agent.core.step(x, state, done)
+        result = core and core.step(self.agent.core, x, state, done, self.cache.core)
+        return result or self.agent.core.step(x, state, done)
 
     def act(
         self,
@@ -103,7 +108,7 @@ class FastAgent:
         generator: Rng | None = None,
     ) -> tuple[AgentOutput, State]:
         """Like `Agent.act`."""
-        x = self.core_input(self.cached_trunk_features(observation), reward)
+        x = self.core_input(self.compute_and_cache_trunk(observation), reward)
         y, state = self.core_step(x, state, done)
         output = _act(self.agent, y, greedy, generator) if "heads" in self.parts else None
         if output is None:
@@ -116,7 +121,7 @@ class FastAgent:
         return self.agent.initial_state(batch_size, device)
 
     def unroll(self, agent: Agent, batch: Unroll, bptt: Bptt) -> tuple[AgentOutput, Stats]:
-        """Like `learner.unroll_agent`, from the cache where that is the batch's."""
+        """Like `learner.unroll_agent`, from the cached activations if these are of this batch and weights."""
         assert agent is self.agent
         weights = self._versions()
         same = self.cache.is_of(batch) and self.cache.weights == weights
@@ -134,17 +139,17 @@ class FastAgent:
         else:
             x = agent.append_reward(projected, reward)
         x = x.unflatten(0, batch.done.shape)
-        core, found = self._core(), None
+        core, result = self._core(), None
         if cache.core is not None and bptt == "full" and core is not None and core.unroll is not None:
-            found = core.unroll(agent.core, x, batch.state, batch.done, cache.core)
-        y, _, stats = found or agent.unroll_core(x, batch.state, batch.done, bptt)
+            result = core.unroll(agent.core, x, batch.state, batch.done, cache.core)
+        y, _, stats = result or agent.unroll_core(x, batch.state, batch.done, bptt)
         logits, values = agent.heads(y)
         return AgentOutput(logits.argmax(-1), logits, values), stats
 
 
 def _act(agent: Agent, y: Tensor, greedy: bool, rng: Rng | None) -> AgentOutput | None:
-    """Return actions, logits and values from a core's output y `[B, n]`, like `Agent.heads` and `sample`, in
-    one call of C; None if it cannot."""
+    """Compute actions, logits and values from a core's output y `[B, n]`, like `Agent.heads` and `sample`, in
+    one call of C; None if C cannot."""
     weights = weights_of(agent.policy, agent.baseline, kinds=(nn.Linear, nn.Linear))
     if not weights or not dense.takes(y, weights):
         return None

@@ -1,4 +1,4 @@
-"""What an actor computes that the learner, with the same weights, need not compute again."""
+"""Activations of an actor's forward pass that the learner, with the same weights, reuses."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from ..unroll import Unroll
 
 
 class CacheSpec(NamedTuple):
-    """Which activations to cache."""
+    """Which activations an actor caches for the learner."""
 
     trunk: int = 0
-    """of how many unrolls, those of a batch, the stem's `trunk_features`, with the graph of their
-    computation"""
+    """Number of most recent unrolls whose trunk features, with autograd graph, are cached; 0 for none."""
     projection: bool = False
+    """Whether the outputs of the stem's projection are cached."""
     core: bool = False
+    """Whether the core's activations are cached."""
 
 
 NO_CACHE = CacheSpec()
@@ -32,21 +33,24 @@ class ActivationCache:
     """Activations of the steps of one unroll."""
 
     unroll: Unroll | None = None
+    """The unroll whose steps these are; None if nothing is cached."""
     trunk: list[Tensor] = field(default_factory=list)
-    """`[B, n]` of each observation"""
+    """Trunk features `[B, n]`, one tensor per observation."""
     projection: ForwardCache | None = None
+    """Outputs of the stem's projection; None if they are not cached."""
     core: ForwardCache | None = None
+    """Activations of the core; None if they are not cached."""
     weights: list[int] = field(default_factory=list)
-    """versions of the agent's weights, which PyTorch counts up when it changes one"""
+    """Version counters of the agent's weights, by which PyTorch counts in-place changes."""
     _inputs: list[int] = field(default_factory=list)
 
     def seal(self) -> None:
-        """Note that the unroll is complete: what changes in it from now on is another batch."""
+        """Record that the unroll is complete: once a tensor of it changes, `is_of` is false."""
         if self.unroll is not None:
             self._inputs = _versions(_inputs(self.unroll))
 
     def is_of(self, batch: Unroll) -> bool:
-        """Return whether a batch is this unroll, as it was when it was complete."""
+        """Return whether a batch is this unroll, unchanged since `seal`."""
         if self.unroll is None:
             return False
         ours, theirs = _inputs(self.unroll), _inputs(batch)

@@ -1,4 +1,4 @@
-"""What C computes of each core, by its very class: a subclass, or a core of one's own, is none of them."""
+"""What C computes of each core, by its exact class: not of subclasses, nor of cores from elsewhere."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class CoreFunctions(NamedTuple):
     """Functions of a core, each None where C cannot compute it."""
 
     step: Callable[[Any, Tensor, State, Tensor, ForwardCache | None], tuple[Tensor, State] | None]
-    """like `Core.step`"""
+    """Like `Core.step`, with activations written into the cache if there is one."""
     new_cache: Callable[[Any, int, int], ForwardCache | None] | None = None
-    """room for what so many steps of so many rows compute"""
+    """Allocate the cache of an unroll's activations, given the numbers of steps and of environments."""
     unroll: (
         Callable[[Any, Tensor, State, Tensor, ForwardCache], tuple[Tensor, State, Stats] | None] | None
     ) = None
-    """like `Core.unroll_with_stats`, from what steps computed"""
+    """Like `Core.unroll_with_stats`, from the activations that the steps cached."""
     steps: Callable[[Any, State, ForwardCache], CoreSteps | None] | None = None
-    """for C to make an agent's whole steps"""
+    """The C function and argument struct of the core's steps, which C calls within an agent's whole step."""
 
 
 _BACKBONE = CoreFunctions(backbone.step, backbone.new_cache, backbone.unroll, backbone.steps)
@@ -42,7 +42,7 @@ _OTHERS: Final[dict[type[Core], CoreFunctions]] = {
 
 
 def functions_of(core: Core) -> CoreFunctions | None:
-    """Return what C computes of a core; None if nothing, or if somebody hooked it."""
+    """Return what C computes of a core; None if that is nothing or the core is hooked."""
     if is_hooked(core):
         return None
     return _BACKBONE if type(core) in _stacked() else _OTHERS.get(type(core))
@@ -50,7 +50,7 @@ def functions_of(core: Core) -> CoreFunctions | None:
 
 @functools.cache
 def _stacked() -> frozenset[type[Core]]:
-    """Return the classes of this project whose layers are all of one kind of memory."""
+    """Return this project's backbone cores whose layers all have the same kind of memory."""
     found = [core for core in map(find_core, core_names()) if isinstance(core, type)]
     classes = [core for core in found if core.__module__.split(".")[0] == __name__.split(".")[0]]
     return frozenset(c for c in classes if issubclass(c, FastWeightCore) and not issubclass(c, Hybrid))

@@ -1,4 +1,4 @@
-"""An unroll's steps in one call of C each, where observations are vectors and C has the core."""
+"""An actor's steps in one call of C each, for vector observations and the cores that C steps."""
 
 from __future__ import annotations
 
@@ -19,38 +19,39 @@ from .cores import functions_of
 from .modules import is_hooked, weights_of
 
 Step = Callable[[int], None]
-"""Makes step t."""
+"""Executes step t: a C function with its argument struct bound, behind the transforms left to Python."""
 
 
 @dataclass(frozen=True)
 class FusedActor:
-    """The steps of one unroll, each of which reads from it and writes into it."""
+    """C callbacks for the steps of one unroll, whose tensors they read and write in place."""
 
     _act: Step
     _evaluate_last: Step
     _exp_noise: Sequence[Tensor]
+    """Exp(1) noise `[B, A]` of each step, with which C samples actions."""
     state: State
-    """the core's after the last step that acts, once that is made"""
+    """The core's state after step T - 1, each tensor `[B, ...]`; valid once that step has been executed."""
     _caches: Sequence[ForwardCache]
     _rng: Rng
 
     def act(self, t: int) -> None:
-        """Fill in action and logits of step t."""
-        # one by one, so that the actions are those of any other actor
+        """Execute step t: write its actions and logits into the unroll."""
+        # Drawn step by step, so that the actions are those of any other actor.
         exponential(self._exp_noise[t], self._rng)
         self._act(t)
 
     def finish(self) -> None:
-        """Make the step after the last one, whose observation is all that the unroll has of it."""
+        """Evaluate the final observation, which the caches need too, without choosing actions."""
         self._evaluate_last(len(self._exp_noise))
         for cache in self._caches:
             cache.t = cache.steps
 
 
 def make_fused_actor(fast: FastAgent, unroll: Unroll, rng: Rng) -> FusedActor | None:
-    """Prepare the steps of an unroll, whose actions `rng` chooses; they are written into the caches.
+    """Prepare C argument structs and callbacks for the steps of an unroll; actions are sampled from `rng`.
 
-    None where a step takes several calls.
+    Activations are written into the caches of `fast`. None if C cannot compute a step in one call.
     """
     agent, cache = fast.agent, fast.cache
     stem, core = agent.stem, functions_of(agent.core)
@@ -65,11 +66,11 @@ def make_fused_actor(fast: FastAgent, unroll: Unroll, rng: Rng) -> FusedActor | 
         return None
     exp_noise = torch.empty_like(unroll.behavior_logits)
     projection = cache.projection.tensors[0] if cache.projection else None
-    normaliser, seen = agent.normaliser, unroll.observation
-    read = seen if normaliser is None else torch.empty_like(seen)
-    paid, in_c = unroll.reward, agent.spec.reward_scale == 1 and agent.spec.reward_clip  # C clips
-    compressed = paid if in_c else torch.empty_like(paid)
-    observed = acting.Observed(read, compressed, unroll.done)
+    normaliser, raw_obs, raw_reward = agent.normaliser, unroll.observation, unroll.reward
+    normalised_obs = raw_obs if normaliser is None else torch.empty_like(raw_obs)
+    clip_in_c = agent.spec.reward_scale == 1 and agent.spec.reward_clip
+    core_reward = raw_reward if clip_in_c else torch.empty_like(raw_reward)
+    observed = acting.Observed(normalised_obs, core_reward, unroll.done)
     chosen = acting.Chosen(unroll.action, unroll.behavior_logits)
     calls = acting.steps(weights, core_steps, observed, chosen, exp_noise, agent.reward_limit, projection)
     if calls is None:
@@ -77,20 +78,22 @@ def make_fused_actor(fast: FastAgent, unroll: Unroll, rng: Rng) -> FusedActor | 
     act, evaluate_last = calls
     if normaliser is not None:
         normalise = normaliser.fixed()
-        act, evaluate_last = (_after(normalise, seen, read, step) for step in (act, evaluate_last))
-    if not in_c:
         act, evaluate_last = (
-            _after(agent.core_reward, paid, compressed, step) for step in (act, evaluate_last)
+            _after(normalise, raw_obs, normalised_obs, step) for step in (act, evaluate_last)
+        )
+    if not clip_in_c:
+        act, evaluate_last = (
+            _after(agent.core_reward, raw_reward, core_reward, step) for step in (act, evaluate_last)
         )
     caches = [each for each in (cache.projection, cache.core) if each]
     return FusedActor(act, evaluate_last, exp_noise.unbind(), core_steps.state, caches, rng)
 
 
-def _after(change: Callable[[Tensor], Tensor], seen: Tensor, read: Tensor, step: Step) -> Step:
-    """Return a step that first changes what is seen into what C reads, both `[T + 1, B, ...]`."""
+def _after(transform: Callable[[Tensor], Tensor], source: Tensor, target: Tensor, step: Step) -> Step:
+    """Return a step that first writes `transform(source[t])` into `target[t]`, both `[T + 1, B, ...]`."""
 
-    def change_and_step(t: int) -> None:
-        read[t] = change(seen[t])
+    def transform_and_step(t: int) -> None:
+        target[t] = transform(source[t])
         step(t)
 
-    return change_and_step
+    return transform_and_step

@@ -1,4 +1,4 @@
-"""Inference on a CPU: what C can compute of a step, cached for the learner where that takes turns with it."""
+"""Inference on a CPU: steps in C as far as possible, their activations cached for a learner in lockstep."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FastInference(EagerInference):
         self._fast = fast
         self._fused: FusedActor | None = None
         self._buffers: tuple[Any, ...] = ()
-        """observation, reward and done of the unroll under way"""
+        """NumPy views of the current unroll's observation, reward and done."""
 
     def without_cache(self) -> FastInference:
         """Return another that caches nothing for the learner."""
@@ -63,9 +63,9 @@ class FastInference(EagerInference):
         if self._fused is not None:
             self.state = self._fused.state
             self._fused.finish()
-        elif any(self._fast.spec):
+        elif any(self._fast.cache_spec):
             # The learner evaluates the last observation, too; no gradient reaches that.
-            features = self._fast.cached_trunk_features(unroll.observation[-1], differentiable=False)
+            features = self._fast.compute_and_cache_trunk(unroll.observation[-1], differentiable=False)
             x = self._fast.core_input(features, unroll.reward[-1])
             self._fast.core_step(x, self.state, unroll.done[-1])
         self._fused = None

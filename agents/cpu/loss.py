@@ -23,13 +23,13 @@ def fused_actor_critic(
     entropy_cost: float,
     all_reduce: AllReduce | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Like `losses.actor_critic`, which computes it where C cannot or actions are forbidden."""
-    paid = rewards + batch.truncation_bootstrap
-    behavior = batch.behavior_logits, batch.action, paid, batch.done, batch.forced
+    """Like `losses.actor_critic`, to which it falls back if C cannot compute it or an action is forbidden."""
+    bootstrapped = rewards + batch.truncation_bootstrap
+    behavior = batch.behavior_logits, batch.action, bootstrapped, batch.done, batch.forced
     settings = discount, baseline_cost, entropy_cost, ROUNDING
     if not native.takes(logits, values, *behavior) or forbids(batch.behavior_logits):
         costs = {"discount": discount, "baseline_cost": baseline_cost, "entropy_cost": entropy_cost}
         return actor_critic(logits, values, batch, rewards, **costs, all_reduce=all_reduce)
-    change = all_reduce and partial(normalised, chosen=~batch.forced, all_reduce=all_reduce)
-    loss, metrics = native.actor_critic(logits, values, settings, change, *behavior)
+    normalise = all_reduce and partial(normalised, chosen=~batch.forced, all_reduce=all_reduce)
+    loss, metrics = native.actor_critic(logits, values, settings, normalise, *behavior)
     return loss, dict(zip(METRICS, metrics.unbind(), strict=True))

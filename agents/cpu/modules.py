@@ -1,4 +1,4 @@
-"""Parameters of modules that are exactly as PyTorch made them, which C may then read."""
+"""Parameters of modules that are neither subclassed nor hooked, so that C may stand in for their forward."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def weights_of(*modules: Any, kinds: tuple[type[nn.Module], ...]) -> list[Any]:
 
 
 def is_hooked(module: Any) -> bool:
-    """Return whether somebody wants to hear of the module's calls or gradients, or those of all modules, or
-    replaced its `forward`."""
+    """Return whether the module has forward or backward hooks, PyTorch has global ones, or the module has a
+    `forward` of its own in place of its class's."""
     if of_all._global_forward_hooks or of_all._global_forward_pre_hooks or of_all._global_backward_hooks:
         return True
     forward = module._forward_hooks or module._forward_pre_hooks

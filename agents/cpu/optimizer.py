@@ -21,7 +21,7 @@ def fused_rmsprop_if(
     alpha: float,
     eps: float,
 ) -> None:
-    """Like `rmsprop.rmsprop_if`, which computes it where C cannot."""
+    """Like `rmsprop.rmsprop_if`, to which it falls back if C cannot compute it."""
     if not native.takes(parameters, gradients, squares):
         rmsprop_if(finite, parameters, gradients, squares, steps, lr, scale, alpha, eps)
     elif finite:

@@ -1,4 +1,4 @@
-"""LSTM and GRU: a step in one call of C, and an LSTM's unroll whose forward pass an actor made."""
+"""LSTM and GRU: a step in one call of C, and an LSTM's unroll from the forward pass that an actor cached."""
 
 from __future__ import annotations
 
@@ -31,15 +31,18 @@ def lstm_step(
 ) -> tuple[Tensor, State] | None:
     """Like `core.step`, written into the cache if there is one; None where C cannot."""
     h, c = (part.squeeze(1) for part in state)
-    taken = native_lstm.step(x, weights(core), h, c, reset, cache)
-    if taken is None:
+    result = native_lstm.step(x, weights(core), h, c, reset, cache)
+    if result is None:
         return None
-    h, c = taken
+    h, c = result
     return h, (h.unsqueeze(1), c.unsqueeze(1))
 
 
 def lstm_steps(core: LSTM, state: State, cache: ForwardCache) -> CoreSteps | None:
-    """Return the steps of an unroll from `state` on, for C to make an agent's whole steps; None if not."""
+    """Return the C callback of an unroll's steps from `state` on, called within an agent's whole step.
+
+    None if C cannot.
+    """
     h, c = (part.squeeze(1) for part in state)
     return native_lstm.steps(weights(core), h, c, cache)
 
@@ -47,7 +50,7 @@ def lstm_steps(core: LSTM, state: State, cache: ForwardCache) -> CoreSteps | Non
 def lstm_unroll(
     core: LSTM, x: Tensor, state: State, reset: Tensor, cache: ForwardCache
 ) -> tuple[Tensor, State, Stats] | None:
-    """Like `core.unroll_with_stats`, from what an actor's steps computed; None where those are others."""
+    """Like `core.unroll_with_stats`, from an actor's cached steps; None if inputs or weights differ."""
     if not cache.matches(x, weights(core)):
         return None
     h, c = (part.squeeze(1) for part in state)

@@ -1,4 +1,4 @@
-"""Stems: convolutions in C, and the projection, whose forward pass an actor makes for the learner."""
+"""Stems: convolutions in C, and the projection, whose forward pass an actor caches for the learner."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..stems import ImageStem, PlainTrunk, ResidualBlock, ResidualTrunk, SmallIm
 from .modules import is_hooked, weights_of
 
 _STEMS = ImageStem, SmallImageStem, VectorStem
-"""those whose `project` and `core_input` follow from their projection and norm"""
+"""Stems whose `project` C computes from their projection and norm."""
 
 
 def trunk_features(stem: Stem, observation: Tensor) -> Tensor | None:
-    """Like `stem.trunk_features`, in C; None where a module is not as made."""
+    """Like `stem.trunk_features`, in C; None if a module is subclassed or hooked."""
     if type(stem) is VectorStem:
         x, weights = observation.float(), weights_of(stem.fc1, kinds=(nn.Linear,))
         if not weights or not dense.takes(x, weights):
@@ -65,7 +65,7 @@ def _plain_trunk(trunk: nn.Module, observation: Tensor, dtype: torch.dtype) -> T
 
 
 def new_projection_cache(stem: Stem, steps: int, rows: int) -> ForwardCache | None:
-    """Make room for the projections of so many steps of so many rows; None if the layer is not as made."""
+    """Allocate a cache of projections `[steps, rows, N]`; None if a module is subclassed or hooked."""
     weights = _projection(stem)
     if not weights:
         return None
@@ -96,9 +96,9 @@ def core_input(
 
 
 def project(stem: Stem, features: Tensor, cache: ForwardCache) -> Tensor | None:
-    """Like `stem.project` for all steps, `[steps rows, K]`, from what an actor's steps computed.
+    """Like `stem.project` for all steps, `[steps rows, K]`, from an actor's cached steps.
 
-    None where those are not the same.
+    None if those had other inputs or weights.
     """
     weights, sizes = _projection(stem), (cache.steps, cache.rows)
     if not weights or len(features) != math.prod(sizes):
@@ -109,7 +109,7 @@ def project(stem: Stem, features: Tensor, cache: ForwardCache) -> Tensor | None:
 
 
 def _projection(stem: Stem) -> list[Any]:
-    """List the projection's weight and bias; nothing where stem or layer is not as made."""
+    """List the projection's weight and bias; empty if the stem or the layer is subclassed or hooked."""
     if type(stem) not in _STEMS or is_hooked(stem):
         return []
     return weights_of(stem.projection, kinds=(nn.Linear,))

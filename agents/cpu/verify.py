@@ -1,4 +1,4 @@
-"""Whether what C computes is what the plain code computes: by its source, and on a run's own observations."""
+"""Whether C computes what the eager code does: by its source, and on a run's own observations."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _METHODS = (
     *("act", "unroll", "trunk_features", "core_input", "append_reward", "unroll_core", "heads"),
     *("autocast", "core_reward", "reward_limit"),
 )
-"""of an agent, with which it acts and is evaluated"""
-STEPS, COLUMNS = 5, 3
-"""of an unroll are compared"""
+"""Names of the methods and properties with which an `Agent` acts and is evaluated."""
+NUM_STEPS, NUM_ENVS = 5, 3
+"""Size of the unroll on which C and the eager code are compared."""
 _TOLERANCE = 1e-3
-"""of a gradient, relative to its norm: a number next to zero may be rectified in one and not in the other"""
+"""Largest difference relative to a gradient's norm: an input near 0 may pass a ReLU in only one of both."""
 _ROUNDINGS = 3
-"""What rounds to bfloat16 may differ by so many times the plain code's own difference from float32."""
+"""Largest difference under bfloat16, as a multiple of the eager code's own difference from float32."""
 
 
 def eager_counterparts(part: str, agent: Agent, ops: UpdateOps) -> list[Any]:
-    """List the functions and classes whose place a part takes; `ops` are the plain ones."""
+    """List the functions and classes that a part replaces; `ops` are the eager ones."""
     match part:
         case "loss":
             return [ops.actor_critic]
@@ -53,8 +53,8 @@ def eager_counterparts(part: str, agent: Agent, ops: UpdateOps) -> list[Any]:
 
 
 def _methods(agent: Agent) -> list[Any]:
-    found = [getattr(type(agent), name) for name in _METHODS]
-    return [each.fget if isinstance(each, property) else each for each in found]
+    methods = [getattr(type(agent), name) for name in _METHODS]
+    return [each.fget if isinstance(each, property) else each for each in methods]
 
 
 def classes_of(module: torch.nn.Module) -> set[type]:
@@ -81,17 +81,17 @@ def _replaced_on_instance(agent: Agent) -> str | None:
 
 @cache
 def _recorded() -> dict[str, str]:
-    found: dict[str, str] = json.loads(DIGESTS.read_text())
-    return found
+    digests: dict[str, str] = json.loads(DIGESTS.read_text())
+    return digests
 
 
 def mismatches(learner: Learner, unroll: Unroll, parts: Collection[str], spec: CacheSpec) -> dict[str, str]:
-    """Return which of these parts differ from the plain code on an unroll, each with what differs."""
+    """Return which of these parts differ from the eager code on an unroll, each with what differs."""
     before = {name: buffer.clone() for name, buffer in learner.agent.named_buffers()}
     try:
         if not (whole := _difference(learner, unroll, parts, spec)):
             return {}
-        alone = {part: found for part in parts if (found := _difference(learner, unroll, {part}, spec))}
+        alone = {part: what for part in parts if (what := _difference(learner, unroll, {part}, spec))}
     finally:
         with torch.no_grad():
             for name, buffer in learner.agent.named_buffers():
@@ -101,13 +101,13 @@ def mismatches(learner: Learner, unroll: Unroll, parts: Collection[str], spec: C
 
 def unedited_parts(parts: Collection[str], agent: Agent, ops: UpdateOps) -> tuple[list[str], list[str]]:
     """Return which parts take the place of what they were compared with, and a note for each other one."""
-    found = {part: find_edited(part, agent, ops) for part in parts}
-    notes = [fallback_message(part, reason) for part, reason in found.items() if reason]
-    return [part for part, reason in found.items() if reason is None], notes
+    edits = {part: find_edited(part, agent, ops) for part in parts}
+    notes = [fallback_message(part, reason) for part, reason in edits.items() if reason]
+    return [part for part, reason in edits.items() if reason is None], notes
 
 
 def fallback_message(part: str, why: str) -> str:
-    return f"{part}: the plain code runs, since {why}"
+    return f"{part}: the eager code runs, since {why}"
 
 
 def verified_for_acting(agent: Agent, observation: Tensor) -> tuple[list[str], list[str]]:
@@ -123,30 +123,31 @@ def verified_for_acting(agent: Agent, observation: Tensor) -> tuple[list[str], l
 
 @torch.no_grad()
 def _same_steps(agent: Agent, fast: FastAgent, observation: Tensor) -> bool:
-    rows = len(observation)
+    B = len(observation)
     outputs = []
     for each in (agent, fast):
-        state, done = agent.initial_state(rows), torch.ones(rows, dtype=torch.bool)
+        state, done = agent.initial_state(B), torch.ones(B, dtype=torch.bool)
         for _ in range(2):
-            output, state = each.act(observation, torch.ones(rows), done, state, greedy=True)
+            output, state = each.act(observation, torch.ones(B), done, state, greedy=True)
             done = ~done
         outputs.append(torch.cat([output.policy_logits, output.baseline.unsqueeze(-1)], -1))
     return _near(outputs[1], outputs[0], _TOLERANCE)
 
 
 def probe_unroll(agent: Agent, observation: Tensor) -> Unroll:
-    """Return a few steps of a few of a run's first observations `[B, ...]`, in which every term counts.
+    """Return an unroll of a few steps and environments in which no term of the loss is zero.
 
-    A row is shifted by one number a step. All else is random; an episode is truncated, an action forced.
+    Its observations are a run's first ones `[B, ...]`, shifted by one number a step. All else is random; an
+    episode is truncated, an action forced.
     """
-    rows, A = observation[:COLUMNS], agent.spec.num_actions
-    T, B, generator = STEPS, len(rows), torch.Generator().manual_seed(0)
+    first, A = observation[:NUM_ENVS], agent.spec.num_actions
+    T, B, generator = NUM_STEPS, len(first), torch.Generator().manual_seed(0)
     truncation_bootstrap, forced = torch.zeros(T, B), torch.zeros(T, B, dtype=torch.bool)
     done = torch.zeros(T + 1, B, dtype=torch.bool)
     done[T // 2, 0] = forced[-1, -1] = True
     truncation_bootstrap[T // 2 - 1, 0] = 0.5
     return Unroll(
-        observation=torch.stack([rows.roll(t, -1) for t in range(T + 1)]),
+        observation=torch.stack([first.roll(t, -1) for t in range(T + 1)]),
         reward=torch.randn(T + 1, B, generator=generator),
         done=done,
         action=torch.randint(A, (T, B), generator=generator),
@@ -158,25 +159,25 @@ def probe_unroll(agent: Agent, observation: Tensor) -> Unroll:
 
 
 def _difference(learner: Learner, unroll: Unroll, parts: Collection[str], spec: CacheSpec) -> str | None:
-    """Act on an unroll's observations and learn from it; say what differs from the plain code."""
-    agent, plainly = learner.agent, learner.ops
+    """Act on an unroll's observations and learn from it; name what differs from the eager code, else None."""
+    agent, eager_ops = learner.agent, learner.ops
     fast = FastAgent(agent, set(PARTS) & set(parts), spec)
     again = unroll.map(lambda _, x: x.clone())
     with torch.no_grad():
         _act(FastInference(fast, torch.Generator().manual_seed(0)), again)
     acted = again.behavior_logits.clone()
     again.behavior_logits.copy_(unroll.behavior_logits)
-    loss = fused_actor_critic if "loss" in parts else plainly.actor_critic
-    unroll_agent = fast.unroll if {*fast.parts} - {"heads"} else plainly.unroll
-    fused = _numbers(learner, again, plainly._replace(unroll=unroll_agent, actor_critic=loss))
-    plain = _numbers(learner, again, plainly)
+    loss = fused_actor_critic if "loss" in parts else eager_ops.actor_critic
+    unroll_agent = fast.unroll if {*fast.parts} - {"heads"} else eager_ops.unroll
+    fused = _numbers(learner, again, eager_ops._replace(unroll=unroll_agent, actor_critic=loss))
+    eager = _numbers(learner, again, eager_ops)
     fused["the logits of actors"] = acted  # not the learner's
-    exact = plain if agent.autocast_dtype is None else _numbers(learner, again, plainly, in_float32=True)
-    for name, wanted in plain.items():
+    exact = eager if agent.autocast_dtype is None else _numbers(learner, again, eager_ops, in_float32=True)
+    for name, wanted in eager.items():
         if not _near(fused[name], wanted, _TOLERANCE, _ROUNDINGS * float(torch.dist(wanted, exact[name]))):
             return name if name.startswith("the ") else f"the gradient of {name}"
-    gradients = [plain[name] for name, p in agent.named_parameters() if p.requires_grad]
-    if "rmsprop" in parts and not _same_step(agent, gradients, plainly.rmsprop):
+    gradients = [eager[name] for name, p in agent.named_parameters() if p.requires_grad]
+    if "rmsprop" in parts and not _same_step(agent, gradients, eager_ops.rmsprop):
         return "the optimizer's step"
     return None
 
@@ -211,16 +212,17 @@ def _numbers(learner: Learner, batch: Unroll, ops: UpdateOps, in_float32: bool =
     return {**outputs, **dict(zip(named, gradients, strict=True))}
 
 
-def _near(found: Tensor, wanted: Tensor, tolerance: float, rounding: float = 0.0) -> bool:
+def _near(actual: Tensor, wanted: Tensor, tolerance: float, rounding: float = 0.0) -> bool:
+    """Return whether their distance is at most `tolerance` times the norm of `wanted`, plus `rounding`."""
     allowed = tolerance * float(torch.linalg.vector_norm(wanted)) + rounding + 1e-6
-    return float(torch.dist(found, wanted)) <= allowed
+    return float(torch.dist(actual, wanted)) <= allowed
 
 
-def _same_step(agent: Agent, gradients: list[Tensor], plain: Callable[..., None]) -> bool:
-    """Compare a step of copies of the weights."""
+def _same_step(agent: Agent, gradients: list[Tensor], rmsprop: Callable[..., None]) -> bool:
+    """Return whether C takes the step of the eager `rmsprop`, on copies of the weights."""
     parameters = [parameter.detach().clone() for parameter in agent.parameters() if parameter.requires_grad]
     results = []
-    for step in (plain, fused_rmsprop_if):
+    for step in (rmsprop, fused_rmsprop_if):
         weights, grads = ([x.clone() for x in several] for several in (parameters, gradients))
         squares, counts = [w.square() + 1e-4 for w in weights], [torch.zeros(()) for _ in weights]
         rate, scale = torch.tensor(1e-3), torch.tensor(0.5)

@@ -22,7 +22,7 @@ class FrameFeed:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.bytes = 0
-        """bytes sent so far"""
+        """Number of bytes sent so far."""
         self._host: NDArray[np.uint8] | None = None
         self._stack: Tensor
         self._buffers: list[Tensor] = []

@@ -130,7 +130,7 @@ def _task(config: ProbeConfig, kind: Any) -> Any:
     if config.variant == "text" and not has_variants:
         raise ValueError(f"--variant text: {config.task} is the same in code and text; omit it")
     given = {**config.task_options, **({"variant": config.variant} if has_variants else {})}
-    return kind(**checked(config.task, kind, given, words=True, kind="task", after=0))
+    return kind(**checked(config.task, kind, given, parse=True, kind="task", after=0))
 
 
 def _alone(config: ProbeConfig, cores: Sequence[str], options: Collection[str] | None = None) -> bool:

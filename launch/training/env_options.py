@@ -32,5 +32,5 @@ def read_env_options(game: str | None, env_id: str | None, words: Mapping[str, A
     make = constructor(spec)
     # What is registered with the environment need not be given again, nor the number of a vector's.
     known = {**({"num_envs": 1} if "num_envs" in options_of(make, after=0) else {}), **spec.kwargs}
-    values = checked(env_id, make, {**known, **given}, words=True, kind="environment", after=0)
+    values = checked(env_id, make, {**known, **given}, parse=True, kind="environment", after=0)
     return {**{name: values[name] for name in given}, **limit}

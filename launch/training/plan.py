@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem
 from ...agents.make_executor import make_executor
 from ...agents.sampling import EnvShard
-from ...agents.shapes import count_numbers, without_memory
+from ...agents.shapes import build_on_meta, count_numbers
 from ...cores.registry import read_core_options
 from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env, varied
 from ...envs.env_shard import ShardedEnv
@@ -175,7 +175,7 @@ def per_process(config: TrainConfig, count: int) -> TrainConfig:
     return replace(config, num_envs=config.num_envs // count, batch_size=config.batch_size // count)
 
 
-def columns(config: TrainConfig, count: int, index: int) -> EnvShard | None:
+def env_shard(config: TrainConfig, count: int, index: int) -> EnvShard | None:
     """Return which of the run's environments are those of process `index` of `count`.
 
     They share out each batch, so that a batch is of the same environments whatever `count` is. None for a
@@ -194,8 +194,8 @@ def protocol_name(config: TrainConfig) -> str:
     return varied(config.protocol or DEFAULT_PROTOCOL, config.frame_stack, config.flicker)
 
 
-def make_env(config: TrainConfig, num_threads: int | None, columns: EnvShard | None = None) -> VectorEnv:
-    """Make the environments of a run, or a process's share of them, `columns`."""
+def make_env(config: TrainConfig, num_threads: int | None, shard: EnvShard | None = None) -> VectorEnv:
+    """Make the environments of a run, or a process's share of them, `shard`."""
     with slow(f"{config.game or config.env}: making it, and a first reset,"):
         env = make_vector_env(
             config.game,
@@ -206,7 +206,7 @@ def make_env(config: TrainConfig, num_threads: int | None, columns: EnvShard | N
             observations=config.observations,
             options=config.env_options,
         )
-    return ShardedEnv(env, *columns) if columns else env
+    return ShardedEnv(env, *shard) if shard else env
 
 
 def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
@@ -256,7 +256,7 @@ def checked_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
     if ":" in spec.core:  # somebody's own core may be one that cannot be made without memory
         return spec
     with memory_for(f"core {config.core}"):
-        agent = without_memory(lambda: Agent(spec))
+        agent = build_on_meta(lambda: Agent(spec))
         numbers = count_numbers(agent.state_dict().values())
         # Beside each weight there are its gradient and its mean square; all are float32.
         needed = 12 * numbers + 4 * count_numbers(agent.initial_state(config.num_envs))

@@ -57,7 +57,7 @@ def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for opening in (files.open_to_append, files.open_to_lock):
-        with pytest.raises(files.NotOurs, match="pipe is no regular file"):
+        with pytest.raises(files.NotOurs, match="pipe is not a regular file"):
             opening(tmp_path / "pipe")
         with pytest.raises(files.NotOurs, match="folder is a folder"):
             opening(tmp_path / "folder")

@@ -114,14 +114,14 @@ def test_statistics_are_of_all_processes_and_go_on(seed: int) -> None:
     assert other.reward_divisor == pytest.approx(want)
     other.agent.load_state_dict(learner.agent.state_dict())
     assert torch.equal(other.loss(batch)[0], learner.loss(batch)[0])
-    other.divide_rewards(100.0)
+    other.set_reward_divisor(100.0)
     assert not torch.equal(other.loss(batch)[0], learner.loss(batch)[0])
 
 
 def test_nothing_is_divided_unless_asked(seed: int) -> None:
     learner = make_learner()
     before = learner.loss(batch := make_batch(learner.agent))[0]
-    learner.divide_rewards(100.0)
+    learner.set_reward_divisor(100.0)
     assert torch.equal(learner.loss(batch)[0], before)
     assert "reward_divisor" not in learner.update(batch) and "returns" not in learner.state_dict()
     assert learner.backward(batch).returns is None

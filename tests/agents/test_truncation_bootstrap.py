@@ -29,8 +29,8 @@ def make_batch(agent: Agent, where: list[tuple[int, int]], columns: int, steps: 
     batch = batch.map(lambda dim, x: x[: len(x) - 6 + steps] if dim else x)
     for t, b in where:
         batch.done[t + 1, b] = True
-    step, column = torch.tensor(where).unbind(1)
-    return replace(batch, truncations=Truncations(step, column, torch.randn(len(where), 5)))
+    step, env = torch.tensor(where).unbind(1)
+    return replace(batch, truncations=Truncations(step, env, torch.randn(len(where), 5)))
 
 
 @torch.no_grad()
@@ -117,7 +117,7 @@ def test_truncations_stay_with_their_columns(seed: int) -> None:
     expected = truncation_bootstrap(agent, whole, 0.9)
     parts = split(whole, 2)
     assert [part.truncations is None for part in parts] == [False, True, False]
-    assert parts[2].truncations.column.tolist() == [1, 0]
+    assert parts[2].truncations.env.tolist() == [1, 0]
     for part, columns in zip(parts, expected.split(2, 1), strict=True):
         torch.testing.assert_close(truncation_bootstrap(agent, part, 0.9), columns, rtol=1e-4, atol=1e-5)
     for order in ((0, 1, 2), (2, 1, 0)):

@@ -221,10 +221,10 @@ class RecentMemory(DeltaMemory):
     def state_parts(self) -> tuple[StatePart, ...]:
         return (*super().state_parts(), StatePart("cache", (self.window, self.num_heads, self.head_size)))
 
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        y, (W,) = super().unroll(parts, state[:1], reset)
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y, (W,) = super().unroll(projections, state[:1], reset)
         outputs, cache = [], state[1]
-        for v_t, reset_t in zip(parts[2], reset, strict=True):
+        for v_t, reset_t in zip(projections[2], reset, strict=True):
             kept = cache.masked_fill(reset_t.view(-1, 1, 1, 1), 0)
             cache = torch.cat((kept[:, 1:], v_t.unsqueeze(1)), 1)
             outputs.append(cache.mean(1))

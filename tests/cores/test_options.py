@@ -148,7 +148,7 @@ def test_a_wrong_value_is_told_with_what_is_taken(option: str, word: str, takes:
         ({"size": "8"}, "size is '8'; it takes a whole number"),
         ({"size": True}, "size is True; it takes a whole number"),
         ({"size": 8.0}, "size is 8.0; it takes a whole number"),
-        ({"size": 8, "name": 3}, "name is 3; it takes a word"),
+        ({"size": 8, "name": 3}, "name is 3; it takes text"),
         ({"size": 8, "scale": float("nan")}, "scale is nan; it takes a number"),
         ({"size": 8, "gate": 2}, "gate is 2; it takes true or false"),
         ({"size": 8, "order": True}, "order is True; it takes one of 1, 2"),

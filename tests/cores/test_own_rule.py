@@ -52,8 +52,8 @@ class DecayMemory(FastWeights):
     def state_parts(self) -> tuple[StatePart, ...]:
         return (StatePart("fast weights", (self.num_heads, self.head_size, self.head_size)),)
 
-    def unroll(self, parts: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        q, k, v = parts
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        q, k, v = projections
         y, W = DECAY(normalized_elu(q), normalized_elu(k), v, *state, reset)
         return y, (W,)
 

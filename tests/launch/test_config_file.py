@@ -297,7 +297,7 @@ def test_a_file_that_is_no_file_hangs_nothing(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "zero.json").symlink_to("/dev/zero")
     for name in ("pipe.json", "zero.json"):
         code, _, error = run(capsys, "train", "--config", str(tmp_path / name))
-        assert code == 2 and f"cannot read {tmp_path / name}: it is no regular file; give" in error
+        assert code == 2 and f"cannot read {tmp_path / name}: it is not a regular file; give" in error
 
 
 def test_on_and_off_are_words_in_yaml_too(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from ...units import parse_steps
 from ..cpu_parts import cache_spec, fused_parts
 from ..engine import ActorError, CannotRepeat, Engine, Update, actor_failed, restoring, saved_actors
 from ..plan import (
-    columns,
     env_groups,
+    env_shard,
     make_agent,
     make_env,
     make_learner,
@@ -82,7 +82,7 @@ class LocalEngine(Engine):
         threads = max(1, self._threads // sharing)
         envs = []
         for _ in range(config.num_actors * split):
-            envs.append(make_env(part, threads, columns(config, self._count, 0)))
+            envs.append(make_env(part, threads, env_shard(config, self._count, 0)))
             self._stack.callback(envs[-1].close)
         return envs
 
@@ -147,7 +147,7 @@ class LocalEngine(Engine):
             seed=actor_seed(self.config.seed, index, start_step=start_step),
             deterministic=self.config.deterministic,
             inference=inference_for(self.device, (), self.config.deterministic),  # `_accelerate` adds parts
-            columns=columns(self.config, self._count, 0),
+            env_shard=env_shard(self.config, self._count, 0),
             discount=returns_discount(self.config),
         )
 

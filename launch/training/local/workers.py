@@ -29,7 +29,7 @@ from ...processes.machine import pin, prepare_process
 from ..cpu_parts import cache_spec
 from ..engine import ActorError, actor_failed
 from ..flat_parameters import gradients_of, views
-from ..plan import columns, make_env, make_learner, per_process, returns_discount
+from ..plan import env_shard, make_env, make_learner, per_process, returns_discount
 from ..randomness import actor_seed, seed_generators
 from ..threads import operation_threads
 from .shared import Shared, new_file
@@ -54,13 +54,13 @@ class Worker:
         threads: int,
     ) -> None:
         """`config` is the run's, `count` the number of processes, of which this one is number `index`."""
-        self.process_config, mine = per_process(config, count), columns(config, count, index)
+        self.process_config, shard = per_process(config, count), env_shard(config, count, index)
         self.agent = agent
         self.device = torch.device("cpu")
         torch.set_num_threads(operation_threads(config, threads, agent))
         self.learner = make_learner(agent, config, total_steps=1)  # it never steps
         self.weights = SharedWeights()
-        env = make_env(self.process_config, threads, mine)
+        env = make_env(self.process_config, threads, shard)
         self.actors = [
             Actor(
                 env,
@@ -71,7 +71,7 @@ class Worker:
                 inference=accelerate(
                     self.learner, parts, cache_spec(self.process_config, self.device, agent)
                 ),
-                columns=mine,
+                env_shard=shard,
                 discount=returns_discount(config),
             )
         ]
@@ -80,7 +80,7 @@ class Worker:
 
     def update(self, version: int, reward_divisor: float) -> PartialUpdate:
         """Act with the weights of `version`, and leave the gradients of this share in shared memory."""
-        self.learner.divide_rewards(reward_divisor)
+        self.learner.set_reward_divisor(reward_divisor)
         self.weights.version = self.learner.version = version  # which a NonFiniteError names
         contribution = self.learner.backward(next(self._batches))
         parameters = list(self.agent.parameters())

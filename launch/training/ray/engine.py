@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from ....agents import Agent, Learner
-from ....agents.cpu.verify import COLUMNS
+from ....agents.cpu.verify import NUM_ENVS
 from ...config import TrainConfig
 from ...errors import wrong_input
 from ...processes.machine import autocast_dtype
@@ -138,7 +138,7 @@ class RayEngine(Engine):
 
     def _first_observation(self) -> NDArray[Any]:
         """Return the first observations `[B, ...]` of a few environments."""
-        few = replace(self.config, num_envs=min(self.config.num_envs, COLUMNS))
+        few = replace(self.config, num_envs=min(self.config.num_envs, NUM_ENVS))
         with closing(make_env(few, 1)) as env:
             observation: NDArray[Any] = env.reset(seed=self.config.seed)[0]
         return observation

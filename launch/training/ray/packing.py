@@ -93,9 +93,9 @@ def unpack(packed: Packed, device: torch.device) -> Unroll:
     unroll = Unroll.of(tensors, packed.version, packed.episodes)
     if not packed.truncations:
         return unroll
-    step, column, observation = packed.truncations
+    step, env, observation = packed.truncations
     cpu = torch.device("cpu")
-    truncations = Truncations(_tensor(step, cpu), _tensor(column, cpu), _tensor(observation, device))
+    truncations = Truncations(_tensor(step, cpu), _tensor(env, cpu), _tensor(observation, device))
     return replace(unroll, truncations=truncations)
 
 

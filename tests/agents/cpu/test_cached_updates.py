@@ -1,4 +1,4 @@
-"""Activations that an actor caches for its learner: the same update as if the plain code computed them."""
+"""Activations that an actor caches for its learner: the same update as if the eager code computed them."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def gradients(learner: Learner, unroll: Unroll, bptt: str = "full") -> dict[str,
 
 
 def plain(learner: Learner) -> Learner:
-    """Return a copy that runs the plain code."""
+    """Return a copy that runs the eager code."""
     return Learner(copy.deepcopy(learner.agent), learner.config)
 
 
 def anew(learner: Learner, unroll: Unroll, bptt: str = "full") -> dict[str, Tensor]:
-    """Return the gradients of the plain code."""
+    """Return the gradients of the eager code."""
     return gradients(plain(learner), unroll, bptt)
 
 

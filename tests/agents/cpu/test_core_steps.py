@@ -236,8 +236,8 @@ def test_a_memory_of_another_unroll_is_not_passed_over(seed: int) -> None:
     x, state, reset = arguments(core, 3)
 
     class Still(type(core.layers[0].memory)):  # type: ignore[misc]
-        def unroll(self, parts: Any, state: Any, reset: Any) -> Any:
-            y, _ = super().unroll(parts, state, reset)
+        def unroll(self, projections: Any, state: Any, reset: Any) -> Any:
+            y, _ = super().unroll(projections, state, reset)
             return y, state
 
     core.layers[1].memory.__class__ = Still

@@ -1,6 +1,6 @@
 """Whatever somebody edits, subclasses, hooks or replaces takes effect in a default run on a CPU.
 
-Each edit is trained with for a few updates, once as a run does it by default and once with the plain code
+Each edit is trained with for a few updates, once as a run does it by default and once with the eager code
 alone: the weights agree to rounding, and differ from those without the edit.
 """
 
@@ -266,13 +266,13 @@ def test_an_edited_copy_of_the_source_is_what_runs(
     )
     torch.testing.assert_close(default, plain, rtol=1e-3, atol=1e-4)
     assert (default - unedited).abs().max() > 1e-3
-    assert f"{part}: the plain code runs, since " in said["auto"] and "the plain code" not in said["off"]
+    assert f"{part}: the eager code runs, since " in said["auto"] and "the eager code" not in said["off"]
 
 
 def test_nothing_is_dropped_without_an_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = listen(monkeypatch, "nothing", lambda: None)
     run(tmp_path / "run", *ARGUMENTS)
-    assert not [line for line in said if "plain code" in line]
+    assert not [line for line in said if "eager code" in line]
 
 
 def test_a_resumed_run_is_compared_again_on_another_machine_alone(

@@ -18,7 +18,7 @@ from deltabeast.agents.weights import SharedWeights
 
 
 def prepared(agent: Agent, unroll: Unroll) -> FusedActor | None:
-    fast = FastAgent(agent, spec=CacheSpec(projection=True, core=True))
+    fast = FastAgent(agent, cache_spec=CacheSpec(projection=True, core=True))
     with torch.no_grad():
         fast.start_unroll(unroll)
         return make_fused_actor(fast, unroll, torch.Generator())

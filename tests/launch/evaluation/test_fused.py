@@ -1,4 +1,4 @@
-"""An evaluation acts in C where that is what the plain code does, and as somebody edited it."""
+"""An evaluation acts in C where that is what the eager code does, and as somebody edited it."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_c_plays_as_the_plain_code(trained: Path, monkeypatch: pytest.MonkeyPatc
         fast.FastAgent, "act", lambda *given, **named: calls.append(1) or act(*given, **named)
     )
     said, returns = evaluated(trained)
-    assert "plain code" not in said and len(calls) > 10
+    assert "eager code" not in said and len(calls) > 10
     calls.clear()
     said, plain = evaluated(trained, fused="off")
-    assert "plain code" not in said and not calls and plain == returns
+    assert "eager code" not in said and not calls and plain == returns
 
 
 def test_an_edit_is_what_plays(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_an_edit_is_what_plays(trained: Path, monkeypatch: pytest.MonkeyPatch) -
     _, before = evaluated(trained)
     monkeypatch.setattr(Layer, "forward", forward)
     said, returns = evaluated(trained)
-    assert "core: the plain code runs, since cores.layer.Layer.forward was edited" in said
+    assert "core: the eager code runs, since cores.layer.Layer.forward was edited" in said
     assert returns == evaluated(trained, fused="off")[1] != before
 
 
@@ -70,4 +70,4 @@ def test_numbers_that_differ_are_noticed(trained: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(fast.FastAgent, "core_step", wrong)
     said, _ = evaluated(trained)
-    assert said.count("the plain code runs, since C differs from it in the first steps") == len(fast.PARTS)
+    assert said.count("the eager code runs, since C differs from it in the first steps") == len(fast.PARTS)

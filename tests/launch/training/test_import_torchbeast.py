@@ -158,7 +158,7 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
 
 def test_a_file_that_is_none_or_packed_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="pipe: it is no regular file; give"):
+    with pytest.raises(UsageError, match="pipe: it is not a regular file; give"):
         import_model(ImportConfig(tmp_path / "pipe", "gopher", tmp_path / "run"))
     torch.save({"model_state_dict": {"x": torch.zeros(10**6)}}, tmp_path / "model.tar")
     with (

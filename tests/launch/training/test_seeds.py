@@ -19,7 +19,7 @@ from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.training.local.sources import Lockstep
-from deltabeast.launch.training.plan import agent_spec, columns, make_env, per_process, resolve
+from deltabeast.launch.training.plan import agent_spec, env_shard, make_env, per_process, resolve
 from deltabeast.launch.training.randomness import rng_states, seed_generators, set_rng_states
 
 GLOBAL = ("--env", "training_envs:DrawsGlobally-v0", *TINY)
@@ -27,11 +27,11 @@ GLOBAL = ("--env", "training_envs:DrawsGlobally-v0", *TINY)
 
 def batches_of(config: TrainConfig, count: int, index: int, seed: int, how_many: int) -> list[Unroll]:
     """Return the first batches of process `index` of `count`, all of which act with the same weights."""
-    part, mine = per_process(config, count), columns(config, count, index)
-    env = make_env(part, 1, mine)
+    part, shard = per_process(config, count), env_shard(config, count, index)
+    env = make_env(part, 1, shard)
     torch.manual_seed(0)
     agent = Agent(agent_spec(config, env))
-    actor = Actor(env, agent, SharedWeights(), config.unroll_length, seed, columns=mine)
+    actor = Actor(env, agent, SharedWeights(), config.unroll_length, seed, env_shard=shard)
     source = iter(Lockstep([actor], part.batch_size))
     found = [next(source) for _ in range(how_many)]
     env.close()

@@ -20,7 +20,7 @@ from deltabeast.agents import Actor, Agent, AgentSpec
 from deltabeast.agents.accelerate import ALL
 from deltabeast.agents.cpu.agent import FastAgent
 from deltabeast.agents.cpu.cache import NO_CACHE
-from deltabeast.agents.cpu.verify import COLUMNS
+from deltabeast.agents.cpu.verify import NUM_ENVS
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.training import cpu_parts, plan
@@ -119,7 +119,7 @@ def test_training_from_cached_features_is_training(
     trunk_features = FastAgent.trunk_features
 
     def counted(fast: FastAgent, observation: torch.Tensor) -> torch.Tensor:
-        if len(observation) != COLUMNS:  # with which a run begins, by which both are compared
+        if len(observation) != NUM_ENVS:  # with which a run begins, by which both are compared
             computed.append(len(observation))
         return trunk_features(fast, observation)
 
