@@ -1,4 +1,4 @@
-"""What an environment shows, held against the space that it declares."""
+"""Validate an environment's observations against the space that it declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process's share of the environments of a run."""
+"""A process's share of a run's environments, seeded as if one process had all of them."""
 
 from typing import Any
 

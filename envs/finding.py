@@ -1,4 +1,4 @@
-"""Find environments by name: an id, or `module:name` for a class or function that makes and wraps one."""
+"""Resolve an environment id, or `module:name` of a class or factory that makes one."""
 
 from __future__ import annotations
 

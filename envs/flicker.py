@@ -1,4 +1,4 @@
-"""Screens that are black now and then, so that an agent must remember what it saw."""
+"""Screens blanked at random, so that an agent must remember what it saw."""
 
 from collections.abc import Sequence
 

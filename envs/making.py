@@ -1,4 +1,4 @@
-"""Make vector environments of what Gymnasium has registered, or of what makes environments."""
+"""Build vector environments from a registered id or a factory: N copies, or its own vector form."""
 
 import warnings
 from collections.abc import Mapping

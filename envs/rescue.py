@@ -1,4 +1,4 @@
-"""One rescue around somebody's environment: what it raises, and what it returns that does not fit."""
+"""A guard around a third-party environment: what it raises, or returns of a wrong type, as one error."""
 
 import re
 import traceback

@@ -1,4 +1,4 @@
-"""Emulators' threads on cores of their own."""
+"""One CPU core for each emulator thread."""
 
 import os
 from collections.abc import Iterator

@@ -1,10 +1,10 @@
-"""Registers each fused rule as a custom operator of PyTorch, made of the rule's record and the kernel's.
+"""Registers each fused rule as a custom operator of PyTorch, made from its shapes and its kernel's signature.
 
-The `rules.py` of a backend ("native" on CPUs, "triton" on GPUs) has two functions that fill what is allocated
-here, `forward` and `backward`. They take the kernel's record and, by name, what it reads and fills: inputs,
-`reset`, outputs (`W_T` of `W`), and backward the gradients of these (`dq`, `dW_T`). An input that the rule
-lacks is missing there; a gradient of y or of a last state that is zero is None. Triton's backward pass
-computes the states from those before every `SPACING`-th step, C computes all of them again.
+The `rules.py` of a backend ("native" on CPUs, "triton" on GPUs) has two functions, `forward` and `backward`,
+which fill tensors that are allocated here. They take the signature and, by name, all tensors that the kernel
+reads and fills: inputs, `reset`, outputs (`W_T` is W after step T), and in backward their gradients (`dq`,
+`dW_T`). An input that the rule lacks is missing there; a gradient of y or of a last state that is zero is
+None. Backward recomputes the states: Triton from those before every `SPACING`-th step, C from the first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .native import compiling
 from .native import rules as native
-from .native.operator import Operator, have_memory
+from .operator import Operator, have_memory
 from .precision import without_autocast
 from .pytorch.stepwise import SPACING, wants_gradient
 from .shapes import Shapes
@@ -28,49 +28,53 @@ Named = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """What the kernels of a family of rules take, and what they fill; inputs by their names in `Shapes`."""
+class KernelSignature:
+    """The arguments of a family of kernels, forward and backward; inputs by their names in `Shapes`."""
 
     name: str
     per_step: tuple[str, ...]
-    """inputs `[T, B, H, ...]`, which need not be contiguous but in the last dimension"""
+    """inputs `[T, B, H, ...]`; only the last dimension need be contiguous"""
     states_and_weights: tuple[str, ...]
-    """states and slow weights"""
+    """contiguous inputs without a time dimension: initial states `[B, H, ...]` and slow weights"""
     states: tuple[str, ...]
-    """those of which forward fills the values after the last step, `W_T` of `W`, `c_T` of `c0`"""
+    """the states among them, whose values after the last step forward fills: `W_T` for `W`, `c_T` for `c0`"""
     backward_inputs: tuple[str, ...]
-    """what backward reads: per-step inputs, then states and weights, each in their own order; then outputs
-    (y, states after the last step, what is saved) in this order; `reset` and checkpoints besides"""
+    """what backward reads: per-step inputs, states and weights, then outputs (y, states after the last step,
+    saved tensors), each in the order of forward; also `reset` and, in Triton, the checkpoints"""
     gradients: tuple[str, ...]
-    """the inputs whose gradients it fills"""
+    """the inputs whose gradients backward fills"""
     y: str = "v"
-    """the input whose shape y has; `T y0`: that of y0 for each step; `last u`: that of a step's last write"""
+    """shape of y. `v`: that of the input v. `T y0`: `[T, *y0.shape]`. `last u`: that of u `[T, B, H, S, V]`
+    without S, the writes of a step"""
     saved: Mapping[str, str] = field(default_factory=dict)
-    """what forward fills for backward, with its shape as for y; empty if the rule lacks that input"""
+    """tensors that forward saves for backward, by name, with their shapes written as that of y; empty if the
+    rule lacks the input that gives the shape"""
     checkpoints: Mapping[str, str] = field(default_factory=dict)
-    """what Triton's backward pass needs besides, and of which state: those before every `SPACING`-th step"""
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    """what the kernels take last"""
+    """by name, the state of which Triton saves the value before every `SPACING`-th step, for its backward:
+    `[ceil(T / SPACING), *state.shape]`"""
+    scalars: Mapping[str, int] = field(default_factory=dict)
+    """integers that are passed last"""
     derived_gradients: Callable[[Named, Named], Named] | None = None
-    """returns those that follow from what backward read and filled"""
+    """returns gradients computed in PyTorch from the kernel's own: takes what backward read and filled"""
 
     @cached_property
-    def ends(self) -> tuple[str, ...]:
-        """The outputs whose gradients backward takes."""
+    def differentiable_outputs(self) -> tuple[str, ...]:
+        """The outputs whose gradients backward takes: y and the states after the last step."""
         return ("y", *(f"{state.removesuffix('0')}_T" for state in self.states))
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        return (*self.ends, *self.saved)
+        """What forward fills in both backends."""
+        return (*self.differentiable_outputs, *self.saved)
 
 
 class RuleOperator:
     """One rule as a differentiable operator, called as `operator(*inputs, reset, backend)`.
 
-    Returns y and the states after the last step: the fast weights, the last y where the rule has y0, others.
+    Returns y and the states after the last step: fast weights, the last y if the rule has y0, others.
     """
 
-    def __init__(self, name: str, shapes: Shapes, kernel: Kernel) -> None:
+    def __init__(self, name: str, shapes: Shapes, kernel: KernelSignature) -> None:
         self._kernel, self._name = kernel, name
         _OPERATORS[name] = self
         self._inputs = shapes.names
@@ -79,7 +83,7 @@ class RuleOperator:
         self._rows = {name for name in present if len(dimensions[name]) > 3}
         """those with numbers in the last dimension"""
         self._single = set(present) - self._rows
-        self._ends = len(kernel.ends)
+        self._num_results = len(kernel.differentiable_outputs)
         self._outputs = [*kernel.outputs, *kernel.checkpoints]
         needed = [name for name in kernel.backward_inputs if name in dimensions or name in kernel.outputs]
         self._saved = ["reset", *needed, *kernel.checkpoints]
@@ -99,9 +103,10 @@ class RuleOperator:
             self._save,
             self._differentiate,
         )
+        output_gradients = " ".join(f"d{output}?" for output in kernel.differentiable_outputs)
         self._backward = Operator(
             f"{name}_backward",
-            f"{' '.join(self._saved)} {' '.join(f'd{end}?' for end in kernel.ends)} | backend:str",
+            f"{' '.join(self._saved)} {output_gradients} | backend:str",
             len(self._gradients),
             self._allocate_gradients,
             self._fill_gradients,
@@ -115,13 +120,14 @@ class RuleOperator:
         *inputs, reset, backend = arguments
         watched = compiling.is_watched() or wants_gradient(*inputs)
         if backend == "native" and not watched and have_memory(arguments[:-1]):
-            # Even no room for what backward needs takes time to allocate, much of an actor's step.
-            given = self._contiguous(self._inputs, arguments[:-1])
-            found = self._results(given, reset)
-            native.forward(self._kernel, given | dict(zip(self._kernel.ends, found, strict=True)))
+            # Without saved tensors: allocating even empty ones takes much of an actor's step.
+            tensors = self._contiguous(self._inputs, arguments[:-1])
+            outputs = self._results(tensors, reset)
+            named = dict(zip(self._kernel.differentiable_outputs, outputs, strict=True))
+            native.forward(self._kernel, tensors | named)
         else:
-            found = self._forward(*inputs, reset, wants_gradient(*inputs), backend)[: self._ends]
-        return (*found[:2], found[0][-1], *found[2:]) if "y0" in self._inputs else tuple(found)
+            outputs = self._forward(*inputs, reset, wants_gradient(*inputs), backend)[: self._num_results]
+        return (*outputs[:2], outputs[0][-1], *outputs[2:]) if "y0" in self._inputs else tuple(outputs)
 
     def _results(self, named: Named, reset: Tensor) -> list[Tensor]:
         y = _new(self._kernel.y, named, reset)
@@ -143,8 +149,8 @@ class RuleOperator:
 
     def _fill(self, outputs: Sequence[Tensor], *arguments: Any) -> None:
         *inputs, _, backend = arguments
-        given = self._contiguous(self._inputs, inputs)
-        _module(backend).forward(self._kernel, given | dict(zip(self._outputs, outputs, strict=True)))
+        tensors = self._contiguous(self._inputs, inputs)
+        _module(backend).forward(self._kernel, tensors | dict(zip(self._outputs, outputs, strict=True)))
 
     def _save(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.set_materialize_grads(False)
@@ -155,14 +161,18 @@ class RuleOperator:
 
     @without_autocast
     def _differentiate(self, ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        return *self.gradients(ctx.backend, ctx.saved_tensors, gradients[: self._ends]), None, None, None
+        output_gradients = gradients[: self._num_results]
+        return *self.gradients(ctx.backend, ctx.saved_tensors, output_gradients), None, None, None
 
     def gradients(
-        self, backend: str, saved: Sequence[Tensor], ends: Sequence[Tensor | None]
+        self, backend: str, saved: Sequence[Tensor], output_gradients: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
-        """Return those of inputs but `reset`, from what is saved and those of y and the last states."""
-        found = self._backward(*saved, *ends, backend)
-        named: dict[str, Tensor] = dict(zip(self._gradients, found, strict=True))
+        """Return the gradients of all inputs but `reset`.
+
+        `saved`: `reset` and what `backward_inputs` names. `output_gradients`: those of y and the last states.
+        """
+        filled = self._backward(*saved, *output_gradients, backend)
+        named: dict[str, Tensor] = dict(zip(self._gradients, filled, strict=True))
         if self._kernel.derived_gradients:
             named |= self._kernel.derived_gradients(dict(zip(self._saved, saved, strict=True)), named)
         return [named.get(name) for name in self._inputs[:-1]]
@@ -174,20 +184,20 @@ class RuleOperator:
 
     def _fill_gradients(self, gradients: Sequence[Tensor], *arguments: Any) -> None:
         *tensors, backend = arguments
-        given = self._contiguous([*self._saved, *(f"d{end}" for end in self._kernel.ends)], tensors)
+        names = [*self._saved, *(f"d{name}" for name in self._kernel.differentiable_outputs)]
         filled = {f"d{name}": x for name, x in zip(self._gradients, gradients, strict=True)}
-        _module(backend).backward(self._kernel, given | filled)
+        _module(backend).backward(self._kernel, self._contiguous(names, tensors) | filled)
 
     def _contiguous(self, names: Sequence[str], tensors: Sequence[Any]) -> dict[str, Any]:
         """Return tensors by name: per-step inputs contiguous in the last dimension, others in all of them.
 
         Slices of one projection already are so in the last dimension, and are not copied.
         """
-        found = {}
+        named = {}
         for name, x in zip(names, tensors, strict=True):
             readable = x is None or name in self._single or (name in self._rows and _has_dense_rows(x))
-            found[name] = x if readable else x.contiguous()
-        return found
+            named[name] = x if readable else x.contiguous()
+        return named
 
 
 _OPERATORS: dict[str, RuleOperator] = {}
@@ -213,8 +223,7 @@ def _has_dense_rows(x: Tensor) -> bool:
 
 
 def _new(of: str, named: Named, reset: Tensor) -> Tensor:
-    """Allocate numbers in the shape of an input, for `T input` so many of each step, for `last input` without
-    the dimension of writes."""
+    """Allocate a tensor whose shape is written as that of `KernelSignature.y`."""
     if of.startswith("last "):
         x = named[of.removeprefix("last ")]
         return x.new_empty((*x.shape[:-2], x.shape[-1]))
@@ -224,8 +233,8 @@ def _new(of: str, named: Named, reset: Tensor) -> Tensor:
 
 def _sources(dimensions: Mapping[str, tuple[str, ...]], names: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Return for each letter which of the tensors of these names has its size, and in which dimension."""
-    found: dict[str, tuple[int, int]] = {}
+    sources: dict[str, tuple[int, int]] = {}
     for i, name in enumerate(names):
         for at, letter in enumerate(dimensions.get(name, ())):
-            found.setdefault(letter, (i, at))
-    return found
+            sources.setdefault(letter, (i, at))
+    return sources

@@ -1,4 +1,4 @@
-"""One record a rule: what it takes, what defines it, and which faster forms it has; calling it picks one."""
+"""`Rule`: the shapes of a rule's inputs, its reference and its faster forms; calling it picks one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .shapes import Shapes
 from .sources import find_edited, name_of
 
 DIGESTS = Path(__file__).with_name("digests.json")
-"""digests of `reference.py` as the other forms were last tested against it; `make digests` renews them"""
+"""digests of the references that the other forms were last tested against; `make digests` renews them"""
 
 FUSED = ("native", "triton")
 BACKENDS = ("auto", "reference", "chunked", *FUSED)
@@ -29,9 +29,9 @@ class Fused(NamedTuple):
     """A fused form of a rule: one operator, differentiable, for a whole unroll."""
 
     operator: Callable[..., Any]
-    """takes the rule's inputs and the name of the backend"""
+    """called as `operator(*inputs, reset, backend)`"""
     unsupported_reason: Callable[[tuple[Tensor, ...]], str | None]
-    """why it cannot take these inputs, which have passed `Shapes.check`; None if it can"""
+    """returns why it cannot take these inputs, which have passed `Shapes.check`; None if it can"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +56,10 @@ class Rule:
     triton: Fused | None = None
     """Triton for GPUs"""
     maps: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
-    """what callers apply to an input, by name (a softmax to keys, ...): `random_inputs` applies it"""
+    """what callers apply to an input first, by its name (a softmax to keys); `random_inputs` does, too"""
     edited: str | None = field(init=False, default=None)
-    """what of `reference` is not as it was when the other forms were tested against it, in words: then it
-    alone computes the rule, unless another `backend` is asked for"""
+    """why the other forms no longer match `reference` (`f was edited`), or None; if set, `backend="auto"`
+    always runs the reference"""
 
     def __post_init__(self) -> None:
         if name_of(self.reference) in _recorded():  # one of this project's rules
@@ -97,7 +97,7 @@ class Rule:
         return reason
 
     def fused_for(self, inputs: tuple[Tensor, ...]) -> str | None:
-        """Return the fused backend that takes these inputs on their device, if there is one."""
+        """Return the fused backend that supports these inputs on their device, or None."""
         if self.edited:
             return None
         # Triton's interpreter computes on CPUs too, but is no backend to use there.
@@ -119,7 +119,7 @@ class Rule:
         return ("auto", *(name for name in BACKENDS[1:] if getattr(self, name) is not None))
 
     def backends_on(self, device: torch.device, head_size: int) -> tuple[str, ...]:
-        """Return the backends that compute the rule on a device in float32, `auto` left out."""
+        """Return the backends that compute the rule on a device in float32, without `auto`."""
         sizes = dict.fromkeys(self.shapes.letters, head_size) | {"T": 1, "B": 1, "H": 1, "S": 1}
         *shapes, reset = self.shapes.sized(sizes)
         inputs = (
@@ -142,17 +142,17 @@ class Rule:
 
 @functools.cache
 def _recorded() -> dict[str, str]:
-    found: dict[str, str] = json.loads(DIGESTS.read_text())
-    return found
+    digests: dict[str, str] = json.loads(DIGESTS.read_text())
+    return digests
 
 
 @functools.cache
 def _say_once(text: str) -> None:
-    if multiprocessing.parent_process() is None:  # whose children find the same
+    if multiprocessing.parent_process() is None:  # child processes would repeat it
         warnings.warn(text, stacklevel=4)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _loop(function: Callable[..., Any], *inputs: Tensor) -> Any:
-    """Keep loops out of `torch.compile`, which would compile every step, and again for other resets."""
+    """Run a loop outside `torch.compile`, which would unroll every step and recompile for other resets."""
     return function(*inputs)

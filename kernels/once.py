@@ -1,4 +1,4 @@
-"""Gradients that can be taken once: they leave no graph behind."""
+"""Backward functions that cannot be differentiated again, since they record no graph."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
 def differentiable_once(backward: Backward) -> Backward:
-    """Decorate `backward` of an `autograd.Function` to refuse `create_graph`.
+    """Decorate `backward` of an `autograd.Function` to raise RuntimeError under `create_graph=True`.
 
-    PyTorch's `once_differentiable` waits for the second derivative, and hangs its error where
-    `torch.autograd.grad` never comes by: that would be wrong in silence.
+    PyTorch's `once_differentiable` attaches the error to the output's graph, where a later grad call may
+    never traverse it, so `create_graph=True` would silently give wrong results.
     """
 
     @functools.wraps(backward)

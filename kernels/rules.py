@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import operators, reference, triton
-from .custom_ops import Kernel, RuleOperator
+from . import reference, signatures, triton
+from .custom_ops import KernelSignature, RuleOperator
 from .dispatch import Fused, Rule
 from .native import attention as native_attention
 from .native import gru as native_gru
@@ -32,16 +32,18 @@ def _near_one(x: Tensor) -> Tensor:
     return x.sigmoid() ** (1 / 16)
 
 
-def _fused(kernel: Kernel, name: str, shapes: Shapes, reference: Callable[..., Any], **more: Any) -> Rule:
+def _fused(
+    kernel: KernelSignature, name: str, shapes: Shapes, reference: Callable[..., Any], **more: Any
+) -> Rule:
     """Return the record of a rule with a kernel in C and perhaps in Triton."""
     operator = RuleOperator(name, shapes, kernel)
     reason = partial(native.unsupported_reason, file=native.source(kernel.name))
-    on_gpu = Fused(operator, triton.unsupported_reason) if kernel.name in triton.KERNELS else None
+    on_gpu = Fused(operator, triton.unsupported_reason) if kernel.name in triton.KERNEL_NAMES else None
     return Rule(name, shapes, reference, native=Fused(operator, reason), triton=on_gpu, **more)
 
 
 SUM_RULE = _fused(
-    operators.SUM,
+    signatures.SUM,
     "sum_rule",
     Shapes(q="T B H K", k="T B H K", v="T B H V", W="B H V K"),
     reference.sum_rule,
@@ -51,7 +53,7 @@ SUM_RULE = _fused(
 )
 
 DELTA_RULE = _fused(
-    operators.DELTA,
+    signatures.DELTA,
     "delta_rule",
     Shapes(q="T B H K", k="T B H K", v="T B H V", beta="T B H", W="B H V K"),
     reference.delta_rule,
@@ -61,7 +63,7 @@ DELTA_RULE = _fused(
 )
 
 GATED_SUM = _fused(
-    operators.GATED_SUM,
+    signatures.GATED_SUM,
     "gated_sum",
     Shapes(q="T B H K", k="T B H K", v="T B H V", decay="T B H V", W="B H V K"),
     reference.gated_sum,
@@ -70,7 +72,7 @@ GATED_SUM = _fused(
 )
 
 GATED_DELTA = _fused(
-    operators.GATED,
+    signatures.GATED,
     "gated_delta",
     Shapes(q="T B H K", k="T B H K", v="T B H V", beta="T B H", decay="T B H", W="B H V K"),
     reference.gated_delta,
@@ -79,7 +81,7 @@ GATED_DELTA = _fused(
 )
 
 GENERALISED_DELTA = _fused(
-    operators.GENERALISED,
+    signatures.GENERALISED,
     "generalised_delta",
     Shapes(q="T B H K", k="T B H S K", u="T B H S V", e="T B H S K", decay="T B H S K", W="B H V K"),
     reference.generalised_delta,
@@ -88,7 +90,7 @@ GENERALISED_DELTA = _fused(
 )
 
 MOMENTUM_DELTA = _fused(
-    operators.MOMENTUM,
+    signatures.MOMENTUM,
     "momentum_delta",
     Shapes(
         q="T B H K",
@@ -155,7 +157,7 @@ DELTAFORMERS = tuple(
 )
 
 DELTA_RNN = _fused(
-    operators.DELTA_RNN,
+    signatures.DELTA_RNN,
     "delta_rnn",
     Shapes(z="T B H V", k="T B H V", v="T B H V", beta="T B H", R="B H V V", y0="B H V"),
     reference.delta_rnn,
@@ -181,11 +183,11 @@ DELTA_LSTM = {
         chunked=partial(chunked_delta_lstm, variant),
         maps={"k": _softmax, "beta": torch.sigmoid},
     )
-    for variant, kernel in operators.DELTA_LSTM.items()
+    for variant, kernel in signatures.DELTA_LSTM.items()
 }
 
 RECURRENT_DELTA = _fused(
-    operators.RECURRENT_DELTA,
+    signatures.RECURRENT_DELTA,
     "recurrent_delta",
     Shapes(
         q="T B H K",

@@ -1,7 +1,7 @@
-"""What functions and classes compute, as digests of their sources and of what those name in this project.
+"""Digests of what functions and classes compute: of their sources, and of what those name in this project.
 
-What C computes is compared with the eager code by numbers, and numbers do not show a term that happens to be
-zero; an edited source does. Comments, docstrings, blank lines and line ends do not count.
+C is also compared with the eager code numerically, but numbers miss an edit to a term that happens to be
+zero; a digest of the source does not. Comments, docstrings, blank lines and line endings do not count.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _CONSTANTS = int, float, complex, str, bytes, bool, type(None), tuple, frozenset
 
 
 def digests(*eager: Any) -> dict[str, str]:
-    """Return 16 hex digits for each source that decides what functions and classes compute, by its name.
+    """Return 16 hex digits, by name, for each source that decides what functions and classes compute.
 
-    Followed are the functions, classes and constants of this project that a source names, and their bases;
-    not what it reaches through an object, such as a module's `forward`: give that besides.
-    Raises OSError where a source cannot be read.
+    Follows the functions, classes and constants of this project that a source names, and classes' bases, but
+    not what it reaches through an object, such as a module's `forward`: pass that as well.
+    Raises OSError if a source cannot be read.
     """
     found: dict[str, str] = {}
     for each in eager:
@@ -37,18 +37,23 @@ def digests(*eager: Any) -> dict[str, str]:
 
 
 def find_edited(recorded: Mapping[str, str], *eager: Any) -> str | None:
-    """Return what of these is not as it was when digests were recorded, in words; None if all is."""
+    """Return why the C kernels no longer match these functions and classes (`f was edited`), or None.
+
+    `recorded`: their digests when the kernels were last tested against them.
+    """
     try:
         found = digests(*eager)
     except Exception:  # a lambda's source may be no statement, an object has none
         return f"{', '.join(map(name_of, eager))} has no source to compare"
     differing = [name for name, digest in found.items() if recorded.get(name) != digest]
     edited = next((name for name in differing if name in recorded), None)
-    return f"{edited} was edited" if edited else f"C has none for {differing[0]}" if differing else None
+    if edited:
+        return f"{edited} was edited"
+    return f"no verified C kernel for {differing[0]}" if differing else None
 
 
 def name_of(thing: Any) -> str:
-    """Return the module and the name of a function or class, without the project's."""
+    """Return `module.name` of a function or class, without the project's name."""
     if isinstance(thing, functools.partial):
         return name_of(thing.func)
     name = getattr(thing, "__qualname__", type(thing).__qualname__)
@@ -56,7 +61,7 @@ def name_of(thing: Any) -> str:
 
 
 def _visit(thing: Any, found: dict[str, str], name: str = "") -> None:
-    """Add the source of a function, or of a class's methods, and of what they name, to what was found."""
+    """Add to `found` the source of a function, or of a class's methods, and of what they name."""
     if isinstance(thing, functools.partial):
         thing = thing.func
     name = name or name_of(thing)
@@ -73,7 +78,7 @@ def _visit(thing: Any, found: dict[str, str], name: str = "") -> None:
 
 
 def _layers(function: FunctionType) -> Iterator[FunctionType]:
-    """Yield a function and those that it wraps, but for what libraries wrap around it."""
+    """Yield a function and those that it wraps, except a library's wrappers."""
     layer: Any = function
     while layer is not None:
         if layer.__globals__.get("__name__", "").split(".")[0] not in _WRAPPERS:
@@ -82,7 +87,7 @@ def _layers(function: FunctionType) -> Iterator[FunctionType]:
 
 
 def _visit_class(name: str, kind: type, found: dict[str, str]) -> None:
-    """Add methods one by one, so that one that somebody replaced is seen, the class's constants and bases."""
+    """Add a class's methods one by one, so that a replaced one is detected, its constants and its bases."""
     attributes = []
     for attribute, value in vars(kind).items():
         function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
@@ -96,11 +101,11 @@ def _visit_class(name: str, kind: type, found: dict[str, str]) -> None:
     bases = [base for base in kind.__bases__ if _is_ours(base)]
     for base in bases:
         _visit(base, found)
-    found[name] = "\n".join([*map(name_of, bases), *sorted(attributes)])  # one that is gone counts, too
+    found[name] = "\n".join([*map(name_of, bases), *sorted(attributes)])  # so that a removed one counts, too
 
 
 def _is_generated(attribute: str, function: FunctionType) -> bool:
-    """Return whether a method is one that dataclasses and named tuples make of their fields."""
+    """Return whether a method was generated from the fields of a dataclass or named tuple."""
     function = inspect.unwrap(function)
     if function.__globals__.get("__name__", "").split(".")[0] in _MAKERS:
         return True
@@ -108,7 +113,8 @@ def _is_generated(attribute: str, function: FunctionType) -> bool:
 
 
 def _follow(path: tuple[str, ...], scope: dict[str, Any], found: dict[str, str]) -> str | None:
-    """Add what a dotted name stands for, if it is a function, class or constant of this project; name it."""
+    """Add what a dotted name refers to if it is a function, class or constant of this project; return its
+    name, else None."""
     if path[0] not in scope:
         return None
     thing = scope[path[0]]
@@ -139,7 +145,7 @@ def _is_ours(thing: Any) -> bool:
 
 
 def _paths(tree: ast.AST) -> Iterator[tuple[str, ...]]:
-    """Yield the dotted names of a source but for its annotations: (a, b, c) for `a.b.c`."""
+    """Yield the dotted names in a source, except in annotations: (a, b, c) for `a.b.c`."""
     if path := _dotted(tree):
         yield path
         return
@@ -161,7 +167,7 @@ def _dotted(node: ast.AST) -> tuple[str, ...]:
 
 
 def normalised(source: str) -> str:
-    """Drop from a source what does not count."""
+    """Return a source without comments, docstrings and blank lines."""
     lines = source.splitlines()
     for token in tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline):
         if token.type == tokenize.COMMENT:

@@ -61,11 +61,12 @@ class TrainConfig:
     """Options of the core as name value pairs, for example: --core-options hidden_size 64 num_layers 1;
     `deltabeast cores CORE` lists them."""
     config: Annotated[Path | None, Scope.INVOCATION] = None
-    """File to take options from, JSON or YAML, or a run: those typed win, --core-options as a whole, a
-    --preset with all that it sets, another --core without the options. A run's own place is not taken; a Ray
-    cluster, a tracker or the --run-dir of a file of others have to be typed as well."""
+    """Read options from a JSON or YAML file, or from a run. Command-line options override the file:
+    --core-options replaces its whole mapping, --preset overrides every option that the preset sets, and
+    another --core discards its core_options. From a run, its run_dir is not taken. ray_address, track and
+    run_dir in a file that this user did not write must be repeated on the command line."""
     show_config: Annotated[bool, Scope.INVOCATION] = False
-    """Print what would run, in the form that --config takes, and train nothing."""
+    """Print the resulting configuration, in the form that --config reads, and exit."""
     # RECORD, because the options that a preset sets are compared themselves.
     preset: Annotated[Literal["published", "laptop", "gymnasium", "none"] | None, Scope.RECORD] = None
     """Settings to begin from, which single options override; launch/runs/presets.py lists them. published:
@@ -85,8 +86,8 @@ class TrainConfig:
     """How a game of --game is played and what an episode is, paper-code unless told; envs/README.md compares
     them."""
     frame_stack: Annotated[int, Scope.AGENT] = 4
-    """Screens of a game that an agent sees at once, 1 to 4. With 1 it sees of a motion what the last
-    two frames show, whose maximum a screen is."""
+    """Screens of a game that an agent sees at once, 1 to 4. Each is the maximum of the last two frames, so
+    that 1 leaves almost no motion to see."""
     flicker: Annotated[float, Scope.AGENT] = 0.0
     """Probability that a screen of a game is black, which asks for memory (Hausknecht & Stone 2015)."""
     observations: Annotated[Literal["auto", "picture", "vector", "plain"], Scope.AGENT, Formerly("plain")] = (
@@ -105,9 +106,8 @@ class TrainConfig:
     """Arithmetic of the stem; memory, heads and losses are float32, without TF32 on a GPU. auto: bf16 where
     the hardware has it. The publication used fp32."""
     fused: Annotated[Literal["auto", "off"], Scope.SPEED] = "auto"
-    """Whether agents/cpu computes on a CPU what it computes faster. auto: each part of it that equals the
-    plain code on the run's first observations; off: the plain code, whose rules (kernels/) still pick a
-    backend."""
+    """Use the fused C kernels (agents/cpu) on a CPU. auto: every component that is unedited and equals eager
+    PyTorch on the run's first observations. off: eager only, whose rules (kernels/) still pick a backend."""
     num_envs: Annotated[int, Scope.CONDITIONS] = 32
     """Environments stepped together by each actor; with a GPU in two halves, so that the games of one go on
     while actions are chosen for the other."""
@@ -140,9 +140,10 @@ class TrainConfig:
     """Whether torch.compile fuses the learner's loss, gradients and step; the first update waits for it.
     auto: yes with a GPU, no on CPUs, where it brings nothing."""
     unroll_length: Annotated[int, Scope.LEARNING] = 50
-    """Agent steps an actor takes before it hands over to the learner."""
+    """Agent steps in each environment before an actor hands over to the learner."""
     batch_size: Annotated[int, Scope.LEARNING] = 32
-    """Unrolls in one update; a multiple of --num-envs or a divisor of it."""
+    """Trajectories in one update, each the --unroll-length steps of one environment; a multiple of
+    --num-envs or a divisor of it."""
     bptt: Annotated[Literal["full", "per_step"], Scope.LEARNING] = "full"
     """full: gradients flow through the whole unroll. per_step: no gradient crosses a time step of a
     fast-weight core, as in the published code; for other cores both are the same."""
@@ -159,8 +160,8 @@ class TrainConfig:
     truncation: Annotated[Literal["bootstrap", "terminal"], Scope.LEARNING, Formerly("terminal")] = (
         "bootstrap"
     )
-    """What is to come where a limit cut an episode short that had not terminated: the value of its last
-    observation, or nothing, as in the published code."""
+    """Where a time limit cuts an episode. bootstrap: from V(final observation). terminal: as if the episode
+    had terminated, with no return to come, as in the published code."""
     normalise_rewards: Annotated[bool, Scope.LEARNING] = False
     """Whether the loss divides rewards by the running deviation of discounted returns (Engstrom et al. 2020),
     before any clip."""
@@ -222,9 +223,10 @@ class ProbeConfig:
     core_options: dict[str, str | int | float | bool] = field(default_factory=dict)
     """Options of the core as name value pairs."""
     config: Path | None = None
-    """File to take options from, JSON or YAML, or a run: those typed win, --core-options as a whole."""
+    """Read options from a JSON or YAML file, or from a run. Command-line options override the file;
+    --core-options replaces its whole mapping."""
     show_config: bool = False
-    """Print what would run, in the form that --config takes, and train nothing."""
+    """Print the resulting configuration, in the form that --config reads, and exit."""
     seed: int = 1
     """Seed of the weights, and of what is drawn or in which order it is read."""
     updates: int | None = None
@@ -238,7 +240,8 @@ class ProbeConfig:
     dropout: float | None = None
     """Share of the hidden units that is dropped while training; default: as published."""
     shell: Literal["auto", "on", "off"] = "auto"
-    """Whether the core stands in its shell. auto: as published, where retrieval and swap try rules alone."""
+    """Wrap the bare memory in norm, projection and feedforward layers. auto: as published, which tests bare
+    rules in retrieval and swap."""
     evaluate_every: int | None = None
     """Updates between evaluations; default: as published."""
     patience: int | None = None
@@ -302,7 +305,7 @@ class EvalConfig:
     device: str = "auto"
     """auto, cpu or cuda."""
     fused: Literal["auto", "off"] = "auto"
-    """Whether agents/cpu computes on a CPU what it computes faster, where that equals the plain code."""
+    """Use the fused C kernels (agents/cpu) on a CPU where they equal eager PyTorch."""
     trust_core: str | None = None
     """A core of your own that the checkpoint may import: package.module:Class, as it was trained with."""
     trust_env: str | None = None
@@ -469,7 +472,7 @@ class BenchThroughputConfig:
     unroll_length: int = 50
     """Agent steps of an unroll."""
     batch_size: int = 32
-    """Unrolls in one update."""
+    """Trajectories in one update."""
     seconds: float = 10.0
     """Seconds of each measurement."""
     rounds: int = 3

@@ -1,4 +1,4 @@
-"""What ends a command without being foreseen by it, in a line that names the remedy."""
+"""Unexpected exceptions of a command: one line that names the remedy, and an exit code."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def seed() -> int:
 def updates_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute updates as a compiler or a graph sees them, to be compared bit for bit: C rounds otherwise."""
     for name in ("loss", "rmsprop"):
-        monkeypatch.setattr(f"deltabeast.kernels.native.{name}.takes", lambda *xs: False)
+        monkeypatch.setattr(f"deltabeast.kernels.native.{name}.is_supported", lambda *xs: False)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...cores import State, Stats
 from ...kernels.native import dense
-from ...kernels.native.weight_transforms import forget_transforms
+from ...kernels.native.weight_transforms import start_transform_cache
 from ..network import Agent, AgentOutput, Bptt
 from ..normaliser import Normaliser
 from ..sampling import Rng, exponential, sample
@@ -129,7 +129,7 @@ class FastAgent:
         observation, reward = batch.observation.flatten(0, 1), batch.reward.flatten()
         features = joined_trunk(self._batch, batch, weights)
         if features is None:
-            forget_transforms()  # what follows transforms weights for its backward pass, too
+            start_transform_cache()  # what follows transforms weights for its backward pass, too
             features = self.trunk_features(observation)
         projected = None
         if cache.projection is not None:
@@ -151,7 +151,7 @@ def _act(agent: Agent, y: Tensor, greedy: bool, rng: Rng | None) -> AgentOutput 
     """Compute actions, logits and values from a core's output y `[B, n]`, like `Agent.heads` and `sample`, in
     one call of C; None if C cannot."""
     weights = weights_of(agent.policy, agent.baseline, kinds=(nn.Linear, nn.Linear))
-    if not weights or not dense.takes(y, weights):
+    if not weights or not dense.is_supported(y, weights):
         return None
     exp_noise = None if greedy else exponential(y.new_empty(len(y), agent.policy.out_features), rng)
     return AgentOutput(*dense.heads(y, weights[:2], weights[2:], exp_noise))

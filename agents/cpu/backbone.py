@@ -16,11 +16,11 @@ from ...kernels.native import backbone as native
 from ...kernels.native.acting import CoreSteps
 from ...kernels.native.forward_cache import (
     ForwardCache,
-    linear,
-    normalized_linear,
-    residual_feedforward,
+    cached_linear,
+    cached_normalized_linear,
+    cached_residual_feedforward,
 )
-from ...kernels.native.recurrent_cache import recurrent_delta
+from ...kernels.native.recurrent_cache import cached_recurrent_delta
 from .modules import is_hooked, weights_of
 from .rules import step_memory
 
@@ -91,13 +91,13 @@ def unroll(
         state = tuple(part.clone() if part.is_inference() else part for part in state)
     weights: list[Any] = list(found.weights)
     stream, projected, middle, hidden, *inside = cache.tensors
-    x, traces = linear(stream[0], x, *weights[:2]), []
+    x, traces = cached_linear(stream[0], x, *weights[:2]), []
     for i, (memory, before) in enumerate(zip(core.memories(), core.split(state), strict=True)):
         norm, eps, own = weights[2 + _WEIGHTS * i :], found.shape.eps, [each[i] for each in inside]
-        heads = normalized_linear(projected[i], x, eps, *norm[:4])
+        heads = cached_normalized_linear(projected[i], x, eps, *norm[:4])
         y, trace = _memory(memory, heads, before, reset, own, tuple(part[i] for part in cache.after))
         values = middle[i], hidden[i], stream[i + 1]
-        x = residual_feedforward(values, x, y, eps, *norm[4:12])
+        x = cached_residual_feedforward(values, x, y, eps, *norm[4:12])
         traces.append(trace)
     return x, core.join([trace.state for trace in traces]), measure(core.memories(), traces)
 
@@ -113,5 +113,5 @@ def _memory(
     parts = torch.split_with_sizes(projected.unflatten(-1, (memory.num_heads, -1)), memory.sizes, -1)
     q, k, v, beta = parts
     slow = memory.Rq, memory.Rk, memory.Rv, memory.rb
-    y, W = recurrent_delta(values, after[0], reset, q, k, v, beta.squeeze(-1), *slow, *state)
+    y, W = cached_recurrent_delta(values, after[0], reset, q, k, v, beta.squeeze(-1), *slow, *state)
     return y.flatten(-2), MemoryTrace(parts, state, (W, y[-1]), y, reset)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...cores import State
-from ...kernels.native.weight_transforms import forget_transforms
+from ...kernels.native.weight_transforms import start_transform_cache
 from ..inference import EagerInference, TimeStep
 from ..network import AgentOutput
 from ..sampling import Rng
@@ -39,7 +39,7 @@ class FastInference(EagerInference):
 
     @contextmanager
     def frozen_weights(self) -> Iterator[None]:
-        forget_transforms()  # of the weights that were there before
+        start_transform_cache()  # of the weights that were there before
         # Autocast caches its casts of weights until its outermost context ends.
         with torch.autocast("cpu", enabled=False):
             yield

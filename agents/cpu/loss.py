@@ -27,7 +27,7 @@ def fused_actor_critic(
     bootstrapped = rewards + batch.truncation_bootstrap
     behavior = batch.behavior_logits, batch.action, bootstrapped, batch.done, batch.forced
     settings = discount, baseline_cost, entropy_cost, ROUNDING
-    if not native.takes(logits, values, *behavior) or forbids(batch.behavior_logits):
+    if not native.is_supported(logits, values, *behavior) or forbids(batch.behavior_logits):
         costs = {"discount": discount, "baseline_cost": baseline_cost, "entropy_cost": entropy_cost}
         return actor_critic(logits, values, batch, rewards, **costs, all_reduce=all_reduce)
     normalise = all_reduce and partial(normalised, chosen=~batch.forced, all_reduce=all_reduce)

@@ -22,7 +22,7 @@ def fused_rmsprop_if(
     eps: float,
 ) -> None:
     """Like `rmsprop.rmsprop_if`, to which it falls back if C cannot compute it."""
-    if not native.takes(parameters, gradients, squares):
+    if not native.is_supported(parameters, gradients, squares):
         rmsprop_if(finite, parameters, gradients, squares, steps, lr, scale, alpha, eps)
     elif finite:
         torch._foreach_add_(steps, 1)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...kernels.native import dense
-from ...kernels.native.forward_cache import ForwardCache, linear
+from ...kernels.native.forward_cache import ForwardCache, cached_linear
 from ...kernels.native.images import max_pool, scaled
 from ...kernels.native.strided import conv_relu
 from ...kernels.native.winograd import conv3x3, residual_block
@@ -25,7 +25,7 @@ def trunk_features(stem: Stem, observation: Tensor) -> Tensor | None:
     """Like `stem.trunk_features`, in C; None if a module is subclassed or hooked."""
     if type(stem) is VectorStem:
         x, weights = observation.float(), weights_of(stem.fc1, kinds=(nn.Linear,))
-        if not weights or not dense.takes(x, weights):
+        if not weights or not dense.is_supported(x, weights):
             return None
         weight, bias = weights
         return dense.linear(x, weight, bias, relu=True)
@@ -86,7 +86,7 @@ def core_input(
         norm_weights, eps = weights_of(norm, kinds=(nn.LayerNorm,)), norm.eps
     elif type(norm) is not nn.Identity or is_hooked(norm):
         return None
-    if not weights or not norm_weights or not dense.takes(features, [*weights, *norm_weights]):
+    if not weights or not norm_weights or not dense.is_supported(features, [*weights, *norm_weights]):
         return None
     room = None
     if cache is not None and cache.has_room(len(features)):
@@ -105,7 +105,7 @@ def project(stem: Stem, features: Tensor, cache: ForwardCache) -> Tensor | None:
         return None
     if not cache.matches(features.unflatten(0, sizes), weights):
         return None
-    return F.relu(stem.norm(linear(cache.tensors[0].flatten(0, 1), features, *weights))).float()
+    return F.relu(stem.norm(cached_linear(cache.tensors[0].flatten(0, 1), features, *weights))).float()
 
 
 def _projection(stem: Stem) -> list[Any]:

@@ -1,1 +1,1 @@
-"""C for CPUs: the rules, and the stems' work between convolutions."""
+"""C for CPUs: the rules, dense layers, convolutions, the loss and RMSProp; README.md lists the sources."""

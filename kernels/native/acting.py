@@ -1,6 +1,6 @@
 """An agent's steps of an unroll, each in one call of `dense.c`: layers before the core, the core, the heads.
 
-Called piece by piece, a step on small observations takes Python as long as it takes C.
+On small observations, calling these one by one costs as much time in Python as in C.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ class _Agent(ctypes.Structure):
 
 
 class CoreSteps(NamedTuple):
-    """A core's steps of an unroll, as `dense.c` makes them."""
+    """A core's steps of an unroll, for `dense.c` to run."""
 
     function: str
-    """the `core_step` of `dense.c`"""
+    """name of the function of type `core_step` in `dense.c`"""
     arguments: ctypes.Structure
-    """what it is handed"""
+    """its arguments"""
     held: Any
-    """to which the arguments point"""
+    """owns the memory to which the arguments point"""
     state: tuple[Tensor, ...]
-    """the core's state after the last step but one, once both are made"""
+    """state after T of the T + 1 steps, the next unroll's initial state; valid once all steps have run"""
     sizes: tuple[int, int]
-    """inputs and outputs of a row"""
+    """input and output sizes"""
     work: int
-    """multiplications of a row"""
+    """multiplications per row"""
 
 
 class Observed(NamedTuple):
-    """What an actor observes before step t of an unroll, in row t."""
+    """What an actor observes before step t of an unroll, at index t."""
 
     observation: Tensor
     """float32 `[T + 1, B, D]`"""
@@ -58,7 +58,7 @@ class Observed(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Room for what it chooses at step t, in row t."""
+    """Outputs: what it chooses at step t, at index t."""
 
     action: Tensor
     """int64 `[T, B]`"""
@@ -75,22 +75,30 @@ def steps(
     limit: float,
     projection: Tensor | None = None,
 ) -> tuple[Callable[[int], None], Callable[[int], None]] | None:
-    """Return what makes step t of an unroll, and what makes it but chooses no action; None where C cannot.
+    """Return (act, observe), or None where C does not support the agent.
 
-    `weights`: weight and bias of the two rectified layers before the core, of the policy's and the value's
-    head. `exp_noise` is as `dense.heads` takes it, for each step; `limit` that of `dense.core_input`, and
-    `projection` `[T + 1, B, N]` receives the second layer's outputs.
+    `act(t)` runs step t and samples an action; `observe(t)` runs stem and core only, for the bootstrap.
+
+    Args:
+        weights: weight and bias of the two rectified layers before the core, of the policy's and the value's
+            head.
+        core: the core's steps.
+        observed: inputs, filled before each step.
+        chosen: outputs, filled by each step.
+        exp_noise: draws from Exp(1), `[T, B, A]`, as in `dense.heads`.
+        limit: bound of the reward, as in `dense.core_input`.
+        projection: `[T + 1, B, N]`, filled with the second layer's outputs before its rectifier.
     """
     w1, _, w2, _, w_p, _, w_v, _ = weights
     assert w1 is not None and w2 is not None and w_p is not None and w_v is not None
     rows, sizes = observed.done.shape[1], (w1.shape[1], len(w1), len(w2), core.sizes[1], len(w_p))
-    joined = sizes[:2], sizes[1:3], (sizes[2] + 1, sizes[3]), sizes[3:], (sizes[3], 1)
-    found = w1.mT.shape, w2.mT.shape, core.sizes, w_p.mT.shape, w_v.mT.shape
+    expected = sizes[:2], sizes[1:3], (sizes[2] + 1, sizes[3]), sizes[3:], (sizes[3], 1)
+    given = w1.mT.shape, w2.mT.shape, core.sizes, w_p.mT.shape, w_v.mT.shape
     tensors = (*observed, *chosen)
     if not (
         rows
-        and dense.takes(observed.observation, weights)
-        and joined == found
+        and dense.is_supported(observed.observation, weights)
+        and expected == given
         and observed.observation.shape[-1] == sizes[0]
         and all(x.is_contiguous() for x in tensors)
     ):
@@ -98,8 +106,8 @@ def steps(
     width = dense.lanes(rows)
     library = compiling.library("dense.c", f"LANES={width}")
     work = rows * (w1.numel() + w2.numel() + core.work + w_p.numel())
-    room = [exp_noise.new_empty(rows, size) for size in (sizes[1], core.sizes[0], 1)]
-    held = [*weights, *observed, exp_noise, projection, chosen.logits, chosen.action, *room]
+    scratch = [exp_noise.new_empty(rows, size) for size in (sizes[1], core.sizes[0], 1)]
+    held = [*weights, *observed, exp_noise, projection, chosen.logits, chosen.action, *scratch]
     agent = _Agent(
         dense.threads(rows, width, work),
         rows,
@@ -109,7 +117,7 @@ def steps(
         ctypes.addressof(core.arguments),
         *compiling.addresses(*held),
     )
-    agent.held = held, core  # the memory to which it points
+    agent.held = held, core  # owns the memory to which it points
     kinds = ctypes.POINTER(_Agent), ctypes.c_int64
     act, observe = (compiling.typed(library, name, *kinds) for name in ("act", "observe"))
     return functools.partial(act, agent), functools.partial(observe, agent)

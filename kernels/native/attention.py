@@ -10,25 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..operator import Operator
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from ..reference import KERNELS
 from . import compiling, rules
 from .compiling import addresses
-from .operator import Operator
 
-FILE, DEFINE = "attention.c", "WINDOW"
-"""one library for heads of any size"""
+_SOURCE = "attention.c"
+"""built once, for heads of any size"""
 
 
 def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
-    """Return why C cannot take these inputs, which passed `Shapes.check`; None if it can."""
-    return rules._not_for_c(inputs[0]) or _cannot_build()
+    """Return why C does not support these inputs, which passed `Shapes.check`, or None."""
+    return rules.tensor_reason(inputs[0]) or _build_reason()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _cannot_build() -> str | None:
-    return compiling.unsupported_reason(FILE, DEFINE)
+def _build_reason() -> str | None:
+    return compiling.unsupported_reason(_SOURCE)
 
 
 class _Window(ctypes.Structure):
@@ -94,8 +94,8 @@ def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
 @without_autocast
 def _differentiate_attention(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     learned = ctx.needs_input_grad[4], ctx.learns_state
-    found = _attention_backward(*ctx.saved_tensors, *grads[:4], *learned, ctx.kind)
-    return *(x if x.numel() else None for x in found), *[None] * 4
+    gradients = _attention_backward(*ctx.saved_tensors, *grads[:4], *learned, ctx.kind)
+    return *(x if x.numel() else None for x in gradients), *[None] * 4
 
 
 def _deltaformer_results(*inputs: Any) -> tuple[Tensor, ...]:
@@ -137,9 +137,9 @@ def _differentiate_deltaformer(
     ctx: Any, dy: Tensor | None, _: Tensor | None, *ends: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     kinds = ctx.first, ctx.second
-    found = [*_deltaformer_backward(*ctx.saved_tensors, dy, *ends, ctx.learns_state, *kinds)]
-    found[4] = found[4].sum(0)
-    return *(x if x.numel() else None for x in found), *[None] * 4
+    gradients = [*_deltaformer_backward(*ctx.saved_tensors, dy, *ends, ctx.learns_state, *kinds)]
+    gradients[4] = gradients[4].sum(0)  # of mix, over rows
+    return *(x if x.numel() else None for x in gradients), *[None] * 4
 
 
 def _like(x: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ def _groups(x: Tensor) -> Tensor:
 
 
 def _bias(x: Tensor) -> Tensor | None:
-    """Leave out one number for all that adds nothing."""
+    """Return None for a bias that is a single 0, expanded; else the bias with dense rows."""
     return None if not any(x.stride()) and not x.flatten()[0] else _rows(x)
 
 
@@ -168,15 +168,17 @@ def _call(
     saved: Sequence[Tensor | None],
     outputs: Sequence[Tensor],
 ) -> None:
-    """Call a function of `attention.c`: q, k, v and what else has strides, what is made dense, what is
-    filled."""
+    """Call a function of `attention.c`.
+
+    `inputs`: q, k, v and other strided tensors. `saved`: made contiguous here. `outputs`: filled by it.
+    """
     q, k, v, *_ = inputs
     assert q is not None and k is not None and v is not None
     (T, B, H, V), groups = v.shape, q.shape[3] if q.dim() == 5 else 1
     M = next(x.shape[2] for x in saved if x is not None and x.dim() == 4)  # the keys are the first of these
     threads, reset = rules._threads(v[0], T * groups * (M + T)), reset.contiguous()
     span = rules._Span(T, B, H, V, k.shape[-1], threads, reset.data_ptr(), 1)
-    # What holds nothing is left out, but its gradients may be asked for.
+    # An empty state is skipped, unless its gradients are needed.
     window = _Window(span, M, groups, *kinds, not learns_state)
     dense = [None if x is None else x.contiguous() for x in saved]
     scratch = v.new_empty(threads * _function("attention_room", 0, 0)(window))
@@ -188,7 +190,7 @@ def _call(
 @functools.cache
 def _function(name: str, strided: int, pointers: int) -> Any:
     kinds = *[rules._Strided] * strided, *[ctypes.c_void_p] * pointers
-    function = compiling.typed(compiling.library(FILE, DEFINE), name, ctypes.POINTER(_Window), *kinds)
+    function = compiling.typed(compiling.library(_SOURCE), name, ctypes.POINTER(_Window), *kinds)
     function.restype = None if strided else ctypes.c_int64
     return function
 

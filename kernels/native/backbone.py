@@ -128,7 +128,7 @@ def plan(shape: Shape, memory: Memory, weights: Sequence[Tensor | None]) -> Plan
             return None
     if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH:
         return None
-    if rules._cannot_build(rules.source(memory.rule), -(-h // rules.BLOCK)):
+    if rules.build_reason(rules.source(memory.rule), -(-h // rules.BLOCK)):
         return None
     return Plan(shape, memory, layers, weights, _pointers(weights))
 
@@ -159,7 +159,7 @@ def step(
     shape, memory, layers, _, weights = plan
     B, before = len(x), _before(plan, state, len(x))
     if (
-        not dense.takes(x)
+        not dense.is_supported(x)
         or before is None
         or x.shape != (B, shape.inputs)
         or B == 0

@@ -30,16 +30,16 @@ from ..private_cache import CannotBuildError, only_mine, private_cache
 
 # Sums keep their order and nan stays nan; only errno and traps, which nobody reads, are given up.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
-PROBE = ("loss.c", "NDEBUG")
-"""the library of which every training on a CPU makes use"""
+PROBE = "loss.c"
+"""the source that every training on a CPU uses"""
 
 announce: Callable[[str], None] = functools.partial(print, file=sys.stderr)
 """hears, once in a process that has no parent of ours, that libraries are being built"""
 
 
 @functools.cache
-def unsupported_reason(source: str, define: str) -> str | None:
-    """Return why this machine cannot have `library(source, define)`, warning once; None if it can."""
+def unsupported_reason(source: str, define: str | None = None) -> str | None:
+    """Return why this machine cannot build `library(source, define)`, warning once; None if it can."""
     try:
         library(source, define)
     except CannotBuildError as error:
@@ -54,8 +54,8 @@ def _warn(text: str) -> None:
 
 
 @functools.cache
-def library(source: str, define: str) -> ctypes.CDLL:
-    """Load a source of this folder, compiled with `-D{define}`. Raises CannotBuildError."""
+def library(source: str, define: str | None = None) -> ctypes.CDLL:
+    """Load a source of this folder, compiled with `-D{define}` if there is one. Raises CannotBuildError."""
     try:
         return ctypes.CDLL(str(_build(source, define, threads=True)))
     except (OSError, CannotBuildError):
@@ -73,7 +73,7 @@ def is_watched() -> bool:
 
 
 def call(
-    source: str, define: str, name: str, numbers: tuple[int | float, ...], *tensors: Tensor | None
+    source: str, define: str | None, name: str, numbers: tuple[int | float, ...], *tensors: Tensor | None
 ) -> None:
     """Call a function of `library(source, define)`: int64_t for an int, float for a float, then pointers."""
     _function(source, define, name, tuple(map(type, numbers)), len(tensors))(*numbers, *addresses(*tensors))
@@ -85,7 +85,7 @@ def addresses(*xs: Tensor | None) -> list[int | None]:
 
 
 @functools.cache
-def _function(source: str, define: str, name: str, numbers: tuple[type, ...], tensors: int) -> Any:
+def _function(source: str, define: str | None, name: str, numbers: tuple[type, ...], tensors: int) -> Any:
     kinds = [ctypes.c_float if kind is float else ctypes.c_int64 for kind in numbers]
     return typed(library(source, define), name, *kinds, *[ctypes.c_void_p] * tensors)
 
@@ -100,14 +100,14 @@ def typed(made: ctypes.CDLL, name: str, *argtypes: Any) -> Any:
 @functools.cache
 def identity() -> str:
     """Return a digest of all that decides what the libraries compute, or "no C" where there can be none."""
-    if unsupported_reason(*PROBE) is not None:
+    if unsupported_reason(PROBE) is not None:
         return "no C"
     sources = sorted(file for file in Path(__file__).parent.iterdir() if file.suffix in (".c", ".h"))
     command = os.fsencode(" ".join([*_compiler(), *FLAGS]))
     return _digest(*(file.read_bytes() for file in sources), command, _processor().encode())[:16]
 
 
-def _build(source: str, define: str, threads: bool) -> Path:
+def _build(source: str, define: str | None, threads: bool) -> Path:
     """Return the shared library, compiled unless the cache has it.
 
     With threads it uses OpenMP but is not linked to a runtime: when loaded it finds PyTorch's and shares its
@@ -116,7 +116,7 @@ def _build(source: str, define: str, threads: bool) -> Path:
     path = Path(__file__).with_name(source)
     texts = [path.read_bytes(), *(header.read_bytes() for header in sorted(path.parent.glob("*.h")))]
     compiler = _compiler()
-    flags = [f"-D{define}", *FLAGS, *(["-fopenmp"] if threads else [])]
+    flags = [*([f"-D{define}"] if define else []), *FLAGS, *(["-fopenmp"] if threads else [])]
     command = " ".join([*compiler, *flags])
     name = f"{path.stem}-{_digest(*texts, os.fsencode(command), _processor().encode())}"
     folder = private_cache()

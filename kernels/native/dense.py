@@ -1,7 +1,7 @@
-"""What stands before and after a memory when an actor steps it: one call of `dense.c` for each.
+"""The layers around a memory in an actor's step, each in one call of `dense.c`.
 
-A step of few rows takes torch's operators longer to call than to compute. These functions of tensors
-`[..., size]` have no gradients; `takes` says where they can be used. They equal torch's to rounding.
+For few rows, calling torch's operators takes longer than computing them. These functions of tensors
+`[..., size]` have no gradients and equal torch's to rounding; `is_supported` says where they can be used.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 from . import compiling
 
 MAX_WIDTH = 4096
-"""Most numbers of a row: a few of them for each of 16 rows lie on the stack."""
+"""Maximum size of a row: a few such vectors for each of 16 rows lie on the stack."""
 
 
-def takes(x: Tensor, weights: Sequence[Tensor | None] = ()) -> bool:
-    """Return whether these functions can compute with x and weights here: float32 on a CPU, no gradients."""
+def is_supported(x: Tensor, weights: Sequence[Tensor | None] = ()) -> bool:
+    """Return whether C supports x and weights here: float32 on a CPU, no gradients, no autocast."""
     if torch.is_grad_enabled() or compiling.is_watched() or torch.is_autocast_enabled("cpu"):
         return False
     for w in weights:
@@ -32,8 +32,8 @@ def takes(x: Tensor, weights: Sequence[Tensor | None] = ()) -> bool:
     return right and compiling.unsupported_reason("dense.c", "LANES=8") is None
 
 
-def takes_state(reset: Tensor, *states: Tensor) -> bool:
-    """Return whether C can read these: reset `[B]` and states `[B, N]` of the first one's sizes."""
+def is_supported_state(reset: Tensor, *states: Tensor) -> bool:
+    """Return whether C supports reset `[B]`, bool, and states `[B, N]`, float32 of one shape, on a CPU."""
     rows, right = states[0].shape[:1], reset.dtype is torch.bool and reset.is_cpu
     same = all(x.shape == states[0].shape and x.dtype is torch.float32 and x.is_cpu for x in states)
     return right and same and reset.shape == rows
@@ -83,7 +83,7 @@ def core_input(
     limit: float,
     kept: Tensor | None = None,
 ) -> Tensor:
-    """Compute what a core reads, `[rows, N + 1]`: `relu(LN(x wᵀ + b))` and the reward, clamped to ±limit.
+    """Compute a core's input `[rows, N + 1]`: `relu(LN(x wᵀ + b))` and the reward, clamped to ±limit.
 
     `weights`: w `[N, K]` and b, which may be None. `norm`: weight and bias of LN; None and None for none.
     `kept` `[rows, N]` receives `x wᵀ + b`.
@@ -132,8 +132,8 @@ def _rows(name: str, x: Tensor, size: int) -> Tensor:
 
 
 def lanes(rows: int) -> int:
-    """Return how many rows C computes at a time: as many as a register holds, or 8 if the last 16 would be
-    half empty. Vectors wider than registers would be taken apart, number by number."""
+    """Return how many rows C computes at a time: as many as fit in a register, or 8 if the last 16 would be
+    half empty. A compiler would split vectors wider than registers into scalars."""
     return 8 if (rows - 1) % 16 < 8 else _register_rows()
 
 
@@ -143,12 +143,12 @@ def _register_rows() -> int:
 
 
 def call(name: str, rows: int, work: int, numbers: tuple[int | float, ...], *tensors: Tensor | None) -> None:
-    """Call a function of `dense.c` for rows of a batch that take `work` multiplications each."""
+    """Call a function of `dense.c` for so many rows of a batch, with `work` multiplications each."""
     width = lanes(rows)
     count = threads(rows, width, rows * work)
     compiling.call("dense.c", f"LANES={width}", name, (count, *numbers), *tensors)
 
 
 def threads(rows: int, width: int, work: int) -> int:
-    """Return how many threads share rows, `width` at a time, that take `work` multiplications in all."""
+    """Return how many threads to use for rows, `width` at a time, with `work` multiplications in all."""
     return min(torch.get_num_threads(), -(-rows // width)) if work > 1 << 20 else 1

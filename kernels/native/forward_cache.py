@@ -1,7 +1,7 @@
-"""A forward pass that an actor made already: only its backward pass remains to be computed.
+"""Activations that an actor computed with the learner's own weights, so that the learner runs backward only.
 
-An actor that steps the learner's own weights computes what the learner would compute again. It caches that
-here, and the learner's functions take their values from it. Each equals what its docstring says, to rounding.
+The `cached_` functions compute nothing forward: they return a value from the cache, which equals the formula
+in their docstring to rounding, and attach that formula's gradients to their inputs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..precision import without_autocast
 
 
 class ForwardCache:
-    """What the steps of an unroll computed, `[..., steps, rows, size]` each, and by which weights."""
+    """The activations of an unroll, `[..., steps, rows, size]` each, and the weights that computed them."""
 
     def __init__(
         self,
@@ -29,9 +29,9 @@ class ForwardCache:
         weights: Iterable[Tensor],
         prepared: Any = None,
     ) -> None:
-        """`prepared` is what the core needs for each step and made in advance."""
+        """`prepared`: whatever the core builds once for all steps."""
         self.after: Sequence[Tensor] = ()
-        """the state after the newest step, where it is not among the tensors; `[layers, rows, ...]` each"""
+        """the state after the newest step, if it is not among the tensors; `[layers, rows, ...]` each"""
         self.steps, self.rows = steps, rows
         self.tensors = tensors
         self.prepared = prepared
@@ -41,11 +41,11 @@ class ForwardCache:
         self._versions = self._now()
 
     def has_room(self, rows: int) -> bool:
-        """Return whether there is room for another step of so many rows."""
+        """Return whether another step fits, of this many rows."""
         return rows == self.rows and self.t < self.steps
 
     def matches(self, x: Tensor, weights: Iterable[Tensor | None]) -> bool:
-        """Return whether all steps of x `[steps, rows, ...]` are here, by these weights as they are now."""
+        """Return whether all steps of x `[steps, rows, ...]` are cached, computed with these weights."""
         present = [weight for weight in weights if weight is not None]
         same = all(map(operator.is_, self._weights, present)) and self._versions == self._now()
         same = same and len(present) == len(self._weights)
@@ -55,15 +55,16 @@ class ForwardCache:
         return [weight._version for weight in self._weights]
 
 
-def computed(
+def with_gradient(
     values: Sequence[Tensor], backward: Backward, saved: Sequence[Tensor | None], *inputs: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Return values as a function of inputs, whose gradients are `backward(*those of values, *saved)`."""
-    outputs: tuple[Tensor, ...] = _Computed.apply(values, backward, saved, *inputs)
+    """Return `values` as differentiable functions of `inputs`, whose gradients are
+    `backward(*gradients of values, *saved)`."""
+    outputs: tuple[Tensor, ...] = _WithGradient.apply(values, backward, saved, *inputs)
     return outputs
 
 
-class _Computed(torch.autograd.Function):
+class _WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, values: Sequence[Tensor], backward: Backward, saved: Sequence[Tensor | None], *_: Any
@@ -80,24 +81,33 @@ class _Computed(torch.autograd.Function):
         return None, None, None, *ctx.function(*gradients, *ctx.saved_tensors)
 
 
-def linear(value: Tensor, *inputs: Tensor | None) -> Tensor:
-    """Compute `x weightᵀ + bias` of x, weight and bias."""
-    return computed((value,), linear_backward, inputs, *inputs)[0]
+def cached_linear(value: Tensor, *inputs: Tensor | None) -> Tensor:
+    """Return `value`, computed before as `x weightᵀ + bias`, with gradients to x, weight and bias.
+
+    value: `[..., N]`; inputs: x `[..., K]`, weight `[N, K]`, bias `[N]` or None.
+    """
+    return with_gradient((value,), linear_backward, inputs, *inputs)[0]
 
 
-def normalized_linear(value: Tensor, x: Tensor, eps: float, *weights: Tensor | None) -> Tensor:
-    """Compute `LN(x) weightᵀ + bias`; weights: weight and bias of LN, weight, bias."""
+def cached_normalized_linear(value: Tensor, x: Tensor, eps: float, *weights: Tensor | None) -> Tensor:
+    """Return `value` `[..., N]`, computed before as `LN(x) weightᵀ + bias`, with gradients to x and weights.
+
+    weights: weight and bias of LN `[K]`, weight `[N, K]`, bias `[N]` or None.
+    """
     inputs = x, *weights
-    return computed((value,), functools.partial(_normalized_linear_backward, eps), inputs, *inputs)[0]
+    return with_gradient((value,), functools.partial(_normalized_linear_backward, eps), inputs, *inputs)[0]
 
 
-def residual_feedforward(
+def cached_residual_feedforward(
     values: Sequence[Tensor], x: Tensor, y: Tensor, eps: float, *weights: Tensor | None
 ) -> Tensor:
-    """Compute as `dense.residual_feedforward`; values are z, relu(LN(z) w1ᵀ + b1) and the result."""
+    """Return the result of `dense.residual_feedforward`, computed before, with gradients to x, y and weights.
+
+    values: z, `relu(LN(z) w1ᵀ + b1)` and the result.
+    """
     z, hidden, result = values
     backward = functools.partial(_residual_feedforward_backward, eps)
-    return computed((result,), backward, (z, hidden, y, *weights), x, y, *weights)[0]
+    return with_gradient((result,), backward, (z, hidden, y, *weights), x, y, *weights)[0]
 
 
 def _normalized_linear_backward(
@@ -125,7 +135,7 @@ def _residual_feedforward_backward(
 def linear_backward(
     dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return gradients of x, weight and bias."""
+    """Return the gradients of x, weight and bias, given dy `[..., N]`."""
     flat = dy.flatten(0, -2)
     dx = (flat @ weight).view(x.shape)
     return dx, flat.mT @ x.flatten(0, -2), None if bias is None else flat.sum(0)

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from . import dense
-from .lstm import past, recurrence
+from .lstm import new_saved, recurrence
 
 
 def gru(
@@ -23,15 +23,20 @@ def gru(
 
 
 def step(x: Tensor, weights: Sequence[Tensor], h0: Tensor, reset: Tensor) -> Tensor | None:
-    """Compute h `[B, N]` after one step from x `[B, K]`; None where C cannot take these inputs.
+    """Compute h `[B, N]` after one step from x `[B, K]`; None if C does not support these inputs.
 
-    `weights`: that of the input `[3 N, K]`, that of h `[3 N, N]`, the bias of each `[3 N]`.
+    `weights`: weight_ih `[3 N, K]`, weight_hh `[3 N, N]`, bias_ih, bias_hh `[3 N]`. h0 `[B, N]`, reset `[B]`.
     """
     (B, N), K = h0.shape, x.shape[-1]
     shapes = [(3 * N, K), (3 * N, N), (3 * N,), (3 * N,)]
-    if not dense.takes(x, weights) or [w.shape for w in weights] != shapes or x.shape != (B, K) or B == 0:
+    if (
+        not dense.is_supported(x, weights)
+        or [w.shape for w in weights] != shapes
+        or x.shape != (B, K)
+        or B == 0
+    ):
         return None
-    if not dense.takes_state(reset, h0):
+    if not dense.is_supported_state(reset, h0):
         return None
     h = h0.new_empty(B, N)
     inputs = (part.contiguous() for part in (x, *weights, h0, reset))
@@ -42,21 +47,21 @@ def step(x: Tensor, weights: Sequence[Tensor], h0: Tensor, reset: Tensor) -> Ten
 def _results(
     gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, save: bool
 ) -> tuple[Tensor, ...]:
-    """Allocate h and what backward needs."""
-    return h0.new_empty(len(gates), *h0.shape), *past(h0, len(gates), 5, save)
+    """Allocate h `[T, B, N]` and what backward needs."""
+    return h0.new_empty(len(gates), *h0.shape), *new_saved(h0, len(gates), 5, save)
 
 
-def _gradients(weight: Tensor, reset: Tensor, panels: Tensor, dy: Tensor | None) -> tuple[Tensor, ...]:
-    """Allocate those of gates, of the recurrent share of them, and of h0."""
+def _gradients(weight: Tensor, reset: Tensor, saved_gates: Tensor, dy: Tensor | None) -> tuple[Tensor, ...]:
+    """Allocate the gradients of gates and of `weight h + bias` `[T, B, 3 N]`, and of h0 `[B, N]`."""
     (T, B), N = reset.shape, weight.shape[1]
-    return panels.new_empty(T, B, 3 * N), panels.new_empty(T, B, 3 * N), panels.new_empty(B, N)
+    return saved_gates.new_empty(T, B, 3 * N), saved_gates.new_empty(T, B, 3 * N), saved_gates.new_empty(B, N)
 
 
 @without_autocast
 def _differentiate(ctx: Any, dy: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-    weight, reset, hs, panels = ctx.saved_tensors
-    dgates, drecurrent, dh0 = _backward(weight, reset, panels, dy)
-    dweight = drecurrent.flatten(0, 1).mT @ hs.flatten(0, 1)
+    weight, reset, saved_h, saved_gates = ctx.saved_tensors
+    dgates, drecurrent, dh0 = _backward(weight, reset, saved_gates, dy)
+    dweight = drecurrent.flatten(0, 1).mT @ saved_h.flatten(0, 1)
     return dgates, dweight, drecurrent.sum((0, 1)), dh0, None, None
 
 

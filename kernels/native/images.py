@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..operator import Operator
 from ..pytorch.stepwise import wants_gradient
 from . import compiling
-from .operator import Operator
 
 LANES = 16
 """The number of channels must be a multiple of this, as in `images.c`."""
@@ -35,7 +35,7 @@ def scaled(frame: Tensor, dtype: torch.dtype) -> Tensor:
 
 def max_pool(x: Tensor) -> Tensor:
     """Compute `max_pool2d(x, 3, stride=2, padding=1)`; x `[N, C, H, W]`."""
-    if not _takes(x):
+    if not _is_supported(x):
         return F.max_pool2d(x, 3, stride=2, padding=1)
     y: Tensor = _max_pool(x, wants_gradient(x))[0]
     return y
@@ -46,7 +46,7 @@ def dense(*images: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.contiguous(memory_format=torch.channels_last) for x in images)
 
 
-def _takes(x: Tensor) -> bool:
+def _is_supported(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.shape[1] % LANES == 0 and _in_c(x.dtype)
 
 

@@ -11,16 +11,16 @@ from torch import Tensor
 from ..once import differentiable_once
 from . import compiling
 
-_SOURCE = "loss.c", "NDEBUG"
+_SOURCE = "loss.c"
 Change = Callable[[Tensor], Tensor]
 
 
-def takes(*xs: Tensor) -> bool:
-    """Return whether C can read these, of which the floating ones must be float32."""
+def is_supported(*xs: Tensor) -> bool:
+    """Return whether C supports these tensors: on a CPU, floating ones in float32."""
     if compiling.is_watched():
         return False
     right = all(x.is_cpu and (x.dtype is torch.float32 or not x.is_floating_point()) for x in xs)
-    return right and compiling.unsupported_reason(*_SOURCE) is None
+    return right and compiling.unsupported_reason(_SOURCE) is None
 
 
 def actor_critic(
@@ -51,11 +51,11 @@ class _ActorCritic(torch.autograd.Function):
         inputs = logits, values, behavior, action, reward, done, forced
         advantages, dvalues, dlogits = torch.empty(sizes[:2]), torch.empty(steps, B), torch.empty(steps, B, A)
         metrics = torch.empty(7)
-        compiling.call(*_SOURCE, "vtrace", sizes, settings, *inputs, advantages, dvalues, metrics)
+        compiling.call(_SOURCE, None, "vtrace", sizes, settings, *inputs, advantages, dvalues, metrics)
         if change is not None:
             advantages = change(advantages)
         chosen = action, forced, advantages.contiguous()
-        compiling.call(*_SOURCE, "policy", sizes, settings, logits, *chosen, dlogits, metrics)
+        compiling.call(_SOURCE, None, "policy", sizes, settings, logits, *chosen, dlogits, metrics)
         ctx.save_for_backward(dlogits, dvalues)
         ctx.mark_non_differentiable(metrics)
         return metrics[0].clone(), metrics

@@ -9,19 +9,19 @@ from torch import Tensor
 
 from . import compiling
 
-_SOURCE = "rmsprop.c", "NDEBUG"
+_SOURCE = "rmsprop.c"
 _FORMATS = torch.contiguous_format, torch.channels_last
 _ALONE = 1 << 16
-"""Fewer numbers than this are no work for a second thread."""
+"""Minimum numbers in a tensor for more than one thread."""
 
 
-def takes(*several: Sequence[Tensor]) -> bool:
-    """Return whether C can read these lists of as many tensors: on a CPU, in float32, without gaps, and the
-    i-th ones laid out alike."""
+def is_supported(*several: Sequence[Tensor]) -> bool:
+    """Return whether C supports these lists of tensors: of equal length, dense, on a CPU, in float32, and the
+    i-th ones in one memory format."""
     if compiling.is_watched():
         return False
     readable = all(x.is_cpu and x.dtype is torch.float32 for xs in several for x in xs)
-    return readable and all(map(_are_alike, *several)) and compiling.unsupported_reason(*_SOURCE) is None
+    return readable and all(map(_are_alike, *several)) and compiling.unsupported_reason(_SOURCE) is None
 
 
 def step(
@@ -40,8 +40,8 @@ def step(
     settings = torch.tensor((alpha, 1 - alpha, eps, -rate, scale))
     for p, g, s in zip(parameters, gradients, squares, strict=True):
         sizes = (torch.get_num_threads() if p.numel() >= _ALONE else 1), p.numel()
-        compiling.call(*_SOURCE, "step", sizes, settings, p, g, s)
-    # What is kept of a forward pass, and autograd, tell by their versions that weights have changed.
+        compiling.call(_SOURCE, None, "step", sizes, settings, p, g, s)
+    # Caches and autograd detect changed weights by their versions.
     torch.autograd.graph.increment_version((*parameters, *squares))
 
 

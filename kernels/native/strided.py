@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..operator import Operator
 from . import compiling
 from .images import dense
-from .operator import Operator
 from .weight_transforms import cached_transform
 
 POINTS = 36
@@ -34,12 +34,12 @@ MAX_PARTS = 8
 """Sums that make up a weight's gradient, and so threads of a backward pass."""
 
 DEFINE = "LANES=REGISTER"
-"""Vectors as wide as registers."""
+"""vectors as wide as registers"""
 
 
 def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
     """Compute `relu(conv2d(x, weight, bias, stride))`: x `[N, C, H, W]`, weight `[D, C, K, K]`."""
-    if not _takes(x, weight, bias, stride):
+    if not _is_supported(x, weight, bias, stride):
         return F.relu(F.conv2d(x, weight, bias, stride), inplace=True)
     if x.shape[1] * stride % LANES:
         x, weight, stride = _squares(x, stride), _squares(weight, stride), 1
@@ -47,7 +47,7 @@ def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
     return y
 
 
-def _takes(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> bool:
+def _is_supported(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> bool:
     tensors = (x, weight, bias)
     usual = all(t.device.type == "cpu" and t.dtype is torch.float32 for t in tensors)
     if not usual or torch.is_autocast_enabled("cpu") or x.dim() != 4:
@@ -77,7 +77,7 @@ def _fill(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> No
     Q = weight[0].numel() // R**2
     threads = _threads(y.numel() * weight[0].numel())
     transformed = _transformed(weight, stride)
-    (scratch,) = _room(threads * _size("scratch_size", Q, D))
+    (scratch,) = _scratch(threads * _size("scratch_size", Q, D))
     _call("convolve", (*sizes, threads), x, transformed, bias.contiguous(), y, scratch)
 
 
@@ -104,7 +104,7 @@ def _fill_gradients(
     parts = max(1, min(MAX_PARTS, N // 32))
     threads = min(parts, _threads(y.numel() * weight[0].numel()))
     transformed = _transformed(weight, stride, transposed=True) if needs_dx else None
-    sums, scratch = _room(parts * (POINTS * Q + 1) * D, threads * _size("scratch_size", Q, D))
+    sums, scratch = _scratch(parts * (POINTS * Q + 1) * D, threads * _size("scratch_size", Q, D))
     pointers = x, y, dy, transformed, dx.zero_(), sums.zero_(), scratch
     _call("differentiate", (*sizes, parts, threads), *pointers)
     _call("weight_gradient", (C, stride, D, R, parts), sums, dw, db)
@@ -113,7 +113,7 @@ def _fill_gradients(
 def _gradients(
     dy: Tensor, x: Tensor, y: Tensor, weight: Tensor, stride: int, needs_dx: bool
 ) -> tuple[Tensor, ...]:
-    """Allocate those of x, empty unless needed, weight and bias."""
+    """Allocate the gradients of x, empty unless needed, weight and bias."""
     dx = torch.empty_like(x, memory_format=torch.channels_last) if needs_dx else x.new_empty(0)
     dw = torch.empty_like(weight, memory_format=torch.channels_last)
     return dx, dw, dw.new_empty(len(weight))
@@ -156,18 +156,17 @@ def _transformed(weight: Tensor, stride: int, transposed: bool = False) -> Tenso
 _own = threading.local()
 
 
-def _room(*sizes: int) -> tuple[Tensor, ...]:
-    """Return so many numbers each, whatever they hold, until the thread's next call for any layer.
+def _scratch(*sizes: int) -> tuple[Tensor, ...]:
+    """Return uninitialised float32 tensors of these sizes, valid until the thread's next call for any layer.
 
-    Every call needs them and none keeps them: allocated anew, between tensors that are kept, they would
-    leave holes in memory that nothing fits.
+    The memory is reused: allocated in each call, between longer-lived tensors, it would fragment the heap.
     """
     whole = sum(sizes := tuple(-(-size // LANES) * LANES for size in sizes))
-    room: Tensor | None = getattr(_own, "room", None)
-    if room is None or room.numel() < whole:
+    memory: Tensor | None = getattr(_own, "scratch", None)
+    if memory is None or memory.numel() < whole:
         with torch.inference_mode(False):  # a pass with gradients may be next
-            room = _own.room = torch.empty(whole, dtype=torch.float32, device="cpu")
-    parts: tuple[Tensor, ...] = room[:whole].split(sizes)
+            memory = _own.scratch = torch.empty(whole, dtype=torch.float32, device="cpu")
+    parts: tuple[Tensor, ...] = memory[:whole].split(sizes)
     return parts
 
 

@@ -1,4 +1,4 @@
-"""What kernels make of weights, made once for many calls while no weight changes."""
+"""A cache of transformed weights, such as Winograd's: computed once until a weight changes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from torch.nn import Parameter
 
 class _Own(threading.local):
     transforms: dict[Hashable, tuple[Parameter, int, Tensor]] | None = None
-    """weight, its version, and what was made of it; None where nothing is cached"""
+    """(weight, version, transform) by the weight's id and the transform's name; None: caching is off"""
 
 
 _own = _Own()
 
 
-def forget_transforms() -> None:
-    """Begin to cache this thread's transforms, and those of its backward passes, anew.
+def start_transform_cache() -> None:
+    """Enable this thread's cache, also for its backward passes, and empty it.
 
-    A weight that PyTorch changes is noticed. Call this after others changed one, in memory that processes
-    share or through `data`.
+    Call it after weights change without a version bump: in memory that processes share, or through `data`.
     """
     _own.transforms = {}
 
 
 def cached_transform(weight: Tensor, how: Hashable, transform: Callable[[], Tensor]) -> Tensor:
-    """Return `transform()` of a weight, `how` being its name, or that of before."""
+    """Return `transform()` of a weight, or the cached result; `how` names the transform."""
     transforms = _own.transforms
-    # Others than parameters come anew with each call; those of inference mode have no version.
+    # Tensors other than parameters are new in each call; inference tensors have no version.
     if transforms is None or not isinstance(weight, Parameter) or weight.is_inference():
         return transform()
     key, version = (id(weight), how), weight._version

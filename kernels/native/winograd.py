@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..operator import Operator
 from . import compiling
 from .images import DEFINES, dense
-from .operator import Operator
 from .weight_transforms import cached_transform
 
 TILE, POINTS = 4, 36
@@ -39,7 +39,7 @@ MAX_PARTS = 8
 def conv3x3(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Compute `conv2d(x, weight, bias, padding=1)`: x `[N, C, H, W]`, weight `[D, C, 3, 3]`, bias `[D]`."""
     _check("conv3x3", x, [(weight, bias)])
-    if not _takes(x, weight, bias):
+    if not _is_supported(x, weight, bias):
         return F.conv2d(x, weight, bias, padding=1)
     y: Tensor = _conv3x3(x, weight, bias)
     return y
@@ -53,7 +53,7 @@ def residual_block(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) ->
             f"residual_block: w2 is {list(w2.shape)}; give {x.shape[1]} outputs, as x has channels"
         )
     inputs = x, w1, b1, w2, b2
-    if not _takes(*inputs):
+    if not _is_supported(*inputs):
         # In place where no gradient needs the overwritten value, to spare memory traffic.
         h = F.relu(F.conv2d(F.relu(x), w1, b1, padding=1), inplace=True)
         return F.conv2d(h, w2, b2, padding=1).add_(x)
@@ -73,7 +73,7 @@ def _check(name: str, x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> None:
         channels = len(weight)
 
 
-def _takes(x: Tensor, *weights: Tensor) -> bool:
+def _is_supported(x: Tensor, *weights: Tensor) -> bool:
     autocast = torch.is_autocast_enabled("cpu")
     wanted = torch.get_autocast_dtype("cpu") if autocast else torch.float32
     if x.device.type != "cpu" or x.dtype is not wanted or not _fits(x.shape[1]):

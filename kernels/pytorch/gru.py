@@ -1,4 +1,4 @@
-"""The GRU as a lean loop with a hand-written backward, as the LSTM's in `stepwise.py`."""
+"""The GRU as a loop with a hand-written backward, as the LSTM's in `stepwise.py`."""
 
 from __future__ import annotations
 

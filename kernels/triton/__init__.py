@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-KERNELS = ("delta", "gated", "generalised", "momentum", "delta_rnn", "recurrent_delta", "delta_lstm")
-"""those of `rules.py` here, by the names of their records in `operators.py`"""
+KERNEL_NAMES = ("delta", "gated", "generalised", "momentum", "delta_rnn", "recurrent_delta", "delta_lstm")
+"""the names of the signatures that have a kernel in Triton"""
 _HAS_TRITON = find_spec("triton") is not None
 
 
@@ -25,7 +25,7 @@ def unsupported_reason(inputs: tuple[Tensor, ...], any_width: bool = False) -> s
 
 
 def lstm_operator(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Equals `reference.lstm` to rounding. An operator of its own: no other backend has it."""
+    """Equals `reference.lstm` to rounding. An operator separate from that of the C kernel."""
     from .lstm import lstm
 
     return lstm(*inputs)

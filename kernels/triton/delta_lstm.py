@@ -30,7 +30,7 @@ def gate_step(
     v,
     beta,
     error,
-    kept,
+    checkpoints,
     t,
     at,
     place,
@@ -47,7 +47,7 @@ def gate_step(
     it among all of the step and of the span."""
     if KEEP:  # noqa: SIM102 - one is decided by the compiler, the other by the program
         if t % SPACING == 0:
-            store_matrix(kept + place * V * V, now, V, V, BLOCK, BLOCK)
+            store_matrix(checkpoints + place * V * V, now, V, V, BLOCK, BLOCK)
     k_row = load_row(k + t * k_t, V, BLOCK)
     v_row = load_row(v + t * v_t, V, BLOCK)
     read_row, now, error_row = delta_step(now, p_row, k_row, v_row, tl.load(beta + t * beta_t))
@@ -73,7 +73,7 @@ def forward_kernel(
     p,
     cells,
     gates,
-    kept,
+    checkpoints,
     z_t,
     z_b,
     z_h,
@@ -116,16 +116,16 @@ def forward_kernel(
             store_row(p + at * V, p_row, V, BLOCK)
             store_row(cells + at * V, c, V, BLOCK)
         z_i, read_i, now_i = gate_step(
-            now_i, p_row, z, k, v, beta, error, kept, t, 3 * at, span,
+            now_i, p_row, z, k, v, beta, error, checkpoints, t, 3 * at, span,
             z_t, k_t, v_t, beta_t, V, BLOCK, KEEP, SPACING,
         )  # fmt: skip
         z_u, read_u, now_u = gate_step(
-            now_u, p_row, z + z_h, k + k_h, v + v_h, beta + beta_h, error, kept, t,
+            now_u, p_row, z + z_h, k + k_h, v + v_h, beta + beta_h, error, checkpoints, t,
             3 * at + 1, span + 1,
             z_t, k_t, v_t, beta_t, V, BLOCK, KEEP, SPACING,
         )  # fmt: skip
         z_o, read_o, now_o = gate_step(
-            now_o, p_row, z + 2 * z_h, k + 2 * k_h, v + 2 * v_h, beta + 2 * beta_h, error, kept, t,
+            now_o, p_row, z + 2 * z_h, k + 2 * k_h, v + 2 * v_h, beta + 2 * beta_h, error, checkpoints, t,
             3 * at + 2, span + 2,
             z_t, k_t, v_t, beta_t, V, BLOCK, KEEP, SPACING,
         )  # fmt: skip
@@ -192,7 +192,7 @@ def backward_kernel(
     p,
     cells,
     gates,
-    kept,
+    checkpoints,
     buffer,
     dy,
     dR_T,
@@ -234,17 +234,17 @@ def backward_kernel(
         stop = tl.minimum(start + SPACING, steps)
         place = 3 * row(start // SPACING, b, h)
         tl.debug_barrier()  # the buffer's readers are done
-        R = load_matrix(kept + place * size, V, V, BLOCK, BLOCK)
+        R = load_matrix(checkpoints + place * size, V, V, BLOCK, BLOCK)
         replay(
             R, k, beta, error, reset, buffer_i, start, stop,
             k_t, beta_t, V, V, BLOCK, BLOCK, 3, 0,
         )  # fmt: skip
-        R = load_matrix(kept + (place + 1) * size, V, V, BLOCK, BLOCK)
+        R = load_matrix(checkpoints + (place + 1) * size, V, V, BLOCK, BLOCK)
         replay(
             R, k + k_h, beta + beta_h, error, reset, buffer_u, start, stop,
             k_t, beta_t, V, V, BLOCK, BLOCK, 3, 1,
         )  # fmt: skip
-        R = load_matrix(kept + (place + 2) * size, V, V, BLOCK, BLOCK)
+        R = load_matrix(checkpoints + (place + 2) * size, V, V, BLOCK, BLOCK)
         replay(
             R, k + 2 * k_h, beta + 2 * beta_h, error, reset, buffer_o, start, stop,
             k_t, beta_t, V, V, BLOCK, BLOCK, 3, 2,

@@ -44,7 +44,7 @@ def gated_forward_kernel(
     y,
     W_T,
     error,
-    kept,
+    checkpoints,
     q_t,
     q_b,
     q_h,
@@ -80,7 +80,7 @@ def gated_forward_kernel(
         now = tl.where(tl.load(reset + t * tl.num_programs(0) + b), 0.0, now)
         if KEEP:  # noqa: SIM102 - one is decided by the compiler, the other by the program
             if t % SPACING == 0:
-                store_matrix(kept + row(t // SPACING, b, h) * V * K, now, V, K, BLOCK_V, BLOCK_K)
+                store_matrix(checkpoints + row(t // SPACING, b, h) * V * K, now, V, K, BLOCK_V, BLOCK_K)
         now *= load_rates(decay + t * decay_t, V, BLOCK_V, ERASES)
         q_row = load_row(q + t * q_t, K, BLOCK_K)
         k_row = load_row(k + t * k_t, K, BLOCK_K)
@@ -105,7 +105,7 @@ def gated_backward_kernel(
     decay,
     reset,
     error,
-    kept,
+    checkpoints,
     buffer,
     dy,
     dW_T,
@@ -151,7 +151,7 @@ def gated_backward_kernel(
     for span_back in range(spans):
         start = (spans - 1 - span_back) * SPACING
         stop = tl.minimum(start + SPACING, steps)
-        now = load_matrix(kept + row(start // SPACING, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
+        now = load_matrix(checkpoints + row(start // SPACING, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
         tl.debug_barrier()  # the buffer's readers are done
         for t in range(start, stop):
             now = tl.where(tl.load(reset + t * tl.num_programs(0) + b), 0.0, now)
@@ -213,8 +213,8 @@ def momentum_forward_kernel(
     W_T,
     C_T,
     found,
-    kept,
-    kept_C,
+    checkpoints,
+    checkpoints_C,
     q_t,
     q_b,
     q_h,
@@ -256,8 +256,8 @@ def momentum_forward_kernel(
         if KEEP:  # noqa: SIM102 - one is decided by the compiler, the other by the program
             if t % SPACING == 0:
                 span = row(t // SPACING, b, h) * V * K
-                store_matrix(kept + span, now, V, K, BLOCK_V, BLOCK_K)
-                store_matrix(kept_C + span, added, V, K, BLOCK_V, BLOCK_K)
+                store_matrix(checkpoints + span, now, V, K, BLOCK_V, BLOCK_K)
+                store_matrix(checkpoints_C + span, added, V, K, BLOCK_V, BLOCK_K)
         k_row = load_row(k + t * k_t, K, BLOCK_K)
         v_row = load_row(v + t * v_t, V, BLOCK_V)
         rate = tl.load(decay + t * decay_t)
@@ -281,8 +281,8 @@ def momentum_backward_kernel(
     momentum,
     reset,
     found,
-    kept,
-    kept_C,
+    checkpoints,
+    checkpoints_C,
     buffer,
     dy,
     dW_T,
@@ -336,8 +336,8 @@ def momentum_backward_kernel(
         start = (spans - 1 - span_back) * SPACING
         stop = tl.minimum(start + SPACING, steps)
         span = row(start // SPACING, b, h) * V * K
-        now = load_matrix(kept + span, V, K, BLOCK_V, BLOCK_K)
-        added = load_matrix(kept_C + span, V, K, BLOCK_V, BLOCK_K)
+        now = load_matrix(checkpoints + span, V, K, BLOCK_V, BLOCK_K)
+        added = load_matrix(checkpoints_C + span, V, K, BLOCK_V, BLOCK_K)
         tl.debug_barrier()  # the buffer's readers are done
         for t in range(start, stop):
             fresh = tl.load(reset + t * tl.num_programs(0) + b)

@@ -22,7 +22,7 @@ def forward_kernel(
     y,
     W_T,
     error,
-    kept,
+    checkpoints,
     q_t,
     q_b,
     q_h,
@@ -58,7 +58,7 @@ def forward_kernel(
         now = tl.where(tl.load(reset + t * tl.num_programs(0) + b), 0.0, now)
         if KEEP:  # noqa: SIM102 - one is decided by the compiler, the other by the program
             if t % SPACING == 0:
-                store_matrix(kept + row(t // SPACING, b, h) * V * K, now, V, K, BLOCK_V, BLOCK_K)
+                store_matrix(checkpoints + row(t // SPACING, b, h) * V * K, now, V, K, BLOCK_V, BLOCK_K)
         for i in tl.static_range(WRITES):
             now *= load_row(decay + t * decay_t + i * K, K, BLOCK_K)[None, :]
             found = read(now, load_row(e + t * e_t + i * K, K, BLOCK_K))
@@ -78,7 +78,7 @@ def backward_kernel(
     decay,
     reset,
     error,
-    kept,
+    checkpoints,
     buffer,
     dy,
     dW_T,
@@ -120,7 +120,7 @@ def backward_kernel(
     for span_back in range(spans):
         start = (spans - 1 - span_back) * SPACING
         stop = tl.minimum(start + SPACING, steps)
-        now = load_matrix(kept + row(start // SPACING, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
+        now = load_matrix(checkpoints + row(start // SPACING, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
         tl.debug_barrier()  # the buffer's readers are done
         for t in range(start, stop):
             now = tl.where(tl.load(reset + t * tl.num_programs(0) + b), 0.0, now)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..native.operator import Operator
+from ..operator import Operator
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from .lstm import BLOCK, weight_gradient

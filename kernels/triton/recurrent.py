@@ -70,7 +70,7 @@ def delta_rnn_forward_kernel(
     R_T,
     error,
     p,
-    kept,
+    checkpoints,
     z_t,
     z_b,
     z_h,
@@ -104,7 +104,7 @@ def delta_rnn_forward_kernel(
         p_row = softmax(y_row, V, BLOCK_V)
         if KEEP:  # noqa: SIM102 - one is decided by the compiler, the other by the program
             if t % SPACING == 0:
-                store_matrix(kept + row(t // SPACING, b, h) * V * K, now, V, K, BLOCK_V, BLOCK_K)
+                store_matrix(checkpoints + row(t // SPACING, b, h) * V * K, now, V, K, BLOCK_V, BLOCK_K)
         k_row = load_row(k + t * k_t, K, BLOCK_K)
         v_row = load_row(v + t * v_t, V, BLOCK_V)
         read_row, now, error_row = delta_step(now, p_row, k_row, v_row, tl.load(beta + t * beta_t))
@@ -123,7 +123,7 @@ def delta_rnn_backward_kernel(
     reset,
     error,
     p,
-    kept,
+    checkpoints,
     buffer,
     dy,
     dR_T,
@@ -157,7 +157,7 @@ def delta_rnn_backward_kernel(
     for span_back in range(spans):
         start = (spans - 1 - span_back) * SPACING
         stop = tl.minimum(start + SPACING, steps)
-        R = load_matrix(kept + row(start // SPACING, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
+        R = load_matrix(checkpoints + row(start // SPACING, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
         tl.debug_barrier()  # the buffer's readers are done
         replay(R, k, beta, error, reset, buffer, start, stop, k_t, beta_t, V, K, BLOCK_V, BLOCK_K)
         tl.debug_barrier()  # other threads may read it than wrote it
@@ -203,7 +203,7 @@ def recurrent_delta_forward_kernel(
     k_used,
     beta_used,
     error,
-    kept,
+    checkpoints,
     q_t,
     q_b,
     q_h,
@@ -240,7 +240,7 @@ def recurrent_delta_forward_kernel(
         now, y_row = tl.where(fresh, 0.0, now), tl.where(fresh, 0.0, y_row)
         if KEEP:  # noqa: SIM102 - one is decided by the compiler, the other by the program
             if t % SPACING == 0:
-                store_matrix(kept + row(t // SPACING, b, h) * V * K, now, V, K, BLOCK_V, BLOCK_K)
+                store_matrix(checkpoints + row(t // SPACING, b, h) * V * K, now, V, K, BLOCK_V, BLOCK_K)
         g_row = tanh(y_row)
         q_row = softmax(load_row(q + t * q_t, K, BLOCK_K) + read_back(Rq_now, g_row), K, BLOCK_K)
         k_row = softmax(load_row(k + t * k_t, K, BLOCK_K) + read_back(Rk_now, g_row), K, BLOCK_K)
@@ -270,7 +270,7 @@ def recurrent_delta_backward_kernel(
     k_used,
     beta_used,
     error,
-    kept,
+    checkpoints,
     buffer,
     dy,
     dW_T,
@@ -301,7 +301,7 @@ def recurrent_delta_backward_kernel(
     for span_back in range(spans):
         start = (spans - 1 - span_back) * SPACING
         stop = tl.minimum(start + SPACING, steps)
-        W = load_matrix(kept + row(start // SPACING, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
+        W = load_matrix(checkpoints + row(start // SPACING, b, h) * V * K, V, K, BLOCK_V, BLOCK_K)
         tl.debug_barrier()  # the buffer's readers are done
         first = row(0, b, h)
         replay(

@@ -1,4 +1,8 @@
-"""Launches the kernels of fast weights, and says which inputs they take. Importing this imports Triton."""
+"""Launches the kernels of fast weights, and says which inputs they take. Importing this imports Triton.
+
+A kernel is passed arguments by its parameters' names: tensors by those in `Shapes`, `W_T` for W after step T,
+`dq` for the gradient of q; `q_t`, `q_b` and `q_h` are the strides of q over time, rows and heads.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,14 @@ import torch
 import triton
 from torch import Tensor
 
-from ..custom_ops import Kernel
+from ..custom_ops import KernelSignature
 from ..pytorch.stepwise import SPACING
 from ..shapes import widest
 from . import delta, delta_lstm, gated, generalised, recurrent
 from .launch import constants
 from .steps import tanh
 
-Given = Mapping[str, Tensor | None]
+NamedTensors = Mapping[str, Tensor | None]
 INTERPRETED = not isinstance(tanh, triton.JITFunction)
 """Whether TRITON_INTERPRET=1 was set at import: the kernels then run in Python, slowly, on any device."""
 MAX_SIZE = 64
@@ -42,55 +46,57 @@ _BACKWARD: dict[str, Any] = {
 }
 
 
-def forward(kernel: Kernel, given: Given) -> None:
-    """Fill outputs and checkpoints but for those that are empty."""
-    saved = [given[name] for name in (*kernel.saved, *kernel.checkpoints)]
+def forward(kernel: KernelSignature, tensors: NamedTensors) -> None:
+    """Fill outputs and checkpoints, except those that are empty."""
+    saved = [tensors[name] for name in (*kernel.saved, *kernel.checkpoints)]
     keep = any(x is not None and x.numel() for x in saved)
-    _launch(_FORWARD[kernel.name], kernel, {**given, "KEEP": keep}, given["y"])
+    _launch(_FORWARD[kernel.name], kernel, {**tensors, "KEEP": keep}, tensors["y"])
 
 
-def backward(kernel: Kernel, given: Given) -> None:
-    """Fill the gradients of inputs. Those of y and of the last states may be None."""
-    W: Any = given[kernel.states[0]]
-    y: Any = given.get("y", given.get("dv"))  # of the same shape where y itself is not saved
+def backward(kernel: KernelSignature, tensors: NamedTensors) -> None:
+    """Fill the gradients of the inputs. Those of y and of the last states may be None."""
+    W: Any = tensors[kernel.states[0]]
+    y: Any = tensors.get("y", tensors.get("dv"))  # of the same shape where y itself is not saved
     if y is None:
-        y = given["du"][..., -1, :]  # type: ignore[index]
-    known = {f"d{name}": given.get(f"d{name}", W.new_empty(0)) for name in kernel.gradients}
-    known |= given
-    for end, like in zip(kernel.ends, [y, *(given[f"d{state}"] for state in kernel.states)], strict=True):
-        if known[f"d{end}"] is None and like is not None:
-            known[f"d{end}"] = torch.zeros_like(like)
-    # room for the states of one span in every program, which walks back over them
-    known["buffer"] = W.new_empty(
-        *W.shape[:2], SPACING * len(kernel.checkpoints) * _writes(kernel, given), *W.shape[2:]
+        y = tensors["du"][..., -1, :]  # type: ignore[index]
+    arguments = {f"d{name}": tensors.get(f"d{name}", W.new_empty(0)) for name in kernel.gradients}
+    arguments |= tensors
+    like = [y, *(tensors[f"d{state}"] for state in kernel.states)]
+    for output, x in zip(kernel.differentiable_outputs, like, strict=True):
+        if arguments[f"d{output}"] is None and x is not None:
+            arguments[f"d{output}"] = torch.zeros_like(x)
+    # scratch for the states of one span in every program, which walks back over them
+    arguments["buffer"] = W.new_empty(
+        *W.shape[:2], SPACING * len(kernel.checkpoints) * _writes(kernel, tensors), *W.shape[2:]
     )
-    _launch(_BACKWARD[kernel.name], kernel, known, y)
+    _launch(_BACKWARD[kernel.name], kernel, arguments, y)
 
 
-def _launch(function: Any, kernel: Kernel, given: Mapping[str, Any], y: Any) -> None:
-    """Run a program for each head of each row; the names of its parameters say what each is handed."""
+def _launch(function: Any, kernel: KernelSignature, tensors: Mapping[str, Any], y: Any) -> None:
+    """Run a program for each head of each row, with arguments by the names of its parameters."""
     T, B, heads, _ = y.shape
-    known = {**given, **constants(given[kernel.states[0]], heads), **kernel.numbers, "T": T}
-    known |= {"SPACING": SPACING, "ERASES": given.get("beta") is not None}
-    known["WRITES"] = _writes(kernel, given)
-    if not known["ERASES"] and "v" in given:
-        known["beta"] = given["v"][..., 0]  # the sum rules read no strength, but a kernel takes one
+    arguments = {**tensors, **constants(tensors[kernel.states[0]], heads), **kernel.scalars, "T": T}
+    arguments |= {"SPACING": SPACING, "ERASES": tensors.get("beta") is not None}
+    arguments["WRITES"] = _writes(kernel, tensors)
+    if not arguments["ERASES"] and "v" in tensors:
+        arguments["beta"] = tensors["v"][..., 0]  # the sum rules read no strength, but a kernel takes one
     for name in kernel.per_step:
-        if name in known:
-            known |= zip((f"{name}_t", f"{name}_b", f"{name}_h"), known[name].stride(), strict=False)
+        if name in arguments:
+            strides = arguments[name].stride()
+            arguments |= zip((f"{name}_t", f"{name}_b", f"{name}_h"), strides, strict=False)
     with torch.cuda.device_of(y):
-        function[B, heads](**{name: known[name] for name in (*function.arg_names, "num_warps")})
+        function[B, heads](**{name: arguments[name] for name in (*function.arg_names, "num_warps")})
 
 
-def _writes(kernel: Kernel, given: Mapping[str, Any]) -> int:
-    """Return how many writes a step has: one, but where keys are `[T, B, H, S, K]`."""
-    return next((x.shape[3] for x in map(given.get, kernel.per_step) if x is not None and x.dim() == 5), 1)
+def _writes(kernel: KernelSignature, tensors: Mapping[str, Any]) -> int:
+    """Return the number of writes per step: S of inputs `[T, B, H, S, ...]`, else one."""
+    return next((x.shape[3] for x in map(tensors.get, kernel.per_step) if x is not None and x.dim() == 5), 1)
 
 
 def unsupported_reason(inputs: tuple[Tensor, ...], any_width: bool = False) -> str | None:
     """Return why the kernels cannot take these inputs, which passed `Shapes.check`; None if they can.
 
-    A rule takes `any_width` if it does not hold a head's matrices in registers.
+    `any_width`: for a rule that keeps no head's matrices in registers.
     """
     size = 0 if any_width else widest(inputs)
     if size > MAX_SIZE:

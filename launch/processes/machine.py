@@ -84,22 +84,22 @@ def lacks_memory(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
 
 
-def own_cores(count: int) -> list[int] | None:
-    """Choose a core for each of `count` processes; None where cores are shared with others or unknown.
+def own_cpus(count: int) -> list[int] | None:
+    """Choose a CPU for each of `count` processes; None if CPUs are shared with others or unknown.
 
     Where one process works on each core, waking a thread on another core costs more than it gains: emulation
     and inference hand over to each other at every step.
     """
     if not hasattr(os, "sched_getaffinity"):  # macOS
         return None
-    cores = sorted(os.sched_getaffinity(0))
-    return cores if 1 < count == len(cores) == available_cores() else None
+    cpus = sorted(os.sched_getaffinity(0))
+    return cpus if 1 < count == len(cpus) == available_cores() else None
 
 
-def pin(core: int) -> Callable[[], None]:
-    """Keep this thread, and those it starts from now on, on one core; return a function that undoes it."""
+def pin(cpu: int) -> Callable[[], None]:
+    """Pin this thread, and those that it starts from now on, to one CPU; return a function that undoes it."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, {cpu})
     return lambda: os.sched_setaffinity(0, before)
 
 

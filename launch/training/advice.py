@@ -1,4 +1,4 @@
-"""What a run says where its log shows that it is unlikely to learn: each thing once, with what to try."""
+"""Warnings for a run whose log shows that it is unlikely to learn: each once, with what to try."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from collections.abc import Mapping
 from statistics import median
 
 _ROWS = 5
-"""Consecutive rows of the log that must show the same."""
+"""Consecutive rows of the log that must show a symptom."""
 _CLIPPED = 0.95
+"""`clipped_grad_share >= _CLIPPED`: nearly all updates were clipped."""
 _FAR_ABOVE = 100
-"""A gradient's norm, in clips: a batch's sum of normalised advantages reaches 25, and the agent learns."""
+"""`grad_norm >= _FAR_ABOVE * max_grad_norm`; agents with normalised advantages learn at up to 25."""
 _EXPLORES = 0.02
-"""Share of the largest entropy below which a policy hardly explores."""
+"""`entropy <= _EXPLORES * log(num_actions)`: the policy hardly explores."""
 _GAIN = 0.1
-"""Share by which the best return must have grown over the first episodes' to count as learning."""
+"""`best <= first + _GAIN * abs(first)`: the best return has not grown over that of the first episodes."""
 _EXPLODED = 1e3
-"""A loss, in medians of the rows before it, or in ones where they are less, as of a task that is solved."""
+"""`abs(loss) >= _EXPLODED * max(1, median(abs(earlier losses)))`; 1, as a solved task has losses near 0."""
 
 
 def clipped(row: Mapping[str, float], max_grad_norm: float) -> str | None:
-    """Say so if nearly all updates were clipped to a hundredth: their size then says nothing."""
+    """Warn if nearly all gradients were clipped to a hundredth of their norm or less, else None.
+
+    The size of an update then carries no information.
+    """
     share = row.get("clipped_grad_share", 0.0)
     if share < _CLIPPED or row["grad_norm"] < _FAR_ABOVE * max_grad_norm:
         return None
@@ -32,7 +36,7 @@ def clipped(row: Mapping[str, float], max_grad_norm: float) -> str | None:
 
 
 def collapsed(row: Mapping[str, float], first_return: float | None, num_actions: int) -> str | None:
-    """Say so if the policy no longer explores, though returns are those of the first episodes."""
+    """Warn if the policy no longer explores although returns are those of the first episodes, else None."""
     best = row.get("best_game_return")
     if first_return is None or best is None or num_actions < 2:
         return None
@@ -46,7 +50,7 @@ def collapsed(row: Mapping[str, float], first_return: float | None, num_actions:
 
 
 def exploded(loss: float, before: list[float]) -> str | None:
-    """Say so if the loss is far above that of the rows before."""
+    """Warn if the loss is far above those of the rows before, else None."""
     if len(before) < _ROWS or abs(loss) < _EXPLODED * max(1.0, median(map(abs, before))):
         return None
     return (
@@ -56,7 +60,7 @@ def exploded(loss: float, before: list[float]) -> str | None:
 
 
 class Advice:
-    """Looks at each row of a run's log."""
+    """Checks each row of a run's log."""
 
     def __init__(self, num_actions: int, max_grad_norm: float) -> None:
         self._num_actions = num_actions
@@ -66,7 +70,7 @@ class Advice:
         """consecutive rows that showed each symptom"""
 
     def of(self, row: Mapping[str, float], first_return: float | None) -> list[str]:
-        """Return what is to be said of a row; `first_return` is the mean of the run's first games."""
+        """Return the warnings for a row; `first_return` is the mean of the run's first games."""
         loss = row.get("total_loss", 0.0)
         symptoms = {
             "clipped": (clipped(row, self._max_grad_norm), _ROWS),

@@ -1,4 +1,4 @@
-"""Which parts of a run C computes on a CPU, and what its actors cache for the learner."""
+"""Which components of a run C computes on a CPU, and which activations actors cache for the learner."""
 
 from __future__ import annotations
 
@@ -50,21 +50,23 @@ def fused_parts(
     learner: Learner,
     observation: Callable[[], NDArray[Any]],
     spec: CacheSpec = NO_CACHE,
-    verdict: str | None = None,
+    fused_record: str | None = None,
 ) -> tuple[list[str], list[str], dict[str, str]]:
-    """Return which parts of a run C may compute on a CPU, a note for each that it may not, and the verdict
-    that the run stores, by the name of its option.
+    """Return the components that C computes on a CPU, a note for each that falls back, and the run's record.
 
-    They are compared on the first observations, `[B, ...]`, with the caches of `spec`. `verdict` is the
-    stored one of a run that is resumed, whose numbers stay the same; on another machine it says nothing.
+    Components are compared with eager PyTorch on the first observations `[B, ...]`, with the caches of
+    `spec`. The record, which the run stores by the option's name (`{"fused": record}`), is
+    "`<components, comma-separated>|off` by <build id>", the build id being `compiling.identity()`.
+    `fused_record`: that of a resumed run. For the same build it decides without another comparison, so that
+    the run goes on with the same numbers; for another build it is ignored.
     """
     device = learner.agent.policy.weight.device
     if config.fused == "off" or device.type != "cpu" or compiles(config, device):
         return [], [], {}
     parts, notes = unedited_parts(ALL, learner.agent, learner.ops)
-    stored, _, machine = (verdict or "").partition(" by ")
-    if machine == identity():
-        return [part for part in parts if part in stored.split(",")], notes, {"fused": f"{verdict}"}
+    stored, _, build = (fused_record or "").partition(" by ")
+    if build == identity():
+        return [part for part in parts if part in stored.split(",")], notes, {"fused": f"{fused_record}"}
     unroll = probe_unroll(learner.agent, torch.from_numpy(observation()))
     for part, what in mismatches(learner, unroll, parts, spec).items():
         parts.remove(part)

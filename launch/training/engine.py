@@ -77,21 +77,21 @@ class Engine(ABC):
     """Makes updates; `Run` calls it, and keeps the files, the log and the scores."""
 
     agent: Agent
-    """agent with the newest weights that this process has"""
+    """the agent, with the newest weights in this process"""
     device: torch.device
     """device of the learner"""
     stop: threading.Event
     """set when the run should end at the next boundary"""
     resolved: Mapping[str, str] = MappingProxyType({})
-    """what `auto` came to, by option, as far as it is known here"""
-    verdict: str | None = None
-    """the stored one of a run that is resumed: what `fused` came to, and on which machine"""
+    """what `auto` resolved to, by option, where the engine decides it"""
+    fused_record: str | None = None
+    """the stored one of a resumed run, as `cpu_parts.fused_parts` documents it"""
     notes: Sequence[str] = ()
     """warnings about the environments, for the user"""
     uses: str = ""
-    """its processes and threads, for people"""
-    cores_beside: Collection[int] = ()
-    """those that a process beside the engine's may use, where the engine's are kept on one each"""
+    """its processes and threads, in words"""
+    spare_cpus: Collection[int] = ()
+    """CPUs that another process may use, if each of the engine's is pinned to one of them; else empty"""
 
     @abstractmethod
     def start(self, agent: Agent, state: Mapping[str, Any] | None, say: Callable[[str], None]) -> list[str]:

@@ -30,16 +30,16 @@ class Evaluations:
         self,
         run_dir: Path,
         config: TrainConfig,
-        cores: Collection[int],
+        cpus: Collection[int],
         log: Callable[[int, Scores], None],
         say: Callable[[str], None],
     ) -> None:
         """Begin with the kept checkpoints of a run that have no evaluation yet.
 
-        cores: those that the process may use; those of this one if there are none.
+        cpus: CPUs that the process may use; empty: those of this process.
         log: called with agent steps and scores, in the thread that calls `poll` and `finish`.
         """
-        self._run_dir, self._config, self._cores, self._log, self._say = run_dir, config, cores, log, say
+        self._run_dir, self._config, self._cpus, self._log, self._say = run_dir, config, cpus, log, say
         self._waiting = deque(
             step
             for path in checkpoint_paths(run_dir)
@@ -60,7 +60,7 @@ class Evaluations:
             if self._child is None and self._waiting:
                 self._step = self._waiting.popleft()
                 config, name = self._eval_config(), f"evaluation of step {self._step}"
-                self._child = Child(name, _serve, config, tuple(self._cores))
+                self._child = Child(name, _serve, config, tuple(self._cpus))
         except Exception as error:  # no process to be had, a result that cannot be read
             self._say(f"step {self._step} has no evaluation: {one_line(error)}")
 
@@ -126,7 +126,7 @@ def scores_of(result: Path) -> dict[str, float]:
     return {f"eval/{kind}_return": each["mean"] for kind, each in summaries.items() if each}
 
 
-def _serve(connection: Connection, config: EvalConfig, cores: tuple[int, ...]) -> None:
+def _serve(connection: Connection, config: EvalConfig, cpus: tuple[int, ...]) -> None:
     """Evaluate, in a process of its own; send the path of the result and what it lacks, or in one line why
     there is none."""
     from rich.console import Console
@@ -134,8 +134,8 @@ def _serve(connection: Connection, config: EvalConfig, cores: tuple[int, ...]) -
     from ..evaluation.command import evaluate_run
 
     os.nice(19)
-    if cores:
-        os.sched_setaffinity(0, cores)
+    if cpus:
+        os.sched_setaffinity(0, cpus)
     os.environ["OMP_NUM_THREADS"] = "1"
     with open(os.devnull, "w") as nothing, connection, suppress(BrokenPipeError):  # nobody is left to be told
         try:

@@ -109,7 +109,7 @@ def resolve(config: TrainConfig) -> None:
     seed_everything(config.seed, config.deterministic)
 
 
-def worker_count(config: TrainConfig, device: torch.device, cores: int) -> int:
+def worker_count(config: TrainConfig, device: torch.device, cpus: int) -> int:
     """Return how many processes act and learn side by side. Raises ValueError if not as many as asked can.
 
     More than one only where a CPU does all the work in turns: a GPU is one for all, and one order of
@@ -124,7 +124,7 @@ def worker_count(config: TrainConfig, device: torch.device, cores: int) -> int:
     alone = next((flag for flag, given in reasons.items() if given), None)
     if config.num_workers is None:
         shared = math.gcd(config.num_envs, config.batch_size)
-        return 1 if alone else max(n for n in range(1, min(cores, shared) + 1) if shared % n == 0)
+        return 1 if alone else max(n for n in range(1, min(cpus, shared) + 1) if shared % n == 0)
     count = config.num_workers
     if count > 1 and alone:
         raise ValueError(f"--num-workers {count}: {alone} leaves it at 1; omit one of them")

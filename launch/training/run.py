@@ -71,7 +71,7 @@ class Run:
         """Go on from what a checkpoint holds, or begin; return notes. Raises UsageError if that cannot be."""
         try:
             if state is not None:
-                self.engine.verdict = read_words(self.run_dir, "auto").get("fused")
+                self.engine.fused_record = read_words(self.run_dir, "auto").get("fused")
                 with restoring("scores"):
                     self.scores.load_state_dict(state["scores"])
             with slow("the environments' first reset"):
@@ -111,7 +111,7 @@ class Run:
         self.evaluations = self.trace = None
         if config.eval_every:
             self.evaluations = Evaluations(
-                self.run_dir, config, engine.cores_beside, self._log_evaluation, self._say
+                self.run_dir, config, engine.spare_cpus, self._log_evaluation, self._say
             )
             stack.callback(self.evaluations.close)
         if config.profile:

@@ -1,4 +1,4 @@
-"""How many threads the processes of a run have, and by whose word."""
+"""How many threads the processes of a run have, and which limit decides it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ...envs import available_threads, core_limits, thread_limits
 from ..config import TrainConfig
 
 
-def process_threads(config: TrainConfig, cores: int, count: int) -> int:
-    """Return how many threads each of `count` processes has of `cores`: as asked, or all it may use."""
-    each = max(1, cores // count)
+def process_threads(config: TrainConfig, cpus: int, count: int) -> int:
+    """Return how many threads each of `count` processes has on its `cpus`: as asked, or all it may use."""
+    each = max(1, cpus // count)
     return each if config.threads is not None else available_threads(each)
 
 
@@ -29,18 +29,18 @@ def operation_threads(config: TrainConfig, threads: int, agent: Agent) -> int:
 
 
 def uses(count: int, threads: int) -> str:
-    """Say for people what a run uses."""
+    """Return in words the processes and threads that a run uses."""
     processes = "1 process" if count == 1 else f"{count} processes"
     return f"{processes} of {threads} thread{'s' if threads > 1 else ''}"
 
 
-def thread_notes(cores: int, count: int, threads: int) -> list[str]:
-    """Say by whose word a run uses less than its CPU set."""
+def thread_notes(cpus: int, count: int, threads: int) -> list[str]:
+    """Name the limit by which a run uses less than its CPU set."""
     notes, limits = [], core_limits()
     name, here = _least(limits), limits["its CPU set"]
-    if cores == limits[name] < here:
-        notes.append(f"uses {cores} of {here} cores, the limit of {name}")
-    if threads < (each := max(1, cores // count)):
+    if cpus == limits[name] < here:
+        notes.append(f"uses {cpus} of {here} cores, the limit of {name}")
+    if threads < (each := max(1, cpus // count)):
         variable = _least(thread_limits())
         notes.append(f"uses {threads} of {each} threads in each process, the limit of {variable}")
     return notes

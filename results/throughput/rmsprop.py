@@ -19,7 +19,7 @@ AGENTS = (((12,), "mlp", "lstm"), ((4, 84, 84), "nature", "lstm"), ((4, 84, 84),
 
 def main():
     prepare_process(1)
-    in_c = native.takes
+    in_c = native.is_supported
     ways = {"torch": lambda *_: False, "C": in_c}
     print("| stem | core | weights | torch, ms | C, ms | ratio |")
     print("|---|---|---|---|---|---|")
@@ -30,7 +30,7 @@ def main():
         optimizer = RMSprop(parameters, lr=1e-3, alpha=0.99, eps=0.01)
         times = {way: [] for way in ways}
         for _ in range(ROUNDS):
-            for way, native.takes in ways.items():
+            for way, native.is_supported in ways.items():
                 start = time.perf_counter()
                 optimizer.step_if(torch.tensor(True), torch.tensor(1e-3), torch.tensor(1.0))
                 times[way].append((time.perf_counter() - start) * 1e3)

@@ -42,7 +42,7 @@ LISTED = {
     ("kernels/native/compiling.py", "replace"): PRIVATE,
     ("kernels/native/compiling.py", "unlink"): PRIVATE,
     ("kernels/private_cache.py", "chmod"): PRIVATE,
-    ("kernels/native/operator.py", "save"): "tensors for the backward pass",
+    ("kernels/operator.py", "save"): "tensors for the backward pass",
     ("launch/bench/throughput.py", "TemporaryDirectory"): MADE,
     ("launch/comparison/plots.py", "savefig"): MEMORY,
     ("launch/evaluation/video.py", "get_writer"): "a name of files.becoming",

@@ -149,14 +149,14 @@ def test_threads_and_layout_change_nothing(seed: int, monkeypatch: pytest.Monkey
 
 def test_what_is_not_taken(seed: int) -> None:
     x, w = normal(2, 3), normal(4, 3)
-    assert dense.takes(x, [w, None])
+    assert dense.is_supported(x, [w, None])
     too_many = normal(dense.MAX_WIDTH + 1, 3)  # they would not fit the stack
     cases = [(x.double(), [w]), (x, [w.double()]), (x, [w.T]), (x.to("meta"), [w]), (x, [w, too_many])]
     for other, weights in [*cases, (too_many.T.contiguous(), [])]:
-        assert not dense.takes(other, weights)
+        assert not dense.is_supported(other, weights)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not dense.takes(x, [w])
+        assert not dense.is_supported(x, [w])
     with torch.enable_grad():
-        assert not dense.takes(x, [w])
+        assert not dense.is_supported(x, [w])
     with pytest.raises(ValueError, match=r"^linear: x is \[2, 3\]; give rows of 5$"):
         dense.linear(x, normal(4, 5))

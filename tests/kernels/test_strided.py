@@ -53,7 +53,7 @@ def whole_numbers(kind: tuple[int, ...], outputs: tuple[int, int], frames: int) 
 def test_equals_direct(outputs: tuple[int, int], seed: int) -> None:
     for kind in random.sample(KINDS, 3):
         inputs = whole_numbers(kind, outputs, random.choice([1, 3, 17]))
-        assert strided._takes(*inputs, kind[-1])
+        assert strided._is_supported(*inputs, kind[-1])
         check(*(partial(f, stride=kind[-1]) for f in (strided.conv_relu, direct)), inputs)
 
 

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from deltabeast.kernels.native import weight_transforms
 from deltabeast.kernels.native.strided import conv_relu
-from deltabeast.kernels.native.weight_transforms import cached_transform, forget_transforms
+from deltabeast.kernels.native.weight_transforms import cached_transform, start_transform_cache
 from deltabeast.kernels.native.winograd import conv3x3
 
 
@@ -41,18 +41,18 @@ def test_nothing_is_cached_before_somebody_asks() -> None:
 
 def test_it_is_made_once_until_it_is_forgotten() -> None:
     weight, other, maker = Parameter(torch.randn(3)), Parameter(torch.randn(3)), Maker()
-    forget_transforms()
+    start_transform_cache()
     first = maker(weight)
     assert maker(weight) is first and maker.count == 1
     assert maker(other) is not first and maker(weight, "otherwise") is not first and maker.count == 3
     assert maker(weight) is first and torch.equal(first, 2 * weight)
-    forget_transforms()
+    start_transform_cache()
     assert maker(weight) is not first
 
 
 def test_a_weight_that_changes_is_noticed() -> None:
     weight, maker = Parameter(torch.randn(3)), Maker()
-    forget_transforms()
+    start_transform_cache()
     before = maker(weight)
     with torch.no_grad():
         weight.add_(1)
@@ -64,7 +64,7 @@ def test_others_than_parameters_are_made_anew() -> None:
     maker, given = Maker(), torch.randn(3)
     with torch.inference_mode():
         of_inference = Parameter(torch.randn(3))
-    forget_transforms()
+    start_transform_cache()
     for weight in (given, given, of_inference, of_inference):
         maker(weight)
     assert maker.count == 4
@@ -73,7 +73,7 @@ def test_others_than_parameters_are_made_anew() -> None:
 def test_threads_are_apart() -> None:
     """Another thread may change its own copy's weights whenever it likes."""
     weight, maker = Parameter(torch.randn(3)), Maker()
-    forget_transforms()
+    start_transform_cache()
     first, found = maker(weight), list[Tensor]()
     thread = threading.Thread(target=lambda: found.extend([maker(weight), maker(weight)]))
     thread.start()
@@ -96,7 +96,7 @@ def test_convolutions_learn_the_same_with_cached_transforms(padded: bool, seed: 
         return y, *torch.autograd.grad(loss, [x, weight, bias])
 
     anew = gradients()
-    forget_transforms()
+    start_transform_cache()
     for each in (gradients(), gradients()):
         for got, want in zip(each, anew, strict=True):
             torch.testing.assert_close(got, want)

@@ -19,7 +19,7 @@ from ....agents.weights import SharedWeights
 from ....envs import available_cores
 from ...config import TrainConfig
 from ...errors import wrong_input
-from ...processes.machine import autocast_dtype, own_cores, pin, resolve_device
+from ...processes.machine import autocast_dtype, own_cpus, pin, resolve_device
 from ...units import parse_steps
 from ..cpu_parts import cache_spec, fused_parts
 from ..engine import ActorError, CannotRepeat, Engine, Update, actor_failed, restoring, saved_actors
@@ -45,8 +45,8 @@ from .workers import Worker, Workers
 class LocalEngine(Engine):
     """Updates made on this machine; on a CPU by as many processes as pay, this one being the first."""
 
-    def __init__(self, config: TrainConfig, stack: ExitStack, cores: int | None = None) -> None:
-        """`stack` ends what is started here; `cores` is the run's share of the machine's, by default all.
+    def __init__(self, config: TrainConfig, stack: ExitStack, cpus: int | None = None) -> None:
+        """`stack` ends what is started here; `cpus` is the run's share of the machine's CPUs, by default all.
 
         Raises UsageError for options that are wrong.
         """
@@ -58,21 +58,21 @@ class LocalEngine(Engine):
             self.device = resolve_device(config.device)
             # The shapes of a run are always the same, so that trying algorithms pays.
             torch.backends.cudnn.benchmark = not config.deterministic
-            self.cores = cores or config.threads or available_cores()
-            self._count = worker_count(config, self.device, self.cores)
+            self.cpus = cpus or config.threads or available_cores()
+            self._count = worker_count(config, self.device, self.cpus)
             self.process_config = per_process(config, self._count)
-            self._threads = process_threads(config, self.cores, self._count)
+            self._threads = process_threads(config, self.cpus, self._count)
             torch.set_num_threads(self._threads)
-            self._pinned = own_cores(self._count)
+            self._pinned = own_cpus(self._count)
             if self._pinned is not None:
                 stack.callback(pin(self._pinned[0]))
-                self.cores_beside = self._pinned
+                self.spare_cpus = self._pinned
             self._envs = self._make_envs()
             self.agent = make_agent(config, self._envs[0])
         self.uses = uses(self._count, self._threads)
         self.notes = observation_notes(self._envs[0], self.agent.spec)
-        if cores is None and config.threads is None:
-            self.notes += thread_notes(self.cores, self._count, self._threads)
+        if cpus is None and config.threads is None:
+            self.notes += thread_notes(self.cpus, self._count, self._threads)
 
     def _make_envs(self) -> list[VectorEnv]:
         """Make the environments of each actor, or of each half of one."""
@@ -128,7 +128,7 @@ class LocalEngine(Engine):
         """Attach what a CPU computes faster, in all workers too; return a note for each part that is not."""
         spec, actor = cache_spec(self.process_config, self.device, self.agent), self.actors[0]
         parts, notes, resolved = fused_parts(
-            self.config, self.learner, lambda: actor.observation, spec, self.verdict
+            self.config, self.learner, lambda: actor.observation, spec, self.fused_record
         )
         self.resolved = {**self.resolved, **resolved}
         self.workers.publish_agent(self.agent, parts)
@@ -154,7 +154,7 @@ class LocalEngine(Engine):
     def _make_source(self, turn: int) -> Source:
         if not overlaps(self.config, self.device):
             return Lockstep(self.actors, self.process_config.batch_size, turn, self._synchronize)
-        beside = min(self._threads, self.cores // (len(self.actors) + 1))
+        beside = min(self._threads, self.cpus // (len(self.actors) + 1))
         on_start = _own_resources(beside, self.device)
         return Threads(self.actors, self.config.batch_size, self.stop, on_start, self._synchronize)
 
@@ -236,12 +236,12 @@ class LocalEngine(Engine):
         return Window(self.stopwatch, actors, in_turns=not overlaps(self.config, self.device))
 
 
-def _own_resources(cores: int, device: torch.device) -> Callable[[], None]:
-    """Return what an actor thread calls first: it takes `cores` for its own OpenMP pool, and on a GPU a
-    stream of its own."""
+def _own_resources(threads: int, device: torch.device) -> Callable[[], None]:
+    """Return what an actor thread calls first: an OpenMP pool of `threads`, and on a GPU a stream,
+    of its own."""
 
     def take() -> None:
-        torch.set_num_threads(max(1, cores))
+        torch.set_num_threads(max(1, threads))
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # what the main thread prepared is there
             torch.cuda.set_stream(torch.cuda.Stream(device, priority=ACTOR_PRIORITY))

@@ -20,9 +20,9 @@ _PATIENCE = 30.0
 
 
 def batches(unrolls: Iterator[Unroll], batch_size: int) -> Iterator[Unroll]:
-    """Join or split unrolls into batches of `batch_size` columns.
+    """Join or split unrolls `[T, N]` into batches `[T, batch_size]`, one trajectory per environment.
 
-    The columns of each unroll must be a divisor or a multiple of `batch_size`.
+    N of each unroll must be a divisor or a multiple of `batch_size`.
     """
     waiting: list[Unroll] = []
     for unroll in unrolls:
@@ -37,7 +37,7 @@ def batches(unrolls: Iterator[Unroll], batch_size: int) -> Iterator[Unroll]:
 
 
 class Source(AbstractContextManager["Source"]):
-    """Yields batches of exactly `batch_size` unrolls; leaving its context stops the actors."""
+    """Yields batches `[T, batch_size]`, one trajectory per column; leaving its context stops the actors."""
 
     turn = 0
     """index of the actor that collects next, where they take turns"""
@@ -45,7 +45,7 @@ class Source(AbstractContextManager["Source"]):
     def __init__(
         self, actors: Sequence[Actor], batch_size: int, before_waiting: Callable[[], None] = lambda: None
     ) -> None:
-        """`before_waiting` is called where there is no other batch yet."""
+        """`before_waiting` is called before waiting for a batch that is not there yet."""
         self.actors = actors
         self.batch_size = batch_size
         self._before_waiting = before_waiting
@@ -57,7 +57,7 @@ class Source(AbstractContextManager["Source"]):
 
     @abstractmethod
     def _unrolls(self) -> Iterator[Unroll]:
-        """Yield what the actors collect."""
+        """Yield the actors' unrolls `[T, N]`, N environments each."""
 
     @abstractmethod
     def at_boundary(self) -> bool:
@@ -122,11 +122,11 @@ class Threads(Source):
         on_start: Callable[[], None] = lambda: None,
         before_waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        """Each thread calls `on_start` first."""
+        """Each thread calls `on_start` first. `stop` ends the batches once the queue is empty."""
         super().__init__(actors, batch_size, before_waiting)
-        columns = sum(actor.num_envs for actor in actors)
+        num_envs = sum(actor.num_envs for actor in actors)
         self._queue: queue.Queue[Unroll | ActorError] = queue.Queue(
-            max(1, len(actors) * batch_size // columns)
+            max(1, len(actors) * batch_size // num_envs)
         )
         self._stop = stop
         self._left = threading.Event()

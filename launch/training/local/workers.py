@@ -109,13 +109,13 @@ class Workers:
         config: TrainConfig,
         count: int,
         threads: int,
-        cores: Sequence[int] | None = None,
+        cpus: Sequence[int] | None = None,
         start_step: int = 0,
     ) -> None:
-        """`count` is the number of processes, the main one included; each takes `threads` threads, and its
-        own of the `cores` if they are given. The run goes on at `start_step`.
+        """`count` is the number of processes, the main one included; each has `threads` threads and,
+        given `cpus`, is pinned to one of them. The run continues at `start_step`.
         """
-        own: Sequence[int | None] = cores or [None] * count
+        own: Sequence[int | None] = cpus or [None] * count
         self._children = [
             Child(f"worker {index}", _serve, config, count, index, start_step, threads, own[index])
             for index in range(1, count)
@@ -221,13 +221,13 @@ def _serve(
     index: int,
     start_step: int,
     threads: int,
-    core: int | None,
+    cpu: int | None,
 ) -> None:
     """Run a worker: do what is asked until the pipe is closed."""
     prepare_process(threads)
     seed_generators(actor_seed(config.seed, index, start_step=start_step))
-    if core is not None:
-        pin(core)
+    if cpu is not None:
+        pin(cpu)
     worker: Worker | None = None
     while True:
         try:

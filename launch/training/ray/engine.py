@@ -85,7 +85,7 @@ class RayEngine(Engine):
         agent.autocast_dtype = autocast_dtype(config.precision, torch.device("cpu"), agent.spec.stem)
         learner = self._load(agent, state)
         parts, notes, self.resolved = fused_parts(
-            config, learner, self._first_observation, verdict=self.verdict
+            config, learner, self._first_observation, fused_record=self.fused_record
         )
         self._turn, self._actor_states = 0, None
         if state is not None:

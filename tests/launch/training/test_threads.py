@@ -31,7 +31,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("deltabeast.envs.limits.core_limits", lambda: limits)
     monkeypatch.setattr("deltabeast.launch.training.threads.core_limits", lambda: limits)
-    monkeypatch.setattr("deltabeast.launch.training.local.engine.own_cores", lambda count: None)
+    monkeypatch.setattr("deltabeast.launch.training.local.engine.own_cpus", lambda count: None)
     return limits
 
 

@@ -17,7 +17,7 @@ from deltabeast.agents import Agent, Learner
 from deltabeast.agents.accelerate import ALL
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, UsageError
-from deltabeast.launch.processes.machine import own_cores
+from deltabeast.launch.processes.machine import own_cpus
 from deltabeast.launch.training.local.workers import Worker, Workers
 from deltabeast.launch.training.plan import agent_spec, make_env, per_process, resolve, worker_count
 
@@ -64,7 +64,7 @@ def test_the_gradients_of_a_worker_are_added(seed: int) -> None:
     Worker(config, 2, 1, 0, agent, left, ALL, threads=1).update(version=7, reward_divisor=1.0)
     expected = torch.cat([p.grad.flatten() for p in agent.parameters()])
     assert torch.equal(left, expected) and expected.abs().sum() > 0
-    workers = Workers(config, count=1, threads=1, cores=None)
+    workers = Workers(config, count=1, threads=1, cpus=None)
     workers._agent, workers._gradients = agent, [left]
     own = [torch.randn_like(p) for p in agent.parameters()]
     for parameter, gradient in zip(agent.parameters(), own, strict=True):
@@ -177,11 +177,11 @@ def test_what_is_not_finite_in_a_worker_is_named_with_its_update(tmp_path: Path)
 )
 def test_their_number_follows_from_the_cores(given: tuple[str, ...], count: int) -> None:
     config = parse(["train", "--game", "pong", *given])
-    assert worker_count(config, CPU, cores=5) == count
+    assert worker_count(config, CPU, cpus=5) == count
     part = per_process(config, count)
     assert (part.num_envs * count, part.batch_size * count) == (config.num_envs, config.batch_size)
     if "--num-workers" not in given:
-        assert worker_count(config, torch.device("cuda"), cores=5) == 1
+        assert worker_count(config, torch.device("cuda"), cpus=5) == 1
 
 
 @pytest.mark.parametrize(
@@ -202,9 +202,9 @@ def test_a_wrong_number_is_refused(given: tuple[str, ...], message: str, tmp_pat
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux only")
 def test_cores_are_taken_only_where_there_is_one_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
-    assert own_cores(2) == [3, 5]
-    assert own_cores(1) is None and own_cores(3) is None
+    assert own_cpus(2) == [3, 5]
+    assert own_cpus(1) is None and own_cpus(3) is None
     monkeypatch.setattr(
         "deltabeast.launch.processes.machine.available_cores", lambda: 1
     )  # a container's quota
-    assert own_cores(2) is None
+    assert own_cpus(2) is None

@@ -1,4 +1,4 @@
-"""What the kernels of fast weights take and fill, in C and in Triton: a record each."""
+"""The signatures of the kernels of fast weights, the same in C and in Triton."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from .custom_ops import Kernel, Named
+from .custom_ops import KernelSignature, Named
 from .pytorch.stepwise import sum_of_outer
 
-DELTA = Kernel(
+DELTA = KernelSignature(
     "delta",
     per_step=("q", "k", "v", "beta"),
     states_and_weights=("W",),
@@ -19,8 +19,8 @@ DELTA = Kernel(
     saved={"error": "v"},
 )
 SUM = replace(DELTA, saved={"error": "beta"})
-"""without β, and so without an error"""
-GATED = Kernel(
+"""without β, so that no error is saved"""
+GATED = KernelSignature(
     "gated",
     per_step=("q", "k", "v", "beta", "decay"),
     states_and_weights=("W",),
@@ -28,10 +28,10 @@ GATED = Kernel(
     backward_inputs=("q", "k", "v", "beta", "decay", "W", "error", "y", "W_T"),
     gradients=("q", "k", "v", "beta", "decay", "W"),
     saved={"error": "v"},
-    checkpoints={"kept": "W"},
+    checkpoints={"checkpoints": "W"},
 )
 GATED_SUM = replace(GATED, saved={"error": "beta"})
-MOMENTUM = Kernel(
+MOMENTUM = KernelSignature(
     "momentum",
     per_step=("q", "k", "v", "beta", "decay", "momentum"),
     states_and_weights=("W", "C"),
@@ -39,9 +39,9 @@ MOMENTUM = Kernel(
     backward_inputs=("q", "k", "v", "beta", "decay", "momentum", "W", "C", "found", "y", "W_T", "C_T"),
     gradients=("q", "k", "v", "beta", "decay", "momentum", "W", "C"),
     saved={"found": "v"},
-    checkpoints={"kept": "W", "kept_C": "C"},
+    checkpoints={"checkpoints": "W", "checkpoints_C": "C"},
 )
-GENERALISED = Kernel(
+GENERALISED = KernelSignature(
     "generalised",
     per_step=("q", "k", "u", "e", "decay"),
     states_and_weights=("W",),
@@ -50,9 +50,9 @@ GENERALISED = Kernel(
     gradients=("q", "k", "u", "e", "decay", "W"),
     y="last u",
     saved={"error": "u"},
-    checkpoints={"kept": "W"},
+    checkpoints={"checkpoints": "W"},
 )
-DELTA_RNN = Kernel(
+DELTA_RNN = KernelSignature(
     "delta_rnn",
     per_step=("z", "k", "v", "beta"),
     states_and_weights=("R", "y0"),
@@ -60,10 +60,10 @@ DELTA_RNN = Kernel(
     backward_inputs=("k", "beta", "R", "error", "p"),
     gradients=("z", "k", "v", "beta", "R", "y0"),
     saved={"error": "v", "p": "v"},
-    checkpoints={"kept": "R"},
+    checkpoints={"checkpoints": "R"},
 )
 DELTA_LSTM = {
-    variant: Kernel(
+    variant: KernelSignature(
         "delta_lstm",
         per_step=("z", "k", "v", "beta"),
         states_and_weights=("R", "y0", "c0"),
@@ -72,8 +72,8 @@ DELTA_LSTM = {
         gradients=("z", "k", "v", "beta", "R", "y0", "c0"),
         y="T y0",
         saved={"error": "z", "p": "T y0", "cells": "T y0", "gates": "z"},
-        checkpoints={"kept": "R"},
-        numbers={"VARIANT": number},
+        checkpoints={"checkpoints": "R"},
+        scalars={"VARIANT": number},
     )
     for number, variant in enumerate("ABCD")
 }
@@ -89,7 +89,7 @@ def _slow_gradients(needed: Named, grads: Named) -> dict[str, Tensor]:
     return found | {"rb": sum_of_outer(needed["g"], grads["beta"].unsqueeze(-1)).squeeze(-1)}
 
 
-RECURRENT_DELTA = Kernel(
+RECURRENT_DELTA = KernelSignature(
     "recurrent_delta",
     per_step=("q", "k", "v", "beta"),
     states_and_weights=("Rq", "Rk", "Rv", "rb", "W", "y0"),
@@ -97,6 +97,6 @@ RECURRENT_DELTA = Kernel(
     backward_inputs=("Rq", "Rk", "Rv", "rb", "W", "g", "q_used", "k_used", "beta_used", "error"),
     gradients=("q", "k", "v", "beta", "W", "y0"),
     saved={"g": "v", "q_used": "q", "k_used": "k", "beta_used": "beta", "error": "v"},
-    checkpoints={"kept": "W"},
+    checkpoints={"checkpoints": "W"},
     derived_gradients=_slow_gradients,
 )

@@ -1,4 +1,4 @@
-"""Functions in C as operators of PyTorch."""
+"""Kernels in C and Triton as operators of PyTorch."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..once import differentiable_once
-from ..pytorch.stepwise import wants_gradient
-from . import compiling
+from .native import compiling
+from .once import differentiable_once
+from .pytorch.stepwise import wants_gradient
 
 Save = Callable[[Any, tuple[Any, ...], Any], None]
 Differentiate = Callable[..., tuple[Tensor | None, ...]]
 
 
 class Operator:
-    """A function in C, with its gradient if it has one.
+    """A kernel, with its gradient if it has one.
 
-    Called directly, or as an `autograd.Function` where gradients are wanted; as one of PyTorch's custom
-    operators, which take longer to call, only where PyTorch has to see it.
+    Runs directly, or as an `autograd.Function` if gradients are needed; as a custom operator of PyTorch,
+    which takes longer to call, only where a compiler or dispatch mode must see it.
 
     Args:
         name: In the namespace `deltabeast`.
-        inputs: Names of its tensors and, behind a bar, of its numbers: `x y? | n dtype:ScalarType`. `y` may
-            be None; numbers are integers if their type is not given.
-        results: Their number; a single one is no tuple.
-        allocate: Returns the results, whatever they hold, from all inputs.
-        fill: Computes them, from the results and all inputs.
-        save: Keeps what `differentiate` needs, as `setup_context` of `torch.library.register_autograd`.
-        differentiate: Returns gradients of all inputs, as `backward` of the same.
+        inputs: Names of its tensors and, after a bar, of its scalars: `x y? | n dtype:ScalarType`. `y` may be
+            None; scalars are integers unless their type is given.
+        results: Number of outputs; a single one is returned without a tuple.
+        allocate: Returns uninitialised outputs, given all inputs.
+        fill: Computes the outputs in place, given them and all inputs.
+        save: Saves tensors for `differentiate`, as `setup_context` of `torch.library.register_autograd`.
+        differentiate: Returns the gradients of all inputs, as `backward` of `register_autograd`.
     """
 
     def __init__(
@@ -43,20 +43,20 @@ class Operator:
         save: Save | None = None,
         differentiate: Differentiate | None = None,
     ) -> None:
-        def in_c(*given: Any) -> Any:
-            found = allocate(*given)
-            fill(found, *given)
-            return found
+        def run(*inputs: Any) -> Any:
+            outputs = allocate(*inputs)
+            fill(outputs, *inputs)
+            return outputs
 
-        self.in_c = in_c
+        self.run = run
         self.custom = torch.library.custom_op(
-            f"deltabeast::{name}", in_c, mutates_args=(), schema=_schema(inputs, results)
+            f"deltabeast::{name}", run, mutates_args=(), schema=_schema(inputs, results)
         )
         self.custom.register_fake(allocate)
         self._function: type[torch.autograd.Function] | None = None
         if save and differentiate:
             torch.library.register_autograd(self.custom, differentiate, setup_context=save)
-            self._function = _function(in_c, save, differentiate)
+            self._function = _function(run, save, differentiate)
 
     def __call__(self, *inputs: Any) -> Any:
         tensors = [x for x in inputs if isinstance(x, Tensor)]
@@ -64,11 +64,11 @@ class Operator:
             return self.custom(*inputs)
         if self._function and wants_gradient(*tensors):
             return self._function.apply(*inputs)
-        return self.in_c(*inputs)
+        return self.run(*inputs)
 
 
 def have_memory(tensors: Iterable[Tensor]) -> bool:
-    """Return whether tensors are PyTorch's own, for C to read: subclasses, as fakes are, may have none."""
+    """Return whether tensors have memory for C to read; subclasses, such as fake tensors, may have none."""
     return all(type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
 
 
@@ -81,13 +81,13 @@ def _schema(inputs: str, results: int) -> str:
     return f"({', '.join(arguments)}) -> ({', '.join(['Tensor'] * results)})"
 
 
-def _function(in_c: Callable[..., Any], save: Save, backward: Differentiate) -> type[torch.autograd.Function]:
+def _function(run: Callable[..., Any], save: Save, backward: Differentiate) -> type[torch.autograd.Function]:
     def forward(ctx: Any, *inputs: Any) -> Any:
         # Not by `setup_context`, which takes as long as a custom operator.
-        output = in_c(*inputs)
+        output = run(*inputs)
         save(ctx, inputs, output)
         return output
 
-    # Twice would be wrong in silence: C leaves no graph behind.
+    # A second derivative would be silently wrong: kernels record no graph.
     methods = {"forward": staticmethod(forward), "backward": staticmethod(differentiable_once(backward))}
     return type("Operator", (torch.autograd.Function,), methods)
