@@ -148,7 +148,8 @@ def test_the_log_is_the_same_for_every_core_that_is_cached(core: str, seed: int)
     found = {**learner.backward(unroll).metrics}
     expected = plain(learner).backward(unroll).metrics
     assert found == {name: pytest.approx(float(v), rel=1e-3, abs=1e-5) for name, v in expected.items()}
-    assert core in ("lstm", "linear_transformer") or 0 < found["write_strength"] < 1
+    most = 2 if core == "delta_product" else 1
+    assert core in ("lstm", "linear_transformer") or 0 < found["write_strength"] < most
 
 
 @pytest.mark.parametrize("T", [1, 7])
