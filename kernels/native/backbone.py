@@ -118,7 +118,8 @@ def plan(shape: Shape, memory: Memory, weights: Sequence[Tensor | None]) -> Plan
     (None for each of the nine that it has not), in the order of `dense.c`.
     """
     h, layers = shape.hidden // shape.heads, (len(weights) - 2) // _WEIGHTS
-    widest = max(shape.inputs, shape.hidden, shape.ff, shape.heads * sum(memory.sizes))
+    convolved = memory.steps * shape.heads * sum(memory.sizes[: memory.convolved])
+    widest = max(shape.inputs, shape.hidden, shape.ff, shape.heads * sum(memory.sizes), convolved)
     shapes = _weight_shapes(shape, memory, layers)
     for weight, each in zip(weights, shapes, strict=True):
         if weight is None:

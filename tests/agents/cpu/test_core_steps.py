@@ -197,6 +197,13 @@ def test_what_somebody_changed_inside_a_memory_is_not_stepped_in_one_call(
     assert step_in_c(core, *inputs) is None
 
 
+def test_a_convolution_too_long_for_a_stack_is_not_stepped_in_one_call() -> None:
+    core = make_core("kda", 5, hidden_size=32, short_conv=5000)
+    inputs = arguments(core, 3)
+    assert step_in_c(core, *inputs) is None
+    assert step(core, *inputs)[0].isfinite().all()
+
+
 @pytest.mark.parametrize("name", ["kda, fed", "rwkv7", "three writes", "rdn"])
 def test_weights_of_other_shapes_are_never_read(name: str, seed: int) -> None:
     core = made(name)
