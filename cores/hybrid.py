@@ -19,7 +19,7 @@ class Hybrid(FastWeightCore):
 
     Args:
         layers: names of the cores whose memories the layers have, in order, with commas between; each has its
-            default options.
+            default options. Of gtrxl it is the attention by content and age, without gates.
 
     Raises:
         ValueError: for a name that is no core in the backbone.
@@ -64,12 +64,12 @@ def _memory(name: str) -> type[FastWeights]:
 
 
 def memories_by_core() -> dict[str, type[FastWeights]]:
-    """Return the memories of the registered cores in the backbone as it is, by name."""
-    found = {}
+    """Return the memories of the registered cores in the backbone: each once, under its first name."""
+    found: dict[str, type[FastWeights]] = {}
     for name in core_names():
         core = find_core(name)
         if isinstance(core, type) and issubclass(core, FastWeightCore):
             memory = getattr(core, "memory", None)
-            if memory is not None and name not in ("rdn_large", "gtrxl"):
+            if memory is not None and memory not in found.values():
                 found[name] = memory
     return found

@@ -1,8 +1,9 @@
 """Do memories stop changing? Prints a table: python results/suite/stagnation.py RUNS [AGE ...]
 
-Plays each trained run below RUNS (the folders of run.sh, with their checkpoints) and prints by how much a step changes its
-fast weights, relative to their norm, at some ages of the episode: the median over episodes, layers and heads. A mean of
-all that was written changes by less and less, as 1 / age; a memory that goes on to follow its inputs does not.
+Plays each trained run below RUNS (the folders of run.sh, with their checkpoints) and prints by how much a
+step changes its fast weights, relative to their norm, at some ages of the episode: the median over episodes,
+layers and heads. A mean of all that was written changes by less and less, as 1 / age; a memory that goes on
+to follow its inputs does not.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ENVS, STEPS, SEED = 64, 512, 7
 
 @torch.inference_mode()
 def changes(agent: Agent) -> dict[int, list[float]]:
-    """Play and return relative changes `|W_t - W_{t-1}| / |W_t|` of every layer and head, by the step's age in its episode."""
+    """Play; return `|W_t - W_{t-1}| / |W_t|` of every layer and head, by the step's age in its episode."""
     spec = agent.spec
     env = make_vector_env(
         env_id=spec.env_id, num_envs=ENVS, observations=spec.observations, options=spec.env_options
@@ -40,7 +41,10 @@ def changes(agent: Agent) -> dict[int, list[float]]:
             for row, at in enumerate(age):
                 found[int(at)].extend(change[row].tolist())
             observation, rewards, terminated, truncated, _ = env.step(output.action.numpy())
-            reward, done = torch.from_numpy(rewards.astype(np.float32)), torch.from_numpy(terminated | truncated)
+            reward, done = (
+                torch.from_numpy(rewards.astype(np.float32)),
+                torch.from_numpy(terminated | truncated),
+            )
     env.close()
     return found
 
@@ -56,7 +60,9 @@ def main(runs: Path, ages: list[int]) -> None:
         for folder in folders:
             for age, values in changes(load_agent(folder)).items():
                 found[age].extend(values)
-        if any(any(values) for values in found.values()):  # else no fast weights: recurrent networks, attention
+        if any(
+            any(values) for values in found.values()
+        ):  # else no fast weights: recurrent networks, attention
             print(f"| {task} | {series} | {' | '.join(f'{np.median(found[age]):.3f}' for age in ages)} |")
 
 

@@ -28,6 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "delta_rnn A": ("delta_rnn", {**SMALL, "variant": "A"}),
     "hybrid of equal layers": ("hybrid", {**SMALL, "layers": "delta_net,delta_net"}),
+    "hybrid with ages": ("hybrid", {**SMALL, "layers": "kda,gtrxl"}),
     "delta_net fed": ("delta_net", {**SMALL, "short_conv": 3, "head_norm": True, "output_gate": "silu"}),
     "rdn fed": ("rdn", {**SMALL, "short_conv": 2, "head_norm": True, "output_gate": "sigmoid", "clock": 2}),
 }

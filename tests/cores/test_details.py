@@ -12,6 +12,7 @@ from fastweight_helpers import assert_near, make_reset
 from torch import Tensor, nn
 
 from deltabeast.cores import Core, core_feature_size, core_names, make_core, register
+from deltabeast.cores.hybrid import memories_by_core
 
 CORE_PARAMETERS = {
     "feedforward": 0,
@@ -353,3 +354,13 @@ def test_rdn_write_strength_is_the_one_used(seed: int) -> None:
     raw = layer.memory.slow_net(layer.norm(core.input_proj(x))).view(3, 2, 13)[..., -1]
     want = (raw + (y0[:, 0].tanh() * layer.memory.rb).sum(-1)).sigmoid().mean()
     torch.testing.assert_close(stats["write_strength"], want.detach())
+
+
+def test_a_hybrid_takes_each_memory_once_under_one_name() -> None:
+    names = memories_by_core()
+    assert {"kda", "gtrxl", "softmax_attention", "rdn"} <= names.keys()
+    assert len({*names.values()}) == len(names) and "rdn_large" not in names
+    delta, ages = make_core("hybrid", 5, layers="kda, gtrxl", hidden_size=8, ff_size=8).memories()  # type: ignore[attr-defined]
+    assert type(delta) is names["kda"] and type(ages) is names["gtrxl"]
+    with pytest.raises(ValueError, match=r"'lstm' is no memory of a layer; choose from .*gtrxl"):
+        make_core("hybrid", 5, layers="kda,lstm")

@@ -376,20 +376,22 @@ def test_round_has_the_gradient_of_linear(seed: int) -> None:
 
 
 def test_the_delta_rule_converges_to_what_the_papers_derive(seed: int) -> None:
-    """Keys W_k x and values W_v x of stationary x: W converges to (W_v C W_kᵀ)(W_k C W_kᵀ)⁻¹ with C = E[x xᵀ].
+    """Keys W_k x, values W_v x of stationary x: W converges to (W_v C W_kᵀ)(W_k C W_kᵀ)⁻¹, C = E[x xᵀ].
 
     Zhong et al. 2025, section 2.2.2. With a square W_k that is W_v W_k⁻¹, exactly; else in the mean, as
     closely as small write strengths let it.
     """
     torch.manual_seed(seed)
     T, d, h = 8_000, 6, 4
-    mixing, W_k = (torch.eye(n, d, dtype=torch.float64) + 0.2 * torch.randn(n, d, dtype=torch.float64) for n in (d, h))
+    mixing, W_k = (
+        torch.eye(n, d, dtype=torch.float64) + 0.2 * torch.randn(n, d, dtype=torch.float64) for n in (d, h)
+    )
     W_v = torch.randn(h, d, dtype=torch.float64)
     x = torch.randn(T, d, dtype=torch.float64) @ mixing.T
     C = x.mT @ x / T
 
     def memory(W_k: Tensor, W_v: Tensor, x: Tensor, rate: float) -> Tensor:
-        """Mean of W over the second half of the writes; write strengths are `rate` for keys of mean length."""
+        """Mean of W over the second half of the writes; `rate` is the strength for keys of mean length."""
         k, v = ((x @ W.T)[:, None, None] for W in (W_k, W_v))
         beta = torch.full_like(k[..., 0], rate) / k.square().sum(-1).mean()
         W, half = k.new_zeros(1, 1, v.shape[-1], k.shape[-1]), len(k) // 2
