@@ -70,6 +70,6 @@ def memories_by_core() -> dict[str, type[FastWeights]]:
         core = find_core(name)
         if isinstance(core, type) and issubclass(core, FastWeightCore):
             memory = getattr(core, "memory", None)
-            if memory is not None and name not in ("rdn_large", "gtrxl"):
+            if memory is not None and name not in ("rdn_large", "gtrxl", "transformer"):
                 found[name] = memory
     return found
