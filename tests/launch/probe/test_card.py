@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import refused
 from comparison_runs import make_run
 
 from deltabeast.launch.cli import main
@@ -172,6 +173,17 @@ def test_noise_is_that_of_the_kernel_of_a_core(tmp_path: Path) -> None:
         -10 * math.log10(expected), abs=1.5
     )
     assert by_core["lstm"]["SNR, dB"] == ""
+
+
+@pytest.mark.usefixtures("tiny")
+def test_attention_of_an_earlier_version_is_not_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("card", "--cores", "softmax_attention", "--out", str(tmp_path), "--device", "cpu")
+    main([*given])
+    for file in tmp_path.glob("runs/*/*/*/config.json"):
+        file.write_text(file.read_text().replace('"sequences": "whole",', ""))
+    assert "whose attention saw a window of each sequence; give another --out" in refused(capsys, *given)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import re
 import shlex
 import signal
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 from command_line import refused
 from training_in_process import Killed
 
+from deltabeast.agents import checkpoint
 from deltabeast.agents.checkpoint import load_newest, read_checkpoint
 from deltabeast.launch.cli import main
 from deltabeast.launch.comparison.probes import Probe, read_probe
@@ -199,6 +200,45 @@ def test_a_hybrid_that_was_begun_as_an_lstm_is_not_gone_on_with(
     assert "an earlier version, which trained hybrid as an LSTM" in refused(
         capsys, "probe", *given, "--run-dir", str(tmp_path)
     )
+
+
+DAG = ("--task", "dag", "--task-options", "nodes", "4", "--device", "cpu", "--batch-size", "2",
+       "--updates", "2", "--core-options", "hidden_size", "8", "num_heads", "2", "ff_size", "8")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_another"),
+    [
+        (("--core", "softmax_attention"), True),
+        (("--core", "hybrid", "layers", "delta_net,deltaformer"), True),
+        (("--core", "hybrid", "layers", "delta_net"), False),
+        (("--core", "softmax_attention", "window", "3"), False),
+        (("--core", "gtrxl"), False),
+        (("--core", "delta_net"), False),
+    ],
+)
+def test_attention_that_saw_a_window_of_each_sequence_is_another_run(
+    arguments: tuple[str, ...], is_another: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """It is not gone on with, nor compared with those that see all."""
+    given = (*DAG, *arguments[2:], *arguments[:2])
+    with monkeypatch.context() as earlier:
+        earlier.setattr(
+            checkpoint, "asdict", lambda spec: {k: v for k, v in asdict(spec).items() if k != "is_cut"}
+        )
+        probe(tmp_path, *given)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"sequences": "whole",', ""))
+    assert isinstance(read_probe(tmp_path), str) == is_another
+    if is_another:
+        assert "whose attention saw a window of each sequence; give another --run-dir" in refused(
+            capsys, "probe", *given, "--run-dir", str(tmp_path)
+        )
+        assert "whose attention saw a window" in str(read_probe(tmp_path))
+        return
+    probe(tmp_path, *given)
+    assert json.loads(config.read_text())["sequences"] == "whole"
 
 
 def test_more_updates_go_on_unless_the_learning_rate_falls_over_them(
