@@ -34,6 +34,8 @@ class Probe:
     metric: str
     value: float
     """of the test with the best weights where there is one, else the best evaluation"""
+    print_accuracy: float | None
+    """of programs, in the best evaluation"""
     updates: int
     """that it was trained for, or has been so far"""
     ended: bool
@@ -74,6 +76,7 @@ def read_probe(path: Path) -> Probe | str:
         return f"{path}: left out; it was not evaluated yet, or not with sequences of their full length"
     options = usual_options(config.task) | config.task_options
     given = {name: getattr(config, name) for name in _UNSET}
+    best_row = next((row for row in rows if row[metric] == best), {})
     return Probe(
         path=path,
         task=labelled(config.task, options),
@@ -83,6 +86,7 @@ def read_probe(path: Path) -> Probe | str:
         seed=config.seed,
         metric=metric,
         value=value,
+        print_accuracy=best_row.get("print_accuracy"),
         updates=int(rows[-1]["step"]) if rows else 0,
         ended=result is not None,
         in_shell=about.get("model") == "core",

@@ -73,7 +73,8 @@ def test_an_ability_that_was_not_tried_is_blank(tmp_path: Path) -> None:
 def test_a_trial_is_of_a_run_that_had_its_time_or_reached_its_goal(tmp_path: Path) -> None:
     run = Probe(
         path=tmp_path, task="retrieval setting 1 size 20", core="gru", core_options={}, settings={}, seed=1,
-        metric="accuracy", value=0.5, updates=800, ended=True, in_shell=True, rows=(), versions={},
+        metric="accuracy", value=0.5, print_accuracy=None, updates=800, ended=True, in_shell=True, rows=(),
+        versions={},
     )  # fmt: skip
     trial = Trial("retrieval", {"size": "20"}, 800, 1 / 20)
     assert trial.is_of(run) and not trial.refuses(run) and not trial.refuses(replace(run, updates=900))
