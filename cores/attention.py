@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..kernels import attention, deltaformer
 from ..kernels.reference import kernel
-from .backbone import FastWeightCore
+from .backbone import FastWeightCore, Residual
 from .base import State
 from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .features import slow_decay
@@ -118,6 +118,40 @@ class SoftmaxAttention(FastWeightCore):
     source = "Vaswani et al. 2017"
 
     memory = SoftmaxMemory
+
+
+@register("transformer")
+class Transformer(SoftmaxAttention):
+    """Softmax attention whose input has the time of each step. Vaswani et al. 2017, with LayerNorm before
+    each sub-layer (Xiong et al. 2020).
+
+    The input projection reads `clock` waves of the time in the episode, where the paper adds sinusoids with
+    periods from 2π to 20,000π steps to the embedding. The output has no LayerNorm of its own.
+
+    State: (keys `[B, L, H, N, h]`, values `[B, L, H, N, h]`, decays `[B, L, H, N]`, time `[B, 1]`), the first
+    three as `SoftmaxAttention`.
+
+    Args:
+        window: N, the number of earlier steps that are attended to; the state grows with it.
+    """
+
+    equation = "y = Σ exp(q·k) v / Σ exp(q·k), x with its time"
+    source = "Vaswani et al. 2017, Xiong et al. 2020"
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int = 128,
+        num_layers: int = 2,
+        num_heads: int = 4,
+        ff_size: int = 512,
+        residual: Residual = "sum",
+        clock: int = 10,
+        window: int = 256,
+        **memory_options: Any,
+    ) -> None:
+        sizes = (hidden_size, num_layers, num_heads, ff_size)
+        super().__init__(input_size, *sizes, residual, clock, window=window, **memory_options)
 
 
 class DeltaFormerMemory(WindowMemory):

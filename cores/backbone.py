@@ -115,9 +115,8 @@ class FastWeightCore(Core):
         if not self.clock:
             return self._run_layers(x, state, reset)
         check_not_empty(x)
-        if reset.dtype is not torch.bool:
-            raise ValueError(f"reset is {reset.dtype}; it must be bool")
         *state_of_layers, time = state
+        _check_time(x, time, reset)
         times, time = _episode_time(time, reset)
         x = torch.cat((x, _sinusoids(times, self.clock).to(x.dtype)), -1)
         y, after, traces = self._run_layers(x, tuple(state_of_layers), reset)
@@ -132,6 +131,17 @@ class FastWeightCore(Core):
             x, trace = layer(x, layer_state, reset)
             traces.append(trace)
         return x, self.join([trace.state for trace in traces]), traces
+
+
+def _check_time(x: Tensor, time: Tensor, reset: Tensor) -> None:
+    """Raise ValueError for a time or resets of another batch than x, which would be broadcast."""
+    steps, rows, _ = x.shape
+    if reset.dtype is not torch.bool or reset.shape != (steps, rows):
+        raise ValueError(
+            f"clock: reset is {reset.dtype} {list(reset.shape)}; give torch.bool {[steps, rows]}"
+        )
+    if time.shape != (rows, 1):
+        raise ValueError(f"clock: time is {list(time.shape)}; give {[rows, 1]}")
 
 
 def _episode_time(time: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:

@@ -64,6 +64,7 @@ _KINDS = {
     "rdn_large": "rdn",
     "deltaformer": "softmax_attention",
     "gtrxl": "softmax_attention",
+    "transformer": "softmax_attention",
 }
 """Cores whose colour is that of another."""
 _OTHER_COLORS = ("#3b3b98", "#cc79a7")

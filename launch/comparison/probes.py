@@ -34,6 +34,8 @@ class Probe:
     metric: str
     value: float
     """of the test with the best weights where there is one, else the best evaluation"""
+    print_accuracy: float | None
+    """of programs, in the best evaluation"""
     updates: int
     """that it was trained for, or has been so far"""
     ended: bool
@@ -54,13 +56,16 @@ def is_probe(path: Path) -> bool:
 
 def read_probe(path: Path) -> Probe | str:
     """Read a run, or say in one line why it is left out."""
-    metric, result = read_object(path / "config.json").get("metric"), read_result(path)
+    about, result = read_object(path / "config.json"), read_result(path)
+    metric = about.get("metric")
     if not isinstance(metric, str):
         return f"{path}: left out; config.json does not say what it is judged by"
     try:
         config = _config(path)
     except ValueError as error:
         return f"{path}: left out; config.json: {error}"
+    if _saw_a_window(about, config):
+        return f"{path}: left out; of an earlier version, whose attention saw a window of each sequence"
     try:
         rows = [row for row in read_log(path / "logs.csv", MOST_ROWS)[0] if metric in row]
     except (OSError, ValueError, TypeError) as error:
@@ -71,6 +76,7 @@ def read_probe(path: Path) -> Probe | str:
         return f"{path}: left out; it was not evaluated yet, or not with sequences of their full length"
     options = usual_options(config.task) | config.task_options
     given = {name: getattr(config, name) for name in _UNSET}
+    best_row = next((row for row in rows if row[metric] == best), {})
     return Probe(
         path=path,
         task=labelled(config.task, options),
@@ -80,9 +86,10 @@ def read_probe(path: Path) -> Probe | str:
         seed=config.seed,
         metric=metric,
         value=value,
+        print_accuracy=best_row.get("print_accuracy"),
         updates=int(rows[-1]["step"]) if rows else 0,
         ended=result is not None,
-        in_shell=read_object(path / "config.json").get("model") == "core",
+        in_shell=about.get("model") == "core",
         rows=rows,
         versions=read_words(path, "versions"),
     )
@@ -96,6 +103,20 @@ def _config(path: Path) -> ProbeConfig:
     if "task" not in options:
         raise ValueError("it does not say which task was trained")
     return ProbeConfig(**options)
+
+
+def _saw_a_window(about: Mapping[str, Any], config: ProbeConfig) -> bool:
+    """Return whether an earlier version made a run, whose attention saw the last 64 steps where it sees all
+    of a sequence now."""
+    layers = str(config.core_options.get("layers", "softmax_attention")).split(",")
+    kinds = layers if config.core == "hybrid" else [config.core]
+    return (
+        about.get("model") == "core"
+        and "sequences" not in about
+        and config.task != "text"
+        and not {"window", "positions"} & {*config.core_options}
+        and any(core_name(kind.strip()) in ("softmax_attention", "deltaformer") for kind in kinds)
+    )
 
 
 _UNSET: dict[str, Any] = {

@@ -138,7 +138,8 @@ def _trained(probe: ProbeConfig, named: str) -> Probe:
         with ExitStack() as stack:
             ProbeRun(probe, stack).run()
     run = read_probe(probe.run_dir)
-    assert isinstance(run, Probe), run
+    if isinstance(run, str):  # an earlier version made it
+        raise UsageError(f"{run}; give another --out")
     return run
 
 

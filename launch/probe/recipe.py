@@ -242,7 +242,7 @@ def _text(config: ProbeConfig) -> Recipe:
         raise ValueError("--task text needs a file: --task-options path FILE")
     task = _task(config, Text)
     return Recipe(
-        task, _spec(config, task, dropout=0.1), "perplexity", batch_size=16, updates=20_000,
+        task, _spec(config, task, dropout=0.1, is_cut=True), "perplexity", batch_size=16, updates=20_000,
         learning_rate=5e-4, max_grad_norm=0.25, warm_up=500, to_zero=True, evaluate_every=500, span=task.span,
     )  # fmt: skip
 

@@ -81,6 +81,7 @@ class ProbeRun:
             metric=self.recipe.metric,
             model=self.recipe.spec.kind,
             updates=self.recipe.updates,
+            sequences="cut" if self.recipe.spec.is_cut else "whole",
         )
         shown = ProbeShown(self.recipe.metric)
         self.panel = stack.enter_context(
@@ -123,6 +124,11 @@ class ProbeRun:
             raise UsageError(
                 f"{self.run_dir} was begun by an earlier version, which trained {self.config.core} as an "
                 "LSTM; give another --run-dir"
+            )
+        if self.recipe.spec.kind == "core" and self._model.opened and "is_cut" not in fields:
+            raise UsageError(
+                f"{self.run_dir} was begun by an earlier version, whose attention saw a window of each "
+                "sequence; give another --run-dir"
             )
         if state.get("digest") != self._digest:
             raise UsageError(

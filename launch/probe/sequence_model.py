@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ...cores import State, make_core
 from ...cores.attention import WindowMemory
 from ...cores.backbone import FastWeightCore, check_sizes
+from ...cores.gtrxl import RelativeMemory
 from ...cores.layer import Layer
 from ...cores.options import memory_options_of
 from ...cores.registry import find_core
@@ -34,10 +35,15 @@ class SequenceSpec:
     dropout: float = 0.0
     """while training: of what each sub-layer of a core adds, and of its hidden units; for a core without
     layers, of what goes in and what comes out (Irie et al. 2021, code of sections 4.2, 4.3)"""
+    is_cut: bool = False
+    """whether a sequence comes in spans, with the state carried over; if not, it comes whole"""
 
 
 class SequenceModel(nn.Module):
-    """Predicts a class at every token. Tokens `[T, B]` -> logits `[T, B, classes]`."""
+    """Predicts a class at every token. Tokens `[T, B]` -> logits `[T, B, classes]`.
+
+    Attention sees all earlier tokens of a sequence that comes whole, as `whole_sequence_memories` says.
+    """
 
     def __init__(self, spec: SequenceSpec) -> None:
         super().__init__()
@@ -54,16 +60,35 @@ class SequenceModel(nn.Module):
             for module in (layer.out, layer.ff[1], layer.ff[2]):
                 _drop_from(module, spec.dropout)
         self._around = 0.0 if layers else spec.dropout
+        self.opened = whole_sequence_memories(self, spec)
+        """attention whose window is as long as the sequence"""
 
     def initial_state(self, batch_size: int) -> State:
         return self.core.initial_state(batch_size)
 
     def forward(self, tokens: Tensor, reset: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Return logits and the state after the last token; `state` is the initial one if None."""
-        state = self.initial_state(tokens.shape[1]) if state is None else state
+        if state is None:
+            open_windows(self.opened, len(tokens))
+            state = self.initial_state(tokens.shape[1])
         x = F.dropout(self.embedding(tokens), self._around, self.training)
         y, state = self.core.unroll(x, state, reset)
         return self.head(F.dropout(y, self._around, self.training)), state
+
+
+def whole_sequence_memories(model: nn.Module, spec: SequenceSpec) -> list[WindowMemory]:
+    """Return the attention whose window opens to all of a sequence, which comes whole: where no `window` is
+    given, and no weights belong to ages within it, as those of positions do.
+    """
+    if spec.is_cut or {"window", "positions"} & {*spec.core_options}:
+        return []
+    memories = (module for module in model.modules() if isinstance(module, WindowMemory))
+    return [memory for memory in memories if not isinstance(memory, RelativeMemory)]
+
+
+def open_windows(memories: Iterable[WindowMemory], steps: int) -> None:
+    for memory in memories:
+        memory.window = steps
 
 
 class TokenEmbedding(nn.Module):
@@ -96,8 +121,8 @@ class MemoryModel(nn.Module):
     embedding and a head (the listing of Zhong et al. 2025, section 10.4: no norms, no feedforward layer, no
     positions).
 
-    Takes the options of the core's memory, its `hidden_size` and `num_heads`. A sequence is taken as a whole;
-    where no `window` is given, it is seen from its beginning.
+    Takes the options of the core's memory, its `hidden_size` and `num_heads`. A sequence comes whole, and
+    attention sees it as in `SequenceModel`.
 
     Raises:
         ValueError: for a core that has no such memory, or sizes that cannot be.
@@ -119,15 +144,14 @@ class MemoryModel(nn.Module):
         check_sizes(size, heads)
         self.embedding = TokenEmbedding(spec.symbols, size)
         self.memory: Any = kind(size, heads, **options)
-        self._sees_all = isinstance(self.memory, WindowMemory) and not {"window", "positions"} & {*options}
+        self._opened = whole_sequence_memories(self, spec)
         self.memory.slow_net = nn.Linear(size, self.memory.slow_net.out_features)
         self.out = nn.Linear(size, size)
         self.head = nn.Linear(size, spec.classes)
 
     def forward(self, tokens: Tensor, reset: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Return logits and an empty state."""
-        if self._sees_all:
-            self.memory.window = len(tokens)
+        open_windows(self._opened, len(tokens))
         x = self.embedding(tokens)
         nothing = [x.new_zeros(tokens.shape[1], *part.shape) for part in self.memory.layer_state_parts()]
         y, _ = self.memory(self.memory.slow_net(x), tuple(nothing), reset)

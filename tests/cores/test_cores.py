@@ -24,6 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gru": {"hidden_size": 12},
     # rounding turns the last digit of a score into a whole number's difference now and then
     "deltaformer": {**SMALL, "first": "softmax"},
+    "transformer": {**SMALL, "window": 6},
 }
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "delta_rnn A": ("delta_rnn", {**SMALL, "variant": "A"}),
@@ -48,6 +49,7 @@ STRENGTHS: dict[str, set[str]] = {
     "delta_rnn": {"write_strength", "recurrent_write_strength"},
     "softmax_attention": set(),
     "gtrxl": set(),
+    "transformer": set(),
     "hybrid": {"write_strength"},
     "delta_lstm": {"write_strength", "recurrent_write_strength"},
 }
@@ -339,7 +341,7 @@ def test_stats(name: str, seed: int) -> None:
     core = small(name)
     x, state, reset = random_input(core, 6, 2), random_state(core, 2), make_reset("random", 6, 2)
     _, end, stats = core.unroll_with_stats(x, state, reset)
-    layers = zip(core.memories(), core.split(end), strict=True)
+    layers = zip(core.memories(), core.split(end[:-1] if core.clock else end), strict=True)
     parts = [part for memory, share in layers for part in memory.fast_weights(share)]
     if parts:
         norms = torch.cat([part.norm(dim=(-2, -1)).flatten() for part in parts])

@@ -34,6 +34,7 @@ CORE_PARAMETERS = {
     "gated_delta_net_2": 510_728,
     "delta_product": 496_128,
     "rwkv7": 462_592,
+    "transformer": 431_104,
 }
 # Agents with the residual stem and 18 actions.
 AGENT_PARAMETERS = {
@@ -114,6 +115,7 @@ def test_gated_feedforward_sizes() -> None:
         ("delta_delta_net", 33_024),
         ("delta_mlp", 65_536),
         ("delta_lstm", 49_664),
+        ("transformer", 133_121),
         *((name, 8_192) for name in ("kda", "gated_delta_net_2", "delta_product", "rwkv7")),
     ],
 )
@@ -301,6 +303,28 @@ def test_shell_against_a_naive_one(name: str, seed: int) -> None:
         x = x + layer.ff[2](layer.ff[0](F.layer_norm(x, (12,))).relu())
     y, _ = core.unroll(inputs, core.initial_state(2), make_reset("none", 5, 2))
     assert_near("y", y, x, 1e-12)
+
+
+def test_a_transformer_is_softmax_attention_that_reads_the_time(seed: int) -> None:
+    """It reads sines and cosines with ten periods of 4, 8, ... steps, and sees 256 earlier steps."""
+    sizes = {"hidden_size": 8, "num_layers": 1, "num_heads": 2, "ff_size": 6}
+    core = make_core("transformer", 3, **sizes).double()
+    plain = make_core("softmax_attention", 3 + 20, **sizes, window=256).double()
+    plain.load_state_dict(core.state_dict())
+    x, reset = torch.randn(300, 2, 3, dtype=torch.float64), make_reset("none", 300, 2)
+    reset[4, 1] = True
+    time = torch.arange(300.0).double().unsqueeze(-1).repeat(1, 2)
+    time[4:, 1] -= 4
+    phases = [2 * torch.pi * time / 2**n for n in range(2, 12)]
+    waves = torch.stack([*map(torch.cos, phases), *map(torch.sin, phases)], -1)
+    y, _ = core.unroll(x, core.initial_state(2), reset)
+    expected, _ = plain.unroll(torch.cat((x, waves), -1), plain.initial_state(2), reset)
+    assert_near("y", y, expected, 1e-11)
+
+
+def test_a_hybrid_names_each_memory_once() -> None:
+    with pytest.raises(ValueError, match=r"'transformer' is no memory of a layer; choose from .*softmax_att"):
+        make_core("hybrid", 7, layers="delta_net,transformer")
 
 
 def test_rdn_recurrent_weights_are_normal() -> None:

@@ -12,7 +12,7 @@ SIZES = {"hidden_size": 12, "num_layers": 2, "num_heads": 3, "ff_size": 8}
 
 
 CORES = ("linear_transformer", "delta_net", "delta_rnn", "rdn", "momentum_delta_net", "delta_lstm")
-WITHOUT_MATRICES = ("softmax_attention", "deltaformer", "gtrxl", "hybrid")
+WITHOUT_MATRICES = ("softmax_attention", "deltaformer", "gtrxl", "transformer", "hybrid")
 
 
 @pytest.mark.parametrize("core", CORES)

@@ -85,7 +85,7 @@ def test_a_clock_refuses_what_every_core_refuses(seed: int) -> None:
     state, never = core.initial_state(2), torch.zeros(3, 2, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"give at least one step and one row"):
         core.unroll(torch.randn(0, 2, 7), state, never[:0])
-    with pytest.raises(ValueError, match=r"^reset is torch.int64; it must be bool$"):
+    with pytest.raises(ValueError, match=r"^clock: reset is torch.int64 \[3, 2\]; give torch.bool \[3, 2\]$"):
         core.unroll(torch.randn(3, 2, 7), state, never.long())
 
 

@@ -27,8 +27,11 @@ def probes(runs: Sequence[Probe]) -> Section:
     drawn = []
     for (task, metric), models in sorted(tasks.items()):
         ordered = sorted(models.items(), key=lambda each: _mean(each[1]), reverse=metric not in LEAST)
-        for model, seeds in ordered:
-            rows.append(_row(model, seeds))
+        for _, seeds in ordered:
+            rows.append(_row(seeds, metric, [run.value for run in seeds]))
+        for _, seeds in ordered:
+            if printed := [run.print_accuracy for run in seeds if run.print_accuracy is not None]:
+                rows.append(_row(seeds, "print_accuracy", printed))
         curves = {model: [curve_of(run.rows, metric) for run in seeds] for model, seeds in ordered}
         figures = plots.learning_curves(
             curves,
@@ -47,24 +50,25 @@ def probes(runs: Sequence[Probe]) -> Section:
     text = [
         "Of a loss the least is best, of an accuracy the most. Where a task has a test, the weights with the "
         "best validation are tested, and where sequences grow, full-length ones at the end; elsewhere the "
-        "best evaluation counts, as published. The curves are of evaluations while it learned, of sequences "
-        "as long as they were then."
+        "best evaluation counts, as published. Print accuracies are of the best validation. The curves are "
+        "of evaluations while it learned, of sequences as long as they were then."
     ]
-    sources = sorted({known[1] for run in runs if (known := _published(run))})
+    named = [(run, name) for run in runs for name in (run.metric, "print_accuracy")]
+    sources = sorted({known[1] for run, name in named if (known := _published(run, name))})
     note = f"Published: {'; '.join(sources)}." if sources else ""
     return Section("Probes", text, unended, drawn, [Table("probes", columns, rows, 3, note, small=True)])
 
 
-def _row(model: str, seeds: Sequence[Probe]) -> list[Cell]:
-    values, first = [run.value for run in seeds], seeds[0]
-    known = _published(first)
-    extremes: tuple[Cell, ...] = (min(values), max(values), len(values))
-    return [first.task, model, first.metric, _mean(seeds), *extremes, known[0] if known else None]
+def _row(seeds: Sequence[Probe], metric: str, values: Sequence[float]) -> list[Cell]:
+    """Return the row of a series: `values` of a metric, one of each seed, and the published one."""
+    first, known = seeds[0], _published(seeds[0], metric)
+    numbers: tuple[Cell, ...] = (statistics.fmean(values), min(values), max(values), len(values))
+    return [first.task, first.series, metric, *numbers, known[0] if known else None]
 
 
-def _published(run: Probe) -> tuple[float, str] | None:
+def _published(run: Probe, metric: str) -> tuple[float, str] | None:
     """Return the published value and its source; None if the run has settings of its own."""
-    return published().get((run.task, run.metric, run.series))
+    return published().get((run.task, metric, run.series))
 
 
 def _mean(seeds: Sequence[Probe]) -> float:

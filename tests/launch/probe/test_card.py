@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import refused
 from comparison_runs import make_run
 
 from deltabeast.launch.cli import main
@@ -72,7 +73,8 @@ def test_an_ability_that_was_not_tried_is_blank(tmp_path: Path) -> None:
 def test_a_trial_is_of_a_run_that_had_its_time_or_reached_its_goal(tmp_path: Path) -> None:
     run = Probe(
         path=tmp_path, task="retrieval setting 1 size 20", core="gru", core_options={}, settings={}, seed=1,
-        metric="accuracy", value=0.5, updates=800, ended=True, in_shell=True, rows=(), versions={},
+        metric="accuracy", value=0.5, print_accuracy=None, updates=800, ended=True, in_shell=True, rows=(),
+        versions={},
     )  # fmt: skip
     trial = Trial("retrieval", {"size": "20"}, 800, 1 / 20)
     assert trial.is_of(run) and not trial.refuses(run) and not trial.refuses(replace(run, updates=900))
@@ -172,6 +174,17 @@ def test_noise_is_that_of_the_kernel_of_a_core(tmp_path: Path) -> None:
         -10 * math.log10(expected), abs=1.5
     )
     assert by_core["lstm"]["SNR, dB"] == ""
+
+
+@pytest.mark.usefixtures("tiny")
+def test_attention_of_an_earlier_version_is_not_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("card", "--cores", "softmax_attention", "--out", str(tmp_path), "--device", "cpu")
+    main([*given])
+    for file in tmp_path.glob("runs/*/*/*/config.json"):
+        file.write_text(file.read_text().replace('"sequences": "whole",', ""))
+    assert "whose attention saw a window of each sequence; give another --out" in refused(capsys, *given)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,14 @@ def test_every_core_has_a_model_for_every_task(task: Any) -> None:
             make_model(recipe.spec)
 
 
+def test_only_a_text_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("abc " * 200)
+    assert make_recipe(ProbeConfig("text", task_options={"path": str(path)})).spec.is_cut
+    tasks: Any = ("retrieval", "swap", "code", "listops", "dag")
+    assert not any(make_recipe(ProbeConfig(task, core="transformer")).spec.is_cut for task in tasks)
+
+
 def test_only_the_published_code_draws_the_features_of_favor_at_every_forward() -> None:
     options = {"feature_map": "favor", "favor_features": 64}
     for variant, core_options, redraws in (

@@ -8,9 +8,10 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ import torch
 from command_line import refused
 from training_in_process import Killed
 
+from deltabeast.agents import checkpoint
 from deltabeast.agents.checkpoint import load_newest, read_checkpoint
 from deltabeast.launch.cli import main
-from deltabeast.launch.comparison.probes import Probe, read_probe
+from deltabeast.launch.comparison.probes import Probe, labelled, read_probe, usual_options
 from deltabeast.launch.config import ProbeConfig
 from deltabeast.launch.errors import StoppedBySignal, UsageError
 from deltabeast.launch.probe import recipe
@@ -201,6 +203,45 @@ def test_a_hybrid_that_was_begun_as_an_lstm_is_not_gone_on_with(
     )
 
 
+DAG = ("--task", "dag", "--task-options", "nodes", "4", "--device", "cpu", "--batch-size", "2",
+       "--updates", "2", "--core-options", "hidden_size", "8", "num_heads", "2", "ff_size", "8")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_another"),
+    [
+        (("--core", "softmax_attention"), True),
+        (("--core", "hybrid", "layers", "delta_net,deltaformer"), True),
+        (("--core", "hybrid", "layers", "delta_net"), False),
+        (("--core", "softmax_attention", "window", "3"), False),
+        (("--core", "gtrxl"), False),
+        (("--core", "delta_net"), False),
+    ],
+)
+def test_attention_that_saw_a_window_of_each_sequence_is_another_run(
+    arguments: tuple[str, ...], is_another: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """It is not gone on with, nor compared with those that see all."""
+    given = (*DAG, *arguments[2:], *arguments[:2])
+    with monkeypatch.context() as earlier:
+        earlier.setattr(
+            checkpoint, "asdict", lambda spec: {k: v for k, v in asdict(spec).items() if k != "is_cut"}
+        )
+        probe(tmp_path, *given)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"sequences": "whole",', ""))
+    assert isinstance(read_probe(tmp_path), str) == is_another
+    if is_another:
+        assert "whose attention saw a window of each sequence; give another --run-dir" in refused(
+            capsys, "probe", *given, "--run-dir", str(tmp_path)
+        )
+        assert "whose attention saw a window" in str(read_probe(tmp_path))
+        return
+    probe(tmp_path, *given)
+    assert json.loads(config.read_text())["sequences"] == "whole"
+
+
 def test_more_updates_go_on_unless_the_learning_rate_falls_over_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -375,6 +416,52 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
         json.loads((tmp_path / "runs" / seed / "scores.json").read_text())["best"] for seed in ("1", "2")
     ]
     assert float(row["mean"]) == pytest.approx(sum(values) / 2)
+
+
+def test_published_tables_stand_beside_ours(tmp_path: Path) -> None:
+    """Of programs also the print accuracy, which is published of the best validation."""
+    narrow = {"hidden_size": 128, "num_heads": 8, "ff_size": 256, "num_layers": 8}
+    code = ("--task", "code", "--task-options", "variables", "1", "statements", "2", "--core", "lstm",
+            "--core-options", "hidden_size", "8", "--batch-size", "5000", "--updates", "3",
+            "--evaluate-every", "1", "--device", "cpu")  # fmt: skip
+    probe(tmp_path / "code", *code)
+    probe(tmp_path / "retrieval", *RETRIEVAL, "--updates", "2", "--evaluate-every", "1")
+    table = rows(tmp_path / "code")
+    for row, accuracy, best, printed in zip(
+        table, (0.2, 0.6, 0.4), (0.2, 0.6, 0.6), (0.5, 0.7, 0.9), strict=True
+    ):
+        row.update(sequence_accuracy=str(accuracy), best=str(best), print_accuracy=str(printed))
+    with (tmp_path / "code" / "logs.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, table[0])
+        writer.writeheader()
+        writer.writerows(table)
+    usual = {"updates": None, "batch_size": None, "evaluate_every": None}
+    memory = "fast_weight_memory"
+    asked = [
+        ("code", {"variables": 5}, "transformer", {}, 0.354, 0.755),
+        ("code", {"variables": 3}, "rdn", {}, 0.926, 0.996),
+        ("code", {"variables": 5}, "delta_rnn", narrow, 0.941, None),
+        ("retrieval", {"setting": 2, "size": 40}, memory, {"feature_map": "tanh"}, 4.82506, None),
+        ("retrieval", {"setting": 2}, memory, {"feature_map": "dpfp"}, 0.0403583, None),
+    ]
+    for number, (task, options, core, core_options, *_) in enumerate(asked):
+        run = tmp_path / "runs" / str(number)
+        shutil.copytree(tmp_path / task, run)
+        about = json.loads((run / "config.json").read_text())
+        about["config"] |= {"task_options": options, "core": core, "core_options": core_options, **usual}
+        (run / "config.json").write_text(json.dumps(about))
+    main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
+    found = list(csv.DictReader((tmp_path / "out" / "tables" / "probes.csv").open(newline="")))
+    published = {(row["task"], row["metric"], row["model"]): row["published"] for row in found}
+    for task, options, core, core_options, value, printed in asked:
+        label = labelled(task, usual_options(task) | options)
+        model, metric = labelled(core, core_options), "loss" if task == "retrieval" else "sequence_accuracy"
+        assert float(published[label, metric, model]) == value
+        if task == "code":
+            assert published[label, "print_accuracy", model] == ("" if printed is None else str(printed))
+    assert {row["mean"] for row in found if row["metric"] == "print_accuracy"} == {"0.7"}
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "Table 2; Irie et al. 2021, Table 5; Irie et al. 2021, Table 6; Schlag" in text
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

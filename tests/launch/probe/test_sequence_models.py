@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +27,7 @@ def drawn(seed: int, steps: int = 7, rows: int = 3, vocabulary: int = 6) -> tupl
 @pytest.mark.parametrize("core", ["rdn", "lstm", "softmax_attention"])
 def test_a_sequence_in_parts_is_the_whole(core: str, seed: int) -> None:
     options = {"hidden_size": 16} if core == "lstm" else SMALL
-    model = SequenceModel(SequenceSpec("core", (6,), 4, core, options)).eval()
+    model = SequenceModel(SequenceSpec("core", (6,), 4, core, options, is_cut=True)).eval()
     tokens, reset = drawn(seed)
     with torch.no_grad():
         whole, _ = model(tokens, reset)
@@ -32,6 +35,106 @@ def test_a_sequence_in_parts_is_the_whole(core: str, seed: int) -> None:
         second, _ = model(tokens[4:], reset[4:], state)
     torch.testing.assert_close(torch.cat((first, second)), whole, rtol=1e-4, atol=1e-5)
     assert whole.shape == (7, 3, 4)
+
+
+NARROW: dict[str, Any] = {"hidden_size": 8, "num_heads": 2, "ff_size": 6}
+
+
+def attention_in_loops(model: SequenceModel, tokens: Tensor, window: int) -> Tensor:
+    """The whole model for one sequence: a step at a time, a head at a time, of `window` earlier steps."""
+    core: Any = model.core
+    x = model.embedding(tokens)
+    if core.clock:
+        phases = 2 * torch.pi * torch.arange(len(x)).double().unsqueeze(-1) / 2.0 ** torch.arange(2, 12)
+        x = torch.cat((x, phases.cos(), phases.sin()), -1)
+    x = core.input_proj(x)
+    for layer in core.layers:
+        q, k, v = layer.memory.slow_net(layer.norm(x)).view(-1, 2, 3, 4).unbind(2)
+        reads = []
+        for t in range(len(x)):
+            seen = slice(max(t - window, 0), t + 1)
+            heads = [((k[seen, n] @ q[t, n]) / 4**0.5).softmax(0) @ v[seen, n] for n in range(2)]
+            reads.append(torch.cat(heads))
+        x = x + layer.out(torch.stack(reads))
+        x = x + layer.ff(layer.ff_norm(x))
+    return model.head(x)
+
+
+@pytest.mark.parametrize(
+    ("core", "options", "window"),
+    [
+        ("softmax_attention", {}, None),
+        ("softmax_attention", {"window": 5}, 5),
+        ("transformer", {}, None),
+        ("transformer", {"window": 5}, 5),
+        ("hybrid", {"layers": "softmax_attention,softmax_attention"}, None),
+    ],
+)
+def test_attention_sees_all_of_a_sequence_or_the_window_given(
+    core: str, options: dict[str, Any], window: int | None, seed: int
+) -> None:
+    """Of sequences longer than the cores' own windows, of 64 and 256 steps, of a short one, of one step."""
+    layers = {} if core == "hybrid" else {"num_layers": 2}
+    model = SequenceModel(SequenceSpec("core", (6,), 4, core, {**NARROW, **layers, **options})).double()
+    for steps in (270, 9, 1):
+        tokens, reset = drawn(seed, steps, 2)
+        with torch.no_grad():
+            logits, _ = model(tokens, reset)
+            for row in range(2):
+                expected = attention_in_loops(model, tokens[:, row], steps if window is None else window)
+                torch.testing.assert_close(logits[:, row], expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("core", "options", "window"),
+    [
+        ("deltaformer", {}, 80),
+        ("gtrxl", {}, 64),
+        ("softmax_attention", {"positions": True}, 64),
+        ("softmax_attention", {"window": 70}, 70),
+    ],
+)
+def test_which_window_a_whole_sequence_has(
+    core: str, options: dict[str, Any], window: int, seed: int
+) -> None:
+    """Weights that belong to ages stay with the window that they were made for."""
+    options = {**NARROW, "num_layers": 1, **options}
+    model = SequenceModel(SequenceSpec("core", (6,), 4, core, options)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    tokens, reset = drawn(seed, 80)
+    logits = model(tokens, reset)[0]
+    same = []
+    for other in {window} if "positions" in options else {64, 70, 80}:
+        given = SequenceModel(SequenceSpec("core", (6,), 4, core, {**options, "window": other})).double()
+        given.load_state_dict(model.state_dict())
+        if torch.allclose(given(tokens, reset)[0], logits, rtol=1e-9, atol=1e-11):
+            same.append(other)
+    assert same == [window]
+
+
+@pytest.mark.parametrize("core", ["softmax_attention", "deltaformer", "transformer"])
+def test_a_text_in_spans_goes_on_with_its_window(core: str, seed: int) -> None:
+    """Spans shorter than the window, whose state is carried over, are one unroll of the core as it is."""
+    options = {**NARROW, "num_layers": 1, **({"window": 20} if core == "transformer" else {})}
+    spec = SequenceSpec("core", (6,), 4, core, options, is_cut=True)
+    model = SequenceModel(spec).double().eval()
+    window = options.get("window", 64)
+    tokens, reset = drawn(seed, 90)
+    with torch.no_grad():
+        whole, _ = model.core.unroll(model.embedding(tokens), model.core.initial_state(3), reset)
+        parts, state = [], None
+        for start in range(0, 90, 15):
+            span = slice(start, start + 15)
+            logits, state = model(tokens[span], reset[span], state)
+            assert state[0].shape[3] == window
+            parts.append(logits)
+        torch.testing.assert_close(torch.cat(parts), model.head(whole), rtol=1e-9, atol=1e-11)
+        everything = SequenceModel(replace(spec, is_cut=False)).double().eval()
+        everything.load_state_dict(model.state_dict())
+        differs = not torch.allclose(everything(tokens, reset)[0], torch.cat(parts))
+        assert differs == ("window" not in options)
 
 
 @pytest.mark.parametrize("core", ["delta_net", "lstm"])
