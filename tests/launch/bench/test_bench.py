@@ -15,6 +15,7 @@ from deltabeast.kernels import rules
 from deltabeast.kernels.pytorch import chunked
 from deltabeast.launch import cli
 from deltabeast.launch.bench.kernels import _error, _peak_bytes
+from deltabeast.launch.bench.memories import MEMORIES
 
 SMALL = ("--steps", "9", "--batch-size", "3", "--heads", "2", "--head-size", "8", "--repeats", "2")
 
@@ -36,7 +37,10 @@ def test_every_kernel_is_checked_and_timed(tmp_path: Path, capsys: pytest.Captur
     content = json.loads(path.read_text())
     assert content["settings"]["steps"] == 9 and torch.__version__.startswith(content["versions"]["torch"])
     measured = {(row["rule"], row["backend"]): row for row in content["results"]}
-    expected = kernels.backends(torch.device("cpu"), 8)
+    cpu = torch.device("cpu")
+    expected = kernels.backends(cpu, 8) | {memory.name: memory.backends_on(cpu, 8) for memory in MEMORIES}
+    assert {memory.name for memory in MEMORIES} == {"kda", "gated_delta_net_2", "delta_product", "rwkv7"}
+    assert expected["rwkv7"] == ("reference", "chunked", "native")
     assert expected["delta_rule"] == ("reference", "chunked", "native")
     assert set(measured) == {(rule, name) for rule, names in expected.items() for name in names}
     for (rule, _), row in measured.items():
