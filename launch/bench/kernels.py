@@ -75,8 +75,12 @@ class Job(NamedTuple):
 def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
     """Check and time every backend of every rule and memory; one that is wrong gets no time.
 
-    Raises UsageError for sizes or a device that cannot be.
+    Raises UsageError for rules, sizes or a device that cannot be.
     """
+    every = {rule.name: rule for rule in (*RULES.values(), *MEMORIES)}
+    for name in config.rules:
+        if name not in every:
+            raise UsageError(f"--rules {name}: choose from {', '.join(every)}")
     require(config, "steps", "batch_size", "heads", "head_size", "repeats", least=1)
     try:
         device = resolve_device(config.device)
@@ -86,7 +90,7 @@ def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
     generator = torch.Generator().manual_seed(config.seed)
     spans = config.steps, config.batch_size
     reset = (torch.rand(spans, generator=generator) < config.reset_share).to(device)
-    for rule in (*RULES.values(), *MEMORIES):
+    for rule in [every[name] for name in config.rules or every]:
         inputs = tuple(x.to(device) for x in rule.random_inputs(_sizes(rule, config), generator))
         want = _gradients(_ours(rule, reset, "reference"), [x.double() for x in inputs])
         backends = rule.backends_on(device, config.head_size)
