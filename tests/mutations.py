@@ -659,8 +659,8 @@ MUTANTS = [
     ),
     (
         "kernels/native/generalised.c",
-        "            if (fresh(s, t, b)) clear(now);\n            load(q_row",
-        "            load(q_row",
+        "            if (fresh(s, t, b)) clear(now);\n            fetch_writes(k",
+        "            fetch_writes(k",
     ),
     (
         "kernels/native/generalised.c",
