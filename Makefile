@@ -59,23 +59,14 @@ digests: $(READY) ## compare what C computes with the plain code, and let it tak
 		tests/kernels/test_backends.py tests/kernels/test_fused.py tests/kernels/test_native.py --deselect tests/agents/cpu/test_digests.py
 	$(BIN)/python tests/agents/cpu/renew_digests.py
 
-GPU := results/gpu
-THROUGHPUT := $(BIN)/deltabeast bench throughput --device cuda --num-envs 256 --rounds 1 --seconds 5
-gpu: $(READY) ## on a machine with a GPU: test and time what needs it, into results/gpu; fails in the end if a part did
-	$(MAKE) --keep-going gpu-test gpu-kernels gpu-throughput
+gpu: $(READY) ## on a machine with a GPU, ten minutes: test and time what needs it, into results/gpu/new
+	PYTHON=$(BIN)/python results/gpu/run.sh
 gpu-test: $(READY)
-	$(TEST) --dist worksteal --maxprocesses 16 tests/agents/cuda tests/agents/test_compiled.py tests/cores/test_own_rule.py \
-		tests/kernels/test_fused.py tests/kernels/test_triton.py tests/launch/bench tests/launch/processes/test_machine.py \
-		tests/launch/training/test_on_a_gpu.py
+	PYTHON=$(BIN)/python results/gpu/run.sh tests
 gpu-kernels: $(READY)
-	mkdir -p $(GPU)
-	$(BIN)/deltabeast bench kernels --device cuda --json $(GPU)/kernels.json | tee $(GPU)/kernels.txt
+	PYTHON=$(BIN)/python LIMIT=3600 results/gpu/run.sh kernels all_kernels
 gpu-throughput: $(READY)
-	mkdir -p $(GPU)
-	$(THROUGHPUT) --json $(GPU)/throughput.json | tee $(GPU)/throughput.txt
-	$(THROUGHPUT) --compile off --json $(GPU)/not-compiled.json | tee $(GPU)/not-compiled.txt
-	for core in lstm linear_transformer delta_net delta_rnn feedforward; do \
-		$(THROUGHPUT) --core $$core --json $(GPU)/$$core.json | tee $(GPU)/$$core.txt; done
+	PYTHON=$(BIN)/python results/gpu/run.sh training
 
 lint: $(READY) links ## ruff and mypy
 	$(BIN)/ruff check .

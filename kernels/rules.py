@@ -346,20 +346,8 @@ def generalised_delta(
 ) -> tuple[Tensor, Tensor]:
     """One rule that contains the delta rules: S times a step `W = W diag(a)`, then `W = W + (u - W e) kᵀ`.
 
-    `y_t = W_t q_t` is read after a step's last write. With write strengths β, and RWKV-7's removal key κ:
-
-    | memory | S | a | e | k | u |
-    |---|---|---|---|---|---|
-    | `sum_rule` | 1 | 1 | 0 | k | v |
-    | gated linear attention, Yang et al. 2024 | 1 | λ of each channel | 0 | k | v |
-    | `delta_rule` | 1 | 1 | β k | k | β v |
-    | `gated_delta` | 1 | λ | β k | k | β v |
-    | Kimi Delta Attention, Kimi Team 2025 | 1 | λ of each channel | β k | k | β v |
-    | Gated DeltaNet-2, 2026 | 1 | λ of each channel | b ⊙ k | k | w ⊙ v |
-    | DeltaProduct, Siems et al. 2025 | n | λ, then 1 | β k | k | β v |
-    | RWKV-7, Peng et al. 2025 | 2 | w, then 1 | κ / w, then 0 | a ⊙ κ, then k | 0, then v |
-
-    A decay of each row of values (`gated_sum`) and momentum are not among them.
+    `y_t = W_t q_t` is read after a step's last write. Which a, e, k and u make which memory is tabulated in
+    README.md, "The generalised rule": Kimi Delta Attention, Gated DeltaNet-2, DeltaProduct, RWKV-7, others.
 
     Args:
         q: queries `[T, B, H, K]`.

@@ -405,6 +405,8 @@ class ImportConfig:
 class BenchKernelsConfig:
     """Check every kernel against float64, then time it; a kernel that is wrong gets no time."""
 
+    rules: tuple[str, ...] = ()
+    """Rules and memories to check and time; default: all."""
     steps: int = 50
     """Steps of a span, T."""
     batch_size: int = 32

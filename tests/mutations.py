@@ -659,8 +659,8 @@ MUTANTS = [
     ),
     (
         "kernels/native/generalised.c",
-        "            if (fresh(s, t, b)) clear(now);\n            load(q_row",
-        "            load(q_row",
+        "            if (fresh(s, t, b)) clear(now);\n            fetch_writes(k",
+        "            fetch_writes(k",
     ),
     (
         "kernels/native/generalised.c",
@@ -1166,6 +1166,14 @@ MUTANTS = [
     ("envs/sequences/text.py", "reset[0] = start == 0", "reset[0] = True"),
     ("envs/sequences/text.py", "        counts.pop(UNKNOWN, None)\n", ""),
     ("envs/sequences/text.py", "_SHARES = (0.9, 0.95)", "_SHARES = (0.9, 0.92)"),
+    ("launch/bench/memories.py", "beta * v, beta * k, g.exp()", "beta * v, beta * k, g"),
+    ("launch/bench/memories.py", "w * v, b * k, g.exp()", "b * v, w * k, g.exp()"),
+    ("launch/bench/memories.py", "removal / w, zero", "removal, zero"),
+    ("launch/bench/memories.py", "writes_in_turn(w, one)", "writes_in_turn(w, w)"),
+    ("launch/bench/fla.py", '"g": decay.log()', '"g": decay'),
+    ("launch/bench/fla.py", '"a": -removal, "b": a * removal', '"a": -a * removal, "b": removal'),
+    ("launch/bench/fla.py", "by_row.transpose(2, 3).flatten(0, 2)", "by_row.flatten(0, 1).flatten(1, 2)"),
+    ("launch/bench/fla.py", '_RATES = ("decay", "g")', '_RATES = ("decay",)'),
     ("launch/probe/metrics.py", "last = asked & (asked.flip(0).cumsum(0).flip(0) == 1)", "last = asked"),
     ("launch/probe/metrics.py", "(right | ~asked).all(0)", "right.all(0)"),
     ("launch/probe/metrics.py", "some = asked & (target != NOTHING)", "some = asked"),
@@ -1603,6 +1611,7 @@ MUTANTS = [
 
 # The tests of a file, by a part of its name.
 TESTS = {
+    "launch/bench": ("tests/launch/bench/test_fla.py", "tests/launch/bench/test_memories.py"),
     "triton/generalised": ("tests/kernels/test_triton.py", "-k", "generalised and not compile"),
     "kernels/native/generalised": ("tests/kernels/test_backends.py", "-k", "generalised"),
     "pytorch/generalised": ("tests/kernels/test_backends.py", "-k", "generalised and chunked"),

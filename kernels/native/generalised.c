@@ -17,6 +17,19 @@ INLINE int64_t flat_write(const span *s, int64_t t, int64_t b, int64_t h, int64_
     return flat(s, t, b, h) * s->writes + i;
 }
 
+/* a dense [T, B, H, writes, size] */
+INLINE strided dense_writes(const float *x, int64_t size, const span *s) {
+    const int64_t row = s->writes * size;
+    return (strided){x, s->B * s->H * row, s->H * row, row};
+}
+
+/* Fetch the writes of step t, if there is one, while another is computed: they lie too far apart for a processor to look
+ * ahead by itself. */
+INLINE void fetch_writes(strided x, int64_t t, int64_t b, int64_t h, int64_t size, const span *s) {
+    if (t < 0 || t >= s->T) return;
+    for (int64_t i = 0; i < s->writes * size; i += 16) __builtin_prefetch(of(x, t, b, h) + i);
+}
+
 /* M_i = a_i M_i + x_i r */
 INLINE void decay_and_write(vec *M, const vec *a, const vec *x, const vec *r, int64_t rows) {
     for (int64_t j = 0; j < rows; j++) EACH(i) M[j * N + i] = entries(a)[j] * M[j * N + i] + entries(x)[j] * r[i];
@@ -67,7 +80,7 @@ void generalised_forward(
 ) {
 #pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
     for (int64_t head = 0; head < s->B * s->H; head++) {
-        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+        const int64_t b = head / s->H, h = head % s->H, first = flat(s, 0, b, h);
         const float *from = W + first * s->V * s->K;
         float *to = W_last + first * s->V * s->K;
         if (s->T == 1) {
@@ -80,6 +93,8 @@ void generalised_forward(
         load_transposed(now, from, s);
         for (int64_t t = 0; t < s->T; t++) {
             if (fresh(s, t, b)) clear(now);
+            fetch_writes(k, t + 1, b, h, s->K, s), fetch_writes(e, t + 1, b, h, s->K, s);
+            fetch_writes(decay, t + 1, b, h, s->K, s), fetch_writes(u, t + 1, b, h, s->V, s);
             load(q_row, of(q, t, b, h), s->K);
             for (int64_t w = 0; w < s->writes; w++) {
                 load(k_row, of_write(k, t, b, h, w, s->K), s->K);
@@ -110,6 +125,10 @@ INLINE void replay_writes(
         const int64_t t = write / s->writes, w = write % s->writes;
         vec *now = past + write * size;
         if (w == 0 && fresh(s, t, b)) clear(now);
+        if (w == 0) {
+            fetch_writes(k, t + 1, b, h, s->K, s), fetch_writes(decay, t + 1, b, h, s->K, s);
+            fetch_writes(dense_writes(error, s->V, s), t + 1, b, h, s->V, s);
+        }
         if (write == count - 1) break;
         load(k_row, of_write(k, t, b, h, w, s->K), s->K);
         load(a_row, of_write(decay, t, b, h, w, s->K), s->K);
@@ -143,9 +162,10 @@ void generalised_backward(
     const float *dW_last, float *dq, float *dk, float *du, float *de, float *ddecay, float *dW, vec *past
 ) {
     const int64_t size = LANES * N * N;
+    const strided filled[] = {dense_writes(dk, s->K, s), dense_writes(de, s->K, s), dense_writes(ddecay, s->K, s)};
 #pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
     for (int64_t head = 0; head < s->B * s->H; head++) {
-        const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
+        const int64_t b = head / s->H, h = head % s->H, first = flat(s, 0, b, h);
         matrix G, G_T;
         row q_row, k_row, e_row, a_row, error_row, dy_row, dk_row, du_row, with_G, with_s, with_dy, late_decay, late_e, late_s;
         clear(G), clear(G_T), zero(dy_row), zero(q_row), zero(late_e), zero(late_s);
@@ -158,6 +178,8 @@ void generalised_backward(
         replay_writes(before, s, k, decay, W, error, b, h);
         for (int64_t t = s->T - 1; t >= 0; t--) {
             const int64_t at = flat(s, t, b, h);
+            fetch_writes(e, t - 1, b, h, s->K, s), fetch_writes(dense_writes(du, s->V, s), t - 1, b, h, s->V, s);
+            for (int i = 0; i < 3; i++) fetch_writes(filled[i], t - 1, b, h, s->K, s);
             for (int64_t w = s->writes - 1; w >= 0; w--) {
                 const int64_t write = flat_write(s, t, b, h, w);
                 const bool last = w == s->writes - 1; /* after which y was read */

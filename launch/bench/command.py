@@ -70,8 +70,11 @@ def _show(rows: Iterable[Row], table: Callable[[list[Row]], Table]) -> list[Row]
     console = Console(width=None if os.isatty(1) else 160)
     collected: list[Row] = []
     if not console.is_terminal:
-        collected += rows
-        console.print(table(collected))
+        try:
+            collected += rows
+        finally:  # interrupted, it shows what it has
+            if collected:
+                console.print(table(collected))
         return collected
     with Live(table(collected), console=console, auto_refresh=False) as live:
         for row in rows:

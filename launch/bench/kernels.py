@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from ..config import BenchKernelsConfig
 from ..errors import UsageError, require
 from ..processes.machine import prepare_process, resolve_device
 from . import fla
+from .memories import MEMORIES
 
 TOLERANCE = 1e-4
 """Relative error against the float64 reference, of a whole tensor and of each of its rows."""
@@ -71,10 +73,14 @@ class Job(NamedTuple):
 
 
 def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
-    """Check and time every backend of every rule; one that is wrong gets no time.
+    """Check and time every backend of every rule and memory; one that is wrong gets no time.
 
-    Raises UsageError for sizes or a device that cannot be.
+    Raises UsageError for rules, sizes or a device that cannot be.
     """
+    every = {rule.name: rule for rule in (*RULES.values(), *MEMORIES)}
+    for name in config.rules:
+        if name not in every:
+            raise UsageError(f"--rules {name}: choose from {', '.join(every)}")
     require(config, "steps", "batch_size", "heads", "head_size", "repeats", least=1)
     try:
         device = resolve_device(config.device)
@@ -84,7 +90,7 @@ def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
     generator = torch.Generator().manual_seed(config.seed)
     spans = config.steps, config.batch_size
     reset = (torch.rand(spans, generator=generator) < config.reset_share).to(device)
-    for rule in RULES.values():
+    for rule in [every[name] for name in config.rules or every]:
         inputs = tuple(x.to(device) for x in rule.random_inputs(_sizes(rule, config), generator))
         want = _gradients(_ours(rule, reset, "reference"), [x.double() for x in inputs])
         backends = rule.backends_on(device, config.head_size)
@@ -99,7 +105,7 @@ def _sizes(rule: Rule, config: BenchKernelsConfig) -> dict[str, int]:
     known = {"T": config.steps, "B": config.batch_size, "H": config.heads, "S": 1}
     # An LSTM of published width has twice as many units as all heads together.
     known["N"] = 2 * config.heads * config.head_size
-    known |= {"M": WINDOW, "G": 1}
+    known |= {"M": WINDOW, "G": 1, "n": 2}
     return {letter: known.get(letter, config.head_size) for letter in rule.shapes.letters}
 
 
@@ -114,18 +120,23 @@ def _check(rule: Rule, backend: str, inputs: Inputs, reset: Tensor, want: Sequen
 
 
 def _check_fla(rule: Rule, route: fla.Route, inputs: Inputs, reset: Tensor, want: Sequence[Tensor]) -> Job:
+    """Warns, and calls it wrong, if its function raises: it may not be made for this machine."""
     pieces = fla.cut(reset)
-    leaves = _leaves(fla.pack(inputs, pieces, route.dtype))
+    leaves = _leaves(fla.pack(rule, inputs, pieces, route.dtype))
 
     def function(*leaves: Tensor) -> Sequence[Tensor]:
         return route.function(*leaves, pieces.bounds)
 
-    y, states = function(*leaves)
-    outputs = fla.unpack(y, states, pieces)
-    gradients = torch.autograd.grad(outputs, leaves, _weights(outputs))
-    got = [*(out.detach() for out in outputs), *fla.unpack_gradients(gradients, pieces)]
     tolerance = BFLOAT16_TOLERANCE if route.dtype is torch.bfloat16 else TOLERANCE
     name = f"{route.name} ({str(route.dtype).removeprefix('torch.')})"
+    try:
+        y, states = function(*leaves)
+        outputs = fla.unpack(y, states, pieces)
+        gradients = torch.autograd.grad(outputs, leaves, _weights(outputs))
+    except Exception as error:
+        warnings.warn(f"{rule.name}, {name}: {type(error).__name__}: {error}", stacklevel=1)
+        return Job(Measured(rule.name, name, float("inf"), tolerance, ours=False), function, leaves)
+    got = [*(out.detach() for out in outputs), *fla.unpack_gradients(rule, gradients, pieces)]
     return Job(Measured(rule.name, name, _error(got, want), tolerance, ours=False), function, leaves)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from deltabeast import kernels
 from deltabeast.kernels import rules
 from deltabeast.kernels.pytorch import chunked
 from deltabeast.launch import cli
-from deltabeast.launch.bench.kernels import _error, _peak_bytes
+from deltabeast.launch.bench.command import _show
+from deltabeast.launch.bench.kernels import Measured, _error, _peak_bytes
+from deltabeast.launch.bench.memories import MEMORIES
+from deltabeast.launch.bench.tables import kernel_table
 
 SMALL = ("--steps", "9", "--batch-size", "3", "--heads", "2", "--head-size", "8", "--repeats", "2")
 
@@ -36,13 +40,34 @@ def test_every_kernel_is_checked_and_timed(tmp_path: Path, capsys: pytest.Captur
     content = json.loads(path.read_text())
     assert content["settings"]["steps"] == 9 and torch.__version__.startswith(content["versions"]["torch"])
     measured = {(row["rule"], row["backend"]): row for row in content["results"]}
-    expected = kernels.backends(torch.device("cpu"), 8)
+    cpu = torch.device("cpu")
+    expected = kernels.backends(cpu, 8) | {memory.name: memory.backends_on(cpu, 8) for memory in MEMORIES}
+    assert {memory.name for memory in MEMORIES} == {"kda", "gated_delta_net_2", "delta_product", "rwkv7"}
+    assert expected["rwkv7"] == ("reference", "chunked", "native")
     assert expected["delta_rule"] == ("reference", "chunked", "native")
     assert set(measured) == {(rule, name) for rule, names in expected.items() for name in names}
     for (rule, _), row in measured.items():
         assert 0 < row["error"] < 1e-4 and 0 < row["forward"] < row["both"] and row["ratio"] > 0
         assert rule in out
         assert row["peak_bytes"] > 9 * 3 * 2 * 8 * 4  # y at least
+
+
+def test_an_interruption_shows_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    def rows() -> Iterator[Measured]:
+        yield Measured("sum_rule", "native", 1e-7)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _show(rows(), kernel_table)
+    assert "sum_rule" in capsys.readouterr().out
+
+
+def test_only_the_rules_that_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "kernels.json"
+    arguments = ("--rules", "rwkv7", "sum_rule", "--device", "cpu", "--json", str(path))
+    assert bench(capsys, "kernels", *SMALL, *arguments)[0] == 0
+    rules = [row["rule"] for row in json.loads(path.read_text())["results"]]
+    assert rules == ["rwkv7"] * 3 + ["sum_rule"] * 3
 
 
 def test_only_a_gpu_times_graphs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -144,6 +169,7 @@ def test_training_is_set_beside_its_stages(
         ("throughput --num-envs 6 --batch-size 4", "one must be a multiple of the other"),
         ("kernels --steps 0", "--steps 0; it must be at least 1"),
         ("kernels --device gpu", "choose auto, cpu or cuda"),
+        ("kernels --rules sum_rule kdaa", "--rules kdaa: choose from sum_rule, "),
         ("kernels --json nowhere/x.json", "cannot write nowhere/x.json"),
         ("env --games pnog", "pong"),
         ("env --num-envs 0", "must be positive"),

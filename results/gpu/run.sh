@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Tests and times what needs a GPU, in ten minutes on 16 cores, what is most wanted first: `make gpu`, or by itself.
+#
+# Usage: [OUT=results/gpu/new] [PYTHON=python3] [WHEELS=folder] [LIMIT=570] [DEVICE=cuda] results/gpu/run.sh [tests|kernels|training|all_kernels]...
+#
+# Each part has a time limit, and all together have LIMIT seconds; a part that fails or is stopped does not stop the others, but
+# the exit status is 1. OUT gets log.txt with everything, parts.txt with how each part ended, and the numbers as JSON.
+# Without a network, carry WHEELS: this project's (`pip wheel --no-deps .`) and those that PYTHON lacks; they are unpacked into
+# build/gpu. With fla-core among them, its kernels are timed beside ours. DEVICE=cpu tries the script, with tiny sizes.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+DEVICE=${DEVICE:-cuda} OUT=${OUT:-results/gpu/new} PYTHON=${PYTHON:-python3} LIMIT=${LIMIT:-570}
+mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit
+exec > >(tee "$OUT/log.txt") 2>&1
+
+if [ -n "${WHEELS:-}" ]; then
+	"$PYTHON" -m pip install --quiet --no-index --no-deps --upgrade --target build/gpu "$WHEELS"/*.whl || exit
+	make --silent links || exit
+	export PYTHONPATH=$PWD/build/types:$PWD/build/gpu
+fi
+export PYTHONUNBUFFERED=1 TORCHINDUCTOR_COMPILE_THREADS=1
+export TRITON_CACHE_AUTOTUNING=1 # fla tries many settings of each kernel: once, not in each process
+DELTABEAST=("$PYTHON" -c 'from deltabeast.launch.cli import main; main()')
+CORES=$(nproc)
+
+failures=0
+: > "$OUT/parts.txt"
+part() { # NAME SECONDS COMMAND...: runs it, for that long at most
+	local name=$1 left=$((LIMIT - SECONDS)) start=$SECONDS status=0
+	local limit=$(($2 < left ? $2 : left))
+	shift 2
+	if [ "$limit" -lt 10 ]; then
+		echo "$name: left out, no time left" | tee -a "$OUT/parts.txt"
+		return
+	fi
+	echo "=== $name: $*"
+	# upon SIGINT pytest and the benchmark of kernels print what they have
+	timeout --signal=INT --kill-after=10 "$limit" "$@" || status=$?
+	[ "$status" = 0 ] || failures=$((failures + 1))
+	echo "$name: exit status $status after $((SECONDS - start)) s of $limit" | tee -a "$OUT/parts.txt"
+}
+test_part() { # NAME SECONDS TESTS...
+	part "$1" "$2" "$PYTHON" -m pytest -q --numprocesses "$((CORES < 16 ? CORES : 16))" --dist worksteal -m "not long" "${@:3}"
+}
+bench_part() { # NAME SECONDS ARGUMENTS...
+	part "$1" "$2" "${DELTABEAST[@]}" bench "${@:3}" --device "$DEVICE" --json "$OUT/$1.json"
+}
+
+# Those of kernels first: most of kernels/triton has changed since a GPU last ran it.
+tests() {
+	test_part tests-of-kernels 160 tests/kernels/test_triton.py tests/launch/bench/test_fla.py
+	test_part tests-of-agents 90 tests/agents/cuda tests/launch/training/test_on_a_gpu.py tests/agents/test_compiled.py \
+		tests/kernels/test_fused.py tests/cores/test_own_rule.py tests/launch/bench/test_bench.py tests/launch/processes/test_machine.py
+}
+
+kernels() {
+	local beside=(sum_rule delta_rule gated_delta kda gated_delta_net_2 delta_product rwkv7) sizes=(--repeats 10)
+	[ "$DEVICE" != cpu ] || sizes=(--repeats 1 --steps 9 --batch-size 2 --heads 1 --head-size 8)
+	if "$PYTHON" -c 'import fla' 2> /dev/null; then
+		part settings-of-fla 75 xargs --max-procs "$CORES" --replace \
+			"${DELTABEAST[@]}" bench kernels --device "$DEVICE" "${sizes[@]}" --rules {} < <(printf '%s\n' "${beside[@]}")
+	fi
+	bench_part kernels 60 kernels "${sizes[@]}" --rules "${beside[@]}"
+}
+
+all_kernels() {
+	bench_part all-kernels 120 kernels --repeats 10
+}
+
+training() {
+	local games=256 options=(throughput --stem nature --rounds 1 --seconds 3 --compile off)
+	[ "$DEVICE" != cpu ] || games=8 options=(throughput --stem nature --rounds 1 --seconds 0.5 --unroll-length 5 --batch-size 4)
+	bench_part threads 75 "${options[@]}" --num-envs "$games"
+	bench_part groups-of-threads 75 "${options[@]}" --num-envs "$((games / 4))" --num-actors 4
+	part processes 40 "$PYTHON" results/gpu/processes.py
+}
+
+git log -1 --format='commit %H' 2> /dev/null
+"$PYTHON" -c 'import sys, torch; print(sys.version, torch.__version__, torch.cuda.is_available() and torch.cuda.get_device_name())'
+[ $# -gt 0 ] || set -- tests kernels training all_kernels
+for name in "$@"; do "$name"; done
+exit "$((failures > 0))"
