@@ -1112,6 +1112,8 @@ MUTANTS = [
     ("cores/truncated.py", "    check_not_empty(x)\n", ""),
     ("cores/base.py", "0 in x.shape[:2]", "0 in x.shape[:1]"),
     ("cores/feedforward.py", "        check_not_empty(x)\n", ""),
+    ("cores/feedforward.py", "y, last = self", "y, _ = self"),
+    ("cores/feedforward.py", "if last.shape != shape:", "if last.shape[1:] != shape[1:]:"),
     ("cores/gated_feedforward.py", "        check_not_empty(x)\n", ""),
     ("cores/gated_feedforward.py", "feature_size: ClassVar[int] = 320", "feature_size: ClassVar[int] = 256"),
     (
