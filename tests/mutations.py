@@ -1118,9 +1118,10 @@ MUTANTS = [
     ("cores/gated_feedforward.py", "feature_size: ClassVar[int] = 320", "feature_size: ClassVar[int] = 256"),
     (
         "envs/sequences/swap.py",
-        "np.take_along_axis(standing, swapped[token], 1)",
-        "np.take_along_axis(swapped[token], standing, 1)",
+        "np.take_along_axis(standing, swapped[pair], 1)",
+        "np.take_along_axis(swapped[pair], standing, 1)",
     ),
+    ("envs/sequences/swap.py", "+ pairs[:, swap]", "+ pairs[:, -1 - swap]"),
     ("envs/sequences/swap.py", "target[t] = standing[:, 0]", "target[t] = standing[:, 1]"),
     ("envs/sequences/dag.py", "rng.permuted(halves, axis=0)", "halves"),
     ("envs/sequences/dag.py", "(tree == tree[0])", "(tree == 0)"),
