@@ -11,16 +11,17 @@ from torch import Tensor, nn
 
 EPSILON = 1e-5
 
-Map = Literal["elu", "relu", "softmax", "dpfp", "favor", "unit", "root2"]
+Map = Literal["elu", "relu", "softmax", "dpfp", "favor", "unit", "root2", "tanh"]
 """elu: ELU + 1. relu. softmax. dpfp: deterministic parameter-free projection (Schlag et al. 2021, section
 5.3).
 favor: FAVOR+, positive random features of the softmax kernel (Choromanski et al. 2021). unit: divided by its
-length. root2: the same times the square root of 2."""
-Normalisation = Literal["sum", "attention", "none"]
+length. root2: the same times the square root of 2. tanh (Schlag, Munkhdalai & Schmidhuber 2021)."""
+Normalisation = Literal["sum", "attention", "both", "none"]
 """sum: features are divided by their sum. attention: what is read is divided by the sum of the weights with
-which it was written (Katharopoulos et al. 2020). none."""
+which it was written (Katharopoulos et al. 2020). both (Schlag et al. 2021, section 6.3). none."""
 
-_ANY_SIGN = ("unit", "root2")
+ANY_SIGN = ("unit", "root2", "tanh")
+"""maps whose features may sum to 0"""
 
 
 class Features(nn.Module):
@@ -30,7 +31,7 @@ class Features(nn.Module):
         head_size: h.
         feature_map: see `Map`.
         normalise: whether features are divided by their sum, see `Normalisation`; attention is left to the
-            memory.
+            memory, for which `attends` says that it is asked for.
         dpfp_nu: ν of dpfp, whose size is 2 h ν.
         favor_features: m random directions of favor, which has 2 m features; 0 for m = h.
 
@@ -47,12 +48,13 @@ class Features(nn.Module):
         favor_features: int = 0,
     ) -> None:
         super().__init__()
-        if feature_map in _ANY_SIGN and normalise != "none":
+        if feature_map in ANY_SIGN and normalise != "none":
             raise ValueError(
                 f"feature_map {feature_map} has entries of any sign, whose sum may be 0; give normalise none"
             )
-        if feature_map == "softmax" and normalise == "sum":
-            raise ValueError("feature_map softmax sums to one already; give normalise none")
+        if feature_map == "softmax" and normalise in ("sum", "both"):
+            instead = "none" if normalise == "sum" else "attention"
+            raise ValueError(f"feature_map softmax sums to one already; give normalise {instead}")
         if not 1 <= dpfp_nu < 2 * head_size:
             raise ValueError(f"dpfp_nu is {dpfp_nu}; give 1 to {2 * head_size - 1} for heads of {head_size}")
         if favor_features < 0:
@@ -64,11 +66,22 @@ class Features(nn.Module):
         self.size = {"dpfp": 2 * head_size * dpfp_nu, "favor": 2 * m}.get(feature_map, head_size)
         drawn = orthogonal_normal(m, head_size) if feature_map == "favor" else None
         self.random = None if drawn is None else nn.Parameter(drawn, requires_grad=False)
-        """favor's random matrix `[m, h]`, not trained; a parameter, so that it travels with the weights."""
+        """favor's random matrix `[m, h]`, not trained; a parameter, so that it travels with the weights.
+
+        Drawn once: Choromanski et al. redraw it while training, but what was written with one matrix cannot
+        be read with another, and a state outlives the batch.
+        """
+
+    @property
+    def attends(self) -> bool:
+        """Whether what is read is to be divided by the sum of the weights with which it was written."""
+        return self.normalise in ("attention", "both")
 
     def forward(self, x: Tensor) -> Tensor:
         features = self._map(x)
-        return features / (features.sum(-1, keepdim=True) + EPSILON) if self.normalise == "sum" else features
+        if self.normalise in ("sum", "both"):
+            features = features / (features.sum(-1, keepdim=True) + EPSILON)
+        return features
 
     def _map(self, x: Tensor) -> Tensor:
         match self.feature_map:
@@ -87,6 +100,8 @@ class Features(nn.Module):
                 return F.normalize(x, dim=-1)
             case "root2":
                 return F.normalize(x, dim=-1) * 2**0.5
+            case "tanh":
+                return x.tanh()
 
 
 def normalized_elu(x: Tensor) -> Tensor:

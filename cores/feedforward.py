@@ -7,25 +7,60 @@ from torch import Tensor
 
 from .base import Core, State, check_not_empty
 from .registry import register
+from .short_conv import ShortConvolution
 
 
 @register("feedforward")
 class Feedforward(Core):
     """No memory: the heads read the features. State: empty. The feedforward agent of Irie et al. 2021.
 
+    With `short_conv` N the heads read a causal convolution of the last N steps' features: what a window alone
+    solves. State: (the last inputs `[B, 1, N - 1, input_size]`,).
+
     Args:
         input_size: width of the input vectors, and of the output.
+        short_conv: over how many steps of the episode, this one included, a causal convolution and SiLU mix
+            each feature; 0 for none.
+
+    Raises:
+        ValueError: for a short_conv below 0.
     """
 
     equation = "no memory: y = x"
     source = "Irie et al. 2021"
 
-    def __init__(self, input_size: int) -> None:
+    def __init__(self, input_size: int, short_conv: int = 0) -> None:
         super().__init__(input_size, input_size)
+        if short_conv < 0:
+            raise ValueError(f"short_conv is {short_conv}; give a number of steps, or 0 for none")
+        self.short_conv = ShortConvolution(input_size, short_conv) if short_conv else None
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
-        return ()
+        if self.short_conv is None:
+            return ()
+        weight = self.short_conv.weight
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        return (torch.zeros(self._state_shape(batch_size), dtype=dtype, device=device or weight.device),)
 
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         check_not_empty(x)
-        return x, ()
+        if self.short_conv is None:
+            return x, ()
+        (last,) = state
+        self._check(x, last, reset)
+        # The state keeps its precision under autocast.
+        y, last = self.short_conv(x.to(last.dtype), last.squeeze(1), reset)
+        return y.to(x.dtype), (last.unsqueeze(1),)
+
+    def _state_shape(self, batch_size: int) -> tuple[int, ...]:
+        assert self.short_conv is not None
+        return batch_size, 1, len(self.short_conv.weight) - 1, self.input_size
+
+    def _check(self, x: Tensor, last: Tensor, reset: Tensor) -> None:
+        """Raise ValueError unless state and reset are of as many rows as x."""
+        shape = self._state_shape(x.shape[1])
+        if last.shape != shape:
+            raise ValueError(f"feedforward: the state is {list(last.shape)}; give {list(shape)}")
+        if reset.shape != x.shape[:2] or reset.dtype is not torch.bool:
+            given = f"{reset.dtype} {list(reset.shape)}"
+            raise ValueError(f"feedforward: reset is {given}; give torch.bool {list(x.shape[:2])}")

@@ -21,16 +21,16 @@ class LinearMemory(FastWeights):
         _gate_sizes: sizes of the further numbers that the slow net emits per head, in order.
         _num_values: number of values that a head writes; 0 for h.
         feature_map: what keys and queries pass: elu (ELU + 1), relu, softmax, dpfp, favor, unit (divided by
-            its length) or root2 (unit times the square root of 2: with write strengths near 1 the delta rule
-            can then exchange what it holds).
+            its length), root2 (unit times the square root of 2: with write strengths near 1 the delta rule
+            can then exchange what it holds) or tanh.
         normalise: sum divides keys and queries by their sum; attention divides what is read by the sum of its
-            weights; or none.
+            weights; both; or none.
         dpfp_nu: ν; dpfp has 2 h ν features.
         favor_features: m; favor has 2 m features. 0 for m = h.
     """
 
     attends: ClassVar[bool] = True
-    """Whether `normalise` may be attention."""
+    """Whether `normalise` may be attention or both."""
     erases: ClassVar[bool] = False
     """Whether writes correct what is stored: keys longer than 1 then make it grow without bound."""
 
@@ -49,8 +49,13 @@ class LinearMemory(FastWeights):
     ) -> None:
         h = hidden_size // num_heads
         super().__init__(hidden_size, num_heads, (h, h, _num_values or h, *_gate_sizes), **options)
-        if normalise == "attention" and not self.attends:
-            raise ValueError("normalise attention is for memories that forget nothing; give sum or none")
+        if normalise in ("attention", "both") and not self.attends:
+            raise ValueError(f"normalise {normalise} is for memories that forget nothing; give sum or none")
+        if self.erases and feature_map == "tanh":
+            raise ValueError(
+                "feature_map tanh: keys are longer than 1, and writes grow without bound; give unit with "
+                "normalise none"
+            )
         if self.erases and normalise == "none" and feature_map not in ("softmax", "unit", "root2"):
             raise ValueError(
                 f"feature_map {feature_map} with normalise none: writes grow without bound; give sum"
@@ -63,7 +68,7 @@ class LinearMemory(FastWeights):
     ) -> tuple[Tensor, State]:
         """Write and read: features q, k `[T, B, H, size]`, v `[T, B, H, h]` -> y like v, next matrices.
 
-        If `normalise` is attention, the state ends in the keys' sum so far, which `unroll` adds to.
+        If `features.attends`, the state ends in the keys' sum so far, which `unroll` adds to.
         """
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
@@ -72,13 +77,13 @@ class LinearMemory(FastWeights):
     def state_parts(self) -> tuple[StatePart, ...]:
         matrix = StatePart("fast weights", (self.num_heads, self.head_size, self.features.size))
         sums = StatePart("normaliser", (self.num_heads, 1, self.features.size))
-        return (matrix, sums) if self.features.normalise == "attention" else (matrix,)
+        return (matrix, sums) if self.features.attends else (matrix,)
 
     def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         q, k, v, *gates = projections
         q, k = self.features(q), self.features(k)
         y, after = self.write_read(q, k, v, tuple(gates), state, reset)
-        if self.features.normalise != "attention":
+        if not self.features.attends:
             return y, after
         weights, z = sum_rule(q, k, torch.ones_like(v[..., :1]), state[-1], reset)
         return y / (weights + EPSILON), (*after, z)

@@ -219,7 +219,8 @@ class ProbeConfig:
     variant: Literal["code", "text"] = "code"
     """Where the published code does not do what its paper says: as the code, or as the text."""
     core: str = "rdn"
-    """Recurrent core (`deltabeast cores` lists them), or package.module:Class of your own."""
+    """Recurrent core (`deltabeast cores` lists them), or package.module:Class of your own; in retrieval also
+    fast_weight_memory, a rule alone."""
     core_options: dict[str, str | int | float | bool] = field(default_factory=dict)
     """Options of the core as name value pairs."""
     config: Path | None = None

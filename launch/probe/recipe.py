@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from ...cores.backbone import FastWeightCore
+from ...cores.features import Features
 from ...cores.options import checked, options_of
 from ...cores.registry import find_core, read_core_options
 from ...envs.sequences.code import Code
@@ -19,7 +20,7 @@ from ...envs.sequences.swap import Swap
 from ...envs.sequences.text import Text
 from ..config import ProbeConfig
 from ..errors import UsageError, require
-from .key_value_model import RULES, KeyValueModel
+from .key_value_model import FAST_WEIGHT_MEMORY, RULES, KeyValueModel
 from .result import LEAST
 from .sequence_model import MemoryModel, SequenceSpec
 
@@ -114,6 +115,10 @@ def _check(config: ProbeConfig) -> None:
     """Raise ValueError for numbers out of range."""
     require(config, *_COUNTS, least=1)
     require(config, "seed", "checkpoint_minutes", least=0)
+    if config.core == FAST_WEIGHT_MEMORY and (config.task != "retrieval" or config.shell == "on"):
+        raise ValueError(
+            f"{config.core} is a rule alone, tried in retrieval only; give --task retrieval, omit --shell on"
+        )
     if config.learning_rate is not None and not 0 < config.learning_rate < math.inf:
         raise ValueError(f"--learning-rate {config.learning_rate}; it must be positive")
     if config.max_grad_norm is not None and not 0 <= config.max_grad_norm < math.inf:
@@ -160,25 +165,36 @@ def _spec(config: ProbeConfig, task: Task | Text, kind: str = "core", **more: An
         symbols=task.symbols,
         classes=task.classes,
         core=config.core,
-        core_options={**options, **read_core_options(config.core, config.core_options)},
+        core_options={**options, **_core_options(config)},
         **more,
     )
+
+
+def _core_options(config: ProbeConfig) -> dict[str, Any]:
+    if config.core == FAST_WEIGHT_MEMORY:
+        return checked(config.core, Features, config.core_options, parse=True, kind="rule")
+    return read_core_options(config.core, config.core_options)
 
 
 def _retrieval(config: ProbeConfig) -> Recipe:
     """Schlag et al. 2021, section 6.1, and its code: Adam, batches of 32, until the loss is 0.001.
 
-    A core in its shell answers through a head, and is trained and judged as other tasks are.
+    The fast weight memory with keys of tanh learns more slowly from larger batches. A core in its shell
+    answers through a head, and is trained and judged as other tasks are.
     """
     task = _task(config, Retrieval)
     alone = _alone(config, RULES, KeyValueModel.OPTIONS)
-    redraws = config.variant == "code" and config.core_options.get("feature_map") == "favor"
+    draws = alone and config.core_options.get("feature_map") == "favor"
     spec = _spec(
-        config, task, "pairs" if alone else "core", core_options={"redraw": True} if alone and redraws else {}
+        config,
+        task,
+        "pairs" if alone else "core",
+        core_options={"variant": config.variant} if draws else {},
     )
+    slow = config.core == FAST_WEIGHT_MEMORY and config.core_options.get("feature_map") == "tanh"
     recipe = Recipe(
-        task, spec, "loss", "square", batch_size=32, updates=100_000, learning_rate=1e-3, evaluation=20,
-        goal=0.001, patience=10,
+        task, spec, "loss", "square", batch_size=128 if slow else 32, updates=100_000,
+        learning_rate=1e-4 if slow else 1e-3, evaluation=20, goal=0.001, patience=10,
     )  # fmt: skip
     if alone:
         return recipe

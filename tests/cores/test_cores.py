@@ -32,11 +32,12 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "hybrid with ages": ("hybrid", {**SMALL, "layers": "kda,gtrxl"}),
     "delta_net fed": ("delta_net", {**SMALL, "short_conv": 3, "head_norm": True, "output_gate": "silu"}),
     "rdn fed": ("rdn", {**SMALL, "short_conv": 2, "head_norm": True, "output_gate": "sigmoid", "clock": 2}),
+    "feedforward convolved": ("feedforward", {"short_conv": 6}),
 }
 """cores with options that take another way through the code"""
 STATELESS = ("feedforward", "gated_feedforward")
-SLOW = ("lstm", "gru")
-RECURRENT = tuple(name for name in core_names() if name not in STATELESS)
+SLOW = ("lstm", "gru", "feedforward convolved")
+RECURRENT = (*(name for name in core_names() if name not in STATELESS), "feedforward convolved")
 FAST_WEIGHTS = tuple(name for name in RECURRENT if name not in SLOW)
 STRENGTHS: dict[str, set[str]] = {
     "linear_transformer": set(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from fastweight_helpers import assert_near, integer, make_reset
@@ -33,19 +35,21 @@ def by_definition(features: Features, x: Tensor) -> Tensor:
             half = float(x @ x) / 2
             signs = [(sign, row) for sign in (1, -1) for row in features.random]
             made = [float(torch.exp(sign * row @ x - half)) / (2 * m) ** 0.5 for sign, row in signs]
+        case "tanh":
+            made = [math.tanh(float(z)) for z in x]
         case _:
             length = float(x.norm()) / (2**0.5 if features.feature_map == "root2" else 1)
             made = [float(z) / length for z in x]
-    total = sum(made) + 1e-5 if features.normalise == "sum" else 1.0
+    total = sum(made) + 1e-5 if features.normalise in ("sum", "both") else 1.0
     return torch.tensor([each / total for each in made], dtype=x.dtype)
 
 
 CASES = [
-    *(("elu", normalise) for normalise in ("sum", "attention", "none")),
+    *(("elu", normalise) for normalise in ("sum", "attention", "both", "none")),
     *(("relu", normalise) for normalise in ("sum", "none")),
-    *(("dpfp", normalise) for normalise in ("sum", "attention", "none")),
+    *(("dpfp", normalise) for normalise in ("sum", "attention", "both", "none")),
     *(("favor", normalise) for normalise in ("sum", "attention", "none")),
-    *((name, "none") for name in ("softmax", "unit", "root2")),
+    *((name, "none") for name in ("softmax", "unit", "root2", "tanh")),
 ]
 
 
@@ -106,6 +110,16 @@ def test_favor_is_a_weight_that_never_changes(seed: int) -> None:
         ("delta_net", {"feature_map": "unit"}, "feature_map unit has entries of any sign"),
         ("delta_net", {"feature_map": "root2", "normalise": "attention"}, "root2 has entries of any sign"),
         ("delta_net", {"feature_map": "softmax"}, "sums to one already; give normalise none"),
+        (
+            "linear_transformer",
+            {"feature_map": "softmax", "normalise": "both"},
+            "sums to one already; give normalise attention",
+        ),
+        ("delta_net", {"feature_map": "unit", "normalise": "both"}, "unit has entries of any sign"),
+        ("linear_transformer", {"feature_map": "tanh"}, "tanh has entries of any sign, whose sum may be 0"),
+        ("linear_transformer", {"feature_map": "tanh", "normalise": "attention"}, "give normalise none"),
+        ("delta_net", {"feature_map": "tanh", "normalise": "none"}, "give unit with normalise none"),
+        ("momentum_delta_net", {"feature_map": "tanh"}, "give unit with normalise none"),
         ("delta_net", {"feature_map": "dpfp", "dpfp_nu": 16}, "dpfp_nu is 16; give 1 to 15 for heads of 8"),
         ("delta_net", {"feature_map": "dpfp", "dpfp_nu": 0}, "dpfp_nu is 0; give 1 to 15 for heads of 8"),
         ("delta_net", {"feature_map": "favor", "favor_features": -1}, "favor_features is -1; give"),
@@ -132,6 +146,11 @@ def test_favor_is_a_weight_that_never_changes(seed: int) -> None:
             "normalise is 'attention'; it takes one of sum, none",
         ),
         ("gated_linear_attention", {"normalise": "attention"}, "that forget nothing; give sum or none"),
+        (
+            "delta_delta_net",
+            {"normalise": "both"},
+            "normalise both is for memories that forget nothing; give",
+        ),
         ("gated_linear_attention", {"gate": "row"}, "gate is 'row'; it takes one of head, value, key"),
         (
             "gated_linear_attention",
@@ -162,18 +181,24 @@ def test_read_before_is_zero_where_nothing_was_written(seed: int) -> None:
 
 
 @pytest.mark.parametrize("core", ["linear_transformer", "delta_net"])
+@pytest.mark.parametrize("normalise", ["attention", "both"])
 @pytest.mark.parametrize("feature_map", ["elu", "dpfp"])
-def test_attention_normalisation_against_a_loop(core: str, feature_map: str, seed: int) -> None:
+def test_attention_normalisation_against_a_loop(
+    core: str, feature_map: str, normalise: str, seed: int
+) -> None:
     """Schlag et al. 2021, equations 17 to 20 and section 4.2's strict version: what is read, and what is
     found under a key, is divided by the sum of the weights with which it was written."""
-    made = make_core(core, 7, **SMALL, feature_map=feature_map, normalise="attention").double()
+    made = make_core(core, 7, **SMALL, feature_map=feature_map, normalise=normalise).double()
     (memory,) = made.memories()  # type: ignore[operator]
     T, B, H, h = 9, 2, 2, 8
     parts = [torch.randn(T, B, H, size, dtype=torch.float64) for size in memory.sizes]
     reset = make_reset("random", T, B)
     state = tuple(torch.rand(B, *part.shape, dtype=torch.float64) for part in memory.state_parts())
     y, end = memory.unroll(tuple(parts), state, reset)
-    phi = memory.features
+
+    def phi(x: Tensor) -> Tensor:
+        return by_definition(memory.features, x)
+
     for b in range(B):
         for n in range(H):
             W, z = state[0][b, n], state[1][b, n, 0]
@@ -202,6 +227,9 @@ def test_attention_normalisation_against_a_loop(core: str, feature_map: str, see
         ("delta_net", {"feature_map": "root2", "normalise": "none"}),
         ("delta_net", {"feature_map": "unit", "normalise": "none", "beta_max": 2}),
         ("delta_net", {"feature_map": "dpfp", "normalise": "attention"}),
+        ("delta_net", {"normalise": "both"}),
+        ("linear_transformer", {"feature_map": "tanh", "normalise": "none"}),
+        ("gated_rule", {"feature_map": "tanh", "normalise": "none"}),
         ("gated_delta_net", {"feature_map": "elu", "normalise": "sum", "beta_max": 2}),
         ("momentum_delta_net", {"feature_map": "relu"}),
         ("gated_linear_attention", {"gate": "value", "feature_map": "softmax", "normalise": "none"}),

@@ -45,6 +45,13 @@ class Every(Core):
         return x, state
 
 
+class Bare(Every):
+    """A core without options."""
+
+    def __init__(self, input_size: int) -> None:
+        super().__init__(input_size, input_size)
+
+
 class Free(Every):
     """A core that declares no types, as somebody's own may."""
 
@@ -86,7 +93,7 @@ class Handing(FastWeightCore):
 
 @pytest.fixture(autouse=True)
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine: dict[str, type[Core]] = {"every": Every, "free": Free, "handing": Handing}
+    mine: dict[str, type[Core]] = {"every": Every, "bare": Bare, "free": Free, "handing": Handing}
     monkeypatch.setattr(registry, "_FACTORIES", {**registry._FACTORIES, **mine})
 
 
@@ -176,10 +183,8 @@ def test_unknown_and_missing_options_are_told_with_those_there_are() -> None:
             ValueError, match=r"has no option 'input_size'; .*it has size, scale, gate, name,"
         ):
             make("every", 5, size=1, input_size=3)
-        with pytest.raises(
-            ValueError, match=r"^core 'feedforward' has no option 'size'; it has none at all$"
-        ):
-            make("feedforward", 5, size=3)
+        with pytest.raises(ValueError, match=r"^core 'bare' has no option 'size'; it has none at all$"):
+            make("bare", 5, size=3)
         with pytest.raises(
             ValueError, match=r"^core 'every' needs the option size; it takes a whole number$"
         ):

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from fastweight_helpers import RESET_PATTERNS, integer, make_reset
 from torch import Tensor
 
+from deltabeast.cores import make_core
 from deltabeast.cores.short_conv import ShortConvolution
 
 
@@ -56,3 +57,33 @@ def test_a_broken_episode_ends_with_itself() -> None:
     assert after.isfinite().all()
     (gradient,) = torch.autograd.grad(y[2:].sum(), x)
     assert gradient[:, 0].isfinite().all() and gradient[2:, 1].isfinite().all() and gradient.any()
+
+
+@pytest.mark.parametrize("pattern", RESET_PATTERNS)
+@pytest.mark.parametrize("steps", [1, 5, 12])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_window_alone(size: int, steps: int, pattern: str, seed: int) -> None:
+    """Feedforward with a convolution reads the last steps of its episode, given those before the first."""
+    rows, width = integer(1, 4), integer(1, 5)
+    core = make_core("feedforward", width, short_conv=size).double()
+    ((_, kernel),) = core.named_parameters()
+    x, reset = torch.randn(steps, rows, width).double(), make_reset(pattern, steps, rows)
+    (last,) = state = tuple(torch.randn_like(part) for part in core.initial_state(rows))
+    y, (after,) = core.unroll(x, state, reset)
+    for b in range(rows):
+        seen = list(last[b, 0])
+        for t in range(steps):
+            if reset[t, b]:
+                seen = [torch.zeros(width).double()] * (size - 1)
+            seen.append(x[t, b])
+            want = F.silu(sum(kernel[age] * seen[-1 - age] for age in range(size)))
+            torch.testing.assert_close(y[t, b], want, rtol=1e-12, atol=1e-12)
+        assert torch.equal(after[b, 0], torch.stack([*seen, x[0, b]])[-size:-1])
+
+
+def test_feedforward_without_a_window_is_what_it_was() -> None:
+    core, x = make_core("feedforward", 3), torch.randn(2, 4, 3)
+    y, state = core.unroll(x, (), torch.zeros(2, 4, dtype=torch.bool))
+    assert y is x and state == () == core.initial_state(4) and not list(core.parameters())
+    with pytest.raises(ValueError, match="short_conv is -1; give a number of steps, or 0 for none"):
+        make_core("feedforward", 3, short_conv=-1)

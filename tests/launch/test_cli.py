@@ -19,7 +19,7 @@ from command_line import run
 from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
-from deltabeast.cores import core_names
+from deltabeast.cores import core_names, registry
 from deltabeast.cores.options import Option
 from deltabeast.envs import PAPER_GAMES, PROTOCOLS, GameInfo
 from deltabeast.launch import cli, core_list
@@ -227,14 +227,18 @@ def test_cores_are_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert len(costs) == 2 and all(0 < float(step) < float(unroll) for step, unroll in costs)
 
 
-def test_a_cores_options_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cores_options_are_listed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, out, _ = run(capsys, "cores", "gated_feedforward")
     assert out.startswith("gated_feedforward: One highway layer and no memory\n")
     rows = [re.split(r"  +", line.strip()) for line in out.splitlines()[2:]]
     assert rows[0] == ["option", "type", "default", "values", "what it is"]
     assert rows[1][:3] == ["hidden_size", "int", "256"] and rows[1][3].startswith("width of")
     assert rows[2][:3] == ["output_gate", "bool", "False"]
-    assert "It has no options." in run(capsys, "cores", "feedforward")[1]
+    assert "short_conv" in run(capsys, "cores", "feedforward")[1]
+    monkeypatch.setattr(registry, "_FACTORIES", {**registry._FACTORIES, "bare": lambda input_size: None})
+    assert "It has no options." in run(capsys, "cores", "bare")[1]
 
 
 def test_listed_values_and_required_options_are_shown() -> None:

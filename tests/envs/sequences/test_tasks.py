@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
@@ -26,12 +28,13 @@ def columns(sample: Sequences) -> list[tuple[list[int], list[int]]]:
     ]
 
 
-def swapped(tokens: list[int]) -> list[int]:
+def swapped(tokens: list[int], swaps: int = 1) -> list[int]:
     row, answers = list("abcde"), []
     pairs = list(combinations(range(5), 2))
     for token in tokens:
-        i, j = pairs[token]
-        row[i], row[j] = row[j], row[i]
+        for digit in f"{token:0{swaps}}":  # there are ten pairs
+            i, j = pairs[int(digit)]
+            row[i], row[j] = row[j], row[i]
         answers.append("abcde".index(row[0]))
     return answers
 
@@ -120,6 +123,8 @@ def descended(tokens: list[int]) -> list[int]:
 
 CASES: dict[str, tuple[Task, Callable[[list[int]], list[int]]]] = {
     "swap": (Swap(16), swapped),
+    "swap 2": (Swap(16, swaps=2), partial(swapped, swaps=2)),
+    "swap 3": (Swap(40, swaps=3), partial(swapped, swaps=3)),
     "retrieval 1": (Retrieval(20, 1), retrieved(20)),
     "retrieval 2": (Retrieval(20, 2), retrieved(20)),
     "listops 3": (ListOps(3), calculated),
@@ -140,6 +145,21 @@ def test_targets(name: str, seed: int) -> None:
     assert sample.reset[0].all() and not sample.reset[1:].any()
     for tokens, target in columns(sample):
         assert target == answer(tokens)
+
+
+def test_two_swaps_a_token_by_hand() -> None:
+    """Of a, b, c: (0, 1) then (1, 2), (0, 2) twice, (1, 2) then (0, 1)."""
+    drawn = np.array([[[0], [2]], [[1], [1]], [[2], [0]]])  # T, swaps, B
+    sample = Swap(3, 3, swaps=2).sample(cast(Any, SimpleNamespace(integers=lambda *_, size: drawn)), 1)
+    assert sample.tokens[:, 0].tolist() == [0 * 3 + 2, 1 * 3 + 1, 2 * 3 + 0]
+    # abc -> bac -> bca; bca -> acb -> bca; bca -> bac -> abc
+    assert sample.target[:, 0].tolist() == [1, 1, 0]
+
+
+def test_one_swap_a_token_is_drawn_as_before(seed: int) -> None:
+    """Runs that began before `swaps` go on with the sequences they would have had."""
+    sample = Swap(7).sample(np.random.default_rng(seed), 5)
+    assert np.array_equal(sample.tokens, np.random.default_rng(seed).integers(10, size=(7, 5)))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -269,6 +289,9 @@ def test_frequent_keys_are_asked_for_more_often(seed: int) -> None:
     [
         lambda: Swap(0),
         lambda: Swap(5, 1),
+        lambda: Swap(swaps=0),
+        lambda: Swap(swaps=19),
+        lambda: Swap(elements=2, swaps=10**9),
         lambda: Retrieval(1),
         lambda: ListOps(20),
         lambda: ListOps(0),

@@ -82,17 +82,31 @@ def test_only_a_text_is_cut(tmp_path: Path) -> None:
     assert not any(make_recipe(ProbeConfig(task, core="transformer")).spec.is_cut for task in tasks)
 
 
-def test_only_the_published_code_draws_the_features_of_favor_at_every_forward() -> None:
+def test_the_variant_decides_how_favor_is_drawn() -> None:
     options = {"feature_map": "favor", "favor_features": 64}
-    for variant, core_options, redraws in (
-        ("code", options, True),
-        ("text", options, False),
-        ("code", {}, False),
+    for variant, shell, core_options, drawn in (
+        ("code", "auto", options, "code"),
+        ("text", "auto", options, "text"),
+        ("code", "on", options, None),
+        ("code", "auto", {}, None),
     ):
         config = ProbeConfig(
-            "retrieval", variant=variant, core="linear_transformer", core_options=core_options
+            "retrieval", variant=variant, core="linear_transformer", core_options=core_options, shell=shell
+        )  # type: ignore[arg-type]
+        assert make_recipe(config).spec.core_options.get("variant") == drawn
+
+
+def test_the_fast_weight_memory_with_tanh_learns_as_published() -> None:
+    sizes = {}
+    for feature_map in ("tanh", "dpfp"):
+        config = ProbeConfig(
+            "retrieval", core="fast_weight_memory", core_options={"feature_map": feature_map, "dpfp_nu": "2"}
         )
-        assert make_recipe(config).spec.core_options.get("redraw", False) == redraws
+        recipe = make_recipe(config)
+        assert recipe.spec.kind == "pairs" and recipe.spec.core_options["dpfp_nu"] == 2
+        sizes[feature_map] = recipe.batch_size, recipe.learning_rate
+        assert make_recipe(replace(config, batch_size=7)).batch_size == 7
+    assert sizes == {"tanh": (128, 1e-4), "dpfp": (32, 1e-3)}
 
 
 def test_cores_without_a_shell_are_trained_as_the_published_lstm() -> None:

@@ -354,6 +354,27 @@ def test_info_says_how_far_a_probe_is_and_how_to_go_on(
             ("--task", "retrieval", "--core", "delta_net", "--core-options", "feature_map", "cosine"),
             "feature_map",
         ),
+        (
+            (
+                "--task",
+                "retrieval",
+                "--core",
+                "fast_weight_memory",
+                "--core-options",
+                "feature_map",
+                "cosine",
+            ),
+            "rule 'fast_weight_memory': feature_map is 'cosine'; it takes one of elu,",
+        ),
+        (
+            ("--task", "retrieval", "--core", "fast_weight_memory", "--core-options", "num_heads", "2"),
+            "fast_weight_memory alone, as retrieval tries it, has no option num_heads",
+        ),
+        (("--task", "swap", "--core", "fast_weight_memory"), "give --task retrieval, omit --shell on"),
+        (
+            ("--task", "retrieval", "--core", "fast_weight_memory", "--shell", "on"),
+            "fast_weight_memory is a rule alone",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(

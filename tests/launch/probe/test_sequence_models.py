@@ -194,6 +194,8 @@ def test_a_core_without_a_memory_is_refused() -> None:
         ("delta_net", {"feature_map": "dpfp"}),
         ("delta_net", {}),
         ("softmax_attention", {}),
+        ("fast_weight_memory", {"feature_map": "tanh"}),
+        ("fast_weight_memory", {"feature_map": "dpfp", "dpfp_nu": 2}),
     ],
 )
 def test_retrieval_reads_what_the_rule_stored(core: str, options: dict[str, object], seed: int) -> None:
@@ -224,25 +226,72 @@ def test_retrieval_reads_what_the_rule_stored(core: str, options: dict[str, obje
                     if core == "delta_net":
                         phi = phi / phi.sum()
                         W = W + torch.outer(beta[i] * (v - W @ phi), phi)
+                    elif core == "fast_weight_memory" and i == 0:
+                        W = torch.outer(v, beta[i] * phi)
+                    elif core == "fast_weight_memory":
+                        found = W @ phi
+                        W = W - torch.outer(found, phi)
+                        W = W + torch.outer(beta[i] * v + (1 - beta[i]) * found, phi)
+                        W = W / ((W.square().sum().sqrt() - 1).relu() + 1)
+                        assert W.norm() < 1 + 1e-12
                     else:
                         W, z = W + torch.outer(v, phi), z + phi
                 phi = model.features(q)
-                norm = phi.sum() if core == "delta_net" else z @ phi
-                expected = W @ phi / (norm + 1e-6)
+                if core == "fast_weight_memory":
+                    read = W @ phi
+                    expected = (read - read.mean()) / (read.var(correction=0) + 1e-5).sqrt()
+                else:
+                    expected = W @ phi / ((phi.sum() if core == "delta_net" else z @ phi) + 1e-6)
             torch.testing.assert_close(output[t, row], expected)
 
 
-def test_the_published_code_draws_favor_anew(seed: int) -> None:
+@pytest.mark.parametrize("feature_map", ["tanh", "dpfp"])
+@pytest.mark.parametrize("length", [1.0, 30.0])
+def test_the_fast_weight_memory_is_bounded_and_differentiable(
+    feature_map: str, length: float, seed: int
+) -> None:
+    """Long keys would make W explode. What is read is of W before the layer norm, whose variance is 1."""
+    task = Retrieval(9, 2)
+    sample = task.sample_all(np.random.default_rng(seed), 4)
+    spec = SequenceSpec("pairs", task.symbols, 9, "fast_weight_memory", {"feature_map": feature_map})
+    model = KeyValueModel(spec)
+    with torch.no_grad():
+        model.to_k.weight *= length
+    output, _ = model(torch.from_numpy(sample.tokens), torch.from_numpy(sample.reset))
+    read = output[torch.from_numpy(sample.target != -1)]
+    assert read.isfinite().all() and read.mean(-1).abs().max() < 1e-4
+    assert read.var(-1, correction=0).max() < 1 + 1e-4
+    read[:, 0].square().sum().backward()
+    for parameter in model.parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any()
+
+
+def test_favor_is_drawn_as_code_or_text_has_it(seed: int) -> None:
+    """Code: orthogonal, at every forward pass. Text: independent, for every batch of training; fixed for
+    evaluations."""
     task = Retrieval(5)
     sample = task.sample(np.random.default_rng(seed), 3)
     given = torch.from_numpy(sample.tokens), torch.from_numpy(sample.reset)
     options = {"feature_map": "favor", "favor_features": 32}
-    for redraw in (False, True):
-        spec = SequenceSpec("pairs", task.symbols, 5, "linear_transformer", {**options, "redraw": redraw})
-        model = KeyValueModel(spec).eval()
+    for variant, anew in ((None, (False, False)), ("code", (True, True)), ("text", (True, False))):
+        more = {} if variant is None else {"variant": variant}
+        spec = SequenceSpec("pairs", task.symbols, 5, "linear_transformer", {**options, **more})
+        model = KeyValueModel(spec)
+        fixed = model.features.random
+        assert fixed is not None
+        assert ((fixed @ fixed.T).triu(1).abs().max() < 1e-3).item() is (variant != "text")
         with torch.no_grad():
-            one, other = model(*given)[0], model(*given)[0]
-        assert torch.equal(one, other) is not redraw
+            first = model.eval()(*given)[0]
+            for training, changes in zip((True, False), anew, strict=True):
+                one, other = (model.train(training)(*given)[0] for _ in range(2))
+                assert torch.equal(one, other) is not changes
+            assert torch.equal(model.eval()(*given)[0], first) is not anew[1]
+
+
+@pytest.mark.parametrize("rule", ["linear_transformer", "delta_net"])
+def test_features_that_may_sum_to_0_are_refused(rule: str) -> None:
+    with pytest.raises(ValueError, match=f"tanh has entries of any sign.*and {rule} alone divides by it"):
+        KeyValueModel(SequenceSpec("pairs", (5, 6), 5, rule, {"feature_map": "tanh"}))
 
 
 def test_a_token_is_the_sum_of_its_symbols(seed: int) -> None:
