@@ -81,5 +81,6 @@ class RWKV7(FastWeightCore):
 
     equation = "W = W (diag(w) - κ (a ⊙ κ)ᵀ) + v kᵀ"
     source = "Peng et al. 2025"
+    nets = "feedforward", "gated delta", "linear"
 
     memory = RWKV7Memory

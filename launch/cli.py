@@ -7,6 +7,7 @@ import io
 import os
 import re
 import resource
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -66,17 +67,22 @@ def cores(config: CoresConfig) -> None:
         _core_options(config.core)
         return
     from .core_list import list_cores, make_default, measure_cores
-    from .tables import cores_table, show
+    from .tables import cores_table, leave_out_last_columns, show
 
     listed = list_cores()
     measured = (
         measure_cores({each.name: make_default(each.name) for each in listed}) if config.measure else None
     )
-    show(cores_table(listed, measured))
+    table = cores_table(listed, measured)
+    narrow = leave_out_last_columns(table, shutil.get_terminal_size().columns) if sys.stdout.isatty() else []
+    show(table)
+    if narrow:
+        tell("", f"A wider terminal also shows: {', '.join(narrow)}.")
     tell(
         "",
         "Parameters of the core and floats of its state for each environment, at the default size; the "
         "stem and the heads have 1.09 M more with 18 actions. --core package.module:Class takes your own.",
+        "Slow net, rule and fast net are what names a fast weight programmer; other cores have - there.",
     )
     if config.measure:
         tell("Medians on this machine: a step of 32 rows, and 50 steps of them with their gradients.")
@@ -92,7 +98,10 @@ def _core_options(name: str) -> None:
         factory = find_core(name)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    tell(f"{name}: {_first_line(factory.__doc__)}", "")
+    tell(f"{name}: {_first_line(factory.__doc__)}")
+    if equation := getattr(factory, "equation", ""):
+        tell(f"A step: {equation}. Source: {getattr(factory, 'source', '')}")
+    tell("")
     if options := options_of(factory):
         show(core_options_table(options.values()))
         tell("", f"Give them as: deltabeast train --core {name} --core-options OPTION VALUE ...")
