@@ -33,7 +33,7 @@ _OF_ONE_RUN = ("run_dir", "resume", "config", "show_config")
 
 _INSTEAD = {
     **{"game": ("env",), "env": ("game",), "core": ("cores",), "cores": ("core",), "seeds": ("seed",)},
-    **dict.fromkeys(("protocol", "frame_stack", "flicker", "video"), ("env",)),
+    **dict.fromkeys(("protocol", "frame_stack", "flicker", "num_actions", "video"), ("env",)),
 }
 """the options of a file that typed ones displace besides themselves"""
 
