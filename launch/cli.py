@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
@@ -34,7 +34,7 @@ from .config import (
     PushConfig,
     TrainConfig,
 )
-from .config_file import begin_with, show_config, taken_from_file
+from .config_file import begin_with, show_config, taken_from_file, typed_values
 from .errors import RunError, StoppedBySignal, UsageError
 from .output import accept_any_text, complain, discard, outlived, tell, warnings_in_lines
 from .processes.supervision import ended_by_exception
@@ -203,6 +203,7 @@ def _named(config: Any) -> list[str]:
 
 def parse(arguments: Sequence[str]) -> Any:
     """Return the configuration of the command that the arguments name. Raises UsageError in one line."""
+    _check_pairs(arguments)
     options = taken_from_file(arguments)
     begun = begin_with(arguments[0], options) if options else None
     try:
@@ -214,6 +215,23 @@ def parse(arguments: Sequence[str]) -> Any:
         if exit_.code in (0, None):  # --help
             raise
         raise UsageError(_parse_error(arguments, begun)) from None
+
+
+def _check_pairs(arguments: Sequence[str]) -> None:
+    """Raise UsageError for a name without a value, or given twice, in an option of names and values."""
+    command = COMMANDS.get(arguments[0]) if arguments else None
+    given = [word.partition("=")[0].replace("_", "-") for word in arguments]
+    for option, kind in get_type_hints(command[0]).items() if command else ():
+        flag = f"--{option.replace('_', '-')}"
+        if get_origin(kind) is not dict or flag not in given:
+            continue
+        last = len(given) - 1 - given[::-1].index(flag)  # of several the last one counts
+        words = typed_values(arguments[last:], option)
+        if len(words) % 2:
+            raise UsageError(f"{flag}: {words[-1]} has no value; give pairs of a name and a value")
+        names = words[::2]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UsageError(f"{flag}: {twice} is given twice; give one value for it")
 
 
 def _tyro(arguments: Sequence[str], begun: Any = None, stderr: io.StringIO | None = None) -> Any:

@@ -72,7 +72,28 @@ def test_every_protocol_can_be_asked_for() -> None:
         ("train --protocol foo", "'foo'", f"choose one of {', '.join(sorted(PROTOCOLS))}\n"),
         ("train --num-envs 3.5", "--num-envs '3.5'", "a whole number"),
         ("train --learning-rate fast", "--learning-rate 'fast'", "a number"),
-        ("train --core-options hidden_size", "--core-options", "pairs of a name and a value"),
+        (
+            "train --core-options hidden_size",
+            "--core-options: hidden_size has no value",
+            "pairs of a name and",
+        ),
+        (
+            "train --core-options hidden_size 8 num_layers --steps 3M",
+            "num_layers has no value",
+            "give pairs of a name and a value",
+        ),
+        (
+            "train --core-options=size 8 heads 2 size 9",
+            "--core-options: size is given twice",
+            "one value for it",
+        ),
+        ("train --env x --env-options limit", "--env-options: limit has no value", "give pairs"),
+        ("probe --task swap --task-options n 1 n 1", "--task-options: n is given twice", "one value for it"),
+        (
+            "probe --task swap --core-options a 1 --core-options b 2 b 3",
+            "--core-options: b is given twice",
+            "one value",
+        ),
         ("train --game gophr --steps 10", "gophr", "gopher"),
         ("eval", "RUN is missing", "deltabeast eval --help"),
         ("eval here there", "unexpected there", "deltabeast eval --help"),
@@ -504,6 +525,12 @@ def test_info_says_how_far_a_run_came(saved: Path) -> None:
     assert lines["next"] == f"finished; deltabeast eval {saved}" and "remaining" not in lines
     (saved / "config.json").unlink()
     assert dict(describe_run(saved))["damaged"] == "config.json is not there, so its options are not known"
+
+
+def test_info_says_the_options_of_the_core(tmp_path: Path) -> None:
+    options = {"core": "lstm", "core_options": {"hidden_size": 8, "chrono": 4}}
+    (tmp_path / "config.json").write_text(json.dumps({"config": {"game": "gopher", **options}}))
+    assert dict(describe_run(tmp_path))["trains"] == "gopher · lstm (hidden_size 8, chrono 4)"
 
 
 @pytest.mark.parametrize("command", ["info", "eval"])
