@@ -1555,6 +1555,9 @@ MUTANTS = [
     ("launch/training/local/shared.py", "            tensor.data = view\n\n    def adopt", "\n    def adopt"),
     ("launch/training/local/shared.py", "            view.copy_(tensor)\n", ""),
     ("launch/training/local/shared.py", " + index * size", ""),
+    ("launch/training/local/workers.py", "elif count:", "elif False:"),
+    ("launch/training/ray/collective.py", "elif count > 0:", "elif False:"),
+    ("launch/training/flat_parameters.py", "float(each.grad is not None)", "1.0"),
     ("launch/training/local/shared.py", "begin += _aligned(tensor.nbytes)", "begin += _ALIGNMENT"),
     ("launch/training/local/shared.py", "        os.close(file)\n        raise", "        raise"),
     ("launch/failures.py", "2 if error.filename else 1", "2"),
@@ -1716,7 +1719,10 @@ TESTS = {
         "tests/launch/training/test_resume.py::test_a_killed_and_a_stopped_run_end_like_an_uninterrupted_one",
     ),
     "agents/returns": ("tests/agents/test_returns.py",),
-    **dict.fromkeys(("local/engine", "local/workers"), ("tests/launch/training/local/test_workers.py",)),
+    **dict.fromkeys(
+        ("local/engine", "local/workers", "ray/collective", "training/flat_parameters"),
+        ("tests/launch/training/local/test_workers.py",),
+    ),
     **dict.fromkeys(
         ("envs/episodes", "envs/observations", "envs/checks", "envs/vectors", "envs/pictures", "envs/parts"),
         (
