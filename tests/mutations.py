@@ -1565,6 +1565,11 @@ MUTANTS = [
     ("launch/failures.py", "what = beginning(", "what = str("),
     ("launch/evaluation/play.py", "np.where(stuck, 0, rewards)", "rewards"),
     ("launch/evaluation/play.py", "over | stuck", "over"),
+    (
+        "launch/evaluation/play.py",
+        "observation, infos = env.reset(options",
+        "observation, _ = env.reset(options",
+    ),
     ("launch/evaluation/play.py", "ended + self.unfinished < episodes", "ended < episodes"),
     ("launch/evaluation/play.py", "max(1, ended)", "ended"),
     ("launch/evaluation/play.py", 'env.reset(options={"reset_mask": stuck})', "env.reset()"),
@@ -1652,7 +1657,7 @@ TESTS = {
     "launch/comparison/statistics": ("tests/launch/comparison/test_statistics.py",),
     "launch/comparison/command": ("tests/launch/comparison/test_report.py", "-k", "cannot_be_written"),
     "launch/runs/describe.py": ("tests/launch/test_cli.py", "-k", "info"),
-    "evaluation/play": ("tests/launch/evaluation/test_evaluate.py",),
+    "evaluation/play": ("tests/launch/evaluation/test_evaluate.py", "tests/agents/test_masks.py"),
     "launch/evaluation": ("tests/launch/evaluation/test_forgetting.py",),
     "launch/comparison/reading": (
         *("tests/launch/comparison/test_runs.py", "tests/launch/probe/test_probe.py", "-k", "copy"),
