@@ -296,6 +296,8 @@ MUTANTS = [
     ("kernels/native/loss.c", "c = rho > 1.0f ? 1.0f : rho", "c = rho"),
     ("agents/losses.py", "rewards + batch.truncation_bootstrap", "rewards"),
     ("agents/losses.py", "= all_reduce(sums)", "= sums"),
+    ("agents/losses.py", "targets.pg_rhos * normalised(targets.adv", "normalised(targets.pg_adv"),
+    ("kernels/native/loss.py", "weights.mul_(advantages)", "advantages"),
     ("agents/losses.py", "(A - mean) * chosen", "A"),
     ("agents/losses.py", ".nan_to_num(0, 0, 0)", ""),
     ("agents/losses.py", "advantages.double() * chosen", "advantages.double()"),
