@@ -42,7 +42,8 @@ def actor_critic(
     Steps whose action the environment overrode train the value function alone: there the behaviour is part of
     the environment, so their ratio is 1. Actions that the environment forbade have no part in the policy.
     With `all_reduce` the policy's advantages are normalised to zero mean and unit standard deviation over the
-    batch, whose sums it reduces over processes.
+    batch, whose sums it reduces over processes, before the importance weights: a step that the policy would
+    never take counts for nothing, as without.
     """
     # Truncated: γ V(final observation) is added to the reward, because `done` zeroes the discount.
     rewards = rewards + batch.truncation_bootstrap
@@ -58,7 +59,7 @@ def actor_critic(
 
     advantages = targets.pg_advantages * chosen
     if all_reduce is not None:
-        advantages = normalised(advantages, chosen, all_reduce)
+        advantages = targets.pg_rhos * normalised(targets.advantages, chosen, all_reduce)
 
     policy_loss = policy_gradient_loss(logits, batch.action, advantages)
     value_loss = baseline_cost * baseline_loss(values, targets.vs)

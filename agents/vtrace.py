@@ -18,6 +18,10 @@ class VTrace(NamedTuple):
     """Advantages of the policy gradient, importance weights included."""
     log_rhos: Tensor
     """Logarithms of the unclipped importance ratios."""
+    advantages: Tensor
+    """Advantages without importance weights."""
+    pg_rhos: Tensor
+    """Importance weights of the policy gradient, clipped."""
 
 
 def action_log_probs(logits: Tensor, actions: Tensor) -> Tensor:
@@ -40,7 +44,7 @@ def vtrace_from_log_rhos(
     `discounts[t]` is zero where step t ended the episode. With c_t = min(1, rho_t) (lambda = 1):
     v_t = V_t + delta_t + gamma_t c_t (v_{t+1} - V_{t+1}),
     delta_t = min(rho_bar, rho_t) (r_t + gamma_t V_{t+1} - V_t),
-    advantage_t = min(rho_pg_bar, rho_t) (r_t + gamma_t v_{t+1} - V_t).
+    advantage_t = r_t + gamma_t v_{t+1} - V_t, of the policy gradient times min(rho_pg_bar, rho_t).
     """
     if not log_rhos.shape == discounts.shape == rewards.shape == values.shape:
         raise ValueError(
@@ -62,8 +66,9 @@ def vtrace_from_log_rhos(
 
     vs = values + corrections
     next_vs = torch.cat([vs[1:], bootstrap_value.unsqueeze(0)])
-    advantages = rhos.clamp(max=clip_pg_rho_threshold) * (rewards + discounts * next_vs - values)
-    return VTrace(vs, advantages, log_rhos)
+    advantages = rewards + discounts * next_vs - values
+    pg_rhos = rhos.clamp(max=clip_pg_rho_threshold)
+    return VTrace(vs, pg_rhos * advantages, log_rhos, advantages, pg_rhos)
 
 
 @torch.no_grad()

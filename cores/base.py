@@ -33,7 +33,10 @@ class Core(nn.Module, ABC):
     equation: ClassVar[str] = ""
     """The update of the state in a step, in one line."""
     source: ClassVar[str] = ""
-    """The publication of the equation; `deltabeast cores` lists both."""
+    """The publication of the equation."""
+    nets: ClassVar[tuple[str, str, str] | None] = None
+    """Slow net, update rule and fast net, by which Irie et al. 2021 name a fast weight programmer; None for a
+    core that is none. `deltabeast cores` lists all three."""
     has_fast_weights: ClassVar[bool] = False
     """Whether `unroll_truncated` truncates BPTT at every step of this core."""
     input_size: int

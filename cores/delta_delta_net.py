@@ -55,5 +55,6 @@ class DeltaDeltaNet(FastWeightCore):
 
     equation = "q, k, v, β of W are read from M; both by the delta rule"
     source = "Irie et al. 2021"
+    nets = "Delta Net", "delta", "linear"
 
     memory = DeltaDeltaMemory

@@ -65,5 +65,6 @@ class DeltaLSTM(FastWeightCore):
 
     equation = "an LSTM of W q + R softmax(y); all by the delta rule"
     source = "Irie et al. 2021, equations 20-40"
+    nets = "feedforward", "delta", "LSTM"
 
     memory = DeltaLSTMMemory

@@ -82,5 +82,6 @@ class DeltaMLP(FastWeightCore):
 
     equation = "y = q + W2 f(W1 f(q)); both by the delta rule"
     source = "Irie et al. 2021, section 3.1"
+    nets = "feedforward", "delta", "deep"
 
     memory = DeltaMLPMemory

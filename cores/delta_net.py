@@ -82,5 +82,6 @@ class DeltaNet(FastWeightCore):
 
     equation = "W = W + β (v - W k) kᵀ"
     source = "Schlag et al. 2021"
+    nets = "feedforward", "delta", "linear"
 
     memory = DeltaMemory

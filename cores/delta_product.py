@@ -70,5 +70,6 @@ class DeltaProduct(FastWeightCore):
 
     equation = "n times W = W + β (v - W k) kᵀ"
     source = "Siems et al. 2025"
+    nets = "feedforward", "delta", "linear"
 
     memory = DeltaProductMemory

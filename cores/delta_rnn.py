@@ -92,5 +92,6 @@ class DeltaRNN(FastWeightCore):
 
     equation = "y = W q + R softmax(y); W, R by the delta rule"
     source = "Irie et al. 2021, equation 12"
+    nets = "feedforward", "delta", "recurrent"
 
     memory = DeltaRNNMemory

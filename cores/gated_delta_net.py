@@ -65,6 +65,7 @@ class GatedDeltaNet(FastWeightCore):
 
     equation = "W = λ W + β (v - λ W k) kᵀ"
     source = "Yang, Kautz, Hatamizadeh 2025"
+    nets = "feedforward", "gated delta", "linear"
 
     memory = GatedDeltaMemory
 
@@ -100,5 +101,6 @@ class MomentumDeltaNet(FastWeightCore):
 
     equation = "C = η C + β v kᵀ; W = W - β W k kᵀ + C"
     source = "Zhong et al. 2025, table 2"
+    nets = "feedforward", "momentum", "linear"
 
     memory = MomentumDeltaMemory

@@ -72,6 +72,7 @@ class GatedLinearAttention(FastWeightCore):
 
     equation = "W = λ W + v kᵀ"
     source = "Zhong et al. 2025, table 2"
+    nets = "feedforward", "gated sum", "linear"
 
     memory = GatedSumMemory
 
@@ -104,5 +105,6 @@ class GatedRule(FastWeightCore):
 
     equation = "W = (1 - β) W + β v kᵀ"
     source = "Peng et al. 2021"
+    nets = "feedforward", "gated sum", "linear"
 
     memory = GatedRuleMemory

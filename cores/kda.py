@@ -45,6 +45,7 @@ class KimiDeltaAttention(FastWeightCore):
 
     equation = "W = W diag(α) + β (v - W diag(α) k) kᵀ"
     source = "Kimi Team 2025"
+    nets = "feedforward", "gated delta", "linear"
 
     memory = KDAMemory
 
@@ -79,5 +80,6 @@ class GatedDeltaNet2(FastWeightCore):
 
     equation = "W = W diag(α) + (w ⊙ v - W diag(α) (b ⊙ k)) kᵀ"
     source = "arXiv 2605.22791"
+    nets = "feedforward", "gated delta", "linear"
 
     memory = GatedDelta2Memory

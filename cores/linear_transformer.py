@@ -31,5 +31,6 @@ class LinearTransformer(FastWeightCore):
 
     equation = "W = W + v kᵀ"
     source = "Katharopoulos et al. 2020; Schlag et al. 2021"
+    nets = "feedforward", "sum", "linear"
 
     memory = SumMemory

@@ -67,6 +67,7 @@ class RecurrentDeltaNet(FastWeightCore):
 
     equation = "W = W + β (v - W k) kᵀ; q, k, v, β also from tanh(y)"
     source = "Irie et al. 2021, equations 15-18"
+    nets = "recurrent", "delta", "linear"
 
     memory = RecurrentDeltaMemory
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..kernels import generalised_delta
 from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import MemoryTrace
@@ -44,7 +45,7 @@ class RWKV7Memory(GeneralisedMemory):
     def writes(self, projections: tuple[Tensor, ...]) -> Writes:
         r, k, v, *_ = projections
         w, a = self._rates(projections)
-        removal, k = unit(k * self.xi.to(k.dtype)), self._key(k, a)
+        removal, k = unit(k * self.xi.to(k.dtype)), k * (1 + (a - 1) * self.alpha.to(k.dtype))
         zero, one = torch.zeros_like(k), torch.ones_like(k)
         return Writes(
             r,
@@ -54,15 +55,11 @@ class RWKV7Memory(GeneralisedMemory):
             decay=writes_in_turn(w, one),
         )
 
-    def _key(self, k: Tensor, a: Tensor) -> Tensor:
-        return k * (1 + (a - 1) * self.alpha.to(k.dtype))
-
     def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        y, state = super().unroll(projections, state, reset)
-        r, k, v, *_ = projections
-        _, a = self._rates(projections)
-        match = (r * self.rho.to(r.dtype) * self._key(k, a)).sum(-1, keepdim=True)
-        return y + match * v, state
+        (W,), (r, k, u, e, decay) = state, self.writes(projections)
+        y, W = generalised_delta(r, k, u, e, decay, W, reset)
+        match = (r * self.rho.to(r.dtype) * k[..., 1, :]).sum(-1, keepdim=True)
+        return y + match * projections[2], (W,)
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
         return keys @ query
@@ -81,5 +78,6 @@ class RWKV7(FastWeightCore):
 
     equation = "W = W (diag(w) - κ (a ⊙ κ)ᵀ) + v kᵀ"
     source = "Peng et al. 2025"
+    nets = "feedforward", "gated delta", "linear"
 
     memory = RWKV7Memory

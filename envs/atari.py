@@ -47,13 +47,33 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         full_action_set: bool | None = None,
         colour: bool = False,
         options: Mapping[str, Any] | None = None,
+        num_actions: int | None = None,
     ) -> None:
-        """`options`: the game's mode and difficulty, where they are not the usual ones."""
+        """Make the games.
+
+        Args:
+            game: name of the game, in any usual spelling.
+            num_envs: number of games.
+            protocol: name of the protocol.
+            num_threads: threads of the emulators; by default one a core.
+            full_action_set: overrides the protocol's.
+            colour: whether observations are whole screens in colour.
+            options: the game's mode and difficulty, where they are not the usual ones.
+            num_actions: only the first so many actions of the set.
+
+        Raises:
+            ValueError: for an unknown game, protocol or option, or more actions than the set has.
+        """
         self.game = canonical_game(game)
         self.protocol = protocol
         self.rules: Protocol = find_protocol(protocol)
         full = self.rules.full_action_set if full_action_set is None else full_action_set
-        self.action_meanings = action_meanings(self.game, full)
+        action_set = action_meanings(self.game, full)
+        if num_actions is not None and not 1 <= num_actions <= len(action_set):
+            raise ValueError(
+                f"{self.game} has {len(action_set)} actions; it cannot be played with {num_actions}"
+            )
+        self.action_meanings = action_set[:num_actions]
 
         height, width = screen_size(self.game) if colour else (84, 84)
         stack = 1 if colour else self.rules.frame_stack
@@ -98,9 +118,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         self._seeded = False
         self._statistics = EpisodeStatistics(num_envs)
         self._forced = (
-            ForcedActions(num_envs, action_meanings(self.game), self.action_meanings)
-            if self.rules.press_fire
-            else None
+            ForcedActions(num_envs, action_meanings(self.game), action_set) if self.rules.press_fire else None
         )
         self._flicker = (
             Flicker(num_envs, stack, self.rules.flicker) if self.rules.flicker and not colour else None

@@ -22,6 +22,7 @@ def make_vector_env(
     full_action_set: bool | None = None,
     observations: Reading | Literal["auto"] = "auto",
     options: Mapping[str, Any] | None = None,
+    num_actions: int | None = None,
 ) -> VectorEnv[Any, Any, Any]:
     """Make copies of an Atari game, under a protocol, or of any Gymnasium environment with discrete actions.
 
@@ -29,6 +30,7 @@ def make_vector_env(
     full_action_set: overrides the protocol's, to play under one protocol with an agent trained under another.
     observations: how those of an environment other than a game are read; auto guesses (README.md).
     options: what the constructor of the environment is given besides; of a game, its mode and difficulty.
+    num_actions: leaves only the first so many actions of a game's set.
 
     What the environment promises is in README.md: same-step resets, raw rewards, and in its infos the returns
     and lengths of the lives and games that ended.
@@ -42,6 +44,8 @@ def make_vector_env(
     if game in gymnasium.registry:
         raise ValueError(f"{game!r} is an environment of Gymnasium's: give env_id={game!r}")
     if game is not None:
-        return AtariGames(game, num_envs, protocol, num_threads, full_action_set, options=options)
+        return AtariGames(game, num_envs, protocol, num_threads, full_action_set, False, options, num_actions)
     assert env_id is not None
+    if num_actions is not None:
+        raise ValueError(f"num_actions is for games; {env_id} has its own, omit it")
     return make_gymnasium_env(env_id, num_envs, observations, options)

@@ -57,6 +57,11 @@ class KernelSignature:
     derived_gradients: Callable[[Named, Named], Named] | None = None
     """returns gradients computed in PyTorch from the kernel's own: takes what backward read and filled"""
 
+    def num_writes(self, tensors: Mapping[str, Any]) -> int:
+        """Return the number of writes per step: S of inputs `[T, B, H, S, ...]`, else one."""
+        given = (tensors.get(name) for name in self.per_step)
+        return next((x.shape[3] for x in given if x is not None and x.dim() == 5), 1)
+
     @cached_property
     def differentiable_outputs(self) -> tuple[str, ...]:
         """The outputs whose gradients backward takes: y and the states after the last step."""

@@ -7,13 +7,14 @@ import io
 import os
 import re
 import resource
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
@@ -33,7 +34,7 @@ from .config import (
     PushConfig,
     TrainConfig,
 )
-from .config_file import begin_with, show_config, taken_from_file
+from .config_file import begin_with, show_config, taken_from_file, typed_values
 from .errors import RunError, StoppedBySignal, UsageError
 from .output import accept_any_text, complain, discard, outlived, tell, warnings_in_lines
 from .processes.supervision import ended_by_exception
@@ -66,17 +67,22 @@ def cores(config: CoresConfig) -> None:
         _core_options(config.core)
         return
     from .core_list import list_cores, make_default, measure_cores
-    from .tables import cores_table, show
+    from .tables import cores_table, leave_out_last_columns, show
 
     listed = list_cores()
     measured = (
         measure_cores({each.name: make_default(each.name) for each in listed}) if config.measure else None
     )
-    show(cores_table(listed, measured))
+    table = cores_table(listed, measured)
+    narrow = leave_out_last_columns(table, shutil.get_terminal_size().columns) if sys.stdout.isatty() else []
+    show(table)
+    if narrow:
+        tell("", f"A wider terminal also shows: {', '.join(narrow)}.")
     tell(
         "",
         "Parameters of the core and floats of its state for each environment, at the default size; the "
         "stem and the heads have 1.09 M more with 18 actions. --core package.module:Class takes your own.",
+        "Slow net, rule and fast net are what names a fast weight programmer; other cores have - there.",
     )
     if config.measure:
         tell("Medians on this machine: a step of 32 rows, and 50 steps of them with their gradients.")
@@ -92,7 +98,10 @@ def _core_options(name: str) -> None:
         factory = find_core(name)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    tell(f"{name}: {_first_line(factory.__doc__)}", "")
+    tell(f"{name}: {_first_line(factory.__doc__)}")
+    if equation := getattr(factory, "equation", ""):
+        tell(f"A step: {equation}. Source: {getattr(factory, 'source', '')}")
+    tell("")
     if options := options_of(factory):
         show(core_options_table(options.values()))
         tell("", f"Give them as: deltabeast train --core {name} --core-options OPTION VALUE ...")
@@ -194,6 +203,7 @@ def _named(config: Any) -> list[str]:
 
 def parse(arguments: Sequence[str]) -> Any:
     """Return the configuration of the command that the arguments name. Raises UsageError in one line."""
+    _check_pairs(arguments)
     options = taken_from_file(arguments)
     begun = begin_with(arguments[0], options) if options else None
     try:
@@ -205,6 +215,23 @@ def parse(arguments: Sequence[str]) -> Any:
         if exit_.code in (0, None):  # --help
             raise
         raise UsageError(_parse_error(arguments, begun)) from None
+
+
+def _check_pairs(arguments: Sequence[str]) -> None:
+    """Raise UsageError for a name without a value, or given twice, in an option of names and values."""
+    command = COMMANDS.get(arguments[0]) if arguments else None
+    given = [word.partition("=")[0].replace("_", "-") for word in arguments]
+    for option, kind in get_type_hints(command[0]).items() if command else ():
+        flag = f"--{option.replace('_', '-')}"
+        if get_origin(kind) is not dict or flag not in given:
+            continue
+        last = len(given) - 1 - given[::-1].index(flag)  # of several the last one counts
+        words = typed_values(arguments[last:], option)
+        if len(words) % 2:
+            raise UsageError(f"{flag}: {words[-1]} has no value; give pairs of a name and a value")
+        names = words[::2]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UsageError(f"{flag}: {twice} is given twice; give one value for it")
 
 
 def _tyro(arguments: Sequence[str], begun: Any = None, stderr: io.StringIO | None = None) -> Any:

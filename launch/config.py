@@ -90,6 +90,9 @@ class TrainConfig:
     that 1 leaves almost no motion to see."""
     flicker: Annotated[float, Scope.AGENT] = 0.0
     """Probability that a screen of a game is black, which asks for memory (Hausknecht & Stone 2015)."""
+    num_actions: Annotated[Literal[6] | None, Scope.AGENT] = None
+    """6: only the first six actions of a game's own set under any protocol, which the published agents of
+    Amidar and James Bond had (TorchBeast's default). Default: all that the protocol has."""
     observations: Annotated[Literal["auto", "picture", "vector", "plain"], Scope.AGENT, Formerly("plain")] = (
         "auto"
     )

@@ -33,7 +33,7 @@ _OF_ONE_RUN = ("run_dir", "resume", "config", "show_config")
 
 _INSTEAD = {
     **{"game": ("env",), "env": ("game",), "core": ("cores",), "cores": ("core",), "seeds": ("seed",)},
-    **dict.fromkeys(("protocol", "frame_stack", "flicker", "video"), ("env",)),
+    **dict.fromkeys(("protocol", "frame_stack", "flicker", "num_actions", "video"), ("env",)),
 }
 """the options of a file that typed ones displace besides themselves"""
 
@@ -68,7 +68,7 @@ def file_of(arguments: Sequence[str]) -> Path | None:
     """
     if not arguments or arguments[0] not in KINDS:
         return None
-    files = _values(arguments, "config")
+    files = typed_values(arguments, "config")
     if len(files) > 1:
         raise UsageError(f"--config {files[0]} and --config {files[1]}: give one of them")
     if not files:
@@ -110,7 +110,7 @@ def _options(command: str, path: Path, typed: Sequence[str]) -> dict[str, Any]:
         raise UsageError(f"{path}: {error}{see}") from error
     displaced = _displaced(options, typed)
     for name, whose in (("core_options", "core"), ("env_options", "environment")):
-        if name in displaced.intersection(options) and not _values(typed, name):
+        if name in displaced.intersection(options) and not typed_values(typed, name):
             left = " ".join(option_words(name, options[name]))
             complain(
                 f"{path}: {left} was for another {whose} and is left out; give what this one should have"
@@ -130,16 +130,16 @@ def _of_run(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _displaced(options: Mapping[str, Any], typed: Sequence[str]) -> set[str]:
     """List the options of a file that what was typed takes the place of."""
-    displaced = {name for name in options if _values(typed, name)}
-    displaced |= {name for name, others in _INSTEAD.items() if any(_values(typed, it) for it in others)}
-    for preset in _values(typed, "preset"):
+    displaced = {name for name in options if typed_values(typed, name)}
+    displaced |= {name for name, others in _INSTEAD.items() if any(typed_values(typed, it) for it in others)}
+    for preset in typed_values(typed, "preset"):
         displaced |= set(PRESETS.get(preset, ()))
-    for engine in _values(typed, "engine"):
+    for engine in typed_values(typed, "engine"):
         displaced |= {name for name, option in OPTIONS.items() if option.only not in (None, engine)}
-    cores = [*_values(typed, "core"), *_values(typed, "cores")]
+    cores = [*typed_values(typed, "core"), *typed_values(typed, "cores")]
     if cores and cores != [str(core) for core in options.get("cores") or [options.get("core")]]:
         displaced.add("core_options")
-    envs = [*_values(typed, "game"), *_values(typed, "env")]
+    envs = [*typed_values(typed, "game"), *typed_values(typed, "env")]
     if envs and envs != [str(options.get("game") or options.get("env"))]:
         displaced.add("env_options")
     return displaced
@@ -173,7 +173,7 @@ def _names(value: Any) -> list[str]:
     return list(value) if isinstance(value, tuple) else [value] if value else []
 
 
-def _values(typed: Sequence[str], option: str) -> list[str]:
+def typed_values(typed: Sequence[str], option: str) -> list[str]:
     """Return the words that were typed for an option, as `--option word word` or `--option=word`."""
     flags = {f"--{option}", f"--{option.replace('_', '-')}"}
     values, open_ = [], False

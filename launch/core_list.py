@@ -21,6 +21,8 @@ class ListedCore(NamedTuple):
     name: str
     equation: str
     source: str
+    nets: tuple[str, str, str] | None
+    """slow net, update rule and fast net; None for a core that is no fast weight programmer"""
     parameters: int
     state: int
     """floats for each environment"""
@@ -34,7 +36,8 @@ def list_cores() -> list[ListedCore]:
             core, kind = make_default(name), find_core(name)
             parameters, state = count_numbers(core.parameters()), count_numbers(core.initial_state(1))
             equation, source = (getattr(kind, attribute, "") for attribute in ("equation", "source"))
-            rows.append(ListedCore(name, equation, source, parameters, state))
+            nets = getattr(kind, "nets", None)
+            rows.append(ListedCore(name, equation, source, nets, parameters, state))
     return rows
 
 

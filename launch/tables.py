@@ -38,17 +38,19 @@ def games_table(games: Sequence[GameInfo], published: Mapping[str, str]) -> Tabl
 
 
 def cores_table(cores: Sequence[ListedCore], costs: Mapping[str, tuple[float, float]] | None) -> Table:
-    """List every core: what it does, source, sizes and, in seconds, the costs of a step and an unroll."""
+    """List every core: sizes, in seconds the costs of a step and an unroll, what it is and does, source."""
     costs_of = ("step ms", "unroll ms") if costs else ()
-    table = plain_table("core", "parameters", "state", *costs_of, "a step", "source")
-    for column in table.columns[-2:]:
+    words = ("slow net", "rule", "fast net", "a step", "source")
+    table = plain_table("core", "parameters", "state", *costs_of, *words)
+    for column in table.columns[-len(words) :]:
         column.justify = "left"
+    for column in table.columns[-2:]:
         column.no_wrap = False
+        column.min_width = 24
     for core in cores:
         times = [f"{1000 * seconds:.2f}" for seconds in costs[core.name]] if costs else []
-        table.add_row(
-            core.name, f"{core.parameters:,}", f"{core.state:,}", *times, core.equation, core.source
-        )
+        sizes = f"{core.parameters:,}", f"{core.state:,}"
+        table.add_row(core.name, *sizes, *times, *(core.nets or "---"), core.equation, core.source)
     return table
 
 
@@ -102,6 +104,19 @@ def show(renderable: RenderableType) -> None:
     """Print; a pipe has no width: tables in it are as wide as they need to be."""
     from rich.console import Console
 
-    wide = Console(width=1000)
-    needs = max(160, wide.measure(renderable).minimum)
+    needs = max(160, _narrowest(renderable))
     Console(width=None if sys.stdout.isatty() else needs).print(renderable)
+
+
+def leave_out_last_columns(table: Table, width: int) -> list[str]:
+    """Remove columns, the last one first, until the table fits in `width`; return their names, in order."""
+    removed: list[str] = []
+    while _narrowest(table) > width and len(table.columns) > 1:
+        removed.insert(0, str(table.columns.pop().header))
+    return removed
+
+
+def _narrowest(renderable: RenderableType) -> int:
+    from rich.console import Console
+
+    return Console(width=1000).measure(renderable).minimum

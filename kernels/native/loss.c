@@ -13,12 +13,12 @@ static float log_sum(const float *logits, int64_t A) {
     return most + logf(sum);
 }
 
-/* From the last step to the first: advantages [T, B] of the policy's gradient, the values' gradients, and what to log of
- * both. The last row of dvalues [T + 1, B], which ends as zeros, holds v_{t+1} - V_{t+1} on the way. */
+/* From the last step to the first: advantages [T, B] and their weights in the policy's gradient, the values' gradients,
+ * and what to log of them. The last row of dvalues [T + 1, B], which ends as zeros, holds v_{t+1} - V_{t+1} on the way. */
 void vtrace(
     int64_t T, int64_t B, int64_t A, const float *settings, const float *logits, const float *values,
     const float *behavior, const int64_t *action, const float *reward, const bool *done, const bool *forced,
-    float *advantages, float *dvalues, float *metrics
+    float *advantages, float *weights, float *dvalues, float *metrics
 ) {
     const float discount = settings[0], baseline_cost = settings[1], rounding = settings[3];
     double baseline = 0;
@@ -33,7 +33,7 @@ void vtrace(
         const float log_rho = (log_p - (behavior[i * A + taken] - log_sum(behavior + i * A, A))) * chosen;
         const float rho = expf(log_rho), c = rho > 1.0f ? 1.0f : rho;
         const float r = reward[i], ahead = done[next] ? 0.0f : discount;
-        advantages[i] = c * (r + ahead * (values[next] + correction[b]) - V) * chosen;
+        advantages[i] = (r + ahead * (values[next] + correction[b]) - V) * chosen, weights[i] = c;
         correction[b] = c * (r + ahead * values[next] - V) + ahead * c * correction[b];
         dvalues[i] = -baseline_cost * correction[b];
 

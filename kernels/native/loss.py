@@ -29,10 +29,10 @@ def actor_critic(
     """Return the loss, a scalar, and what to log of it: logits `[T + 1, B, A]`, values `[T + 1, B]`.
 
     `settings`: discount, costs of baseline and entropy, and the log from which on an importance ratio counts
-    as clipped. `change` makes other advantages of the policy's, `[T, B]`. `batch`: the logits that acted
-    `[T, B, A]`, actions and rewards `[T, B]`, done `[T + 1, B]`, and where actions were forced `[T, B]`. To
-    log, `[7]`: the loss, the policy's and the baseline's, the mean entropy, the share of clipped ratios, the
-    largest log of one, and the share of forced actions.
+    as clipped. `change` makes others of the advantages `[T, B]`, which are weighted thereafter. `batch`: the
+    logits that acted `[T, B, A]`, actions and rewards `[T, B]`, done `[T + 1, B]`, and where actions were
+    forced `[T, B]`. To log, `[7]`: the loss, the policy's and the baseline's, the mean entropy, the share of
+    clipped ratios, the largest log of one, and the share of forced actions.
     """
     loss, metrics = _ActorCritic.apply(logits, values, torch.tensor(settings), change, *batch)
     return loss, metrics
@@ -49,12 +49,14 @@ class _ActorCritic(torch.autograd.Function):
             x.contiguous() for x in (logits, values, *batch)
         )
         inputs = logits, values, behavior, action, reward, done, forced
-        advantages, dvalues, dlogits = torch.empty(sizes[:2]), torch.empty(steps, B), torch.empty(steps, B, A)
+        advantages, weights = torch.empty(sizes[:2]), torch.empty(sizes[:2])
+        dvalues, dlogits = torch.empty(steps, B), torch.empty(steps, B, A)
         metrics = torch.empty(7)
-        compiling.call(_SOURCE, None, "vtrace", sizes, settings, *inputs, advantages, dvalues, metrics)
+        outputs = advantages, weights, dvalues, metrics
+        compiling.call(_SOURCE, None, "vtrace", sizes, settings, *inputs, *outputs)
         if change is not None:
-            advantages = change(advantages)
-        chosen = action, forced, advantages.contiguous()
+            advantages = change(advantages).contiguous()
+        chosen = action, forced, weights.mul_(advantages)
         compiling.call(_SOURCE, None, "policy", sizes, settings, logits, *chosen, dlogits, metrics)
         ctx.save_for_backward(dlogits, dvalues)
         ctx.mark_non_differentiable(metrics)

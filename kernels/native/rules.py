@@ -112,7 +112,7 @@ def _call(
     if kernel.name == "delta_lstm":
         W = W[:, ::3]  # one of each head's three
     (B, H, V, K), steps = W.shape, reset.shape[0]
-    writes = next((x.shape[3] for x in map(tensors.get, per_step) if x is not None and x.dim() == 5), 1)
+    writes = kernel.num_writes(tensors)
     span = _Span(steps, B, H, V, K, _threads(W, steps * writes), reset.data_ptr(), writes)
     scratch = None  # a name of its own, so that it outlives the call
     if direction == "backward" and kernel.name in _SCRATCH_MATRICES:

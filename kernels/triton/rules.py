@@ -67,7 +67,7 @@ def backward(kernel: KernelSignature, tensors: NamedTensors) -> None:
             arguments[f"d{output}"] = torch.zeros_like(x)
     # scratch for the states of one span in every program, which walks back over them
     arguments["buffer"] = W.new_empty(
-        *W.shape[:2], SPACING * len(kernel.checkpoints) * _writes(kernel, tensors), *W.shape[2:]
+        *W.shape[:2], SPACING * len(kernel.checkpoints) * kernel.num_writes(tensors), *W.shape[2:]
     )
     _launch(_BACKWARD[kernel.name], kernel, arguments, y)
 
@@ -77,7 +77,7 @@ def _launch(function: Any, kernel: KernelSignature, tensors: Mapping[str, Any], 
     T, B, heads, _ = y.shape
     arguments = {**tensors, **constants(tensors[kernel.states[0]], heads), **kernel.scalars, "T": T}
     arguments |= {"SPACING": SPACING, "ERASES": tensors.get("beta") is not None}
-    arguments["WRITES"] = _writes(kernel, tensors)
+    arguments["WRITES"] = kernel.num_writes(tensors)
     if not arguments["ERASES"] and "v" in tensors:
         arguments["beta"] = tensors["v"][..., 0]  # the sum rules read no strength, but a kernel takes one
     for name in kernel.per_step:
@@ -86,11 +86,6 @@ def _launch(function: Any, kernel: KernelSignature, tensors: Mapping[str, Any], 
             arguments |= zip((f"{name}_t", f"{name}_b", f"{name}_h"), strides, strict=False)
     with torch.cuda.device_of(y):
         function[B, heads](**{name: arguments[name] for name in (*function.arg_names, "num_warps")})
-
-
-def _writes(kernel: KernelSignature, tensors: Mapping[str, Any]) -> int:
-    """Return the number of writes per step: S of inputs `[T, B, H, S, ...]`, else one."""
-    return next((x.shape[3] for x in map(tensors.get, kernel.per_step) if x is not None and x.dim() == 5), 1)
 
 
 def unsupported_reason(inputs: tuple[Tensor, ...], any_width: bool = False) -> str | None:

@@ -85,7 +85,8 @@ def differences(comparison: Comparison, board: ScoreBoard) -> list[str]:
         lines.append(
             f"{', '.join(wrapping)}: episodes with negative returns are kept; published, they are left out."
         )
-    if fewer := sorted(games & FEWER_ACTIONS):
+    uncut = {run.game for run in atari if run.settings.get("num_actions") is None}
+    if fewer := sorted(uncut & FEWER_ACTIONS):
         lines.append(
             f"{', '.join(fewer)}: our agents have all of the game's actions; the published had the first 6."
         )

@@ -145,7 +145,7 @@ class Rows:
                 self._check_discarded(self.episodes * count)
                 tell(self.done, self.steps)
                 if (stuck := stuck & active).any():
-                    observation, _ = env.reset(options={"reset_mask": stuck})
+                    observation, infos = env.reset(options={"reset_mask": stuck})
                 reward = torch.from_numpy(np.where(stuck, 0, rewards).astype(np.float32)).to(device)
                 done = torch.from_numpy(over | stuck).to(device)
         finally:

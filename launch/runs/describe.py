@@ -132,11 +132,18 @@ def _status(path: Path) -> tuple[int, float]:
 def _subject(known: Mapping[str, Any]) -> str:
     """Name the run's environment, core, stem, protocol and seed, as far as they are known."""
     name = known.get("game") or known.get("env_id") or known.get("env") or "unknown environment"
-    if options := known.get("env_options"):
-        name += f" ({', '.join(f'{key} {value}' for key, value in options.items())})"
-    parts = [name, known.get("core"), known.get("stem"), known.get("protocol")]
+    subject = _with_options(name, known.get("env_options"))
+    core = _with_options(known.get("core"), known.get("core_options"))
+    parts = [subject, core, known.get("stem"), known.get("protocol")]
     seed = known.get("seed")
     return " · ".join(str(part) for part in [*parts, f"seed {seed}" if seed is not None else None] if part)
+
+
+def _with_options(name: str | None, options: Mapping[str, Any] | None) -> str | None:
+    """Write a name's options in brackets behind it."""
+    if not name or not options:
+        return name
+    return f"{name} ({', '.join(f'{key} {value}' for key, value in options.items())})"
 
 
 def _progress(row: Mapping[str, float], config: Mapping[str, Any], now: float) -> list[tuple[str, str]]:

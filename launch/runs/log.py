@@ -44,6 +44,8 @@ CLUSTER_TAGS = {
 }
 """Columns that only runs with --engine ray have."""
 
+_ALL_TAGS = TAGS | CLUSTER_TAGS | _OF_SOME_CORES
+
 HEADLINE_TAGS = (TAGS["game_return"], TAGS["life_return"], TAGS["sps"])
 """The metrics TensorBoard's hyperparameter page lists beside the options of each run."""
 
@@ -53,8 +55,7 @@ MOST_ROWS = 10_000
 
 def tag_of(key: str) -> str:
     """Return the TensorBoard tag of a row key; keys that are not listed are grouped under `other/`."""
-    tags = TAGS | CLUSTER_TAGS | _OF_SOME_CORES
-    return tags.get(key) or (key if "/" in key else f"other/{key}")
+    return _ALL_TAGS.get(key) or (key if "/" in key else f"other/{key}")
 
 
 class RunLog(AbstractContextManager["RunLog"]):

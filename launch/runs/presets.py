@@ -68,7 +68,8 @@ NOT_PUBLISHED: Final[Mapping[str, str]] = {
     "ones of a single environment",
     "linear_transformer": "its query's gradient sees what is in memory, as it should; the published kernel "
     "computed it from the current step alone",
-    "six_actions": "agents of Amidar and James Bond choose among all of the game's actions, not the first 6",
+    "six_actions": "agents of Amidar and James Bond choose among all of the game's actions, not the first 6, "
+    "unless told --num-actions 6",
     "environment": "the agent sees the 2 or 3 steps in which FIRE is pressed for it, though it does not "
     "choose in them; they are masked from the policy loss, but count as agent steps; frames turn gray before "
     "they are pooled; the first observation of a life comes with reward 0; the frame limit can come up to 30 "

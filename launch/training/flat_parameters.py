@@ -19,8 +19,15 @@ def views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """List what is in `grad`, zeros where nothing is."""
-    return [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+    """List what is in `grad`, zeros where nothing is, and last which parameters have one: 1 or 0, `[P]`."""
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+    return [*gradients, torch.tensor([float(each.grad is not None) for each in parameters]).to(gradients[0])]
+
+
+def gradient_views(flat: Tensor, parameters: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """Split the flattened `gradients_of` into those of the parameters and how many processes had each."""
+    numbers = len(flat) - len(parameters)
+    return views(flat[:numbers], parameters), flat[numbers:]
 
 
 def flatten(agent: nn.Module) -> NDArray[np.float32]:

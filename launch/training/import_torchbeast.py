@@ -21,7 +21,7 @@ from ...agents import Agent, AgentSpec, CheckpointError, Learner, files, find_ch
 from ...agents.reading import MOST_WEIGHTS, read_bytes
 from ...agents.state_file import check_entries
 from ...cores import core_name
-from ...envs import DEFAULT_PROTOCOL, action_meanings, canonical_game
+from ...envs import DEFAULT_PROTOCOL, canonical_game, game_info
 from ..config import ImportConfig, TrainConfig
 from ..errors import RunError, UsageError, writing
 from ..runs import published
@@ -72,13 +72,10 @@ def import_model(config: ImportConfig) -> list[str]:
         "sha256": digest,
         "flags": {key: str(flags[key]) for key in sorted(flags)},
     }
-    can_train = spec.num_actions == len(action_meanings(str(spec.game)))
-    path = _write(training, learner, source, can_train)
+    path = _write(training, learner, source)
     sizes = "".join(f", {name} {size}" for name, size in spec.core_options.items())
     about = f"{spec.game} · {spec.core}{sizes} · {spec.num_actions} actions · step {learner.steps:,}"
-    further = (
-        f"; deltabeast info {shlex.quote(str(config.run_dir))} says how to train on" if can_train else ""
-    )
+    further = f"; deltabeast info {shlex.quote(str(config.run_dir))} says how to train on"
     return [f"{about}: saved as {path}", *notes, f"next: {eval_command(config.run_dir)}{further}"]
 
 
@@ -128,7 +125,7 @@ def _learner(content: Mapping[str, Any], agent: Agent, config: TrainConfig, note
     return learner
 
 
-def _write(config: TrainConfig, learner: Learner, source: Mapping[str, Any], can_train: bool) -> Path:
+def _write(config: TrainConfig, learner: Learner, source: Mapping[str, Any]) -> Path:
     """Write the run; return the path of its checkpoint."""
     run_dir = config.run_dir
     assert run_dir is not None
@@ -144,8 +141,7 @@ def _write(config: TrainConfig, learner: Learner, source: Mapping[str, Any], can
             path = save_checkpoint(run_dir, learner.steps, learner.agent, state, milestone=True)
         except CheckpointError as error:
             raise RunError(str(error)) from error
-        if can_train:
-            write_config(run_dir, config)
+        write_config(run_dir, config)
         files.write(run_dir / "imported.json", json.dumps(source, indent=2) + "\n")
     return path
 
@@ -183,15 +179,19 @@ def _load(model: Path) -> tuple[dict[str, Any], str]:
 
 def _check_actions(num_actions: int, game: str) -> list[str]:
     """Return what to say of the agent's actions. Raises ValueError if it cannot be of this game."""
-    available = len(action_meanings(game))
+    available = game_info(game).actions
     if num_actions == available:
         return []
     if num_actions != published.DEFAULT_ACTIONS or num_actions > available:
         raise ValueError(f"its policy has {num_actions} actions, {game} has {available}; give its own --game")
     return [
-        f"it chooses among the first {num_actions} of {available} actions: evaluation keeps to them, and "
-        "training cannot go on"
+        f"it chooses among the first {num_actions} of {available} actions: evaluation keeps to them, and so "
+        f"does training with --num-actions {num_actions}"
     ]
+
+
+def _has_fewer_actions(spec: AgentSpec) -> bool:
+    return spec.num_actions < game_info(str(spec.game)).actions
 
 
 def _mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -222,6 +222,7 @@ def _config(flags: Mapping[str, Any], agent: Agent, run_dir: Path) -> TrainConfi
         core_options=agent.spec.core_options,
         stem=agent.spec.stem,  # type: ignore[arg-type]
         protocol=DEFAULT_PROTOCOL,
+        num_actions=published.DEFAULT_ACTIONS if _has_fewer_actions(agent.spec) else None,
         run_dir=run_dir,
         **same,
     )

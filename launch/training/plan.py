@@ -17,7 +17,7 @@ from ...agents.make_executor import make_executor
 from ...agents.sampling import EnvShard
 from ...agents.shapes import build_on_meta, count_numbers
 from ...cores.registry import read_core_options
-from ...envs import DEFAULT_PROTOCOL, canonical_game, make_vector_env, varied
+from ...envs import DEFAULT_PROTOCOL, canonical_game, game_info, make_vector_env, varied
 from ...envs.env_shard import ShardedEnv
 from ..config import TrainConfig
 from ..errors import wrong_input
@@ -69,6 +69,10 @@ def check(config: TrainConfig) -> None:
             raise ValueError(
                 f"--{name.replace('_', '-')} {value}: protocols are for --game, not for --env; omit it"
             )
+    if config.game is None and config.num_actions is not None:
+        raise ValueError(
+            f"--num-actions {config.num_actions}: only actions of --game are cut, not of --env; omit it"
+        )
     if config.game is not None and config.observations not in ("auto", "plain"):
         raise ValueError(f"--observations {config.observations}: games show pictures anyway; omit it")
     protocol_name(config)
@@ -103,10 +107,17 @@ def resolve(config: TrainConfig) -> None:
         if config.game is not None:
             config.game = canonical_game(config.game)
             config.protocol = config.protocol or DEFAULT_PROTOCOL
+            _check_num_actions(config.game, config.num_actions)
         restore_former_options(config)
         config.core_options = read_core_options(config.core, config.core_options)
         config.env_options = read_env_options(config.game, config.env, config.env_options)
     seed_everything(config.seed, config.deterministic)
+
+
+def _check_num_actions(game: str, num_actions: int | None) -> None:
+    """Raise ValueError for more actions than the game's own set has."""
+    if num_actions is not None and num_actions > (own := game_info(game).actions):
+        raise ValueError(f"--num-actions {num_actions}: {game} has {own} actions; omit it")
 
 
 def worker_count(config: TrainConfig, device: torch.device, cpus: int) -> int:
@@ -205,6 +216,8 @@ def make_env(config: TrainConfig, num_threads: int | None, shard: EnvShard | Non
             num_threads=num_threads,
             observations=config.observations,
             options=config.env_options,
+            full_action_set=None if config.num_actions is None else False,
+            num_actions=config.num_actions,
         )
     return ShardedEnv(env, *shard) if shard else env
 

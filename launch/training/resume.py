@@ -99,8 +99,11 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
         old, new = getattr(saved, name), getattr(wanted, name)
         if old != new and name not in FIXED:  # those are compared as options
             if name in ("core_options", "env_options"):
+                differing = [key for key in {**old, **new} if old.get(key, ...) != new.get(key, ...)]
                 old, new = (
-                    " ".join(f"{key} {value}" for key, value in given.items()) or "of the default"
+                    ", ".join(
+                        f"{key} {given[key]}" if key in given else f"the default {key}" for key in differing
+                    )
                     for given in (old, new)
                 )
             name = _IN_WORDS.get(name, name.replace("_", " "))

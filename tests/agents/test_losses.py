@@ -77,6 +77,33 @@ def test_advantages_get_mean_0_and_deviation_1_over_chosen_steps(seed: int) -> N
     assert not normalised(torch.full((4, 2), 7.7), torch.ones(4, 2, dtype=torch.bool), identity).any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_importance_weights_multiply_normalised_advantages(dtype: torch.dtype, seed: int) -> None:
+    """As PPO and IMPACT do; a step that the policy would never take leaves no trace in the policy's loss."""
+    logits, values, batch = random_batch(7, 6, 4, 0.3, 0.2)
+    batch.forced[3, 2] = False
+    logits[3, 2, batch.action[3, 2]] = -40.0
+    before = exact(batch) if dtype is torch.float64 else batch
+    metrics, _ = results(logits.to(dtype), values.to(dtype), before, all_reduce=identity)
+    plain = exact(batch)
+    log_pi, log_mu = (
+        x.double().log_softmax(-1).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
+        for x in (logits[:-1], batch.behavior_logits)
+    )
+    rho = torch.where(batch.forced, 1.0, (log_pi - log_mu).exp().clamp(max=1))
+    rewards, V = plain.reward[1:] + plain.truncation_bootstrap, values.double()
+    discounts, carried, A = COSTS["discount"] * ~batch.done[1:], torch.zeros(6).double(), torch.zeros(7, 6)
+    A = A.double()
+    for t in reversed(range(7)):
+        A[t] = rewards[t] + discounts[t] * (V[t + 1] + carried) - V[t]
+        carried = rho[t] * (rewards[t] + discounts[t] * V[t + 1] - V[t] + discounts[t] * carried)
+    of_chosen = A[~batch.forced]
+    normal = (A - of_chosen.mean()) / (of_chosen.std(unbiased=False) + 1e-8)
+    terms = -log_pi * rho * normal * ~batch.forced
+    assert abs(terms[3, 2]) < 1e-12 < abs(log_pi[3, 2])
+    torch.testing.assert_close(metrics["policy_loss"].double(), terms.sum(), rtol=1e-4, atol=1e-5)
+
+
 def test_columns_of_other_processes_count_in_the_mean_and_the_deviation(seed: int) -> None:
     advantages, chosen = torch.randn(7, 6) * torch.tensor([1.0, 1, 1, 9, 9, 9]), torch.rand(7, 6) < 0.8
     sums: list[Tensor] = []

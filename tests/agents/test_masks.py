@@ -166,3 +166,21 @@ def test_evaluation_chooses_among_the_allowed_actions(greedy: bool, seed: int) -
     for player in (actor.agent, RandomAgent(4)):
         result = evaluate(player, lambda n: GuardedEnv((3,) * n), 4, 3, greedy, seed)
         assert result.game.lengths == [[3] * 4] * 3
+
+
+class RestartedEnv(GuardedEnv):
+    """Begins the next episode where it is reset by itself."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        return super().reset(seed=self.episode + 1 if options else seed, options=options)
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_an_episode_after_an_abandoned_one_begins_with_its_own_mask(greedy: bool, seed: int) -> None:
+    """One row ends its episodes, so that not all are reset at once."""
+    actor = make_actor(seed=seed)
+    for player in (actor.agent, RandomAgent(4)):
+        result = evaluate(
+            player, lambda n: RestartedEnv((4, *[50] * (n - 1))), 2, 16, greedy, seed, max_episode_steps=5
+        )
+        assert result.unfinished == 15 * 2 and result.game.lengths == [[4, 4], *[[]] * 15]

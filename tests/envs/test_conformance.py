@@ -101,6 +101,28 @@ def test_atari(protocol):
     env.close()
 
 
+@pytest.mark.parametrize("protocol", ["paper-code", "ale-standard"])
+def test_the_first_six_actions_do_what_they_do_among_all(protocol):
+    kinds = {"num_actions": 6}, {}
+    six, all_of_them = (
+        make_vector_env("amidar", num_envs=3, protocol=protocol, num_threads=1, full_action_set=False, **kind)
+        for kind in kinds
+    )
+    assert six.action_meanings == ("NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN")
+    assert (six.single_action_space.n, all_of_them.single_action_space.n) == (6, 10)
+    for env in (six, all_of_them):
+        env.reset(seed=SEED)
+    for actions in np.random.default_rng(SEED).integers(0, 6, (60, 3)):
+        seen, rewards, *_ = six.step(actions)
+        same, same_rewards, *_ = all_of_them.step(actions)
+        np.testing.assert_array_equal(seen, same)
+        np.testing.assert_array_equal(rewards, same_rewards)
+    with pytest.raises(ValueError, match=r"actions must lie in 0\.\.5"):
+        six.step([0, 6, 0])
+    for env in (six, all_of_them):
+        env.close()
+
+
 @pytest.mark.parametrize("view", ["vector", "number", "picture", "pair"])
 def test_what_a_cut_episode_showed_last_is_what_a_longer_one_shows(view):
     """An episode that ends by itself at the limit is not cut."""
@@ -212,6 +234,8 @@ def test_without_a_seed_games_are_new():
         ({"game": "pong", "protocol": "paper"}, f"choose {', '.join(PROTOCOLS)}"),
         ({"game": "pong", "num_threads": 0}, "num_threads"),
         ({"game": "pong", "num_envs": 0}, "num_envs"),
+        ({"game": "breakout", "num_actions": 6}, "breakout has 4 actions; it cannot be played with 6"),
+        ({"env_id": "CartPole-v1", "num_actions": 6}, "num_actions is for games; CartPole-v1 has its own"),
         ({"env_id": "Pendulum-v1"}, "Discrete"),
         ({"env_id": "deltabeast-test/Levers-v0"}, "1,026 joint actions, more than 1,024; wrap"),
         ({"env_id": "deltabeast-test/Clock-sequence-v0"}, "no numbers of a fixed size; wrap"),

@@ -38,7 +38,14 @@ from deltabeast.launch.evaluation.command import evaluate_run
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.directory import claim, read_config, resume_command, write_config
 from deltabeast.launch.runs.published import published_scores
-from deltabeast.launch.tables import core_options_table, games_table, plain_table, show
+from deltabeast.launch.tables import (
+    core_options_table,
+    cores_table,
+    games_table,
+    leave_out_last_columns,
+    plain_table,
+    show,
+)
 
 
 def test_every_protocol_can_be_asked_for() -> None:
@@ -65,7 +72,28 @@ def test_every_protocol_can_be_asked_for() -> None:
         ("train --protocol foo", "'foo'", f"choose one of {', '.join(sorted(PROTOCOLS))}\n"),
         ("train --num-envs 3.5", "--num-envs '3.5'", "a whole number"),
         ("train --learning-rate fast", "--learning-rate 'fast'", "a number"),
-        ("train --core-options hidden_size", "--core-options", "pairs of a name and a value"),
+        (
+            "train --core-options hidden_size",
+            "--core-options: hidden_size has no value",
+            "pairs of a name and",
+        ),
+        (
+            "train --core-options hidden_size 8 num_layers --steps 3M",
+            "num_layers has no value",
+            "give pairs of a name and a value",
+        ),
+        (
+            "train --core-options=size 8 heads 2 size 9",
+            "--core-options: size is given twice",
+            "one value for it",
+        ),
+        ("train --env x --env-options limit", "--env-options: limit has no value", "give pairs"),
+        ("probe --task swap --task-options n 1 n 1", "--task-options: n is given twice", "one value for it"),
+        (
+            "probe --task swap --core-options a 1 --core-options b 2 b 3",
+            "--core-options: b is given twice",
+            "one value",
+        ),
         ("train --game gophr --steps 10", "gophr", "gopher"),
         ("eval", "RUN is missing", "deltabeast eval --help"),
         ("eval here there", "unexpected there", "deltabeast eval --help"),
@@ -217,6 +245,34 @@ def test_cores_are_listed_with_their_sizes(capsys: pytest.CaptureFixture[str]) -
     assert rows["feedforward"] == ["0", "0"] and rows["lstm"] == ["527,360", "512"]
     assert rows["delta_net"] == ["429,568", "8,192"] and rows["rdn"] == ["454,400", "8,448"]
     assert set(rows) >= set(core_names()) and "W + β (v - W k) kᵀ" in out
+    nets = {line[0]: line[3:6] for line in lines}
+    assert nets["rdn"] == nets["rdn_large"] == ["recurrent", "delta", "linear"]
+    assert nets["delta_rnn"] == ["feedforward", "delta", "recurrent"] and nets["lstm"] == ["-", "-", "-"]
+    assert nets["linear_transformer"] == ["feedforward", "sum", "linear"]
+    assert nets["delta_lstm"] == ["feedforward", "delta", "LSTM"] and nets["hybrid"] == ["-", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("width", "costs", "missing"),
+    [
+        (160, None, []),
+        (110, None, ["source"]),
+        (110, (0.001, 0.1), ["a step", "source"]),
+        (80, None, ["a step", "source"]),
+        (10, None, ["parameters", "state", "slow net", "rule", "fast net", "a step", "source"]),
+    ],
+)
+def test_a_narrow_terminal_shows_fewer_columns(
+    width: int, costs: tuple[float, float] | None, missing: list[str]
+) -> None:
+    listed = core_list.list_cores()
+    table = cores_table(listed, costs and {each.name: costs for each in listed})
+    assert leave_out_last_columns(table, width) == missing
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(table)
+    text = console.export_text()
+    assert "…" not in text or width == 10
+    assert max(map(len, text.splitlines())) <= width
 
 
 def test_cores_are_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +288,11 @@ def test_a_cores_options_are_listed(
 ) -> None:
     _, out, _ = run(capsys, "cores", "gated_feedforward")
     assert out.startswith("gated_feedforward: One highway layer and no memory\n")
-    rows = [re.split(r"  +", line.strip()) for line in out.splitlines()[2:]]
+    assert (
+        out.splitlines()[1]
+        == "A step: no memory: y = g a(x) + (1 - g) b(x). Source: Irie et al. 2021, table 8"
+    )
+    rows = [re.split(r"  +", line.strip()) for line in out.splitlines()[3:]]
     assert rows[0] == ["option", "type", "default", "values", "what it is"]
     assert rows[1][:3] == ["hidden_size", "int", "256"] and rows[1][3].startswith("width of")
     assert rows[2][:3] == ["output_gate", "bool", "False"]
@@ -469,6 +529,12 @@ def test_info_says_how_far_a_run_came(saved: Path) -> None:
     assert lines["next"] == f"finished; deltabeast eval {saved}" and "remaining" not in lines
     (saved / "config.json").unlink()
     assert dict(describe_run(saved))["damaged"] == "config.json is not there, so its options are not known"
+
+
+def test_info_says_the_options_of_the_core(tmp_path: Path) -> None:
+    options = {"core": "lstm", "core_options": {"hidden_size": 8, "chrono": 4}}
+    (tmp_path / "config.json").write_text(json.dumps({"config": {"game": "gopher", **options}}))
+    assert dict(describe_run(tmp_path))["trains"] == "gopher · lstm (hidden_size 8, chrono 4)"
 
 
 @pytest.mark.parametrize("command", ["info", "eval"])

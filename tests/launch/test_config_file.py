@@ -126,9 +126,11 @@ def test_what_is_typed_displaces_what_excludes_it(tmp_path: Path, capsys: pytest
 
 
 def test_what_is_typed_displaces_what_only_the_other_had(tmp_path: Path) -> None:
-    (tmp_path / "game.json").write_text('{"game": "pong", "frame_stack": 1, "protocol": "paper-text"}')
+    (tmp_path / "game.json").write_text(
+        '{"game": "pong", "frame_stack": 1, "num_actions": 6, "protocol": "paper-text"}'
+    )
     env = cli.parse(["train", "--config", str(tmp_path / "game.json"), "--env", "CartPole-v1"])
-    assert (env.frame_stack, env.protocol) == (4, None)
+    assert (env.frame_stack, env.num_actions, env.protocol) == (4, None, None)
     (tmp_path / "ray.json").write_text(
         '{"game": "pong", "engine": "ray", "num_learners": 2, "cores": ["lstm", "rdn"], "seeds": 3}'
     )

@@ -55,12 +55,10 @@ class Shared:
             tensor.data = view
 
     def gradients(self, index: int) -> Tensor:
-        """Return the room for one process's gradients, float32 `[number of parameters]`."""
+        """Return the room for one process's gradients, float32 `[N + P]`: N numbers in P parameters."""
         size = _gradient_bytes(self._agent)
         begin = _gradients_begin(self._agent) + index * size
-        return self._bytes[begin : begin + size].view(torch.float32)[
-            : count_numbers(self._agent.parameters())
-        ]
+        return self._bytes[begin : begin + size].view(torch.float32)[: _gradient_numbers(self._agent)]
 
     def _views(self) -> Sequence[Tensor]:
         views, begin = [], 0
@@ -84,7 +82,13 @@ def _tensors(agent: nn.Module) -> Sequence[Tensor]:
 
 
 def _gradient_bytes(agent: nn.Module) -> int:
-    return _aligned(4 * count_numbers(agent.parameters()))
+    return _aligned(4 * _gradient_numbers(agent))
+
+
+def _gradient_numbers(agent: nn.Module) -> int:
+    """Count what `flat_parameters.gradients_of` lists."""
+    parameters = list(agent.parameters())
+    return count_numbers(parameters) + len(parameters)
 
 
 def _gradients_begin(agent: nn.Module) -> int:

@@ -28,7 +28,7 @@ from ...processes.child import Child, ChildDied, RemoteTraceback, receive_file, 
 from ...processes.machine import pin, prepare_process
 from ..cpu_parts import cache_spec
 from ..engine import ActorError, actor_failed
-from ..flat_parameters import gradients_of, views
+from ..flat_parameters import gradient_views, gradients_of
 from ..plan import env_shard, make_env, make_learner, per_process, returns_discount
 from ..randomness import actor_seed, seed_generators
 from ..threads import operation_threads
@@ -84,7 +84,9 @@ class Worker:
         self.weights.version = self.learner.version = version  # which a NonFiniteError names
         contribution = self.learner.backward(next(self._batches))
         parameters = list(self.agent.parameters())
-        for view, gradient in zip(views(self._gradients, parameters), gradients_of(parameters), strict=True):
+        *gradients, counts = gradients_of(parameters)
+        shared, shared_counts = gradient_views(self._gradients, parameters)
+        for view, gradient in zip([*shared, shared_counts], [*gradients, counts], strict=True):
             view.copy_(gradient)
         if isinstance(contribution.moments, Tensor):  # which pickle would put into shared memory
             return replace(contribution, moments=contribution.moments.numpy())
@@ -193,10 +195,13 @@ class Workers:
     def add_gradients(self) -> None:
         """Add what the workers left to the gradients of the agent's parameters."""
         parameters = list(self._agent.parameters()) if self._agent else []
-        for gradients in self._gradients:
-            for view, parameter in zip(views(gradients, parameters), parameters, strict=True):
+        for shared in self._gradients:
+            gradients, counts = gradient_views(shared, parameters)
+            for parameter, gradient, count in zip(parameters, gradients, counts.tolist(), strict=True):
                 if parameter.grad is not None:
-                    parameter.grad.add_(view)
+                    parameter.grad.add_(gradient)
+                elif count:
+                    parameter.grad = gradient.clone()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the main process's actor's state into theirs: between unrolls all are the same."""

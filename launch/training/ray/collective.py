@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ....agents import Agent, Episodes, NonFiniteError, PartialUpdate
-from ..flat_parameters import gradients_of, views
+from ..flat_parameters import gradient_views, gradients_of
 
 PATIENCE = timedelta(seconds=120)
 """Time to wait for another learner before it is given up."""
@@ -90,9 +90,12 @@ class Collective:
         parameters = list(agent.parameters())
         flat = torch.cat([gradient.flatten() for gradient in gradients_of(parameters)])
         dist.all_reduce(flat)
-        for parameter, view in zip(parameters, views(flat, parameters), strict=True):
+        gradients, counts = gradient_views(flat, parameters)
+        for parameter, gradient, count in zip(parameters, gradients, counts, strict=True):
             if parameter.grad is not None:
-                parameter.grad.copy_(view)
+                parameter.grad.copy_(gradient)
+            elif count > 0:
+                parameter.grad = gradient
 
     def _exchange(self, own: PartialUpdate) -> list[PartialUpdate]:
         """Exchange partial_updates as plain numbers: nothing is unpickled."""

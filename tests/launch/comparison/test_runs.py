@@ -576,6 +576,16 @@ def test_every_difference_from_the_published_numbers_is_named(tmp_path: Path) ->
     assert "unroll length" not in text  # it is the published one
 
 
+def test_agents_with_the_published_six_actions_are_a_series_without_that_difference(tmp_path: Path) -> None:
+    for seed, num_actions in ((1, None), (2, 6)):
+        make_run(tmp_path / str(seed), "amidar", seed=seed, num_actions=num_actions)
+        comparison, board = compared(tmp_path / str(seed))
+        text = "\n".join(differences(comparison, board))
+        assert ("amidar: our agents have all" in text) == (num_actions is None)
+    comparison, _ = compared(tmp_path)
+    assert len(comparison.cells) == 2
+
+
 def test_conclusions_from_few_seeds_say_so(tmp_path: Path) -> None:
     for seed in (1, 2):
         for core, factor in (("lstm", 1), ("rdn", 2)):

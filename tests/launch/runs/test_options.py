@@ -52,7 +52,7 @@ OTHERS: dict[str, Any] = {
         "fused": "off",
         "bptt": "per_step",
     },
-    **{"run_dir": Path("elsewhere"), "milestone_steps": "3M", "frame_stack": 1},
+    **{"run_dir": Path("elsewhere"), "milestone_steps": "3M", "frame_stack": 1, "num_actions": 6},
     **{
         "env_options": {"mode": 1},
         "config": Path("some.json"),
@@ -75,6 +75,7 @@ def other(name: str) -> Any:
 MAY_CHANGE = {
     # the checkpoint's agent is compared
     *("game", "env", "env_options", "core", "core_options", "stem", "protocol", "frame_stack", "flicker"),
+    "num_actions",
     *("observations", "normalise_observations"),
     *("steps", "device", "precision", "num_envs", "num_actors", "num_workers", "threads"),
     *("engine", "ray_address"),

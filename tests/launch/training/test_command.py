@@ -52,6 +52,14 @@ WRONG = {
     ),
     "stem": ((*CARTPOLE, "--stem", "residual"), "residual"),
     "protocol": ((*CARTPOLE, "--protocol", "paper-code"), "--protocol paper-code: protocols are for --game"),
+    "actions of no game": (
+        (*CARTPOLE, "--num-actions", "6"),
+        "--num-actions 6: only actions of --game are cut",
+    ),
+    "actions": (
+        ("--game", "breakout", "--num-actions", "6"),
+        "--num-actions 6: breakout has 4 actions; omit it",
+    ),
 }
 
 

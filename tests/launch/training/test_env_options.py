@@ -151,7 +151,7 @@ def test_a_run_has_its_options_wherever_it_is_used(own: str, capsys: pytest.Capt
     described = dict(describe_run(run))
     assert "(limit 4)" in described["trains"]
     main([*train, "--steps", "60"])  # goes on
-    assert "holds a run with options of the environment limit 4, not of the default" in refused(
+    assert "holds a run with options of the environment limit 4, not the default limit" in refused(
         ["train", "--env", env, *TINY], capsys
     )
     assert f"--trust-env {env}" in refused(["eval", str(run)], capsys)

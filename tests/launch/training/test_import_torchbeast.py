@@ -19,6 +19,7 @@ from deltabeast.agents import load_agent, load_checkpoint, resolve_checkpoint
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import ImportConfig
 from deltabeast.launch.errors import UsageError
+from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.import_torchbeast import import_model
 
@@ -119,10 +120,22 @@ def test_training_goes_on_with_their_optimizer_steps_and_options(tmp_path: Path)
 def test_what_training_would_do_otherwise_is_said(tmp_path: Path) -> None:
     write_model(tmp_path / "model.tar", "lstm", actions=6, reward_clipping="none", dropout=0.1)
     said = import_model(ImportConfig(tmp_path / "model.tar", "amidar", tmp_path / "run"))
-    assert any("first 6 of 10 actions" in line for line in said) and "train on" not in said[-1]
-    assert not (tmp_path / "run" / "config.json").exists()
+    assert any("first 6 of 10 actions" in line for line in said) and "train on" in said[-1]
     assert any("reward_clipping abs_one, not none" in line for line in said)
     assert any("dropout 0.0, not 0.1" in line for line in said)
+
+
+def test_an_agent_with_six_actions_trains_on_with_them(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.tar", "lstm", actions=6)
+    import_model(ImportConfig(tmp_path / "model.tar", "amidar", tmp_path / "run"))
+    (command,) = (line for label, line in describe_run(tmp_path / "run") if label == "to go on")
+    words = command.split()[1:]
+    assert words[words.index("--num-actions") + 1] == "6"
+    train(parse([*words, "--steps", "80"]))
+    assert load_agent(tmp_path / "run").spec.num_actions == 6
+    words = " ".join(words).replace(" --num-actions 6", "").split()
+    with pytest.raises(UsageError, match=r"holds a run with num actions 6, not 10; give another --run-dir"):
+        train(parse([*words, "--steps", "120"]))
 
 
 def test_another_game_in_the_flags_is_said(tmp_path: Path) -> None:

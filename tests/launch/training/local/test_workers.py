@@ -18,8 +18,10 @@ from deltabeast.agents.accelerate import ALL
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.processes.machine import own_cpus
+from deltabeast.launch.training.flat_parameters import gradients_of
 from deltabeast.launch.training.local.workers import Worker, Workers
 from deltabeast.launch.training.plan import agent_spec, make_env, per_process, resolve, worker_count
+from deltabeast.launch.training.ray import collective
 
 CPU = torch.device("cpu")
 MATCH = ("--env", "training_envs:Match-v0", *TINY)
@@ -60,10 +62,12 @@ def test_the_gradients_of_a_worker_are_added(seed: int) -> None:
     config = parse(["train", *MATCH])
     resolve(config)
     agent = Agent(agent_spec(config, make_env(config, 1)))
-    left = torch.full((sum(p.numel() for p in agent.parameters()),), torch.nan)
+    parameters = list(agent.parameters())
+    left = torch.full((sum(p.numel() for p in parameters) + len(parameters),), torch.nan)
     Worker(config, 2, 1, 0, agent, left, ALL, threads=1).update(version=7, reward_divisor=1.0)
     expected = torch.cat([p.grad.flatten() for p in agent.parameters()])
-    assert torch.equal(left, expected) and expected.abs().sum() > 0
+    assert torch.equal(left[: len(expected)], expected) and expected.abs().sum() > 0
+    assert left[len(expected) :].eq(1).all(), "all parameters have one"
     workers = Workers(config, count=1, threads=1, cpus=None)
     workers._agent, workers._gradients = agent, [left]
     own = [torch.randn_like(p) for p in agent.parameters()]
@@ -72,6 +76,35 @@ def test_the_gradients_of_a_worker_are_added(seed: int) -> None:
     workers.add_gradients()
     added = torch.cat([p.grad.flatten() for p in agent.parameters()])
     torch.testing.assert_close(added, expected + torch.cat([g.flatten() for g in own]))
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_a_parameter_that_only_one_process_uses_has_its_gradient_in_all(
+    engine: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A zero is a gradient; what no process uses has none, as where one process has the whole batch."""
+
+    def make(used: dict[str, float]) -> torch.nn.ParameterDict:
+        shapes = {"both": (2, 3), "main": (4,), "worker": (3, 1), "zero": (2,), "neither": (5,)}
+        held = torch.nn.ParameterDict({name: torch.zeros(shape) for name, shape in shapes.items()})
+        for name, value in used.items():
+            held[name].grad = torch.full(shapes[name], value)
+        return held
+
+    main, worker = make({"both": 1.0, "main": 2.0}), make({"both": 4.0, "worker": 8.0, "zero": 0.0})
+    left = torch.cat([part.flatten() for part in gradients_of(list(worker.parameters()))])
+    if engine == "local":
+        workers = Workers(parse(["train", *MATCH]), count=1, threads=1)
+        workers._agent, workers._gradients = main, [left]  # type: ignore[assignment]
+        workers.add_gradients()
+    else:
+        monkeypatch.setattr(collective.dist, "all_reduce", lambda tensor: tensor.add_(left))
+        collective.Collective(0, 2, CPU)._add_gradients(main)  # type: ignore[arg-type]
+    sums = {name: p.grad if p.grad is None else p.grad.unique().tolist() for name, p in main.items()}
+    assert sums == {"both": [5.0], "main": [2.0], "worker": [8.0], "zero": [0.0], "neither": None}
+    assert all(p.grad is None or p.grad.shape == p.shape for p in main.values())
+    left.fill_(9.0)
+    assert main["worker"].grad.eq(8).all(), "it is no view of what the worker writes next"
 
 
 @pytest.mark.usefixtures("quick_children")
