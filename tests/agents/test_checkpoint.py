@@ -547,7 +547,7 @@ def state_file(pickled: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
     [
         (state_file(b"\x80\x02c__builtin__\nbytearray\nK\x0a\x85R."), "names __builtin__ bytearray"),
         (state_file(b"\x80\x02ctorch\nFloatTensor\nK\x0a\x85R."), "names torch FloatTensor"),
-        (state_file(b"\x80\x02}." + bytes(10**5), zipfile.ZIP_DEFLATED), "longer than it is"),
+        (state_file(b"\x80\x02}." + bytes(10**5), zipfile.ZIP_DEFLATED), "entries exceed its size"),
         (b"\x80\x02}.", "not a zip file"),
     ],
     ids=["bytearray", "tensor", "compressed", "legacy"],
