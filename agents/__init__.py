@@ -1,6 +1,6 @@
 """Acting and learning: stems, policy/value network, V-trace, actor, learner, checkpoints.
 
-What is named here is imported when it is asked for: `reading` is for those who do without torch.
+Imports are lazy, so that `reading` works without torch.
 """
 
 from __future__ import annotations

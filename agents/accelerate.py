@@ -1,4 +1,4 @@
-"""Attach to a learner, and to its actors, what their device computes faster than the eager code."""
+"""Install the device's fused ops in a learner, and choose its actors' inference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .cpu.agent import PARTS, FastAgent
 from .cpu.cache import NO_CACHE, CacheSpec
 from .cpu.inference import FastInference
 from .cpu.loss import fused_actor_critic
-from .cpu.optimizer import fused_rmsprop_if
+from .cpu.optimizer import fused_rmsprop_if_finite
 from .cuda.inference import GpuInference
 from .inference import EagerInference, InferenceFactory
 from .learner import Learner, UpdateOps
@@ -28,17 +28,16 @@ def accelerate(
     Args:
         learner: its `ops` are replaced; its agent is on a CPU.
         parts: names from `ALL`.
-        spec: activations that an actor of the learner's own agent, in lockstep with it, caches for it.
+        spec: what a lockstep actor caches for the learner.
 
     Returns:
-        What `Actor` takes as `inference`: it runs the same parts in C. For the learner's own agent it also
-        fills that cache.
+        An InferenceFactory that runs `parts` in C. For the learner's own agent it also fills that cache.
     """
     fast, eager = FastAgent(learner.agent, parts, spec), learner.ops
     learner.ops = UpdateOps(
         unroll=fast.unroll if {*fast.parts} - {"heads"} else eager.unroll,
         actor_critic=fused_actor_critic if "loss" in parts else eager.actor_critic,
-        rmsprop=fused_rmsprop_if if "rmsprop" in parts else eager.rmsprop,
+        rmsprop=fused_rmsprop_if_finite if "rmsprop" in parts else eager.rmsprop,
     )
 
     if not fast.parts:

@@ -1,4 +1,4 @@
-"""Bring any deterministic environment back to where it was: by its seeds and its actions."""
+"""Restore a deterministic environment by replaying its seeds and actions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ActionLog(VectorWrapper):
         return self.env.step(actions)
 
     def _restart(self, rows: NDArray[np.bool_]) -> tuple[Any, dict[str, Any]]:
-        """Begin the game with the current number in some environments; return what all show, and infos."""
+        """Begin the current game of `rows`; return the observations and infos of all environments."""
         seeds: Any = [0] * self.num_envs  # its type omits lists, but every environment takes them
         for row in np.flatnonzero(rows).tolist():
             sequence = np.random.SeedSequence([self._seed, row, int(self._games[row])])
@@ -91,7 +91,7 @@ class ActionLog(VectorWrapper):
                 observation, info = self._restart(begins)
             if step < len(actions):
                 chosen = actions[step].astype(np.int64)
-                if "action_mask" in info:  # recorded ones before a game began are another game's
+                if "action_mask" in info:  # actions before this game's start may be illegal in it
                     chosen = np.where(starts > step, info["action_mask"].argmax(1), chosen)
                 observation, *_, info = self._step(chosen)
         return observation

@@ -53,10 +53,10 @@ class Actor:
             unroll_length: T.
             seed: seeds environments and action sampling.
             deterministic: whether actions are logged, so that `load_state_dict` can replay them.
-            inference: makes what runs the agent.
+            inference: factory of what runs the agent (inference.py).
             env_shard: which of a run's environments these are, where several processes share them under one
                 `seed`; None if they are all.
-            discount: γ of the returns whose moments are collected for `--normalise-rewards`; None for none.
+            discount: γ of the returns whose moments `--normalise-rewards` needs; None disables them.
         """
         self.env = ActionLog(env) if deterministic else env
         self.agent = agent
@@ -90,7 +90,7 @@ class Actor:
         return observation
 
     def set_inference(self, inference: InferenceFactory) -> None:
-        """Run the agent by another inference from the next unroll on."""
+        """Replace the agent's inference from the next unroll on."""
         state = self.inference.state
         self.inference = inference(self.agent, self._rng)
         self.inference.state = state
@@ -122,11 +122,11 @@ class Actor:
     def _select_actions(self, unroll: Unroll, t: int) -> NDArray[np.int64]:
         self.inference.select_actions(unroll, t)
         if self._allowed is not None:
-            self._choose_allowed(unroll, t, torch.from_numpy(self._allowed))
+            self._resample_allowed(unroll, t, torch.from_numpy(self._allowed))
         return unroll.action[t].cpu().numpy()
 
-    def _choose_allowed(self, unroll: Unroll, t: int, allowed: Tensor) -> None:
-        """Sample again, from a policy without the actions that are forbidden."""
+    def _resample_allowed(self, unroll: Unroll, t: int, allowed: Tensor) -> None:
+        """Resample from the masked policy: inference ignores masks."""
         logits = forbid(unroll.behavior_logits[t], allowed.to(unroll.action.device))
         unroll.behavior_logits[t], unroll.action[t] = logits, sample(logits, self._rng)
 
@@ -150,19 +150,19 @@ class Actor:
         return self.env.step(actions)
 
     def _note_clipped(self, unroll: Unroll) -> None:
-        """Note the first reward that is clipped; a run says the same text of several processes once."""
+        """Warn once when a reward is clipped; the run deduplicates the notes of several processes."""
         scale, clip = self.agent.spec.reward_scale, self.agent.spec.reward_clip
         if not clip or self._noted_clip:
             return
         self._noted_clip = bool(unroll.reward[1:].abs().max() * scale > clip)
         if self._noted_clip:
             unroll.episodes.notes.append(
-                f"rewards beyond ±{clip / scale:g} are clipped: learned as ±{clip:g} (--reward-clip), though "
-                "returns count them whole"
+                f"rewards beyond ±{clip / scale:g} are clipped for training (--reward-clip); "
+                "logged returns are unclipped"
             )
 
     def _reset(self) -> None:
-        """Begin new episodes everywhere, from a seed that follows from the actor's and its progress."""
+        """Begin new episodes everywhere, from a seed derived from the actor's seed and unroll count."""
         seed = int(np.random.SeedSequence([self._seed, self._unrolls]).generate_state(1)[0] >> 1)
         observation, info = self.env.reset(seed=seed)
         self._allowed = info.get("action_mask")
@@ -173,7 +173,10 @@ class Actor:
             self._returns.current[:] = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Between two unrolls: RNG and progress; in deterministic mode all that decides the next unroll."""
+        """Return RNG and progress, in deterministic mode everything that the next unroll depends on.
+
+        Call between unrolls.
+        """
         state: dict[str, Any] = {"generator": self._generator.get_state(), "unrolls": self._unrolls}
         if isinstance(self.env, ActionLog):
             frame, reward, done = (torch.as_tensor(x).cpu().clone() for x in self._timestep)

@@ -5,9 +5,9 @@
 A checkpoint is a directory `checkpoints/<agent steps, 12 digits>/`:
 `agent.json` (the AgentSpec), `weights.safetensors`, `state.pt` (plain types and tensors only) and
 `manifest.json` (SHA-256 of the others, written last). It is prepared under a temporary name, synced and
-renamed, so a checkpoint that has its name is complete. One that is about to be replaced is first renamed to
-13 digits, which name the same step: at every moment one of the two is there. One that was exported has no
-`state.pt`, and its manifest says so: it holds an agent, and no training can go on from it.
+renamed, so a checkpoint that has its name is complete. One that is about to be replaced is first renamed
+with an extra leading zero, so that a complete copy always exists. An exported one has no `state.pt`, as its
+manifest says: it contains an agent, but no training can resume from it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..cores.registry import core_name, core_names, find_core
 from . import files
 from .manifest import DIRECTORY, EXPORTED, FILES, NAME, checkpoints_among, is_exported, is_milestone
 from .network import LEGACY_DEFAULTS, Agent, AgentSpec
-from .reading import most_bytes, parse_json, read_bytes, read_json, read_object, sha256_of
+from .reading import parse_json, read_bytes, read_json, read_object, sha256_of, size_limit
 from .shapes import WrongShapes, check_shapes, count_numbers
 from .state_file import load_state
 from .stems import STEMS
@@ -46,7 +46,7 @@ _DIGITS = 12
 _LEFTOVER = r"\.[0-9]{12,}\.[0-9a-z]+"
 _KEEP = 2
 _ALL = frozenset({*FILES, "manifest.json"})
-_MOST_STATE = 1 << 26
+_MAX_STATE = 1 << 26
 """Largest state of a core for one environment, in numbers: 256 MB of float32."""
 
 
@@ -78,7 +78,7 @@ class CheckpointError(RuntimeError):
 
 
 class OtherVersion(ValueError):
-    """A checkpoint is whole, but not one that this version reads; nothing older takes its place."""
+    """A checkpoint is whole, but not for this version; load_latest does not fall back to an older one."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(
@@ -87,7 +87,7 @@ class OtherVersion(ValueError):
 
 
 class UntrustedCore(ValueError):
-    """A checkpoint names a core that is imported from elsewhere, and nobody has said that it may run."""
+    """A checkpoint names a core to be imported from elsewhere, and `trust_core` does not name it."""
 
     def __init__(self, path: Path, core: str) -> None:
         super().__init__(
@@ -324,7 +324,7 @@ def _check_sizes(spec: AgentSpec, weights: Mapping[str, Tensor]) -> None:
         if ":" in spec.core:  # somebody's own core may be one that cannot be made without memory
             return
         raise
-    if size > _MOST_STATE:
+    if size > _MAX_STATE:
         raise ValueError(f"its core has a state of {size:,} numbers for each environment")
 
 
@@ -408,10 +408,10 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, digest: str | None) -> bytes:
     """Read a file of a checkpoint, into memory only with the right digest. Raises CheckpointError."""
-    most = most_bytes(path.name)
+    limit = size_limit(path.name)
     with _reading(path):
-        if sha256_of(path, most) == digest:
-            return read_bytes(path, most)
+        if sha256_of(path, limit) == digest:
+            return read_bytes(path, limit)
     raise CheckpointError(f"{path} is damaged: its checksum differs from the manifest's")
 
 

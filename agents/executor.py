@@ -58,7 +58,7 @@ class EagerExecutor:
         return {"grad_norm": float(grad_norm)}
 
     def report(self, metrics: Callable[[], dict[str, float]]) -> Mapping[str, float]:
-        """Return the metrics of the update that `step` made, before the learner counts it."""
+        """Return the update's metrics; called after `step`, before `version` is incremented."""
         return metrics()
 
     def synchronize(self) -> None:
@@ -70,7 +70,7 @@ class EagerExecutor:
 
 @contextmanager
 def dry_run(learner: LearnerParts) -> Iterator[None]:
-    """Keep updates inside this context from changing a weight or the optimizer's state: for trial runs."""
+    """Keep updates inside this context from changing a weight or the optimizer's state."""
     before = learner.finite.clone()
     learner.finite.fill_(False)
     try:

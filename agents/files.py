@@ -1,12 +1,12 @@
 """Every file that this project writes, replaces or removes: what a user made stays.
 
-* A file is replaced whole: a new one is written beside it, synced and renamed. A link gives way to the file;
-  what it points to stays as it is.
-* A file that is appended to or locked is opened as it is, never cut, and not through a link.
-* A folder is removed if all it holds are plain files with names that the caller makes, and never recursively.
-* What is in the way gets another name.
+* A file is replaced atomically: a new one is written beside it, synced and renamed. Symlinks are replaced;
+  their targets are untouched.
+* A file that is appended to or locked is never truncated, and never opened through a symlink.
+* A folder is removed only if it contains nothing but regular files that the caller names, never recursively.
+* Conflicting paths are renamed.
 
-`tests/agents/test_files.py` lists the few calls elsewhere, each with its reason. Nothing heavy is imported.
+`tests/agents/test_writes.py` lists the few calls elsewhere, each with its reason. Nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNO
 """Error numbers of a system call that the file system does not support."""
 
 
-class WeakPromise(UserWarning):
+class FsyncUnsupportedWarning(UserWarning):
     """The file system does not support fsync: the newest files may be lost if the machine fails."""
 
 
-class NotOurs(OSError):
-    """A path to append to or to lock is a link, a pipe, a folder or the like; the message says which."""
+class NotRegularFileError(OSError):
+    """A path to append to or to lock is a symlink, a pipe, a folder or the like; the message says which."""
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file atomically: a reader, or a crash, finds the whole old file or the whole new one.
+    """Write a file atomically: a reader, or a crash, sees either the old file or the new one.
 
     Raises OSError.
     """
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(encoded(content) if isinstance(content, str) else content)
 
 
@@ -50,7 +50,7 @@ def encoded(text: str) -> bytes:
 
 
 @contextmanager
-def becoming(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`, for writers that take a path.
 
     Its file, which is not synced, is renamed to `path` if the block succeeds, else removed. Raises OSError.
@@ -68,9 +68,9 @@ def becoming(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that is synced and renamed to `path` if the block succeeds. Raises OSError."""
-    with becoming(path) as temporary, open_new(temporary) as file:
+    with atomic_path(path) as temporary, open_new(temporary) as file:
         yield file
         file.flush()
         _sync(file.fileno())
@@ -105,11 +105,11 @@ def _open(path: Path, flags: int) -> int:
         descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-            raise NotOurs(f"{path} is {_kind(path)}") from error
+            raise NotRegularFileError(f"{path} is {_kind(path)}") from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise NotOurs(f"{path} is {_kind(path)}")
+        raise NotRegularFileError(f"{path} is {_kind(path)}")
     return descriptor
 
 
@@ -213,8 +213,8 @@ def _sync(descriptor: int) -> None:
 
 @functools.cache
 def say_once(text: str) -> None:
-    """Raise a WeakPromise warning with this text, once per process."""
-    warnings.warn(text, WeakPromise, stacklevel=2)
+    """Raise a FsyncUnsupportedWarning warning with this text, once per process."""
+    warnings.warn(text, FsyncUnsupportedWarning, stacklevel=2)
 
 
 def why(error: OSError) -> str:

@@ -1,4 +1,4 @@
-"""How an actor runs its agent: step by step, in eager PyTorch. accelerate.py attaches what is faster."""
+"""How an actor runs its agent: step by step, in eager PyTorch. accelerate.py has faster forms of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .unroll import Unroll
 
 
 class TimeStep(NamedTuple):
-    """What the environments answered, `[B, ...]` each."""
+    """What the environments returned for a step, `[B, ...]` each."""
 
     observation: Any
     reward: Any
@@ -26,7 +26,7 @@ class TimeStep(NamedTuple):
 
 
 class EagerInference:
-    """An agent as its actor sees it, run by `Agent.act`, step by step; the base class of all others."""
+    """Runs an agent for its actor, step by step, with `Agent.act`; the base class of all others."""
 
     def __init__(self, agent: Agent, rng: Rng) -> None:
         """`rng` samples the actions."""
@@ -54,20 +54,22 @@ class EagerInference:
         return nullcontext()
 
     def start_unroll(self, unroll: Unroll) -> None:
-        """Prepare the steps of an unroll that is to be filled."""
+        """Prepare to fill an unroll."""
 
     def select_actions(self, unroll: Unroll, t: int) -> None:
-        """Write the actions of step t, sampled from the policy, and its logits into an unroll whose
-        observations are there up to t."""
+        """Sample the actions of step t and write them, with the policy's logits, into an unroll.
+
+        Requires `unroll.observation[:t + 1]` to be filled.
+        """
         output, self.state = self.act(unroll.observation[t], unroll.reward[t], unroll.done[t])
         unroll.action[t], unroll.behavior_logits[t] = output.action, output.policy_logits
 
     def act(self, observation: Tensor, reward: Tensor, done: Tensor) -> tuple[AgentOutput, State]:
-        """Like `Agent.act` in `state`, which stays as it is."""
+        """Like `Agent.act` from `self.state`, without updating it."""
         return self._agent.act(observation, reward, done, self.state, generator=self._rng)
 
     def finish_unroll(self, unroll: Unroll) -> None:
-        """End an unroll whose last observation is there: another thread may read it then."""
+        """Finalise a filled unroll; afterwards it may be handed to another thread."""
 
 
 InferenceFactory = Callable[[Agent, Rng], EagerInference]

@@ -19,7 +19,7 @@ from .make_executor import make_executor
 from .network import Agent, AgentOutput, Bptt
 from .normaliser import merge, moments
 from .returns import std
-from .rmsprop import RMSprop, rmsprop_if
+from .rmsprop import RMSprop, rmsprop_if_finite
 from .truncation_bootstrap import truncation_bootstrap
 from .unroll import Unroll
 
@@ -30,7 +30,7 @@ Truncation = Literal["bootstrap", "terminal"]
 class LearnerConfig:
     """Settings of the update; losses are sums over time and batch, not means.
 
-    The defaults are the published ones of Irie et al. 2021 (Appendix C) and their code, but for three that
+    The defaults are the published ones of Irie et al. 2021 (Appendix C) and their code, except for three that
     `--preset published` restores: `bptt` (per_step), `truncation` (terminal) and `rmsprop_corrected` (False).
     """
 
@@ -65,7 +65,7 @@ class UpdateOps(NamedTuple):
 
     unroll: Callable[[Agent, Unroll, Bptt], tuple[AgentOutput, Stats]] = unroll_agent
     actor_critic: Callable[..., tuple[Tensor, dict[str, Tensor]]] = actor_critic
-    rmsprop: Callable[..., None] = rmsprop_if
+    rmsprop: Callable[..., None] = rmsprop_if_finite
 
 
 _SUMS = ("total_loss", "policy_loss", "baseline_loss")
@@ -73,7 +73,7 @@ _MAXIMA = ("log_rho_abs_max",)
 
 
 def _combine(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Combine the metrics of equally large partial updates: means, but for `_SUMS` and `_MAXIMA`."""
+    """Combine the metrics of equally large partial updates: means, except for `_SUMS` and `_MAXIMA`."""
     combined = {}
     for name in metrics[0]:
         values = [each[name] for each in metrics]
@@ -104,8 +104,8 @@ class Learner:
 
     An update is `backward` and `step`. The executor calls back for the arithmetic of each,
     `compute_gradients` (of `loss`) and `apply_gradients`: eagerly, or enqueued on a GPU (cuda/enqueued.py).
-    There metrics arrive when they are read, and a non-finite update raises NonFiniteError later: at the next
-    update, a read or `synchronize`. accelerate.py replaces `ops`; compiled.py replaces `ops.rmsprop` and sets
+    On a GPU metrics are lazy, and a non-finite update raises NonFiniteError later: at the next update, a read
+    or `synchronize`. accelerate.py replaces `ops`; compiled.py replaces `ops.rmsprop` and sets
     `compiled_loss`; cpu/verify.py swaps `ops` for the duration of a comparison.
     """
 
@@ -149,8 +149,8 @@ class Learner:
     def loss(self, batch: Unroll) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute a batch's loss, a scalar, and what to log of it and of the memory, detached scalars.
 
-        A term of your own goes here or, where it needs logits and values alone, into losses.py; README.md has
-        the rules, for trial runs call it too, and a CUDA graph captures it.
+        A term of your own goes here or, if it depends only on logits and values, into losses.py. Must be
+        side-effect free: dry runs call it too, and CUDA graphs capture it (README.md has the rules).
         """
         config, reward = self.config, batch.reward[1:]
         if self._reward_divisor is not None:
@@ -205,7 +205,7 @@ class Learner:
         # as torch's clip_grad_norm_
         clipping = (self.config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
         self.finite.logical_and_(grad_norm.isfinite())
-        self.optimizer.step_if(self.finite, self._rate, clipping, self.ops.rmsprop)
+        self.optimizer.step_if_finite(self.finite, self._rate, clipping, self.ops.rmsprop)
 
     def step(self, partial_updates: Sequence[PartialUpdate]) -> Mapping[str, float]:
         """Apply the gradients in `grad`, summed over the partial updates of one batch, and update the running
@@ -221,7 +221,7 @@ class Learner:
             self.agent.normaliser.update_stats(obs_moments)
         returns = [partial.returns for partial in partial_updates if partial.returns is not None]
         self._update_return_stats(returns)
-        divided = {} if self._reward_divisor is None else {"reward_divisor": self.reward_divisor}
+        divisor_metric = {} if self._reward_divisor is None else {"reward_divisor": self.reward_divisor}
         lag = self.version - min(partial.version for partial in partial_updates)
 
         def metrics() -> dict[str, float]:
@@ -231,7 +231,7 @@ class Learner:
                 "clipped_grad_share": float(norm["grad_norm"] > self.config.max_grad_norm),
                 "learning_rate": rate,
                 "policy_lag": lag,
-                **divided,
+                **divisor_metric,
             }
 
         reported = self._executor.report(metrics)
@@ -259,7 +259,7 @@ class Learner:
 
         A mean square that starts from zero makes the first steps up to ten times too long, and the policy may
         be nearly deterministic before it has learned anything. The factor is Adam's; it is 0.93 after 200
-        updates. The published code has none, nor has `rmsprop_corrected=False`.
+        updates. Absent in the published code and with `rmsprop_corrected=False`.
         """
         config = self.config
         remaining = 1.0 - min(self.steps, config.total_steps) / config.total_steps

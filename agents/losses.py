@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .masks import forbid_as
+from .masks import apply_behavior_mask
 from .unroll import Unroll
 from .vtrace import action_log_probs, vtrace_from_log_rhos
 
@@ -39,8 +39,8 @@ def actor_critic(
 
     logits `[T + 1, B, A]` and values `[T + 1, B]` are the learner's, rewards `[T, B]` scaled and clipped.
     Losses are sums over time and batch.
-    Steps whose action the environment overrode train the value function alone: there the behaviour is part of
-    the environment, so their ratio is 1. Actions that the environment forbade have no part in the policy.
+    Steps whose action the environment overrode train the value function alone: those actions were not sampled
+    from the policy, so rho is 1. Actions that the environment forbade have no part in the policy.
     With `all_reduce` the policy's advantages are normalised to zero mean and unit standard deviation over the
     batch, whose sums it reduces over processes, before the importance weights: a step that the policy would
     never take counts for nothing, as without.
@@ -48,23 +48,23 @@ def actor_critic(
     # Truncated: γ V(final observation) is added to the reward, because `done` zeroes the discount.
     rewards = rewards + batch.truncation_bootstrap
     bootstrap, logits, values = values[-1].detach(), logits[:-1], values[:-1]
-    logits = forbid_as(logits, batch.behavior_logits)
-    chosen = ~batch.forced
+    logits = apply_behavior_mask(logits, batch.behavior_logits)
+    not_forced = ~batch.forced
     discounts = discount * (~batch.done[1:]).float()
     with torch.no_grad():
         log_rhos = action_log_probs(logits, batch.action) - action_log_probs(
             batch.behavior_logits, batch.action
         )
-    targets = vtrace_from_log_rhos(log_rhos * chosen, discounts, rewards, values.detach(), bootstrap)
+    targets = vtrace_from_log_rhos(log_rhos * not_forced, discounts, rewards, values.detach(), bootstrap)
 
-    advantages = targets.pg_advantages * chosen
+    advantages = targets.pg_advantages * not_forced
     if all_reduce is not None:
-        advantages = targets.pg_rhos * normalised(targets.advantages, chosen, all_reduce)
+        advantages = targets.pg_rhos * normalise_advantages(targets.advantages, not_forced, all_reduce)
 
     policy_loss = policy_gradient_loss(logits, batch.action, advantages)
     value_loss = baseline_cost * baseline_loss(values, targets.vs)
     entropy = policy_entropy(logits)
-    loss = policy_loss + value_loss - entropy_cost * (entropy * chosen).sum()
+    loss = policy_loss + value_loss - entropy_cost * (entropy * not_forced).sum()
 
     log_rhos, forced = targets.log_rhos, batch.forced.float().mean()
     ratios = (log_rhos > ROUNDING).float().mean(), log_rhos.abs().max(), forced
@@ -78,19 +78,19 @@ def identity(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def normalised(advantages: Tensor, chosen: Tensor, all_reduce: AllReduce) -> Tensor:
-    """Return (A - mean) / (deviation + 1e-8) over the steps that are chosen, zero elsewhere; all `[T, B]`.
+def normalise_advantages(advantages: Tensor, mask: Tensor, all_reduce: AllReduce) -> Tensor:
+    """Return (A - mean) / (std + 1e-8) over the steps of `mask`, zero elsewhere; all `[T, B]`, mask bool.
 
     Per batch, as is usual (Andrychowicz et al. 2021, "What matters for on-policy deep actor-critic methods?",
-    choice C67): a batch in which nothing happens moves the policy as far as any, so it goes on to explore.
+    choice C67): unit-variance advantages keep the gradient's scale even in batches without reward.
     """
-    A = advantages.double() * chosen
+    A = advantages.double() * mask
     # Non-finite numbers stay in this process, which reports them; they are not all-reduced.
-    sums = torch.stack([chosen.sum(), A.sum(), A.square().sum()]).nan_to_num(0, 0, 0)
+    sums = torch.stack([mask.sum(), A.sum(), A.square().sum()]).nan_to_num(0, 0, 0)
     count, first, second = all_reduce(sums).unbind()
     mean = first / count.clamp(min=1)
     variance = (second / count.clamp(min=1) - mean.square()).clamp(min=0)
-    return ((A - mean) * chosen / (variance.sqrt() + 1e-8)).to(advantages.dtype)
+    return ((A - mean) * mask / (variance.sqrt() + 1e-8)).to(advantages.dtype)
 
 
 def policy_gradient_loss(logits: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:

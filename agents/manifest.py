@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from .reading import most_bytes, read_object, sha256_of
+from .reading import read_object, sha256_of, size_limit
 
 DIRECTORY = "checkpoints"
 NAME = r"[0-9]{12,}"
@@ -28,9 +28,9 @@ def checkpoint_paths(run_dir: Path) -> list[Path]:
 
 
 def checkpoints_among(content: Iterable[Path]) -> list[Path]:
-    """Choose the checkpoints of what a folder of them holds, oldest first."""
+    """Choose the checkpoints among the contents of a folder, oldest first."""
     paths = [path for path in content if re.fullmatch(NAME, path.name) and path.is_dir()]
-    paths.sort(key=lambda path: -len(path.name))  # one with a digit more is replaced by its namesake
+    paths.sort(key=lambda path: -len(path.name))  # prefer the 12-digit name over the 13-digit backup
     newest = {int(path.name): path for path in paths}
     return [newest[step] for step in sorted(newest)]
 
@@ -72,7 +72,7 @@ def damaged_file(checkpoint: Path) -> str | None:
         return "manifest.json"
     for name in EXPORTED if manifest.get("exported") else FILES:
         try:
-            if sha256_of(checkpoint / name, most_bytes(name)) != digests.get(name):
+            if sha256_of(checkpoint / name, size_limit(name)) != digests.get(name):
                 return name
         except OSError:
             return name

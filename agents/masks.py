@@ -1,7 +1,7 @@
 """Actions that an environment forbids: the policy is the softmax over the others.
 
 Their logits are FORBIDDEN, in acting and in the loss. So the logits that an actor records tell the learner
-what was allowed, and where everything is, nothing is stored besides.
+what was allowed; no separate mask is stored.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ FORBIDDEN = torch.finfo(torch.float32).min
 
 
 def forbid(logits: Tensor, allowed: Tensor) -> Tensor:
-    """Return logits `[..., A]` of a policy that takes `allowed` actions alone, bool of the same shape."""
+    """Forbid in logits `[..., A]` all but the `allowed` actions, bool of the same shape."""
     return logits.masked_fill(~allowed, FORBIDDEN)
 
 
-def forbid_as(logits: Tensor, behavior_logits: Tensor) -> Tensor:
-    """Return logits of a policy that takes no action that the behaviour policy could not take."""
+def apply_behavior_mask(logits: Tensor, behavior_logits: Tensor) -> Tensor:
+    """Forbid in `logits` the actions that are forbidden in `behavior_logits`; both `[..., A]`."""
     return torch.where(behavior_logits == FORBIDDEN, behavior_logits, logits)
 
 

@@ -81,14 +81,15 @@ class Agent(nn.Module):
         return self.spec.reward_clip or math.inf
 
     def core_reward(self, reward: Tensor) -> Tensor:
-        """Return rewards of any shape as the core reads them, but for the clipping: scaled, and symlog where
-        nothing is clipped.
+        """Return rewards as the core reads them, any shape: scaled and clipped, or symlog if clipping is off.
 
-        symlog(r) = sign(r) ln(1 + |r|) (Hafner et al. 2023): a reward of 10,000 in full would drown whatever
-        else the core reads.
+        symlog(r) = sign(r) ln(1 + |r|) (Hafner et al. 2023): an unsquashed reward of 10,000 would drown
+        whatever else the core reads.
         """
+        if self.spec.reward_clip:
+            return self.training_reward(reward)
         scaled = self.spec.reward_scale * reward
-        return scaled if self.spec.reward_clip else scaled.sign() * scaled.abs().log1p()
+        return scaled.sign() * scaled.abs().log1p()
 
     def training_reward(self, reward: Tensor) -> Tensor:
         """Return rewards of any shape as the loss uses them: scaled, then clipped."""
@@ -139,15 +140,14 @@ class Agent(nn.Module):
             return self.stem.trunk_features(observation)
 
     def core_input(self, trunk_features: Tensor, reward: Tensor) -> Tensor:
-        """Concatenate the stem's features and the last reward as it is read: `[N, feature_size + 1]`."""
+        """Concatenate the stem's features and the last reward: `[N, feature_size + 1]`."""
         with self.autocast():
             features = self.stem.project(trunk_features)
         return self.append_reward(features, reward)
 
     def append_reward(self, features: Tensor, reward: Tensor) -> Tensor:
-        """Append the last reward `[N]` to the features `[N, feature_size]`, as the core reads it."""
-        read = self.core_reward(reward).clamp(-self.reward_limit, self.reward_limit)
-        return torch.cat([features, read.unsqueeze(-1)], dim=-1)
+        """Append the last reward `[N]`, as the core reads it, to the features `[N, feature_size]`."""
+        return torch.cat([features, self.core_reward(reward).unsqueeze(-1)], dim=-1)
 
     def unroll_core(
         self, x: Tensor, state: State, done: Tensor, bptt: Bptt = "full"

@@ -1,6 +1,6 @@
-"""Normalise numbers of a vector by their running mean and deviation, where no bounds tell their size.
+"""Normalise unbounded entries of vector observations by their running mean and standard deviation.
 
-Pieces are merged as in Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for
+Samples are merged as in Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for
 computing sample variances".
 """
 
@@ -29,17 +29,17 @@ def moments(observation: Tensor) -> Tensor:
 def merge(merged: Tensor, *others: Tensor | NDArray[np.float64]) -> Tensor:
     """Merge moments `[3, D]` of several samples, some of which may be empty, into those of all."""
     for each in others:
-        (n, mean, squares), (m, other, more) = merged, torch.as_tensor(each)
-        total, apart = (n + m).clamp(min=1), other - mean
-        squares = squares + more + apart.square() * n * m / total
-        merged = torch.stack([n + m, mean + apart * m / total, squares])
+        (n, mean, squares), (n_b, mean_b, squares_b) = merged, torch.as_tensor(each)
+        total, delta = (n + n_b).clamp(min=1), mean_b - mean
+        squares = squares + squares_b + delta.square() * n * n_b / total
+        merged = torch.stack([n + n_b, mean + delta * n_b / total, squares])
     return merged
 
 
 class Normaliser(nn.Module):
-    """Float vectors `[N, D]` -> the same, some entries less their mean and divided by their deviation.
+    """Float vectors `[N, D]` -> the same, some entries standardised and clipped to ±`LIMIT`.
 
-    The learner merges what it learns from into `statistics`; who acts with a saved agent leaves them alone.
+    The learner merges the observations it trains on into `statistics`; inference never updates them.
     """
 
     def __init__(self, size: int, entries: Sequence[int]) -> None:
@@ -48,20 +48,19 @@ class Normaliser(nn.Module):
         if not set(entries) <= set(range(size)):
             raise ValueError(f"entries to be normalised must be among {size}, got {entries}")
         self.statistics = nn.Buffer(torch.zeros(3, size, dtype=torch.float64))
-        chosen = set(entries)
-        self._chosen = nn.Buffer(torch.tensor([i in chosen for i in range(size)]), persistent=False)
+        self._mask = nn.Buffer(torch.tensor([i in set(entries) for i in range(size)]), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fixed()(x)
+        return self.frozen_transform()(x)
 
-    def fixed(self) -> Callable[[Tensor], Tensor]:
-        """Return what normalises by the present statistics, whatever is merged into them later."""
+    def frozen_transform(self) -> Callable[[Tensor], Tensor]:
+        """Return a function that normalises by the current statistics; later updates do not change it."""
         count, mean, squares = self.statistics
         deviation = (squares / count.clamp(min=1)).sqrt()
         varies = deviation > _ROUNDING * mean.abs()
-        shift = torch.where(self._chosen, mean, 0)
-        divisor = torch.where(self._chosen & varies, deviation, 1)
-        limit = torch.where(self._chosen, LIMIT, torch.inf)
+        shift = torch.where(self._mask, mean, 0)
+        divisor = torch.where(self._mask & varies, deviation, 1)
+        limit = torch.where(self._mask, LIMIT, torch.inf)
         return lambda x: ((x - shift) / divisor).clamp(-limit, limit).float()
 
     @torch.no_grad()

@@ -15,18 +15,18 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 8 << 20
+MAX_JSON_BYTES = 8 << 20
 """Largest JSON file, in bytes; an evaluation of a thousand episodes has some 50 thousand."""
-MOST_WEIGHTS = 2 << 30
+MAX_BYTES = 2 << 30
 """Largest other file of a checkpoint, in bytes; those of published agents have some megabytes."""
-MOST_VALUES = 500_000
-"""Most values in a JSON file, those of lists and objects included."""
-DEEPEST = 32
+MAX_VALUES = 500_000
+"""Largest number of values in a JSON file, lists and objects included."""
+MAX_DEPTH = 32
 """Deepest nesting of JSON values."""
-LONGEST = 10_000
+MAX_STRING_LENGTH = 10_000
 """Longest string, in characters."""
-LARGEST = 2**63
-"""Bound of integers: -LARGEST <= n < LARGEST."""
+INT_LIMIT = 2**63
+"""Bound of integers: -INT_LIMIT <= n < INT_LIMIT."""
 
 _PLAIN = (str, bool, int, float, type(None))
 
@@ -35,34 +35,34 @@ class Unreadable(OSError):
     """A file is refused for its type or size; the message says which."""
 
 
-def open_regular(path: Path, most: int | None = None) -> BufferedReader:
+def open_regular(path: Path, limit: int | None = None) -> BufferedReader:
     """Open a regular file for reading, without blocking.
 
-    Raises OSError; Unreadable for a pipe, a device or a folder, and for a file of more than `most` bytes.
+    Raises OSError; Unreadable for a pipe, a device or a folder, and for a file of more than `limit` bytes.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     about = os.fstat(descriptor)
     is_regular = stat.S_ISREG(about.st_mode)
-    if is_regular and (most is None or about.st_size <= most):
+    if is_regular and (limit is None or about.st_size <= limit):
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
-    raise Unreadable(f"it is larger than {most:,} bytes" if is_regular else "it is not a regular file")
+    raise Unreadable(f"it is larger than {limit:,} bytes" if is_regular else "it is not a regular file")
 
 
-def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """Read a whole file. Raises OSError; Unreadable if it has more than `most` bytes or is not regular."""
-    with open_regular(path, most) as file:
+def read_bytes(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
+    """Read a whole file. Raises OSError; Unreadable if it has more than `limit` bytes or is not regular."""
+    with open_regular(path, limit) as file:
         return file.read(os.fstat(file.fileno()).st_size)
 
 
-def most_bytes(name: str) -> int:
+def size_limit(name: str) -> int:
     """Return the size limit, in bytes, of a checkpoint's file of this name."""
-    return MOST_BYTES if name.endswith(".json") else MOST_WEIGHTS
+    return MAX_JSON_BYTES if name.endswith(".json") else MAX_BYTES
 
 
-def sha256_of(path: Path, most: int) -> str:
+def sha256_of(path: Path, limit: int) -> str:
     """Return a file's SHA-256 in hexadecimal, without loading it into memory. Raises as `read_bytes`."""
-    with open_regular(path, most) as file:
+    with open_regular(path, limit) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -82,26 +82,26 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def parse_json(content: bytes) -> Any:
     """Parse JSON in UTF-8. Raises ValueError if it is not JSON or exceeds a limit."""
-    if sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise ValueError(f"it holds more than {MAX_VALUES:,} values")
     try:
         value = json.loads(content.decode())
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    return bounded(value)
+    return check_limits(value)
 
 
-def bounded(value: Any) -> Any:
+def check_limits(value: Any) -> Any:
     """Return a parsed value unchanged if it is within the limits.
 
     Raises ValueError unless it consists of strings, finite numbers, integers of at most 64 bits, booleans,
-    None, lists, and dicts with string keys, within `LONGEST`, `DEEPEST` and `MOST_VALUES`.
+    None, lists, and dicts with string keys, within `MAX_STRING_LENGTH`, `MAX_DEPTH` and `MAX_VALUES`.
     """
     level, count = [value], 0
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         count += len(level)
-        if count > MOST_VALUES:
-            raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+        if count > MAX_VALUES:
+            raise ValueError(f"it holds more than {MAX_VALUES:,} values")
         below: list[Any] = []
         for each in level:
             if isinstance(each, list):
@@ -117,7 +117,7 @@ def bounded(value: Any) -> Any:
     raise ValueError(_TOO_DEEP)
 
 
-_TOO_DEEP = f"values are nested more than {DEEPEST} deep"
+_TOO_DEEP = f"values are nested more than {MAX_DEPTH} deep"
 
 
 def _check_names(mapping: dict[Any, Any]) -> None:
@@ -130,9 +130,9 @@ def _check_names(mapping: dict[Any, Any]) -> None:
 def _check_plain(value: object) -> None:
     if not isinstance(value, _PLAIN):
         raise ValueError(f"expected text, a number, true, false or null, got {value!r}; put it in quotes")
-    if isinstance(value, str) and len(value) > LONGEST:
-        raise ValueError(f"a string has more than {LONGEST:,} characters")
+    if isinstance(value, str) and len(value) > MAX_STRING_LENGTH:
+        raise ValueError(f"a string has more than {MAX_STRING_LENGTH:,} characters")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"expected a finite number, got {value}")
-    if isinstance(value, int) and not -LARGEST <= value < LARGEST:
+    if isinstance(value, int) and not -INT_LIMIT <= value < INT_LIMIT:
         raise ValueError("a whole number has more than 64 bits")

@@ -12,7 +12,7 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @torch.no_grad()
-def rmsprop_if(
+def rmsprop_if_finite(
     finite: Tensor,
     parameters: list[Tensor],
     gradients: list[Tensor],
@@ -44,10 +44,10 @@ def rmsprop_if(
 class RMSprop(torch.optim.RMSprop):
     """RMSprop of torch with a step that never synchronises with the host. No momentum, no weight decay."""
 
-    def step_if(
-        self, finite: Tensor, lr: Tensor, scale: Tensor, arithmetic: Callable[..., None] = rmsprop_if
+    def step_if_finite(
+        self, finite: Tensor, lr: Tensor, scale: Tensor, arithmetic: Callable[..., None] = rmsprop_if_finite
     ) -> None:
-        """Like `rmsprop_if` with the gradients in `grad`; `arithmetic` is that or an equivalent."""
+        """Like `rmsprop_if_finite` with the gradients in `grad`; `arithmetic` is that or an equivalent."""
         (group,) = self.param_groups
         parameters = [p for p in group["params"] if p.grad is not None]
         gradients = [p.grad for p in parameters]

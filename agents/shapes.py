@@ -21,12 +21,12 @@ class WrongShapes(ValueError):
     """The tensors of a module differ in name, shape or number from those expected."""
 
 
-def build_on_meta(build: Callable[[], Made], most: int = MAX_SIZE) -> Made:
+def build_on_meta(build: Callable[[], Made], limit: int = MAX_SIZE) -> Made:
     """Call `build` under torch's meta device: return its module with tensors that have shapes but no storage.
 
-    Raises WrongShapes once it has more than `most` modules and tensors, and whatever `build` raises.
+    Raises WrongShapes once it has more than `limit` modules and tensors, and whatever `build` raises.
     """
-    with torch.device("meta"), _at_most(most):
+    with torch.device("meta"), _at_most(limit):
         return build()
 
 
@@ -45,7 +45,7 @@ def check_shapes(build: Callable[[], Made], shapes: Shapes) -> Made:
     for name in sorted({*shapes, *described}):
         if described.get(name) != shapes.get(name):
             there, wanted = (_spell(of.get(name)) for of in (shapes, described))
-            raise WrongShapes(f"{name} has {there}, and in the agent that is described {wanted}")
+            raise WrongShapes(f"{name}: expected {wanted} from agent.json, found {there}")
     return made
 
 
@@ -68,4 +68,4 @@ def _at_most(count: int) -> Iterator[None]:
 
 
 def _spell(shape: tuple[int, ...] | None) -> str:
-    return "no numbers" if shape is None else f"the shape {list(shape)}"
+    return "none" if shape is None else f"shape {list(shape)}"

@@ -32,9 +32,9 @@ def load_state(content: bytes) -> dict[str, Any]:
 
 
 def check_entries(archive: zipfile.ZipFile, size: int) -> None:
-    """Raise ValueError if a zip file of so many bytes holds more than that, packed or several times over."""
+    """Raise ValueError if the uncompressed entries of a zip file exceed its `size` in bytes."""
     if sum(entry.file_size for entry in archive.infolist()) > size:
-        raise ValueError("its entries are longer than it is")
+        raise ValueError("its uncompressed entries exceed its size")
 
 
 def _check(pickle: bytes) -> None:

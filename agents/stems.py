@@ -71,9 +71,9 @@ STEMS = (*IMAGE_STEMS, "mlp")
 class Stem(nn.Module, ABC):
     """From an observation to the features that the core reads, in two parts: trunk and projection.
 
-    An image's trunk is its convolutions: nearly all of the arithmetic, with few weights, so that stepping it
-    costs no throughput. The projection is one linear layer with most weights: memory-bound, so best batched
-    over an unroll.
+    An image's trunk is its convolutions: nearly all of the arithmetic, with few weights, so that running it
+    step by step costs no throughput. The projection is one linear layer with most weights: memory-bound, so
+    best batched over an unroll.
     """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Where a thread's time goes: stages, summed up, and in a trace while one is taken."""
+"""Where a thread's time goes: seconds per stage, which a profiler's trace shows too."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ Mark = Callable[[str], AbstractContextManager[object]]
 
 
 class Tracing:
-    """What marks a stage in a trace; None where none is taken."""
+    """The profiler's annotations of stages."""
 
     mark: Mark | None = None
+    """Factory of an annotation; None when not profiling."""
 
 
 class Stopwatch:

@@ -13,9 +13,8 @@ from .unroll import Unroll
 def truncation_bootstrap(agent: Agent, batch: Unroll, discount: float) -> Tensor:
     """Return γ V(final observation) at the last step of truncated episodes, else 0: float32 `[T, B]`.
 
-    Each of these episodes is unrolled once more with the current weights, from its first step in the batch,
-    and ends with its final observation, where the batch has the next episode's first: so the core reads that
-    in the state before the reset.
+    Each of these episodes is unrolled once more with the current weights, from its first step in the batch.
+    The final observation replaces the next episode's first one, and is read without the reset.
 
     Environments in NEXT_STEP mode are adapted (envs/autoreset.py): the step that they spend on a reset is a
     forced one, the last of the old episode, and its own observation is the final one. The bootstrap of such a

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -93,17 +93,17 @@ class Unroll:
         return cls(**per_step, state=state, version=version, episodes=episodes or Episodes())
 
     def map(self, function: Callable[..., Tensor], *others: Unroll) -> Unroll:
-        """Call `function(batch_dim, tensor, *tensors of the others)` for each tensor; keep the rest.
+        """Call `function(batch_dim, tensor, *tensors of the others)` for each tensor.
 
-        `batch_dim` is the dimension of the environments: 1 where time comes first, 0 for the state.
-        Truncations are dropped.
+        `batch_dim` is the dimension of the environments: 1 where time comes first, 0 for the state. The
+        result has this unroll's version and episodes, and no truncations.
         """
         batch_dims = [1] * len(PER_STEP) + [0] * len(self.state)
         together = zip(batch_dims, self.tensors(), *(other.tensors() for other in others), strict=True)
         return Unroll.of([function(*arguments) for arguments in together], self.version, self.episodes)
 
 
-PER_STEP = tuple(each.name for each in fields(Unroll) if each.type == "Tensor")
+PER_STEP = tuple(name for name, kind in get_type_hints(Unroll).items() if kind is Tensor)
 """The fields that have one entry a step, `[T or T + 1, B, ...]`."""
 
 
@@ -115,8 +115,8 @@ def split(unroll: Unroll, batch_size: int) -> list[Unroll]:
 
     def cut(start: int) -> Unroll:
         part = unroll.map(lambda dim, x: x.narrow(dim, start, min(batch_size, x.shape[dim] - start)))
-        ended = unroll.truncations and unroll.truncations.narrow(start, part.num_envs)
-        return replace(part, truncations=ended, episodes=part.episodes if start == 0 else Episodes())
+        truncations = unroll.truncations and unroll.truncations.narrow(start, part.num_envs)
+        return replace(part, truncations=truncations, episodes=part.episodes if start == 0 else Episodes())
 
     return [cut(start) for start in range(0, unroll.num_envs, batch_size)]
 

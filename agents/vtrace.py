@@ -39,7 +39,7 @@ def vtrace_from_log_rhos(
     clip_rho_threshold: float = 1.0,
     clip_pg_rho_threshold: float = 1.0,
 ) -> VTrace:
-    """V-trace targets for T steps; everything `[T, B]` but bootstrap_value `[B]` = V(x_T).
+    """V-trace targets for T steps; everything `[T, B]` except bootstrap_value `[B]` = V(x_T).
 
     `discounts[t]` is zero where step t ended the episode. With c_t = min(1, rho_t) (lambda = 1):
     v_t = V_t + delta_t + gamma_t c_t (v_{t+1} - V_{t+1}),
@@ -83,8 +83,8 @@ def vtrace_from_logits(
     clip_rho_threshold: float = 1.0,
     clip_pg_rho_threshold: float = 1.0,
 ) -> VTrace:
-    """V-trace from the two policies' logits `[T, B, A]`, for scripts of one's own: training calls
-    `vtrace_from_log_rhos`, which has the rest."""
+    """V-trace from the two policies' logits `[T, B, A]`: a convenience wrapper, unused in training. The other
+    arguments are those of `vtrace_from_log_rhos`."""
     log_rhos = action_log_probs(target_policy_logits, actions) - action_log_probs(
         behavior_policy_logits, actions
     )

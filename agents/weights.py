@@ -24,7 +24,10 @@ def all_weights(agent: nn.Module) -> list[Tensor]:
 
 
 def statistics(agent: nn.Module) -> list[Tensor]:
-    """List what a learner changes besides parameters: buffers of float64."""
+    """List the buffers that a learner updates and actors read.
+
+    By convention these are the float64 ones: running sums over a whole run need that precision.
+    """
     return [buffer for buffer in agent.buffers() if buffer.dtype == torch.float64]
 
 

@@ -106,8 +106,8 @@ class TrainConfig:
     device: Annotated[str, Scope.SPEED] = "auto"
     """auto, cpu or cuda."""
     precision: Annotated[Literal["auto", "fp32", "bf16"], Scope.CONDITIONS] = "auto"
-    """Arithmetic of the stem; memory, heads and losses are float32, without TF32 on a GPU. auto: bf16 where
-    the hardware has it. The publication used fp32."""
+    """Arithmetic of the stem; memory, heads and losses are float32, without TF32 on a GPU. auto: bf16 for
+    images where the hardware has it, else fp32. The publication used fp32."""
     fused: Annotated[Literal["auto", "off"], Scope.SPEED] = "auto"
     """Use the fused C kernels (agents/cpu) on a CPU. auto: every component that is unedited and equals eager
     PyTorch on the run's first observations. off: eager only, whose rules (kernels/) still pick a backend."""

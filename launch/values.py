@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..agents.reading import DEEPEST, bounded, read_bytes
+from ..agents.reading import MAX_DEPTH, check_limits, read_bytes
 from .errors import UsageError
 from .foreign import beginning
 
@@ -154,14 +154,14 @@ def read_yaml(path: Path) -> Any:
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
                 raise ValueError("it has an alias (*name); write out what it stands for")
-            if self.depth > DEEPEST:
-                raise ValueError(f"values stand more than {DEEPEST} deep in one another")
+            if self.depth > MAX_DEPTH:
+                raise ValueError(f"values stand more than {MAX_DEPTH} deep in one another")
             self.depth += 1
             node = super().compose_node(parent, index)
             self.depth -= 1
             return node
 
     try:
-        return bounded(yaml.load(read_bytes(path, MOST_BYTES), Loader))
+        return check_limits(yaml.load(read_bytes(path, MOST_BYTES), Loader))
     except (yaml.YAMLError, ArithmeticError) as error:
         raise ValueError(str(error)) from error

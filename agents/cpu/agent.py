@@ -86,8 +86,7 @@ class FastAgent:
         """Like `Agent.core_input`, for a step."""
         agent = self.agent
         if "projection" in self.parts and agent.autocast_dtype is None:
-            core_reward, limit = agent.core_reward(reward), agent.reward_limit
-            x = stems.core_input(agent.stem, features, core_reward, limit, self.cache.projection)
+            x = stems.core_input(agent.stem, features, agent.core_reward(reward), self.cache.projection)
             if x is not None:
                 return x
         return agent.core_input(features, reward)

@@ -77,7 +77,7 @@ def make_fused_actor(fast: FastAgent, unroll: Unroll, rng: Rng) -> FusedActor | 
         return None
     act, evaluate_last = calls
     if normaliser is not None:
-        normalise = normaliser.fixed()
+        normalise = normaliser.frozen_transform()
         act, evaluate_last = (
             _after(normalise, raw_obs, normalised_obs, step) for step in (act, evaluate_last)
         )

@@ -7,7 +7,7 @@ from functools import partial
 from torch import Tensor
 
 from ...kernels.native import loss as native
-from ..losses import METRICS, ROUNDING, AllReduce, actor_critic, normalised
+from ..losses import METRICS, ROUNDING, AllReduce, actor_critic, normalise_advantages
 from ..masks import forbids
 from ..unroll import Unroll
 
@@ -30,6 +30,6 @@ def fused_actor_critic(
     if not native.is_supported(logits, values, *behavior) or forbids(batch.behavior_logits):
         costs = {"discount": discount, "baseline_cost": baseline_cost, "entropy_cost": entropy_cost}
         return actor_critic(logits, values, batch, rewards, **costs, all_reduce=all_reduce)
-    normalise = all_reduce and partial(normalised, chosen=~batch.forced, all_reduce=all_reduce)
+    normalise = all_reduce and partial(normalise_advantages, mask=~batch.forced, all_reduce=all_reduce)
     loss, metrics = native.actor_critic(logits, values, settings, normalise, *behavior)
     return loss, dict(zip(METRICS, metrics.unbind(), strict=True))

@@ -73,10 +73,8 @@ def new_projection_cache(stem: Stem, steps: int, rows: int) -> ForwardCache | No
     return ForwardCache(steps, rows, (room,), [weight for weight in weights if weight is not None])
 
 
-def core_input(
-    stem: Stem, features: Tensor, reward: Tensor, limit: float, cache: ForwardCache | None
-) -> Tensor | None:
-    """Compute what the core reads in a step, features and the reward, clamped to ±limit, in one call of C.
+def core_input(stem: Stem, features: Tensor, reward: Tensor, cache: ForwardCache | None) -> Tensor | None:
+    """Compute what the core reads in a step, features and `Agent.core_reward`, in one call of C.
 
     features `[B, K]`, reward `[B]` -> `[B, N + 1]`; written into the cache if there is one. None where C
     cannot.
@@ -92,7 +90,7 @@ def core_input(
     if cache is not None and cache.has_room(len(features)):
         room = cache.tensors[0][cache.t]
         cache.t += 1
-    return dense.core_input(features, weights, norm_weights, eps, reward, limit, room)
+    return dense.core_input(features, weights, norm_weights, eps, reward, math.inf, room)
 
 
 def project(stem: Stem, features: Tensor, cache: ForwardCache) -> Tensor | None:

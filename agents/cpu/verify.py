@@ -22,12 +22,12 @@ from .agent import PARTS, FastAgent
 from .cache import CacheSpec
 from .inference import FastInference
 from .loss import fused_actor_critic
-from .optimizer import fused_rmsprop_if
+from .optimizer import fused_rmsprop_if_finite
 
 DIGESTS = Path(__file__).with_name("digests.json")
 _METHODS = (
     *("act", "unroll", "trunk_features", "core_input", "append_reward", "unroll_core", "heads"),
-    *("autocast", "core_reward", "reward_limit"),
+    *("autocast", "core_reward", "training_reward", "reward_limit"),
 )
 """Names of the methods and properties with which an `Agent` acts and is evaluated."""
 NUM_STEPS, NUM_ENVS = 5, 3
@@ -222,7 +222,7 @@ def _same_step(agent: Agent, gradients: list[Tensor], rmsprop: Callable[..., Non
     """Return whether C takes the step of the eager `rmsprop`, on copies of the weights."""
     parameters = [parameter.detach().clone() for parameter in agent.parameters() if parameter.requires_grad]
     results = []
-    for step in (rmsprop, fused_rmsprop_if):
+    for step in (rmsprop, fused_rmsprop_if_finite):
         weights, grads = ([x.clone() for x in several] for several in (parameters, gradients))
         squares, counts = [w.square() + 1e-4 for w in weights], [torch.zeros(()) for _ in weights]
         rate, scale = torch.tensor(1e-3), torch.tensor(0.5)

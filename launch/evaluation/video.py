@@ -155,7 +155,7 @@ def write_video(
     pictures = draw_pictures(trace, env, title, subtitle, frame_skip)
     try:
         with (
-            files.becoming(path) as temporary,
+            files.atomic_path(path) as temporary,
             imageio.get_writer(
                 temporary, fps=pictures.steps_per_second, quality=None, output_params=_ENCODING
             ) as writer,

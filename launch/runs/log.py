@@ -146,7 +146,7 @@ def drop_rows_beyond(
     first, again = _Cut(path, step, metrics), _Cut(path, step, metrics)  # a long log does not fit into memory
     if _is_content(path, first) and files.is_plain(path):
         return first.columns
-    with files.replacing(path) as file:
+    with files.atomic_write(path) as file:
         file.writelines(line.encode() for line in again)
         if first.unread:
             aside = files.set_aside(path, "damaged")
@@ -156,7 +156,7 @@ def drop_rows_beyond(
 
 def copy_rows_up_to(path: Path, step: int, target: Path) -> None:
     """Copy a log up to a step. Raises OSError."""
-    with files.replacing(target) as file:
+    with files.atomic_write(target) as file:
         file.writelines(map(str.encode, _Cut(path, step, tuple(TAGS))))
 
 

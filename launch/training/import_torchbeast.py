@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...agents import Agent, AgentSpec, CheckpointError, Learner, files, find_checkpoints, save_checkpoint
-from ...agents.reading import MOST_WEIGHTS, read_bytes
+from ...agents.reading import MAX_BYTES, read_bytes
 from ...agents.state_file import check_entries
 from ...cores import core_name
 from ...envs import DEFAULT_PROTOCOL, canonical_game, game_info
@@ -149,7 +149,7 @@ def _write(config: TrainConfig, learner: Learner, source: Mapping[str, Any]) -> 
 def _load(model: Path) -> tuple[dict[str, Any], str]:
     """Load a file; return its content and SHA-256. Only tensors and plain values are ever built from it."""
     try:
-        raw = read_bytes(model, MOST_WEIGHTS)
+        raw = read_bytes(model, MAX_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read {model}: {files.why(error)}; give a model.tar") from error
     damaged = f"{model} is damaged or no checkpoint of PyTorch; copy it again"

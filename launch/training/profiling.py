@@ -59,7 +59,7 @@ class Trace:
     def _write(self) -> None:
         Tracing.mark = None
         self._profile.stop()
-        with files.becoming(self._path) as temporary:
+        with files.atomic_path(self._path) as temporary:
             self._profile.export_chrome_trace(str(temporary))
         self._say(f"trace of {self._done - WARM_UP} updates: {self._path}; open it at ui.perfetto.dev")
         self._done = WARM_UP + self._updates

@@ -32,7 +32,7 @@ def main():
         for _ in range(ROUNDS):
             for way, native.is_supported in ways.items():
                 start = time.perf_counter()
-                optimizer.step_if(torch.tensor(True), torch.tensor(1e-3), torch.tensor(1.0))
+                optimizer.step_if_finite(torch.tensor(True), torch.tensor(1e-3), torch.tensor(1.0))
                 times[way].append((time.perf_counter() - start) * 1e3)
         before, now = (statistics.median(each) for each in times.values())
         count = sum(parameter.numel() for parameter in parameters)

@@ -459,14 +459,14 @@ def rewrite(path: Path, name: str, content: bytes) -> None:
     [
         (
             {"num_actions": 10**12},
-            "policy.bias has the shape [4], and in the agent that is described the",
+            "policy.bias: expected shape [1000000000000] from agent.json, found shape [4]",
         ),
-        ({"num_actions": 3}, "policy.bias has the shape [4], and in the agent that is described the"),
+        ({"num_actions": 3}, "policy.bias: expected shape [3] from agent.json, found shape [4]"),
         ({"observation_shape": [10**6]}, "stem."),
         ({"observation_shape": [10**6] * 3}, "stem 'mlp' does not fit"),
         ({"observation_shape": [10**6] * 3, "stem": "nature"}, "stem."),
         ({"core_options": {**OPTIONS, "hidden_size": 10**9}}, "overflow"),
-        ({"core_options": {**OPTIONS, "hidden_size": 10**6}}, "baseline.weight has the shape [1, 8]"),
+        ({"core_options": {**OPTIONS, "hidden_size": 10**6}}, "from agent.json, found shape [1, 8]"),
         ({"core_options": {**OPTIONS, "num_layers": 10**12}}, "modules and tensors"),
         ({"core_options": {**OPTIONS, "num_layers": 2}}, "core."),
         ({"core_options": {**OPTIONS, "ff_size": 2**62}}, "overflow"),
@@ -547,7 +547,7 @@ def state_file(pickled: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
     [
         (state_file(b"\x80\x02c__builtin__\nbytearray\nK\x0a\x85R."), "names __builtin__ bytearray"),
         (state_file(b"\x80\x02ctorch\nFloatTensor\nK\x0a\x85R."), "names torch FloatTensor"),
-        (state_file(b"\x80\x02}." + bytes(10**5), zipfile.ZIP_DEFLATED), "longer than it is"),
+        (state_file(b"\x80\x02}." + bytes(10**5), zipfile.ZIP_DEFLATED), "entries exceed its size"),
         (b"\x80\x02}.", "not a zip file"),
     ],
     ids=["bytearray", "tensor", "compressed", "legacy"],

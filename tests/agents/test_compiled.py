@@ -203,7 +203,7 @@ def test_compiled_updates_are_enqueued_too(backend: str, seed: int) -> None:
     assert is_compiled(twin)
 
 
-@pytest.mark.parametrize("half", ["loss", "rmsprop_if"])
+@pytest.mark.parametrize("half", ["loss", "rmsprop_if_finite"])
 def test_what_cannot_be_compiled_runs_as_it_is(half: str, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     def cannot(function: Any, **options: object) -> Any:
         def fails(*inputs: object) -> None:

@@ -24,7 +24,7 @@ def test_a_file_is_written_and_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file.txt"
     files.write(path, "é\n")
     assert path.read_bytes() == "é\n".encode()
-    with pytest.raises(FileNotFoundError), files.becoming(path):
+    with pytest.raises(FileNotFoundError), files.atomic_path(path):
         pass  # nothing was written
     assert tree(tmp_path) == {"new/file.txt": "é\n".encode()}
     files.write(path, b"2")
@@ -45,7 +45,7 @@ def test_links_give_way_and_what_they_point_to_stays(tmp_path: Path) -> None:
     for target in (home / "precious", home / "absent", home):
         (run / "link").symlink_to(target)
         for opening in (files.open_to_append, files.open_to_lock):
-            with pytest.raises(files.NotOurs, match=rf"run/link is a link to {target}"):
+            with pytest.raises(files.NotRegularFileError, match=rf"run/link is a link to {target}"):
                 opening(run / "link")
         files.write(run / "link", "new")
         assert not (run / "link").is_symlink() and (run / "link").read_text() == "new"
@@ -57,9 +57,9 @@ def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for opening in (files.open_to_append, files.open_to_lock):
-        with pytest.raises(files.NotOurs, match="pipe is not a regular file"):
+        with pytest.raises(files.NotRegularFileError, match="pipe is not a regular file"):
             opening(tmp_path / "pipe")
-        with pytest.raises(files.NotOurs, match="folder is a folder"):
+        with pytest.raises(files.NotRegularFileError, match="folder is a folder"):
             opening(tmp_path / "folder")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from deltabeast.agents import Unroll
 from deltabeast.agents.cpu.loss import fused_actor_critic
-from deltabeast.agents.losses import AllReduce, actor_critic, identity, normalised
+from deltabeast.agents.losses import AllReduce, actor_critic, identity, normalise_advantages
 from deltabeast.kernels.native import loss as native
 
 COSTS = {"discount": 0.9, "baseline_cost": 0.4, "entropy_cost": 0.03}
@@ -69,12 +69,14 @@ def test_it_is_pytorchs(
 
 def test_advantages_get_mean_0_and_deviation_1_over_chosen_steps(seed: int) -> None:
     advantages, chosen = 3 * torch.randn(7, 6) + 5, torch.rand(7, 6) < 0.8
-    found = normalised(advantages, chosen, identity)
+    found = normalise_advantages(advantages, chosen, identity)
     of_chosen = advantages[chosen].double()
     want = (of_chosen - of_chosen.mean()) / of_chosen.std(unbiased=False)
     torch.testing.assert_close(found[chosen].double(), want, rtol=1e-5, atol=1e-6)
-    assert not found[~chosen].any() and not normalised(advantages, torch.zeros_like(chosen), identity).any()
-    assert not normalised(torch.full((4, 2), 7.7), torch.ones(4, 2, dtype=torch.bool), identity).any()
+    assert not found[~chosen].any()
+    nowhere, everywhere = torch.zeros_like(chosen), torch.ones_like(chosen)
+    assert not normalise_advantages(advantages, nowhere, identity).any()
+    assert not normalise_advantages(torch.full((7, 6), 7.7), everywhere, identity).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -108,12 +110,12 @@ def test_columns_of_other_processes_count_in_the_mean_and_the_deviation(seed: in
     advantages, chosen = torch.randn(7, 6) * torch.tensor([1.0, 1, 1, 9, 9, 9]), torch.rand(7, 6) < 0.8
     sums: list[Tensor] = []
     for part in (slice(3), slice(3, 6)):
-        normalised(advantages[:, part], chosen[:, part], lambda x: sums.append(x) or x)
+        normalise_advantages(advantages[:, part], chosen[:, part], lambda x: sums.append(x) or x)
     together = [
-        normalised(advantages[:, part], chosen[:, part], lambda _: sum(sums))
+        normalise_advantages(advantages[:, part], chosen[:, part], lambda _: sum(sums))
         for part in (slice(3), slice(3, 6))
     ]
-    torch.testing.assert_close(torch.cat(together, 1), normalised(advantages, chosen, identity))
+    torch.testing.assert_close(torch.cat(together, 1), normalise_advantages(advantages, chosen, identity))
 
 
 def test_what_is_not_finite_stays_in_its_process(seed: int) -> None:
@@ -122,7 +124,7 @@ def test_what_is_not_finite_stays_in_its_process(seed: int) -> None:
         advantages, chosen = torch.randn(7, 3), torch.ones(7, 3, dtype=torch.bool)
         advantages[2, 1] = poison
         sent: list[Tensor] = []
-        own = normalised(advantages, chosen, lambda x, sent=sent: sent.append(x) or x)
+        own = normalise_advantages(advantages, chosen, lambda x, sent=sent: sent.append(x) or x)
         assert sent[0].isfinite().all() and not own[2, 1].isfinite()
 
 

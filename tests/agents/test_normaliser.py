@@ -75,7 +75,7 @@ def test_chosen_entries_get_mean_0_and_deviation_1_and_others_stay(seed: int) ->
 def test_what_is_fixed_stays_as_it_was(seed: int) -> None:
     layer, seen = Normaliser(4, (0, 3)), torch.randn(50, 4) * 7 + 3
     layer.update_stats([moments(seen)])
-    before, fixed = layer(seen), layer.fixed()
+    before, fixed = layer(seen), layer.frozen_transform()
     layer.update_stats([moments(100 * seen)])
     assert torch.equal(fixed(seen), before) and not torch.equal(layer(seen), before)
 

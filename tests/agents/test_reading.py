@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deltabeast.agents import reading
-from deltabeast.agents.reading import Unreadable, bounded, parse_json, read_bytes, read_json
+from deltabeast.agents.reading import Unreadable, check_limits, parse_json, read_bytes, read_json
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "link to a device"])
@@ -32,9 +32,9 @@ def test_a_file_is_read_whole_up_to_a_size(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 10)
     (tmp_path / "link").symlink_to(path)
-    assert read_bytes(path, most=10) == read_bytes(tmp_path / "link", most=10) == b"x" * 10
+    assert read_bytes(path, limit=10) == read_bytes(tmp_path / "link", limit=10) == b"x" * 10
     with pytest.raises(Unreadable, match="larger than 9 bytes"):
-        read_bytes(path, most=9)
+        read_bytes(path, limit=9)
     with path.open("ab") as file:
         file.truncate(1 << 40)  # which takes no room on the disk
     with pytest.raises(Unreadable, match="larger than 8,388,608 bytes"):
@@ -88,9 +88,9 @@ def test_json_within_the_limits_is_as_it_was() -> None:
 def test_what_another_format_makes_besides_is_no_plain_value() -> None:
     for value in ({1: 2}, {"a": b"x"}, [(1,)], [{1}], object()):
         with pytest.raises(ValueError, match="put it in quotes"):
-            bounded(value)
+            check_limits(value)
     shared: Any = "x"
     for _ in range(6):
         shared = [shared] * 10  # a million of them, were it written out
-    with pytest.raises(ValueError, match=f"more than {reading.MOST_VALUES:,} values"):
-        bounded(shared)
+    with pytest.raises(ValueError, match=f"more than {reading.MAX_VALUES:,} values"):
+        check_limits(shared)

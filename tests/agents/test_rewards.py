@@ -97,7 +97,9 @@ def test_the_first_reward_that_is_clipped_is_noted() -> None:
     assert notes[0.0] == notes[100.0] == [[], [], []]
     assert notes[1.0][1:] == [[], []]
     (note,) = notes[1.0][0]
-    assert note.startswith("rewards beyond ±2 are clipped: learned as ±1 (--reward-clip)")
+    assert note.startswith(
+        "rewards beyond ±2 are clipped for training (--reward-clip); logged returns are unclipped"
+    )
 
 
 def test_an_agent_that_is_older_than_the_choice_clips_to_one(tmp_path: Path) -> None:

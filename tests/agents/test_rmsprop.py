@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from deltabeast.agents.cpu.optimizer import fused_rmsprop_if
-from deltabeast.agents.rmsprop import RMSprop, rmsprop_if
+from deltabeast.agents.cpu.optimizer import fused_rmsprop_if_finite
+from deltabeast.agents.rmsprop import RMSprop, rmsprop_if_finite
 
 SETTINGS = {"lr": 0.003, "alpha": 0.97, "eps": 0.01}
 
@@ -29,7 +29,7 @@ def give_gradients(*models: list[nn.Parameter]) -> None:
             parameter.grad = None if i == 2 else gradient.clone()
 
 
-@pytest.fixture(autouse=True, params=[rmsprop_if, fused_rmsprop_if], ids=["plain", "fused"])
+@pytest.fixture(autouse=True, params=[rmsprop_if_finite, fused_rmsprop_if_finite], ids=["plain", "fused"])
 def _arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ARITHMETIC, "step", request.param)
 
@@ -38,7 +38,7 @@ ARITHMETIC: dict[str, Any] = {}
 
 
 def step(optimizer: RMSprop, lr: float, sound: bool = True) -> None:
-    optimizer.step_if(torch.tensor(sound), torch.tensor(lr), torch.tensor(1.0), ARITHMETIC["step"])
+    optimizer.step_if_finite(torch.tensor(sound), torch.tensor(lr), torch.tensor(1.0), ARITHMETIC["step"])
 
 
 def everything(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -45,10 +45,10 @@ LISTED = {
     ("kernels/operator.py", "save"): "tensors for the backward pass",
     ("launch/bench/throughput.py", "TemporaryDirectory"): MADE,
     ("launch/comparison/plots.py", "savefig"): MEMORY,
-    ("launch/evaluation/video.py", "get_writer"): "a name of files.becoming",
+    ("launch/evaluation/video.py", "get_writer"): "a name of files.atomic_path",
     ("launch/sharing/hub.py", "TemporaryDirectory"): MADE,
     ("launch/sharing/still.py", "save"): MEMORY,
-    ("launch/training/profiling.py", "export_chrome_trace"): "a name of files.becoming",
+    ("launch/training/profiling.py", "export_chrome_trace"): "a name of files.atomic_path",
     ("launch/training/ray/local_ray.py", "TemporaryDirectory"): MADE,
 }
 """calls elsewhere: (file, function) -> why they can do no harm"""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from deltabeast.agents.cpu.optimizer import fused_rmsprop_if
+from deltabeast.agents.cpu.optimizer import fused_rmsprop_if_finite
 from deltabeast.agents.rmsprop import RMSprop
 from deltabeast.kernels.native import compiling, rmsprop
 
@@ -31,7 +31,9 @@ def steps_alike(parameters: list[Tensor], gradients: list[Tensor]) -> list[nn.Pa
     for scale in (1.0, 1e-4, 1e6):
         for p, q, gradient in zip(ours, theirs, gradients, strict=True):
             p.grad, q.grad = gradient * scale, gradient * scale * SCALE
-        optimizer.step_if(TRUE, torch.tensor(SETTINGS["lr"]), torch.tensor(SCALE), fused_rmsprop_if)
+        optimizer.step_if_finite(
+            TRUE, torch.tensor(SETTINGS["lr"]), torch.tensor(SCALE), fused_rmsprop_if_finite
+        )
         expected.step()
         for p, q in zip(ours, theirs, strict=True):
             torch.testing.assert_close(p, q, rtol=3e-7, atol=1e-8)
@@ -81,9 +83,9 @@ def test_a_step_is_noticed(seed: int) -> None:
     loss = (parameter * parameter.exp()).sum()
     parameter.grad = torch.randn(3)
     before = parameter._version
-    optimizer.step_if(~TRUE, torch.tensor(1.0), torch.tensor(1.0), fused_rmsprop_if)
+    optimizer.step_if_finite(~TRUE, torch.tensor(1.0), torch.tensor(1.0), fused_rmsprop_if_finite)
     assert parameter._version == before
-    optimizer.step_if(TRUE, torch.tensor(1.0), torch.tensor(1.0), fused_rmsprop_if)
+    optimizer.step_if_finite(TRUE, torch.tensor(1.0), torch.tensor(1.0), fused_rmsprop_if_finite)
     assert parameter._version > before
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()

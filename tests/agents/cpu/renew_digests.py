@@ -13,7 +13,7 @@ from deltabeast.agents.cpu.verify import DIGESTS, classes_of, eager_counterparts
 from deltabeast.agents.learner import UpdateOps
 from deltabeast.agents.losses import actor_critic
 from deltabeast.agents.network import Agent, AgentSpec
-from deltabeast.agents.rmsprop import rmsprop_if
+from deltabeast.agents.rmsprop import rmsprop_if_finite
 from deltabeast.agents.sampling import sample
 from deltabeast.agents.stems import IMAGE_STEMS
 from deltabeast.cores import core_names, make_core
@@ -25,7 +25,7 @@ _SHAPES = {**dict.fromkeys(IMAGE_STEMS, (4, 84, 84)), "small": (3, 7, 7), "mlp":
 
 def of_agents() -> dict[str, str]:
     """Return the digests of all that a part may take the place of, by name."""
-    found: dict[Any, None] = dict.fromkeys((actor_critic, rmsprop_if, sample))
+    found: dict[Any, None] = dict.fromkeys((actor_critic, rmsprop_if_finite, sample))
     for stem, shape in _SHAPES.items():
         agent = Agent(AgentSpec(shape, 4, "feedforward", stem))
         found |= dict.fromkeys(eager_counterparts("trunk", agent, UpdateOps()))

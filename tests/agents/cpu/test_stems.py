@@ -27,7 +27,7 @@ def stem_of(layer: nn.Linear) -> VectorStem:
 
 def step(stem: VectorStem, x: Tensor, cache: ForwardCache | None) -> Tensor:
     """The projection of a step, rectified, by C."""
-    y = core_input(stem, x, torch.zeros(len(x)), 1.0, cache)
+    y = core_input(stem, x, torch.zeros(len(x)), cache)
     assert y is not None
     return y[:, :-1]
 
@@ -105,7 +105,7 @@ def test_a_layer_that_is_watched_is_left_to_the_plain_code(seed: int) -> None:
         getattr(layer, name)(lambda module, *given: None)
         assert new_projection_cache(stem, 4, 3) is None and project(stem, x.flatten(0, 1), cache) is None
         with torch.no_grad():
-            assert core_input(stem, x[0], torch.zeros(3), 1.0, None) is None
+            assert core_input(stem, x[0], torch.zeros(3), None) is None
 
 
 def test_a_stem_of_ones_own_is_left_to_the_plain_code(seed: int) -> None:
@@ -115,7 +115,7 @@ def test_a_stem_of_ones_own_is_left_to_the_plain_code(seed: int) -> None:
     stem = Own(5, 7)
     assert new_projection_cache(stem, 4, 3) is None
     with torch.no_grad():
-        assert core_input(stem, torch.randn(3, 7), torch.zeros(3), 1.0, None) is None
+        assert core_input(stem, torch.randn(3, 7), torch.zeros(3), None) is None
 
 
 def test_weights_are_transformed_once_an_unroll() -> None:

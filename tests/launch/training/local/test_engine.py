@@ -203,7 +203,7 @@ def test_who_waits_for_the_compiler_is_told(
     for wanted, steps, told in (("auto", "20", 0), ("on", "40", 1), ("on", "40", 0)):
         run(tmp_path, *CARTPOLE, "--steps", steps, "--compile", wanted)
         assert capsys.readouterr().out.count("compiling: the first update takes a minute") == told
-    assert asked == ["loss", "rmsprop_if"] * 2
+    assert asked == ["loss", "rmsprop_if_finite"] * 2
 
 
 @pytest.mark.parametrize("exact", [(), ("--deterministic",)])
