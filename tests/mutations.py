@@ -1428,7 +1428,7 @@ MUTANTS = [
     ("kernels/dispatch.py", "        if self.edited:\n            return None\n", ""),
     ("kernels/dispatch.py", "        if self.edited:\n            return self.reference\n", ""),
     ("agents/cpu/verify.py", 'fast.unroll if {*fast.parts} - {"heads"} else eager_ops.unroll', "fast.unroll"),
-    ("launch/training/cpu_parts.py", "if build == identity():", "if True:"),
+    ("launch/training/cpu_parts.py", "if record.build == identity():", "if True:"),
     ("envs/finding.py", "here.is_file() and not", "False and not"),
     (
         "envs/finding.py",
