@@ -1,6 +1,6 @@
 """Folders that get a page with its pictures and tables, again and again, and in which a user may write, too.
 
-A page ends with a line that says whether it is as it was written: one that somebody changed, or wrote, gets
+A page ends with a line that says whether it is unchanged: one that somebody changed, or wrote, gets
 another name instead of being written over.
 """
 
