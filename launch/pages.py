@@ -41,7 +41,7 @@ class PageFolder:
 
     def _set_aside(self, path: Path) -> None:
         aside = files.set_aside(path, "previous")
-        self._say(f"{path} is not as it was written here, or somebody else's: it is {aside.name} now")
+        self._say(f"{path} was changed, or is somebody else's: it is {aside.name} now")
 
 
 def is_page(path: Path, mark: bytes) -> bool:
