@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 READY := .venv/ready
 
-.PHONY: help install constraints demo test test-all gpu gpu-test gpu-kernels gpu-throughput lint links docs clean
+.PHONY: help install constraints demo test test-all gpu gpu-test gpu-kernels gpu-throughput digests lint links docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | column -t -s $$'\t'

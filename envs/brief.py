@@ -4,6 +4,6 @@ from __future__ import annotations
 
 
 def brief(text: object, most: int | None = None) -> str:
-    """Return text as one line, of which at most so many characters are shown, if `most` is given."""
+    """Return text as one line, cut to `most` characters if that is given."""
     line = " ".join(str(text).split())
     return line if most is None or len(line) <= most else f"{line[:most]}..."

@@ -1,4 +1,4 @@
-"""Count the CPU cores that this process may use, and the threads: whoever set a limit is heeded."""
+"""Count the CPU cores that this process may use, and the threads, under every limit that is set."""
 
 import math
 import os
@@ -15,7 +15,7 @@ def available_cores() -> int:
 
 
 def core_limits() -> dict[str, int]:
-    """Return how many cores this process may use by the word of each who has one."""
+    """Return how many cores this process may use by the name of each limit."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:  # macOS
@@ -34,7 +34,7 @@ def available_threads(cores: int | None = None) -> int:
 
 
 def thread_limits() -> dict[str, int]:
-    """Return the most threads that a process may have, by the variable that says so."""
+    """Return the maximum number of threads of a process, by the variable that limits it."""
     return {name: number for name in _THREADS if (number := _number(name))}
 
 

@@ -24,7 +24,7 @@ class ActionMasks:
         self._allowed: Flags | None = None
         self._told: set[str] = set()
         self.notes: list[str] = []
-        """what there is to say of them once, for who asks to take"""
+        """messages about them, each once, for the caller to take"""
 
     def read(self, infos: dict[str, Any], rows: Flags | None = None) -> dict[str, Any]:
         """Return the infos for agents: `action_mask`, bool `[N, A]`, once an environment has given one.
@@ -38,7 +38,7 @@ class ActionMasks:
         for row in np.flatnonzero(infos.get(VALID, np.ones(self._shape[0], bool))) if KEY in infos else ():
             mask = np.asarray(infos[KEY][row])
             if mask.shape != self._shape[1:] or mask.dtype.kind not in "biuf":
-                self._note(f"its action_mask is no array of {self._shape[1]} numbers, and is not heeded")
+                self._note(f"its action_mask is no array of {self._shape[1]} numbers, and is ignored")
                 return {}
             if not ((mask == 0) | (mask == 1)).all() or not mask.any():
                 wrong = "holds others than 0 and 1" if mask.any() else "allows none of the actions"

@@ -11,12 +11,12 @@ from gymnasium import spaces
 
 from .declared import Declared
 from .pictures import (
-    Planes,
+    Channels,
     can_be_picture,
+    channels_shape,
     half_a_level,
     is_picture,
     is_plain_picture,
-    planes_shape,
 )
 from .vectors import Numbers, OneHot
 
@@ -30,8 +30,8 @@ version 0.1's way, a picture where all is bytes of three axes and else a vector 
 class PlainObservations:
     """Joins the parts of observations: uint8 pictures `[N, C, H, W]` or float32 vectors `[N, D]`.
 
-    One picture: where there are pictures, all of one size, and beside them nothing but discrete parts, which
-    add a plane for each of their values, white for the one they have. Else a vector: everything side by side,
+    One picture: where there are pictures, all of one size, and beside them only discrete parts, which add a
+    channel for each of their values, white for the one they have. Else a vector: everything side by side,
     discrete parts one-hot.
     """
 
@@ -55,7 +55,7 @@ class PlainObservations:
             high = np.concatenate([vector.high for vector in vectors], dtype=np.float32)
             self.space = spaces.Box(low, high, dtype=np.float32)
         else:
-            self._readers = [_as_planes(part, size) for part in parts]
+            self._readers = [_as_channels(part, size) for part in parts]
             blank = [np.zeros((1, *(part.shape or ())), part.dtype) for part in parts]
             count = sum(read(one).shape[1] for read, one in zip(self._readers, blank, strict=True))
             self.space = spaces.Box(0, 255, (count, *size), np.uint8)
@@ -80,7 +80,7 @@ def _common_size(parts: list[Space], reading: str) -> tuple[int, int] | None:
     if reading == "vector":
         return None
     is_one = {"plain": is_plain_picture, "picture": can_be_picture}.get(reading, is_picture)
-    sizes = {planes_shape(part.shape or ())[1:] for part in parts if is_one(part)}
+    sizes = {channels_shape(part.shape or ())[1:] for part in parts if is_one(part)}
     if len(sizes) == 1 and all(is_one(part) or not isinstance(part, spaces.Box) for part in parts):
         return sizes.pop()
     if reading == "picture":
@@ -91,10 +91,10 @@ def _common_size(parts: list[Space], reading: str) -> tuple[int, int] | None:
     return None
 
 
-def _as_planes(part: Space, size: tuple[int, int]) -> Callable[[Array], Array]:
-    """Return what reads a part as planes `[N, planes, H, W]`: white is the value that a discrete one has."""
+def _as_channels(part: Space, size: tuple[int, int]) -> Callable[[Array], Array]:
+    """Return a reader of a part as channels `[N, C, H, W]`: white is the value that a discrete one has."""
     if isinstance(part, spaces.Box):
-        return Planes(part)
+        return Channels(part)
     one_hot = OneHot(part)
 
     def spread(values: Array) -> Array:

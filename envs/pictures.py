@@ -1,4 +1,4 @@
-"""Which parts of observations are pictures, and how they become planes of bytes."""
+"""Which parts of observations are pictures, and how they become channels of bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_picture(part: spaces.Space[Any]) -> TypeGuard[spaces.Box]:
         return True
     if not can_be_picture(part) or not (holds_bytes(part) or _bounds(part) in ((0, 1), (0, 255))):
         return False
-    return min(planes_shape(part.shape)[1:]) >= SMALLEST
+    return min(channels_shape(part.shape)[1:]) >= SMALLEST
 
 
 def can_be_picture(part: spaces.Space[Any]) -> TypeGuard[spaces.Box]:
@@ -43,26 +43,26 @@ def can_be_picture(part: spaces.Space[Any]) -> TypeGuard[spaces.Box]:
     return isinstance(part, spaces.Box) and 2 <= len(part.shape) <= 4 and _bounds(part) is not None
 
 
-def planes_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return (planes, height, width) of a picture: [H, W], one with channels, or a stack of those."""
+def channels_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return (channels, height, width) of a picture: [H, W], one with a channel axis, or a stack of those."""
     if len(shape) == 2:
         return (1, *shape)
     if len(shape) == 4:
-        planes, height, width = planes_shape(shape[1:])
-        return shape[0] * planes, height, width
+        channels, height, width = channels_shape(shape[1:])
+        return shape[0] * channels, height, width
     first, middle, last = shape
     return (first, middle, last) if _channels_first(shape) else (last, first, middle)
 
 
-class Planes:
-    """Reads pictures `[N, *shape]` as planes of bytes `[N, planes, H, W]`, a stack's first picture first.
+class Channels:
+    """Reads pictures `[N, *shape]` as channels of bytes `[N, channels, H, W]`, a stack's first picture first.
 
-    Bytes are multiplied by the integer that brings the highest value that is declared nearest to 255 from
-    below; of other numbers the lowest becomes 0 and the highest 255.
+    Integers are multiplied by the largest integer factor that keeps them within 255; of other numbers the
+    lowest becomes 0 and the highest 255.
     """
 
     def __init__(self, part: spaces.Box) -> None:
-        self._shape = planes_shape(part.shape)
+        self._shape = channels_shape(part.shape)
         self._channels_last = len(part.shape) > 2 and not _channels_first(part.shape[-3:])
         low, high = _bounds(part) or (0, 0)
         self._factor = np.uint8(255 // max(1, int(high))) if holds_bytes(part) else None

@@ -83,7 +83,7 @@ _VARIED = re.compile(r"([^+]+)(?:\+stack(\d+))?(?:\+flicker(\d+(?:\.\d+)?))?")
 
 
 def find_protocol(name: str) -> Protocol:
-    """Return the protocol of a name. Raises ValueError for one that is unknown or cannot be."""
+    """Return the protocol of a name. Raises ValueError for an unknown or invalid one."""
     base, stack, flicker = _read(name)
     if base not in PROTOCOLS:
         raise ValueError(f"unknown protocol {name!r}: choose {', '.join(PROTOCOLS)}")
@@ -93,7 +93,7 @@ def find_protocol(name: str) -> Protocol:
 def varied(name: str, frame_stack: int | None = None, flicker: float | None = None) -> str:
     """Name a protocol with another frame stack or flicker; None leaves them as `name` has them.
 
-    Raises ValueError for those that cannot be.
+    Raises ValueError for an invalid one.
     """
     base, stack, share = _read(name)
     stack, share = stack if frame_stack is None else frame_stack, share if flicker is None else flicker

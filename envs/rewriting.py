@@ -71,7 +71,7 @@ class ColorCubes(gymnasium.Env[Numbers, np.int64]):
     Observations: own column and row, the colour asked for, and what is told now: a colour (`colors` if
     nothing is) and its column and row. The first observations of an episode tell one cube each; until the
     last of them was seen nothing moves. To stand where the cube of that colour is is worth 1 / `finds`; an
-    episode ends after so many, or after as many steps as it takes to cross the grid for each one, twice over.
+    episode ends after `finds` cubes, or after the steps that crossing the grid for each twice takes.
     """
 
     def __init__(self, size: int = 4, colors: int = 3, finds: int = 8) -> None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FEW_GAMES = 8
-"""From so many games a thread on a core of its own brings nothing: results/throughput, "The games alone"."""
+"""With this many games per thread a core of its own does not help: results/throughput, "The games alone"."""
 
 
 @contextmanager

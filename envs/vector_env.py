@@ -29,8 +29,8 @@ def make_vector_env(
     num_threads: of the Atari emulators; by default one a core, as far as OMP_NUM_THREADS lets it.
     full_action_set: overrides the protocol's, to play under one protocol with an agent trained under another.
     observations: how those of an environment other than a game are read; auto guesses (README.md).
-    options: what the constructor of the environment is given besides; of a game, its mode and difficulty.
-    num_actions: leaves only the first so many actions of a game's set.
+    options: further arguments of the environment's constructor; of a game, its mode and difficulty.
+    num_actions: leaves only the first N actions of a game's set.
 
     What the environment promises is in README.md: same-step resets, raw rewards, and in its infos the returns
     and lengths of the lives and games that ended.

@@ -1,7 +1,7 @@
 """Search with Optuna (pip install optuna): python examples/optuna_search.py --game pong --steps 1M
 
-Options go to `deltabeast train`; each set of them is a study of its own, in runs/search. Started again, or
-several times at once, it goes on with that.
+Options go to `deltabeast train`; each set of them is a study of its own, in runs/search: rerun, or run in
+parallel, to continue the same study.
 """
 
 import statistics

@@ -151,7 +151,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "import-torchbeast": (ImportConfig, import_torchbeast),
     "bench": (BenchConfig, _lazily("bench.command", "run_benchmark")),
 }
-"""Every command: what it can be told, and what does it."""
+"""Every command: its options, and the function that runs it."""
 
 LONG = ("train", "probe", "card", "eval", "bench")
 """Commands that work for minutes or days, and write what comes of it to files: they outlive their output."""

@@ -1,4 +1,4 @@
-"""What each command can be told. Nothing here imports torch, so that --help is quick."""
+"""Options of each command. Nothing here imports torch, so that --help is quick."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ProtocolName = Literal["paper-code", "paper-text", "ale-standard"]
 
 
 class Scope(Enum):
-    """What an option of `train` decides. What follows when a run is resumed or compared: runs/options.py."""
+    """What an option of `train` affects; see runs/options.py for how runs are resumed and compared."""
 
-    AGENT = "the agent and its environment, which a checkpoint remembers"
-    SEED = "which repetition of an experiment a run is"
-    LEARNING = "what is learned: another value is another experiment"
-    CONDITIONS = "budget, policy lag or rounding: what is learned too, but a run may go on under others"
-    SPEED = "where and how fast the same is computed"
-    RECORD = "where a run is kept and what it writes down"
-    INVOCATION = "what one invocation of train does, not what the run is"
+    AGENT = "the agent and its environment; stored in its checkpoints"
+    SEED = "the repetition of an experiment"
+    LEARNING = "learning: another value is another experiment"
+    CONDITIONS = "budget, policy lag or rounding: affects learning, but may change on resume"
+    SPEED = "hardware and speed, not what is learned"
+    RECORD = "where a run is stored and what it logs"
+    INVOCATION = "one invocation of train, not the run"
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Only:
 
 @dataclass(frozen=True)
 class Formerly:
-    """Marks an option whose default is not what runs did that are older than the option."""
+    """Marks an option whose default is not the behaviour of runs that predate this option."""
 
     value: object
-    """what they did, and go on doing"""
+    """behaviour of runs that predate this option, also when resumed"""
 
 
 @dataclass
@@ -67,14 +67,14 @@ class TrainConfig:
     run_dir in a file that this user did not write must be repeated on the command line."""
     show_config: Annotated[bool, Scope.INVOCATION] = False
     """Print the resulting configuration, in the form that --config reads, and exit."""
-    # RECORD, because the options that a preset sets are compared themselves.
+    # RECORD, because the preset's options are compared one by one.
     preset: Annotated[Literal["published", "laptop", "gymnasium", "none"] | None, Scope.RECORD] = None
-    """Settings to begin from, which single options override; launch/runs/presets.py lists them. published:
+    """Settings to begin from, listed in launch/runs/presets.py; other options override them. published:
     those of Irie et al. 2021 and its code. laptop: 5M steps, some 30 to 60 minutes on two CPU cores. Both for
     games. gymnasium: 3M steps, some minutes; --env begins from it. none: the defaults listed here."""
     steps: Annotated[str, Scope.CONDITIONS] = "200M"
-    """Agent steps to train for in all (one is 4 emulator frames): 200M, 30k, 1600. Updates are whole, so that
-    the last may exceed it."""
+    """Agent steps to train for in all (one is 4 emulator frames): 200M, 30k, 1600. Rounded up to a whole
+    update."""
     seed: Annotated[int, Scope.SEED] = 1
     """Seed of weights, actions and environments."""
     seeds: Annotated[int | None, Scope.INVOCATION] = None
@@ -83,7 +83,7 @@ class TrainConfig:
     """Network before the core; auto: residual (15 layers, published) for images, small for those of less than
     32 pixels a side, mlp for the rest. nature, three convolutions, and shallow, two, are faster on a CPU."""
     protocol: Annotated[ProtocolName | None, Scope.AGENT] = None
-    """How a game of --game is played and what an episode is, paper-code unless told; envs/README.md compares
+    """How a game of --game is played and what an episode is; default: paper-code. envs/README.md compares
     them."""
     frame_stack: Annotated[int, Scope.AGENT] = 4
     """Screens of a game that an agent sees at once, 1 to 4. Each is the maximum of the last two frames, so
@@ -96,34 +96,36 @@ class TrainConfig:
     observations: Annotated[Literal["auto", "picture", "vector", "plain"], Scope.AGENT, Formerly("plain")] = (
         "auto"
     )
-    """What observations of --env are read as. auto: a picture where they look like one, else a vector, whose
-    numbers are scaled by their bounds. plain: as version 0.1 did, unscaled (envs/README.md)."""
+    """What observations of --env are read as. auto: a picture where they look like one, else a vector
+    scaled by its bounds. plain: as version 0.1 did, unscaled (envs/README.md)."""
     normalise_observations: Annotated[Literal["auto", "on", "off"], Scope.AGENT, Formerly("off")] = "auto"
-    """Whether the numbers of a vector are normalised by their running mean and deviation, which are then part
-    of the agent. auto: those that have no bounds at most 1e4 apart; none with --observations plain."""
+    """Whether the entries of a vector are normalised by their running mean and standard deviation, which are
+    then part of the agent. auto: entries whose bounds are infinite or more than 1e4 apart; none with
+    --observations plain."""
     engine: Annotated[Literal["local", "ray"], Scope.CONDITIONS] = "local"
     """local: this machine. ray: a cluster, or several processes here (launch/training/ray/README.md)."""
     device: Annotated[str, Scope.SPEED] = "auto"
-    """auto, cpu or cuda."""
+    """auto, cpu, cuda or cuda:N."""
     precision: Annotated[Literal["auto", "fp32", "bf16"], Scope.CONDITIONS] = "auto"
     """Arithmetic of the stem; memory, heads and losses are float32, without TF32 on a GPU. auto: bf16 for
-    images where the hardware has it, else fp32. The publication used fp32."""
+    image stems where the hardware has it, else fp32. The publication used fp32."""
     fused: Annotated[Literal["auto", "off"], Scope.SPEED] = "auto"
     """Use the fused C kernels (agents/cpu) on a CPU. auto: every component that is unedited and equals eager
-    PyTorch on the run's first observations. off: eager only, whose rules (kernels/) still pick a backend."""
+    PyTorch on the run's first observations. off: eager modules; kernels/ still dispatches to C."""
     num_envs: Annotated[int, Scope.CONDITIONS] = 32
     """Environments stepped together by each actor; with a GPU in two halves, so that the games of one go on
     while actions are chosen for the other."""
     num_actors: Annotated[int, Scope.CONDITIONS] = 1
-    """Actors, each with --num-envs environments: threads, or under --engine ray processes. The publication
-    ran 48 actors of one environment; one actor of many chooses their actions in one batch."""
-    # SPEED, as for num_learners: they share a sum over columns; only the order of the sum differs.
+    """Actors, each with --num-envs environments: threads with --overlap, else in turns; under --engine ray
+    processes. The publication ran 48 actors of one environment; one actor of many chooses their actions in
+    one batch."""
+    # SPEED, as for num_learners: gradients are summed over workers; results differ by rounding only.
     num_workers: Annotated[int | None, Scope.SPEED, Only("local")] = None
     """Processes that act and learn side by side on a CPU, each with its share of the environments and of
-    every batch; default: one a core, as far as --num-envs and --batch-size can be shared out."""
+    every batch; default: one per core, as far as --num-envs and --batch-size can be divided."""
     threads: Annotated[int | None, Scope.SPEED, Only("local")] = None
-    """Threads of the run in all, shared out over its processes; default: one for each core that its CPU set,
-    a container's quota and SLURM_CPUS_PER_TASK leave it, in each process at most OMP_NUM_THREADS."""
+    """Threads of the run in all, divided among its processes; default: number of usable cores (the least of
+    CPU set, container quota and SLURM_CPUS_PER_TASK), in each process at most OMP_NUM_THREADS."""
     ray_address: Annotated[str | None, Scope.SPEED, Only("ray")] = None
     """The Ray cluster to train on: auto (the one this machine belongs to) or HOST:PORT; default: one that
     starts here and ends with the run."""
@@ -132,7 +134,7 @@ class TrainConfig:
     actor_gpus: Annotated[float, Scope.SPEED, Only("ray")] = 0.0
     """Share of a GPU that each actor reserves under --engine ray; without one it acts on the CPU."""
     num_learners: Annotated[int, Scope.SPEED, Only("ray")] = 1
-    """Learners under --engine ray, each with its share of every batch and a GPU of its own if there are."""
+    """Learners under --engine ray, each with its share of every batch, one GPU each if available."""
     learner_cpus: Annotated[float, Scope.SPEED, Only("ray")] = 1.0
     """CPU cores that each learner reserves under --engine ray, and the threads it uses."""
     # CONDITIONS: actors that act meanwhile act with older weights.
@@ -141,7 +143,7 @@ class TrainConfig:
     fight for the same cores."""
     compile: Annotated[Literal["auto", "on", "off"], Scope.SPEED] = "auto"
     """Whether torch.compile fuses the learner's loss, gradients and step; the first update waits for it.
-    auto: yes with a GPU, no on CPUs, where it brings nothing."""
+    auto: yes with a GPU, no on CPUs, where it does not help."""
     unroll_length: Annotated[int, Scope.LEARNING] = 50
     """Agent steps in each environment before an actor hands over to the learner."""
     batch_size: Annotated[int, Scope.LEARNING] = 32
@@ -166,11 +168,11 @@ class TrainConfig:
     """Where a time limit cuts an episode. bootstrap: from V(final observation). terminal: as if the episode
     had terminated, with no return to come, as in the published code."""
     normalise_rewards: Annotated[bool, Scope.LEARNING] = False
-    """Whether the loss divides rewards by the running deviation of discounted returns (Engstrom et al. 2020),
-    before any clip."""
+    """Whether the loss divides rewards by the running standard deviation of discounted returns (Engstrom et
+    al. 2020), before any clip."""
     normalise_advantages: Annotated[bool, Scope.LEARNING] = False
-    """Whether each batch's advantages get mean 0 and deviation 1 in the policy's gradient (Andrychowicz et
-    al. 2021): then it moves as far where rewards are rare as where they are common."""
+    """Whether each batch's advantages get mean 0 and standard deviation 1 in the policy gradient
+    (Andrychowicz et al. 2021): then its size does not depend on how common rewards are."""
     entropy_cost: Annotated[float, Scope.LEARNING] = 0.01
     """Weight of the entropy bonus."""
     baseline_cost: Annotated[float, Scope.LEARNING] = 0.5
@@ -182,31 +184,31 @@ class TrainConfig:
     publication's are not: they are up to ten times as long."""
     max_grad_norm: Annotated[float, Scope.LEARNING] = 40.0
     """Gradients are scaled down to this global norm."""
-    # SPEED: it makes a run repeatable, and learns no better or worse for that.
+    # SPEED: affects reproducibility, not learning.
     deterministic: Annotated[bool, Scope.SPEED] = False
     """Actor and learner in lock-step: the same seed gives the same weights bit for bit, also across a
-    kill and a resume, which repeats the games under way."""
+    kill and a resume, which replays games in progress."""
     run_dir: Annotated[Path | None, Scope.RECORD] = None
-    """Where the run is kept; default runs/<game>/<core>/seed-<n>."""
+    """Directory of the run; default runs/<game>/<core>/seed-<n>."""
     resume: Annotated[Literal["auto", "never", "must"], Scope.INVOCATION] = "auto"
     """auto: go on if the run directory has a checkpoint. never: refuse to touch an existing run.
     must: refuse to start afresh."""
     checkpoint_minutes: Annotated[float, Scope.RECORD] = 10.0
     """Minutes between checkpoints."""
     milestone_steps: Annotated[str, Scope.RECORD] = "50M"
-    """Agent steps between checkpoints that are kept for good."""
+    """Agent steps between checkpoints that are never removed."""
     log_seconds: Annotated[float, Scope.RECORD] = 10.0
     """Seconds between rows of the log."""
     eval_every: Annotated[str | None, Scope.RECORD] = None
-    """Agent steps between evaluations while it trains (500k): 20 greedy episodes of a checkpoint, which is
-    kept, in a process of its own at low priority; a curve in TensorBoard and `compare`."""
+    """Agent steps between evaluations while it trains (500k): 20 greedy episodes of a checkpoint, which
+    stays, in a process of its own at low priority; a curve in TensorBoard and `compare`."""
     video: Annotated[bool, Scope.RECORD] = False
     """Record a game of each checkpoint of --eval-every."""
     profile: Annotated[int, Scope.INVOCATION, Only("local")] = 0
-    """Write a trace of so many updates to RUN/profile.json, for Perfetto or chrome://tracing; on a CPU with
+    """Write a trace of N updates to RUN/profile.json, for Perfetto or chrome://tracing; on a CPU with
     --num-workers 1 it shows all that is done."""
     track: Annotated[Literal["wandb", "mlflow"] | None, Scope.RECORD] = None
-    """Send the log to Weights & Biases or MLflow as well; their own environment variables say where."""
+    """Also send the log to Weights & Biases or MLflow; their own environment variables say where."""
 
 
 @dataclass
@@ -220,7 +222,7 @@ class ProbeConfig:
     task_options: dict[str, str | int | float | bool] = field(default_factory=dict)
     """Options of the task as name value pairs, for example: --task-options size 60 setting 2."""
     variant: Literal["code", "text"] = "code"
-    """Where the published code does not do what its paper says: as the code, or as the text."""
+    """Follow the released code or the paper where they differ."""
     core: str = "rdn"
     """Recurrent core (`deltabeast cores` lists them), or package.module:Class of your own; in retrieval also
     fast_weight_memory, a rule alone."""
@@ -234,7 +236,7 @@ class ProbeConfig:
     seed: int = 1
     """Seed of the weights, and of what is drawn or in which order it is read."""
     updates: int | None = None
-    """Most updates; default: as published."""
+    """Maximum number of updates; default: as published."""
     batch_size: int | None = None
     """Sequences in one update; default: as published."""
     learning_rate: float | None = None
@@ -244,21 +246,20 @@ class ProbeConfig:
     dropout: float | None = None
     """Share of the hidden units that is dropped while training; default: as published."""
     shell: Literal["auto", "on", "off"] = "auto"
-    """Wrap the bare memory in norm, projection and feedforward layers. auto: as published, which tests bare
-    rules in retrieval and swap."""
+    """Put the memory into a backbone: norm, projection and feedforward layers around it. auto: as published,
+    with bare rules in retrieval and swap."""
     evaluate_every: int | None = None
     """Updates between evaluations; default: as published."""
     patience: int | None = None
-    """Evaluations without a better one after which training ends; default: as published. Of sequences that
-    grow, only those at their full length."""
+    """Early-stopping patience, in evaluations (curricula: only at full length); default: as published."""
     device: str = "auto"
-    """auto, cpu or cuda."""
+    """auto, cpu, cuda or cuda:N."""
     run_dir: Path | None = None
-    """Where the run is kept; default runs/probe/<task>/<core>/seed-<n>, options behind task and core."""
+    """Directory of the run; default runs/probe/<task>/<core>/seed-<n>, options behind task and core."""
     checkpoint_minutes: float = 10.0
-    """Most minutes between checkpoints; one is also written after each evaluation."""
+    """Maximum number of minutes between checkpoints; one is also written after each evaluation."""
     track: Literal["wandb", "mlflow"] | None = None
-    """Send the log to Weights & Biases or MLflow as well; their own environment variables say where."""
+    """Also send the log to Weights & Biases or MLflow; their own environment variables say where."""
 
 
 @dataclass
@@ -266,8 +267,8 @@ class CardConfig:
     """Try memories on small tasks and draw what each can do; runs that exist are not trained again."""
 
     runs: Positional[Annotated[tuple[str, ...], arg(metavar="[RUN ...]")]] = ()
-    """Runs to draw, nothing is trained then: of the tasks and updates that --cores would train, and of train.
-    Directories, folders of them, or globs."""
+    """Existing runs to draw instead of training; must match the budget's tasks and updates; also runs
+    of train. Directories, folders of them, or globs."""
     cores: tuple[str, ...] = ()
     """Cores to try."""
     budget: Literal["quick", "full"] = "quick"
@@ -275,14 +276,14 @@ class CardConfig:
     seed: int = 1
     """Seed of all runs."""
     device: str = "auto"
-    """auto, cpu or cuda."""
+    """auto, cpu, cuda or cuda:N."""
     out: Path = Path("runs/card")
     """Folder of the card and of the runs behind it."""
 
 
 @dataclass
 class EvalConfig:
-    """Evaluate a saved agent; the result is printed and kept in RUN/eval."""
+    """Evaluate a saved agent; the result is printed and stored in RUN/eval."""
 
     run: Positional[Annotated[Path, arg(metavar="RUN")]]
     """Directory of a run, for example runs/gopher/rdn/seed-1, or one checkpoint in it, or
@@ -296,18 +297,18 @@ class EvalConfig:
     episodes: int = 30
     """Consecutive episodes in each environment."""
     repeats: int = 5
-    """Environments, each one repeat of the evaluation."""
+    """Independent repeats, one environment each."""
     sample: bool = False
     """Sample actions from the policy instead of taking the most likely one."""
     random: bool = False
     """Evaluate random play as well and print both side by side."""
     forget_every: tuple[int, ...] = ()
-    """Evaluate the agent again with its memory wiped every so many agent steps, for example 1 2 4 8: the
-    smallest number without loss is how far back it uses its memory."""
+    """State-reset ablation: evaluate the agent again with its state reset every N agent steps, for example
+    1 2 4 8. The smallest N without loss is how far back it uses its memory."""
     seed: int = 1
     """Seed of environments and sampling."""
     device: str = "auto"
-    """auto, cpu or cuda."""
+    """auto, cpu, cuda or cuda:N."""
     fused: Literal["auto", "off"] = "auto"
     """Use the fused C kernels (agents/cpu) on a CPU where they equal eager PyTorch."""
     trust_core: str | None = None
@@ -315,10 +316,9 @@ class EvalConfig:
     trust_env: str | None = None
     """An environment of your own that the checkpoint may import: module:Id-v0, or module:make_it."""
     video: int = 0
-    """Afterwards, record so many whole Atari games as MP4 in RUN/videos, with what the memory does beside
-    them."""
+    """Afterwards, record N whole Atari games as MP4 in RUN/videos, with what the memory does beside them."""
     max_episode_steps: int = 1_000_000
-    """Give up an episode that goes on for more agent steps than this; what ended counts."""
+    """Abort longer episodes, in agent steps; finished ones are still scored."""
 
 
 @dataclass
@@ -371,7 +371,7 @@ class ExportConfig:
     half: bool = False
     """Store numbers in 16 bits: half the size, scores hardly change."""
     note: str | None = None
-    """What the card should say besides, for example how this one was chosen among seeds."""
+    """Extra text for the card, for example how this agent was chosen among seeds."""
     trust_core: str | None = None
     """A core of your own that the checkpoint may import: package.module:Class, as it was trained with."""
 
@@ -412,7 +412,7 @@ class BenchKernelsConfig:
     rules: tuple[str, ...] = ()
     """Rules and memories to check and time; default: all."""
     steps: int = 50
-    """Steps of a span, T."""
+    """Unroll length, T."""
     batch_size: int = 32
     """Rows, B."""
     heads: int = 4
@@ -422,11 +422,11 @@ class BenchKernelsConfig:
     reset_share: float = 0.02
     """Share of the steps that begin an episode."""
     repeats: int = 20
-    """Times each backend is timed, in turns with the others; the median counts."""
+    """Repetitions per backend, interleaved; the median is reported."""
     seed: int = 1
     """Seed of the numbers."""
     device: str = "auto"
-    """auto, cpu or cuda."""
+    """auto, cpu, cuda or cuda:N."""
     json: Path | None = None
     """Write the result there as well, with hardware, versions and commit."""
 
@@ -442,14 +442,14 @@ class BenchEnvConfig:
     threads: tuple[int, ...] = ()
     """Numbers of emulator threads; default: 1 and as many as there are cores."""
     seconds: float = 2.0
-    """Seconds of each speed: a third of them for each of three measurements, of which the median counts."""
+    """Total seconds per setting, split over three measurements; the median is reported."""
     json: Path | None = None
     """Write the result there as well, with hardware, versions and commit."""
 
 
 @dataclass
 class BenchThroughputConfig:
-    """Time emulation, inference and learning alone and the training made of them, in one run."""
+    """Time emulation, inference and learning alone, and end-to-end training, in one run."""
 
     game: str | None = None
     """ALE game; pong if there is no --env."""
@@ -464,13 +464,13 @@ class BenchThroughputConfig:
     bptt: Literal["full", "per_step"] = "full"
     """Whether gradients cross the time steps of fast weights."""
     device: str = "auto"
-    """auto, cpu or cuda."""
+    """auto, cpu, cuda or cuda:N."""
     num_envs: int = 32
     """Environments stepped together by each actor."""
     num_actors: int = 1
     """Actors."""
     num_workers: int | None = None
-    """Processes that act and learn side by side on a CPU; default: one a core."""
+    """Processes that act and learn side by side on a CPU; default: one per core."""
     overlap: Literal["auto", "on", "off"] = "auto"
     """Whether actors act while the learner learns."""
     compile: Literal["auto", "on", "off"] = "auto"
@@ -482,7 +482,7 @@ class BenchThroughputConfig:
     seconds: float = 10.0
     """Seconds of each measurement."""
     rounds: int = 3
-    """Times everything is measured; the medians count."""
+    """Repetitions of all measurements, interleaved; the medians are reported."""
     json: Path | None = None
     """Write the result there as well, with hardware, versions and commit."""
 

@@ -35,7 +35,7 @@ _INSTEAD = {
     **{"game": ("env",), "env": ("game",), "core": ("cores",), "cores": ("core",), "seeds": ("seed",)},
     **dict.fromkeys(("protocol", "frame_stack", "flicker", "num_actions", "video"), ("env",)),
 }
-"""the options of a file that typed ones displace besides themselves"""
+"""further options of a file that a typed one overrides"""
 
 _REACHES_OUT = {
     "ray_address": "Ray unpickles what answers there, which runs code",
@@ -46,7 +46,7 @@ _REACHES_OUT = {
 
 
 def taken_from_file(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the options of the `--config` file, but for those that what was typed takes the place of.
+    """Return the options of the `--config` file, except those that typed options override.
 
     Raises UsageError in one line for a file that cannot be read or holds something else.
     """

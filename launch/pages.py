@@ -1,6 +1,6 @@
 """Folders that get a page with its pictures and tables, again and again, and in which a user may write, too.
 
-A page ends with a line that says whether it is as it was written: one that somebody changed, or wrote, gets
+A page ends with a line that says whether it is unchanged: one that somebody changed, or wrote, gets
 another name instead of being written over.
 """
 
@@ -41,7 +41,7 @@ class PageFolder:
 
     def _set_aside(self, path: Path) -> None:
         aside = files.set_aside(path, "previous")
-        self._say(f"{path} is not as it was written here, or somebody else's: it is {aside.name} now")
+        self._say(f"{path} was changed, or is somebody else's: it is {aside.name} now")
 
 
 def is_page(path: Path, mark: bytes) -> bool:

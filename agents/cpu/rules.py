@@ -30,7 +30,7 @@ _MODULES: Final = frozenset(
 
 
 class _Rule(NamedTuple):
-    """A memory's rule, and its weights besides the slow net, None where one is missing."""
+    """A memory's rule, and its weights other than the slow net's, None where one is missing."""
 
     rule: str
     maps: tuple[str | None, ...]

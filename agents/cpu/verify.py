@@ -33,8 +33,8 @@ _METHODS = (
 NUM_STEPS, NUM_ENVS = 5, 3
 """Size of the unroll on which C and the eager code are compared."""
 _TOLERANCE = 1e-3
-"""Largest difference relative to a gradient's norm: an input near 0 may pass a ReLU in only one of both."""
-_ROUNDINGS = 3
+"""Largest difference relative to a gradient's norm: a pre-activation near 0 can flip a ReLU."""
+_BF16_ERROR_FACTOR = 3
 """Largest difference under bfloat16, as a multiple of the eager code's own difference from float32."""
 
 
@@ -58,7 +58,7 @@ def _methods(agent: Agent) -> list[Any]:
 
 
 def classes_of(module: torch.nn.Module) -> set[type]:
-    """Return the classes of a module and of those inside, but for PyTorch's."""
+    """Return the classes of a module and of those inside, except PyTorch's."""
     return {type(each) for each in module.modules() if not type(each).__module__.startswith("torch.")}
 
 
@@ -89,18 +89,20 @@ def mismatches(learner: Learner, unroll: Unroll, parts: Collection[str], spec: C
     """Return which of these parts differ from the eager code on an unroll, each with what differs."""
     before = {name: buffer.clone() for name, buffer in learner.agent.named_buffers()}
     try:
-        if not (whole := _difference(learner, unroll, parts, spec)):
+        if not (combined_diff := _difference(learner, unroll, parts, spec)):
             return {}
-        alone = {part: what for part in parts if (what := _difference(learner, unroll, {part}, spec))}
+        per_part_diffs = {
+            part: what for part in parts if (what := _difference(learner, unroll, {part}, spec))
+        }
     finally:
         with torch.no_grad():
             for name, buffer in learner.agent.named_buffers():
                 buffer.copy_(before[name])
-    return alone or dict.fromkeys(parts, whole)
+    return per_part_diffs or dict.fromkeys(parts, combined_diff)
 
 
 def unedited_parts(parts: Collection[str], agent: Agent, ops: UpdateOps) -> tuple[list[str], list[str]]:
-    """Return which parts take the place of what they were compared with, and a note for each other one."""
+    """Return the parts whose eager source is unedited, and notes for the rest."""
     edits = {part: find_edited(part, agent, ops) for part in parts}
     notes = [fallback_message(part, reason) for part, reason in edits.items() if reason]
     return [part for part, reason in edits.items() if reason is None], notes
@@ -111,7 +113,7 @@ def fallback_message(part: str, why: str) -> str:
 
 
 def verified_for_acting(agent: Agent, observation: Tensor) -> tuple[list[str], list[str]]:
-    """Return which parts of a saved agent's steps C may compute, and a note for each that it may not.
+    """Return which parts of a saved agent's steps C may compute, and notes for the rest.
 
     They are compared on two steps, observation `[B, ...]` both times, the second of which reads a memory.
     """
@@ -134,10 +136,10 @@ def _same_steps(agent: Agent, fast: FastAgent, observation: Tensor) -> bool:
     return _near(outputs[1], outputs[0], _TOLERANCE)
 
 
-def probe_unroll(agent: Agent, observation: Tensor) -> Unroll:
+def verification_unroll(agent: Agent, observation: Tensor) -> Unroll:
     """Return an unroll of a few steps and environments in which no term of the loss is zero.
 
-    Its observations are a run's first ones `[B, ...]`, shifted by one number a step. All else is random; an
+    Its observations are a run's first ones `[B, ...]`, rolled by one element per step. All else is random; an
     episode is truncated, an action forced.
     """
     first, A = observation[:NUM_ENVS], agent.spec.num_actions
@@ -162,21 +164,26 @@ def _difference(learner: Learner, unroll: Unroll, parts: Collection[str], spec: 
     """Act on an unroll's observations and learn from it; name what differs from the eager code, else None."""
     agent, eager_ops = learner.agent, learner.ops
     fast = FastAgent(agent, set(PARTS) & set(parts), spec)
-    again = unroll.map(lambda _, x: x.clone())
+    replay = unroll.map(lambda _, x: x.clone())
     with torch.no_grad():
-        _act(FastInference(fast, torch.Generator().manual_seed(0)), again)
-    acted = again.behavior_logits.clone()
-    again.behavior_logits.copy_(unroll.behavior_logits)
+        _act(FastInference(fast, torch.Generator().manual_seed(0)), replay)
+    acted = replay.behavior_logits.clone()
+    replay.behavior_logits.copy_(unroll.behavior_logits)
     loss = fused_actor_critic if "loss" in parts else eager_ops.actor_critic
     unroll_agent = fast.unroll if {*fast.parts} - {"heads"} else eager_ops.unroll
-    fused = _numbers(learner, again, eager_ops._replace(unroll=unroll_agent, actor_critic=loss))
-    eager = _numbers(learner, again, eager_ops)
-    fused["the logits of actors"] = acted  # not the learner's
-    exact = eager if agent.autocast_dtype is None else _numbers(learner, again, eager_ops, in_float32=True)
+    fused = _outputs_and_gradients(
+        learner, replay, eager_ops._replace(unroll=unroll_agent, actor_critic=loss)
+    )
+    eager = _outputs_and_gradients(learner, replay, eager_ops)
+    fused["the logits of actors"] = acted  # logits as acted, not as recomputed by the learner
+    exact = eager
+    if agent.autocast_dtype is not None:
+        exact = _outputs_and_gradients(learner, replay, eager_ops, in_float32=True)
     for name, wanted in eager.items():
-        if not _near(fused[name], wanted, _TOLERANCE, _ROUNDINGS * float(torch.dist(wanted, exact[name]))):
-            return name if name.startswith("the ") else f"the gradient of {name}"
-    gradients = [eager[name] for name, p in agent.named_parameters() if p.requires_grad]
+        rounding = _BF16_ERROR_FACTOR * float(torch.dist(wanted, exact[name]))
+        if not _near(fused[name], wanted, _TOLERANCE, rounding):
+            return name
+    gradients = [eager[_gradient_of(name)] for name, p in agent.named_parameters() if p.requires_grad]
     if "rmsprop" in parts and not _same_step(agent, gradients, eager_ops.rmsprop):
         return "the optimizer's step"
     return None
@@ -191,8 +198,14 @@ def _act(inference: FastInference, unroll: Unroll) -> None:
         inference.finish_unroll(unroll)
 
 
-def _numbers(learner: Learner, batch: Unroll, ops: UpdateOps, in_float32: bool = False) -> dict[str, Tensor]:
-    """Return the logits, the loss and the gradients of a batch; nothing of the learner changes."""
+def _gradient_of(name: str) -> str:
+    return f"the gradient of {name}"
+
+
+def _outputs_and_gradients(
+    learner: Learner, batch: Unroll, ops: UpdateOps, in_float32: bool = False
+) -> dict[str, Tensor]:
+    """Return a batch's logits, loss, statistics and gradients by name; the learner does not change."""
     agent, before = learner.agent, (learner.ops, learner.agent.autocast_dtype)
     named = {name: p for name, p in agent.named_parameters() if p.requires_grad}
     learner.ops = ops
@@ -209,7 +222,7 @@ def _numbers(learner: Learner, batch: Unroll, ops: UpdateOps, in_float32: bool =
     gradients = torch.autograd.grad(loss, [*named.values()], allow_unused=True, materialize_grads=True)
     outputs = {"the logits of actors": output.policy_logits[:-1], "the loss": loss.detach()}
     outputs |= {f"the statistic {name}": value.detach() for name, value in stats.items()}
-    return {**outputs, **dict(zip(named, gradients, strict=True))}
+    return {**outputs, **dict(zip(map(_gradient_of, named), gradients, strict=True))}
 
 
 def _near(actual: Tensor, wanted: Tensor, tolerance: float, rounding: float = 0.0) -> bool:

@@ -11,7 +11,7 @@ from .sequences import Sequences, padded
 
 NAMES = ("x", "y", "z", "a", "b")
 LOWEST, HIGHEST = -8, 16
-"""values that variables keep to: what would leave the range does the opposite"""
+"""range of variables: out-of-range increments are applied as decrements, and vice versa"""
 NOTHING = 0
 """the target wherever nothing is printed"""
 
@@ -25,8 +25,8 @@ class Code:
     A token is a name, a digit or a symbol (`tokens`); the target of the `;` after a print that is executed is
     1 + value - LOWEST, that of all other tokens `NOTHING`. In the published generator (`variant="code"`) an
     assignment under a condition that holds changes nothing where the variable has a value already; here the
-    `text` variant assigns. Its text also says that steps out of range are drawn again: both variants turn
-    them around, as the code does.
+    `text` variant assigns. Its text also says that steps out of range are drawn again: both variants apply
+    them in reverse, as the code does.
     """
 
     classes: ClassVar = HIGHEST - LOWEST + 2

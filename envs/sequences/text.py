@@ -27,8 +27,8 @@ class Text:
     whose names `train`, `valid` and `test` stand (WikiText-103: wiki.train.tokens).
 
     level: byte, or word: what stands between blanks, with a word for the end of each line. The vocabulary is
-    that of the training part; `words` keeps so many of the most frequent ones, 0 all. Others are unknown.
-    `span` steps are learned from at once.
+    that of the training part, cut to the `words` most frequent ones (0 for all). Others are unknown. `span`
+    steps are learned from at once.
     """
 
     path: str

@@ -77,7 +77,7 @@ _WIDTH = 4.9
 _MOST_SHADED = 4
 """Shades of more series would hide each other and the lines."""
 _WHOLE_WIDTH = 62
-"""letters of a name below the axes, which has the whole width but for its line"""
+"""letters of a name below the axes, which has the whole width except for its line"""
 _TITLE_WIDTH = 48
 
 

@@ -96,7 +96,7 @@ def read_probe(path: Path) -> Probe | str:
 
 
 def _config(path: Path) -> ProbeConfig:
-    """Read a run's options; those that another version has besides are left out. Raises ValueError."""
+    """Read a run's options; unknown ones, of other versions, are left out. Raises ValueError."""
     known = {each.name for each in fields(ProbeConfig)}
     saved = {name: value for name, value in read_config(path).items() if name in known}
     options = read_options(ProbeConfig, saved)

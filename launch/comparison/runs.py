@@ -16,10 +16,10 @@ from ...envs import canonical_game, find_protocol, varied
 from ..runs.consent import consent
 from ..runs.directory import core_name, eval_command, read_config, read_words, was_truncated
 from ..runs.log import MOST_ROWS, read_log
-from ..runs.options import OPTIONS, SEPARATING, UNSAID
+from ..runs.options import GROUPING_OPTIONS, LEGACY_VALUES, OPTIONS
 from ..units import parse_steps
 
-_SETTINGS = frozenset(SEPARATING) - {"game", "env", "core", "protocol", "frame_stack", "flicker"}
+_SETTINGS = frozenset(GROUPING_OPTIONS) - {"game", "env", "core", "protocol", "frame_stack", "flicker"}
 """Options that set runs of one game and core apart; the others that do are fields of `Run`."""
 
 WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "gru", "lstm"})
@@ -46,8 +46,7 @@ class Evaluation:
     unfinished: int = 0
     """further episodes, which did not end"""
     forgetful: Mapping[float, float] = field(default_factory=dict)
-    """the game return, or if no game ended that of an episode, by the agent steps between two wipes of its
-    memory"""
+    """the game return, or if no game ended that of an episode, by the agent steps between state resets"""
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) ->
     """Collect the options that affect what is learned, also those that are younger than the run."""
     origin = "elsewhere" if (path / "imported.json").is_file() else None
     if config:
-        defaults = {name: value for name, value in UNSAID.items() if name in _SETTINGS}
+        defaults = {name: value for name, value in LEGACY_VALUES.items() if name in _SETTINGS}
         # An option that only another version of deltabeast knows may matter.
         given = {name: value for name, value in config.items() if name in _SETTINGS or name not in OPTIONS}
         settings = {"origin": origin or "deltabeast", **defaults, **given}

@@ -49,7 +49,7 @@ class ScoreBoard(NamedTuple):
 
 
 def score_board(comparison: Comparison) -> ScoreBoard:
-    """Score every run in the same way; those that cannot be are left out, with a line that says why."""
+    """Score every run in the same way; runs that cannot be scored are left out, with a line that says why."""
     way = _wanted_way(comparison.runs())
     protocol, greedy = way or (comparison.protocol, False)
     left_out: list[str] = []

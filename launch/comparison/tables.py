@@ -22,7 +22,7 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     text_columns: int = 1
-    """so many columns from the left hold text"""
+    """number of columns from the left that hold text"""
     note: str = ""
     csv_only: bool = False
     """too long to be read: its file alone has it"""

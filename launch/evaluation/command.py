@@ -27,7 +27,7 @@ from ..sharing.hub import run_here
 from ..training.plan import observation_notes
 from .environments import check_fit, choose_protocol, env_maker
 from .evaluate import evaluate
-from .forgetting import Forgetful, name_of
+from .forgetting import StateResets, name_of
 from .loading import Loaded, load
 from .play import Player, RandomAgent
 from .progress import progress
@@ -153,7 +153,7 @@ def _play(
     if config.random:
         players["random"] = RandomAgent(spec.num_actions)
     for every in sorted(set(config.forget_every)):
-        players[name_of(every)] = Forgetful(players["trained"], every)
+        players[name_of(every)] = StateResets(players["trained"], every)
     results = {}
     for name, player in players.items():
         with progress(console, name) as tell:

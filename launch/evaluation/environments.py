@@ -15,7 +15,7 @@ from ..runs import published
 
 
 def choose_protocol(spec: AgentSpec, wanted: str | None, flicker: float | None = None) -> str | None:
-    """Choose the protocol to play under, with the agent's frame stack and, unless told, its flicker; None for
+    """Choose the protocol to play under, with the agent's frame stack and, by default, its flicker; None for
     environments that have none. Raises ValueError."""
     if spec.game is None:
         for name, value in (("protocol", wanted), ("flicker", flicker)):

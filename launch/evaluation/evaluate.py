@@ -9,7 +9,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ...envs.checks import environment_seeds
-from .play import Player, Row, Rows, Setup
+from .play import Player, Repeat, Repeats, Setup
 from .processes import play_in_processes
 from .returns import Evaluation, Returns
 
@@ -36,18 +36,19 @@ def evaluate(
 
     discard_negative: leave out episodes with a negative return and play others for them.
     progress: called now and then with the episodes played and to play, and the steps played.
-    processes: how many share the environments, a core each: the same episodes, but for rounding. Player and
+    processes: how many share the environments, a core each: the same episodes, except rounding. Player and
     make_env must then be picklable.
 
-    An episode that goes on after `max_episode_steps` agent steps is given up, and counted as unfinished; the
-    others count. Where more go on than end, so is their repeat: an agent may wait for ever in each.
+    An episode longer than `max_episode_steps` agent steps is aborted, and counted as unfinished; the others
+    are scored. A repeat stops once its unfinished episodes outnumber its finished ones: an agent may wait for
+    ever in each.
 
     Raises RunError if a process dies, EnvironmentFailed.
     """
     seeds = environment_seeds(seed, repeats).tolist()
-    rows = [Row(i, row_seed, np.random.default_rng([seed, i])) for i, row_seed in enumerate(seeds)]
+    rows = [Repeat(i, row_seed, np.random.default_rng([seed, i])) for i, row_seed in enumerate(seeds)]
     shares = np.array_split(np.arange(repeats), min(processes, repeats))
-    parts = [Rows([rows[i] for i in share], episodes) for share in shares]
+    parts = [Repeats([rows[i] for i in share], episodes) for share in shares]
 
     def tell(done: Sequence[int], steps: Sequence[int]) -> None:
         if progress is not None:
@@ -72,7 +73,7 @@ def evaluate(
 _COUNTS = ("discarded_negative", "discarded_wrapped", "score_wraps", "steps", "unfinished")
 
 
-def _returns(rows: list[Row], kind: str) -> Returns:
+def _returns(rows: list[Repeat], kind: str) -> Returns:
     """Collect the returns and lengths of one kind of episode."""
     return Returns(
         [getattr(row, f"{kind}_returns") for row in rows], [getattr(row, f"{kind}_lengths") for row in rows]

@@ -1,4 +1,4 @@
-"""A player whose memory is wiped now and then: what it still scores says how far back it uses it."""
+"""State-reset ablation: how well a player does with its state reset every N steps of an episode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .play import Player
 _NAMED = "forgets every "
 
 
-class Forgetful:
+class StateResets:
     """Plays as `player` does, but every `every` agent steps of an episode as if one had just begun."""
 
     def __init__(self, player: Player, every: int) -> None:
@@ -28,8 +28,8 @@ class Forgetful:
     ) -> tuple[AgentOutput, State]:
         *memory, into = state
         into = into.masked_fill(done, 0)
-        wiped = into % self.every == 0
-        output, after = self.player.act(observation, reward, wiped, tuple(memory), greedy)
+        reset = into % self.every == 0
+        output, after = self.player.act(observation, reward, reset, tuple(memory), greedy)
         return output, (*after, into + 1)
 
 
@@ -39,6 +39,6 @@ def name_of(every: int) -> str:
 
 
 def every_of(name: str) -> int | None:
-    """Return how often a player of the results of an evaluation is wiped; None if it is not."""
+    """Return every how many steps a player of an evaluation's results is reset; None if it is not."""
     every = name.removeprefix(_NAMED)
     return int(every) if every != name else None

@@ -46,13 +46,13 @@ class RandomAgent:
 
 
 @dataclass
-class Row:
+class Repeat:
     """One repeat: the episodes of its environment so far."""
 
     index: int
     seed: int
     random: np.random.Generator
-    """generator of its actions: the same numbers whichever rows play beside it"""
+    """generator of its actions: the same numbers whichever repeats play beside it"""
     life_returns: list[float] = field(default_factory=list)
     life_lengths: list[int] = field(default_factory=list)
     game_returns: list[float] = field(default_factory=list)
@@ -60,15 +60,15 @@ class Row:
     episode_steps: int = 0
     wrapped: bool = False
     unfinished: int = 0
-    """episodes that went on for too long and were given up"""
+    """episodes that were too long and were aborted"""
 
     def give_up_episode(self) -> None:
         self.unfinished += 1
         self.episode_steps, self.wrapped = 0, False
 
     def goes_on(self, episodes: int, can_begin_anew: bool) -> bool:
-        """Return whether another of its `episodes` is played. Where more are endless than end, none is: an
-        agent may wait for ever in each."""
+        """Return whether another of its `episodes` is played: a repeat stops once its unfinished episodes
+        outnumber its finished ones, since an agent may wait for ever in each."""
         ended = len(self.life_returns)
         lost = self.unfinished and not (can_begin_anew and self.unfinished <= max(1, ended))
         return ended + self.unfinished < episodes and not lost
@@ -86,14 +86,14 @@ class Setup:
     device: torch.device | str
 
 
-class Rows:
-    """The rows that one process plays, and its counts."""
+class Repeats:
+    """The repeats that one process plays, and its counts."""
 
-    def __init__(self, rows: list[Row], episodes: int) -> None:
+    def __init__(self, rows: list[Repeat], episodes: int) -> None:
         self.rows, self.episodes = rows, episodes
         self.discarded_negative = self.discarded_wrapped = self.score_wraps = self.steps = 0
         self.notes: list[str] = []
-        """what the environments had to say to the user"""
+        """messages of the environments to the user"""
 
     @property
     def unfinished(self) -> int:
@@ -157,12 +157,12 @@ class Rows:
             raise RunError(f"{discarded} episodes had no valid return; the score is not measurable")
 
     def _draw(self, logits: Tensor) -> NDArray[np.int64]:
-        """Sample actions, each row with its own numbers: argmax of p_i / e_i with e_i ~ Exp(1)."""
+        """Sample actions, each repeat with its own numbers: argmax of p_i / e_i with e_i ~ Exp(1)."""
         shares = logits.softmax(-1).cpu().numpy()
         exp_noise = np.stack([row.random.exponential(size=shares.shape[1]) for row in self.rows])
         return (shares / exp_noise).argmax(1)
 
-    def _finish_episode(self, row: Row, infos: dict[str, Any], i: int, discard_negative: bool) -> None:
+    def _finish_episode(self, row: Repeat, infos: dict[str, Any], i: int, discard_negative: bool) -> None:
         """Record what ended in this step: an episode, and maybe the game."""
         if infos["_game_return"][i]:
             row.game_returns.append(float(infos["game_return"][i]))

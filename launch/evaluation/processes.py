@@ -12,15 +12,15 @@ from ...envs import EnvironmentFailed
 from ..errors import RunError, trace_of
 from ..processes.child import Child, ChildDied, RemoteTraceback, send
 from ..processes.machine import prepare_process
-from .play import Rows, Setup
+from .play import Repeats, Setup
 
 _TELL_SECONDS = 0.5
 """Seconds between reports of a process on its progress."""
 
 
 def play_in_processes(
-    setup: Setup, parts: Sequence[Rows], tell: Callable[[Sequence[int], Sequence[int]], None]
-) -> list[Rows]:
+    setup: Setup, parts: Sequence[Repeats], tell: Callable[[Sequence[int], Sequence[int]], None]
+) -> list[Repeats]:
     """Play each part in a process of its own; return the parts as they are when all have been played.
 
     `tell` hears the episodes and steps of each part so far. Raises RunError if a process fails or dies, or
@@ -37,7 +37,7 @@ def play_in_processes(
             for connection in wait(list(waiting)):
                 index = waiting[connection]  # type: ignore[index]
                 result = _receive(children[index])
-                if isinstance(result, Rows):
+                if isinstance(result, Repeats):
                     played[index] = result
                     del waiting[connection]  # type: ignore[arg-type]
                     result = result.done, result.steps
@@ -50,7 +50,7 @@ def play_in_processes(
     return played
 
 
-def _receive(child: Child) -> Rows | tuple[int, int]:
+def _receive(child: Child) -> Repeats | tuple[int, int]:
     """Return what a process has played: all, or episodes and steps so far. Raises RunError."""
     try:
         what, result = child.receive()
@@ -64,7 +64,7 @@ def _receive(child: Child) -> Rows | tuple[int, int]:
     return result
 
 
-def _play(connection: Connection, setup: Setup, part: Rows) -> None:
+def _play(connection: Connection, setup: Setup, part: Repeats) -> None:
     """Run one process: play, and report on the pipe."""
     prepare_process(1)
     told_at = 0.0

@@ -38,12 +38,12 @@ def print_results(
     """Print the table, and what a reader has to know beside it."""
     lives = protocol is not None and find_protocol(protocol).life_ends_episode
     normalized = _normalized(spec, results)
-    wiped = {name: result for name, result in results.items() if every_of(name)}
-    side_by_side = {name: result for name, result in results.items() if name not in wiped}
+    with_resets = {name: result for name, result in results.items() if every_of(name)}
+    side_by_side = {name: result for name, result in results.items() if name not in with_resets}
     console.print(evaluation_table(side_by_side, scores, lives, normalized))
-    if wiped:
+    if with_resets:
         console.print()
-        console.print(forgetting_table({**wiped, "trained": results["trained"]}, lives, normalized))
+        console.print(forgetting_table({**with_resets, "trained": results["trained"]}, lives, normalized))
     for note in (*evaluation_notes(results, lives), *_notes_on_published(spec, scores)):
         say(console, note)
 

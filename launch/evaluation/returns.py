@@ -23,7 +23,7 @@ class Summary:
     overall_mean: float
     """over all episodes: differs from `mean` where repeats have different numbers of them"""
     interval: tuple[float, float]
-    """95% bootstrap interval of `mean`, over episodes: repeats of as many, drawn from all of them"""
+    """95% interval of `mean`, by bootstrap over episodes pooled across repeats"""
     minimum: float
     maximum: float
     mean_length: float
@@ -74,11 +74,11 @@ class Evaluation:
     """episodes left out because their score wrapped and their return is unknown"""
     score_wraps: int = 0
     steps: int = 0
-    """agent steps played, those of rows that had finished left out"""
+    """agent steps played, those of repeats that had finished left out"""
     unfinished: int = 0
     """episodes that did not end within the steps allowed"""
     notes: tuple[str, ...] = ()
-    """what the environments had to say to the user, each once"""
+    """messages of the environments to the user, each once"""
 
     @property
     def missing(self) -> int:

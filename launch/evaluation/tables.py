@@ -47,14 +47,14 @@ def evaluation_table(
 def forgetting_table(
     players: Mapping[str, Evaluation], lives: bool, normalized: Mapping[str, float | None]
 ) -> RenderableType:
-    """Show a row for each distance between two wipes of the memory, and one without any.
+    """Show a row for each number of steps between state resets, and one without any.
 
     lives: whether an episode is a life, of which the return is.
     """
     shown = any(normalized[name] is not None for name in players)
     columns = ["life return" if lives else "return", "95% interval", "range", "episodes"]
     shows = (_mean_std, *(_DETAILS[detail] for detail in columns[1:]))
-    table = plain_table("memory wiped", *columns, *(["human-normalised"] if shown else []))
+    table = plain_table("state reset", *columns, *(["human-normalised"] if shown else []))
     for name, player in players.items():
         every, summary = every_of(name), player.life.summary()
         cells = [show(summary) if summary else "" for show in shows]

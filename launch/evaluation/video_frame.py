@@ -18,7 +18,7 @@ Pixels = npt.NDArray[np.uint8]
 WIDTH, HEIGHT = 1280, 720
 WINDOW = 150
 """Agent steps that the strips show."""
-_SHARP = 2  # drawn so many times larger, then reduced: smooth lines and letters
+_SHARP = 2  # drawn larger by this factor, then reduced: smooth lines and letters
 _SCREEN = (40, 40, 520, 680)  # left, top, right, bottom of what the game's screen may take
 _LEFT, _RIGHT, _TOP, _BOTTOM = 626, 1240, 196, 664  # of the strips
 _GAP = 42  # above each strip, for its title

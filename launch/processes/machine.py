@@ -67,7 +67,7 @@ def memory_for(what: str) -> Iterator[None]:
 
 
 def check_memory(what: str, needed: int) -> None:
-    """Raise ValueError, which names `what`, if this machine has no memory of so many bytes."""
+    """Raise ValueError, which names `what`, if this machine has less than `needed` bytes of memory."""
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:
         raise ValueError(

@@ -133,7 +133,7 @@ def watch(
         while not finished.wait(min(0.5, SILENCE / 4)):
             if stop.is_set() and not answered:
                 answered = True
-                say("stopping after this update and a checkpoint; once more to stop at once")
+                say("stopping after this update and a checkpoint; press Ctrl-C again to stop immediately")
             now = time.monotonic()
             if now - max(updated_at(), spoke) > SILENCE:
                 spoke = now

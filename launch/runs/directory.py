@@ -187,8 +187,8 @@ def _is_configuration(path: Path) -> bool:
 
 
 def resume_command(saved: Mapping[str, Any], run_dir: Path) -> str:
-    """Return the command that resumes a run, from the options in its config.json; as to those that are
-    younger, it goes on as it did untold.
+    """Return the command that resumes a run, from the options in its config.json; newer options
+    keep their legacy behaviour.
 
     Raises ValueError for values that no command line could have given.
     """
@@ -268,7 +268,7 @@ def write_config(
     path = run_dir / "config.json"
     if os.path.lexists(path) and not _is_configuration(path):
         aside = files.set_aside(path, "damaged")
-        say(f"warning: {path} cannot be read; as it was it is {aside.name} now")
+        say(f"warning: {path} cannot be read; the original is {aside.name} now")
     files.write(path, json.dumps(content, indent=2) + "\n")
 
 
@@ -280,7 +280,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
 
 
 def read_words(run_dir: Path, name: str) -> dict[str, str]:
-    """Read what config.json says besides its options in words by name, such as versions."""
+    """Read what config.json has in addition to its options, in words by name, such as versions."""
     found = read_object(run_dir / "config.json").get(name)
     words = found.items() if isinstance(found, dict) else ()
     return {key: word for key, word in words if isinstance(word, str)}

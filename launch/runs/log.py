@@ -15,7 +15,7 @@ from ...agents.reading import open_regular
 from ..output import tell
 from .events import TensorBoard
 from .rows import csv_line, open_rows
-from .sinks import Sink, Surviving
+from .sinks import FailSafeSink, Sink
 from .thinning import stood_still, thin
 
 
@@ -86,7 +86,7 @@ class RunLog(AbstractContextManager["RunLog"]):
         elif os.path.lexists(self.path):
             files.set_aside(self.path, "previous")
         self._file = files.open_to_append(self.path)
-        self._tensorboard = Surviving("TensorBoard", lambda: TensorBoard(run_dir, resume_step), say)
+        self._tensorboard = FailSafeSink("TensorBoard", lambda: TensorBoard(run_dir, resume_step), say)
         self._sinks: list[Sink] = [self._tensorboard, *([tracker] if tracker else [])]
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
@@ -139,7 +139,7 @@ def drop_rows_beyond(
 ) -> list[str] | None:
     """Cut a log after `step`, half lines too; return its columns, or None if it has none.
 
-    Where there is more that cannot be read, the log as it was is set aside, and `say` hears of it.
+    If other lines cannot be read, the original log is set aside, and `say` hears of it.
     """
     if not os.path.lexists(path):
         return None
@@ -150,7 +150,7 @@ def drop_rows_beyond(
         file.writelines(line.encode() for line in again)
         if first.unread:
             aside = files.set_aside(path, "damaged")
-            say(f"warning: {first.unread} lines of {path} cannot be read; as it was it is {aside.name} now")
+            say(f"warning: {first.unread} lines of {path} cannot be read; the original is {aside.name} now")
     return first.columns
 
 
@@ -164,7 +164,7 @@ class _Cut:
     """The lines of a log up to a step, to go through once."""
 
     columns: list[str] | None = None
-    """None if it has none; known at the end, as is the next"""
+    """None if it has none; set after iteration, as is the next"""
     unread = 0
     """lines before the end of the log that cannot be read"""
 
@@ -181,7 +181,7 @@ class _Cut:
                 self.unread += 1
             elif int(cells[0]) > self._step:
                 beyond += 1
-            else:  # steps never fall: what lies beyond one that follows is damaged
+            else:  # a later row with a smaller step means that the earlier ones are damaged
                 self.unread, beyond = self.unread + beyond, 0
                 if self.columns is None:
                     yield self._header()

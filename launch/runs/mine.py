@@ -38,7 +38,7 @@ def remember(run_dir: Path, config: TrainConfig | ProbeConfig, say: Callable[[st
         write(record, f"{_digest(run_dir / 'config.json')}\n{Path.cwd()}")
     except OSError as error:
         options = " and ".join(f"--{name.replace('_', '-')}" for name in asked)
-        say(f"cannot write {record}: {one_line(error)}; --config {run_dir} will want {options} besides")
+        say(f"cannot write {record}: {one_line(error)}; --config {run_dir} will need {options} as well")
 
 
 def is_mine(config_file: Path, from_here: bool = False) -> bool:

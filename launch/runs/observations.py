@@ -12,10 +12,10 @@ def reading(spec: Mapping[str, Any]) -> str:
     shape = tuple(spec.get("observation_shape") or ())
     how = spec.get("observations", "plain")
     if len(shape) == 3:
-        planes, height, width = shape
-        return f"a picture of {planes} {'plane' if planes == 1 else 'planes'} of {height} x {width}"
+        channels, height, width = shape
+        return f"a picture of {channels} {'channel' if channels == 1 else 'channels'} of {height} x {width}"
     size = math.prod(shape)
     told = ["as they come" if how == "plain" else "scaled by their bounds where those are near"]
     if chosen := spec.get("normalised"):
-        told.append(f"{len(chosen)} normalised by their running mean and deviation")
+        told.append(f"{len(chosen)} normalised by their running mean and standard deviation")
     return ", ".join([f"a vector of {size} {'number' if size == 1 else 'numbers'}", *told])

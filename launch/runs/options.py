@@ -52,8 +52,8 @@ FORMER = former_values(OPTIONS)
 
 DEFAULTS: Mapping[str, Any] = vars(TrainConfig())
 
-UNSAID: Mapping[str, Any] = {**DEFAULTS, **FORMER}
-"""What a run did whose config.json lacks an option."""
+LEGACY_VALUES: Mapping[str, Any] = {**DEFAULTS, **FORMER}
+"""Value of an option that a run's config.json lacks."""
 
 
 def deciding(*kinds: Scope) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def deciding(*kinds: Scope) -> tuple[str, ...]:
 FIXED = deciding(Scope.SEED, Scope.LEARNING)
 """Options that a run keeps. It keeps those of the agent too, which are compared with its checkpoint."""
 
-SEPARATING = deciding(Scope.AGENT, Scope.LEARNING, Scope.CONDITIONS)
+GROUPING_OPTIONS = deciding(Scope.AGENT, Scope.LEARNING, Scope.CONDITIONS)
 """Options in which runs that are averaged must agree."""
 
 DESCRIBING = deciding(*(kind for kind in Scope if kind not in (Scope.RECORD, Scope.INVOCATION)))

@@ -35,7 +35,7 @@ class Log(NamedTuple):
 def open_rows(path: Path, metrics: Sequence[str], last_bytes: int | None = None) -> Log:
     """Open a log; `metrics` are columns that are expected after step and time. Raises OSError.
 
-    With `last_bytes` the rows are the first one, and those in so many bytes at the end.
+    With `last_bytes` the rows are the first one, and those in the last `last_bytes` bytes.
     """
     lines = _whole_lines(path, last_bytes)
     begin = list(itertools.islice(lines, 2))

@@ -26,7 +26,7 @@ class Sink(ABC):
         """Show what waits, and end."""
 
 
-class Surviving(Sink):
+class FailSafeSink(Sink):
     """A sink that is dropped, with one line, when it fails, be it in `begin`, which opens it."""
 
     def __init__(self, name: str, begin: Callable[[], Sink], say: Callable[[str], None]) -> None:

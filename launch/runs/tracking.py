@@ -18,7 +18,7 @@ from typing import Any, Literal
 from ...agents import files
 from ...agents.reading import read_object
 from ..errors import RunError, UsageError, one_line
-from .sinks import Options, Sink, Surviving
+from .sinks import FailSafeSink, Options, Sink
 
 Service = Literal["wandb", "mlflow"]
 NAMES = "tracking.json"
@@ -50,7 +50,7 @@ def open_tracker(service: Service, run_dir: Path, resumed: bool, say: Callable[[
         ) from error
     if tracker.identity != known:
         files.write(run_dir / NAMES, json.dumps(names | {service: tracker.identity}) + "\n")
-    return Surviving(f"--track {service}", lambda: tracker, say)
+    return FailSafeSink(f"--track {service}", lambda: tracker, say)
 
 
 class _Service(Sink):

@@ -21,8 +21,8 @@ def train(config: TrainConfig) -> None:
     """Train or resume the run, or the sweep of runs, that `config` describes.
 
     Raises UsageError before anything is written if the configuration is wrong, and RunError, with a
-    checkpoint saved where that is possible, if the run had to stop. StoppedBySignal says that SIGINT or
-    SIGTERM ended it early, with a checkpoint.
+    checkpoint saved where that is possible, if the run had to stop. StoppedBySignal says that one of the
+    signals in `supervision.REQUESTS` or `WARNINGS` ended it early, with a checkpoint.
     """
     prepare_process()
     check_tracking(config.track)
@@ -54,7 +54,8 @@ def resolved(config: TrainConfig) -> TrainConfig:
         else:
             device = resolve_device(config.device)
             worker_count(config, device, config.threads or available_cores())
-            with closing(make_env(replace(config, num_envs=1, batch_size=1), 1)) as env:  # it stands for all
+            # One environment suffices to validate the options.
+            with closing(make_env(replace(config, num_envs=1, batch_size=1), 1)) as env:
                 checked_spec(config, env)
     return config
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...agents import Agent, Learner
 from ...agents.accelerate import ALL
 from ...agents.cpu.cache import NO_CACHE, CacheSpec
-from ...agents.cpu.verify import fallback_message, mismatches, probe_unroll, unedited_parts
+from ...agents.cpu.verify import fallback_message, mismatches, unedited_parts, verification_unroll
 from ...kernels.native.compiling import identity
 from ..config import TrainConfig
 from .plan import compiles, overlaps
@@ -22,8 +22,25 @@ CACHING_PAYS_FROM: dict[str, dict[torch.dtype | None, int]] = {
     "nature": {None: 8, torch.bfloat16: 8},
     "shallow": {None: 8},
 }
-"""With these stems caching trunk features pays, from so many environments of a process on, by their dtype
-(None is float32): results/throughput."""
+"""Minimum number of environments per process at which trunk caching helps, by stem and dtype (None is
+float32): results/throughput."""
+
+
+class FusedRecord(NamedTuple):
+    """Result of a comparison with eager PyTorch; its text is "<comma-separated parts>|off by <build>"."""
+
+    parts: tuple[str, ...]
+    """components that C computes"""
+    build: str
+    """`compiling.identity()` of the libraries that were compared"""
+
+    @classmethod
+    def parse(cls, text: str) -> FusedRecord:
+        parts, _, build = text.partition(" by ")
+        return cls(() if parts == "off" else tuple(parts.split(",")), build)
+
+    def __str__(self) -> str:
+        return f"{','.join(self.parts) or 'off'} by {self.build}"
 
 
 def cache_spec(share: TrainConfig, device: torch.device, agent: Agent) -> CacheSpec:
@@ -55,8 +72,7 @@ def fused_parts(
     """Return the components that C computes on a CPU, a note for each that falls back, and the run's record.
 
     Components are compared with eager PyTorch on the first observations `[B, ...]`, with the caches of
-    `spec`. The record, which the run stores by the option's name (`{"fused": record}`), is
-    "`<components, comma-separated>|off` by <build id>", the build id being `compiling.identity()`.
+    `spec`. The run stores the record, a `FusedRecord` as text, by the option's name (`{"fused": record}`).
     `fused_record`: that of a resumed run. For the same build it decides without another comparison, so that
     the run goes on with the same numbers; for another build it is ignored.
     """
@@ -64,11 +80,11 @@ def fused_parts(
     if config.fused == "off" or device.type != "cpu" or compiles(config, device):
         return [], [], {}
     parts, notes = unedited_parts(ALL, learner.agent, learner.ops)
-    stored, _, build = (fused_record or "").partition(" by ")
-    if build == identity():
-        return [part for part in parts if part in stored.split(",")], notes, {"fused": f"{fused_record}"}
-    unroll = probe_unroll(learner.agent, torch.from_numpy(observation()))
+    record = FusedRecord.parse(fused_record or "")
+    if record.build == identity():
+        return [part for part in parts if part in record.parts], notes, {"fused": str(record)}
+    unroll = verification_unroll(learner.agent, torch.from_numpy(observation()))
     for part, what in mismatches(learner, unroll, parts, spec).items():
         parts.remove(part)
         notes.append(fallback_message(part, f"C differs from it in {what}"))
-    return parts, notes, {"fused": f"{','.join(parts) or 'off'} by {identity()}"}
+    return parts, notes, {"fused": str(FusedRecord(tuple(parts), identity()))}

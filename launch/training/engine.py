@@ -85,7 +85,7 @@ class Engine(ABC):
     resolved: Mapping[str, str] = MappingProxyType({})
     """what `auto` resolved to, by option, where the engine decides it"""
     fused_record: str | None = None
-    """the stored one of a resumed run, as `cpu_parts.fused_parts` documents it"""
+    """verification record loaded from a resumed run's config.json; see `cpu_parts.FusedRecord`"""
     notes: Sequence[str] = ()
     """warnings about the environments, for the user"""
     uses: str = ""
@@ -120,7 +120,7 @@ class Engine(ABC):
 
     @abstractmethod
     def at_boundary(self) -> bool:
-        """Return whether a checkpoint now would lose no part of an unroll that has been handed over."""
+        """Return whether a checkpoint now loses nothing: there is no partly consumed unroll."""
 
     def finish(self) -> Sequence[Update]:
         """Wait for the update under way, if any. Raises ActorError."""

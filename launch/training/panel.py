@@ -45,8 +45,8 @@ def bottleneck(shares: Mapping[str, float]) -> str:
     return f"{first.capitalize()} bounds this run: {PARTS[first][1]}."
 
 
-class Shown(Protocol):
-    """What a kind of run shows of a row of its log, beside how far it is."""
+class PanelContent(Protocol):
+    """What a kind of run shows of a row of its log, beside its progress."""
 
     step: str
     """what a step is called"""
@@ -72,7 +72,7 @@ class Panel:
         start_step: int = 0,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
-        shown: Shown | None = None,
+        shown: PanelContent | None = None,
     ) -> None:
         self.title = terminal(title)
         self._shown = shown or TrainingShown()
@@ -84,7 +84,7 @@ class Panel:
         self._live: Live | None = None
         self._first: tuple[float, int] | None = None
         """time and step of the first update; before it there may be much to prepare"""
-        self._foretold = False
+        self._eta_printed = False
 
     def __enter__(self) -> Panel:
         if self.console.is_terminal:
@@ -110,9 +110,9 @@ class Panel:
         """Say once, soon after the first update, how long the run will take, unless it is a minute."""
         now = self._clock()
         since, first = self._first = self._first or (now, step)
-        if self._foretold or now < since + FIRST_LOOK or step <= first:
+        if self._eta_printed or now < since + FIRST_LOOK or step <= first:
             return
-        self._foretold = True
+        self._eta_printed = True
         speed = (step - first) / (now - since)
         minutes = math.ceil((self.total_steps - step) / speed / 60)
         if minutes < 2:

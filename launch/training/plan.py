@@ -121,9 +121,11 @@ def _check_num_actions(game: str, num_actions: int | None) -> None:
 
 
 def worker_count(config: TrainConfig, device: torch.device, cpus: int) -> int:
-    """Return how many processes act and learn side by side. Raises ValueError if not as many as asked can.
+    """Return how many processes act and learn side by side.
 
-    More than one only where a CPU does all the work in turns: a GPU is one for all, and one order of
+    Raises ValueError if the requested count is impossible.
+
+    More than one only where a CPU does all the work in turns: a GPU cannot be split, and one order of
     summation is what `--deterministic` promises.
     """
     reasons = {
@@ -150,7 +152,7 @@ def worker_count(config: TrainConfig, device: torch.device, cpus: int) -> int:
 
 
 def _fit(num_envs: int, batch_size: int) -> bool:
-    """Return whether unrolls of so many environments can be cut up or put together to batches."""
+    """Return whether unrolls of `num_envs` environments can be split or concatenated into batches."""
     return max(num_envs, batch_size) % min(num_envs, batch_size) == 0
 
 
@@ -160,7 +162,7 @@ def overlaps(config: TrainConfig, device: torch.device) -> bool:
 
 
 def compiles(config: TrainConfig, device: torch.device) -> bool:
-    """Return whether the learner's work is compiled; on CPUs it brings nothing."""
+    """Return whether the learner's work is compiled; on CPUs it does not help."""
     return _is_on(config.compile, config, device)
 
 
@@ -170,7 +172,7 @@ def _is_on(asked: str, config: TrainConfig, device: torch.device) -> bool:
 
 
 def returns_discount(config: TrainConfig) -> float | None:
-    """Return the discount of the returns that actors follow, if the learner asks for them."""
+    """Return the discount of the actors' return statistics, if enabled."""
     return config.discount if config.normalise_rewards else None
 
 
@@ -189,8 +191,8 @@ def per_process(config: TrainConfig, count: int) -> TrainConfig:
 def env_shard(config: TrainConfig, count: int, index: int) -> EnvShard | None:
     """Return which of the run's environments are those of process `index` of `count`.
 
-    They share out each batch, so that a batch is of the same environments whatever `count` is. None for a
-    process that has all.
+    Shards are interleaved, so that each batch covers the same environments for any `count`. None for a single
+    process.
     """
     if count == 1:
         return None
@@ -200,8 +202,8 @@ def env_shard(config: TrainConfig, count: int, index: int) -> EnvShard | None:
 
 
 def protocol_name(config: TrainConfig) -> str:
-    """Name the protocol under which games are played. Raises ValueError for a stack or flicker that cannot
-    be."""
+    """Name the protocol under which games are played. Raises ValueError for an invalid stack or
+    flicker."""
     return varied(config.protocol or DEFAULT_PROTOCOL, config.frame_stack, config.flicker)
 
 
@@ -258,15 +260,15 @@ def _normalised(config: TrainConfig, env: VectorEnv) -> tuple[int, ...]:
 
 
 def make_agent(config: TrainConfig, env: VectorEnv) -> Agent:
-    """Make the agent of a run. Raises ValueError for a core that cannot be."""
+    """Make the agent of a run. Raises ValueError for invalid options of the core."""
     with memory_for(f"core {config.core}"):
         return Agent(checked_spec(config, env))
 
 
 def checked_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
-    """Specify the agent that fits the environment. Raises ValueError for one that cannot be, or too large."""
+    """Specify the agent that fits the environment. Raises ValueError for invalid options or one too large."""
     spec = agent_spec(config, env)
-    if ":" in spec.core:  # somebody's own core may be one that cannot be made without memory
+    if ":" in spec.core:  # a custom core may not support the meta device
         return spec
     with memory_for(f"core {config.core}"):
         agent = build_on_meta(lambda: Agent(spec))

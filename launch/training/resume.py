@@ -22,7 +22,7 @@ from ..runs.directory import (
     read_config,
     was_truncated,
 )
-from ..runs.options import DEFAULTS, FIXED, FORMER, UNSAID
+from ..runs.options import DEFAULTS, FIXED, FORMER, LEGACY_VALUES
 
 _IN_WORDS = {
     "env_id": "environment",
@@ -111,7 +111,7 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
 
 
 def check_not_truncated(config: TrainConfig, core: Core, run_dir: Path) -> None:
-    """Raise UsageError for an LSTM, or another memory without fast weights, that was cut at every step."""
+    """Raise UsageError for a run of a memory without fast weights whose BPTT was truncated at every step."""
     if was_truncated(run_dir) and not core.has_fast_weights and core.initial_state(1):
         raise UsageError(
             f"{run_dir} holds a {config.core} whose gradients an earlier version cut at every step; "
@@ -124,13 +124,15 @@ def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core
     differing = [
         name
         for name in FIXED
-        if saved.get(name, UNSAID[name]) != getattr(config, name)
+        if saved.get(name, LEGACY_VALUES[name]) != getattr(config, name)
         and not (name == "bptt" and not core.has_fast_weights)  # where both are the same
     ]
     if saved and differing:
         old, new = (
             shlex.join(
-                word for name in differing for word in option_words(name, options.get(name, UNSAID[name]))
+                word
+                for name in differing
+                for word in option_words(name, options.get(name, LEGACY_VALUES[name]))
             )
             for options in (saved, vars(config))
         )

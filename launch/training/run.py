@@ -68,7 +68,7 @@ class Run:
         self._open(state is not None, [*engine.notes, *damage, *notes], stack, console)
 
     def _restore(self, agent: Agent | None, state: Mapping[str, Any] | None) -> list[str]:
-        """Go on from what a checkpoint holds, or begin; return notes. Raises UsageError if that cannot be."""
+        """Go on from a checkpoint, or begin; return notes. Raises UsageError if it does not fit."""
         try:
             if state is not None:
                 self.engine.fused_record = read_words(self.run_dir, "auto").get("fused")
@@ -100,7 +100,7 @@ class Run:
                 stack.callback(self._tracker.close)
             self.log = self._open_log(start if resumed else None)
             stack.callback(self._close_log)
-            if start < self.total_steps:  # else the options are not what it was trained with
+            if start < self.total_steps:  # else a finished run keeps the config it was trained with
                 resolved = {**resolved_by(engine.agent.spec), **engine.resolved}
                 auto = {name: value for name, value in resolved.items() if getattr(config, name) == "auto"}
                 write_config(self.run_dir, config, say=self._say, auto=auto, uses=engine.uses)
@@ -169,8 +169,10 @@ class Run:
             if isinstance(error, ActorError) and error.__cause__:
                 for line in trace_of(error.__cause__).splitlines():
                     self._say(line)
-            unwritten = isinstance(error, OSError) and f"cannot write to {self.run_dir}: {files.why(error)}"
-            raise RunError(f"{unwritten or error}; {self._rescue(error)}") from error
+            reason = str(error)
+            if isinstance(error, OSError):
+                reason = f"cannot write to {self.run_dir}: {files.why(error)}"
+            raise RunError(f"{reason}; {self._rescue(error)}") from error
 
     def _train(self) -> None:
         """Loop over updates: log, save, and go back to the last checkpoint where the weights are lost."""

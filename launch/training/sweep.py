@@ -31,7 +31,7 @@ from .ray.cluster import Cluster, Handle, Location, ProcessDied, Reply, locate
 from .ray.restarts import Restarts
 from .run import Run
 
-_SAVING = 120.0
+_SAVE_TIMEOUT = 120.0
 """Seconds that runs may take to save when the sweep is asked to stop."""
 _STATUS = 60.0
 """Seconds between lines that say how far the sweep is."""
@@ -41,7 +41,7 @@ _STATUS = 60.0
 def runs_of(config: TrainConfig) -> list[TrainConfig]:
     """List the runs of a sweep, seed by seed, so that early results compare all games and cores.
 
-    Raises UsageError for one that cannot be.
+    Raises UsageError for invalid options.
     """
     if config.seeds is not None and config.seeds < 1:
         raise ValueError("--seeds must be at least 1")
@@ -59,7 +59,7 @@ def runs_of(config: TrainConfig) -> list[TrainConfig]:
         run = replace(config, game=name, core=core, core_options=options, seed=seed, cores=(), seeds=None)
         run.env_options = read_env_options(name, config.env, config.env_options)
         run.engine, run.ray_address = "local", None
-        run.actor_cpus = run.learner_cpus = 1.0  # which the sweep reserves: alone, a run goes without
+        run.actor_cpus = run.learner_cpus = 1.0  # cleared so that a run can be resumed without Ray
         check(run)
         path = default_run_dir(run)
         root = config.run_dir or Path("runs")
@@ -265,9 +265,9 @@ def _work(cluster: Cluster, queue: Sweep, stop: threading.Event, say: Callable[[
     while queue.open or queue.waiting:
         if stop.is_set() and stopping_since is None:
             stopping_since = time.monotonic()
-            say("stopping: the runs save; once more to stop at once")
+            say("stopping: the runs save; press Ctrl-C again to stop immediately")
             queue.stop()
-        if stopping_since is not None and time.monotonic() - stopping_since > _SAVING:
+        if stopping_since is not None and time.monotonic() - stopping_since > _SAVE_TIMEOUT:
             say(f"{queue.status()}: not waited for any longer")
             return
         queue.start_due()

@@ -18,14 +18,14 @@ def process_threads(config: TrainConfig, cpus: int, count: int) -> int:
 
 
 def operation_threads(config: TrainConfig, threads: int, agent: Agent) -> int:
-    """Return among how many of a process's threads one operation is shared out.
+    """Return among how many of a process's threads one operation is divided.
 
-    Not among two in bfloat16, unless --threads says so: oneDNN's wait for each other awake, at barriers in
-    the gradient of a convolution. Two gain a quarter at most where each has a core to itself, and do a tenth
-    where both are on one, or others want it too (launch/training/README.md).
+    With two threads, bf16 operations use one unless --threads is given: oneDNN spin-waits at barriers in the
+    gradient of a convolution. Two threads gain a quarter at most where each has a core to itself, and run at
+    a tenth of the speed where both, or other work, are on one (launch/training/README.md).
     """
-    waits_awake = threads == 2 and agent.autocast_dtype == torch.bfloat16
-    return 1 if waits_awake and config.threads is None else threads
+    spin_waits = threads == 2 and agent.autocast_dtype == torch.bfloat16
+    return 1 if spin_waits and config.threads is None else threads
 
 
 def uses(count: int, threads: int) -> str:

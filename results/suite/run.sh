@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The memory suite: tasks that ask for one ability each, ten memories, three seeds by default; each run trained, then evaluated
-# with sampled actions, as it was trained; delay and overwrite also with the memory wiped every few steps.
+# with sampled actions, as it was trained; delay and overwrite also with the state reset every few steps.
 # Evaluated runs are skipped, and what ../keep.py has kept; killed ones are resumed.
 # Usage: results/suite/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes. TASKS="overwrite" CORES="lstm rdn" SEEDS="4 5": those alone.

@@ -112,4 +112,4 @@ def test_what_is_no_mask_is_named_once(mask: list[Any]) -> None:
         assert "action_mask" not in infos
         *_, infos = env.step([0])
         notes += infos.get("notes", [])
-    assert len(notes) == 1 and "is no array of 3 numbers, and is not heeded" in notes[0]
+    assert len(notes) == 1 and "is no array of 3 numbers, and is ignored" in notes[0]

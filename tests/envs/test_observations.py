@@ -110,7 +110,7 @@ def test_the_highest_value_of_an_image_is_white(dtype: Any, highest: int, factor
 
 @pytest.mark.parametrize("reading", ["auto", "plain"])
 @pytest.mark.parametrize(
-    ("shape", "planes"),
+    ("shape", "channels"),
     [
         ((210, 160, 3), (3, 210, 160)),
         ((3, 210, 160), (3, 210, 160)),
@@ -121,8 +121,10 @@ def test_the_highest_value_of_an_image_is_white(dtype: Any, highest: int, factor
         ((10, 10, 10), (10, 10, 10)),
     ],
 )
-def test_which_axis_holds_the_channels(shape: tuple[int, ...], planes: tuple[int, ...], reading: Any) -> None:
-    assert PlainObservations(spaces.Box(0, 255, shape, np.uint8), reading).space.shape == planes
+def test_which_axis_holds_the_channels(
+    shape: tuple[int, ...], channels: tuple[int, ...], reading: Any
+) -> None:
+    assert PlainObservations(spaces.Box(0, 255, shape, np.uint8), reading).space.shape == channels
 
 
 @pytest.mark.parametrize(("reading", "unit"), [("auto", 9), ("plain", 1)])
@@ -146,7 +148,7 @@ def test_an_image_beside_measurements_is_part_of_a_vector(reading: Any, unit: fl
         (spaces.Box(0, 1, (4, 84, 84), np.float32), (4, 84, 84)),
         (spaces.Box(0, 255, (84, 84, 3), np.float32), (3, 84, 84)),
         (spaces.Box(0, 255, (7, 7, 3), np.uint8), (3, 7, 7)),  # MiniGrid's codes
-        (spaces.Box(0, 1, (10, 10, 4), bool), (4, 10, 10)),  # MinAtar's planes
+        (spaces.Box(0, 1, (10, 10, 4), bool), (4, 10, 10)),  # MinAtar's channels
     ],
     ids=str,
 )

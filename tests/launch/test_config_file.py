@@ -265,7 +265,7 @@ def test_a_record_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch
     write_config(tmp_path, config)
     remember(tmp_path, config, said.append)
     (line,) = said
-    assert line.startswith(f"cannot write {tmp_path}/state/") and line.endswith(" will want --track besides")
+    assert line.startswith(f"cannot write {tmp_path}/state/") and line.endswith(" will need --track as well")
     remember(tmp_path, TrainConfig(env="CartPole-v1"), said.append)
     assert len(said) == 1, "what reaches out to nothing needs no record"
 

@@ -106,7 +106,7 @@ def _best_first(core: str, baseline: str) -> dict[str, str]:
 
 
 def score_text(game: str, core: str, millions: int) -> str | None:
-    """Format a published score with its deviation; None where there is none."""
+    """Format a published score with its standard deviation; None where there is none."""
     if not is_published(game) or (score := published_scores(game, core).get(millions)) is None:
         return None
     return f"{_as_published(score.mean)} ± {_as_published(score.std)}"

@@ -96,7 +96,7 @@ class LocalEngine(Engine):
             "precision": "fp32" if agent.autocast_dtype is None else "bf16",
             "overlap": "on" if overlaps(config, self.device) else "off",
         }
-        # Else a run that begins its episodes anew would play those of its beginning once more.
+        # Without this, a resumed run would repeat its first episodes.
         start_step = 0
         if state is not None and not config.deterministic:
             with restoring("learner"):
@@ -154,8 +154,8 @@ class LocalEngine(Engine):
     def _make_source(self, turn: int) -> Source:
         if not overlaps(self.config, self.device):
             return Lockstep(self.actors, self.process_config.batch_size, turn, self._synchronize)
-        beside = min(self._threads, self.cpus // (len(self.actors) + 1))
-        on_start = _own_resources(beside, self.device)
+        threads_per_actor = min(self._threads, self.cpus // (len(self.actors) + 1))
+        on_start = _own_resources(threads_per_actor, self.device)
         return Threads(self.actors, self.config.batch_size, self.stop, on_start, self._synchronize)
 
     def _synchronize(self) -> None:
@@ -164,7 +164,7 @@ class LocalEngine(Engine):
             self.learner.synchronize()
 
     def _resume_actors(self, state: Mapping[str, Any]) -> list[str]:
-        """Bring the actors back to where they were, as far as that can be; return notes for the user.
+        """Bring the actors back to where they were, as far as possible; return notes for the user.
 
         Raises CannotRepeat if `--deterministic` cannot be kept.
         """
@@ -205,7 +205,7 @@ class LocalEngine(Engine):
             self.workers.start(Worker.update, learner.version, learner.reward_divisor)
 
     def _backward(self, batch: Unroll) -> PartialUpdate:
-        """Raises ActorError for what goes wrong: the weights are as they were, and can be saved."""
+        """Raises ActorError for what goes wrong: the weights have not changed, and can be saved."""
         try:
             return self.learner.backward(batch)
         except (NonFiniteError, ActorError):

@@ -18,7 +18,7 @@ _ALIGNMENT = 64
 
 
 def new_file(agent: nn.Module, gradients: int) -> int:
-    """Return the descriptor of a file with room for the agent's tensors, and so many times for its gradients.
+    """Return the descriptor of a file with room for the agent's tensors and `gradients` times its gradients.
 
     It is no file of /dev/shm, which is small in containers: 64 MiB in Docker's. Raises OSError if there is no
     memory for it.

@@ -61,7 +61,7 @@ class Source(AbstractContextManager["Source"]):
 
     @abstractmethod
     def at_boundary(self) -> bool:
-        """Whether a checkpoint now would lose no part of an unroll that was handed over already."""
+        """Whether a checkpoint now loses nothing: there is no partly consumed unroll."""
 
     def stage(self) -> str:
         """Describe what the actors are doing, for messages about what hangs."""

@@ -3,8 +3,8 @@
 On a CPU one process a core, each with one thread, does more than one process whose operations are spread
 over all cores: nothing waits at barriers, emulators and inference hand over to each other on the same core,
 and the small operations of a recurrent core keep all cores busy too. The main process is the first of them;
-it adds up the gradients and changes the weights, which all see in shared memory. What an update is does not
-change.
+it adds up the gradients and changes the weights, which all see in shared memory. The update is
+unchanged.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ class Worker:
     def update(self, version: int, reward_divisor: float) -> PartialUpdate:
         """Act with the weights of `version`, and leave the gradients of this share in shared memory."""
         self.learner.set_reward_divisor(reward_divisor)
-        self.weights.version = self.learner.version = version  # which a NonFiniteError names
+        self.weights.version = self.learner.version = version  # a NonFiniteError names it
         contribution = self.learner.backward(next(self._batches))
         parameters = list(self.agent.parameters())
         *gradients, counts = gradients_of(parameters)
         shared, shared_counts = gradient_views(self._gradients, parameters)
         for view, gradient in zip([*shared, shared_counts], [*gradients, counts], strict=True):
             view.copy_(gradient)
-        if isinstance(contribution.moments, Tensor):  # which pickle would put into shared memory
+        if isinstance(contribution.moments, Tensor):  # pickle would put a tensor into shared memory
             return replace(contribution, moments=contribution.moments.numpy())
         return contribution
 
@@ -204,7 +204,7 @@ class Workers:
                     parameter.grad = gradient.clone()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the main process's actor's state into theirs: between unrolls all are the same."""
+        """Load the main process's actor's state: only RNG and progress, identical in all workers."""
         self.start(Worker.load_state_dict, state)
         self.results()
 
@@ -214,7 +214,7 @@ class Workers:
 
     def close(self) -> None:
         for child in self._children:
-            child.close()  # which ends the process, at its next look
+            child.close()  # EOF on the pipe makes the worker exit
         for child in self._children:
             child.end(_PATIENCE)
 

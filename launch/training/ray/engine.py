@@ -101,7 +101,7 @@ class RayEngine(Engine):
             partial(self._start_learner, parts),
             config.deterministic,
         )
-        # Else actors of a run that is resumed would play the episodes of its beginning once more.
+        # Without this, a resumed run would repeat its first episodes.
         start_step = 0 if config.deterministic else self._steps
         start_actor = partial(self._start_actor, parts, start_step)
         self.actors = Actors(

@@ -34,7 +34,7 @@ _FETCH_PATIENCE = 10.0
 
 @dataclass(frozen=True)
 class Report:
-    """The result of an update, the same for every learner but for the episodes, which are of its columns."""
+    """The result of an update, the same for every learner except the episodes: those of its columns."""
 
     metrics: dict[str, float]
     steps: int

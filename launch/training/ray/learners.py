@@ -21,7 +21,7 @@ from .learner_process import Report
 from .ledger import ShardId
 
 _AHEAD = 2
-"""Updates whose shards a learner may have or be fetching, besides the update under way."""
+"""Updates whose shards a learner may have or be fetching, in addition to the update in progress."""
 
 
 class LearnerDied(WeightsLost):

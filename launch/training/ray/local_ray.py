@@ -46,7 +46,7 @@ def read_authentication() -> None:
         from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
     except ImportError:
         raise UsageError(
-            "--engine ray: this Ray knows no tokens, so that whoever reaches its ports can run code; "
+            "--engine ray: this Ray has no tokens, so anyone who reaches its ports can run code; "
             "it takes 2.52 or later: pip install 'ray>=2.52'"
         ) from None
     Config.initialize("")  # before the token goes: whoever needs one and has none ends the process

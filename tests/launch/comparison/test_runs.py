@@ -379,16 +379,16 @@ def test_the_command_for_a_missing_score_can_be_given(tmp_path: Path) -> None:
     assert choose_protocol(spec, options.protocol, options.flicker) == other
 
 
-def test_wiped_memories_are_averaged_only_where_evaluated_alike(tmp_path: Path) -> None:
-    def wiped(run: Path, score: float, protocol: str, greedy: bool) -> None:
+def test_state_resets_are_averaged_only_where_evaluated_alike(tmp_path: Path) -> None:
+    def with_resets(run: Path, score: float, protocol: str, greedy: bool) -> None:
         path = add_evaluation(run, score, protocol, greedy=greedy, time="2026-03-01")
         content = json.loads(path.read_text())
         content["results"]["forgets every 4"] = content["results"]["trained"]
         path.write_text(json.dumps(content))
 
     for seed in (1, 2):
-        wiped(make_run(tmp_path, seed=seed), 10.0, "paper-code", True)
-    wiped(make_run(tmp_path, seed=3), 90.0, "ale-standard", False)
+        with_resets(make_run(tmp_path, seed=seed), 10.0, "paper-code", True)
+    with_resets(make_run(tmp_path, seed=3), 90.0, "ale-standard", False)
     comparison, _ = compared(tmp_path)
     (section,) = forgetting(comparison, looks(comparison.core_of))
     assert [row[3:] for row in section.tables[0].rows] == [[30.0, 30.0, 30.0, 2]] * 2

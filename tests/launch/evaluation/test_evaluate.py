@@ -22,7 +22,7 @@ from deltabeast.envs import make_vector_env
 from deltabeast.envs.checks import environment_seeds
 from deltabeast.launch.errors import RunError
 from deltabeast.launch.evaluation.evaluate import evaluate
-from deltabeast.launch.evaluation.play import RandomAgent, Row
+from deltabeast.launch.evaluation.play import RandomAgent, Repeat
 from deltabeast.launch.evaluation.returns import Evaluation, Summary, bootstrap_interval
 from deltabeast.launch.evaluation.tables import evaluation_notes
 
@@ -310,7 +310,7 @@ def test_an_endless_episode_takes_nothing_from_what_ended() -> None:
 def test_a_repeat_goes_on_while_no_more_episodes_were_endless_than_ended(
     outcomes: str, goes_on: bool
 ) -> None:
-    row = Row(0, 0, np.random.default_rng(0), life_returns=[1.0] * outcomes.count("."))
+    row = Repeat(0, 0, np.random.default_rng(0), life_returns=[1.0] * outcomes.count("."))
     for _ in range(outcomes.count("x")):
         row.give_up_episode()
     assert row.goes_on(5, can_begin_anew=True) == goes_on

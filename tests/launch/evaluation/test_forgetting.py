@@ -1,4 +1,4 @@
-"""Agents whose memory is wiped: what they then do, what evaluations keep of it, what a comparison draws."""
+"""Agents whose state is reset: what they then do, what evaluations keep of it, what a comparison draws."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from comparison_runs import add_evaluation, make_run
 
 from deltabeast.agents import Agent, AgentSpec
 from deltabeast.launch.cli import main
-from deltabeast.launch.evaluation.forgetting import Forgetful
+from deltabeast.launch.evaluation.forgetting import StateResets
 
 
 @pytest.mark.parametrize("every", [1, 3, 100])
-def test_a_wiped_memory_is_that_of_a_new_episode(every: int, seed: int) -> None:
+def test_a_reset_state_is_that_of_a_new_episode(every: int, seed: int) -> None:
     """Steps are counted from the beginning of each row's episode."""
     torch.manual_seed(seed)
     steps, rows = 9, 4
@@ -29,7 +29,7 @@ def test_a_wiped_memory_is_that_of_a_new_episode(every: int, seed: int) -> None:
     observation, reward = torch.randn(steps, rows, 3), torch.randn(steps, rows)
     done = torch.rand(steps, rows) < 0.2
     done[0] = True
-    player = Forgetful(agent, every)
+    player = StateResets(agent, every)
     state, plain = player.initial_state(rows), agent.initial_state(rows)
     into = np.zeros(rows, int)
     with torch.no_grad():
@@ -61,7 +61,7 @@ class TwoStepsBefore(gymnasium.Env[np.ndarray, int]):
 
 
 def test_an_agent_that_remembers_two_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is trained, then wiped: with less than three steps from the bit on it guesses."""
+    """It is trained, then reset: with less than three steps from the bit on it guesses."""
     gymnasium.register("TwoStepsBefore-v0", TwoStepsBefore)
     run = tmp_path / "run"
     main(["train", "--env", "TwoStepsBefore-v0", "--core", "gru", "--steps", "40k", "--run-dir", str(run),
@@ -87,11 +87,11 @@ def test_an_agent_that_remembers_two_steps(tmp_path: Path, capsys: pytest.Captur
     results = json.loads(file.read_text())["results"]
     assert list(results) == ["trained", "forgets every 1", "forgets every 2", "forgets every 3"]
     mean = {name: result["summary"]["game"]["mean"] for name, result in results.items()}
-    assert mean["trained"] == mean["forgets every 3"] == 1.0  # wiped where an episode begins
+    assert mean["trained"] == mean["forgets every 3"] == 1.0  # reset where an episode begins
     assert mean["forgets every 1"] < 0.8 and mean["forgets every 2"] < 0.8
     printed = capsys.readouterr().out
-    table = [line.split("  ")[0] for line in printed[printed.index("memory wiped") :].splitlines()[:5]]
-    assert table == ["memory wiped", "at each step", "every 2 steps", "every 3 steps", "never"]
+    table = [line.split("  ")[0] for line in printed[printed.index("state reset") :].splitlines()[:5]]
+    assert table == ["state reset", "at each step", "every 2 steps", "every 3 steps", "never"]
     assert "…" not in printed and "forgets every" not in printed
 
 
@@ -107,7 +107,7 @@ def test_compare_draws_what_less_memory_costs(tmp_path: Path) -> None:
     make_run(tmp_path / "runs", core="lstm", scores=[7.0])  # was not evaluated so
     main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
     rows = list(csv.DictReader((tmp_path / "out" / "tables" / "forgetting.csv").open(newline="")))
-    assert [(row["series"], row["wiped every"], float(row["mean"])) for row in rows] == [
+    assert [(row["series"], row["reset every"], float(row["mean"])) for row in rows] == [
         ("rdn", "1", 3.0), ("rdn", "4", 12.0), ("rdn", "never", 45.0),
     ]  # fmt: skip
     assert (tmp_path / "out" / "plots" / "forgetting-gopher.png").is_file()

@@ -107,7 +107,8 @@ def test_a_damaged_config_of_a_run_is_set_aside(tmp_path: Path, capsys: pytest.C
     run(tmp_path, *CARTPOLE, *EXACT, "--steps", "40")
     assert (tmp_path / "config.damaged.json").read_text() == "edited, wrongly"
     assert (
-        read_config(tmp_path)["steps"] == "40" and "it is config.damaged.json now" in capsys.readouterr().out
+        read_config(tmp_path)["steps"] == "40"
+        and "the original is config.damaged.json now" in capsys.readouterr().out
     )
 
 

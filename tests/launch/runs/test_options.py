@@ -22,8 +22,8 @@ from deltabeast.launch.runs.directory import read_config, resume_command, write_
 from deltabeast.launch.runs.options import (
     DEFAULTS,
     FORMER,
+    LEGACY_VALUES,
     OPTIONS,
-    UNSAID,
     declarations,
     former_values,
     given_only_for,
@@ -137,7 +137,7 @@ def test_a_run_goes_on_only_as_the_same_experiment(name: str, tmp_path: Path) ->
 def test_runs_are_one_series_exactly_if_they_learn_alike(name: str, tmp_path: Path) -> None:
     paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b")]
     config = json.loads((paths[1] / "config.json").read_text())
-    value = other(name) if other(name) != UNSAID[name] else DEFAULTS[name]
+    value = other(name) if other(name) != LEGACY_VALUES[name] else DEFAULTS[name]
     config["config"] |= {name: str(value) if name in ("run_dir", "config") else value}
     (paths[1] / "config.json").write_text(json.dumps(config))
     if OPTIONS[name].decides is Scope.AGENT:  # a checkpoint has the say

@@ -15,7 +15,7 @@ from deltabeast.launch.cli import main
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import RunError
 from deltabeast.launch.runs.log import RunLog, read_rows
-from deltabeast.launch.runs.sinks import Sink, Surviving
+from deltabeast.launch.runs.sinks import FailSafeSink, Sink
 from deltabeast.launch.runs.tracking import NAMES, open_tracker
 
 TRAIN = (
@@ -160,7 +160,7 @@ def test_a_service_that_fails_later_is_named_once_and_the_log_goes_on(tmp_path: 
             raise AssertionError("it is not asked again")
 
     said: list[str] = []
-    with RunLog(tmp_path, tracker=Surviving("--track wandb", Failing, said.append)) as log:
+    with RunLog(tmp_path, tracker=FailSafeSink("--track wandb", Failing, said.append)) as log:
         log.hyperparameters(vars(TrainConfig()))
         log.write(1, {"sps": 1.0})
         log.write(2, {"sps": 2.0})

@@ -91,7 +91,7 @@ def test_a_later_signal_exits_at_once(tmp_path: Path, number: signal.Signals) ->
     training.send(number)
     time.sleep(0.1)
     training.send(number)  # as `timeout` does, a moment later: the same request
-    assert training.wait_for(lambda: "once more to stop at once" in training.output())
+    assert training.wait_for(lambda: "again to stop immediately" in training.output())
     time.sleep(SAME_REQUEST)
     sent = time.monotonic()
     training.send(number)

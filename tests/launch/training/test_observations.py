@@ -91,8 +91,8 @@ def test_a_reading_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 def test_a_reading_in_words() -> None:
     picture = {"observation_shape": [12, 64, 48], "observations": "picture"}
-    assert reading(picture) == "a picture of 12 planes of 64 x 48"
-    assert reading({"observation_shape": [1, 7, 7]}) == "a picture of 1 plane of 7 x 7"
+    assert reading(picture) == "a picture of 12 channels of 64 x 48"
+    assert reading({"observation_shape": [1, 7, 7]}) == "a picture of 1 channel of 7 x 7"
     assert reading({"observation_shape": [1]}) == "a vector of 1 number, as they come"
 
 
@@ -121,7 +121,7 @@ def test_what_is_normalised(given: tuple[str, ...], entries: tuple[int, ...]) ->
     config = parse(["train", *CARTPOLE, *given])
     spec = agent_spec(config, make_env(config, 1))
     assert spec.normalised == entries
-    normalised = f"{len(entries)} normalised by their running mean and deviation"
+    normalised = f"{len(entries)} normalised by their running mean and standard deviation"
     assert (normalised in reading(vars(spec))) == bool(entries)
 
 

@@ -152,7 +152,7 @@ def test_ray_that_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.M
 
 def test_ray_without_tokens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("ray._raylet.AuthenticationTokenLoader")
-    with pytest.raises(UsageError, match=r"knows no tokens, .* it takes 2\.52 or later: pip install"):
+    with pytest.raises(UsageError, match=r"has no tokens, .* it takes 2\.52 or later: pip install"):
         train(parse(["train", *CARTPOLE[:-2], "--engine", "ray", "--run-dir", str(tmp_path / "run")]))
     assert not (tmp_path / "run").exists()
 
