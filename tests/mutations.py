@@ -296,7 +296,11 @@ MUTANTS = [
     ("kernels/native/loss.c", "c = rho > 1.0f ? 1.0f : rho", "c = rho"),
     ("agents/losses.py", "rewards + batch.truncation_bootstrap", "rewards"),
     ("agents/losses.py", "= all_reduce(sums)", "= sums"),
-    ("agents/losses.py", "targets.pg_rhos * normalise_advantages(targets.adv", "normalise_advantages(targets.pg_adv"),
+    (
+        "agents/losses.py",
+        "targets.pg_rhos * normalise_advantages(targets.adv",
+        "normalise_advantages(targets.pg_adv",
+    ),
     ("kernels/native/loss.py", "weights.mul_(advantages)", "advantages"),
     ("agents/losses.py", "(A - mean) * mask", "A"),
     ("agents/losses.py", ".nan_to_num(0, 0, 0)", ""),
