@@ -1038,6 +1038,7 @@ MUTANTS = [
     ("cores/delta_rnn.py", "error = v[0] - _read(now, k[0])", "error = v[0]"),
     ("cores/delta_rnn.py", "z[1:] - later[1:]", "z[1:]"),
     ("cores/linear.py", ".masked_fill(reset[:, :, None, None], 0)", ""),
+    ("cores/observe.py", "(*squares.shape, -1).mean(-1)", "(*squares.shape, -1)[..., 0]"),
     ("cores/features.py", 'self.normalise in ("sum", "both")', 'self.normalise == "sum"'),
     ("cores/features.py", 'self.normalise in ("attention", "both")', 'self.normalise == "attention"'),
     ("cores/features.py", "z.roll(j, -1)", "z.roll(-j, -1)"),
