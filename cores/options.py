@@ -64,13 +64,12 @@ class Option:
 
 
 def options_of(factory: Callable[..., Any], after: int = 1) -> dict[str, Option]:
-    """Return the options of a core by name: its constructor's, and its memory's if it is handed the rest.
+    """Return the options of a core by name: its constructor's, and its memory's if that gets the rest.
 
-    The constructor's first `after` parameters are no options.
+    The constructor's first `after` parameters are not options, nor are names that begin with an underscore.
 
-    A core that names a `memory` and takes `**memory_options` hands them to that memory's constructor, after
-    hidden_size and num_heads; one that ends in `**` itself hands them on to its base. Names that begin with
-    an underscore are no options.
+    A core that names a `memory` and takes `**memory_options` passes them to that memory's constructor, after
+    hidden_size and num_heads; a memory that ends in `**` passes the rest to its base.
     """
     options = _options(factory, after)
     memory = getattr(factory, "memory", None)
@@ -82,9 +81,9 @@ def options_of(factory: Callable[..., Any], after: int = 1) -> dict[str, Option]
 def memory_options_of(memory: type) -> dict[str, Option]:
     """Return the options of a memory by name, without hidden_size and num_heads."""
     options: dict[str, Option] = {}
-    for base in inspect.getmro(memory):  # each hands on to the next what it takes by **
+    for base in inspect.getmro(memory):  # follow **kwargs up the MRO
         for name, each in _options(base, after=2).items():
-            if base is memory or not each.is_required:  # what a base requires its subclass gives
+            if base is memory or not each.is_required:  # required base arguments are supplied by the subclass
                 options.setdefault(name, each)
         if _keywords(base) is None:
             break
@@ -101,8 +100,9 @@ def checked(
 ) -> dict[str, Any]:
     """Check the options given for the core `name`; return them with the types that its constructor declares.
 
-    kind: what it is if not a core, whose constructor's first `after` parameters are no options.
     parse: whether strings come from the command line, and are parsed as the declared type.
+    kind: what the factory makes, for messages.
+    after: number of the constructor's first parameters that are not options.
 
     Raises:
         ValueError: in one line, for an unknown option, a value that it does not take, or a missing option.

@@ -1112,7 +1112,7 @@ MUTANTS = [
     ("cores/backbone.py", "reset.shape != (steps, rows)", "False"),
     ("cores/attention.py", "clock: int = 10", "clock: int = 9"),
     ("cores/attention.py", "window: int = 256", "window: int = WINDOW"),
-    ("cores/hybrid.py", ', "gtrxl", "transformer")', ', "gtrxl")'),
+    ("cores/hybrid.py", " and memory not in found.values()", ""),
     ("cores/delta_rnn.py", "v, recurrent_k, recurrent_v,", "recurrent_k, v, recurrent_v,"),
     ("cores/rdn.py", "squeeze(-1) + recurrent", "squeeze(-1) - recurrent"),
     ("cores/rdn.py", "* h**-0.5", ""),

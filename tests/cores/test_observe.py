@@ -72,7 +72,7 @@ def test_write_strength_of_a_head_is_the_mean_of_its_own(core: str, seed: int) -
         assert layer.write_strength is not None and layer.write_strength.shape == (4, 3)
         for row in range(4):
             for head in range(3):
-                mean = float(want[row, head].mean())
+                mean = float(want[row, head].detach().mean())
                 assert float(layer.write_strength[row, head]) == pytest.approx(mean, rel=1e-5)
         assert len(layer.write_strength.unique()) > 1
         assert layer.write_strength.min() > 0 and layer.write_strength.max() < 2
