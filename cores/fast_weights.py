@@ -40,13 +40,13 @@ class MemoryTrace(NamedTuple):
     """The rule's output `[T, B, H, h]`."""
     reset: Tensor
     """Which steps begin an episode: bool `[T, B]`."""
-    inputs: State = ()
+    conv_state: State = ()
     """State of `short_conv`, its last inputs `[B, size - 1, C]`; empty without it."""
 
     @property
     def state(self) -> State:
         """The whole state of the layer after the unroll."""
-        return (*self.after, *self.inputs)
+        return (*self.after, *self.conv_state)
 
     @property
     def emitted(self) -> tuple[Tensor, ...]:
@@ -141,12 +141,12 @@ class FastWeights(nn.Module, ABC):
         heads = projected.to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
         emitted = torch.split_with_sizes(heads, self.emitted_sizes, -1)
         projections, gate = emitted[: len(self.sizes)], emitted[len(self.sizes) :]
-        before, inputs = state, state[:0]
+        before, conv_state = state, state[:0]
         if self.short_conv is not None:
             before = state[:-1]
-            projections, inputs = self._convolve(self.short_conv, projections, state[-1], reset)
+            projections, conv_state = self._convolve(self.short_conv, projections, state[-1], reset)
         y, after = self.unroll(projections, before, reset)
-        trace = MemoryTrace(projections, before, after, y, reset, inputs)
+        trace = MemoryTrace(projections, before, after, y, reset, conv_state)
         if self.head_norm is not None:
             y = F.rms_norm(y, y.shape[-1:], self.head_norm.weight.to(y.dtype), self.head_norm.eps)
         if gate:

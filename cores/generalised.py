@@ -59,7 +59,7 @@ def one_write(q: Tensor, k: Tensor, u: Tensor, e: Tensor, decay: Tensor) -> Writ
     return Writes(q, *(x.unsqueeze(3) for x in (k, u, e, decay)))
 
 
-def writes_in_turn(*writes: Tensor) -> Tensor:
+def stack_writes(*writes: Tensor) -> Tensor:
     """Stack one tensor `[T, B, H, h]` per write, in order, to `[T, B, H, S, h]`."""
     return torch.stack(writes, 3)
 

@@ -29,7 +29,7 @@ class LinearMemory(FastWeights):
         favor_features: m; favor has 2 m features. 0 for m = h.
     """
 
-    attends: ClassVar[bool] = True
+    supports_attention_normalisation: ClassVar[bool] = True
     """Whether `normalise` may be attention or both."""
     erases: ClassVar[bool] = False
     """Whether writes correct what is stored: keys longer than √2 (β up to 1) make it grow without bound."""
@@ -49,7 +49,7 @@ class LinearMemory(FastWeights):
     ) -> None:
         h = hidden_size // num_heads
         super().__init__(hidden_size, num_heads, (h, h, _num_values or h, *_gate_sizes), **options)
-        if normalise in ("attention", "both") and not self.attends:
+        if normalise in ("attention", "both") and not self.supports_attention_normalisation:
             raise ValueError(f"normalise {normalise} is for memories that forget nothing; give sum or none")
         if self.erases and feature_map == "tanh":
             raise ValueError(

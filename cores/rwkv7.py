@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import MemoryTrace
-from .generalised import GeneralisedMemory, HeadProjection, Writes, low_rank, unit, writes_in_turn
+from .generalised import GeneralisedMemory, HeadProjection, Writes, low_rank, stack_writes, unit
 from .registry import register
 
 MAX_DECAY_RATE = math.exp(-0.5)
@@ -48,10 +48,10 @@ class RWKV7Memory(GeneralisedMemory):
         zero, one = torch.zeros_like(k), torch.ones_like(k)
         return Writes(
             r,
-            k=writes_in_turn(a * removal, k),
-            u=writes_in_turn(zero, v),
-            e=writes_in_turn(removal / w, zero),
-            decay=writes_in_turn(w, one),
+            k=stack_writes(a * removal, k),
+            u=stack_writes(zero, v),
+            e=stack_writes(removal / w, zero),
+            decay=stack_writes(w, one),
         )
 
     def _key(self, k: Tensor, a: Tensor) -> Tensor:

@@ -163,15 +163,15 @@ def delta_lstm(
         R = delta_write(mask_resets(R, reset[t]), k[t], v[t], beta[t])
         y, c = mask_resets(y, reset[t]), mask_resets(c, reset[t])
         p = y if variant == "A" else y.softmax(-1)
-        given = z[t].unflatten(1, (-1, 3))
-        i, u, o = (given + read(R, p.repeat_interleave(3, 1)).unflatten(1, (-1, 3))).unbind(2)
+        z_gates = z[t].unflatten(1, (-1, 3))
+        i, u, o = (z_gates + read(R, p.repeat_interleave(3, 1)).unflatten(1, (-1, 3))).unbind(2)
         i, o = i.sigmoid(), o.sigmoid()
         c = i * (u if variant == "D" else u.sigmoid()) + (1 - i) * c
         y = c * o
         if variant == "A":
             y = y.softmax(-1)
         elif variant == "C":
-            y = y + given[:, :, 1]
+            y = y + z_gates[:, :, 1]
         outputs.append(y)
     return torch.stack(outputs), R, y, c
 
@@ -305,8 +305,8 @@ def deltaformer(
     for t in range(q.shape[0]):
         keys, values, live = (mask_resets(part, reset[t]) for part in (keys, values, live))
         scores = (keys.unsqueeze(-3) * w[t].unsqueeze(-2)).sum(-1) * scale
-        found = kernel(first, scores, live.unsqueeze(-2)) * mix.unsqueeze(-1)
-        u = alpha[t].unsqueeze(-1) * v[t] - beta[t].unsqueeze(-1) * read(values.mT, found.mean(-2))
+        weights = kernel(first, scores, live.unsqueeze(-2)) * mix.unsqueeze(-1)
+        u = alpha[t].unsqueeze(-1) * v[t] - beta[t].unsqueeze(-1) * read(values.mT, weights.mean(-2))
         keys = torch.cat((keys, k[t].unsqueeze(-2)), -2)
         values = torch.cat((values, u.unsqueeze(-2)), -2)
         live = torch.cat((live, torch.ones_like(live[..., :1])), -1)

@@ -1175,7 +1175,7 @@ MUTANTS = [
     ("launch/bench/memories.py", "beta * v, beta * k, g.exp()", "beta * v, beta * k, g"),
     ("launch/bench/memories.py", "w * v, b * k, g.exp()", "b * v, w * k, g.exp()"),
     ("launch/bench/memories.py", "removal / w, zero", "removal, zero"),
-    ("launch/bench/memories.py", "writes_in_turn(w, one)", "writes_in_turn(w, w)"),
+    ("launch/bench/memories.py", "stack_writes(w, one)", "stack_writes(w, w)"),
     ("launch/bench/fla.py", '"g": decay.log()', '"g": decay'),
     ("launch/bench/fla.py", '"a": -removal, "b": a * removal', '"a": -a * removal, "b": removal'),
     ("launch/bench/fla.py", "by_row.transpose(2, 3).flatten(0, 2)", "by_row.flatten(0, 1).flatten(1, 2)"),
