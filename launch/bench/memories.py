@@ -21,7 +21,7 @@ from ...kernels.rules import GENERALISED_DELTA
 def _memory(
     name: str, writes: Callable[..., Writes], shapes: Shapes, **maps: Callable[[Tensor], Tensor]
 ) -> Rule:
-    """Return the record of a rule: `writes` of a memory's inputs, computed by the generalised delta rule."""
+    """Return a `Rule`: `writes` of a memory's inputs, computed by the generalised delta rule."""
 
     def fed(form: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any) -> Any:
