@@ -23,8 +23,8 @@ Kernel = Literal["exp", "softmax", "linear", "relu", "round"]
 class WindowMemory(FastWeights):
     """A cache of the last N steps' keys and values, in N slots.
 
-    State: keys `[B, H, N, h]`, values `[B, H, N, h]`, and the product of the decays since each slot was
-    written `[B, H, N]`: 1 without decay, 0 for an empty slot.
+    State: keys `[B, H, N, h]`, values `[B, H, N, h]`, multiplied by the decays since each slot was written,
+    and the product of these decays `[B, H, N]`: 1 without decay, 0 for an empty slot.
 
     Args:
         sizes: how many numbers the slow net emits per head of keys, in order.
@@ -122,11 +122,11 @@ class SoftmaxAttention(FastWeightCore):
 
 @register("transformer")
 class Transformer(SoftmaxAttention):
-    """Softmax attention whose input has the time of each step. Vaswani et al. 2017, with LayerNorm before
-    each sub-layer (Xiong et al. 2020).
+    """Softmax attention with sinusoidal time features. Vaswani et al. 2017, with LayerNorm before each
+    sub-layer (Xiong et al. 2020).
 
-    The input projection reads `clock` waves of the time in the episode, where the paper adds sinusoids with
-    periods from 2π to 20,000π steps to the embedding. The output has no LayerNorm of its own.
+    The input projection reads `clock` sine and cosine pairs of the time in the episode, where the paper adds
+    sinusoids with periods from 2π to 20,000π steps to the embedding. No LayerNorm follows the last layer.
 
     State: (keys `[B, L, H, N, h]`, values `[B, L, H, N, h]`, decays `[B, L, H, N]`, time `[B, 1]`), the first
     three as `SoftmaxAttention`.

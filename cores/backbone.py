@@ -3,9 +3,9 @@
     x = InputProj(input)
     a layer:  x = x + Out(FastWeights(LN x));  x = x + FF(LN x)
 
-Options put gates in place of the sums, and waves of time beside the input. There is no dropout, final
-LayerNorm or positional encoding. A layer runs over the whole `[T, B, d]`
-sequence before the next one begins, so that only the fast weights themselves ever loop over time.
+Options put gates in place of the sums, and sinusoidal time features beside the input; there is no other
+positional encoding, no dropout and no final LayerNorm. A layer runs over the whole `[T, B, d]` sequence
+before the next one begins, so that only the fast weights themselves ever loop over time.
 A core adds one `FastWeights` subclass: how the slow net's output becomes writes and reads.
 """
 
@@ -24,7 +24,7 @@ from .layer import GRUGatedBlock, Layer
 
 Residual = Literal["sum", "gate"]
 MAX_CLOCK = 22
-"""Most sine and cosine pairs: their longest period, 2**23 steps, is one that float32 counts exactly."""
+"""Maximum number of sine and cosine pairs: float32 counts their longest period, 2**23 steps, exactly."""
 
 
 class FastWeightCore(Core):
@@ -64,7 +64,7 @@ class FastWeightCore(Core):
     ) -> None:
         super().__init__(input_size, hidden_size)
         if not 0 <= clock <= MAX_CLOCK:
-            raise ValueError(f"clock is {clock}; give 1 to {MAX_CLOCK} waves, or 0 for none")
+            raise ValueError(f"clock is {clock}; give 1 to {MAX_CLOCK} sine and cosine pairs, or 0 for none")
         check_sizes(hidden_size, num_heads, num_layers=num_layers, ff_size=ff_size)
         self.clock = clock
         self.input_proj = nn.Linear(input_size + 2 * clock, hidden_size)

@@ -78,7 +78,7 @@ class Core(nn.Module, ABC):
             cls.unroll_with_stats = vars(cls)["measured_unroll"]  # type: ignore[method-assign]
 
     def measured_unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
-        """`unroll_with_stats` as version 0.2 called it; in a subclass that overrides it, the parent's."""
+        """Deprecated alias of version 0.2; calls the nearest overriding `unroll_with_stats`."""
         warn_of_new_name("measured_unroll", "unroll_with_stats")
         own = (kind for kind in type(self).__mro__ if "unroll_with_stats" in vars(kind))
         kind = next(kind for kind in own if kind is Core or "measured_unroll" not in vars(kind))

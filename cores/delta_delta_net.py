@@ -20,7 +20,7 @@ class DeltaDeltaMemory(LinearMemory):
     The slow net emits q and k, a value of `3 h + 1` numbers, and β for M.
     """
 
-    attends = False
+    supports_attention_normalisation = False
     erases = True
 
     def __init__(self, hidden_size: int, num_heads: int, **linear_options: Any) -> None:

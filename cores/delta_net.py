@@ -17,11 +17,11 @@ from .registry import register
 
 
 class DeltaMemory(LinearMemory):
-    """`W += β (v - W k) kᵀ`. The slow net emits q, k, v, β. State: W; with attention the keys' sum, too.
+    """`W += β (v - W k) kᵀ`. The slow net emits q, k, v, β. State: W; with `normalise` attention also Σ k.
 
     Args:
-        beta_max: β lies between 0 and this. With unit keys, 2 lets a write reflect what is stored, not only
-            erase it.
+        beta_max: β lies between 0 and this. With unit keys, 2 allows negative eigenvalues: a write then
+            reflects what is stored under its key.
         beta_start: initial β, as a fraction of beta_max.
         linear_options: as `LinearMemory` takes them.
 
@@ -62,7 +62,7 @@ class DeltaMemory(LinearMemory):
     ) -> tuple[Tensor, State]:
         beta, (W, *sums) = self.strength(gates[0]), state
         if sums:
-            # Correct the normalised reading W k / (z·k), z the keys' sum so far: k ← k / (z·k), β ← β (z·k).
+            # Correct the normalised reading W k / (z·k), with z = Σ k so far: k ← k / (z·k), β ← β (z·k).
             norm = read_before(k, sums[0], reset)
             norm = torch.where(norm == 0, torch.ones_like(norm), norm)
             k, beta = k / norm, beta * norm.squeeze(-1)

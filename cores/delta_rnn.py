@@ -59,9 +59,9 @@ def delta_rnn_a(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute `y_t = softmax(z_t + R_t y_{t-1})`; arguments and results as those of `delta_rnn`.
 
-    Equals the softmax of `delta_rnn`'s outputs but for the first step of an unroll or episode: there it reads
-    with a uniform vector, and variant A with y0, or zeros where an episode begins. z is corrected by the
-    difference of the two readings.
+    Equals the softmax of `delta_rnn`'s outputs except for the first step of an unroll or episode: there it
+    reads with a uniform vector, and variant A with y0, or zeros where an episode begins. z is corrected by
+    the difference of the two readings.
     """
     fresh = reset.unsqueeze(-1)
     share = torch.full_like(y0, 1 / y0.shape[-1])

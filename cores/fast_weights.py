@@ -40,13 +40,13 @@ class MemoryTrace(NamedTuple):
     """The rule's output `[T, B, H, h]`."""
     reset: Tensor
     """Which steps begin an episode: bool `[T, B]`."""
-    inputs: State = ()
-    """The last inputs of `short_conv`, `[B, size - 1, C]`; empty without it."""
+    conv_state: State = ()
+    """State of `short_conv`, its last inputs `[B, size - 1, C]`; empty without it."""
 
     @property
     def state(self) -> State:
         """The whole state of the layer after the unroll."""
-        return (*self.after, *self.inputs)
+        return (*self.after, *self.conv_state)
 
     @property
     def emitted(self) -> tuple[Tensor, ...]:
@@ -71,7 +71,8 @@ class FastWeights(nn.Module, ABC):
         short_conv: over how many steps of the episode, this one included, a causal convolution and SiLU mix
             q, k and v; 0 for none.
         head_norm: whether what each head reads is divided by its root mean square.
-        output_gate: what multiplies it then, silu or sigmoid of a linear map of the layer's input; or none.
+        output_gate: activation of the output gate, a linear map of the layer's input that multiplies the
+            result; or none.
 
     Raises:
         ValueError: for a short_conv below 0.
@@ -136,16 +137,16 @@ class FastWeights(nn.Module, ABC):
 
     def forward(self, projected: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
         """slow_net(x) `[T, B, n]` -> y `[T, B, d]` and the trace, with the state after."""
-        # Fast weights keep their precision under autocast, and kernels keep out of it.
+        # The rule runs in float32 outside autocast.
         heads = projected.to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
         emitted = torch.split_with_sizes(heads, self.emitted_sizes, -1)
         projections, gate = emitted[: len(self.sizes)], emitted[len(self.sizes) :]
-        before, inputs = state, state[:0]
+        before, conv_state = state, state[:0]
         if self.short_conv is not None:
             before = state[:-1]
-            projections, inputs = self._convolve(self.short_conv, projections, state[-1], reset)
+            projections, conv_state = self._convolve(self.short_conv, projections, state[-1], reset)
         y, after = self.unroll(projections, before, reset)
-        trace = MemoryTrace(projections, before, after, y, reset, inputs)
+        trace = MemoryTrace(projections, before, after, y, reset, conv_state)
         if self.head_norm is not None:
             y = F.rms_norm(y, y.shape[-1:], self.head_norm.weight.to(y.dtype), self.head_norm.eps)
         if gate:

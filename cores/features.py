@@ -12,10 +12,10 @@ from torch import Tensor, nn
 EPSILON = 1e-5
 
 Map = Literal["elu", "relu", "softmax", "dpfp", "favor", "unit", "root2", "tanh"]
-"""elu: ELU + 1. relu. softmax. dpfp: deterministic parameter-free projection (Schlag et al. 2021, section
-5.3).
-favor: FAVOR+, positive random features of the softmax kernel (Choromanski et al. 2021). unit: divided by its
-length. root2: the same times the square root of 2. tanh (Schlag, Munkhdalai & Schmidhuber 2021)."""
+"""elu: ELU + 1. relu. softmax.
+dpfp: deterministic parameter-free projection (Schlag et al. 2021, section 5.3).
+favor: FAVOR+, positive random features of the softmax kernel (Choromanski et al. 2021). unit: L2-normalised.
+root2: unit times the square root of 2. tanh (Schlag, Munkhdalai & Schmidhuber 2021)."""
 Normalisation = Literal["sum", "attention", "both", "none"]
 """sum: features are divided by their sum. attention: what is read is divided by the sum of the weights with
 which it was written (Katharopoulos et al. 2020). both (Schlag et al. 2021, section 6.3). none."""
@@ -31,7 +31,7 @@ class Features(nn.Module):
         head_size: h.
         feature_map: see `Map`.
         normalise: whether features are divided by their sum, see `Normalisation`; attention is left to the
-            memory, for which `attends` says that it is asked for.
+            memory, which reads `attends`.
         dpfp_nu: ν of dpfp, whose size is 2 h ν.
         favor_features: m random directions of favor, which has 2 m features; 0 for m = h.
 

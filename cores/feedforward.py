@@ -12,15 +12,15 @@ from .short_conv import ShortConvolution
 
 @register("feedforward")
 class Feedforward(Core):
-    """No memory: the heads read the features. State: empty. The feedforward agent of Irie et al. 2021.
+    """No memory: the output is the input. The feedforward agent of Irie et al. 2021. State: ().
 
-    With `short_conv` N the heads read a causal convolution of the last N steps' features: what a window alone
-    solves. State: (the last inputs `[B, 1, N - 1, input_size]`,).
+    With `short_conv` N the output is a causal convolution of the last N steps: the baseline for tasks that a
+    short window solves. State: (the last inputs `[B, 1, N - 1, input_size]`,).
 
     Args:
         input_size: width of the input vectors, and of the output.
-        short_conv: over how many steps of the episode, this one included, a causal convolution and SiLU mix
-            each feature; 0 for none.
+        short_conv: N, the number of steps of the episode, this one included, over which a causal convolution,
+            followed by SiLU, mixes each feature; 0 for none.
 
     Raises:
         ValueError: for a short_conv below 0.
@@ -57,7 +57,7 @@ class Feedforward(Core):
         return batch_size, 1, len(self.short_conv.weight) - 1, self.input_size
 
     def _check(self, x: Tensor, last: Tensor, reset: Tensor) -> None:
-        """Raise ValueError unless state and reset are of as many rows as x."""
+        """Raise ValueError unless state and reset have the batch size of x."""
         shape = self._state_shape(x.shape[1])
         if last.shape != shape:
             raise ValueError(f"feedforward: the state is {list(last.shape)}; give {list(shape)}")

@@ -26,7 +26,7 @@ class GatedDeltaMemory(DeltaMemory):
         delta_options: as `DeltaMemory` takes them.
     """
 
-    attends = False
+    supports_attention_normalisation = False
     rates = 1
 
     def __init__(
@@ -73,7 +73,7 @@ class GatedDeltaNet(FastWeightCore):
 class MomentumDeltaMemory(DeltaMemory):
     """`C = η C + β v kᵀ`, `W = W (I - β k kᵀ) + C`. The slow net emits q, k, v, β, η. State: W, C."""
 
-    attends = False
+    supports_attention_normalisation = False
     rates = 1
 
     def state_parts(self) -> tuple[StatePart, ...]:

@@ -28,7 +28,7 @@ class GatedSumMemory(LinearMemory):
         linear_options: as `LinearMemory` takes them.
     """
 
-    attends = False
+    supports_attention_normalisation = False
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class GatedLinearAttention(FastWeightCore):
 class GatedRuleMemory(LinearMemory):
     """`W = (1 - β) W + β v kᵀ`. The slow net emits q, k, v, β. State: W."""
 
-    attends = False
+    supports_attention_normalisation = False
 
     def __init__(self, hidden_size: int, num_heads: int, **linear_options: Any) -> None:
         super().__init__(hidden_size, num_heads, _gate_sizes=(1,), **linear_options)

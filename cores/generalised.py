@@ -23,9 +23,9 @@ class Writes(NamedTuple):
     k: Tensor
     """Keys of the writes `[T, B, H, S, h]`."""
     u: Tensor
-    """Values that are added `[T, B, H, S, h]`."""
+    """Values of the writes, from which W e is subtracted `[T, B, H, S, h]`."""
     e: Tensor
-    """Vectors that are read for what is erased `[T, B, H, S, h]`."""
+    """Erase keys: W e is subtracted from u `[T, B, H, S, h]`."""
     decay: Tensor
     """Decay of W's columns before each write `[T, B, H, S, h]`."""
 
@@ -59,8 +59,8 @@ def one_write(q: Tensor, k: Tensor, u: Tensor, e: Tensor, decay: Tensor) -> Writ
     return Writes(q, *(x.unsqueeze(3) for x in (k, u, e, decay)))
 
 
-def writes_in_turn(*writes: Tensor) -> Tensor:
-    """Join what several writes of a step have, each `[T, B, H, h]`, to `[T, B, H, S, h]`."""
+def stack_writes(*writes: Tensor) -> Tensor:
+    """Stack one tensor `[T, B, H, h]` per write, in order, to `[T, B, H, S, h]`."""
     return torch.stack(writes, 3)
 
 
@@ -81,12 +81,12 @@ class HeadProjection(nn.Linear):
 
 
 def low_rank(hidden_size: int, num_heads: int) -> int:
-    """Return the size per head with which all heads together make a map of rank h, or a little more."""
+    """Return the rank per head, ceil(h / H), so that all heads together have rank h or a little more."""
     return -(-hidden_size // num_heads**2)
 
 
 class Decay(nn.Module):
-    """`exp(-exp(A) softplus(x + b))`, A of a head, b of each of its `size` numbers.
+    """`exp(-exp(A) softplus(x + b))`, A per head, b per channel; `size` channels per head.
 
     Dao & Gu 2024, "Transformers are SSMs", as in Gated DeltaNet and Kimi Linear: exp(A) begins uniform in
     [1, 16], softplus(b) log-uniform in [0.001, 0.1].
@@ -99,6 +99,6 @@ class Decay(nn.Module):
         self.b = nn.Parameter(begin + (-torch.expm1(-begin)).log())  # of which softplus is the inverse
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., H, size]` -> rates between 0 and 1."""
+        """`[..., H, size]` -> decays between 0 and 1."""
         A, b = (p.to(x.dtype) for p in (self.A, self.b))
         return (-A.exp() * F.softplus(x + b)).exp()

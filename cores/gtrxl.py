@@ -1,4 +1,4 @@
-"""Gated Transformer-XL: attention with relative positions, and gates in place of residual sums."""
+"""Gated Transformer-XL: attention with relative positions, and GRU gates instead of residual sums."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RelativeMemory(SoftmaxMemory):
 
 
 def _waves(window: int, size: int) -> Tensor:
-    """Sines and cosines of ages from 1, less those of 0, which softmax does not see: `[window, size]`."""
+    """Sines and cosines of ages from 1 minus those of age 0, a constant shift of scores: `[window, size]`."""
     ages = torch.arange(window + 1).unsqueeze(-1)
     rates = 10_000.0 ** (-torch.arange(0, size, 2) / size)
     waves = torch.cat(((ages * rates).sin(), (ages * rates).cos()), -1)[:, :size]
@@ -50,7 +50,7 @@ class GTrXL(FastWeightCore):
     State: (keys `[B, L, H, N, h]`, values `[B, L, H, N, h]`, decays `[B, L, H, N]`), as `SoftmaxAttention`.
     """
 
-    equation = "attention by content and age, gates for sums"
+    equation = "relative-position attention, GRU gates for sums"
     source = "Parisotto et al. 2019"
 
     memory = RelativeMemory

@@ -1,4 +1,4 @@
-"""Kimi Delta Attention and Gated DeltaNet-2: delta rules whose every channel decays at a rate of its own."""
+"""Kimi Delta Attention and Gated DeltaNet-2: delta rules with a decay per key channel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .registry import register
 class KDAMemory(GeneralisedMemory):
     """`W = W diag(α)`, then `W += β (v - W k) kᵀ`; keys and queries of length 1.
 
-    The slow net emits q, k, v, β and what α is made of, a map of rank h.
+    The slow net emits q, k, v, β and a low-rank input of α (rank h).
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class KDAMemory(GeneralisedMemory):
 
 @register("kda")
 class KimiDeltaAttention(FastWeightCore):
-    """A gated Delta Net with a decay for each channel of keys. Kimi Team 2025, "Kimi Linear".
+    """A gated Delta Net with a decay per key channel. Kimi Team 2025, "Kimi Linear".
 
     State: (W `[B, L, H, h, h]`,).
     """
@@ -51,9 +51,9 @@ class KimiDeltaAttention(FastWeightCore):
 
 
 class GatedDelta2Memory(KDAMemory):
-    """`W = W diag(α)`, then `W += (w ⊙ v - W (b ⊙ k)) kᵀ`: what is erased and what is written, by channel.
+    """`W = W diag(α)`, then `W += (w ⊙ v - W (b ⊙ k)) kᵀ`: separate erase and write gates, per channel.
 
-    The slow net emits q, k, v, b, w and what α is made of, a map of rank h.
+    The slow net emits q, k, v, b, w and a low-rank input of α (rank h).
     """
 
     def __init__(self, hidden_size: int, num_heads: int, **options: Any) -> None:
@@ -73,7 +73,7 @@ class GatedDelta2Memory(KDAMemory):
 
 @register("gated_delta_net_2")
 class GatedDeltaNet2(FastWeightCore):
-    """Kimi Delta Attention with gates of their own for erasing and writing. Gated DeltaNet-2, 2026.
+    """Kimi Delta Attention with separate erase and write gates. Gated DeltaNet-2, 2026.
 
     State: (W `[B, L, H, h, h]`,).
     """

@@ -20,19 +20,19 @@ class LinearMemory(FastWeights):
     Args:
         _gate_sizes: sizes of the further numbers that the slow net emits per head, in order.
         _num_values: number of values that a head writes; 0 for h.
-        feature_map: what keys and queries pass: elu (ELU + 1), relu, softmax, dpfp, favor, unit (divided by
-            its length), root2 (unit times the square root of 2: with write strengths near 1 the delta rule
-            can then exchange what it holds) or tanh.
+        feature_map: feature map of keys and queries: elu (ELU + 1), relu, softmax, dpfp, favor, unit
+            (L2-normalised), root2 (unit times the square root of 2: with write strengths near 1, a write of
+            the delta rule is a reflection) or tanh.
         normalise: sum divides keys and queries by their sum; attention divides what is read by the sum of its
             weights; both; or none.
         dpfp_nu: ν; dpfp has 2 h ν features.
         favor_features: m; favor has 2 m features. 0 for m = h.
     """
 
-    attends: ClassVar[bool] = True
+    supports_attention_normalisation: ClassVar[bool] = True
     """Whether `normalise` may be attention or both."""
     erases: ClassVar[bool] = False
-    """Whether writes correct what is stored: keys longer than 1 then make it grow without bound."""
+    """Whether writes correct what is stored: keys longer than √2 (β up to 1) make it grow without bound."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class LinearMemory(FastWeights):
     ) -> None:
         h = hidden_size // num_heads
         super().__init__(hidden_size, num_heads, (h, h, _num_values or h, *_gate_sizes), **options)
-        if normalise in ("attention", "both") and not self.attends:
+        if normalise in ("attention", "both") and not self.supports_attention_normalisation:
             raise ValueError(f"normalise {normalise} is for memories that forget nothing; give sum or none")
         if self.erases and feature_map == "tanh":
             raise ValueError(
@@ -68,7 +68,7 @@ class LinearMemory(FastWeights):
     ) -> tuple[Tensor, State]:
         """Write and read: features q, k `[T, B, H, size]`, v `[T, B, H, h]` -> y like v, next matrices.
 
-        If `features.attends`, the state ends in the keys' sum so far, which `unroll` adds to.
+        With `normalise` attention, `state` ends in the sum of earlier keys, which `unroll` updates.
         """
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
@@ -90,6 +90,6 @@ class LinearMemory(FastWeights):
 
 
 def read_before(k: Tensor, z: Tensor, reset: Tensor) -> Tensor:
-    """Return z·k_t with the sum z of all keys before step t, `[T, B, H, 1]`; exactly 0 if there are none."""
+    """Return z·k_t, with z the sum of all keys before step t, `[T, B, H, 1]`; exactly 0 if there are none."""
     before = torch.cat((torch.zeros_like(k[:1]), k[:-1])).masked_fill(reset[:, :, None, None], 0)
     return sum_rule(k, before, torch.ones_like(k[..., :1]), z, reset)[0]

@@ -12,7 +12,7 @@ from .registry import register
 
 
 class SumMemory(LinearMemory):
-    """`W += v kᵀ`. The slow net emits q, k, v. State: W; the sum of the keys if `normalise` is attention."""
+    """`W += v kᵀ`. The slow net emits q, k, v. State: W; with `normalise` attention also Σ k."""
 
     def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor

@@ -21,7 +21,7 @@ class MemoryStep:
     """One step of one layer's memory, each tensor `[B, H]`."""
 
     write_strength: Tensor | None
-    """β of the delta rule; None for a memory without write strengths."""
+    """Mean of the head's write strengths, over its channels or its writes in this step; None without any."""
     norm: Tensor
     """Frobenius norm of all of a head's fast weights after the step; 0 for attention, which has none."""
     change: Tensor
@@ -59,6 +59,6 @@ def _observe(memory: FastWeights, trace: MemoryTrace) -> MemoryStep:
         # some memories have several matrices a head
         squares = squares + new.square().sum((-2, -1)).view(*squares.shape, -1).sum(-1)
         changes = changes + (new - old * continues).square().sum((-2, -1)).view(*squares.shape, -1).sum(-1)
-    strengths = memory.strengths(trace)
-    beta = strengths["write_strength"].reshape(squares.shape) if "write_strength" in strengths else None
-    return MemoryStep(beta, squares.sqrt(), (changes / squares.clamp(min=1e-30)).sqrt())
+    beta = memory.strengths(trace).get("write_strength")
+    strength = None if beta is None else beta.reshape(*squares.shape, -1).mean(-1)
+    return MemoryStep(strength, squares.sqrt(), (changes / squares.clamp(min=1e-30)).sqrt())

@@ -63,16 +63,15 @@ class Option:
         return self.check(given)
 
 
-def options_of(factory: Callable[..., Any], after: int = 1) -> dict[str, Option]:
-    """Return the options of a core by name: its constructor's, and its memory's if it is handed the rest.
+def options_of(factory: Callable[..., Any], skip: int = 1) -> dict[str, Option]:
+    """Return the options of a core by name: its constructor's, and its memory's if that gets the rest.
 
-    The constructor's first `after` parameters are no options.
+    The constructor's first `skip` parameters are not options, nor are names that begin with an underscore.
 
-    A core that names a `memory` and takes `**memory_options` hands them to that memory's constructor, after
-    hidden_size and num_heads; one that ends in `**` itself hands them on to its base. Names that begin with
-    an underscore are no options.
+    A core that names a `memory` and takes `**memory_options` passes them to that memory's constructor, after
+    hidden_size and num_heads; a memory that ends in `**` passes the rest to its base.
     """
-    options = _options(factory, after)
+    options = _options(factory, skip)
     memory = getattr(factory, "memory", None)
     if not inspect.isclass(memory) or _keywords(factory) != _FOR_MEMORY:
         return options
@@ -82,32 +81,33 @@ def options_of(factory: Callable[..., Any], after: int = 1) -> dict[str, Option]
 def memory_options_of(memory: type) -> dict[str, Option]:
     """Return the options of a memory by name, without hidden_size and num_heads."""
     options: dict[str, Option] = {}
-    for base in inspect.getmro(memory):  # each hands on to the next what it takes by **
-        for name, each in _options(base, after=2).items():
-            if base is memory or not each.is_required:  # what a base requires its subclass gives
+    for base in inspect.getmro(memory):  # follow **kwargs up the MRO
+        for name, each in _options(base, skip=2).items():
+            if base is memory or not each.is_required:  # required base arguments are supplied by the subclass
                 options.setdefault(name, each)
         if _keywords(base) is None:
             break
     return options
 
 
-def checked(
+def validate_options(
     name: str,
     factory: Callable[..., Any],
     given: Mapping[str, Any],
     parse: bool = False,
     kind: str = "core",
-    after: int = 1,
+    skip: int = 1,
 ) -> dict[str, Any]:
     """Check the options given for the core `name`; return them with the types that its constructor declares.
 
-    kind: what it is if not a core, whose constructor's first `after` parameters are no options.
     parse: whether strings come from the command line, and are parsed as the declared type.
+    kind: what the factory makes, for messages.
+    skip: number of the constructor's first parameters that are not options.
 
     Raises:
         ValueError: in one line, for an unknown option, a value that it does not take, or a missing option.
     """
-    options = options_of(factory, after)
+    options = options_of(factory, skip)
     takes_any = _keywords(factory) not in (None, _FOR_MEMORY)
     values = {}
     for key, value in given.items():
@@ -132,15 +132,15 @@ def _unknown(whose: str, option: str, known: list[str]) -> str:
     return f"{whose} has no option {option!r}; {meant}it has {', '.join(known)}"
 
 
-def _options(factory: Callable[..., Any], after: int) -> dict[str, Option]:
-    """Read the options from a signature, without its first `after` parameters."""
+def _options(factory: Callable[..., Any], skip: int) -> dict[str, Option]:
+    """Read the options from a signature, without its first `skip` parameters."""
     try:
         hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
     except Exception:  # a name in somebody's annotations that only a type checker knows
         hints = {}
     descriptions = _descriptions(factory)
     options = {}
-    for p in list(inspect.signature(factory).parameters.values())[after:]:
+    for p in list(inspect.signature(factory).parameters.values())[skip:]:
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and not p.name.startswith("_"):
             without_hint = str if isinstance(p.default, str) else None
             types, choices = _values(hints.get(p.name, without_hint))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from .base import Core
-from .options import checked
+from .options import validate_options
 
 Factory = Callable[..., Core]
 F = TypeVar("F", bound=Factory)
@@ -72,7 +72,7 @@ def make_core(name: str, input_size: int, /, **options: object) -> Core:
         ValueError: for an unknown name, an option the core does not have, or a bad value.
     """
     factory = find_core(name)
-    values = checked(name, factory, options)
+    values = validate_options(name, factory, options)
     try:
         return factory(input_size, **values)
     except ValueError as error:
@@ -99,7 +99,7 @@ def read_core_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: as `make_core`, before anything is built.
     """
-    return checked(name, find_core(name), given, parse=True)
+    return validate_options(name, find_core(name), given, parse=True)
 
 
 def find_core(name: str) -> Factory:

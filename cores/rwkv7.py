@@ -1,4 +1,4 @@
-"""RWKV-7: fast weights with a removal key, a decay and a learning rate for each channel."""
+"""RWKV-7: fast weights with a removal key, and a decay and a learning rate per key channel."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..kernels import generalised_delta
 from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import MemoryTrace
-from .generalised import GeneralisedMemory, HeadProjection, Writes, low_rank, unit, writes_in_turn
+from .generalised import GeneralisedMemory, HeadProjection, Writes, low_rank, stack_writes, unit
 from .registry import register
 
-SLOWEST = math.exp(-0.5)
-"""The decay is at least exp(-SLOWEST) = 0.545."""
+MAX_DECAY_RATE = math.exp(-0.5)
+"""Bounds the fastest forgetting: the decay is at least exp(-MAX_DECAY_RATE) = 0.545."""
 
 
 class RWKV7Memory(GeneralisedMemory):
     """`W = W (diag(w) - κ (a ⊙ κ)ᵀ) + v kᵀ`, κ of length 1; then `y = W r + (r · ρ ⊙ k) v`.
 
-    The slow net emits r, k, v and what w and a are made of, maps of rank h. κ is k ⊙ ξ divided by its length,
+    The slow net emits r, k, v and low-rank inputs of w and a (rank h each). κ is k ⊙ ξ divided by its length,
     k is scaled by 1 + (a - 1) α. There is no token shift: `short_conv` mixes neighbouring steps.
     """
 
@@ -39,7 +39,7 @@ class RWKV7Memory(GeneralisedMemory):
 
     def _rates(self, projections: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Return w and a `[T, B, H, h]`."""
-        w = (-SLOWEST * self.to_decay(projections[3].tanh()).sigmoid()).exp()
+        w = (-MAX_DECAY_RATE * self.to_decay(projections[3].tanh()).sigmoid()).exp()
         return w, self.to_rate(projections[4]).sigmoid()
 
     def writes(self, projections: tuple[Tensor, ...]) -> Writes:
@@ -49,10 +49,10 @@ class RWKV7Memory(GeneralisedMemory):
         zero, one = torch.zeros_like(k), torch.ones_like(k)
         return Writes(
             r,
-            k=writes_in_turn(a * removal, k),
-            u=writes_in_turn(zero, v),
-            e=writes_in_turn(removal / w, zero),
-            decay=writes_in_turn(w, one),
+            k=stack_writes(a * removal, k),
+            u=stack_writes(zero, v),
+            e=stack_writes(removal / w, zero),
+            decay=stack_writes(w, one),
         )
 
     def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:

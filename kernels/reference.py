@@ -163,15 +163,15 @@ def delta_lstm(
         R = delta_write(mask_resets(R, reset[t]), k[t], v[t], beta[t])
         y, c = mask_resets(y, reset[t]), mask_resets(c, reset[t])
         p = y if variant == "A" else y.softmax(-1)
-        given = z[t].unflatten(1, (-1, 3))
-        i, u, o = (given + read(R, p.repeat_interleave(3, 1)).unflatten(1, (-1, 3))).unbind(2)
+        z_gates = z[t].unflatten(1, (-1, 3))
+        i, u, o = (z_gates + read(R, p.repeat_interleave(3, 1)).unflatten(1, (-1, 3))).unbind(2)
         i, o = i.sigmoid(), o.sigmoid()
         c = i * (u if variant == "D" else u.sigmoid()) + (1 - i) * c
         y = c * o
         if variant == "A":
             y = y.softmax(-1)
         elif variant == "C":
-            y = y + given[:, :, 1]
+            y = y + z_gates[:, :, 1]
         outputs.append(y)
     return torch.stack(outputs), R, y, c
 
@@ -211,7 +211,7 @@ def recurrent_delta(
 def lstm(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor, reset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Hochreiter & Schmidhuber 1997 with the forget gate of Gers et al. 2000.
 
-    gates `[T, B, 4 N]` is the input's share of i, f, g, o; weight `[4 N, N]`, h and c `[B, N]`.
+    gates `[T, B, 4 N]`: input-to-hidden pre-activations of i, f, g, o; weight `[4 N, N]`, h and c `[B, N]`.
     """
     outputs = []
     for t in range(gates.shape[0]):
@@ -237,9 +237,9 @@ def attention(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attention to the present step and the last M: Zhong et al. 2025, Table 2, with a window.
 
-    decay λ `[T, B, H]`, bias `[T, B, H, M]` by age, from one step ago on; the last M keys `[B, H, M, K]`,
-    values `[B, H, M, V]` and what is left of each weight `[B, H, M]`, 0 where nothing was written, the
-    newest last.
+    decay λ `[T, B, H]`, bias `[T, B, H, M]` by age, from one step ago on. State, the newest last: the last M
+    keys `[B, H, M, K]`; their values `[B, H, M, V]`, multiplied by the decays since; live `[B, H, M]`, the
+    cumulative decay since the write, 0 for an empty slot.
     """
     outputs = []
     for t in range(q.shape[0]):
@@ -260,13 +260,14 @@ def attention(
 
 
 KERNELS = ("exp", "softmax", "linear", "relu", "round")
-"""of a DeltaFormer: what becomes of the product of a key and what it is compared with"""
+"""of a DeltaFormer: the similarity function applied to q·k"""
 
 
 def kernel(kind: str, scores: Tensor, live: Tensor) -> Tensor:
-    """Turn scores `[..., size]` into weights, 0 where `live`, which is 0 or 1, is 0; all of them may be.
+    """Turn scores `[..., size]` into weights, multiplied by `live`: 1, or 0 for an empty slot.
 
-    round is to the nearest whole number, its gradient that of `scores`.
+    An empty slot gets 0 whatever its score, and all slots may be empty; a fraction scales the weight before
+    softmax divides by the sum. round is to the nearest whole number, its gradient that of `scores`.
     """
     if kind == "softmax":
         masked = scores.masked_fill(live == 0, -torch.inf)
@@ -297,15 +298,15 @@ def deltaformer(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Zhong et al. 2025: `u_t = α v_t - β Σ_{i<t} κ1(k_i, w_t) u_i`, `y_t = Σ_{i<=t} κ2(k_i, q_t) u_i`.
 
-    q, w `[T, B, H, G, K]`: G queries that share keys; κ1 is the mean over them, weighted by mix `[H, G]`.
+    q, w `[T, B, H, G, K]`: G queries per key head; κ1 is weighted by mix `[H, G]`, then averaged over G.
     alpha, beta `[T, B, H]`. State as in `attention`, u for values. y `[T, B, H, G, V]`.
     """
     outputs, scale = [], q.shape[-1] ** -0.5
     for t in range(q.shape[0]):
         keys, values, live = (mask_resets(part, reset[t]) for part in (keys, values, live))
         scores = (keys.unsqueeze(-3) * w[t].unsqueeze(-2)).sum(-1) * scale
-        found = kernel(first, scores, live.unsqueeze(-2)) * mix.unsqueeze(-1)
-        u = alpha[t].unsqueeze(-1) * v[t] - beta[t].unsqueeze(-1) * read(values.mT, found.mean(-2))
+        weights = kernel(first, scores, live.unsqueeze(-2)) * mix.unsqueeze(-1)
+        u = alpha[t].unsqueeze(-1) * v[t] - beta[t].unsqueeze(-1) * read(values.mT, weights.mean(-2))
         keys = torch.cat((keys, k[t].unsqueeze(-2)), -2)
         values = torch.cat((values, u.unsqueeze(-2)), -2)
         live = torch.cat((live, torch.ones_like(live[..., :1])), -1)
@@ -318,7 +319,8 @@ def deltaformer(
 def gru(gates: Tensor, weight: Tensor, bias: Tensor, h: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """Cho et al. 2014, with the reset gate after the product, as in `torch.nn.GRU`.
 
-    gates `[T, B, 3 N]` is the input's share of r, z, n; weight `[3 N, N]`, bias `[3 N]`, h `[B, N]`.
+    gates `[T, B, 3 N]`: input-to-hidden pre-activations of r, z, n; weight `[3 N, N]`, bias `[3 N]`,
+    h `[B, N]`.
     """
     outputs = []
     for t in range(gates.shape[0]):
@@ -331,5 +333,5 @@ def gru(gates: Tensor, weight: Tensor, bias: Tensor, h: Tensor, reset: Tensor) -
 
 
 def _per_head(g: Tensor, R: Tensor) -> Tensor:
-    """Row vector times matrix, a matrix a head: g `[B, H, V]`, R `[H, V, N]` -> `[B, H, N]`."""
+    """Row vector times each head's matrix: g `[B, H, V]`, R `[H, V, N]` -> `[B, H, N]`."""
     return torch.einsum("bhv,hvn->bhn", g, R)

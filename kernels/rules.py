@@ -1,4 +1,4 @@
-"""The built-in rules: a record each, and the public functions that call them."""
+"""The built-in rules: a `Rule` object each, and the public functions that call them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _near_one(x: Tensor) -> Tensor:
 def _fused(
     kernel: KernelSignature, name: str, shapes: Shapes, reference: Callable[..., Any], **more: Any
 ) -> Rule:
-    """Return the record of a rule with a kernel in C and perhaps in Triton."""
+    """Return the `Rule` of a kernel in C and perhaps in Triton."""
     operator = RuleOperator(name, shapes, kernel)
     reason = partial(native.unsupported_reason, file=native.source(kernel.name))
     on_gpu = Fused(operator, triton.unsupported_reason) if kernel.name in triton.KERNEL_NAMES else None
@@ -129,7 +129,7 @@ def _small_beta(x: Tensor) -> Tensor:
 
 @functools.cache
 def deltaformer_rule(first: str, second: str) -> Rule:
-    """Return the record of the DeltaFormer with these kernels, each one of `reference.KERNELS`."""
+    """Return the `Rule` of the DeltaFormer with these kernels, each one of `reference.KERNELS`."""
     return Rule(
         f"deltaformer_{first}_{second}",
         Shapes(
@@ -352,9 +352,9 @@ def generalised_delta(
     Args:
         q: queries `[T, B, H, K]`.
         k: keys under which a step writes `[T, B, H, S, K]`.
-        u: what it writes `[T, B, H, S, V]`.
-        e: keys whose reading is taken off that `[T, B, H, S, K]`.
-        decay: a `[T, B, H, S, K]`, of each channel of keys, between 0 and 1.
+        u: values `[T, B, H, S, V]`.
+        e: erase keys: W e is subtracted from u `[T, B, H, S, K]`.
+        decay: a `[T, B, H, S, K]`, per key channel, between 0 and 1.
         W: fast weights before the first step `[B, H, V, K]`.
         reset: bool `[T, B]`; W of row b is zeroed before step t writes.
         backend: one of `BACKENDS`.
@@ -380,17 +380,17 @@ def momentum_delta(
     reset: Tensor,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Erase as the delta rule does, and write a running sum: `C_t = η_t C_{t-1} + β_t v_t k_tᵀ`,
+    """Erase as the delta rule does, and write with momentum: `C_t = η_t C_{t-1} + β_t v_t k_tᵀ`,
     `W_t = λ_t W_{t-1} (I - β_t k_t k_tᵀ) + C_t`.
 
     Zhong et al. 2025, "Understanding Transformer from the Perspective of Associative Memory", Table 2, with
-    the write strength and decay of the gated delta rule, which it is for η = 0. A pair that is written again
-    and again reads back as v / (1 - η).
+    the write strength and decay of the gated delta rule, to which it reduces at η = 0. A pair that is written
+    again and again reads back as v / (1 - η).
 
     Args:
         q, k, v, beta, W, reset, backend: as in `delta_rule`.
         decay, momentum: λ and η `[T, B, H]`, after any sigmoid.
-        C: the running sum before the first step `[B, H, V, K]`.
+        C: momentum, the running sum of writes, before the first step `[B, H, V, K]`.
 
     Returns:
         y `[T, B, H, V]`, W and C after step T. Gradients reach every float argument.
@@ -452,7 +452,7 @@ def delta_lstm(
     itself, which is `softmax(c_t o)`; C adds z_u to y; D has no sigmoid around u.
 
     Args:
-        z: what other weights contribute to i, u and o, head after head `[T, B, 3 H, V]`.
+        z: pre-activations of i, u and o from other weights, head after head `[T, B, 3 H, V]`.
         k, v, beta: what is written into R, `[T, B, 3 H, V]` twice and `[T, B, 3 H]`, maps applied.
         R: recurrent fast weights before the first step `[B, 3 H, V, V]`.
         y0, c0: output and cell before the first step `[B, H, V]`.
@@ -512,13 +512,13 @@ def recurrent_delta(
 def lstm(
     gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, reset: Tensor, backend: str = "auto"
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """An LSTM layer from step to step: `i, f, g, o = gates_t + weight h_{t-1}`, the input's share given.
+    """The LSTM recurrence, given input-to-hidden pre-activations: `i, f, g, o = gates_t + weight h_{t-1}`.
 
     Hochreiter & Schmidhuber 1997, "Long Short-Term Memory", with the forget gate of Gers et al. 2000:
     `c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g)`, `h_t = sigmoid(o) tanh(c_t)`.
 
     Args:
-        gates: what the input contributes to i, f, g, o, in this order, bias included `[T, B, 4 N]`.
+        gates: input-to-hidden pre-activations of i, f, g, o, in this order, bias included `[T, B, 4 N]`.
         weight: recurrent weights `[4 N, N]`.
         h0, c0: output and cell before the first step `[B, N]`.
         reset: bool `[T, B]`; h and c of row b are zeroed before step t reads them.
@@ -536,14 +536,15 @@ def lstm(
 def gru(
     gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, reset: Tensor, backend: str = "auto"
 ) -> tuple[Tensor, Tensor]:
-    """A GRU layer from step to step: `r, z, n = gates_t` and `a, b, c = weight h_{t-1} + bias`.
+    """The GRU recurrence, given input-to-hidden pre-activations: `r, z, n = gates_t`, and from the last
+    output `a, b, c = weight h_{t-1} + bias`.
 
     Cho et al. 2014, "Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine
     Translation", as `torch.nn.GRU` has it: `h_t = (1 - sigmoid(z + b)) tanh(n + sigmoid(r + a) c) +
     sigmoid(z + b) h_{t-1}`.
 
     Args:
-        gates: what the input contributes to r, z, n, in this order, its bias included `[T, B, 3 N]`.
+        gates: input-to-hidden pre-activations of r, z, n, in this order, input bias included `[T, B, 3 N]`.
         weight, bias: of h `[3 N, N]`, `[3 N]`.
         h0: output before the first step `[B, N]`.
         reset: bool `[T, B]`; h of row b is zeroed before step t reads it.
@@ -574,17 +575,17 @@ def attention(
     """Attend to this step and the last M: `y = Σ w_i v_i / Σ w_i`, `w_i = exp(q·k_i / sqrt(K) + bias) Π λ`.
 
     Zhong et al. 2025, "Understanding Transformer from the Perspective of Associative Memory", Table 2, with
-    a window that bounds the state, a gate λ by which earlier weights decay, of the divisor, too, and a bias
-    by age.
+    a window that bounds the state, a decay λ applied to numerator and denominator, and a bias by age.
 
     Args:
         q, k: queries and keys `[T, B, H, K]`.
         v: values `[T, B, H, V]`.
-        decay: λ `[T, B, H]`, after any sigmoid; ones for attention that is not gated.
-        bias: added to the score of each of the last M, by age from one step ago on `[T, B, H, M]`; the
-            present has none.
+        decay: λ `[T, B, H]`, after any sigmoid; ones for ungated attention.
+        bias: added to the scores of the last M, by age from one step ago on `[T, B, H, M]`; the present step
+            has none.
         keys, values, live: of the M steps before the first, the newest last `[B, H, M, K]`, `[B, H, M, V]`,
-            `[B, H, M]`; live is what is left of a step's weight, 0 where there was none.
+            `[B, H, M]`; live is the cumulative decay since the write, 0 for an empty slot, and values are
+            multiplied by it.
         reset: bool `[T, B]`; the state of row b is zeroed before step t reads it.
         normalise: whether weights are divided by their sum.
         backend: one of `BACKENDS`.
@@ -614,18 +615,18 @@ def deltaformer(
     second: str = "softmax",
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Attend to what is left of each value when what earlier ones already say under its key is taken out.
+    """Attend to delta-corrected values: each minus what the earlier ones already read out under its key.
 
     Zhong et al. 2025, "Understanding Transformer from the Perspective of Associative Memory", equations 41
     and 42: `u_t = α v_t - β Σ_{i<t} κ1(k_i·w_t / sqrt(K)) u_i`, `y_t = Σ_{i<=t} κ2(k_i·q_t / sqrt(K)) u_i`,
     sums over the last M.
 
     Args:
-        q, w: queries, of the read and of the write `[T, B, H, G, K]`; G of them share a head's keys.
+        q, w: queries, of the read and of the write `[T, B, H, G, K]`: G per key head.
         k, v: keys and values `[T, B, H, K]`, `[T, B, H, V]`.
-        mix: weights of the G kernels of a write, of which the mean is taken `[H, G]`.
+        mix: per-group weights of κ1, whose G products are averaged `[H, G]`.
         alpha, beta: `[T, B, H]`.
-        keys, values, live: as in `attention`, with u for values.
+        keys, values, live: as in `attention`, with u for values; live is 1, or 0 for an empty slot.
         reset: bool `[T, B]`; the state of row b is zeroed before step t reads it.
         first, second: κ1 and κ2, each exp, softmax (over the window), linear, relu or round, which is to the
             nearest whole number and has the gradient of linear.

@@ -1,4 +1,4 @@
-"""What every rule keeps to on each of its backends, as checks that take a record: a rule of your own, too."""
+"""What every rule keeps to on each of its backends, as checks that take a `Rule`: one of your own, too."""
 
 from __future__ import annotations
 

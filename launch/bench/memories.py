@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...cores.generalised import Writes, one_write, unit, writes_in_turn
+from ...cores.generalised import Writes, one_write, stack_writes, unit
 from ...kernels import Rule, Shapes
 from ...kernels.dispatch import Fused
 from ...kernels.rules import GENERALISED_DELTA
@@ -21,7 +21,7 @@ from ...kernels.rules import GENERALISED_DELTA
 def _memory(
     name: str, writes: Callable[..., Writes], shapes: Shapes, **maps: Callable[[Tensor], Tensor]
 ) -> Rule:
-    """Return the record of a rule: `writes` of a memory's inputs, computed by the generalised delta rule."""
+    """Return a `Rule`: `writes` of a memory's inputs, computed by the generalised delta rule."""
 
     def fed(form: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any) -> Any:
@@ -76,10 +76,10 @@ def _rwkv7(r: Tensor, k: Tensor, v: Tensor, removal: Tensor, a: Tensor, g: Tenso
     zero, one, w = torch.zeros_like(k), torch.ones_like(k), g.exp()
     return Writes(
         r,
-        k=writes_in_turn(a * removal, k),
-        u=writes_in_turn(torch.zeros_like(v), v),
-        e=writes_in_turn(removal / w, zero),
-        decay=writes_in_turn(w, one),
+        k=stack_writes(a * removal, k),
+        u=stack_writes(torch.zeros_like(v), v),
+        e=stack_writes(removal / w, zero),
+        decay=stack_writes(w, one),
     )
 
 

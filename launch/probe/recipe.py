@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ...cores.backbone import FastWeightCore
 from ...cores.features import Features
-from ...cores.options import checked, options_of
+from ...cores.options import options_of, validate_options
 from ...cores.registry import find_core, read_core_options
 from ...envs.sequences.code import Code
 from ...envs.sequences.dag import Reachability
@@ -135,7 +135,7 @@ def _task(config: ProbeConfig, kind: Any) -> Any:
     if config.variant == "text" and not has_variants:
         raise ValueError(f"--variant text: {config.task} is the same in code and text; omit it")
     given = {**config.task_options, **({"variant": config.variant} if has_variants else {})}
-    return kind(**checked(config.task, kind, given, parse=True, kind="task", after=0))
+    return kind(**validate_options(config.task, kind, given, parse=True, kind="task", skip=0))
 
 
 def _alone(config: ProbeConfig, cores: Sequence[str], options: Collection[str] | None = None) -> bool:
@@ -172,7 +172,7 @@ def _spec(config: ProbeConfig, task: Task | Text, kind: str = "core", **more: An
 
 def _core_options(config: ProbeConfig) -> dict[str, Any]:
     if config.core == FAST_WEIGHT_MEMORY:
-        return checked(config.core, Features, config.core_options, parse=True, kind="rule")
+        return validate_options(config.core, Features, config.core_options, parse=True, kind="rule")
     return read_core_options(config.core, config.core_options)
 
 

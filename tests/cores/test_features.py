@@ -136,8 +136,8 @@ def test_favor_is_a_weight_that_never_changes(seed: int) -> None:
         ),
         ("delta_net", {"beta_max": 3}, "beta_max is 3; it takes one of 1, 2"),
         ("delta_net", {"beta_start": 1.0}, "beta_start is 1.0; give a share between 0 and 1"),
-        ("rdn", {"clock": -1}, "clock is -1; give 1 to 22 waves, or 0 for none"),
-        ("rdn", {"clock": 23}, "clock is 23; give 1 to 22 waves, or 0 for none"),
+        ("rdn", {"clock": -1}, "clock is -1; give 1 to 22 sine and cosine pairs, or 0 for none"),
+        ("rdn", {"clock": 23}, "clock is 23; give 1 to 22 sine and cosine pairs, or 0 for none"),
         ("gated_delta_net", {"decay_temperature": 0.0}, "decay_temperature is 0.0; it must be positive"),
         ("gated_linear_attention", {"decay_temperature": -1.0}, "is -1.0; it must be positive"),
         (

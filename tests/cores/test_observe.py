@@ -5,18 +5,32 @@ from __future__ import annotations
 import pytest
 import torch
 
-from deltabeast.cores import make_core
+from deltabeast.cores import FastWeightCore, core_names, make_core
+from deltabeast.cores.attention import SoftmaxMemory
+from deltabeast.cores.fast_weights import MemoryTrace
 from deltabeast.cores.observe import watch_memory
+from deltabeast.cores.registry import find_core
 
 SIZES = {"hidden_size": 12, "num_layers": 2, "num_heads": 3, "ff_size": 8}
-
-
-CORES = ("linear_transformer", "delta_net", "delta_rnn", "rdn", "momentum_delta_net", "delta_lstm")
+HYBRID = {"hidden_size": 12, "num_heads": 3, "ff_size": 8}
 WITHOUT_MATRICES = ("softmax_attention", "deltaformer", "gtrxl", "transformer", "hybrid")
+BACKBONE = tuple(
+    name
+    for name in core_names()
+    if isinstance(find_core(name), type) and issubclass(find_core(name), FastWeightCore)  # type: ignore[arg-type]
+)
+CORES = tuple(name for name in BACKBONE if name not in WITHOUT_MATRICES)
+WITHOUT_STRENGTHS = (
+    "linear_transformer",
+    "gated_linear_attention",
+    "softmax_attention",
+    "gtrxl",
+    "transformer",
+)
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_norms_changes_and_strengths(core: str, seed: int) -> None:
+def test_norms_and_changes(core: str, seed: int) -> None:
     memory = make_core(core, 5, **SIZES)
     state = tuple(torch.randn_like(part) for part in memory.initial_state(4))
     with watch_memory(memory) as layers, torch.no_grad():
@@ -37,23 +51,36 @@ def test_norms_changes_and_strengths(core: str, seed: int) -> None:
                         change = float((new - old).norm() / new.norm())
                         assert float(layer.change[row, head]) == pytest.approx(change, rel=1e-3, abs=1e-6)
                         assert not reset[row] or change == 1.0
-            if core == "linear_transformer":
-                assert layers[0].write_strength is None
-    if core != "linear_transformer":
-        x = torch.randn(4, 5)
-        *_, stats = memory.unroll_with_stats(x[None], state, torch.zeros(1, 4, dtype=torch.bool))
-        with watch_memory(memory) as layers, torch.no_grad():
-            memory.step(x, state, torch.zeros(4, dtype=torch.bool))
-        strengths = torch.stack([layer.write_strength for layer in layers])  # type: ignore[arg-type]
-        assert float(strengths.mean()) == pytest.approx(float(stats["write_strength"]), rel=1e-5)
-        assert strengths.shape == (2, 4, 3) and strengths.min() > 0 and strengths.max() < 1
+
+
+@pytest.mark.parametrize("core", BACKBONE)
+def test_write_strength_of_a_head_is_the_mean_of_its_own(core: str, seed: int) -> None:
+    memory = make_core(core, 5, **(HYBRID if core == "hybrid" else SIZES))
+    assert isinstance(memory, FastWeightCore)
+    traces: list[MemoryTrace] = []
+    for each in memory.memories():
+        each.register_forward_hook(lambda *call: traces.append(call[2][1]))
+    state = tuple(torch.rand_like(part) for part in memory.initial_state(4))
+    with watch_memory(memory) as layers, torch.no_grad():
+        memory.step(torch.randn(4, 5), state, torch.zeros(4, dtype=torch.bool))
+    assert len(layers) == len(traces) == len(memory.memories())
+    for layer, own, trace in zip(layers, memory.memories(), traces, strict=True):
+        if core in WITHOUT_STRENGTHS or isinstance(own, SoftmaxMemory):
+            assert layer.write_strength is None
+            continue
+        (want,) = own.strengths(trace)["write_strength"]
+        assert layer.write_strength is not None and layer.write_strength.shape == (4, 3)
+        for row in range(4):
+            for head in range(3):
+                mean = float(want[row, head].detach().mean())
+                assert float(layer.write_strength[row, head]) == pytest.approx(mean, rel=1e-5)
+        assert len(layer.write_strength.unique()) > 1
+        assert layer.write_strength.min() > 0 and layer.write_strength.max() < 2
 
 
 @pytest.mark.parametrize("core", WITHOUT_MATRICES)
 def test_layers_without_matrices_are_watched_all_the_same(core: str, seed: int) -> None:
-    memory = make_core(
-        core, 5, **{name: size for name, size in SIZES.items() if core != "hybrid" or name != "num_layers"}
-    )
+    memory = make_core(core, 5, **(HYBRID if core == "hybrid" else SIZES))
     with watch_memory(memory) as layers, torch.no_grad():
         memory.step(torch.randn(4, 5), memory.initial_state(4), torch.ones(4, dtype=torch.bool))
     assert len(layers) == 2 and all(layer.norm.shape == layer.change.shape == (4, 3) for layer in layers)

@@ -1,4 +1,4 @@
-"""A rule of your own: a reference, a record and a core are enough, and each faster form is one more line.
+"""A rule of your own: a reference, a `Rule` and a core are enough, and each faster form is one more line.
 
 The rule here lets a tenth of its fast weights decay at every step: `W = 0.9 W + v kᵀ`, then `y = W q`.
 """
@@ -81,7 +81,7 @@ def at_once(q: Tensor, k: Tensor, v: Tensor, W: Tensor, reset: Tensor) -> tuple[
 
 @pytest.mark.parametrize("pattern", RESET_PATTERNS)
 def test_the_reference_is_the_rule(pattern: str, seed: int) -> None:
-    """And a faster form takes one more line in the record."""
+    """And a faster form takes one more line in the `Rule`."""
     faster = replace(DECAY, chunked=at_once)
     assert faster.backends == ("auto", "reference", "chunked") and faster.in_pytorch(7) is at_once
     for steps in (1, 7):
