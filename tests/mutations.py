@@ -1321,8 +1321,8 @@ MUTANTS = [
     ("launch/probe/key_value_model.py", "    return written.mT * beta\n", "    return written.mT\n"),
     (
         "launch/probe/key_value_model.py",
-        "weights = weights / (weights.sum(-1, keepdim=True) + EPSILON)",
-        "weights = weights",
+        "return weights / (weights.sum(-1, keepdim=True) + EPSILON)",
+        "return weights",
     ),
     ("cores/rnn.py", "(self.input_gate, -bias)", "(self.input_gate, bias)"),
     ("cores/rnn.py", ".uniform_(1, max(1, longest - 1)).log()", ".fill_(longest - 1).log()"),

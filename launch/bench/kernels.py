@@ -80,7 +80,7 @@ def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
     every = {rule.name: rule for rule in (*RULES.values(), *MEMORIES)}
     for name in config.rules:
         if name not in every:
-            raise UsageError(f"--rules {name}: choose from {', '.join(every)}")
+            raise UsageError(f"--rules {name}: choose from {', '.join(sorted(every))}")
     require(config, "steps", "batch_size", "heads", "head_size", "repeats", least=1)
     try:
         device = resolve_device(config.device)

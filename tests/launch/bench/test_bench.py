@@ -169,7 +169,7 @@ def test_training_is_set_beside_its_stages(
         ("throughput --num-envs 6 --batch-size 4", "one must be a multiple of the other"),
         ("kernels --steps 0", "--steps 0; it must be at least 1"),
         ("kernels --device gpu", "choose auto, cpu or cuda"),
-        ("kernels --rules sum_rule kdaa", "--rules kdaa: choose from sum_rule, "),
+        ("kernels --rules sum_rule kdaa", "--rules kdaa: choose from attention, "),
         ("kernels --json nowhere/x.json", "cannot write nowhere/x.json"),
         ("env --games pnog", "pong"),
         ("env --num-envs 0", "must be positive"),

@@ -60,7 +60,8 @@ def test_an_old_run_is_evaluated_and_plays_as_it_did(runs: Path) -> None:
 
 def test_old_runs_are_described(runs: Path) -> None:
     lines = dict(describe_run(runs / "rdn" / "seed-1"))
-    assert lines["trains"] == f"{RECALL} · rdn · mlp · seed 1"
+    options = "hidden_size 16, num_heads 2, ff_size 16, num_layers 1"
+    assert lines["trains"] == f"{RECALL} · rdn ({options}) · mlp · seed 1"
     assert lines["observations"] == "read as a vector of 2 numbers, as they come"
     assert lines["progress"].startswith("step 700 of 700") and lines["checkpoints"] == "700"
     assert "damaged" not in lines and lines["next"].startswith("finished; deltabeast eval ")
