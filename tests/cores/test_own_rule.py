@@ -145,7 +145,7 @@ def test_it_trains(seed: int) -> None:
     assert all(not torch.equal(p, old) for p, old in zip(learner.agent.parameters(), before, strict=True))
 
 
-def test_it_is_benched_where_its_record_stands(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_benched_as_one_of_the_rules(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, DECAY.name, replace(DECAY, chunked=at_once))
     config = BenchKernelsConfig(
         rules=("decay",), steps=5, batch_size=2, heads=2, head_size=8, repeats=1, device="cpu"
