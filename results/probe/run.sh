@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The source papers' small tasks; finished runs are skipped, killed ones resumed.
 # Usage: results/probe/run.sh RUNS_DIR TASK [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
-# TASK: retrieval-1 retrieval-2 retrieval-seeds swap listops code, of a size for a CPU; published: all that the papers
-# have, for a GPU.
+# TASK: retrieval-1 retrieval-2 retrieval-seeds retrieval-fwm swap swap-twice dag listops code, of a size for a CPU;
+# published: all that the papers have, for a GPU.
 # 1/2 and 2/2 share a task's runs between two processes.
 set -euo pipefail
 runs=${1:?where runs are kept} task=${2:?which task} part=${3:-1/1}
@@ -67,6 +67,25 @@ swap)
 			--core-options "${one[@]}" feature_map root2 normalise none
 	done
 	;;
+retrieval-fwm)
+	alone 2 "20 60" fast_weight_memory dpfp-1="--core-options feature_map dpfp" tanh="--core-options feature_map tanh"
+	;;
+swap-twice) # two swaps a step
+	for seed in 1 2 3; do
+		twice=(--task swap --task-options swaps 2)
+		probe swap-twice/delta_product $seed "${twice[@]}" --core delta_product --core-options "${one[@]}"
+		probe swap-twice/delta_net-sum $seed "${twice[@]}" --core delta_net --core-options "${one[@]}"
+		probe swap-twice/delta_net-root2 $seed "${twice[@]}" --core delta_net \
+			--core-options "${one[@]}" feature_map root2 normalise none
+	done
+	;;
+dag)
+	for seed in 1 2 3; do
+		for core in softmax_attention transformer deltaformer delta_net; do
+			probe dag/$core $seed --task dag --core $core --core-options "${one[@]}"
+		done
+	done
+	;;
 listops | code)
 	options=(depth 3)
 	[ "$task" = code ] && options=(variables 2 statements 10)
@@ -96,7 +115,7 @@ published)
 	done
 	;;
 *)
-	echo "$0: $task is none of retrieval-1, retrieval-2, retrieval-seeds, swap, listops, code, published" >&2
+	echo "$0: $task is none of the tasks that its first lines name" >&2
 	exit 2
 	;;
 esac
