@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The memory suite: tasks that ask for one ability each, ten memories, three seeds by default; each run trained, then evaluated
+# The memory suite: tasks that ask for one ability each, twenty-one memories, three seeds by default; each run trained, then evaluated
 # with sampled actions, as it was trained; delay and overwrite also with the state reset every few steps.
 # Evaluated runs are skipped, and what ../keep.py has kept; killed ones are resumed.
 # Usage: results/suite/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes. TASKS="overwrite" CORES="lstm rdn" SEEDS="4 5": those alone.
 # BPTT=per_step: as published, without gradients through the memory; STEPS=3M: longer; CORE="rdn --core-options clock 4":
-# that one instead of the ten; each into a RUNS_DIR of its own.
+# that one instead of all; each into a RUNS_DIR of its own.
 set -euo pipefail
 runs=${1:?where runs are kept} part=${2:-1/1}
 number=0
@@ -25,6 +25,13 @@ cores=(
 	feedforward lstm gru linear_transformer delta_net gated_delta_net delta_rnn rdn
 	"delta_net --core-options feature_map unit normalise none beta_max 2"
 	"delta_net --core-options feature_map unit normalise none clock 4"
+	kda gated_delta_net_2 delta_product rwkv7
+	"delta_net --core-options short_conv 4"
+	"gated_delta_net --core-options short_conv 4"
+	"rdn --core-options short_conv 4"
+	"feedforward --core-options short_conv 7" # what two layers of short_conv 4 see
+	gtrxl transformer
+	"hybrid --core-options layers kda,gtrxl"
 )
 [ -z "${CORE:-}" ] || cores=("$CORE")
 
@@ -36,13 +43,15 @@ for seed in ${SEEDS:-1 2 3}; do
 			folder=${core%% *}
 			[[ $core != *unit* ]] || folder+=-unit
 			[[ $core != *clock* ]] || folder+=-clock
+			[[ $core != *short_conv* ]] || folder+=-conv
+			[[ ! $core =~ layers\ ([^ ]+) ]] || folder+=-${BASH_REMATCH[1]//,/-}
 			[[ " ${CORES:-$folder} " = *" $folder "* ]] || continue
 			number=$((number + 1))
 			[ $((number % ${part#*/})) = $((${part%/*} % ${part#*/})) ] || continue
 			run=$runs/$name/$folder/seed-$seed
 			[ ! -d "$run/eval" ] || continue
 			forget=
-			[[ " delay overwrite " != *" $name "* || $core = feedforward ]] || forget="--forget-every 1 2 4 8 16 32 64"
+			[[ " delay overwrite " != *" $name "* || $core = feedforward* ]] || forget="--forget-every 1 2 4 8 16 32 64"
 			# shellcheck disable=SC2086  # options are words
 			"${DELTABEAST:-deltabeast}" train --env "$env" --core $core --steps "${STEPS:-1M}" --discount "$discount" \
 				--preset none --observations plain --reward-clip 1 --truncation terminal \
