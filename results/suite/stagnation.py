@@ -37,6 +37,8 @@ def changes(agent: Agent) -> dict[int, list[float]]:
         for _ in range(STEPS):
             age = np.where(done.numpy(), 0, age + 1)
             output, state = agent.act(torch.from_numpy(observation), reward, done, state, generator=rng)
+            if not memory:  # no fast weights: a recurrent network, or no memory
+                break
             change = torch.stack([step.change for step in memory], 1).flatten(1).numpy()
             for row, at in enumerate(age):
                 found[int(at)].extend(change[row].tolist())
@@ -57,8 +59,14 @@ def main(runs: Path, ages: list[int]) -> None:
         by_series[path.parts[-4], path.parts[-3]].append(path.parent)
     for (task, series), folders in by_series.items():
         found = defaultdict(list)
-        for folder in folders:
-            for age, values in changes(load_agent(folder)).items():
+        for agent in map(load_agent, folders):
+            if agent.spec.env_id is None:
+                print(
+                    f"{task}/{series}: left out; its runs are of a game, not of an environment",
+                    file=sys.stderr,
+                )
+                break
+            for age, values in changes(agent).items():
                 found[age].extend(values)
         if any(
             any(values) for values in found.values()
@@ -67,6 +75,6 @@ def main(runs: Path, ages: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
+    if len(sys.argv) < 2 or not Path(sys.argv[1]).is_dir():
         raise SystemExit(__doc__)
     main(Path(sys.argv[1]), [int(age) for age in sys.argv[2:]] or [1, 4, 16, 48])

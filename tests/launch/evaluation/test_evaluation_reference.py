@@ -51,7 +51,7 @@ def transcribe(
         while len(returns) < episodes:
             world.hidden = lost_life
             frame = world.reset()
-            state = agent.initial_state(1)
+            state = agent.initial_state(REPEATS)
             for screen in world.hidden[:-1]:
                 stack = np.stack([world.warp(screen)] * 4)
                 _, state = agent.act(*observed(stack, reward), state, greedy=True)
@@ -59,7 +59,7 @@ def transcribe(
             episode_return, length, done = 0.0, 0, False
             while not done:
                 output, state = agent.act(*observed(frame, reward), state, greedy=True)
-                frame, reward, done = world.step(int(output.action))
+                frame, reward, done = world.step(int(output.action[0]))
                 episode_return, length = episode_return + reward, length + 1
             returns.append(episode_return)
             lengths.append(length)
@@ -73,8 +73,13 @@ def transcribe(
 
 
 def observed(frame: np.ndarray, reward: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What a batch of one sees; its state is begun anew by hand, so nothing is done."""
-    return torch.from_numpy(frame.astype(np.uint8))[None], torch.tensor([reward]), torch.tensor([False])
+    """What a batch sees in every row; its state is begun anew by hand, so nothing is done.
+
+    As many rows as are evaluated side by side: those of another number are rounded otherwise, and where two
+    actions are all but equally good the games part.
+    """
+    rows = torch.from_numpy(frame.astype(np.uint8)).expand(REPEATS, -1, -1, -1).contiguous()
+    return rows, torch.full((REPEATS,), reward), torch.zeros(REPEATS, dtype=torch.bool)
 
 
 class NotingNoops:
