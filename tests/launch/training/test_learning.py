@@ -43,12 +43,11 @@ def test_codes_in_small_images_are_told_apart(tmp_path: Path, seed: int) -> None
     [pytest.param("lstm", True, marks=pytest.mark.long), ("rdn", True), ("feedforward", False)],
 )
 def test_only_a_memory_recalls(core: str, learns: bool, tmp_path: Path, seed: int) -> None:
-    """Guessing scores 5 of 10. What is learned may be lost again: the best mean of a hundred games counts."""
+    """Guessing scores 5 of 10."""
     score = last_score(
         tmp_path / "run",
-        *("--env", "training_envs:Recall-v0", "--core", core, "--steps", "40k", "--discount", "0"),
+        *("--env", "training_envs:Recall-v0", "--core", core, "--steps", "60k", "--discount", "0"),
         *("--num-envs", "16", "--batch-size", "16", "--unroll-length", "20", "--seed", str(seed)),
-        *("--entropy-cost", "0.001", "--learning-rate", "2e-3"),
+        *("--entropy-cost", "0.01", "--learning-rate", "1e-3"),
     )
-    best = read_rows(tmp_path / "run" / "logs.csv")[-1]["best_game_return"]
-    assert best > 8 if learns else 4 < score < 6
+    assert score > 8 if learns else 4 < score < 6
