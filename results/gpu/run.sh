@@ -9,6 +9,10 @@
 # build/gpu. With fla-core among them, its kernels are timed beside ours. DEVICE=cpu tries the script, with tiny sizes.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
+[ $# -gt 0 ] || set -- tests kernels training all_kernels
+for name in "$@"; do
+	[[ " tests kernels training all_kernels " = *" $name "* ]] || { sed -n '/^# Usage/p' "$0" >&2; exit 2; }
+done
 DEVICE=${DEVICE:-cuda} OUT=${OUT:-results/gpu/new} PYTHON=${PYTHON:-python3} LIMIT=${LIMIT:-570}
 mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit
 exec > >(tee "$OUT/log.txt") 2>&1
@@ -77,6 +81,5 @@ training() {
 
 git log -1 --format='commit %H' 2> /dev/null
 "$PYTHON" -c 'import sys, torch; print(sys.version, torch.__version__, torch.cuda.is_available() and torch.cuda.get_device_name())'
-[ $# -gt 0 ] || set -- tests kernels training all_kernels
 for name in "$@"; do "$name"; done
 exit "$((failures > 0))"

@@ -43,10 +43,7 @@ def changes(agent: Agent) -> dict[int, list[float]]:
             for row, at in enumerate(age):
                 found[int(at)].extend(change[row].tolist())
             observation, rewards, terminated, truncated, _ = env.step(output.action.numpy())
-            reward, done = (
-                torch.from_numpy(rewards.astype(np.float32)),
-                torch.from_numpy(terminated | truncated),
-            )
+            reward, done = (torch.from_numpy(x) for x in (rewards.astype(np.float32), terminated | truncated))
     env.close()
     return found
 
@@ -58,19 +55,16 @@ def main(runs: Path, ages: list[int]) -> None:
     for path in sorted(runs.glob("*/*/seed-*/config.json")):
         by_series[path.parts[-4], path.parts[-3]].append(path.parent)
     for (task, series), folders in by_series.items():
+        agents = [load_agent(folder) for folder in folders]
+        if any(agent.spec.env_id is None for agent in agents):
+            print(f"{task}/{series}: left out, as a game; run.sh trains on environments", file=sys.stderr)
+            continue
         found = defaultdict(list)
-        for agent in map(load_agent, folders):
-            if agent.spec.env_id is None:
-                print(
-                    f"{task}/{series}: left out; its runs are of a game, not of an environment",
-                    file=sys.stderr,
-                )
-                break
+        for agent in agents:
             for age, values in changes(agent).items():
                 found[age].extend(values)
-        if any(
-            any(values) for values in found.values()
-        ):  # else no fast weights: recurrent networks, attention
+        # Attention and recurrent networks have no fast weights that change.
+        if any(map(any, found.values())):
             print(f"| {task} | {series} | {' | '.join(f'{np.median(found[age]):.3f}' for age in ages)} |")
 
 
