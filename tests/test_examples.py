@@ -30,7 +30,7 @@ def test_the_notebook_on_memory(
     plt.close("all")
     said = capsys.readouterr().out
     never, at_forks, at_cues = (
-        float(value) for value in re.findall(r"wiped .*: mean return (-?[\d.]+)", said)
+        float(value) for value in re.findall(r"memory reset .*: mean return (-?[\d.]+)", said)
     )
     assert never > 0.5 and at_cues > 0.5 and at_forks < 0.4 and "are told apart" in said
 

@@ -35,7 +35,7 @@ def step(
 ) -> None:
     """Compute in place `s = α s + (1 - α) g²` and `p -= rate g / (√s + ε)`; g is `scale` times the gradient.
 
-    Rounded as in torch's RMSprop but for the root, which torch may take from MKL.
+    Rounded as in torch's RMSprop, except for the square root, which torch may take from MKL.
     """
     settings = torch.tensor((alpha, 1 - alpha, eps, -rate, scale))
     for p, g, s in zip(parameters, gradients, squares, strict=True):
