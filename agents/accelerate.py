@@ -10,14 +10,14 @@ from .cpu.agent import PARTS, FastAgent
 from .cpu.cache import NO_CACHE, CacheSpec
 from .cpu.inference import FastInference
 from .cpu.loss import fused_actor_critic
-from .cpu.optimizer import fused_rmsprop_if_finite
+from .cpu.optimizer import fused_adam_if_finite, fused_rmsprop_if_finite
 from .cuda.inference import GpuInference
 from .inference import EagerInference, InferenceFactory
 from .learner import Learner, UpdateOps
 from .network import Agent
 from .sampling import Rng
 
-ALL = (*PARTS, "loss", "rmsprop")
+ALL = (*PARTS, "loss", "rmsprop", "adam")
 
 
 def accelerate(
@@ -38,6 +38,7 @@ def accelerate(
         unroll=fast.unroll if {*fast.parts} - {"heads"} else eager.unroll,
         actor_critic=fused_actor_critic if "loss" in parts else eager.actor_critic,
         rmsprop=fused_rmsprop_if_finite if "rmsprop" in parts else eager.rmsprop,
+        adam=fused_adam_if_finite if "adam" in parts else eager.adam,
     )
 
     if not fast.parts:

@@ -17,14 +17,14 @@ from .unroll import Unroll
 
 
 class Compiled:
-    """The functions of a learner's update with the loss, its gradients and RMSProp's step compiled.
+    """The functions of a learner's update with the loss, its gradients and the optimizer's step compiled.
 
     The first call of one compiles it, in a trial run that changes nothing. If that fails, a warning says
     why, and both run as they are.
     """
 
     def __init__(self, learner: LearnerParts) -> None:
-        self._learner, self._rmsprop = learner, learner.ops.rmsprop
+        self._learner, self._ops = learner, learner.ops
         self._untried: set[Callable[..., Any]] = {learner.compute_gradients, learner.apply_gradients}
         try:
             check_for_torch()
@@ -32,7 +32,8 @@ class Compiled:
             self._give_up(str(error))
             return
         learner.compiled_loss = torch.compile(learner.loss, dynamic=False)
-        learner.ops = learner.ops._replace(rmsprop=torch.compile(self._rmsprop, dynamic=False))
+        steps = {name: torch.compile(getattr(self._ops, name), dynamic=False) for name in ("rmsprop", "adam")}
+        learner.ops = learner.ops._replace(**steps)
 
     def compute_gradients(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]:
         self._try(self._learner.compute_gradients, batch)
@@ -61,5 +62,5 @@ class Compiled:
     def _give_up(self, reason: str) -> None:
         warnings.warn(f"torch.compile fails here; the learner runs without: {reason}", stacklevel=3)
         self._learner.compiled_loss = None
-        self._learner.ops = self._learner.ops._replace(rmsprop=self._rmsprop)
+        self._learner.ops = self._ops
         self._untried.clear()

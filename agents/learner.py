@@ -9,21 +9,23 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..cores import Stats
+from .adam import Adam, adam_if_finite
 from .episodes import Episodes
 from .executor import EagerExecutor
 from .losses import AllReduce, actor_critic, identity
 from .make_executor import make_executor
 from .network import Agent, AgentOutput, Bptt
-from .normaliser import merge, moments
+from .normaliser import merge
 from .returns import std
 from .rmsprop import RMSprop, rmsprop_if_finite
 from .truncation_bootstrap import truncation_bootstrap
 from .unroll import Unroll
 
 Truncation = Literal["bootstrap", "terminal"]
+Optimizer = Literal["rmsprop", "adam"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,14 @@ class LearnerConfig:
     discount: float = 0.99
     baseline_cost: float = 0.5
     entropy_cost: float = 0.01
+    vtrace_lambda: float = 1.0
+    """λ of V-trace (Espeholt et al. 2018, remark 2): below 1, targets trust the value function more."""
+    clip_ratio: float = 0.0
+    """ε of PPO's clipped surrogate (Schulman et al. 2017), which then takes the place of V-trace's policy
+    gradient; 0 for that."""
     max_grad_norm: float = 40.0
+    optimizer: Optimizer = "rmsprop"
+    adam_eps: float = 1e-5
     rmsprop_alpha: float = 0.99
     rmsprop_eps: float = 0.01
     rmsprop_corrected: bool = True
@@ -66,6 +75,13 @@ class UpdateOps(NamedTuple):
     unroll: Callable[[Agent, Unroll, Bptt], tuple[AgentOutput, Stats]] = unroll_agent
     actor_critic: Callable[..., tuple[Tensor, dict[str, Tensor]]] = actor_critic
     rmsprop: Callable[..., None] = rmsprop_if_finite
+    adam: Callable[..., None] = adam_if_finite
+
+
+def make_optimizer(config: LearnerConfig, parameters: list[nn.Parameter]) -> RMSprop | Adam:
+    if config.optimizer == "adam":
+        return Adam(parameters, lr=config.learning_rate, eps=config.adam_eps)
+    return RMSprop(parameters, lr=config.learning_rate, alpha=config.rmsprop_alpha, eps=config.rmsprop_eps)
 
 
 _SUMS = ("total_loss", "policy_loss", "baseline_loss")
@@ -90,6 +106,7 @@ class PartialUpdate:
 
     metrics: Mapping[str, float]
     num_steps: int
+    """Number of agent steps that are learned from for the first time."""
     version: int
     """Number of updates behind the weights that acted."""
     episodes: Episodes
@@ -105,7 +122,7 @@ class Learner:
     An update is `backward` and `step`. The executor calls back for the arithmetic of each,
     `compute_gradients` (of `loss`) and `apply_gradients`: eagerly, or enqueued on a GPU (cuda/enqueued.py).
     On a GPU metrics are lazy, and a non-finite update raises NonFiniteError later: at the next update, a read
-    or `synchronize`. accelerate.py replaces `ops`; compiled.py replaces `ops.rmsprop` and sets
+    or `synchronize`. accelerate.py replaces `ops`; compiled.py replaces its optimizers and sets
     `compiled_loss`; cpu/verify.py swaps `ops` for the duration of a comparison.
     """
 
@@ -118,9 +135,7 @@ class Learner:
         self.agent = agent
         self.config = config
         self._parameters = list(agent.parameters())
-        self.optimizer = RMSprop(
-            self._parameters, lr=config.learning_rate, alpha=config.rmsprop_alpha, eps=config.rmsprop_eps
-        )
+        self.optimizer = make_optimizer(config, self._parameters)
         self.steps = 0
         """Number of agent steps trained on."""
         self.version = 0
@@ -164,6 +179,8 @@ class Learner:
             discount=config.discount,
             baseline_cost=config.baseline_cost,
             entropy_cost=config.entropy_cost,
+            vtrace_lambda=config.vtrace_lambda,
+            clip_ratio=config.clip_ratio,
             all_reduce=self.all_reduce if config.normalise_advantages else None,
         )
         return loss, {**metrics, **{name: value.detach() for name, value in memory_stats.items()}}
@@ -191,11 +208,13 @@ class Learner:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         # The last observation is the first of the next unroll.
-        obs_moments = moments(batch.observation[:-1]) if self.agent.normaliser else None
+        normaliser, is_new = self.agent.normaliser, not batch.passes
+        obs_moments = normaliser.moments(batch.observation[:-1]) if normaliser and is_new else None
         returns = None
         if self.config.normalise_rewards:
             returns = merge(torch.zeros_like(self._returns), *batch.episodes.return_moments).numpy()
-        return PartialUpdate(metrics, batch.num_steps, batch.version, batch.episodes, obs_moments, returns)
+        num_steps = batch.num_steps if is_new else 0
+        return PartialUpdate(metrics, num_steps, batch.version, batch.episodes, obs_moments, returns)
 
     def apply_gradients(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:
         """Clip the gradients and change the weights, unless this or an earlier update was not finite."""
@@ -205,7 +224,8 @@ class Learner:
         # as torch's clip_grad_norm_
         clipping = (self.config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
         self.finite.logical_and_(grad_norm.isfinite())
-        self.optimizer.step_if_finite(self.finite, self._rate, clipping, self.ops.rmsprop)
+        arithmetic = getattr(self.ops, self.config.optimizer)
+        self.optimizer.step_if_finite(self.finite, self._rate, clipping, arithmetic)
 
     def step(self, partial_updates: Sequence[PartialUpdate]) -> Mapping[str, float]:
         """Apply the gradients in `grad`, summed over the partial updates of one batch, and update the running
@@ -264,7 +284,8 @@ class Learner:
         config = self.config
         remaining = 1.0 - min(self.steps, config.total_steps) / config.total_steps
         correction = (1.0 - config.rmsprop_alpha ** (self.version + 1)) ** 0.5
-        return config.learning_rate * remaining * (correction if config.rmsprop_corrected else 1.0)
+        corrected = config.optimizer == "rmsprop" and config.rmsprop_corrected
+        return config.learning_rate * remaining * (correction if corrected else 1.0)
 
     def synchronize(self) -> None:
         """Wait until all updates are done. Raises NonFiniteError if the last one was not finite."""

@@ -33,6 +33,8 @@ def actor_critic(
     discount: float,
     baseline_cost: float,
     entropy_cost: float,
+    vtrace_lambda: float = 1.0,
+    clip_ratio: float = 0.0,
     all_reduce: AllReduce | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute the V-trace actor-critic loss, a scalar, and what to log of it (detached scalars).
@@ -51,22 +53,24 @@ def actor_critic(
     logits = apply_behavior_mask(logits, batch.behavior_logits)
     not_forced = ~batch.forced
     discounts = discount * (~batch.done[1:]).float()
-    with torch.no_grad():
-        log_rhos = action_log_probs(logits, batch.action) - action_log_probs(
-            batch.behavior_logits, batch.action
-        )
-    targets = vtrace_from_log_rhos(log_rhos * not_forced, discounts, rewards, values.detach(), bootstrap)
+    behavior = action_log_probs(batch.behavior_logits, batch.action)
+    log_rhos = (action_log_probs(logits, batch.action) - behavior) * not_forced
+    targets = vtrace_from_log_rhos(
+        log_rhos.detach(), discounts, rewards, values.detach(), bootstrap, lambda_=vtrace_lambda
+    )
 
-    advantages = targets.pg_advantages * not_forced
+    advantages = targets.advantages * not_forced
     if all_reduce is not None:
-        advantages = targets.pg_rhos * normalise_advantages(targets.advantages, not_forced, all_reduce)
-
-    policy_loss = policy_gradient_loss(logits, batch.action, advantages)
+        advantages = normalise_advantages(advantages, not_forced, all_reduce)
+    if clip_ratio:
+        policy_loss = clipped_surrogate_loss(log_rhos, advantages, clip_ratio)
+    else:
+        policy_loss = policy_gradient_loss(logits, batch.action, targets.pg_rhos * advantages)
     value_loss = baseline_cost * baseline_loss(values, targets.vs)
     entropy = policy_entropy(logits)
     loss = policy_loss + value_loss - entropy_cost * (entropy * not_forced).sum()
 
-    log_rhos, forced = targets.log_rhos, batch.forced.float().mean()
+    log_rhos, forced = log_rhos.detach(), batch.forced.float().mean()
     ratios = (log_rhos > ROUNDING).float().mean(), log_rhos.abs().max(), forced
     metrics = loss, policy_loss, value_loss, entropy.mean(), *ratios
     return loss, {name: value.detach() for name, value in zip(METRICS, metrics, strict=True)}
@@ -96,6 +100,15 @@ def normalise_advantages(advantages: Tensor, mask: Tensor, all_reduce: AllReduce
 def policy_gradient_loss(logits: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
     """Compute -Σ log π(a_t) A_t; logits `[T, B, A]`, actions and advantages `[T, B]` -> scalar."""
     return -(action_log_probs(logits, actions) * advantages.detach()).sum()
+
+
+def clipped_surrogate_loss(log_rhos: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
+    """Compute -Σ min(ρ_t A_t, clip(ρ_t, 1 - ε, 1 + ε) A_t) (Schulman et al. 2017, equation 7).
+
+    log_rhos are log ρ and advantages A, both `[T, B]` -> scalar.
+    """
+    rhos, A = log_rhos.exp(), advantages.detach()
+    return -torch.minimum(rhos * A, rhos.clamp(1 - epsilon, 1 + epsilon) * A).sum()
 
 
 def baseline_loss(baseline: Tensor, targets: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..cores import Core, State, Stats, core_feature_size, core_name, make_core, unroll_truncated
-from .normaliser import Normaliser
+from .normaliser import Normaliser, make_normaliser
 from .sampling import Rng, sample
 from .stems import make_stem
 
@@ -33,7 +33,8 @@ class AgentSpec:
     env_id: str | None = None
     protocol: str | None = None
     normalised: tuple[int, ...] = ()
-    """Indices of the entries of a vector observation that are normalised (normaliser.py)."""
+    """Indices of the entries of a vector observation that are normalised (normaliser.py); of images, all of
+    their channels, or none."""
     observations: str = "plain"
     """Preprocessing of observations, for an environment other than a game (envs/observations.py)."""
     env_options: dict[str, Any] = field(default_factory=dict)
@@ -68,7 +69,11 @@ class Agent(nn.Module):
         self.stem = make_stem(spec.stem, spec.observation_shape, feature_size)
         self.normaliser: Normaliser | None = None
         if spec.normalised:
-            self.normaliser = Normaliser(math.prod(spec.observation_shape), spec.normalised)
+            if spec.stem == "small":
+                raise ValueError(
+                    "stem 'small' reads pixels as categories: give another --stem, or no normalised pixels"
+                )
+            self.normaliser = make_normaliser(spec.observation_shape, spec.normalised)
         self.core: Core = make_core(spec.core, feature_size + 1, **spec.core_options)
         self.policy = nn.Linear(self.core.output_size, spec.num_actions)
         self.baseline = nn.Linear(self.core.output_size, 1)

@@ -11,6 +11,12 @@ from torch import Tensor
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
+def zero_unless(finite: Tensor, tensors: list[Tensor]) -> None:
+    """Set tensors to zero, whatever they hold, unless `finite`, a bool scalar."""
+    # NaN times zero is NaN, but its bits times zero are zero.
+    torch._foreach_mul_([x.view(_BITS[x.itemsize]) for x in tensors], finite.to(torch.int32))
+
+
 @torch.no_grad()
 def rmsprop_if_finite(
     finite: Tensor,
@@ -29,8 +35,7 @@ def rmsprop_if_finite(
     If not `finite`, gradients may hold anything and nothing else changes. Gradients may be written over.
     """
     torch._foreach_mul_(gradients, scale)
-    # NaN times zero is NaN, but its bits times zero are zero.
-    torch._foreach_mul_([g.view(_BITS[g.itemsize]) for g in gradients], finite.to(torch.int32))
+    zero_unless(finite, gradients)
     torch._foreach_add_(steps, finite.to(torch.float32), alpha=1)
     torch._foreach_mul_(squares, torch.where(finite, alpha, 1.0))
     torch._foreach_addcmul_(squares, gradients, gradients, 1 - alpha)

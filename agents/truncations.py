@@ -26,6 +26,13 @@ class Truncations(NamedTuple):
             return None
         return Truncations(self.step[inside], self.env[inside] - start, self.observation[inside])
 
+    def select(self, envs: Tensor) -> Truncations | None:
+        """Select those of some environments, int64 `[n]`, renumbered by their places there; None if none."""
+        which, place = (self.env.unsqueeze(1) == envs).nonzero(as_tuple=True)
+        if not len(which):
+            return None
+        return Truncations(self.step[which], place, self.observation[which])
+
 
 def join_truncations(several: Iterable[tuple[int, Truncations | None]]) -> Truncations | None:
     """Join the truncations of unrolls side by side, each with the index of its first environment; None if

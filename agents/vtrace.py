@@ -38,13 +38,16 @@ def vtrace_from_log_rhos(
     bootstrap_value: Tensor,
     clip_rho_threshold: float = 1.0,
     clip_pg_rho_threshold: float = 1.0,
+    lambda_: float = 1.0,
 ) -> VTrace:
     """V-trace targets for T steps; everything `[T, B]` except bootstrap_value `[B]` = V(x_T).
 
-    `discounts[t]` is zero where step t ended the episode. With c_t = min(1, rho_t) (lambda = 1):
+    `discounts[t]` is zero where step t ended the episode. With c_t = lambda min(1, rho_t) (remark 2):
     v_t = V_t + delta_t + gamma_t c_t (v_{t+1} - V_{t+1}),
     delta_t = min(rho_bar, rho_t) (r_t + gamma_t V_{t+1} - V_t),
-    advantage_t = r_t + gamma_t v_{t+1} - V_t, of the policy gradient times min(rho_pg_bar, rho_t).
+    advantage_t = r_t + gamma_t (lambda v_{t+1} + (1 - lambda) V_{t+1}) - V_t,
+    of the policy gradient times min(rho_pg_bar, rho_t). Where all rho are 1, advantage_t is generalised
+    advantage estimation's (Schulman et al. 2016).
     """
     if not log_rhos.shape == discounts.shape == rewards.shape == values.shape:
         raise ValueError(
@@ -56,7 +59,7 @@ def vtrace_from_log_rhos(
     rhos = log_rhos.exp()
     next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
     deltas = rhos.clamp(max=clip_rho_threshold) * (rewards + discounts * next_values - values)
-    decay = discounts * rhos.clamp(max=1.0)
+    decay = lambda_ * discounts * rhos.clamp(max=1.0)
 
     correction = torch.zeros_like(bootstrap_value)
     corrections = torch.empty_like(values)
@@ -66,7 +69,7 @@ def vtrace_from_log_rhos(
 
     vs = values + corrections
     next_vs = torch.cat([vs[1:], bootstrap_value.unsqueeze(0)])
-    advantages = rewards + discounts * next_vs - values
+    advantages = rewards + discounts * (lambda_ * next_vs + (1 - lambda_) * next_values) - values
     pg_rhos = rhos.clamp(max=clip_pg_rho_threshold)
     return VTrace(vs, pg_rhos * advantages, log_rhos, advantages, pg_rhos)
 

@@ -99,9 +99,9 @@ class TrainConfig:
     """What observations of --env are read as. auto: a picture where they look like one, else a vector
     scaled by its bounds. plain: as version 0.1 did, unscaled (envs/README.md)."""
     normalise_observations: Annotated[Literal["auto", "on", "off"], Scope.AGENT, Formerly("off")] = "auto"
-    """Whether the entries of a vector are normalised by their running mean and standard deviation, which are
-    then part of the agent. auto: entries whose bounds are infinite or more than 1e4 apart; none with
-    --observations plain."""
+    """Whether the entries of a vector, or the pixels of a picture, are normalised by their running mean and
+    standard deviation, which are then part of the agent. auto: entries of a vector whose bounds are infinite
+    or more than 1e4 apart; none with --observations plain."""
     engine: Annotated[Literal["local", "ray"], Scope.CONDITIONS] = "local"
     """local: this machine. ray: a cluster, or several processes here (launch/training/ray/README.md)."""
     device: Annotated[str, Scope.SPEED] = "auto"
@@ -149,12 +149,17 @@ class TrainConfig:
     batch_size: Annotated[int, Scope.LEARNING] = 32
     """Trajectories in one update, each the --unroll-length steps of one environment; a multiple of
     --num-envs or a divisor of it."""
+    passes: Annotated[int, Scope.LEARNING] = 1
+    """Times that the learner learns from each batch; V-trace corrects for what it has learned meanwhile."""
+    minibatch_size: Annotated[int | None, Scope.LEARNING] = None
+    """Trajectories in each step of the optimizer, drawn without repetition in each pass; a divisor of
+    --batch-size; default: all of the batch."""
     bptt: Annotated[Literal["full", "per_step"], Scope.LEARNING] = "full"
     """full: gradients flow through the whole unroll. per_step: no gradient crosses a time step of a
     fast-weight core, as in the published code; for other cores both are the same."""
     learning_rate: Annotated[float, Scope.LEARNING] = 6e-4
-    """RMSProp's learning rate, annealed linearly to zero over --steps. The published value is for batches of
-    50 x 32 steps; small batches, as short runs need them, want less (2e-4 for 20 x 8)."""
+    """Learning rate of the optimizer, annealed linearly to zero over --steps. The published value is for
+    batches of 50 x 32 steps; small batches, as short runs need them, want less (2e-4 for 20 x 8)."""
     discount: Annotated[float, Scope.LEARNING] = 0.99
     """Discount per agent step."""
     reward_scale: Annotated[float, Scope.LEARNING] = 1.0
@@ -177,6 +182,16 @@ class TrainConfig:
     """Weight of the entropy bonus."""
     baseline_cost: Annotated[float, Scope.LEARNING] = 0.5
     """Weight of the value loss."""
+    vtrace_lambda: Annotated[float, Scope.LEARNING] = 1.0
+    """λ of V-trace (Espeholt et al. 2018, remark 2), as of generalised advantages: below 1 targets have less
+    variance and trust the value function more."""
+    clip_ratio: Annotated[float, Scope.LEARNING] = 0.0
+    """ε of PPO's clipped surrogate (Schulman et al. 2017), which takes the place of V-trace's policy
+    gradient; 0: none."""
+    optimizer: Annotated[Literal["rmsprop", "adam"], Scope.LEARNING] = "rmsprop"
+    """RMSProp, as published, or Adam (Kingma & Ba 2015)."""
+    adam_eps: Annotated[float, Scope.LEARNING] = 1e-5
+    """Added to the root of Adam's mean square."""
     rmsprop_eps: Annotated[float, Scope.LEARNING] = 0.01
     """Added to the root of RMSProp's mean square."""
     rmsprop_corrected: Annotated[bool, Scope.LEARNING] = True

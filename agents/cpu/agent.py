@@ -11,7 +11,7 @@ from ...cores import State, Stats
 from ...kernels.native import dense
 from ...kernels.native.weight_transforms import start_transform_cache
 from ..network import Agent, AgentOutput, Bptt
-from ..normaliser import Normaliser
+from ..normaliser import Normaliser, PixelNormaliser
 from ..sampling import Rng, exponential, sample
 from ..unroll import Unroll
 from . import stems
@@ -32,7 +32,9 @@ class FastAgent:
         self.agent = agent
         unmodified = type(agent) is Agent and not is_hooked(agent)
         if agent.normaliser is not None:
-            unmodified &= type(agent.normaliser) is Normaliser and not is_hooked(agent.normaliser)
+            unmodified &= type(agent.normaliser) in (Normaliser, PixelNormaliser) and not is_hooked(
+                agent.normaliser
+            )
         self.parts = tuple(part for part in PARTS if unmodified and part in parts)
         self.cache_spec = CacheSpec(
             trunk=cache_spec.trunk if "trunk" in self.parts else 0,
@@ -66,10 +68,9 @@ class FastAgent:
         agent = self.agent
         if "trunk" not in self.parts:
             return agent.trunk_features(observation)
-        normalised = observation if agent.normaliser is None else agent.normaliser(observation)
         with agent.autocast():
-            features = stems.trunk_features(agent.stem, normalised)
-            return agent.stem.trunk_features(normalised) if features is None else features
+            features = stems.trunk_features(agent.stem, agent.normaliser, observation)
+        return agent.trunk_features(observation) if features is None else features
 
     def compute_and_cache_trunk(self, observation: Tensor, differentiable: bool = True) -> Tensor:
         """Compute a step's `trunk_features`; if `cache_spec` has them, cache them with their autograd graph.

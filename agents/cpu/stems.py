@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from ...kernels.native import dense
 from ...kernels.native.forward_cache import ForwardCache, cached_linear
-from ...kernels.native.images import max_pool, scaled
+from ...kernels.native.images import max_pool, scaled, standardised
 from ...kernels.native.strided import conv_relu
+from ...kernels.native.weight_transforms import cached_transform
 from ...kernels.native.winograd import conv3x3, residual_block
+from ..normaliser import PIXEL_LIMIT, Normaliser, PixelNormaliser
 from ..stems import ImageStem, PlainTrunk, ResidualBlock, ResidualTrunk, SmallImageStem, Stem, VectorStem
 from .modules import is_hooked, weights_of
 
@@ -21,10 +23,11 @@ _STEMS = ImageStem, SmallImageStem, VectorStem
 """Stems whose `project` C computes from their projection and norm."""
 
 
-def trunk_features(stem: Stem, observation: Tensor) -> Tensor | None:
-    """Like `stem.trunk_features`, in C; None if a module is subclassed or hooked."""
+def trunk_features(stem: Stem, normaliser: Normaliser | None, observation: Tensor) -> Tensor | None:
+    """Like `Agent.trunk_features`, in C; None if a module is subclassed or hooked."""
     if type(stem) is VectorStem:
-        x, weights = observation.float(), weights_of(stem.fc1, kinds=(nn.Linear,))
+        x = observation if normaliser is None else normaliser(observation)
+        x, weights = x.float(), weights_of(stem.fc1, kinds=(nn.Linear,))
         if not weights or not dense.is_supported(x, weights):
             return None
         weight, bias = weights
@@ -32,33 +35,41 @@ def trunk_features(stem: Stem, observation: Tensor) -> Tensor | None:
     if type(stem) is not ImageStem or any(map(is_hooked, stem.modules())):
         return None
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
-    if type(stem.trunk) is ResidualTrunk:
-        images = _residual_trunk(stem.trunk, observation, dtype)
-    else:
-        images = _plain_trunk(stem.trunk, observation, dtype)
+    x = _floats(normaliser, observation, dtype)
+    images = (_residual_trunk if type(stem.trunk) is ResidualTrunk else _plain_trunk)(stem.trunk, x)
     return None if images is None else images.flatten(1)
 
 
-def _residual_trunk(trunk: ResidualTrunk, observation: Tensor, dtype: torch.dtype) -> Tensor | None:
-    blocks = [block for block in trunk if type(block) is ResidualBlock]
+def _floats(normaliser: Normaliser | None, observation: Tensor, dtype: torch.dtype) -> Tensor:
+    if not isinstance(normaliser, PixelNormaliser):
+        return scaled(observation, dtype)
+    by_pixel = cached_transform(
+        normaliser.statistics,
+        "affine",
+        lambda: torch.stack(normaliser.affine()).permute(0, 2, 3, 1).contiguous(),
+    )
+    return standardised(observation, by_pixel, PIXEL_LIMIT, dtype)
+
+
+def _residual_trunk(trunk: nn.Module, x: Tensor) -> Tensor | None:
+    layers: list[Any] = [*trunk.children()]
+    blocks = [block for block in layers if type(block) is ResidualBlock]
     inside = [conv for block in blocks for conv in (block.conv1, block.conv2)]
     section = [nn.Conv2d, nn.MaxPool2d, ResidualBlock, ResidualBlock]
-    if [*map(type, trunk)] != section * 3 or {*map(type, inside)} != {nn.Conv2d}:
+    if [*map(type, layers)] != section * 3 or {*map(type, inside)} != {nn.Conv2d}:
         return None
-    x = scaled(observation, dtype)
-    for conv, _, *both in zip(*[iter(trunk)] * 4, strict=True):
+    for conv, _, *both in zip(*[iter(layers)] * 4, strict=True):
         x = max_pool(conv3x3(x, conv.weight, conv.bias))
         for block in both:
             x = residual_block(x, *block.conv1.parameters(), *block.conv2.parameters())
     return F.relu(x, inplace=True)
 
 
-def _plain_trunk(trunk: nn.Module, observation: Tensor, dtype: torch.dtype) -> Tensor | None:
+def _plain_trunk(trunk: nn.Module, x: Tensor) -> Tensor | None:
     layers: list[Any] = [*trunk.children()]
     convs = layers[::2]
     if type(trunk) is not PlainTrunk or [*map(type, layers)] != [nn.Conv2d, nn.ReLU] * len(convs):
         return None
-    x = scaled(observation, dtype)
     for conv in convs:
         x = conv_relu(x, conv.weight, conv.bias, conv.stride[0])
     return x

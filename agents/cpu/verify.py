@@ -15,7 +15,7 @@ from ...kernels import sources
 from ..inference import EagerInference
 from ..learner import Learner, UpdateOps
 from ..network import Agent
-from ..normaliser import Normaliser
+from ..normaliser import Normaliser, PixelNormaliser
 from ..sampling import sample
 from ..unroll import Unroll
 from .agent import PARTS, FastAgent
@@ -45,11 +45,13 @@ def eager_counterparts(part: str, agent: Agent, ops: UpdateOps) -> list[Any]:
             return [ops.actor_critic]
         case "rmsprop":
             return [ops.rmsprop]
+        case "adam":
+            return [ops.adam]
         case "heads":
             return [*_methods(agent), EagerInference, sample]
     module = agent.core if part == "core" else agent.stem
     classes = sorted(classes_of(module), key=lambda kind: kind.__qualname__)
-    return [*_methods(agent), EagerInference, Normaliser, ops.unroll, *classes]
+    return [*_methods(agent), EagerInference, Normaliser, PixelNormaliser, ops.unroll, *classes]
 
 
 def _methods(agent: Agent) -> list[Any]:

@@ -35,11 +35,11 @@ INLINE void load(vec *to, const number *x) {
 /* to nearest, ties to even; the low bits of a nan from bfloat16 are 0, so nothing carries */
 INLINE bits rounded(vec x) { return (bits)x + 0x7fff + (((bits)x >> 16) & 1); }
 
-/* to nearest; a byte's share of 255 is never halfway */
+/* to nearest, ties to even */
 INLINE number narrow(float x) {
     uint32_t whole;
     memcpy(&whole, &x, sizeof whole);
-    return (whole + 0x8000) >> 16;
+    return (whole + 0x7fff + (whole >> 16 & 1)) >> 16;
 }
 
 INLINE void store(number *y, const vec *from) {
@@ -56,25 +56,48 @@ INLINE void store(number *y, const vec *from) { EACH(i) ((loose *)y)[i] = from[i
 
 #define TILE 64
 
+/* [C, pixels] bytes -> [pixels, C], for `count` pixels of the first up to TILE */
+INLINE void transpose(int64_t C, int64_t pixels, int64_t count, const uint8_t *from, uint8_t *to) {
+    if (LITTLE && C == 4 && count == TILE) {
+        uint32_t four[TILE];
+        for (int j = 0; j < TILE; j++)
+            four[j] = from[j] | from[pixels + j] << 8 | from[2 * pixels + j] << 16
+                      | (uint32_t)from[3 * pixels + j] << 24;
+        memcpy(to, four, sizeof four);
+    } else
+        for (int64_t c = 0; c < C; c++)
+            for (int64_t j = 0; j < count; j++) to[j * C + c] = from[c * pixels + j];
+}
+
 /* [n, C, pixels] bytes -> [n, pixels, C] numbers, divided by 255. Loops of known length become vectors. */
 void scale(int64_t n, int64_t C, int64_t pixels, int64_t threads, const uint8_t *x, number *y) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < n; i++)
         for (int64_t p = 0; p < pixels; p += TILE) {
             const int64_t count = pixels - p < TILE ? pixels - p : TILE;
-            const uint8_t *from = x + i * C * pixels + p;
             number *to = y + (i * pixels + p) * C;
             uint8_t turned[TILE * C];
-            if (LITTLE && C == 4 && count == TILE) {
-                uint32_t four[TILE];
-                for (int j = 0; j < TILE; j++)
-                    four[j] = from[j] | from[pixels + j] << 8 | from[2 * pixels + j] << 16
-                              | (uint32_t)from[3 * pixels + j] << 24;
-                memcpy(turned, four, sizeof four);
-            } else
-                for (int64_t c = 0; c < C; c++)
-                    for (int64_t j = 0; j < count; j++) turned[j * C + c] = from[c * pixels + j];
+            transpose(C, pixels, count, x + i * C * pixels + p, turned);
             for (int64_t j = 0; j < count * C; j++) to[j] = narrow((float)turned[j] / 255.0f);
+        }
+}
+
+/* [n, C, pixels] bytes -> [n, pixels, C] numbers (x - shift) factor, clipped to -limit..limit;
+ * shift and factor are [pixels, C] */
+void standardise(int64_t n, int64_t C, int64_t pixels, int64_t threads, const uint8_t *x, const float *shift,
+                 const float *factor, const float *limit, number *y) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t p = 0; p < pixels; p += TILE) {
+            const int64_t count = pixels - p < TILE ? pixels - p : TILE;
+            number *to = y + (i * pixels + p) * C;
+            uint8_t turned[TILE * C];
+            transpose(C, pixels, count, x + i * C * pixels + p, turned);
+            for (int64_t j = 0; j < count * C; j++) {
+                float z = ((float)turned[j] - shift[p * C + j]) * factor[p * C + j];
+                z = z > *limit ? *limit : z;
+                to[j] = narrow(z < -*limit ? -*limit : z);
+            }
         }
 }
 

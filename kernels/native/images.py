@@ -33,6 +33,20 @@ def scaled(frame: Tensor, dtype: torch.dtype) -> Tensor:
     return frame.to(dtype=dtype, memory_format=torch.channels_last).div_(255.0)
 
 
+def standardised(frame: Tensor, affine: Tensor, limit: float, dtype: torch.dtype) -> Tensor:
+    """Compute (frame - shift) · factor, clipped to ±limit: frame uint8 `[N, C, H, W]`; affine float32
+    `[2, H, W, C]`, shift and factor.
+    """
+    if frame.dtype is not torch.uint8:
+        raise ValueError(f"standardised: frame is {frame.dtype}; give torch.uint8")
+    if frame.device.type == "cpu" and _in_c(dtype):
+        y: Tensor = _standardised(frame, affine, torch.tensor(limit), dtype)
+        return y
+    shift, factor = affine.permute(0, 3, 1, 2)
+    y = ((frame - shift) * factor).clamp(-limit, limit)
+    return y.to(dtype=dtype, memory_format=torch.channels_last)
+
+
 def max_pool(x: Tensor) -> Tensor:
     """Compute `max_pool2d(x, 3, stride=2, padding=1)`; x `[N, C, H, W]`."""
     if not _is_supported(x):
@@ -65,6 +79,20 @@ def _fill_scaled(y: Tensor, frame: Tensor, dtype: torch.dtype) -> None:
 
 
 _scaled = Operator("scaled", "frame | dtype:ScalarType", 1, _floats, _fill_scaled)
+
+
+def _standardised_floats(frame: Tensor, *rest: Any) -> Tensor:
+    return _floats(frame, rest[-1])
+
+
+def _fill_standardised(y: Tensor, frame: Tensor, affine: Tensor, limit: Tensor, dtype: torch.dtype) -> None:
+    N, C, H, W = frame.shape
+    _call(dtype, "standardise", (N, C, H * W), y, frame.contiguous(), *affine, limit, y)
+
+
+_standardised = Operator(
+    "standardised", "frame affine limit | dtype:ScalarType", 1, _standardised_floats, _fill_standardised
+)
 
 
 def _pooled(x: Tensor, save: bool) -> tuple[Tensor, Tensor]:

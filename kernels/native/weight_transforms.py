@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Hashable
 
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import Buffer, Parameter
 
 
 class _Own(threading.local):
-    transforms: dict[Hashable, tuple[Parameter, int, Tensor]] | None = None
+    transforms: dict[Hashable, tuple[Parameter | Buffer, int, Tensor]] | None = None
     """(weight, version, transform) by the weight's id and the transform's name; None: caching is off"""
 
 
@@ -28,8 +28,8 @@ def start_transform_cache() -> None:
 def cached_transform(weight: Tensor, how: Hashable, transform: Callable[[], Tensor]) -> Tensor:
     """Return `transform()` of a weight, or the cached result; `how` names the transform."""
     transforms = _own.transforms
-    # Tensors other than parameters are new in each call; inference tensors have no version.
-    if transforms is None or not isinstance(weight, Parameter) or weight.is_inference():
+    # Tensors other than parameters and buffers are new in each call; inference tensors have no version.
+    if transforms is None or not isinstance(weight, Parameter | Buffer) or weight.is_inference():
         return transform()
     key, version = (id(weight), how), weight._version
     if key not in transforms or transforms[key][1] != version:

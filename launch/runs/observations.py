@@ -13,7 +13,9 @@ def reading(spec: Mapping[str, Any]) -> str:
     how = spec.get("observations", "plain")
     if len(shape) == 3:
         channels, height, width = shape
-        return f"a picture of {channels} {'channel' if channels == 1 else 'channels'} of {height} x {width}"
+        how = ", each pixel normalised by its running mean and deviation" if spec.get("normalised") else ""
+        names = "channel" if channels == 1 else "channels"
+        return f"a picture of {channels} {names} of {height} x {width}{how}"
     size = math.prod(shape)
     told = ["as they come" if how == "plain" else "scaled by their bounds where those are near"]
     if chosen := spec.get("normalised"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -12,8 +13,9 @@ import torch
 from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
-from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem
+from ...agents import Agent, AgentSpec, Learner, LearnerConfig, Unroll, default_stem
 from ...agents.make_executor import make_executor
+from ...agents.reuse import minibatches
 from ...agents.sampling import EnvShard
 from ...agents.shapes import build_on_meta, count_numbers
 from ...cores.registry import read_core_options
@@ -47,7 +49,16 @@ def check(config: TrainConfig) -> None:
             parse_steps(getattr(config, name) or "1")
         except ValueError as error:
             raise ValueError(f"--{name.replace('_', '-')}: {error}") from error
-    for name in ("num_envs", "num_actors", "num_workers", "threads", "batch_size", "unroll_length"):
+    for name in (
+        "num_envs",
+        "num_actors",
+        "num_workers",
+        "threads",
+        "batch_size",
+        "unroll_length",
+        "passes",
+        "minibatch_size",
+    ):
         value = 1 if getattr(config, name) is None else getattr(config, name)
         if value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
@@ -57,6 +68,10 @@ def check(config: TrainConfig) -> None:
         raise ValueError(
             f"--num-envs {config.num_envs} and --batch-size {config.batch_size}: "
             "one must be a multiple of the other"
+        )
+    if config.batch_size % minibatch_size(config):
+        raise ValueError(
+            f"--minibatch-size {config.minibatch_size}: it must divide --batch-size {config.batch_size}"
         )
     if config.game is None and config.env is None:
         raise ValueError(
@@ -82,14 +97,22 @@ def check(config: TrainConfig) -> None:
         raise ValueError("--deterministic excludes --compile on, which may choose other code at every start")
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"--seed {config.seed}: give a number from 0 to {2**31 - 1}")
-    for name in ("learning_rate", "rmsprop_eps", "max_grad_norm", "reward_scale"):
+    for name in ("learning_rate", "rmsprop_eps", "adam_eps", "max_grad_norm", "reward_scale"):
         if not 0 < getattr(config, name) < math.inf:
             raise ValueError(f"--{name.replace('_', '-')} must be positive")
-    for name in ("entropy_cost", "baseline_cost", "reward_clip", "checkpoint_minutes", "log_seconds"):
+    for name in (
+        "entropy_cost",
+        "baseline_cost",
+        "reward_clip",
+        "clip_ratio",
+        "checkpoint_minutes",
+        "log_seconds",
+    ):
         if not 0 <= getattr(config, name) < math.inf:
             raise ValueError(f"--{name.replace('_', '-')} must not be negative")
-    if not 0 <= config.discount <= 1:
-        raise ValueError("--discount must lie between 0 and 1")
+    for name in ("discount", "vtrace_lambda"):
+        if not 0 <= getattr(config, name) <= 1:
+            raise ValueError(f"--{name.replace('_', '-')} must lie between 0 and 1")
     if config.profile < 0:
         raise ValueError(f"--profile {config.profile}; it must not be negative")
     if config.video and (config.eval_every is None or config.game is None):
@@ -136,15 +159,16 @@ def worker_count(config: TrainConfig, device: torch.device, cpus: int) -> int:
     }
     alone = next((flag for flag, given in reasons.items() if given), None)
     if config.num_workers is None:
-        shared = math.gcd(config.num_envs, config.batch_size)
+        shared = math.gcd(config.num_envs, minibatch_size(config))
         return 1 if alone else max(n for n in range(1, min(cpus, shared) + 1) if shared % n == 0)
     count = config.num_workers
     if count > 1 and alone:
         raise ValueError(f"--num-workers {count}: {alone} leaves it at 1; omit one of them")
-    if config.num_envs % count or config.batch_size % count:
+    if config.num_envs % count or minibatch_size(config) % count:
+        each = "--batch-size" if config.minibatch_size is None else "--minibatch-size"
         raise ValueError(
             f"--num-workers {count}: it must divide --num-envs {config.num_envs} and "
-            f"--batch-size {config.batch_size}"
+            f"{each} {minibatch_size(config)}"
         )
     if config.threads is not None and count > config.threads:
         raise ValueError(f"--num-workers {count}: each takes one of --threads {config.threads}; give more")
@@ -154,6 +178,25 @@ def worker_count(config: TrainConfig, device: torch.device, cpus: int) -> int:
 def _fit(num_envs: int, batch_size: int) -> bool:
     """Return whether unrolls of `num_envs` environments can be split or concatenated into batches."""
     return max(num_envs, batch_size) % min(num_envs, batch_size) == 0
+
+
+def minibatch_size(config: TrainConfig) -> int:
+    """Return the number of trajectories in a step of the optimizer."""
+    return config.minibatch_size or config.batch_size
+
+
+def updates_per_batch(config: TrainConfig) -> int:
+    """Return how many steps of the optimizer a batch is good for."""
+    return config.passes * config.batch_size // minibatch_size(config)
+
+
+def batches_of_updates(config: TrainConfig, batch: Unroll, version: int) -> Iterator[Unroll]:
+    """Yield what each step of the optimizer learns from: `config` is one process's, the batch its share.
+
+    `version` is the weights' before the first. The order of environments follows from that and the seed: a
+    resumed run needs no other state, and all processes draw alike.
+    """
+    return minibatches(batch, config.passes, config.minibatch_size, (config.seed, version))
 
 
 def overlaps(config: TrainConfig, device: torch.device) -> bool:
@@ -185,7 +228,12 @@ def env_groups(config: TrainConfig, device: torch.device) -> int:
 
 def per_process(config: TrainConfig, count: int) -> TrainConfig:
     """Return the options of one of `count` processes that share a run."""
-    return replace(config, num_envs=config.num_envs // count, batch_size=config.batch_size // count)
+    return replace(
+        config,
+        num_envs=config.num_envs // count,
+        batch_size=config.batch_size // count,
+        minibatch_size=minibatch_size(config) // count,
+    )
 
 
 def env_shard(config: TrainConfig, count: int, index: int) -> EnvShard | None:
@@ -245,14 +293,12 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
 
 
 def _normalised(config: TrainConfig, env: VectorEnv) -> tuple[int, ...]:
-    """List the entries of a vector that are normalised; none of a picture. Raises ValueError."""
+    """List the entries of a vector, or the channels of a picture, that are normalised. Raises ValueError."""
     space = env.single_observation_space
     assert isinstance(space, Box)
-    if len(space.shape) == 3:
-        if config.normalise_observations == "on":
-            raise ValueError("--normalise-observations on: pictures are bytes, and scaled already; omit it")
-        return ()
     asked = config.normalise_observations
+    if len(space.shape) == 3:
+        return tuple(range(space.shape[0])) if asked == "on" else ()
     if asked == "off" or (asked == "auto" and config.observations == "plain"):
         return ()
     chosen = np.ones(space.shape, bool) if asked == "on" else np.isinf(space.high)

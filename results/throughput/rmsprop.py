@@ -10,7 +10,7 @@ import torch
 
 from deltabeast.agents import Agent, AgentSpec
 from deltabeast.agents.rmsprop import RMSprop
-from deltabeast.kernels.native import rmsprop as native
+from deltabeast.kernels.native import optimizers as native
 from deltabeast.launch.processes.machine import prepare_process
 
 ROUNDS = 31

@@ -24,6 +24,7 @@ from ...units import parse_steps
 from ..cpu_parts import cache_spec, fused_parts
 from ..engine import ActorError, CannotRepeat, Engine, Update, actor_failed, restoring, saved_actors
 from ..plan import (
+    batches_of_updates,
     env_groups,
     env_shard,
     make_agent,
@@ -33,6 +34,7 @@ from ..plan import (
     overlaps,
     per_process,
     returns_discount,
+    updates_per_batch,
     worker_count,
 )
 from ..progress import Window
@@ -54,6 +56,7 @@ class LocalEngine(Engine):
         self.stop = threading.Event()
         self.stopwatch = Stopwatch()
         self._stack = stack
+        self._left_of_batch = 0
         with wrong_input():
             self.device = resolve_device(config.device)
             # The shapes of a run are always the same, so that trying algorithms pays.
@@ -193,7 +196,7 @@ class LocalEngine(Engine):
     def updates(self, should_pause: Callable[[], bool]) -> Iterator[Update]:
         learner = self.learner
         self.workers.start(Worker.update, learner.version, learner.reward_divisor)
-        for batch in self.source:
+        for batch in self._batches():
             with self.stopwatch("learning"):
                 part = self._backward(batch)
             parts = [part, *self.workers.results()]
@@ -203,6 +206,14 @@ class LocalEngine(Engine):
                 self.weights.publish(self.agent, learner.version)
             yield Update(metrics, [part.episodes for part in parts])
             self.workers.start(Worker.update, learner.version, learner.reward_divisor)
+
+    def _batches(self) -> Iterator[Unroll]:
+        """Yield what each update learns from; `_left_of_batch` counts how many more a batch is good for."""
+        for batch in self.source:
+            self._left_of_batch = updates_per_batch(self.config)
+            for part in batches_of_updates(self.process_config, batch, self.learner.version):
+                self._left_of_batch -= 1
+                yield part
 
     def _backward(self, batch: Unroll) -> PartialUpdate:
         """Raises ActorError for what goes wrong: the weights have not changed, and can be saved."""
@@ -215,7 +226,7 @@ class LocalEngine(Engine):
             raise failure from failure.__cause__
 
     def at_boundary(self) -> bool:
-        return self.source.at_boundary()
+        return not self._left_of_batch and self.source.at_boundary()
 
     def snapshot(self, actors: bool) -> dict[str, Any]:
         states = None

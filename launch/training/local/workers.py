@@ -10,7 +10,7 @@ unchanged.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....agents import Actor, Agent, AgentSpec, NonFiniteError, PartialUpdate
+from ....agents import Actor, Agent, AgentSpec, NonFiniteError, PartialUpdate, Unroll
 from ....agents.accelerate import accelerate
 from ....agents.weights import SharedWeights
 from ...config import TrainConfig
@@ -29,7 +29,7 @@ from ...processes.machine import pin, prepare_process
 from ..cpu_parts import cache_spec
 from ..engine import ActorError, actor_failed
 from ..flat_parameters import gradient_views, gradients_of
-from ..plan import env_shard, make_env, make_learner, per_process, returns_discount
+from ..plan import batches_of_updates, env_shard, make_env, make_learner, per_process, returns_discount
 from ..randomness import actor_seed, seed_generators
 from ..threads import operation_threads
 from .shared import Shared, new_file
@@ -76,13 +76,13 @@ class Worker:
             )
         ]
         self._gradients = gradients
-        self._batches = iter(Lockstep(self.actors, self.process_config.batch_size))
+        self._updates = self._batches()
 
     def update(self, version: int, reward_divisor: float) -> PartialUpdate:
         """Act with the weights of `version`, and leave the gradients of this share in shared memory."""
         self.learner.set_reward_divisor(reward_divisor)
         self.weights.version = self.learner.version = version  # a NonFiniteError names it
-        contribution = self.learner.backward(next(self._batches))
+        contribution = self.learner.backward(next(self._updates))
         parameters = list(self.agent.parameters())
         *gradients, counts = gradients_of(parameters)
         shared, shared_counts = gradient_views(self._gradients, parameters)
@@ -91,6 +91,10 @@ class Worker:
         if isinstance(contribution.moments, Tensor):  # pickle would put a tensor into shared memory
             return replace(contribution, moments=contribution.moments.numpy())
         return contribution
+
+    def _batches(self) -> Iterator[Unroll]:
+        for batch in Lockstep(self.actors, self.process_config.batch_size):
+            yield from batches_of_updates(self.process_config, batch, self.learner.version)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.actors[0].load_state_dict(state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ...processes.machine import autocast_dtype, prepare_process
 from ...units import parse_steps
 from ..flat_parameters import flatten, unflatten
 from ..local.sources import keep_until_read
-from ..plan import make_learner
+from ..plan import batches_of_updates, make_learner, per_process
 from ..randomness import rng_states, seed_everything, set_rng_states
 from . import cluster
 from .cluster import Location, Ref
@@ -60,6 +61,7 @@ class LearnerProcess:
         self._device = torch.device(self.device)
         self._collective = Collective(self.rank, config.num_learners, self._device)
         self._unrolls: dict[ShardId, Unroll] = {}
+        self._share = per_process(config, config.num_learners)
         prepare_process(max(1, int(config.learner_cpus)))
         seed_everything(config.seed + self.rank, config.deterministic)
         torch.backends.cudnn.benchmark = not config.deterministic
@@ -114,8 +116,9 @@ class LearnerProcess:
         # An unroll may come from updates that the death of a learner has undone.
         batch = replace(batch, version=min(batch.version, learner.version))
         keep_until_read(batch)
-        partial_updates = self._collective.together(lambda: learner.backward(batch), learner.agent)
-        metrics = dict(learner.step(partial_updates))  # read now, so that a NonFiniteError is raised here
+        for part in batches_of_updates(self._share, batch, learner.version):
+            partial_updates = self._collective.together(partial(learner.backward, part), learner.agent)
+            metrics = dict(learner.step(partial_updates))  # read now, so that a NonFiniteError is raised here
         weights = flatten(learner.agent) if self.rank == 0 else None
         seconds = time.perf_counter() - start
         return Report(metrics, learner.steps, learner.version, batch.episodes, seconds), weights

@@ -16,6 +16,7 @@ from ...config import TrainConfig
 from ...errors import UsageError
 from ...output import say
 from ...runs.options import given_only_for
+from ..plan import minibatch_size
 from .cluster import Cluster
 
 _JOINING = 60.0
@@ -40,6 +41,10 @@ def sharding(config: TrainConfig) -> Sharding:
     if rest:
         raise ValueError(
             f"--num-learners {config.num_learners}: it must divide --batch-size {config.batch_size}"
+        )
+    if minibatch_size(config) % config.num_learners:
+        raise ValueError(
+            f"--num-learners {config.num_learners}: it must divide --minibatch-size {config.minibatch_size}"
         )
     columns = min(config.num_envs, share)
     if config.num_envs % columns or share % columns:

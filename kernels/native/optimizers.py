@@ -1,4 +1,4 @@
-"""RMSProp's step on a CPU in one pass over memory, where torch's operators take ten."""
+"""The optimizers' steps on a CPU in one pass over memory, where torch's operators take ten."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import compiling
 
-_SOURCE = "rmsprop.c"
+_SOURCE = "optimizers.c"
 _FORMATS = torch.contiguous_format, torch.channels_last
 _ALONE = 1 << 16
 """Minimum numbers in a tensor for more than one thread."""
@@ -24,7 +24,7 @@ def is_supported(*several: Sequence[Tensor]) -> bool:
     return readable and all(map(_are_alike, *several)) and compiling.unsupported_reason(_SOURCE) is None
 
 
-def step(
+def rmsprop(
     parameters: Sequence[Tensor],
     gradients: Sequence[Tensor],
     squares: Sequence[Tensor],
@@ -39,10 +39,35 @@ def step(
     """
     settings = torch.tensor((alpha, 1 - alpha, eps, -rate, scale))
     for p, g, s in zip(parameters, gradients, squares, strict=True):
-        sizes = (torch.get_num_threads() if p.numel() >= _ALONE else 1), p.numel()
-        compiling.call(_SOURCE, None, "step", sizes, settings, p, g, s)
+        _call("rmsprop", settings, p, g, s)
+
+
+def adam(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    means: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    counts: Sequence[int],
+    rate: float,
+    betas: tuple[float, float],
+    eps: float,
+    scale: float,
+) -> None:
+    """Compute in place `m = β1 m + (1 - β1) g`, `s = β2 s + (1 - β2) g²` and
+    `p -= rate / (1 - β1^t) m / (√s / √(1 - β2^t) + ε)`; g is `scale` times the gradient, t are the counts.
+    """
+    (b1, b2) = betas
+    for p, g, m, s, t in zip(parameters, gradients, means, squares, counts, strict=True):
+        corrected = -rate / (1 - b1**t), (1 - b2**t) ** 0.5
+        _call("adam", torch.tensor((b1, 1 - b1, b2, 1 - b2, eps, *corrected, scale)), p, g, m, s)
+
+
+def _call(name: str, settings: Tensor, parameter: Tensor, gradient: Tensor, *moments: Tensor) -> None:
+    size = parameter.numel()
+    sizes = (torch.get_num_threads() if size >= _ALONE else 1), size
+    compiling.call(_SOURCE, None, name, sizes, settings, parameter, gradient, *moments)
     # Caches and autograd detect changed weights by their versions.
-    torch.autograd.graph.increment_version((*parameters, *squares))
+    torch.autograd.graph.increment_version((parameter, *moments))
 
 
 def _are_alike(*xs: Tensor) -> bool:

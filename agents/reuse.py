@@ -1,0 +1,41 @@
+"""Learning from a batch more than once, in minibatches of environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from .episodes import Episodes
+from .unroll import Unroll
+
+
+def minibatches(
+    batch: Unroll, passes: int = 1, size: int | None = None, seed: tuple[int, ...] = (0,)
+) -> Iterator[Unroll]:
+    """Yield each pass's minibatches `[T, size]` of a batch `[T, B]`: environments in an order of its own.
+
+    As in PPO (Schulman et al. 2017, Algorithm 1) for recurrent agents: whole unrolls are drawn, never single
+    steps. V-trace corrects each pass for what the passes before have changed. `size` divides B, by default it
+    is B; one pass over the whole batch is the batch itself. Equal seeds give equal orders.
+    """
+    size = size or batch.num_envs
+    rng = np.random.default_rng(seed)
+    for passed in range(passes):
+        if size == batch.num_envs:
+            yield batch if passed == 0 else replace(batch, passes=passed, episodes=Episodes())
+            continue
+        order = torch.from_numpy(rng.permutation(batch.num_envs))
+        for start in range(0, batch.num_envs, size):
+            part = select(batch, order[start : start + size])
+            first = passed == 0 and start == 0
+            yield replace(part, passes=passed, episodes=batch.episodes if first else Episodes())
+
+
+def select(batch: Unroll, envs: torch.Tensor) -> Unroll:
+    """Return the unrolls of some environments, int64 `[n]`, with all episodes."""
+    index = envs.to(batch.action.device)
+    part = batch.map(lambda dim, x: x.index_select(dim, index))
+    return replace(part, truncations=batch.truncations and batch.truncations.select(envs))
