@@ -106,7 +106,7 @@ class PartialUpdate:
 
     metrics: Mapping[str, float]
     num_steps: int
-    """Number of agent steps that are learned from for the first time."""
+    """Number of agent steps that are learned from for the last time."""
     version: int
     """Number of updates behind the weights that acted."""
     episodes: Episodes
@@ -208,12 +208,12 @@ class Learner:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         # The last observation is the first of the next unroll.
-        normaliser, is_new = self.agent.normaliser, not batch.passes
-        obs_moments = normaliser.moments(batch.observation[:-1]) if normaliser and is_new else None
+        normaliser, is_last = self.agent.normaliser, not batch.passes_left
+        obs_moments = normaliser.moments(batch.observation[:-1]) if normaliser and is_last else None
         returns = None
         if self.config.normalise_rewards:
             returns = merge(torch.zeros_like(self._returns), *batch.episodes.return_moments).numpy()
-        num_steps = batch.num_steps if is_new else 0
+        num_steps = batch.num_steps if is_last else 0
         return PartialUpdate(metrics, num_steps, batch.version, batch.episodes, obs_moments, returns)
 
     def apply_gradients(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:

@@ -19,19 +19,20 @@ def minibatches(
 
     As in PPO (Schulman et al. 2017, Algorithm 1) for recurrent agents: whole unrolls are drawn, never single
     steps. V-trace corrects each pass for what the passes before have changed. `size` divides B, by default it
-    is B; one pass over the whole batch is the batch itself. Equal seeds give equal orders.
+    is B; one pass over the whole batch is the batch itself. Equal seeds give equal orders. Episodes go with
+    the last minibatch.
     """
     size = size or batch.num_envs
     rng = np.random.default_rng(seed)
-    for passed in range(passes):
+    for left in reversed(range(passes)):
         if size == batch.num_envs:
-            yield batch if passed == 0 else replace(batch, passes=passed, episodes=Episodes())
+            yield replace(batch, passes_left=left, episodes=Episodes()) if left else batch
             continue
         order = torch.from_numpy(rng.permutation(batch.num_envs))
-        for start in range(0, batch.num_envs, size):
-            part = select(batch, order[start : start + size])
-            first = passed == 0 and start == 0
-            yield replace(part, passes=passed, episodes=batch.episodes if first else Episodes())
+        for envs in order.split(size):
+            last = not left and envs[-1] == order[-1]
+            episodes = batch.episodes if last else Episodes()
+            yield replace(select(batch, envs), passes_left=left, episodes=episodes)
 
 
 def select(batch: Unroll, envs: torch.Tensor) -> Unroll:

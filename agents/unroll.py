@@ -45,8 +45,8 @@ class Unroll:
     """The core's state before `observation[0]`, tensors `[B, ...]`."""
     version: int = 0
     """Number of updates behind the weights that acted."""
-    passes: int = 0
-    """Number of times that the learner has learned from these steps before."""
+    passes_left: int = 0
+    """Number of times that the learner will learn from these steps again."""
     episodes: Episodes = field(default_factory=Episodes)
     """Scores of the episodes that ended in the unroll."""
     truncations: Truncations | None = None

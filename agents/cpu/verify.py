@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...kernels import sources
 from ..inference import EagerInference
-from ..learner import Learner, UpdateOps
+from ..learner import Learner, Optimizer, UpdateOps
 from ..network import Agent
 from ..normaliser import Normaliser, PixelNormaliser
 from ..sampling import sample
@@ -22,7 +22,7 @@ from .agent import PARTS, FastAgent
 from .cache import CacheSpec
 from .inference import FastInference
 from .loss import fused_actor_critic
-from .optimizer import fused_rmsprop_if_finite
+from .optimizer import fused_adam_if_finite, fused_rmsprop_if_finite
 
 DIGESTS = Path(__file__).with_name("digests.json")
 _METHODS = (
@@ -32,6 +32,11 @@ _METHODS = (
 """Names of the methods and properties with which an `Agent` acts and is evaluated."""
 NUM_STEPS, NUM_ENVS = 5, 3
 """Size of the unroll on which C and the eager code are compared."""
+_FUSED_STEPS: dict[Optimizer, tuple[Callable[..., None], Any]] = {
+    "rmsprop": (fused_rmsprop_if_finite, 0.99),
+    "adam": (fused_adam_if_finite, (0.9, 0.999)),
+}
+"""The optimizers' steps in C, and decays with which they are compared."""
 _TOLERANCE = 1e-3
 """Largest difference relative to a gradient's norm: a pre-activation near 0 can flip a ReLU."""
 _BF16_ERROR_FACTOR = 3
@@ -186,7 +191,8 @@ def _difference(learner: Learner, unroll: Unroll, parts: Collection[str], spec: 
         if not _near(fused[name], wanted, _TOLERANCE, rounding):
             return name
     gradients = [eager[_gradient_of(name)] for name, p in agent.named_parameters() if p.requires_grad]
-    if "rmsprop" in parts and not _same_step(agent, gradients, eager_ops.rmsprop):
+    optimizer = learner.config.optimizer
+    if optimizer in parts and not _same_step(agent, gradients, optimizer, getattr(eager_ops, optimizer)):
         return "the optimizer's step"
     return None
 
@@ -233,14 +239,18 @@ def _near(actual: Tensor, wanted: Tensor, tolerance: float, rounding: float = 0.
     return float(torch.dist(actual, wanted)) <= allowed
 
 
-def _same_step(agent: Agent, gradients: list[Tensor], rmsprop: Callable[..., None]) -> bool:
-    """Return whether C takes the step of the eager `rmsprop`, on copies of the weights."""
+def _same_step(
+    agent: Agent, gradients: list[Tensor], optimizer: Optimizer, eager: Callable[..., None]
+) -> bool:
+    """Return whether C takes the step of the eager optimizer, on copies of the weights."""
     parameters = [parameter.detach().clone() for parameter in agent.parameters() if parameter.requires_grad]
+    fused, decay = _FUSED_STEPS[optimizer]
     results = []
-    for step in (rmsprop, fused_rmsprop_if_finite):
+    for step in (eager, fused):
         weights, grads = ([x.clone() for x in several] for several in (parameters, gradients))
         squares, counts = [w.square() + 1e-4 for w in weights], [torch.zeros(()) for _ in weights]
+        means = [[0.1 * w for w in weights]] if optimizer == "adam" else []
         rate, scale = torch.tensor(1e-3), torch.tensor(0.5)
-        step(torch.tensor(True), weights, grads, squares, counts, rate, scale, 0.99, 0.01)
-        results.append([*weights, *squares, *counts])
+        step(torch.tensor(True), weights, grads, *means, squares, counts, rate, scale, decay, 0.01)
+        results.append([*weights, *squares, *counts, *(x for xs in means for x in xs)])
     return all(_near(x, y, 1e-5) for x, y in zip(*results, strict=True))

@@ -181,7 +181,7 @@ class Run:
                 self._reset_meters()
                 for _ in self._updates():
                     done = self._is_done()
-                    if done or self._window.age() >= self.config.log_seconds:
+                    if done or self._row_is_due():
                         self._write_row()
                     if done or (self._save_is_due() and self.engine.at_boundary()):
                         self._save(milestone=self._passed_milestone())
@@ -227,6 +227,7 @@ class Run:
         self._speed = Speed(self.engine.steps)
         self._window = self.engine.new_window()
         self._saved_at = time.monotonic()
+        self._logged_steps = self.engine.steps
 
     def _check_claim(self) -> None:
         """Say if the run directory is no longer the one it was. Raises RunError if it is another run's."""
@@ -236,8 +237,14 @@ class Run:
         except UsageError as error:
             raise RunError(f"{error}; step {self.saved_step} was saved before") from error
 
+    def _row_is_due(self) -> bool:
+        """A row is told by its steps: where a batch is learned from several times, they stand still."""
+        advanced = self.engine.steps > self._logged_steps
+        return advanced and self._window.age() >= self.config.log_seconds
+
     def _write_row(self) -> None:
         self._check_claim()
+        self._logged_steps = self.engine.steps
         row = self._window.close() | self.scores.row() | self.engine.row()
         row |= {"sps": self._speed.over(60.0), "sps_10s": self._speed.over(10.0)}
         self.log.write(self.engine.steps, row)

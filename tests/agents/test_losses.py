@@ -12,6 +12,7 @@ from torch import Tensor
 from deltabeast.agents import Unroll
 from deltabeast.agents.cpu.loss import fused_actor_critic
 from deltabeast.agents.losses import AllReduce, actor_critic, identity, normalise_advantages
+from deltabeast.agents.vtrace import vtrace_from_log_rhos
 from deltabeast.kernels.native import loss as native
 
 COSTS = {"discount": 0.9, "baseline_cost": 0.4, "entropy_cost": 0.03}
@@ -65,6 +66,43 @@ def test_it_is_pytorchs(
         for gradient, other in zip(gradients, wanted, strict=True):
             torch.testing.assert_close(gradient.double(), other, rtol=1e-4, atol=1e-5)
             assert not gradient[-1].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_clipped_surrogate_is_ppos(dtype: torch.dtype, seed: int) -> None:
+    """Its gradient, in the logits alone, is that of -sum min(rho A, clip(rho) A), written step by step."""
+    T, B, A = 9, 4, 3
+    logits, values, batch = random_batch(T, B, A, 0.2, 0.2)
+    logits[:T] = batch.behavior_logits + 0.3 * torch.randn(T, B, A)
+    costs = {"baseline_cost": 0.0, "entropy_cost": 0.0, "clip_ratio": 0.2, "vtrace_lambda": 0.8}
+    inputs = logits.to(dtype), values.to(dtype), batch if dtype is torch.float32 else exact(batch)
+    metrics, (gradient, _) = results(*inputs, **costs)
+
+    x, batch = logits.double().requires_grad_(), exact(batch)
+    behavior = batch.behavior_logits.log_softmax(-1)
+    discounts = COSTS["discount"] * (~batch.done[1:])
+    rewards = batch.reward[1:] + batch.truncation_bootstrap
+    log_rhos = torch.zeros(T, B, dtype=torch.float64)
+    for t in range(T):
+        for b in range(B):
+            if not batch.forced[t, b]:
+                a = batch.action[t, b]
+                log_rhos[t, b] = x[t, b].log_softmax(-1)[a] - behavior[t, b, a]
+    V = values.double()
+    targets = vtrace_from_log_rhos(log_rhos.detach(), discounts, rewards, V[:-1], V[-1], lambda_=0.8)
+    loss, clipped = torch.zeros((), dtype=torch.float64), 0
+    for t in range(T):
+        for b in range(B):
+            if not batch.forced[t, b]:
+                rho, advantage = log_rhos[t, b].exp(), targets.advantages[t, b]
+                inside = rho.clamp(0.8, 1.2)
+                clipped += int(inside * advantage < rho * advantage)
+                loss = loss - torch.minimum(rho * advantage, inside * advantage)
+    loss.backward()
+    assert clipped, "some steps are clipped, some are not" if clipped < T * B else "all are"
+    assert x.grad is not None
+    torch.testing.assert_close(gradient, x.grad.to(dtype), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(metrics["policy_loss"], loss.detach().to(dtype), rtol=1e-4, atol=1e-4)
 
 
 def test_advantages_get_mean_0_and_deviation_1_over_chosen_steps(seed: int) -> None:

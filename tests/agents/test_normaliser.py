@@ -26,9 +26,19 @@ from deltabeast.agents import (
 )
 from deltabeast.agents.accelerate import accelerate
 from deltabeast.agents.checkpoint import export_agent, save_checkpoint
+from deltabeast.agents.cpu.agent import FastAgent
 from deltabeast.agents.cpu.cache import NO_CACHE, CacheSpec
-from deltabeast.agents.normaliser import LIMIT, Normaliser, merge, moments
+from deltabeast.agents.normaliser import (
+    LIMIT,
+    PIXEL_LIMIT,
+    Normaliser,
+    PixelNormaliser,
+    make_normaliser,
+    merge,
+    moments,
+)
 from deltabeast.agents.weights import SharedWeights
+from deltabeast.kernels.native.images import standardised
 from deltabeast.launch.training.flat_parameters import flatten, unflatten
 
 SPEC = AgentSpec((5,), A, core="lstm", stem="mlp", normalised=(0, 3))
@@ -195,3 +205,75 @@ def test_statistics_go_wherever_weights_go(tmp_path: Path, seed: int) -> None:
 def test_entries_that_are_not_there_are_refused() -> None:
     with pytest.raises(ValueError, match="among 4, got"):
         Normaliser(4, (1, 4))
+    with pytest.raises(ValueError, match="all of an image's 4 channels are normalised, or none; got"):
+        make_normaliser((4, 8, 8), (0, 2))
+    with pytest.raises(ValueError, match="stem 'small' reads pixels as categories"):
+        Agent(AgentSpec((2, 7, 7), A, core="lstm", stem="small", normalised=(0, 1)))
+
+
+def images(*shape: int) -> torch.Tensor:
+    """Return random bytes `[..., 2, 9, 11]`, some pixels of which hardly change, or never."""
+    pixels = torch.randint(256, (*shape, 2, 9, 11), dtype=torch.uint8)
+    pixels[..., :3, :] = torch.where(torch.rand(*shape, 2, 3, 11) < 0.05, 200, 87)
+    pixels[..., 3, :] = 87
+    return pixels
+
+
+def test_moments_of_pixels_merge_to_those_of_all(seed: int) -> None:
+    """Of more images than are summed at once, in batches whose eighth steps count."""
+    batches = [images(steps, 70) for steps in (33, 1, 8)]
+    layer = make_normaliser((2, 9, 11), (0, 1))
+    layer.update_stats([layer.moments(batch) for batch in batches])
+    rows = torch.cat([batch[::8].flatten(0, 1) for batch in batches]).flatten(1).double().numpy()
+    count, mean, squares = layer.statistics.numpy()
+    assert (count == len(rows)).all() and len(rows) > 256
+    np.testing.assert_allclose(mean, rows.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(squares / count, rows.var(0), rtol=1e-9, atol=1e-9)
+
+
+def test_pixels_get_mean_0_and_deviation_1(seed: int) -> None:
+    layer, seen = make_normaliser((2, 9, 11), (0, 1)), images(8 * 40, 5)
+    torch.testing.assert_close(layer(seen[0]), seen[0] / 255, msg="as without, before anything is learned")
+    layer.update_stats([layer.moments(seen)])
+    rows = seen[::8].flatten(0, 1)
+    out = layer(rows)
+    assert out.dtype == torch.float32 and out.shape == rows.shape
+    assert out.abs().max() <= PIXEL_LIMIT
+    assert out[:, :, :3].max() == PIXEL_LIMIT or out[:, :, :3].max() > 3, "rare changes stand out"
+    assert out[:, :, 3].eq(0).all(), "what never changes is at its mean"
+    torch.testing.assert_close(out[:, :, 4:].mean(0), torch.zeros(2, 5, 11), atol=1e-3, rtol=0)
+    torch.testing.assert_close(out[:, :, 4:].std(0), torch.ones(2, 5, 11), atol=0.01, rtol=0)
+    changed = rows[:1].clone()
+    changed[:, :, 3] = 187
+    torch.testing.assert_close(layer(changed)[:, :, 3], torch.full((1, 2, 11), 100 / 255))
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+@pytest.mark.parametrize("stem", ["residual", "nature", "shallow"])
+def test_c_normalises_pixels_as_pytorch(stem: str, dtype: torch.dtype | None, seed: int) -> None:
+    """In one and in two threads' sizes, before and after statistics change in place."""
+    agent = Agent(AgentSpec((3, 84, 84), A, core="lstm", stem=stem, normalised=(0, 1, 2)))
+    agent.autocast_dtype = dtype
+    fast, layer = FastAgent(agent), normaliser(agent)
+    pixels = torch.randint(256, (17, 3, 84, 84), dtype=torch.uint8)
+    for _ in range(3):
+        with torch.no_grad():
+            ours, theirs = (each.trunk_features(pixels[:5]).float() for each in (fast, agent))
+        tolerance = 1e-5 if dtype is None else 2e-2
+        assert torch.dist(ours, theirs) <= tolerance * theirs.norm()
+        other = torch.randint(256, pixels.shape, dtype=torch.uint8) // 2
+        layer.update_stats([layer.moments(other[None])])
+        with torch.no_grad():
+            assert torch.dist(agent.trunk_features(pixels[:5]).float(), theirs) > 0.02 * theirs.norm()
+
+
+def test_the_kernel_has_pytorchs_bits(seed: int) -> None:
+    layer, pixels = make_normaliser((2, 9, 11), (0, 1)), images(40, 3)
+    assert isinstance(layer, PixelNormaliser)
+    layer.update_stats([layer.moments(pixels)])
+    by_pixel = torch.stack(layer.affine()).permute(0, 2, 3, 1).contiguous()
+    for dtype in (torch.float32, torch.bfloat16):
+        x = standardised(pixels[0], by_pixel, PIXEL_LIMIT, dtype)
+        assert x.dtype is dtype and torch.equal(x, layer(pixels[0]).to(dtype))
+    with pytest.raises(ValueError, match=r"give torch\.uint8"):
+        standardised(pixels[0].float(), by_pixel, PIXEL_LIMIT, torch.float32)

@@ -10,7 +10,7 @@ from deltabeast.agents import vtrace_from_logits
 from deltabeast.agents.vtrace import action_log_probs, vtrace_from_log_rhos
 
 
-def definition(log_rhos, discounts, rewards, values, bootstrap, rho_bar, pg_rho_bar):
+def definition(log_rhos, discounts, rewards, values, bootstrap, rho_bar, pg_rho_bar, lambda_=1.0):
     """v_s = V_s + sum_t (prod of discounts and c) rho_t delta_t, as the paper's equation 1 writes it."""
     T, B = values.shape
     rhos = np.exp(log_rhos)
@@ -22,9 +22,10 @@ def definition(log_rhos, discounts, rewards, values, bootstrap, rho_bar, pg_rho_
                 delta = min(rho_bar, rhos[t, b]) * (
                     rewards[t, b] + discounts[t, b] * next_values[t, b] - values[t, b]
                 )
-                weight = np.prod([discounts[i, b] * min(1.0, rhos[i, b]) for i in range(s, t)])
+                weight = np.prod([discounts[i, b] * lambda_ * min(1.0, rhos[i, b]) for i in range(s, t)])
                 vs[s, b] += weight * delta
     next_vs = np.concatenate([vs[1:], bootstrap[None]])
+    next_vs = lambda_ * next_vs + (1 - lambda_) * next_values
     advantages = np.minimum(pg_rho_bar, rhos) * (rewards + discounts * next_vs - values)
     return vs, advantages
 
@@ -53,6 +54,34 @@ def test_equals_the_definition(T: int, thresholds: tuple[float, float], seed: in
     np.testing.assert_allclose(got.log_rhos, log_rhos, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(got.vs, expected[0], rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(got.pg_advantages, expected[1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
+def test_lambda_is_the_definitions(lambda_: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    log_rhos, rewards, values = rng.normal(size=(3, 9, 4))
+    discounts, bootstrap = 0.9 * (rng.random((9, 4)) > 0.2), rng.normal(size=4)
+    inputs = log_rhos, discounts, rewards, values, bootstrap
+    vs, advantages = definition(*inputs, 1.0, 1.0, lambda_)
+    got = vtrace_from_log_rhos(*map(torch.from_numpy, inputs), lambda_=lambda_)
+    np.testing.assert_allclose(got.vs, vs, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(got.pg_advantages, advantages, rtol=1e-10, atol=1e-12)
+
+
+def test_on_policy_lambda_gives_generalised_advantages(seed: int) -> None:
+    """A_t = sum_l (gamma lambda)^l delta_{t+l} (Schulman et al. 2016, equation 16) until an episode ends."""
+    rng = np.random.default_rng(seed)
+    rewards, values = rng.normal(size=(2, 12, 3))
+    discounts, bootstrap = 0.97 * (rng.random((12, 3)) > 0.15), rng.normal(size=3)
+    next_values = np.concatenate([values[1:], bootstrap[None]])
+    advantage, expected = np.zeros(3), np.empty((12, 3))
+    for t in reversed(range(12)):
+        delta = rewards[t] + discounts[t] * next_values[t] - values[t]
+        advantage = expected[t] = delta + discounts[t] * 0.95 * advantage
+    inputs = np.zeros((12, 3)), discounts, rewards, values, bootstrap
+    got = vtrace_from_log_rhos(*map(torch.from_numpy, inputs), lambda_=0.95)
+    np.testing.assert_allclose(got.advantages, expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(got.vs, expected + values, rtol=1e-10, atol=1e-12)
 
 
 def test_two_steps_by_hand() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from deltabeast.agents.adam import adam_if_finite
 from deltabeast.agents.cpu.verify import DIGESTS, classes_of, eager_counterparts
 from deltabeast.agents.learner import UpdateOps
 from deltabeast.agents.losses import actor_critic
@@ -25,7 +26,7 @@ _SHAPES = {**dict.fromkeys(IMAGE_STEMS, (4, 84, 84)), "small": (3, 7, 7), "mlp":
 
 def of_agents() -> dict[str, str]:
     """Return the digests of all that a part may take the place of, by name."""
-    found: dict[Any, None] = dict.fromkeys((actor_critic, rmsprop_if_finite, sample))
+    found: dict[Any, None] = dict.fromkeys((actor_critic, rmsprop_if_finite, adam_if_finite, sample))
     for stem, shape in _SHAPES.items():
         agent = Agent(AgentSpec(shape, 4, "feedforward", stem))
         found |= dict.fromkeys(eager_counterparts("trunk", agent, UpdateOps()))

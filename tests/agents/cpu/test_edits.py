@@ -288,7 +288,7 @@ def test_a_resumed_run_is_compared_again_on_another_machine_alone(
     monkeypatch.setattr(cpu_parts, "mismatches", mismatches)
     run(tmp_path, *ARGUMENTS)
     stored = read_words(tmp_path, "auto")["fused"]
-    assert stored == f"trunk,projection,heads,loss,rmsprop by {compiling.identity()}"
+    assert stored == f"trunk,projection,heads,loss,rmsprop,adam by {compiling.identity()}"
     run(tmp_path, *ARGUMENTS, "--steps", "200")
     assert len(compared) == 1 and "core" in compared[0] and read_words(tmp_path, "auto")["fused"] == stored
     monkeypatch.setattr(cpu_parts, "identity", lambda: "another")

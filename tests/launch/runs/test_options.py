@@ -51,6 +51,8 @@ OTHERS: dict[str, Any] = {
         "compile": "off",
         "fused": "off",
         "bptt": "per_step",
+        "minibatch_size": 16,
+        "optimizer": "adam",
     },
     **{"run_dir": Path("elsewhere"), "milestone_steps": "3M", "frame_stack": 1, "num_actions": 6},
     **{

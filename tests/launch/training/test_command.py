@@ -33,6 +33,12 @@ WRONG = {
     "no steps": ((*CARTPOLE, "--steps", "0"), "less than one agent step"),
     "milestones": ((*CARTPOLE, "--milestone-steps", "x"), "'x' is not a number"),
     "sizes": ((*CARTPOLE, "--num-envs", "6", "--batch-size", "4"), "one must be a multiple of the other"),
+    "minibatches": (
+        (*CARTPOLE, "--minibatch-size", "3"),
+        "--minibatch-size 3: it must divide --batch-size 4",
+    ),
+    "no passes": ((*CARTPOLE, "--passes", "0"), "--passes must be at least 1"),
+    "lambda": ((*CARTPOLE, "--vtrace-lambda", "1.5"), "--vtrace-lambda must lie between 0 and 1"),
     "no environments": ((*CARTPOLE, "--num-envs", "0"), "--num-envs must be at least 1"),
     "unroll length": ((*CARTPOLE, "--unroll-length", "0"), "--unroll-length must be at least 1"),
     "core": ((*CARTPOLE, "--core", "rdnn"), "did you mean rdn"),

@@ -125,11 +125,25 @@ def test_what_is_normalised(given: tuple[str, ...], entries: tuple[int, ...]) ->
     assert (normalised in reading(vars(spec))) == bool(entries)
 
 
-def test_pictures_are_not_normalised(tmp_path: Path) -> None:
-    codes = ("--env", "training_envs:WhichCode-v0", *FEEDFORWARD)
+def test_pictures_are_normalised_where_asked_and_codes_never(tmp_path: Path) -> None:
+    codes, pong = ("--env", "training_envs:WhichCode-v0", *FEEDFORWARD), ("--game", "pong", *FEEDFORWARD)
+    for given, entries in (((), ()), (("--normalise-observations", "on"), (0, 1, 2, 3))):
+        config = parse(["train", *pong, *given])
+        spec = agent_spec(config, make_env(config, 1))
+        assert spec.normalised == entries
+        assert ("each pixel normalised" in reading(vars(spec))) == bool(entries)
     config = parse(["train", *codes])
     assert agent_spec(config, make_env(config, 1)).normalised == ()
-    for source in (codes, ("--game", "pong", *FEEDFORWARD)):
-        with pytest.raises(UsageError, match="--normalise-observations on: pictures are bytes"):
-            run(tmp_path, *source, "--normalise-observations", "on")
+    with pytest.raises(UsageError, match="stem 'small' reads pixels as categories"):
+        run(tmp_path, *codes, "--normalise-observations", "on")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_game_goes_on_with_its_pixels_statistics_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("--game", "pong", *FEEDFORWARD, "--stem", "shallow", "--normalise-observations", "on")
+    arguments = (*arguments, *EXACT, "--steps", "160", "--checkpoint-minutes", "0")
+    assert_a_kill_changes_nothing(tmp_path, monkeypatch, arguments, 5)
+    statistics = newest(tmp_path / "other")[1][STATISTICS]
+    assert (statistics[0] == 8 * 4).all() and (statistics[2] > 0).any(), "the first step of each unroll"

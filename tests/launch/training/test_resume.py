@@ -79,6 +79,30 @@ def test_a_core_that_draws_random_numbers_goes_on_alike(
     assert_a_kill_changes_nothing(tmp_path, monkeypatch, arguments, 5)
 
 
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_run_that_learns_several_times_is_saved_between_batches(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two passes of two minibatches, the end comes after the first minibatch of a later batch."""
+    arguments = [*CARTPOLE, *EXACT, "--steps", "120", "--passes", "2", "--minibatch-size", "2"]
+    arguments += ["--optimizer", "adam", "--clip-ratio", "0.1", "--checkpoint-minutes", "0"]
+    if how == "killed":
+        assert_a_kill_changes_nothing(tmp_path, monkeypatch, arguments, 13)
+    else:
+        run(tmp_path / "one", *arguments)
+        with monkeypatch.context() as patch:
+            on_update(patch, lambda learner: learner.version == 13 and os.kill(os.getpid(), signal.SIGTERM))
+            with pytest.raises(StoppedBySignal):
+                run(tmp_path / "other", *arguments)
+        step, _, state = newest(tmp_path / "other")
+        assert (step, state["learner"]["version"]) == (80, 16)
+        run(tmp_path / "other", *arguments)
+        assert_same_run(tmp_path / "one", tmp_path / "other")
+    assert newest(tmp_path / "other")[2]["learner"]["version"] == 24
+    saved = [each.step for each in find_checkpoints(tmp_path / "other")]
+    assert all(step % 20 == 0 for step in saved)
+
+
 def test_the_seed_decides_weights_actions_and_environments(tmp_path: Path) -> None:
     arguments = (*CARTPOLE, *EXACT, "--steps", "60")
     run(tmp_path / "a", *arguments, "--seed", "5")

@@ -120,15 +120,34 @@ def test_workers_share_the_statistics_of_what_all_of_them_saw(tmp_path: Path) ->
     torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-12)
 
 
+REUSE = ("--passes", "3", "--optimizer", "adam", "--clip-ratio", "0.2", "--vtrace-lambda", "0.9")
+
+
 @pytest.mark.usefixtures("quick_children")
-def test_workers_make_the_update_that_one_process_makes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reuse", [(), REUSE], ids=["learned from once", "three times"])
+def test_workers_make_the_update_that_one_process_makes(reuse: tuple[str, ...], tmp_path: Path) -> None:
     """With advantages normalised over all of them, and rewards divided alike, in the second update too."""
     for workers in ("1", "2"):
-        given = ("--num-workers", workers, "--steps", "40", "--precision", "fp32")
+        given = ("--num-workers", workers, "--steps", "40", "--precision", "fp32", *reuse)
         run(tmp_path / workers, *CARTPOLE, *given, "--normalise-rewards", "--normalise-advantages")
-    one, two = (newest(tmp_path / workers)[1] for workers in ("1", "2"))
+    (_, one, state), (_, two, _) = (newest(tmp_path / workers) for workers in ("1", "2"))
+    assert state["learner"]["version"] == (6 if reuse else 2) and state["learner"]["steps"] == 40
+    # A first step of Adam's has the size of the learning rate, whatever the gradient's.
+    near = {"rtol": 1e-3, "atol": 2e-4} if reuse else {"rtol": 1e-4, "atol": 1e-6}
     for name, weight in one.items():
-        torch.testing.assert_close(two[name], weight, rtol=1e-4, atol=1e-6, msg=name)
+        torch.testing.assert_close(two[name], weight, **near, msg=name)
+
+
+@pytest.mark.usefixtures("quick_children")
+def test_workers_learn_from_minibatches_of_their_shares(tmp_path: Path) -> None:
+    """Two passes of two minibatches, one environment of each process in each: four steps of the optimizer."""
+    given = (*TWO, "--steps", "60", "--log-seconds", "0", "--passes", "2", "--minibatch-size", "2")
+    run(tmp_path, *MATCH, *given)
+    logged = rows(tmp_path)
+    assert [int(row["step"]) for row in logged] == [10, 20, 30, 40, 50, 60], "as the last pass ends"
+    assert [float(row["policy_lag"]) for row in logged] == [1, 3] * 3, "means since the row before"
+    assert all(float(row["log_rho_abs_max"]) > 1e-3 for row in logged)
+    assert newest(tmp_path)[2]["learner"]["version"] == 12
 
 
 @pytest.mark.usefixtures("quick_children")
@@ -221,6 +240,7 @@ def test_their_number_follows_from_the_cores(given: tuple[str, ...], count: int)
     ("given", "message"),
     [
         (("--num-workers", "3"), "must divide --num-envs 4 and --batch-size 4"),
+        (("--num-workers", "2", "--minibatch-size", "1"), "must divide --num-envs 4 and --minibatch-size 1"),
         (("--num-workers", "0"), "--num-workers must be at least 1"),
         (("--num-workers", "2", "--deterministic"), "--deterministic leaves it at 1; omit"),
         (("--num-workers", "2", "--overlap", "on"), "--overlap on leaves it at 1; omit"),

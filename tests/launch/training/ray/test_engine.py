@@ -107,6 +107,22 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.parametrize("minibatch", ["2", "4"])
+def test_a_batch_is_learned_from_several_times_as_by_the_local_engine(
+    cluster: Cluster, minibatch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_engine, "available_cores", lambda: 1)  # as many threads as a learner
+    reuse = ("--passes", "3", "--minibatch-size", minibatch, "--optimizer", "adam", "--vtrace-lambda", "0.9")
+    arguments = [*CARTPOLE[:-2], "--deterministic", "--log-seconds", "0", "--steps", "80", *reuse]
+    train(parse(["train", *arguments, "--run-dir", str(tmp_path / "local")]))
+    with ExitStack() as stack:
+        Watched(cluster, tmp_path / "ray", stack, *arguments, *SMALL).run.run()
+    (_, weights, state), (_, others, other) = newest(tmp_path / "local"), newest(tmp_path / "ray")
+    assert_same(weights, others, "weights")
+    assert_same(state["learner"], other["learner"], "learner")
+    assert state["learner"]["steps"] == 80 and state["learner"]["version"] == 4 * 3 * 4 // int(minibatch)
+
+
 @pytest.mark.parametrize("layout", [random.Random(SEED).choice(list(LAYOUTS))])
 def test_all_engines_learn_the_same(
     cluster: Cluster, layout: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
