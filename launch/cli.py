@@ -208,6 +208,7 @@ def parse(arguments: Sequence[str]) -> Any:
     begun = begin_with(arguments[0], options) if options else None
     try:
         config = _tyro(arguments, begun)
+        _check_several(arguments, config)
         if isinstance(config, TrainConfig) and (preset := chosen_preset(config)):
             return _tyro(arguments, begin_with("train", {**options, "preset": preset}))
         return config
@@ -225,13 +226,36 @@ def _check_pairs(arguments: Sequence[str]) -> None:
         flag = f"--{option.replace('_', '-')}"
         if get_origin(kind) is not dict or flag not in given:
             continue
-        last = len(given) - 1 - given[::-1].index(flag)  # of several the last one counts
+        last = len(given) - 1 - given[::-1].index(flag)  # `_check_several` refuses others
         words = typed_values(arguments[last:], option)
         if len(words) % 2:
             raise UsageError(f"{flag}: {words[-1]} has no value; give pairs of a name and a value")
-        names = words[::2]
-        if twice := next((name for name in names if names.count(name) > 1), None):
+        if twice := _repeated(words[::2]):
             raise UsageError(f"{flag}: {twice} is given twice; give one value for it")
+
+
+def _check_several(arguments: Sequence[str], config: Any) -> None:
+    """Raise UsageError for an option of several values that is given twice, has none, or one of them twice.
+
+    Of options of the same name the last one would count, and one without values would count for nothing.
+    """
+    given = [word.partition("=")[0].replace("_", "-") for word in arguments]
+    what = getattr(config, "what", config)
+    for option, kind in get_type_hints(type(what)).items():
+        flag = f"--{option.replace('_', '-')}"
+        if get_origin(kind) not in (dict, tuple) or flag not in given:
+            continue
+        if given.count(flag) > 1:
+            raise UsageError(f"{flag} is given twice; give all its values after one {flag}")
+        if not typed_values(arguments, option):
+            raise UsageError(f"{flag} has no value; `deltabeast {arguments[0]} --help` shows what to give")
+        if get_origin(kind) is tuple and (twice := _repeated(getattr(what, option))) is not None:
+            raise UsageError(f"{flag}: {twice} is given twice; give it once")
+
+
+def _repeated(values: Sequence[Any]) -> Any:
+    """Return the first value that occurs twice; None if each occurs once."""
+    return next((value for value in values if values.count(value) > 1), None)
 
 
 def _tyro(arguments: Sequence[str], begun: Any = None, stderr: io.StringIO | None = None) -> Any:
