@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass, replace
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -228,10 +229,22 @@ def _check_pairs(arguments: Sequence[str]) -> None:
             continue
         last = len(given) - 1 - given[::-1].index(flag)  # `_check_several` refuses others
         words = typed_values(arguments[last:], option)
+        if "layers" in words[::2] and (layers := _divided_by_spaces(words)):
+            raise UsageError(f"{flag}: layers are one word, with commas between: layers {','.join(layers)}")
         if len(words) % 2:
             raise UsageError(f"{flag}: {words[-1]} has no value; give pairs of a name and a value")
         if twice := _repeated(words[::2]):
             raise UsageError(f"{flag}: {twice} is given twice; give one value for it")
+
+
+def _divided_by_spaces(words: Sequence[str]) -> list[str]:
+    """Return the cores in the words after `layers`, if they are in more than one: no option is named so."""
+    from ..cores import core_name, core_names
+
+    divided = [word.split(",") for word in words[words.index("layers") + 1 :]]
+    of_cores = takewhile(lambda parts: all(core_name(part) in (*core_names(), "") for part in parts), divided)
+    layers = [[part for part in parts if part] for parts in of_cores]
+    return [name for names in layers for name in names] if len(layers) > 1 else []
 
 
 def _check_several(arguments: Sequence[str], config: Any) -> None:

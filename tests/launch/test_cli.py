@@ -87,6 +87,17 @@ def test_every_protocol_can_be_asked_for() -> None:
             "--core-options: size is given twice",
             "one value for it",
         ),
+        (
+            "train --core hybrid --core-options layers kda gtrxl",
+            "--core-options: layers are one word",
+            "layers kda,gtrxl\n",
+        ),
+        (
+            "train --core-options num_heads 2 layers kda, gtrxl , rdn ff_size 8",
+            "layers are one word, with commas",
+            "layers kda,gtrxl,rdn\n",
+        ),
+        ("train --core-options layers kda ff_size", "ff_size has no value", "give pairs"),
         ("train --env x --env-options limit", "--env-options: limit has no value", "give pairs"),
         ("probe --task swap --task-options n 1 n 1", "--task-options: n is given twice", "one value for it"),
         (
