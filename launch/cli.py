@@ -7,7 +7,6 @@ import io
 import os
 import re
 import resource
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -68,25 +67,33 @@ def cores(config: CoresConfig) -> None:
         _core_options(config.core)
         return
     from .core_list import list_cores, make_default, measure_cores
-    from .tables import cores_table, leave_out_last_columns, show
+    from .tables import cores_table, leave_out_last_columns, output_width, show, show_lines
 
     listed = list_cores()
     measured = (
         measure_cores({each.name: make_default(each.name) for each in listed}) if config.measure else None
     )
     table = cores_table(listed, measured)
-    narrow = leave_out_last_columns(table, shutil.get_terminal_size().columns) if sys.stdout.isatty() else []
+    width = output_width()
+    narrow = leave_out_last_columns(table, width) if width else []
     show(table)
+    tell("")
     if narrow:
-        tell("", f"A wider terminal also shows: {', '.join(narrow)}.")
-    tell(
-        "",
+        show_lines(f"A wider terminal also shows: {', '.join(narrow)}.")
+    show_lines(
         "Parameters of the core and floats of its state for each environment, at the default size; the "
-        "stem and the heads have 1.09 M more with 18 actions. --core package.module:Class takes your own.",
-        "Slow net, rule and fast net are what names a fast weight programmer; other cores have - there.",
+        "stem and the heads have 1.09 M more with 18 actions."
     )
+    if "fast net" not in narrow:
+        show_lines(
+            "Slow net, rule and fast net are what names a fast weight programmer; other cores have - there."
+        )
     if config.measure:
-        tell("Medians on this machine: a step of 32 rows, and 50 steps of them with their gradients.")
+        show_lines("Medians on this machine: a step of 32 rows, and 50 steps of them with their gradients.")
+    show_lines(
+        "Which memory is good at what: results/suite/README.md. Options of one: deltabeast cores CORE. Your "
+        "own: --core package.module:Class."
+    )
 
 
 def _core_options(name: str) -> None:
