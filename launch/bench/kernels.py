@@ -84,6 +84,7 @@ def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
             hint = near_names(name, every) or f"choose from {', '.join(sorted(every))}"
             raise UsageError(f"--rules {name}: {hint}")
     require(config, "steps", "batch_size", "heads", "head_size", "repeats", least=1)
+    require(config, "reset_share", least=0, most=1)
     try:
         device = resolve_device(config.device)
     except ValueError as error:

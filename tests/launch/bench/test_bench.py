@@ -164,7 +164,10 @@ def test_training_is_set_beside_its_stages(
     ("arguments", "message"),
     [
         ("", "say deltabeast bench kernels, bench env or bench throughput"),
-        ("throughput --rounds 0", "--rounds must be at least 1"),
+        ("throughput --rounds 0", "--rounds 0; it must be at least 1"),
+        ("throughput --seconds nan", "--seconds nan; it must be finite"),
+        ("env --seconds 0", "--seconds 0.0; it must be positive"),
+        ("kernels --reset-share 1.5", "--reset-share 1.5; it must be from 0 to 1"),
         ("throughput --game pnog", "pong"),
         ("throughput --num-envs 6 --batch-size 4", "one must be a multiple of the other"),
         ("kernels --steps 0", "--steps 0; it must be at least 1"),
@@ -173,10 +176,10 @@ def test_training_is_set_beside_its_stages(
         ("kernels --rules sum_rule xyz", "--rules xyz: choose from attention, "),
         ("kernels --json nowhere/x.json", "cannot write nowhere/x.json"),
         ("env --games pnog", "pong"),
-        ("env --num-envs 0", "must be positive"),
+        ("env --num-envs 8 0", "--num-envs 0; it must be at least 1"),
         ("env --games", "--games has no value"),
         ("env --num-envs", "--num-envs has no value"),
-        ("env --num-envs 2 --threads 3", "--num-envs of at least as many as --threads"),
+        ("env --num-envs 2 --threads 3", "--num-envs 2: give at least as many as --threads 3"),
     ],
 )
 def test_wrong_input_is_told_in_one_line(
