@@ -23,6 +23,7 @@ from ..config import TrainConfig
 from ..errors import require, require_positive, wrong_input
 from ..processes.machine import check_memory, memory_for
 from ..processes.supervision import slow
+from ..runs.actions import action_set
 from ..runs.observations import reading
 from ..runs.options import DESCRIBING, given_only_for
 from ..units import parse_steps
@@ -97,17 +98,15 @@ def resolve(config: TrainConfig) -> None:
         if config.game is not None:
             config.game = canonical_game(config.game)
             config.protocol = config.protocol or DEFAULT_PROTOCOL
-            _check_num_actions(config.game, config.num_actions)
+            if config.num_actions is not None and action_set(config.game, config.num_actions) is None:
+                own = game_info(config.game).actions
+                raise ValueError(
+                    f"--num-actions {config.num_actions}: {config.game} has {own} actions; omit it"
+                )
         restore_former_options(config)
         config.core_options = read_core_options(config.core, config.core_options)
         config.env_options = read_env_options(config.game, config.env, config.env_options)
     seed_everything(config.seed, config.deterministic)
-
-
-def _check_num_actions(game: str, num_actions: int | None) -> None:
-    """Raise ValueError for more actions than the game's own set has."""
-    if num_actions is not None and num_actions > (own := game_info(game).actions):
-        raise ValueError(f"--num-actions {num_actions}: {game} has {own} actions; omit it")
 
 
 def worker_count(config: TrainConfig, device: torch.device, cpus: int) -> int:
