@@ -15,6 +15,9 @@ from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .features import normalized_elu
 from .registry import register
 
+MAX_BLOCKS = 100
+"""Maximum number of blocks in a layer: more are a slip of the keyboard."""
+
 
 class DeltaMLPMemory(FastWeights):
     """`x += W2 f(W1 f(LN x))` in every block, from x = q; all W learn by the delta rule, f is that of keys.
@@ -27,13 +30,16 @@ class DeltaMLPMemory(FastWeights):
         blocks: K.
         published: whether the slow net also emits the 10 K h numbers a head that the published one does and
             never uses.
+
+    Raises:
+        ValueError: for blocks out of range.
     """
 
     def __init__(
         self, hidden_size: int, num_heads: int, blocks: int = 1, published: bool = False, **options: Any
     ) -> None:
-        if blocks < 1:
-            raise ValueError(f"blocks is {blocks}; it must be at least 1")
+        if not 1 <= blocks <= MAX_BLOCKS:
+            raise ValueError(f"blocks is {blocks}; give 1 to {MAX_BLOCKS}")
         h = hidden_size // num_heads
         sizes = (h, *(h, 4 * h, 4 * h, h, 1, 1) * blocks)
         if published:

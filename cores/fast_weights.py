@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import State, Stats, warn_of_new_name
-from .short_conv import ShortConvolution
+from .short_conv import ShortConvolution, check_short_conv
 
 OutputGate = Literal["none", "silu", "sigmoid"]
 
@@ -75,7 +75,7 @@ class FastWeights(nn.Module, ABC):
             result; or none.
 
     Raises:
-        ValueError: for a short_conv below 0.
+        ValueError: for a short_conv out of range.
     """
 
     convolved: ClassVar[int] = 3
@@ -92,8 +92,7 @@ class FastWeights(nn.Module, ABC):
         output_gate: OutputGate = "none",
     ) -> None:
         super().__init__()
-        if short_conv < 0:
-            raise ValueError(f"short_conv is {short_conv}; give a number of steps, or 0 for none")
+        check_short_conv(short_conv)
         self.num_heads = num_heads
         self.head_size = hidden_size // num_heads
         self.sizes, self.output_gate = sizes, output_gate

@@ -20,6 +20,9 @@ Normalisation = Literal["sum", "attention", "both", "none"]
 """sum: features are divided by their sum. attention: what is read is divided by the sum of the weights with
 which it was written (Katharopoulos et al. 2020). both (Schlag et al. 2021, section 6.3). none."""
 
+MAX_FAVOR_FEATURES = 65_536
+"""Maximum number of random directions: drawing more takes longer than anybody waits."""
+
 ANY_SIGN = ("unit", "root2", "tanh")
 """maps whose features may sum to 0"""
 
@@ -57,9 +60,9 @@ class Features(nn.Module):
             raise ValueError(f"feature_map softmax sums to one already; give normalise {instead}")
         if not 1 <= dpfp_nu < 2 * head_size:
             raise ValueError(f"dpfp_nu is {dpfp_nu}; give 1 to {2 * head_size - 1} for heads of {head_size}")
-        if favor_features < 0:
+        if not 0 <= favor_features <= MAX_FAVOR_FEATURES:
             raise ValueError(
-                f"favor_features is {favor_features}; give a number of features, or 0 for {head_size}"
+                f"favor_features is {favor_features}; give 1 to {MAX_FAVOR_FEATURES}, or 0 for {head_size}"
             )
         self.feature_map, self.normalise, self.dpfp_nu = feature_map, normalise, dpfp_nu
         m = favor_features or head_size

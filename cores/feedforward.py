@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .base import Core, State, check_not_empty
 from .registry import register
-from .short_conv import ShortConvolution
+from .short_conv import ShortConvolution, check_short_conv
 
 
 @register("feedforward")
@@ -23,7 +23,7 @@ class Feedforward(Core):
             followed by SiLU, mixes each feature; 0 for none.
 
     Raises:
-        ValueError: for a short_conv below 0.
+        ValueError: for a short_conv out of range.
     """
 
     equation = "no memory: y = x"
@@ -31,8 +31,7 @@ class Feedforward(Core):
 
     def __init__(self, input_size: int, short_conv: int = 0) -> None:
         super().__init__(input_size, input_size)
-        if short_conv < 0:
-            raise ValueError(f"short_conv is {short_conv}; give a number of steps, or 0 for none")
+        check_short_conv(short_conv)
         self.short_conv = ShortConvolution(input_size, short_conv) if short_conv else None
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:

@@ -8,6 +8,7 @@ from typing import Any
 from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import FastWeights
+from .options import near_names
 from .registry import core_name, core_names, find_core, register
 
 
@@ -22,7 +23,7 @@ class Hybrid(FastWeightCore):
             default options. Of gtrxl it is the attention by content and age, without gates.
 
     Raises:
-        ValueError: for a name that is no core in the backbone.
+        ValueError: for a name that is not that of a memory in the backbone.
     """
 
     equation = "each layer has its own memory"
@@ -57,10 +58,23 @@ class Hybrid(FastWeightCore):
 
 
 def _memory(name: str) -> type[FastWeights]:
-    name = core_name(name)
-    if name in memories_by_core():
-        return memories_by_core()[name]
-    raise ValueError(f"layers: {name!r} is no memory of a layer; choose from {', '.join(memories_by_core())}")
+    memories = memories_by_core()
+    if core_name(name) in memories:
+        return memories[core_name(name)]
+    raise ValueError(f"layers: {_why_not(name, memories)}")
+
+
+def _why_not(name: str, memories: Mapping[str, type[FastWeights]]) -> str:
+    """Say why a name is not that of a layer's memory, and what to give."""
+    every = f"choose from {', '.join(memories)}"
+    if not name:
+        return "a name is empty; give names with one comma between"
+    if core_name(name) not in core_names():
+        return f"unknown memory {name!r}; {near_names(name, memories) or every}"
+    memory = getattr(find_core(name), "memory", None)
+    if same := next((first for first, its in memories.items() if its is memory), None):
+        return f"{name} has the memory of {same}; give {same}"
+    return f"{name} has no memory of its own in the backbone; {every}"
 
 
 def memories_by_core() -> dict[str, type[FastWeights]]:

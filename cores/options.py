@@ -7,7 +7,7 @@ import difflib
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -51,7 +51,7 @@ class Option:
         for kind in self.types:
             if _fits(kind, value):
                 return value if value is None else kind(value)
-        raise ValueError(f"{self.name} is {value!r}; it takes {self.takes}")
+        raise ValueError(f"{self.name} is {value!r}; {_meant(str(value), self.choices)}it takes {self.takes}")
 
     def read(self, given: object) -> object:
         """Like `check`, but a string is from the command line and is parsed as the declared type."""
@@ -124,12 +124,21 @@ def validate_options(
     return values
 
 
+def near_names(name: str, known: Iterable[str]) -> str:
+    """Ask "did you mean ... or ...?" of the known names that are spelled like `name`; empty if none is."""
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
 def _unknown(whose: str, option: str, known: list[str]) -> str:
     if not known:
         return f"{whose} has no option {option!r}; it has none at all"
-    near = difflib.get_close_matches(option, known, n=3)
-    meant = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{whose} has no option {option!r}; {meant}it has {', '.join(known)}"
+    return f"{whose} has no option {option!r}; {_meant(option, known)}it has {', '.join(known)}"
+
+
+def _meant(given: str, known: Iterable[object]) -> str:
+    near = near_names(given, map(str, known))
+    return f"{near} " if near else ""
 
 
 def _options(factory: Callable[..., Any], skip: int) -> dict[str, Option]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import traceback
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from .base import Core
-from .options import validate_options
+from .options import near_names, validate_options
 
 Factory = Callable[..., Core]
 F = TypeVar("F", bound=Factory)
@@ -112,8 +111,7 @@ def find_core(name: str) -> Factory:
         return _load(name)
     spelled = core_name(name)
     if spelled not in _FACTORIES:
-        near = difflib.get_close_matches(spelled.lower(), _FACTORIES, n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else f"say one of {', '.join(core_names())}"
+        hint = near_names(spelled.lower(), _FACTORIES) or f"say one of {', '.join(core_names())}"
         raise ValueError(f"unknown core {name!r}; {hint}")
     return _FACTORIES[spelled]
 

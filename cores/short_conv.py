@@ -6,6 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+MAX_STEPS = 1024
+"""Maximum number of steps of a convolution: each takes an operation of its own."""
+
 
 class ShortConvolution(nn.Module):
     """Convolve each channel over this step and the last `size - 1` of its episode, then SiLU.
@@ -32,6 +35,12 @@ class ShortConvolution(nn.Module):
             y = y + weight * _where((episodes[past] == episode), inputs[past])
         after = _where(episodes[len(x) :] == episode[-1], inputs[len(x) :])
         return F.silu(y), after.transpose(0, 1)
+
+
+def check_short_conv(short_conv: int) -> None:
+    """Raise ValueError for the option `short_conv`, a number of steps or 0 for none, out of range."""
+    if not 0 <= short_conv <= MAX_STEPS:
+        raise ValueError(f"short_conv is {short_conv}; give 1 to {MAX_STEPS} steps, or 0 for none")
 
 
 def _where(mask: Tensor, x: Tensor) -> Tensor:

@@ -78,3 +78,11 @@ def rows_to_reset(options: dict[str, Any] | None, num_envs: int) -> npt.NDArray[
     if rows.shape != (num_envs,) or rows.dtype != np.bool_ or not rows.any():
         raise ValueError(f"reset_mask must be {num_envs} booleans, at least one of them true, got {rows}")
     return rows
+
+
+def check_range(name: str, value: int, least: int, most: int | None = None) -> None:
+    """Raise ValueError, which names the option, for a value out of range."""
+    if value < least or (most is not None and value > most):
+        raise ValueError(
+            f"{name} is {value}; give {f'at least {least}' if most is None else f'{least} to {most}'}"
+        )

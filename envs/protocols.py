@@ -117,6 +117,6 @@ def _read(name: str) -> tuple[str, int, float]:
 
 def _check(stack: int, share: float) -> None:
     if not 1 <= stack <= Protocol.frame_stack:
-        raise ValueError(f"a frame stack has 1 to {Protocol.frame_stack} screens, not {stack}")
+        raise ValueError(f"frame_stack is {stack}; give 1 to {Protocol.frame_stack} screens")
     if not 0 <= share < 1:
-        raise ValueError(f"flicker is a probability from 0 to less than 1, not {share}")
+        raise ValueError(f"flicker is {share}; give a probability from 0 to less than 1")

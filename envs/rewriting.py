@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from .checks import check_range
+
 FORWARD, LEFT, RIGHT = range(3)
 """actions in the maze; LEFT and RIGHT are its cues, too"""
 
@@ -26,8 +28,8 @@ class EndlessTMaze(gymnasium.Env[Numbers, np.int64]):
     """
 
     def __init__(self, length: int = 8, corridors: int = 10) -> None:
-        if length < 1 or corridors < 1:
-            raise ValueError("a maze has at least one corridor, of at least one step")
+        check_range("length", length, 1)
+        check_range("corridors", corridors, 1)
         self.observation_space = spaces.MultiDiscrete([3, 2])
         self.action_space = spaces.Discrete(3)
         self._length, self._corridors = length, corridors
@@ -75,8 +77,9 @@ class ColorCubes(gymnasium.Env[Numbers, np.int64]):
     """
 
     def __init__(self, size: int = 4, colors: int = 3, finds: int = 8) -> None:
-        if size < 2 or not 2 <= colors < size**2 or finds < 1:
-            raise ValueError("a grid has room for its cubes, two or more, and one place more")
+        check_range("size", size, 2)
+        check_range("colors", colors, 2, size**2 - 1)  # a cube of each, and one place more
+        check_range("finds", finds, 1)
         self.observation_space = spaces.MultiDiscrete([size, size, colors, colors + 1, size, size])
         self.action_space = spaces.Discrete(len(MOVES))
         self._size, self._colors, self._finds = size, colors, finds

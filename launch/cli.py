@@ -7,12 +7,12 @@ import io
 import os
 import re
 import resource
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass, replace
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -67,25 +67,33 @@ def cores(config: CoresConfig) -> None:
         _core_options(config.core)
         return
     from .core_list import list_cores, make_default, measure_cores
-    from .tables import cores_table, leave_out_last_columns, show
+    from .tables import cores_table, leave_out_last_columns, output_width, show, show_lines
 
     listed = list_cores()
     measured = (
         measure_cores({each.name: make_default(each.name) for each in listed}) if config.measure else None
     )
     table = cores_table(listed, measured)
-    narrow = leave_out_last_columns(table, shutil.get_terminal_size().columns) if sys.stdout.isatty() else []
+    width = output_width()
+    narrow = leave_out_last_columns(table, width) if width else []
     show(table)
+    tell("")
     if narrow:
-        tell("", f"A wider terminal also shows: {', '.join(narrow)}.")
-    tell(
-        "",
+        show_lines(f"A wider terminal also shows: {', '.join(narrow)}.")
+    show_lines(
         "Parameters of the core and floats of its state for each environment, at the default size; the "
-        "stem and the heads have 1.09 M more with 18 actions. --core package.module:Class takes your own.",
-        "Slow net, rule and fast net are what names a fast weight programmer; other cores have - there.",
+        "stem and the heads have 1.09 M more with 18 actions."
     )
+    if "fast net" not in narrow:
+        show_lines(
+            "Slow net, rule and fast net are what names a fast weight programmer; other cores have - there."
+        )
     if config.measure:
-        tell("Medians on this machine: a step of 32 rows, and 50 steps of them with their gradients.")
+        show_lines("Medians on this machine: a step of 32 rows, and 50 steps of them with their gradients.")
+    show_lines(
+        "Which memory is good at what: results/suite/README.md. Options of one: deltabeast cores CORE. Your "
+        "own: --core package.module:Class."
+    )
 
 
 def _core_options(name: str) -> None:
@@ -208,6 +216,7 @@ def parse(arguments: Sequence[str]) -> Any:
     begun = begin_with(arguments[0], options) if options else None
     try:
         config = _tyro(arguments, begun)
+        _check_several(arguments, config)
         if isinstance(config, TrainConfig) and (preset := chosen_preset(config)):
             return _tyro(arguments, begin_with("train", {**options, "preset": preset}))
         return config
@@ -225,13 +234,48 @@ def _check_pairs(arguments: Sequence[str]) -> None:
         flag = f"--{option.replace('_', '-')}"
         if get_origin(kind) is not dict or flag not in given:
             continue
-        last = len(given) - 1 - given[::-1].index(flag)  # of several the last one counts
+        last = len(given) - 1 - given[::-1].index(flag)  # `_check_several` refuses others
         words = typed_values(arguments[last:], option)
+        if "layers" in words[::2] and (layers := _divided_by_spaces(words)):
+            raise UsageError(f"{flag}: layers are one word, with commas between: layers {','.join(layers)}")
         if len(words) % 2:
             raise UsageError(f"{flag}: {words[-1]} has no value; give pairs of a name and a value")
-        names = words[::2]
-        if twice := next((name for name in names if names.count(name) > 1), None):
+        if twice := _repeated(words[::2]):
             raise UsageError(f"{flag}: {twice} is given twice; give one value for it")
+
+
+def _divided_by_spaces(words: Sequence[str]) -> list[str]:
+    """Return the cores in the words after `layers`, if they are in more than one: no option is named so."""
+    from ..cores import core_name, core_names
+
+    divided = [word.split(",") for word in words[words.index("layers") + 1 :]]
+    of_cores = takewhile(lambda parts: all(core_name(part) in (*core_names(), "") for part in parts), divided)
+    layers = [[part for part in parts if part] for parts in of_cores]
+    return [name for names in layers for name in names] if len(layers) > 1 else []
+
+
+def _check_several(arguments: Sequence[str], config: Any) -> None:
+    """Raise UsageError for an option of several values that is given twice, has none, or one of them twice.
+
+    Of options of the same name the last one would count, and one without values would count for nothing.
+    """
+    given = [word.partition("=")[0].replace("_", "-") for word in arguments]
+    what = getattr(config, "what", config)
+    for option, kind in get_type_hints(type(what)).items():
+        flag = f"--{option.replace('_', '-')}"
+        if get_origin(kind) not in (dict, tuple) or flag not in given:
+            continue
+        if given.count(flag) > 1:
+            raise UsageError(f"{flag} is given twice; give all its values after one {flag}")
+        if not typed_values(arguments, option):
+            raise UsageError(f"{flag} has no value; `deltabeast {arguments[0]} --help` shows what to give")
+        if get_origin(kind) is tuple and (twice := _repeated(getattr(what, option))) is not None:
+            raise UsageError(f"{flag}: {twice} is given twice; give it once")
+
+
+def _repeated(values: Sequence[Any]) -> Any:
+    """Return the first value that occurs twice; None if each occurs once."""
+    return next((value for value in values if values.count(value) > 1), None)
 
 
 def _tyro(arguments: Sequence[str], begun: Any = None, stderr: io.StringIO | None = None) -> Any:

@@ -17,7 +17,25 @@ from .processes.machine import prepare_process
 STEPS, ROWS, REPEATS = 50, 32, 7
 
 
+GROUPS = {
+    "no memory": ("feedforward", "gated_feedforward"),
+    "slow weights": ("lstm", "gru"),
+    "fast weights: additive": ("linear_transformer", "gated_linear_attention", "gated_rule"),
+    "delta rule": (
+        *("delta_net", "gated_delta_net", "momentum_delta_net"),
+        *("kda", "gated_delta_net_2", "delta_product", "rwkv7"),
+    ),
+    "recurrent delta rule": ("rdn", "rdn_large", "delta_rnn", "delta_lstm"),
+    "stacked fast weights": ("delta_mlp", "delta_delta_net"),
+    "attention to a window": ("softmax_attention", "deltaformer", "gtrxl", "transformer"),
+    "mixed": ("hybrid",),
+}
+"""Cores by what their memory is, in the order of cores/README.md."""
+
+
 class ListedCore(NamedTuple):
+    group: str
+    """one of `GROUPS`, or further"""
     name: str
     equation: str
     source: str
@@ -29,15 +47,17 @@ class ListedCore(NamedTuple):
 
 
 def list_cores() -> list[ListedCore]:
-    """Return every registered core at its default size."""
+    """Return every registered core at its default size, group by group."""
     rows = []
+    groups = {name: group for group, names in GROUPS.items() for name in names}
+    groups |= {name: "further" for name in core_names() if name not in groups}
     with torch.device("meta"):  # shapes only: nothing is allocated or drawn
-        for name in core_names():
+        for name, group in groups.items():
             core, kind = make_default(name), find_core(name)
             parameters, state = count_numbers(core.parameters()), count_numbers(core.initial_state(1))
             equation, source = (getattr(kind, attribute, "") for attribute in ("equation", "source"))
             nets = getattr(kind, "nets", None)
-            rows.append(ListedCore(name, equation, source, nets, parameters, state))
+            rows.append(ListedCore(group, name, equation, source, nets, parameters, state))
     return rows
 
 

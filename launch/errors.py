@@ -1,7 +1,8 @@
 """Errors that a person reads as one line."""
 
+import math
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,12 +23,31 @@ def wrong_input() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def require(config: object, *names: str, least: int) -> None:
-    """Raise UsageError if an option is less than so much; those that are None are not given."""
+def require(
+    config: object, *names: str, least: int, most: int | None = None, below: int | None = None
+) -> None:
+    """Raise UsageError if an option, or one of its values, is less than `least`, more than `most`, not less
+    than `below`, or not finite; those that are None are not given."""
+    must = f"be at least {least}" if least else "not be negative"
+    if most is not None or below is not None:
+        must = f"be from {least} to {f'less than {below}' if most is None else most}"
+    last = math.inf if most is None else most
+    end = math.inf if below is None else below
+    _require(config, names, lambda value: least <= value <= last and value < end, must)
+
+
+def require_positive(config: object, *names: str) -> None:
+    """Raise UsageError if an option is not positive and finite; those that are None are not given."""
+    _require(config, names, lambda value: 0 < value < math.inf, "be positive")
+
+
+def _require(config: object, names: Iterable[str], holds: Callable[[float], bool], must: str) -> None:
     for name in names:
-        if (value := getattr(config, name)) is not None and value < least:
-            must = f"be at least {least}" if least else "not be negative"
-            raise UsageError(f"--{name.replace('_', '-')} {value}; it must {must}")
+        given = getattr(config, name)
+        for value in given if isinstance(given, tuple) else (given,):
+            if value is not None and not holds(value):
+                must = must if math.isfinite(value) else "be finite"
+                raise UsageError(f"--{name.replace('_', '-')} {value}; it must {must}")
 
 
 class RunError(RuntimeError):

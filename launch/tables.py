@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -11,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .foreign import terminal
+from .output import tell
 from .units import format_score
 
 if TYPE_CHECKING:  # their imports take a while
@@ -19,6 +23,9 @@ if TYPE_CHECKING:  # their imports take a while
     from ..cores.options import Option
     from ..envs import GameInfo
     from .core_list import ListedCore
+
+_WIDE = 160
+"""Columns of what is printed to a pipe."""
 
 
 def games_table(games: Sequence[GameInfo], published: Mapping[str, str]) -> Table:
@@ -38,19 +45,24 @@ def games_table(games: Sequence[GameInfo], published: Mapping[str, str]) -> Tabl
 
 
 def cores_table(cores: Sequence[ListedCore], costs: Mapping[str, tuple[float, float]] | None) -> Table:
-    """List every core: sizes, in seconds the costs of a step and an unroll, what it is and does, source."""
+    """List every core below its group: sizes, in seconds the costs of a step and an unroll, what it does,
+    source and what names a fast weight programmer: what helps least to choose one is last."""
     costs_of = ("step ms", "unroll ms") if costs else ()
-    words = ("slow net", "rule", "fast net", "a step", "source")
+    words = ("a step", "source", "slow net", "rule", "fast net")
     table = plain_table("core", "parameters", "state", *costs_of, *words)
     for column in table.columns[-len(words) :]:
         column.justify = "left"
-    for column in table.columns[-2:]:
+    for column in table.columns[-len(words) :][:2]:
         column.no_wrap = False
-        column.min_width = 24
+        column.min_width = 29  # the same: rich makes both equally narrow, and would cut what is left over
+    group = None
     for core in cores:
+        if core.group != group:
+            group = core.group
+            table.add_row(Text(group, style="bold"))
         times = [f"{1000 * seconds:.2f}" for seconds in costs[core.name]] if costs else []
         sizes = f"{core.parameters:,}", f"{core.state:,}"
-        table.add_row(core.name, *sizes, *times, *(core.nets or "---"), core.equation, core.source)
+        table.add_row(f"  {core.name}", *sizes, *times, core.equation, core.source, *(core.nets or "---"))
     return table
 
 
@@ -100,12 +112,26 @@ def _cell(content: RenderableType | None) -> RenderableType:
     return Text(terminal(content)) if isinstance(content, str) else content or ""
 
 
+def output_width() -> int | None:
+    """Return how wide the terminal is, or what COLUMNS says; None for a pipe, which has no width."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+        return shutil.get_terminal_size().columns
+    return None
+
+
 def show(renderable: RenderableType) -> None:
-    """Print; a pipe has no width: tables in it are as wide as they need to be."""
+    """Print; tables in a pipe are at least as wide as they need to be."""
     from rich.console import Console
 
-    needs = max(160, _narrowest(renderable))
+    needs = max(output_width() or _WIDE, _narrowest(renderable))
     Console(width=None if sys.stdout.isatty() else needs).print(renderable)
+
+
+def show_lines(*paragraphs: str) -> None:
+    """Print paragraphs, whose lines end where a table's do."""
+    width = output_width() or _WIDE
+    for text in paragraphs:
+        tell(*textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False))
 
 
 def leave_out_last_columns(table: Table, width: int) -> list[str]:

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from ..checks import check_range
 from .sequences import Sequences, padded
 
 NAMES = ("x", "y", "z", "a", "b")
@@ -36,8 +37,8 @@ class Code:
     variant: Literal["code", "text"] = "code"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.variables <= len(NAMES) or self.statements < 2:
-            raise ValueError(f"code has 1 to {len(NAMES)} variables and at least two statements")
+        check_range("variables", self.variables, 1, len(NAMES))
+        check_range("statements", self.statements, 2)
 
     @property
     def tokens(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ class Reachability:
 
     def __post_init__(self) -> None:
         if self.nodes < 4 or self.nodes % 2:
-            raise ValueError("dag needs an even number of nodes, at least four")
+            raise ValueError(f"nodes is {self.nodes}; give an even number, at least 4")
 
     @property
     def symbols(self) -> tuple[int, ...]:

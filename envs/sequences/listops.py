@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..checks import check_range
 from .sequences import NO_TARGET, Sequences, padded
 
 OPERATORS = ("[MIN", "[MAX", "[FIRST")
@@ -38,8 +39,7 @@ class ListOps:
     depth: int = 10
 
     def __post_init__(self) -> None:
-        if not 1 <= self.depth < DEEPEST:
-            raise ValueError(f"listops has depths of 1 to {DEEPEST - 1}, not {self.depth}")
+        check_range("depth", self.depth, 1, DEEPEST - 1)
 
     def sample(self, rng: np.random.Generator, batch: int) -> Sequences:
         trees = [self.tree(rng) for _ in range(batch)]

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from ..checks import check_range
 from .sequences import NO_TARGET, Integers, Sequences, begins
 
 MAX_QUERIES = 200
@@ -30,8 +31,8 @@ class Retrieval:
     variant: Literal["code", "text"] = "code"
 
     def __post_init__(self) -> None:
-        if not 2 <= self.size <= LARGEST or self.setting not in (1, 2):
-            raise ValueError(f"size is {self.size}, setting {self.setting}; give 2 to {LARGEST}, and 1 or 2")
+        check_range("size", self.size, 2, LARGEST)
+        check_range("setting", self.setting, 1, 2)
 
     @property
     def symbols(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
+from ..checks import check_range
 from .sequences import Sequences, begins
 
 TOKEN_BITS = 62
@@ -31,8 +32,8 @@ class Swap:
     swaps: int = 1
 
     def __post_init__(self) -> None:
-        if self.elements < 2 or self.length < 1 or self.swaps < 1:
-            raise ValueError("swap needs at least two elements, one step and one swap")
+        for name, least in (("elements", 2), ("length", 1), ("swaps", 1)):
+            check_range(name, getattr(self, name), least)
         if self.swaps * math.log2(max(2, len(self.pairs))) > TOKEN_BITS:
             raise ValueError(f"swaps is {self.swaps}, too many to number; give fewer swaps or elements")
         if self.longest < self.length:

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from ..checks import check_range
 from .sequences import Integers, Sequences
 
 END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
@@ -39,8 +40,7 @@ class Text:
     def __post_init__(self) -> None:
         if self.words < 0 or (self.words and self.level == "byte"):
             raise ValueError(f"words is {self.words}; give a number of words at level word, or 0 for all")
-        if self.span < 1:
-            raise ValueError(f"span is {self.span}; give at least 1")
+        check_range("span", self.span, 1)
         if not all(len(part) > 1 for part in self._encoded):
             raise ValueError(
                 f"{self.path} is too short: each of {', '.join(PARTS)} needs two tokens, and of one file the "

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from ...envs import available_cores, canonical_game, make_vector_env
 from ..config import BenchEnvConfig
-from ..errors import UsageError
+from ..errors import UsageError, require, require_positive
 
 _MEASUREMENTS = 3
 
@@ -33,15 +33,19 @@ def bench_env(config: BenchEnvConfig) -> Iterator[EnvSpeed]:
 
     Raises UsageError for a game or a number that cannot be.
     """
+    require(config, "num_envs", "threads", least=1)
+    require_positive(config, "seconds")
     threads = config.threads or tuple(sorted({1, available_cores()}))
-    if min((*config.num_envs, *threads, config.seconds), default=0) <= 0:
-        raise UsageError("--num-envs, --threads and --seconds must be positive")
     try:
         games = [canonical_game(name) for name in config.games]
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if not games or max(config.num_envs, default=0) < min(threads):
-        raise UsageError("nothing to measure: give --games, and --num-envs of at least as many as --threads")
+    if not games or not config.num_envs:
+        raise UsageError("nothing to measure: give --games and --num-envs")
+    if max(config.num_envs) < min(threads):
+        raise UsageError(
+            f"--num-envs {max(config.num_envs)}: give at least as many as --threads {min(threads)}"
+        )
     for game in games:
         for num_envs in config.num_envs:
             for count in threads:

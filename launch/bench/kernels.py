@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...agents.cuda.graphs import record
+from ...cores.options import near_names
 from ...kernels import Rule
 from ...kernels.rules import RULES
 from ..config import BenchKernelsConfig
@@ -80,8 +81,10 @@ def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
     every = {rule.name: rule for rule in (*RULES.values(), *MEMORIES)}
     for name in config.rules:
         if name not in every:
-            raise UsageError(f"--rules {name}: choose from {', '.join(sorted(every))}")
+            hint = near_names(name, every) or f"choose from {', '.join(sorted(every))}"
+            raise UsageError(f"--rules {name}: {hint}")
     require(config, "steps", "batch_size", "heads", "head_size", "repeats", least=1)
+    require(config, "reset_share", least=0, most=1)
     try:
         device = resolve_device(config.device)
     except ValueError as error:

@@ -23,7 +23,7 @@ from ...agents import Unroll
 from ...agents.cpu.inference import FastInference
 from ...agents.inference import EagerInference
 from ..config import BenchThroughputConfig, TrainConfig
-from ..errors import StoppedBySignal, UsageError
+from ..errors import StoppedBySignal, require, require_positive
 from ..processes.machine import prepare_process
 from ..runs.log import read_rows
 from ..training.cpu_parts import cache_spec
@@ -73,8 +73,8 @@ def bench_throughput(config: BenchThroughputConfig) -> Iterator[Throughput]:
 
     Raises UsageError for a configuration that `train` would refuse.
     """
-    if config.rounds < 1 or not config.seconds > 0:
-        raise UsageError("--rounds must be at least 1, --seconds positive")
+    require(config, "rounds", least=1)
+    require_positive(config, "seconds")
     prepare_process()
     rounds = []
     for number in range(1, config.rounds + 1):

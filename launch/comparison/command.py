@@ -111,7 +111,8 @@ def _report(
     few = len(comparison.series) <= 4 and len(comparison.games) <= 2
     seeds = sorted({len(members) for members in comparison.cells.values()})
     seed_text = count(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-    under = f", trained under {comparison.protocol}" if comparison.protocol else ""
+    whose = ", those of Atari games" if comparison.is_mixed else ","
+    under = f"{whose} trained under {comparison.protocol}" if comparison.protocol else ""
     return Report(
         f"{', '.join(comparison.series)} on {join(comparison.games)}"
         if few

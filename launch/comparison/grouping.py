@@ -38,6 +38,11 @@ class Comparison:
     def runs(self) -> list[Run]:
         return [run for runs in self.cells.values() for run in runs]
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether there are runs of Atari games and of environments without a protocol."""
+        return len({run.protocol is None for run in self.runs()}) > 1
+
     def runs_of(self, game: str) -> dict[str, list[Run]]:
         """Return the runs of a game by series."""
         return {label: self.cells[game, label] for label in self.series if (game, label) in self.cells}

@@ -60,8 +60,8 @@ def score_board(comparison: Comparison) -> ScoreBoard:
         if scores := _same_step([each for each in found if isinstance(each, Score)], left_out):
             cells[cell] = scores
     return ScoreBoard(
-        description=_describe(comparison, protocol, greedy) if way else _describe_training(protocol),
-        kind=_kind(protocol),
+        description=(_describe if way else _describe_training)(comparison, protocol, greedy),
+        kind=_kind(comparison, protocol),
         protocol=protocol,
         evaluated=way is not None,
         greedy=greedy,
@@ -168,31 +168,34 @@ def _trained(run: Run, protocol: str | None) -> Score | str:
     return Score(run, float(returns[-1]), normalized, run.last_step)
 
 
-def _kind(protocol: str | None) -> str:
-    if protocol is None:
+def _kind(comparison: Comparison, protocol: str | None) -> str:
+    if protocol is None or comparison.is_mixed:
         return "return"
     return "life return" if find_protocol(protocol).life_ends_episode else "game return"
 
 
-def _describe_training(protocol: str | None) -> str:
+def _describe_training(comparison: Comparison, protocol: str | None, greedy: bool) -> str:
     return (
-        f"No run has an evaluation, so a score is the mean {_kind(protocol)} of the last 100 training games "
-        "(lives, where an episode is one), with sampled actions. `deltabeast eval RUN` makes scores to "
-        "publish."
+        f"No run has an evaluation, so a score is the mean {_kind(comparison, protocol)} of the last 100 "
+        "training games (lives, where an episode is one), with sampled actions. `deltabeast eval RUN` makes "
+        "scores to publish."
     )
 
 
 def _describe(comparison: Comparison, protocol: str | None, greedy: bool) -> str:
     how = "greedy" if greedy else "with sampled actions"
-    under = f" under {protocol}" if protocol else ""
+    of_atari = " of Atari games" if comparison.is_mixed else ""
+    whose = f", that{of_atari}" if of_atari else ""
+    under = f"{whose} under {protocol}" if protocol else ""
     text = (
-        f"A score is a run's mean {_kind(protocol)} in its evaluation{under}, {how}: of several the one at "
-        "the highest step, of most episodes, and newest."
+        f"A score is a run's mean {_kind(comparison, protocol)} in its evaluation{under}, {how}: of several "
+        "the one at the highest step, of most episodes, and newest."
     )
     if protocol and find_protocol(protocol).life_ends_episode:
-        text += " It is the return of one life; human-normalised scores are of whole games."
+        of_games = "Of Atari games it" if comparison.is_mixed else "It"
+        text += f" {of_games} is the return of one life; human-normalised scores are of whole games."
     if protocol != comparison.protocol:
-        text += f" The agents were trained under {comparison.protocol}."
+        text += f" The agents{of_atari} were trained under {comparison.protocol}."
     others = {e.protocol for run in comparison.runs() for e in run.evaluations if e.protocol} - {protocol}
     if others:
         text += f" Evaluations under {', '.join(sorted(others))} are left out: they do not compare."

@@ -114,10 +114,9 @@ def _limit(spec: AgentSpec) -> str:
 
 def _check(config: EvalConfig) -> None:
     """Raise UsageError for numbers out of range."""
-    require(config, "episodes", "repeats", "max_episode_steps", least=1)
+    require(config, "episodes", "repeats", "max_episode_steps", "forget_every", least=1)
     require(config, "video", "seed", least=0)
-    if any(every < 1 for every in config.forget_every):
-        raise UsageError(f"--forget-every {min(config.forget_every)}; it must be at least 1")
+    require(config, "flicker", least=0, below=1)
 
 
 def _process_count(device: torch.device, episodes: int) -> int:

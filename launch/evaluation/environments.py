@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv
 from ...agents import AgentSpec
 from ...envs import DEFAULT_PROTOCOL, find_protocol, game_info, make_vector_env, varied
 from ..processes.supervision import slow
-from ..runs import published
+from ..runs.actions import ActionSet, action_set
 
 
 def choose_protocol(spec: AgentSpec, wanted: str | None, flicker: float | None = None) -> str | None:
@@ -67,11 +67,11 @@ def check_fit(spec: AgentSpec, env: VectorEnv) -> None:
 def full_action_set(spec: AgentSpec) -> bool:
     """Return whether the agent plays with all eighteen actions. Raises ValueError for another game's."""
     assert spec.game is not None
-    minimal = game_info(spec.game).actions
-    fewer = spec.num_actions == published.DEFAULT_ACTIONS < minimal  # it acts with the first ones
-    if not fewer and spec.num_actions not in (minimal, 18):
+    which = action_set(spec.game, spec.num_actions)
+    if which is None:
+        own = game_info(spec.game).actions
         raise ValueError(
-            f"the agent has {spec.num_actions} actions, {spec.game} has {minimal} or 18; "
+            f"the agent has {spec.num_actions} actions, {spec.game} has {own} or 18; "
             "evaluate an agent that was trained on this game"
         )
-    return spec.num_actions == 18 != minimal
+    return which is ActionSet.ALL

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -19,7 +18,7 @@ from ...envs.sequences.sequences import Task
 from ...envs.sequences.swap import Swap
 from ...envs.sequences.text import Text
 from ..config import ProbeConfig
-from ..errors import UsageError, require
+from ..errors import UsageError, require, require_positive
 from .key_value_model import FAST_WEIGHT_MEMORY, RULES, KeyValueModel
 from .result import LEAST
 from .sequence_model import MemoryModel, SequenceSpec
@@ -114,17 +113,13 @@ def without_defaults(config: ProbeConfig, recipe: Recipe) -> ProbeConfig:
 def _check(config: ProbeConfig) -> None:
     """Raise ValueError for numbers out of range."""
     require(config, *_COUNTS, least=1)
-    require(config, "seed", "checkpoint_minutes", least=0)
+    require(config, "seed", "checkpoint_minutes", "max_grad_norm", least=0)
+    require(config, "dropout", least=0, below=1)
+    require_positive(config, "learning_rate")
     if config.core == FAST_WEIGHT_MEMORY and (config.task != "retrieval" or config.shell == "on"):
         raise ValueError(
             f"{config.core} is a rule alone, tried in retrieval only; give --task retrieval, omit --shell on"
         )
-    if config.learning_rate is not None and not 0 < config.learning_rate < math.inf:
-        raise ValueError(f"--learning-rate {config.learning_rate}; it must be positive")
-    if config.max_grad_norm is not None and not 0 <= config.max_grad_norm < math.inf:
-        raise ValueError(f"--max-grad-norm {config.max_grad_norm}; it must be finite and not negative")
-    if config.dropout is not None and not 0 <= config.dropout < 1:
-        raise ValueError(f"--dropout {config.dropout}; it must be a share from 0 to less than 1")
 
 
 def _task(config: ProbeConfig, kind: Any) -> Any:

@@ -25,6 +25,7 @@ from ...envs import DEFAULT_PROTOCOL, canonical_game, game_info
 from ..config import ImportConfig, TrainConfig
 from ..errors import RunError, UsageError, writing
 from ..runs import published
+from ..runs.actions import ActionSet, action_set
 from ..runs.directory import check_free, claim, eval_command, write_config
 from ..runs.presets import preset_config
 from ..units import format_steps, parse_steps
@@ -179,19 +180,15 @@ def _load(model: Path) -> tuple[dict[str, Any], str]:
 
 def _check_actions(num_actions: int, game: str) -> list[str]:
     """Return what to say of the agent's actions. Raises ValueError if it cannot be of this game."""
-    available = game_info(game).actions
-    if num_actions == available:
+    available, which = game_info(game).actions, action_set(game, num_actions)
+    if which is ActionSet.OWN:
         return []
-    if num_actions != published.DEFAULT_ACTIONS or num_actions > available:
+    if which is not ActionSet.FIRST:
         raise ValueError(f"its policy has {num_actions} actions, {game} has {available}; give its own --game")
     return [
         f"it chooses among the first {num_actions} of {available} actions: evaluation keeps to them, and so "
         f"does training with --num-actions {num_actions}"
     ]
-
-
-def _has_fewer_actions(spec: AgentSpec) -> bool:
-    return spec.num_actions < game_info(str(spec.game)).actions
 
 
 def _mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -215,6 +212,7 @@ def _config(flags: Mapping[str, Any], agent: Agent, run_dir: Path) -> TrainConfi
         if isinstance(value, int | float) and (value > 0 or (value == 0 and name in _MAY_BE_ZERO))
     }
     same: dict[str, Any] = {ours: numbers[theirs] for theirs, ours in _FLAGS.items() if theirs in numbers}
+    which = action_set(str(agent.spec.game), agent.spec.num_actions)
     config = replace(
         preset_config("published"),
         game=agent.spec.game,
@@ -222,7 +220,7 @@ def _config(flags: Mapping[str, Any], agent: Agent, run_dir: Path) -> TrainConfi
         core_options=agent.spec.core_options,
         stem=agent.spec.stem,  # type: ignore[arg-type]
         protocol=DEFAULT_PROTOCOL,
-        num_actions=published.DEFAULT_ACTIONS if _has_fewer_actions(agent.spec) else None,
+        num_actions=published.DEFAULT_ACTIONS if which is ActionSet.FIRST else None,
         run_dir=run_dir,
         **same,
     )

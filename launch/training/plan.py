@@ -19,12 +19,13 @@ from ...agents.reuse import minibatches
 from ...agents.sampling import EnvShard
 from ...agents.shapes import build_on_meta, count_numbers
 from ...cores.registry import read_core_options
-from ...envs import DEFAULT_PROTOCOL, canonical_game, game_info, make_vector_env, varied
+from ...envs import DEFAULT_PROTOCOL, Protocol, canonical_game, game_info, make_vector_env, varied
 from ...envs.env_shard import ShardedEnv
 from ..config import TrainConfig
-from ..errors import wrong_input
+from ..errors import require, require_positive, wrong_input
 from ..processes.machine import check_memory, memory_for
 from ..processes.supervision import slow
+from ..runs.actions import action_set
 from ..runs.observations import reading
 from ..runs.options import DESCRIBING, given_only_for
 from ..units import parse_steps
@@ -49,21 +50,9 @@ def check(config: TrainConfig) -> None:
             parse_steps(getattr(config, name) or "1")
         except ValueError as error:
             raise ValueError(f"--{name.replace('_', '-')}: {error}") from error
-    for name in (
-        "num_envs",
-        "num_actors",
-        "num_workers",
-        "threads",
-        "batch_size",
-        "unroll_length",
-        "passes",
-        "minibatch_size",
-    ):
-        value = 1 if getattr(config, name) is None else getattr(config, name)
-        if value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
-        if value > LARGEST:
-            raise ValueError(f"--{name.replace('_', '-')} {value}: give at most {LARGEST}")
+    sizes: tuple[str, ...] = ("num_envs", "num_actors", "num_workers", "threads", "batch_size", "unroll_length")
+    sizes += ("passes", "minibatch_size")
+    require(config, *sizes, least=1, most=LARGEST)
     if not _fit(config.num_envs, config.batch_size):
         raise ValueError(
             f"--num-envs {config.num_envs} and --batch-size {config.batch_size}: "
@@ -90,31 +79,17 @@ def check(config: TrainConfig) -> None:
         )
     if config.game is not None and config.observations not in ("auto", "plain"):
         raise ValueError(f"--observations {config.observations}: games show pictures anyway; omit it")
-    protocol_name(config)
+    require(config, "frame_stack", least=1, most=Protocol.frame_stack)
+    require(config, "flicker", least=0, below=1)
     if config.deterministic and config.overlap == "on":
         raise ValueError("--deterministic runs in lockstep, which excludes --overlap on; omit one of them")
     if config.deterministic and config.compile == "on":
         raise ValueError("--deterministic excludes --compile on, which may choose other code at every start")
-    if not 0 <= config.seed < 2**31:
-        raise ValueError(f"--seed {config.seed}: give a number from 0 to {2**31 - 1}")
-    for name in ("learning_rate", "rmsprop_eps", "adam_eps", "max_grad_norm", "reward_scale"):
-        if not 0 < getattr(config, name) < math.inf:
-            raise ValueError(f"--{name.replace('_', '-')} must be positive")
-    for name in (
-        "entropy_cost",
-        "baseline_cost",
-        "reward_clip",
-        "clip_ratio",
-        "checkpoint_minutes",
-        "log_seconds",
-    ):
-        if not 0 <= getattr(config, name) < math.inf:
-            raise ValueError(f"--{name.replace('_', '-')} must not be negative")
-    for name in ("discount", "vtrace_lambda"):
-        if not 0 <= getattr(config, name) <= 1:
-            raise ValueError(f"--{name.replace('_', '-')} must lie between 0 and 1")
-    if config.profile < 0:
-        raise ValueError(f"--profile {config.profile}; it must not be negative")
+    require(config, "seed", least=0, most=2**31 - 1)
+    require(config, "discount", "vtrace_lambda", least=0, most=1)
+    require_positive(config, "learning_rate", "rmsprop_eps", "adam_eps", "max_grad_norm", "reward_scale")
+    not_negative = ("entropy_cost", "baseline_cost", "reward_clip", "checkpoint_minutes", "log_seconds")
+    require(config, *not_negative, "clip_ratio", "profile", least=0)
     if config.video and (config.eval_every is None or config.game is None):
         raise ValueError("--video records games of --game at each --eval-every; omit it, or give both")
 
@@ -130,17 +105,15 @@ def resolve(config: TrainConfig) -> None:
         if config.game is not None:
             config.game = canonical_game(config.game)
             config.protocol = config.protocol or DEFAULT_PROTOCOL
-            _check_num_actions(config.game, config.num_actions)
+            if config.num_actions is not None and action_set(config.game, config.num_actions) is None:
+                own = game_info(config.game).actions
+                raise ValueError(
+                    f"--num-actions {config.num_actions}: {config.game} has {own} actions; omit it"
+                )
         restore_former_options(config)
         config.core_options = read_core_options(config.core, config.core_options)
         config.env_options = read_env_options(config.game, config.env, config.env_options)
     seed_everything(config.seed, config.deterministic)
-
-
-def _check_num_actions(game: str, num_actions: int | None) -> None:
-    """Raise ValueError for more actions than the game's own set has."""
-    if num_actions is not None and num_actions > (own := game_info(game).actions):
-        raise ValueError(f"--num-actions {num_actions}: {game} has {own} actions; omit it")
 
 
 def worker_count(config: TrainConfig, device: torch.device, cpus: int) -> int:

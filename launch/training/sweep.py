@@ -19,7 +19,7 @@ from ...cores.registry import read_core_options
 from ...envs import PAPER_GAMES, canonical_game
 from .. import output
 from ..config import TrainConfig
-from ..errors import RunError, StoppedBySignal, UsageError, wrong_input
+from ..errors import RunError, StoppedBySignal, UsageError, require, wrong_input
 from ..processes.machine import prepare_process
 from ..processes.supervision import stop_signals
 from ..runs.directory import default_run_dir
@@ -43,12 +43,13 @@ def runs_of(config: TrainConfig) -> list[TrainConfig]:
 
     Raises UsageError for invalid options.
     """
-    if config.seeds is not None and config.seeds < 1:
-        raise ValueError("--seeds must be at least 1")
+    require(config, "seeds", least=1)
     if config.num_learners != 1 or config.actor_gpus:
         raise ValueError("--num-learners, --actor-gpus: each run of a sweep is whole on one node; omit them")
     if config.deterministic and config.num_workers not in (None, 1):
-        raise ValueError("--deterministic leaves --num-workers at 1")
+        raise ValueError(
+            f"--num-workers {config.num_workers}: --deterministic leaves it at 1; omit one of them"
+        )
     games = list(PAPER_GAMES) if config.game == PAPER_SWEEP else [config.game]
     cores = config.cores or (config.core,)
     seeds = range(1, config.seeds + 1) if config.seeds is not None else [config.seed]

@@ -322,9 +322,24 @@ def test_a_transformer_is_softmax_attention_that_reads_the_time(seed: int) -> No
     assert_near("y", y, expected, 1e-11)
 
 
-def test_a_hybrid_names_each_memory_once() -> None:
-    with pytest.raises(ValueError, match=r"'transformer' is no memory of a layer; choose from .*softmax_att"):
-        make_core("hybrid", 7, layers="delta_net,transformer")
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ("delta_net,transformer", "transformer has the memory of softmax_attention; give softmax_attention"),
+        ("rdn-large", "rdn-large has the memory of rdn; give rdn"),
+        ("kda,hybrid", "hybrid has no memory of its own in the backbone; choose from .*softmax_attention"),
+        ("kda,lstm", "lstm has no memory of its own in the backbone; choose from .*gtrxl"),
+        ("kda,gtrlx", r"unknown memory 'gtrlx'; did you mean gtrxl\?"),
+        ("transfomer", "unknown memory 'transfomer'; (did you mean|choose from)"),
+        ("xyz", "unknown memory 'xyz'; choose from .*gtrxl"),
+        ("kda,,gtrxl", "a name is empty; give names with one comma between"),
+        ("kda,", "a name is empty; give names with one comma between"),
+        ("", "a name is empty; give names with one comma between"),
+    ],
+)
+def test_a_hybrid_says_why_it_does_not_take_a_name(layers: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^core 'hybrid': layers: {said}"):
+        make_core("hybrid", 7, layers=layers)
 
 
 def test_rdn_recurrent_weights_are_normal() -> None:
@@ -386,5 +401,3 @@ def test_a_hybrid_takes_each_memory_once_under_one_name() -> None:
     assert len({*names.values()}) == len(names) and "rdn_large" not in names
     delta, ages = make_core("hybrid", 5, layers="kda, gtrxl", hidden_size=8, ff_size=8).memories()  # type: ignore[attr-defined]
     assert type(delta) is names["kda"] and type(ages) is names["gtrxl"]
-    with pytest.raises(ValueError, match=r"'lstm' is no memory of a layer; choose from .*gtrxl"):
-        make_core("hybrid", 5, layers="kda,lstm")

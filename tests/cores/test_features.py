@@ -123,6 +123,9 @@ def test_favor_is_a_weight_that_never_changes(seed: int) -> None:
         ("delta_net", {"feature_map": "dpfp", "dpfp_nu": 16}, "dpfp_nu is 16; give 1 to 15 for heads of 8"),
         ("delta_net", {"feature_map": "dpfp", "dpfp_nu": 0}, "dpfp_nu is 0; give 1 to 15 for heads of 8"),
         ("delta_net", {"feature_map": "favor", "favor_features": -1}, "favor_features is -1; give"),
+        ("delta_net", {"feature_map": "favor", "favor_features": 10**8}, "give 1 to 65536, or 0 for 8"),
+        ("delta_mlp", {"blocks": 0}, "blocks is 0; give 1 to 100"),
+        ("delta_mlp", {"blocks": 10**8}, "blocks is 100000000; give 1 to 100"),
         ("delta_net", {"feature_map": "elu", "normalise": "none"}, "grow without bound; give sum"),
         (
             "delta_delta_net",

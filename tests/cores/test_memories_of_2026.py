@@ -12,6 +12,7 @@ from torch import Tensor
 
 from deltabeast.cores import make_core
 from deltabeast.cores.fast_weights import FastWeights
+from deltabeast.cores.short_conv import MAX_STEPS
 
 D, H = 12, 3
 h = D // H
@@ -169,7 +170,10 @@ def test_options_of_every_memory() -> None:
     ]
     more = sum(p.numel() for p in core.parameters()) - sum(p.numel() for p in plain.parameters())
     assert more == 2 * (4 * 3 * D + h + D * D)
-    with pytest.raises(ValueError, match="short_conv is -1; give a number of steps, or 0 for none"):
-        make_core("rdn", 7, short_conv=-1)
+    for short_conv in (-1, MAX_STEPS + 1):
+        said = f"short_conv is {short_conv}; give 1 to {MAX_STEPS} steps, or 0 for none"
+        with pytest.raises(ValueError, match=said):
+            make_core("rdn", 7, short_conv=short_conv)
+    make_core("rdn", 7, short_conv=MAX_STEPS)
     with pytest.raises(ValueError, match="writes is 0; give at least 1"):
         make_core("delta_product", 7, writes=0)

@@ -205,8 +205,10 @@ def test_a_memorys_options_are_the_cores_where_it_hands_them_on() -> None:
     )
     assert options["feature_map"] == Option("feature_map", (), ("elu", "softmax"), "elu", "what keys pass.")
     assert read_core_options("handing", {"feature_map": "softmax"}) == {"feature_map": "softmax"}
-    with pytest.raises(ValueError, match=r"feature_map is 'relu'; it takes one of elu, softmax$"):
-        read_core_options("handing", {"feature_map": "relu"})
+    with pytest.raises(ValueError, match=r"feature_map is 'x'; it takes one of elu, softmax$"):
+        read_core_options("handing", {"feature_map": "x"})
+    with pytest.raises(ValueError, match=r"'sofmax'; did you mean softmax\? it takes one of elu, softmax$"):
+        read_core_options("handing", {"feature_map": "sofmax"})
     with pytest.raises(
         ValueError, match=r"no option 'num_heads'; .*it has hidden_size, num_layers, feature_map$"
     ):

@@ -11,7 +11,7 @@ from fastweight_helpers import RESET_PATTERNS, integer, make_reset
 from torch import Tensor
 
 from deltabeast.cores import make_core
-from deltabeast.cores.short_conv import ShortConvolution
+from deltabeast.cores.short_conv import MAX_STEPS, ShortConvolution
 
 
 def by_episode(layer: ShortConvolution, x: Tensor, last: Tensor, reset: Tensor) -> Tensor:
@@ -85,5 +85,8 @@ def test_feedforward_without_a_window_is_what_it_was() -> None:
     core, x = make_core("feedforward", 3), torch.randn(2, 4, 3)
     y, state = core.unroll(x, (), torch.zeros(2, 4, dtype=torch.bool))
     assert y is x and state == () == core.initial_state(4) and not list(core.parameters())
-    with pytest.raises(ValueError, match="short_conv is -1; give a number of steps, or 0 for none"):
-        make_core("feedforward", 3, short_conv=-1)
+    for short_conv in (-1, MAX_STEPS + 1):
+        said = f"short_conv is {short_conv}; give 1 to {MAX_STEPS} steps, or 0 for none"
+        with pytest.raises(ValueError, match=said):
+            make_core("feedforward", 3, short_conv=short_conv)
+    make_core("feedforward", 3, short_conv=MAX_STEPS)

@@ -109,7 +109,7 @@ def test_cubes_pay_those_who_remember_where_they_were_put_last(seed: int) -> Non
     assert np.mean([walk(env, seed + episode, forgets=True) for episode in range(30)]) < 0.6
 
 
-@pytest.mark.parametrize("options", [{"length": 0}, {"corridors": 0}])
-def test_mazes_that_cannot_be(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        EndlessTMaze(**options)
+@pytest.mark.parametrize("option", ["length", "corridors"])
+def test_mazes_that_cannot_be(option: str) -> None:
+    with pytest.raises(ValueError, match=f"^{option} is 0; give at least 1$"):
+        EndlessTMaze(**{option: 0})

@@ -87,6 +87,17 @@ def test_every_protocol_can_be_asked_for() -> None:
             "--core-options: size is given twice",
             "one value for it",
         ),
+        (
+            "train --core hybrid --core-options layers kda gtrxl",
+            "--core-options: layers are one word",
+            "layers kda,gtrxl\n",
+        ),
+        (
+            "train --core-options num_heads 2 layers kda, gtrxl , rdn ff_size 8",
+            "layers are one word, with commas",
+            "layers kda,gtrxl,rdn\n",
+        ),
+        ("train --core-options layers kda ff_size", "ff_size has no value", "give pairs"),
         ("train --env x --env-options limit", "--env-options: limit has no value", "give pairs"),
         ("probe --task swap --task-options n 1 n 1", "--task-options: n is given twice", "one value for it"),
         (
@@ -94,11 +105,29 @@ def test_every_protocol_can_be_asked_for() -> None:
             "--core-options: b is given twice",
             "one value",
         ),
+        (
+            "train --core-options a 1 --seed 3 --core_options=b 2",
+            "--core-options is given twice",
+            "after one --core-options",
+        ),
+        ("train --env-options a 1 --env-options a 1", "--env-options is given twice", "one --env-options"),
+        ("train --core-options --steps 3M", "--core-options has no value", "deltabeast train --help"),
+        ("eval nowhere --forget-every", "--forget-every has no value", "deltabeast eval --help"),
+        ("eval nowhere --forget-every 2 4 02", "--forget-every: 2 is given twice", "give it once"),
+        (
+            "eval nowhere --forget-every 2 --forget-every 4",
+            "--forget-every is given twice",
+            "one --forget-every",
+        ),
+        ("card --cores lstm rdn lstm", "--cores: lstm is given twice", "give it once"),
+        ("bench env --num-envs 8 --num-envs 9", "--num-envs is given twice", "one --num-envs"),
+        ("bench kernels --rules", "--rules has no value", "deltabeast bench --help"),
         ("train --game gophr --steps 10", "gophr", "gopher"),
         ("eval", "RUN is missing", "deltabeast eval --help"),
         ("eval here there", "unexpected there", "deltabeast eval --help"),
         ("eval nowhere", "no run at nowhere", "runs/gopher/rdn/seed-1"),
         ("eval nowhere --episodes 0", "--episodes 0", "at least 1"),
+        ("eval nowhere --flicker 1.5", "--flicker 1.5", "from 0 to less than 1"),
         ("eval nowhere --seed -1", "--seed -1", "not be negative"),
         ("info nowhere", "no run at nowhere", "runs/gopher/rdn/seed-1"),
         ("compare", "no run given", "--published"),
@@ -124,8 +153,8 @@ def test_every_protocol_can_be_asked_for() -> None:
             "no memory for core lstm",
             "give smaller --core-options",
         ),
-        ("train --env CartPole-v1 --num-envs 100000000", "--num-envs 100000000", "give at most 65536"),
-        ("train --env CartPole-v1 --unroll-length 0", "--unroll-length must be", "at least 1"),
+        ("train --env CartPole-v1 --num-envs 100000000", "--num-envs 100000000", "from 1 to 65536"),
+        ("train --env CartPole-v1 --unroll-length 0", "--unroll-length 0", "it must be from 1 to 65536"),
         ("versoin", "unknown command versoin", "say one of train"),
         ("games all", "unexpected all", "deltabeast games --help"),
     ],
@@ -240,12 +269,12 @@ def test_arguments_reach_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cores_are_listed_with_their_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "cores")
-    lines = [line.split() for line in out.splitlines() if line and line[0] != " "]
+    lines = [line.split() for line in out.splitlines() if re.match(r"  \w", line)]
     rows = {line[0]: line[1:3] for line in lines}
     assert rows["feedforward"] == ["0", "0"] and rows["lstm"] == ["527,360", "512"]
     assert rows["delta_net"] == ["429,568", "8,192"] and rows["rdn"] == ["454,400", "8,448"]
     assert set(rows) >= set(core_names()) and "W + β (v - W k) kᵀ" in out
-    nets = {line[0]: line[3:6] for line in lines}
+    nets = {line[0]: line[-3:] for line in lines}
     assert nets["rdn"] == nets["rdn_large"] == ["recurrent", "delta", "linear"]
     assert nets["delta_rnn"] == ["feedforward", "delta", "recurrent"] and nets["lstm"] == ["-", "-", "-"]
     assert nets["linear_transformer"] == ["feedforward", "sum", "linear"]
@@ -256,10 +285,11 @@ def test_cores_are_listed_with_their_sizes(capsys: pytest.CaptureFixture[str]) -
     ("width", "costs", "missing"),
     [
         (160, None, []),
-        (110, None, ["source"]),
-        (110, (0.001, 0.1), ["a step", "source"]),
-        (80, None, ["a step", "source"]),
-        (10, None, ["parameters", "state", "slow net", "rule", "fast net", "a step", "source"]),
+        (150, None, []),
+        (110, None, ["slow net", "rule", "fast net"]),
+        (110, (0.001, 0.1), ["source", "slow net", "rule", "fast net"]),
+        (80, None, ["source", "slow net", "rule", "fast net"]),
+        (10, None, ["parameters", "state", "a step", "source", "slow net", "rule", "fast net"]),
     ],
 )
 def test_a_narrow_terminal_shows_fewer_columns(
@@ -272,7 +302,47 @@ def test_a_narrow_terminal_shows_fewer_columns(
     console.print(table)
     text = console.export_text()
     assert "…" not in text or width == 10
+    shown = {str(column.header) for column in table.columns}
+    for column, words in (
+        ("a step", [each.equation for each in listed]),
+        ("source", [each.source for each in listed]),
+    ):
+        assert column not in shown or {each.split()[-1] for each in words} <= set(text.split())
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_cores_are_listed_as_in_their_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the same groups and order, every core once."""
+    readme = (Path(core_list.__file__).parents[1] / "cores" / "README.md").read_text()
+    told = re.findall(r"^\| (?:\*\*(.+)\*\*)? ?\| `(\w+)` \| .* \| .* \| .* \|$", readme, re.M)
+    groups = [group for group, _ in told if group]
+    assert tuple(groups) == tuple(core_list.GROUPS)
+    names = [name for _, name in told]
+    assert names == [name for group in core_list.GROUPS.values() for name in group]
+    assert sorted(names) == list(core_names())
+    first = {name: group for group, name in told if group}
+    assert first == {names[0]: group for group, names in core_list.GROUPS.items()}
+    _, out, _ = run(capsys, "cores")
+    firsts = [re.split("  +", line.rstrip().removeprefix("  "))[0] for line in out.splitlines()[1:]]
+    listed = [first for first in firsts if first]  # lines that go on with another column begin with spaces
+    expected = [word for group, names in core_list.GROUPS.items() for word in (group, *names)]
+    assert listed[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("width", [80, 110, 160])
+def test_columns_hold_for_a_pipe(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = run(capsys, "cores")
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= width and "…" not in out
+    header = next(line for line in lines if line.startswith("core "))
+    assert ("source" in header, "fast net" in header) == (width > 80, width > 110)
+    assert ("A wider terminal also shows" in out) == (width < 160)
+    assert "results/suite/README.md" in out and "deltabeast cores CORE" in " ".join(out.split())
+    monkeypatch.delenv("COLUMNS")
+    assert max(map(len, run(capsys, "cores")[1].splitlines())) == 160
 
 
 def test_cores_are_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from ...config import TrainConfig
-from ...errors import UsageError
+from ...errors import UsageError, require, require_positive
 from ...output import say
 from ...runs.options import given_only_for
 from ..plan import minibatch_size
@@ -60,13 +60,9 @@ def check_cluster(config: TrainConfig) -> None:
     if given := given_only_for("local", config):
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ValueError(f"{flags}: only with --engine local; with ray say --num-actors")
-    for name in ("actor_cpus", "learner_cpus"):
-        if not getattr(config, name) > 0:
-            raise ValueError(f"--{name.replace('_', '-')} must be positive")
-    if not 0 <= config.actor_gpus <= 1:
-        raise ValueError("--actor-gpus must lie between 0 and 1: an actor uses at most one GPU")
-    if config.num_learners < 1:
-        raise ValueError("--num-learners must be at least 1")
+    require_positive(config, "actor_cpus", "learner_cpus")
+    require(config, "actor_gpus", least=0, most=1)  # an actor uses at most one GPU
+    require(config, "num_learners", least=1)
     sharding(config)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from deltabeast.agents.cpu.cores import functions_of
 from deltabeast.cores import make_core
+from deltabeast.cores.short_conv import MAX_STEPS
 from deltabeast.kernels.native import compiling
 
 pytestmark = pytest.mark.skipif(
@@ -198,7 +199,7 @@ def test_what_somebody_changed_inside_a_memory_is_not_stepped_in_one_call(
 
 
 def test_a_convolution_too_long_for_a_stack_is_not_stepped_in_one_call() -> None:
-    core = make_core("kda", 5, hidden_size=32, short_conv=5000)
+    core = make_core("kda", 5, hidden_size=32, short_conv=MAX_STEPS)
     inputs = arguments(core, 3)
     assert step_in_c(core, *inputs) is None
     assert step(core, *inputs)[0].isfinite().all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -367,3 +368,28 @@ def test_a_table_in_its_three_forms() -> None:
     assert table.to_csv() == "game,x\na|b<,1234.5\nc,\n"
     assert table.to_markdown() == "| game | x |\n|---|--:|\n| a\\|b< | **1,234** |\n| c |  |"
     assert "<td>a|b&lt;</td>" in table.to_html() and '<td class="n"><b>1,234</b></td>' in table.to_html()
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_a_protocol_is_said_of_atari_games_alone(
+    evaluated: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = [3] if evaluated else []
+    for core in ("lstm", "rdn"):
+        make_run(tmp_path, "CartPole-v1", core, 1, None, scores=scores, env=True)
+    run(capsys, "compare", tmp_path)
+    report = (tmp_path / "comparison" / "report.md").read_text()
+    assert "paper-code" not in report and "2 runs, 1 seed of each series." in report
+    make_run(tmp_path, "gopher", "rdn", scores=scores)
+    run(capsys, "compare", tmp_path)
+    report = (tmp_path / "comparison" / "report.md").read_text()
+    assert "3 runs, 1 seed of each series, those of Atari games trained under paper-code." in report
+    assert "of the return over CartPole-v1" in report and "life return" not in report
+    if evaluated:
+        assert "mean return in its evaluation, that of Atari games under paper-code, greedy" in report
+        assert "Of Atari games it is the return of one life" in report
+    for other in ("lstm", "rdn"):  # without the others it is said of all, as before
+        shutil.rmtree(tmp_path / "CartPole-v1" / other)
+    run(capsys, "compare", tmp_path)
+    report = (tmp_path / "comparison" / "report.md").read_text()
+    assert "1 run, 1 seed of each series, trained under paper-code." in report and "life return" in report

@@ -29,19 +29,8 @@ def test_another_agent_or_a_run_that_must_not_be_there(tmp_path: Path) -> None:
         ((*CARTPOLE, "--resume", "never"), "already holds a run; give another --run-dir or --seed"),
         ((*CARTPOLE, "--core", "delta_net"), "holds a run with core rdn, not delta_net"),
         (
-            (
-                *CARTPOLE,
-                "--core-options",
-                "hidden_size",
-                "32",
-                "num_heads",
-                "2",
-                "ff_size",
-                "16",
-                "num_layers",
-                "1",
-            ),
-            "options of the core hidden_size 16, not hidden_size 32; give",
+            tuple("32" if word == "16" else word for word in CARTPOLE),
+            "options of the core hidden_size 16, ff_size 16, not hidden_size 32, ff_size 32; give",
         ),
         (("--env", "Acrobot-v1", *TINY), "holds a run with environment CartPole-v1, not Acrobot-v1"),
     ):

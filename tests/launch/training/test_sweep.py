@@ -73,8 +73,8 @@ def test_games_cores_and_seeds_are_multiplied() -> None:
     [
         (("--game", "paper20", "--cores", "rdn", "lsmt"), "lstm"),
         (("--game", "gofer", "--seeds", "2"), "gopher"),
-        (("--game", "pong", "--seeds", "0"), "--seeds must be at least 1"),
-        (("--game", "pong", "--seeds", "2", "--batch-size", "0"), "--batch-size must be at least 1"),
+        (("--game", "pong", "--seeds", "0"), "--seeds 0; it must be at least 1"),
+        (("--game", "pong", "--seeds", "2", "--batch-size", "0"), "--batch-size 0; it must be from 1"),
         (("--game", "pong", "--seeds", "2", "--num-learners", "2"), "is whole on one node"),
     ],
 )

@@ -101,7 +101,7 @@ def test_two_threads_share_no_convolution_in_bfloat16(number: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("--threads 0", "--threads must be at least 1"),
+        ("--threads 0", "--threads 0; it must be from 1 to 65536"),
         ("--threads 2 --num-workers 3", "--num-workers 3: each takes one of --threads 2; give more"),
         ("--threads 2 --engine ray", "--threads: only with --engine local"),
     ],

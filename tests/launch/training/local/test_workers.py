@@ -241,7 +241,7 @@ def test_their_number_follows_from_the_cores(given: tuple[str, ...], count: int)
     [
         (("--num-workers", "3"), "must divide --num-envs 4 and --batch-size 4"),
         (("--num-workers", "2", "--minibatch-size", "1"), "must divide --num-envs 4 and --minibatch-size 1"),
-        (("--num-workers", "0"), "--num-workers must be at least 1"),
+        (("--num-workers", "0"), "--num-workers 0; it must be from 1 to 65536"),
         (("--num-workers", "2", "--deterministic"), "--deterministic leaves it at 1; omit"),
         (("--num-workers", "2", "--overlap", "on"), "--overlap on leaves it at 1; omit"),
     ],

@@ -137,14 +137,14 @@ def test_columns_add_up(num_envs: int, batch_size: int, learners: int, expected:
     ("given", "message"),
     [
         (("--num-learners", "3"), "--num-learners 3: it must divide --batch-size 32"),
-        (("--num-learners", "0"), "--num-learners must be at least 1"),
+        (("--num-learners", "0"), "--num-learners 0; it must be at least 1"),
         (("--num-learners", "2", "--num-envs", "24", "--batch-size", "24"), None),
         (("--num-learners", "2", "--num-envs", "8", "--batch-size", "24"), "8 and 12 columns for each of 2"),
         (("--num-workers", "2"), "--num-workers: only with --engine local"),
         (("--overlap", "on"), "--overlap: only with --engine local; with ray say --num-actors"),
-        (("--actor-cpus", "0"), "--actor-cpus must be positive"),
-        (("--learner-cpus", "-1"), "--learner-cpus must be positive"),
-        (("--actor-gpus", "2"), "--actor-gpus must lie between 0 and 1"),
+        (("--actor-cpus", "0"), "--actor-cpus 0.0; it must be positive"),
+        (("--learner-cpus", "-1"), "--learner-cpus -1.0; it must be positive"),
+        (("--actor-gpus", "2"), "--actor-gpus 2.0; it must be from 0 to 1"),
     ],
 )
 def test_what_a_cluster_cannot_keep_is_refused(given: Sequence[str], message: str | None) -> None:
