@@ -367,6 +367,7 @@ MUTANTS = [
     ("agents/actor.py", 'np.count_nonzero(info.get("forced", 0))', "False"),
     ("agents/cpu/agent.py", "if cache.projection is not None:", "if False:"),
     ("agents/cpu/agent.py", "if cache.core is not None and bptt", "if False and bptt"),
+    ("agents/cpu/modules.py", " or of_all._global_backward_pre_hooks", ""),
     ("agents/cpu/modules.py", " or module._backward_hooks", ""),
     ("agents/cpu/modules.py", " or module._backward_pre_hooks", ""),
     ("agents/cpu/modules.py", ' or "forward" in vars(module)', ""),
