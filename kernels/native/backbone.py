@@ -215,9 +215,9 @@ def _before(plan: Plan, state: tuple[Tensor, ...], rows: int) -> list[Tensor] | 
 
 
 def _work(plan: Plan) -> int:
-    """Return how many multiplications by slow weights a row takes."""
-    shape = plan.shape
-    return shape.hidden * (shape.inputs + plan.layers * (shape.ff + shape.hidden) * 2)
+    """Return how many multiplications a row takes in the linear layers of the backbone."""
+    shape, projected = plan.shape, plan.shape.heads * sum(plan.memory.sizes)
+    return shape.hidden * (shape.inputs + plan.layers * (projected + shape.hidden + 2 * shape.ff))
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> Any:
