@@ -234,7 +234,7 @@ void core_input(
     }
 }
 
-/* The index of the largest of each row's A logits or, with a exp_noise of numbers drawn from Exp(1), of p_a / race_a, p being
+/* The index of the largest of each row's A logits or, with exp_noise drawn from Exp(1), of p_a / exp_noise_a, p being
  * their softmax: a sample from it. 0 where they are no numbers. */
 INLINE ints chosen(const vec *logits, const vec *exp_noise, int64_t A) {
     vec most = logits[0], best;
@@ -251,8 +251,8 @@ INLINE ints chosen(const vec *logits, const vec *exp_noise, int64_t A) {
     return index;
 }
 
-/* logits [rows, A] = x w_pᵀ + b_p, value [rows] = x w_vᵀ + b_v, and actions [rows], the likeliest or, with a exp_noise [rows, A]
- * of numbers drawn from Exp(1), drawn from the policy. x [rows, K] */
+/* logits [rows, A] = x w_pᵀ + b_p, value [rows] = x w_vᵀ + b_v, and actions [rows], the likeliest or, with exp_noise
+ * [rows, A] drawn from Exp(1), drawn from the policy. x [rows, K] */
 void heads(
     int64_t threads, int64_t rows, int64_t K, int64_t A, const float *x, const float *w_p, const float *b_p,
     const float *w_v, const float *b_v, const float *exp_noise, float *logits, float *value, int64_t *action
