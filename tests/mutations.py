@@ -1055,6 +1055,7 @@ MUTANTS = [
     ("agents/cpu/cores.py", " and not issubclass(c, Hybrid)", ""),
     ("kernels/precision.py", "enabled=False", "enabled=True"),
     ("kernels/rules.py", 'W="B H V K",\n        y0', 'W="B H K V",\n        y0'),
+    ("kernels/rules.py", 'first: str = "softmax"', 'first: str = "round"'),
     ("kernels/shapes.py", "0 in sizes or ", ""),
     ("kernels/shapes.py", "given != self._shapes(*sizes)", "given[:-1] != self._shapes(*sizes)[:-1]"),
     ("kernels/shapes.py", "given[i][at] if len(given[i]) >= -at else 1", "given[i][at]"),
@@ -1794,7 +1795,10 @@ TESTS = {
     "private_cache": ("tests/kernels/test_compiling.py", "tests/kernels/test_private_cache.py"),
     "kernels/once": ("tests/kernels/test_backends.py", "-k", "second_derivative"),
     "shapes": ("tests/kernels/test_shapes.py",),
-    "kernels/rules.py": ("tests/kernels/test_shapes.py",),
+    "kernels/rules.py": (
+        "tests/kernels/test_shapes.py",
+        "tests/kernels/test_identities.py::test_deltaformer_takes_the_kernels_of_its_core",
+    ),
     "dispatch": (
         "tests/kernels/test_shapes.py",
         "tests/kernels/test_backends.py::test_autocast_changes_nothing",
