@@ -44,7 +44,7 @@ def vtrace_from_log_rhos(
     `discounts[t]` is zero where step t ended the episode. With c_t = min(1, rho_t) (lambda = 1):
     v_t = V_t + delta_t + gamma_t c_t (v_{t+1} - V_{t+1}),
     delta_t = min(rho_bar, rho_t) (r_t + gamma_t V_{t+1} - V_t),
-    advantage_t = r_t + gamma_t v_{t+1} - V_t, of the policy gradient times min(rho_pg_bar, rho_t).
+    advantage_t = r_t + gamma_t v_{t+1} - V_t, pg_advantage_t = min(rho_pg_bar, rho_t) advantage_t.
     """
     if not log_rhos.shape == discounts.shape == rewards.shape == values.shape:
         raise ValueError(

@@ -442,7 +442,7 @@ MUTANTS = [
     ),
     (
         "kernels/native/backbone.py",
-        " and not is_fed(plan.memory)",
+        " and not has_conv_norm_or_gate(plan.memory)",
         "",
     ),
     ("kernels/native/backbone.py", "if not right or weight.shape != each:", "if not right:"),
@@ -1469,7 +1469,7 @@ MUTANTS = [
     ("launch/cli.py", 'str(value).startswith("~")', "False"),
     ("kernels/dispatch.py", "        if self.edited:\n            return None\n", ""),
     ("kernels/dispatch.py", "        if self.edited:\n            return self.reference\n", ""),
-    ("agents/cpu/verify.py", 'fast.unroll if {*fast.parts} - {"heads"} else eager_ops.unroll', "fast.unroll"),
+    ("agents/cpu/verify.py", "fast.unroll if fast.has_own_unroll else eager_ops.unroll", "fast.unroll"),
     ("launch/training/cpu_parts.py", "if record.build == identity():", "if True:"),
     ("envs/finding.py", "here.is_file() and not", "False and not"),
     (
