@@ -11,7 +11,7 @@ from . import compiling
 
 _SOURCE = "rmsprop.c"
 _FORMATS = torch.contiguous_format, torch.channels_last
-_ALONE = 1 << 16
+_MIN_PARALLEL = 1 << 16
 """Minimum numbers in a tensor for more than one thread."""
 
 
@@ -39,7 +39,7 @@ def step(
     """
     settings = torch.tensor((alpha, 1 - alpha, eps, -rate, scale))
     for p, g, s in zip(parameters, gradients, squares, strict=True):
-        sizes = (torch.get_num_threads() if p.numel() >= _ALONE else 1), p.numel()
+        sizes = (torch.get_num_threads() if p.numel() >= _MIN_PARALLEL else 1), p.numel()
         compiling.call(_SOURCE, None, "step", sizes, settings, p, g, s)
     # Caches and autograd detect changed weights by their versions.
     torch.autograd.graph.increment_version((*parameters, *squares))
