@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,6 +37,14 @@ from .sources import Lockstep
 
 _PATIENCE = 10.0
 """Seconds that a process may take to end when it is no longer needed."""
+
+
+class Answer(NamedTuple):
+    """What a worker sends back."""
+
+    result: Any
+    """what was asked for; of a failure its message, and its traceback or None"""
+    failed: bool = False
 
 
 class Worker:
@@ -98,7 +106,7 @@ class Worker:
 
 def _total(connection: Connection, tensor: Tensor) -> Tensor:
     """Return the sum of this process's tensor and all others', which the main process makes."""
-    send(connection, (False, tensor.numpy()))
+    send(connection, Answer(tensor.numpy()))
     (total,) = connection.recv()
     return torch.from_numpy(total)
 
@@ -181,13 +189,13 @@ class Workers:
 
     def _receive(self, index: int) -> Any:
         try:
-            failed, result = self._children[index].receive()
+            answer: Answer = self._children[index].receive()
         except ChildDied as error:
             raise ActorError(str(error)) from None
         self._waiting.discard(index)
-        if not failed:
-            return result
-        message, trace = result
+        if not answer.failed:
+            return answer.result
+        message, trace = answer.result
         if trace is None:
             raise NonFiniteError(message)
         raise ActorError(message) from RemoteTraceback(trace)
@@ -249,12 +257,13 @@ def _serve(
             else:
                 function, *arguments = order
                 result = function(worker, *arguments)
-            answer: tuple[bool, Any] = False, result
+            answer = Answer(result)
         except NonFiniteError as error:
-            answer = True, (str(error), None)
+            answer = Answer((str(error), None), failed=True)
         except BaseException as error:
             cause = error.__cause__ or error
-            answer = True, (str(actor_failed(f"worker {index}", cause)), trace_of(cause))
+            message = str(actor_failed(f"worker {index}", cause))
+            answer = Answer((message, trace_of(cause)), failed=True)
         try:
             send(connection, answer)
         except OSError:
