@@ -28,14 +28,14 @@ def accelerate(
     Args:
         learner: its `ops` are replaced; its agent is on a CPU.
         parts: names from `ALL`.
-        spec: what a lockstep actor caches for the learner.
+        spec: what an actor that takes turns with the learner, in one thread, caches for it.
 
     Returns:
         An InferenceFactory that runs `parts` in C. For the learner's own agent it also fills that cache.
     """
     fast, eager = FastAgent(learner.agent, parts, spec), learner.ops
     learner.ops = UpdateOps(
-        unroll=fast.unroll if {*fast.parts} - {"heads"} else eager.unroll,
+        unroll=fast.unroll if fast.has_own_unroll else eager.unroll,
         actor_critic=fused_actor_critic if "loss" in parts else eager.actor_critic,
         rmsprop=fused_rmsprop_if_finite if "rmsprop" in parts else eager.rmsprop,
         adam=fused_adam_if_finite if "adam" in parts else eager.adam,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels.private_cache import CannotBuildError, check_for_torch
+from ..kernels.private_cache import CannotBuildError, use_private_inductor_cache
 from .cuda.graphs import CAPTURE_LOCK
 from .executor import LearnerParts, dry_run
 from .unroll import Unroll
@@ -27,7 +27,7 @@ class Compiled:
         self._learner, self._ops = learner, learner.ops
         self._untried: set[Callable[..., Any]] = {learner.compute_gradients, learner.apply_gradients}
         try:
-            check_for_torch()
+            use_private_inductor_cache()
         except CannotBuildError as error:
             self._give_up(str(error))
             return

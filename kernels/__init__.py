@@ -1,8 +1,8 @@
 """The arithmetic of fast weights as pure functions; README.md says where to start."""
 
-from .private_cache import name_for_torch
+from .private_cache import set_inductor_cache_dir
 
-name_for_torch()  # before what imports torch's compilers
+set_inductor_cache_dir()  # before what imports torch's compilers
 
 from .dispatch import BACKENDS, Fused, Rule  # noqa: E402
 from .rules import (  # noqa: E402

@@ -86,7 +86,7 @@ class RuleOperator:
         self._dimensions = dimensions = dict(zip(shapes.names, shapes.dimensions, strict=True))
         present = [name for name in kernel.per_step if name in dimensions]
         self._rows = {name for name in present if len(dimensions[name]) > 3}
-        """those with numbers in the last dimension"""
+        """per-step inputs with a feature dimension; `_single` has those of one number a head"""
         self._single = set(present) - self._rows
         self._num_results = len(kernel.differentiable_outputs)
         self._outputs = [*kernel.outputs, *kernel.checkpoints]

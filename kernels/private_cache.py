@@ -45,19 +45,19 @@ def only_mine(path: Path) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def name_for_torch() -> None:
-    """Let torch's compilers keep their code there as well, unless TORCHINDUCTOR_CACHE_DIR names a folder.
+def set_inductor_cache_dir() -> None:
+    """Have Inductor keep its code in `private_cache` as well, unless TORCHINDUCTOR_CACHE_DIR names a folder.
 
     Before torch._dynamo is imported: it takes /tmp/torchinductor_USER at once, whoever made that folder.
     Another version of this package has another folder: torch finds code again by the operators that a forward
     pass calls, not by what their backward passes do.
     """
-    with suppress(CannotBuildError):  # then `check_for_torch` says why
+    with suppress(CannotBuildError):  # then `use_private_inductor_cache` says why
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = _chosen() or str(private_cache() / f"inductor-{_version()}")
 
 
-def check_for_torch() -> None:
-    """Have torch's compilers use that folder for all that they keep, before the first `torch.compile`.
+def use_private_inductor_cache() -> None:
+    """Have Inductor keep everything else in that folder, too, before the first `torch.compile`.
 
     Raises CannotBuildError if there is none.
     """

@@ -266,8 +266,9 @@ KERNELS = ("exp", "softmax", "linear", "relu", "round")
 def kernel(kind: str, scores: Tensor, live: Tensor) -> Tensor:
     """Turn scores `[..., size]` into weights, multiplied by `live`: 1, or 0 for an empty slot.
 
-    An empty slot gets 0 whatever its score, and all slots may be empty; a fraction scales the weight before
-    softmax divides by the sum. round is to the nearest whole number, its gradient that of `scores`.
+    An empty slot gets 0 whatever its score, and all slots may be empty. A fractional `live` (in tests only)
+    scales the weight before softmax divides by the sum. round is to the nearest whole number, its gradient
+    that of `scores`.
     """
     if kind == "softmax":
         masked = scores.masked_fill(live == 0, -torch.inf)

@@ -611,7 +611,7 @@ def deltaformer(
     values: Tensor,
     live: Tensor,
     reset: Tensor,
-    first: str = "round",
+    first: str = "softmax",
     second: str = "softmax",
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -19,7 +19,7 @@ DELTA = KernelSignature(
     saved={"error": "v"},
 )
 SUM = replace(DELTA, saved={"error": "beta"})
-"""without β, so that no error is saved"""
+"""`error` is shaped as β, which this rule lacks: nothing is saved"""
 GATED = KernelSignature(
     "gated",
     per_step=("q", "k", "v", "beta", "decay"),
@@ -31,6 +31,7 @@ GATED = KernelSignature(
     checkpoints={"checkpoints": "W"},
 )
 GATED_SUM = replace(GATED, saved={"error": "beta"})
+"""as `SUM`"""
 MOMENTUM = KernelSignature(
     "momentum",
     per_step=("q", "k", "v", "beta", "decay", "momentum"),
@@ -41,6 +42,7 @@ MOMENTUM = KernelSignature(
     saved={"found": "v"},
     checkpoints={"checkpoints": "W", "checkpoints_C": "C"},
 )
+"""`found`: λ W k"""
 GENERALISED = KernelSignature(
     "generalised",
     per_step=("q", "k", "u", "e", "decay"),

@@ -46,6 +46,11 @@ class FastAgent:
         self._batch: list[ActivationCache] = []
         """Activations of the unrolls that make up the next batch, oldest first."""
 
+    @property
+    def has_own_unroll(self) -> bool:
+        """Whether `unroll` differs from the eager one; its heads are always eager."""
+        return self.parts not in ((), ("heads",))
+
     def _core(self) -> CoreFunctions | None:
         return functions_of(self.agent.core) if "core" in self.parts else None
 

@@ -26,7 +26,7 @@ from .rules import step_memory
 
 _LAYER = (nn.LayerNorm, nn.Linear, nn.Linear, nn.LayerNorm, nn.Linear, nn.ReLU, nn.Linear)
 _WEIGHTS = 21
-"""of a layer in a plan: twelve of its own, nine of its memory"""
+"""Number of a layer's weights in a plan: twelve of its own, nine of its memory."""
 
 
 def plan(core: FastWeightCore) -> native.Plan | None:
@@ -58,8 +58,9 @@ def _describe(layer: nn.Module) -> tuple[Any, list[Any]]:
     weights, found = weights_of(*own, kinds=_LAYER), step_memory(memory)
     if not weights or found is None or any(map(is_hooked, inside)):
         return None, []
-    described, slow = found
-    return (memory.num_heads, norm.eps, ff_norm.eps, described), [*weights, *slow, *[None] * (9 - len(slow))]
+    described, inner = found
+    weights += [*inner, *[None] * (9 - len(inner))]
+    return (memory.num_heads, norm.eps, ff_norm.eps, described), weights
 
 
 def new_cache(core: FastWeightCore, steps: int, rows: int) -> ForwardCache | None:
@@ -93,11 +94,11 @@ def unroll(
     stream, projected, middle, hidden, *inside = cache.tensors
     x, traces = cached_linear(stream[0], x, *weights[:2]), []
     for i, (memory, before) in enumerate(zip(core.memories(), core.split(state), strict=True)):
-        norm, eps, own = weights[2 + _WEIGHTS * i :], found.shape.eps, [each[i] for each in inside]
-        heads = cached_normalized_linear(projected[i], x, eps, *norm[:4])
+        layer_weights, eps, own = weights[2 + _WEIGHTS * i :], found.shape.eps, [each[i] for each in inside]
+        heads = cached_normalized_linear(projected[i], x, eps, *layer_weights[:4])
         y, trace = _memory(memory, heads, before, reset, own, tuple(part[i] for part in cache.after))
         values = middle[i], hidden[i], stream[i + 1]
-        x = cached_residual_feedforward(values, x, y, eps, *norm[4:12])
+        x = cached_residual_feedforward(values, x, y, eps, *layer_weights[4:12])
         traces.append(trace)
     return x, core.join([trace.state for trace in traces]), measure(core.memories(), traces)
 

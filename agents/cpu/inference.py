@@ -1,4 +1,4 @@
-"""Inference on a CPU: steps in C as far as possible, their activations cached for a learner in lockstep."""
+"""Inference on a CPU: steps in C as far as possible, activations cached for a learner in the same thread."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FastInference(EagerInference):
 
     @contextmanager
     def frozen_weights(self) -> Iterator[None]:
-        start_transform_cache()  # of the weights that were there before
+        start_transform_cache()  # empty: another process may have changed the weights in shared memory
         # Autocast caches its casts of weights until its outermost context ends.
         with torch.autocast("cpu", enabled=False):
             yield

@@ -29,7 +29,9 @@ def weights_of(*modules: Any, kinds: tuple[type[nn.Module], ...]) -> list[Any]:
 def is_hooked(module: Any) -> bool:
     """Return whether the module has forward or backward hooks, PyTorch has global ones, or the module has a
     `forward` of its own in place of its class's."""
-    if of_all._global_forward_hooks or of_all._global_forward_pre_hooks or of_all._global_backward_hooks:
+    if of_all._global_forward_hooks or of_all._global_forward_pre_hooks:
+        return True
+    if of_all._global_backward_hooks or of_all._global_backward_pre_hooks:
         return True
     forward = module._forward_hooks or module._forward_pre_hooks
     return bool(forward or module._backward_hooks or module._backward_pre_hooks or "forward" in vars(module))

@@ -26,17 +26,19 @@ from ...kernels.native.backbone import Memory
 _MODULES: Final = frozenset(
     {nn.Linear, nn.RMSNorm, Features, ShortConvolution, HeadProjection, Decay, type(None)}
 )
-"""of which a memory is made that C can step"""
+"""Kinds of modules in a memory that C can step."""
 
 
 class _Rule(NamedTuple):
-    """A memory's rule, and its weights other than the slow net's, None where one is missing."""
+    """What C must know of a memory's rule."""
 
     rule: str
-    maps: tuple[str | None, ...]
-    """None where C has not this one"""
-    slow: Sequence[Tensor | None] = ()
-    about: dict[str, Any] = {}  # noqa: RUF012  # what else `Memory` has of it
+    activations: tuple[str | None, ...]
+    """Activation of each part that the slow net emits, "" for the identity; None if C lacks it."""
+    weights: Sequence[Tensor | None] = ()
+    """Weights of the rule, besides the slow net's; None where one is missing."""
+    about: dict[str, Any] = {}  # noqa: RUF012
+    """Other fields of `Memory`."""
 
 
 def step_memory(memory: FastWeights) -> tuple[Memory, list[Tensor | None]] | None:
@@ -45,21 +47,23 @@ def step_memory(memory: FastWeights) -> tuple[Memory, list[Tensor | None]] | Non
     if describe is None or not _MODULES.issuperset(map(type, memory._modules.values())):
         return None
     rule = describe(memory)
-    if rule is None or None in rule.maps:
+    if rule is None or None in rule.activations:
         return None
     conv, norm, gate = memory.short_conv, memory.head_norm, memory.output_gate
-    around: list[Tensor | None] = [None, None]
-    feeding: dict[str, Any] = {}
+    activations: tuple[Any, ...] = rule.activations
+    weights: list[Tensor | None] = [None, None]
+    around: dict[str, Any] = {}
     if conv is not None:
-        around[0] = conv.weight
-        feeding = {"steps": len(conv.weight), "convolved": memory.convolved}
+        weights[0] = conv.weight
+        around = {"steps": len(conv.weight), "convolved": memory.convolved}
     if norm is not None:
-        around[1] = norm.weight
-        feeding["head_eps"] = norm.eps
+        weights[1] = norm.weight
+        around["head_eps"] = norm.eps
     if gate != "none":
-        rule, feeding["gate"] = rule._replace(maps=(*rule.maps, "")), gate
-    maps: tuple[Any, ...] = rule.maps
-    return Memory(rule.rule, maps, memory.emitted_sizes, **feeding, **rule.about), [*around, *rule.slow]
+        activations = (*activations, "")
+        around["gate"] = gate
+    described = Memory(rule.rule, activations, memory.emitted_sizes, **around, **rule.about)
+    return described, [*weights, *rule.weights]
 
 
 def _feature_map(features: Features) -> str | None:
@@ -75,24 +79,28 @@ def _strength(memory: DeltaMemory) -> str | None:
     return "sigmoid" if memory.beta_max == 1 else "twice_sigmoid"
 
 
-def _linear(memory: LinearMemory, rule: str, *gates: str | None, **about: Any) -> _Rule:
+def _linear(memory: LinearMemory, rule: str, *rates: str | None, **about: Any) -> _Rule:
+    """`rates`: activations of β and of the decay or momentum, as far as the rule has them."""
     features = _feature_map(memory.features)
-    return _Rule(rule, (features, features, "", *gates), about=about)
+    return _Rule(rule, (features, features, "", *rates), about=about)
 
 
 def _gated_sum(memory: GatedSumMemory) -> _Rule | None:
     decays_by_head = memory.sizes[-1] == 1
-    return _linear(memory, "gated", "slow", degree=memory.decay_temperature) if decays_by_head else None
+    if not decays_by_head:
+        return None
+    return _linear(memory, "gated", "sigmoid_root", root_degree=memory.decay_temperature)
 
 
 def _delta_rnn(memory: DeltaRNNMemory) -> _Rule | None:
-    maps = "softmax", "softmax", "", "softmax", "", "sigmoid", "sigmoid"
-    return None if memory.variant == "A" else _Rule("delta_rnn", maps)
+    activations = "softmax", "softmax", "", "softmax", "", "sigmoid", "sigmoid"
+    return None if memory.variant == "A" else _Rule("delta_rnn", activations)
 
 
 def _recurrent_delta(memory: RecurrentDeltaMemory) -> _Rule:
-    slow: Any = memory._parameters
-    return _Rule("recurrent_delta", ("", "", "", ""), (slow["Rq"], slow["Rk"], slow["Rv"], slow["rb"]))
+    parameters: Any = memory._parameters
+    weights = [parameters[name] for name in ("Rq", "Rk", "Rv", "rb")]
+    return _Rule("recurrent_delta", ("", "", "", ""), weights)
 
 
 def _of_decay(decay: Decay | None) -> list[Tensor | None]:
@@ -100,31 +108,32 @@ def _of_decay(decay: Decay | None) -> list[Tensor | None]:
 
 
 def _kda(memory: KDAMemory) -> _Rule:
-    gates = ("sigmoid",) if type(memory) is KDAMemory else ("sigmoid", "sigmoid")
+    strengths = ("sigmoid",) if type(memory) is KDAMemory else ("sigmoid", "sigmoid")
     about = {"kind": "kda" if type(memory) is KDAMemory else "gated_delta_2", "rank": memory.sizes[-1]}
-    slow = [memory.to_decay.weight, *_of_decay(memory.decay)]
-    return _Rule("generalised", ("unit", "unit", "", *gates, ""), slow, about)
+    weights = [memory.to_decay.weight, *_of_decay(memory.decay)]
+    return _Rule("generalised", ("unit", "unit", "", *strengths, ""), weights, about)
 
 
 def _delta_product(memory: DeltaProductMemory) -> _Rule:
-    maps = "unit", "unit", "", "sigmoid" if memory.beta_max == 1 else "twice_sigmoid"
-    gate = () if memory.decay is None else ("",)
-    about = {"kind": "delta_product", "rank": len(gate), "writes": memory.num_writes}
-    return _Rule("generalised", (*maps, *gate), [None, *_of_decay(memory.decay)], about)
+    strength = "sigmoid" if memory.beta_max == 1 else "twice_sigmoid"
+    decay = () if memory.decay is None else ("",)
+    about = {"kind": "delta_product", "rank": len(decay), "writes": memory.num_writes}
+    weights = [None, *_of_decay(memory.decay)]
+    return _Rule("generalised", ("unit", "unit", "", strength, *decay), weights, about)
 
 
 def _rwkv7(memory: RWKV7Memory) -> _Rule:
     layers: list[HeadProjection] = [memory.to_decay, memory.to_rate]
-    slow = [weight for layer in layers for weight in (layer.weight, layer.bias)]
+    weights = [weight for layer in layers for weight in (layer.weight, layer.bias)]
     about = {"kind": "rwkv7", "rank": memory.sizes[-1], "writes": 2}
-    return _Rule("generalised", ("",) * 5, [*slow, memory.xi, memory.alpha, memory.rho], about)
+    return _Rule("generalised", ("",) * 5, [*weights, memory.xi, memory.alpha, memory.rho], about)
 
 
 _RULES: Final[dict[type[FastWeights], Callable[[Any], _Rule | None]]] = {
     SumMemory: lambda memory: _linear(memory, "delta"),
     DeltaMemory: lambda memory: _linear(memory, "delta", _strength(memory)),
     GatedDeltaMemory: lambda memory: _linear(
-        memory, "gated", _strength(memory), "slow", degree=memory.decay_temperature
+        memory, "gated", _strength(memory), "sigmoid_root", root_degree=memory.decay_temperature
     ),
     MomentumDeltaMemory: lambda memory: _linear(memory, "momentum", _strength(memory), "sigmoid"),
     GatedSumMemory: _gated_sum,

@@ -177,7 +177,7 @@ def _difference(learner: Learner, unroll: Unroll, parts: Collection[str], spec: 
     acted = replay.behavior_logits.clone()
     replay.behavior_logits.copy_(unroll.behavior_logits)
     loss = fused_actor_critic if "loss" in parts else eager_ops.actor_critic
-    unroll_agent = fast.unroll if {*fast.parts} - {"heads"} else eager_ops.unroll
+    unroll_agent = fast.unroll if fast.has_own_unroll else eager_ops.unroll
     fused = _outputs_and_gradients(
         learner, replay, eager_ops._replace(unroll=unroll_agent, actor_critic=loss)
     )

@@ -14,7 +14,7 @@ enum { EXP, SOFTMAX, LINEAR, RELU, ROUND }; /* in the order of reference.KERNELS
 
 typedef struct {
     span s;
-    /* things held, queries that share keys, kernels of a write and of a read, and whether what holds nothing is left out */
+    /* M: slots; G: queries per key; first, second: kernels of write and read; skip: whether to skip empty slots */
     int64_t M, G, first, second, skip;
 } window;
 
@@ -28,10 +28,10 @@ typedef struct {
     vec *dK, *dV;   /* their gradients */
     vec *live;      /* what is left of the weight of each thing that the state holds; 1 for the others */
     vec *dlive;
-    vec *share;     /* what is left since then */
+    vec *share;     /* cumulative decay of each column since the unroll began or, if later, it was written */
     vec *dshare;
     vec *rows;      /* for passing use, SPARE of them and one for each query that shares keys */
-    vec *past;      /* shares after each step, `deep` vectors a step, from the first that may see something */
+    vec *past;      /* shares after each step, `deep` vectors a step, for step t from vector t / LANES on */
     int64_t deep, start;
     float *kept;    /* 2 rows of numbers, zero at first */
 } columns;
@@ -538,9 +538,10 @@ INLINE void find(
     }
 }
 
-/* u [T, B, H, V] is what was written; all is dense of q and w [T, B, H, G, K] but T, B, H. */
+/* u [T, B, H, V] is what was written; q and write_q, the queries of reads and writes, are [T, B, H, G, K], dense but for
+ * T, B, H. */
 void deltaformer_forward(
-    const window *w, strided q, strided k, strided v, strided reads, strided alpha, strided beta, const float *mix,
+    const window *w, strided q, strided k, strided v, strided write_q, strided alpha, strided beta, const float *mix,
     const float *keys, const float *values, const float *live, float *y, float *u, float *keys_last, float *values_last,
     float *live_last, float *scratch
 ) {
@@ -560,7 +561,7 @@ void deltaformer_forward(
             const float *v_row = of(v, t, p);
             memset(u_row, 0, s->V * sizeof(float));
             if (from < to) {
-                find(w, &c, found, groups, of(reads, t, p), mix + p.h * w->G, from, to - 1, scale);
+                find(w, &c, found, groups, of(write_q, t, p), mix + p.h * w->G, from, to - 1, scale);
                 along(u_row, found, c.V, s->V, &c, first, (to - 1) / LANES, *of(beta, t, p));
             }
             for (int64_t d = 0; d < s->V; d++) u_row[d] = *of(alpha, t, p) * v_row[d] - u_row[d];
@@ -579,9 +580,9 @@ void deltaformer_forward(
 
 /* Gradients may be NULL as in `attention_backward`. dmix [B, H, G] is each row's own. */
 void deltaformer_backward(
-    const window *w, strided q, strided k, strided v, strided reads, strided alpha, strided beta, const float *mix,
+    const window *w, strided q, strided k, strided v, strided write_q, strided alpha, strided beta, const float *mix,
     const float *keys, const float *values, const float *live, float *u, const float *dy, const float *dkeys_last,
-    const float *dvalues_last, const float *dlive_last, float *dq, float *dk, float *dv, float *dreads, float *dmix,
+    const float *dvalues_last, const float *dlive_last, float *dq, float *dk, float *dv, float *dwrite_q, float *dmix,
     float *dalpha, float *dbeta, float *dkeys, float *dvalues, float *dlive, float *scratch
 ) {
     const span *s = &w->s;
@@ -623,10 +624,10 @@ void deltaformer_backward(
             for (int64_t d = 0; d < s->V; d++) dv[at * s->V + d] = *of(alpha, t, p) * du[d];
             hide(&c, to, s);
             dbeta[at] = 0.0f;
-            memset(dreads + at * w->G * s->K, 0, w->G * s->K * sizeof(float));
+            memset(dwrite_q + at * w->G * s->K, 0, w->G * s->K * sizeof(float));
             last = (to - 1) / LANES;
             if (from < to) {
-                const float *w_row = of(reads, t, p), strength = *of(beta, t, p);
+                const float *w_row = of(write_q, t, p), strength = *of(beta, t, p);
                 across(match, du, c.V, s->V, &c, first, last, 1.0f);
                 find(w, &c, found, groups, w_row, mixes, from, to - 1, scale);
                 for (int64_t g = 0; g < w->G; g++) {
@@ -641,7 +642,7 @@ void deltaformer_backward(
                     weigh_back(w->first, change, weight, &c, from, to - 1);
                     ACROSS(b) change[b] *= scale;
                     add_outer(c.dK, w_row + g * s->K, change, s->K, &c, first, last);
-                    along(dreads + (at * w->G + g) * s->K, change, c.K, s->K, &c, first, last, 1.0f);
+                    along(dwrite_q + (at * w->G + g) * s->K, change, c.K, s->K, &c, first, last, 1.0f);
                 }
                 vec gained = {0};
                 ACROSS(b) {

@@ -17,7 +17,7 @@ from . import compiling, dense, rules
 from .acting import CoreSteps
 from .forward_cache import ForwardCache
 
-_MAPS = ("", "normalized_elu", "softmax", "sigmoid", "twice_sigmoid", "unit", "root2", "slow")
+_ACTIVATIONS = ("", "normalized_elu", "softmax", "sigmoid", "twice_sigmoid", "unit", "root2", "sigmoid_root")
 _PARTS, _STATES, _WEIGHTS = 8, 4, 21
 _KINDS = ("kda", "gated_delta_2", "delta_product", "rwkv7")
 _GATES = ("none", "silu", "sigmoid")
@@ -29,7 +29,7 @@ _RULES = {
     "recurrent_delta": ("recurrent_delta",),
     "generalised": ("generalised",),
 }
-"""the functions of each, in the order of `dense.c`"""
+"""The functions of each rule, in the order of `dense.c`."""
 
 
 class Memory(NamedTuple):
@@ -38,26 +38,26 @@ class Memory(NamedTuple):
     rule: str
     """`delta` or `gated` (state W; without β the sum rules), `momentum` (W, C), `delta_rnn` (W, R, y),
     `recurrent_delta` (W, y) or `generalised` (W)"""
-    maps: tuple[str, ...]
-    """what becomes of each part that the slow net emits, one of `_MAPS`"""
+    activations: tuple[str, ...]
+    """activation of each part that the slow net emits, one of `_ACTIVATIONS`; "" is the identity"""
     sizes: tuple[int, ...]
-    """of each part, of one head"""
-    degree: float = 1.0
-    """of the root of the sigmoid that `slow` is"""
+    """size of each part, for one head"""
+    root_degree: float = 1.0
+    """degree of the root that `sigmoid_root` takes of a sigmoid"""
     steps: int = 0
-    """of the convolution"""
+    """length of the convolution, 0 for none"""
     convolved: int = 0
-    """parts"""
+    """how many parts, from the first, are convolved"""
     gate: str = "none"
-    """one of `_GATES`"""
+    """activation of the output gate, one of `_GATES`"""
     head_eps: float = 0.0
-    """of the heads' norm, 0 for none"""
+    """epsilon of the heads' norm, 0 for none"""
     kind: str = "kda"
-    """one of `_KINDS`, of the generalised rule"""
+    """memory that feeds the generalised rule, one of `_KINDS`"""
     writes: int = 1
-    """of each step"""
+    """writes per step"""
     rank: int = 0
-    """numbers of a head from which its rates are made"""
+    """input width, per head, of the low-rank projections to the decays (RWKV-7: and to the learning rates)"""
 
 
 class Shape(NamedTuple):
@@ -68,25 +68,27 @@ class Shape(NamedTuple):
     ff: int
     heads: int
     eps: float
-    """of LayerNorm"""
+    """epsilon of LayerNorm"""
     epsilon: float
-    """of normalized_elu"""
+    """what `normalized_elu` adds to the sum by which it divides"""
 
 
 class _Backbone(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("inputs", "d", "ff", "heads", "layers", "parts", "states")),
-        *((name, ctypes.c_int64 * _PARTS) for name in ("sizes", "maps")),
+        *((name, ctypes.c_int64 * _PARTS) for name in ("sizes", "activations")),
         ("state_sizes", ctypes.c_int64 * _STATES),
         *((name, ctypes.c_int64) for name in ("steps", "convolved", "gate", "memory", "writes", "rank")),
-        *((name, ctypes.c_float) for name in ("eps", "epsilon", "degree", "head_eps")),
+        *((name, ctypes.c_float) for name in ("eps", "epsilon", "root_degree", "head_eps")),
         *((name, ctypes.c_void_p) for name in _RULES),
     ]
 
 
 _SHELL = ("stream", "projected", "middle", "hidden")
+"""What is cached of each layer: its input (and, last, the output of all), what its slow net emits, and the
+input and hidden units of its feedforward sub-layer."""
 _INSIDE = ("y", "g", "q_used", "k_used", "beta_used", "error")
-"""the latter of `recurrent_delta` only"""
+"""What is cached of the rule besides, for `recurrent_delta` only."""
 
 
 class _Cache(ctypes.Structure):
@@ -98,6 +100,7 @@ class _Cache(ctypes.Structure):
 
 class _Steps(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in ("backbone", "weights", "first", "even", "odd", "kept")]
+    # first: state before step 0; even, odd: buffers for the state after even and odd steps; kept: the cache
 
 
 class Plan(NamedTuple):
@@ -108,7 +111,7 @@ class Plan(NamedTuple):
     layers: int
     weights: Sequence[Tensor | None]
     pointers: Any
-    """to the weights"""
+    """pointers to the weights"""
 
 
 def plan(shape: Shape, memory: Memory, weights: Sequence[Tensor | None]) -> Plan | None:
@@ -141,7 +144,7 @@ def new_cache(plan: Plan, steps: int, rows: int) -> ForwardCache:
     projected = shape.heads * sum(plan.memory.sizes)
     shapes: list[tuple[int, ...]] = [(plan.layers + 1, steps, rows, shape.hidden)]
     shapes += [(plan.layers, steps, rows, size) for size in (projected, shape.hidden, shape.ff)]
-    if plan.memory.rule == "recurrent_delta" and not is_fed(plan.memory):
+    if plan.memory.rule == "recurrent_delta" and not has_conv_norm_or_gate(plan.memory):
         strengths = (plan.layers, steps, rows, shape.heads)
         shapes += [strengths if name == "beta_used" else (*strengths, h) for name in _INSIDE]
     tensors = [weights[0].new_empty(each) for each in shapes]
@@ -215,9 +218,9 @@ def _before(plan: Plan, state: tuple[Tensor, ...], rows: int) -> list[Tensor] | 
 
 
 def _work(plan: Plan) -> int:
-    """Return how many multiplications by slow weights a row takes."""
-    shape = plan.shape
-    return shape.hidden * (shape.inputs + plan.layers * (shape.ff + shape.hidden) * 2)
+    """Return how many multiplications a row takes in the linear layers of the backbone."""
+    shape, projected = plan.shape, plan.shape.heads * sum(plan.memory.sizes)
+    return shape.hidden * (shape.inputs + plan.layers * (projected + shape.hidden + 2 * shape.ff))
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> Any:
@@ -261,7 +264,7 @@ def _states(shape: Shape, memory: Memory) -> tuple[tuple[int, ...], ...]:
     return (*own, (memory.steps - 1, heads * sum(memory.sizes[: memory.convolved])))
 
 
-def is_fed(memory: Memory) -> bool:
+def has_conv_norm_or_gate(memory: Memory) -> bool:
     """Return whether anything stands between the slow net, the rule and the layer."""
     return memory.steps > 0 or memory.gate != "none" or memory.head_eps > 0
 
@@ -286,7 +289,7 @@ def _function(shape: Shape, memory: Memory, layers: int, width: int) -> tuple[An
         len(memory.sizes),
         len(states),
         (ctypes.c_int64 * _PARTS)(*memory.sizes),
-        (ctypes.c_int64 * _PARTS)(*map(_MAPS.index, memory.maps)),
+        (ctypes.c_int64 * _PARTS)(*map(_ACTIVATIONS.index, memory.activations)),
         (ctypes.c_int64 * _STATES)(*states),
         memory.steps,
         memory.convolved,
@@ -296,7 +299,7 @@ def _function(shape: Shape, memory: Memory, layers: int, width: int) -> tuple[An
         memory.rank,
         shape.eps,
         shape.epsilon,
-        memory.degree,
+        memory.root_degree,
         memory.head_eps,
         *known,
     )

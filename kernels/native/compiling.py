@@ -34,7 +34,7 @@ PROBE = "loss.c"
 """the source that every training on a CPU uses"""
 
 announce: Callable[[str], None] = functools.partial(print, file=sys.stderr)
-"""hears, once in a process that has no parent of ours, that libraries are being built"""
+"""hears, once, in the main process, that libraries are being built"""
 
 
 @functools.cache

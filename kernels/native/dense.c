@@ -234,7 +234,7 @@ void core_input(
     }
 }
 
-/* The index of the largest of each row's A logits or, with a exp_noise of numbers drawn from Exp(1), of p_a / race_a, p being
+/* The index of the largest of each row's A logits or, with exp_noise drawn from Exp(1), of p_a / exp_noise_a, p being
  * their softmax: a sample from it. 0 where they are no numbers. */
 INLINE ints chosen(const vec *logits, const vec *exp_noise, int64_t A) {
     vec most = logits[0], best;
@@ -251,8 +251,8 @@ INLINE ints chosen(const vec *logits, const vec *exp_noise, int64_t A) {
     return index;
 }
 
-/* logits [rows, A] = x w_pᵀ + b_p, value [rows] = x w_vᵀ + b_v, and actions [rows], the likeliest or, with a exp_noise [rows, A]
- * of numbers drawn from Exp(1), drawn from the policy. x [rows, K] */
+/* logits [rows, A] = x w_pᵀ + b_p, value [rows] = x w_vᵀ + b_v, and actions [rows], the likeliest or, with exp_noise
+ * [rows, A] drawn from Exp(1), drawn from the policy. x [rows, K] */
 void heads(
     int64_t threads, int64_t rows, int64_t K, int64_t A, const float *x, const float *w_p, const float *b_p,
     const float *w_v, const float *b_v, const float *exp_noise, float *logits, float *value, int64_t *action
@@ -527,8 +527,8 @@ void gru_backward(
 
 /* ---- a whole step of fast weights and the backbone around them ---- */
 
-/* what becomes of numbers that a slow net emits; SLOW is a root of the sigmoid */
-enum { AS_IT_IS, NORMALIZED_ELU, SOFTMAX, SIGMOID, TWICE_SIGMOID, UNIT, ROOT2, SLOW };
+/* activations of what a slow net emits, in the order of backbone.py */
+enum { IDENTITY, NORMALIZED_ELU, SOFTMAX, SIGMOID, TWICE_SIGMOID, UNIT, ROOT2, SIGMOID_ROOT };
 
 static void to_softmax(vec *x, int64_t size) {
     vec largest = x[0], sum = {0};
@@ -552,18 +552,18 @@ static void to_length(vec *x, int64_t size, float length) {
 }
 
 /* by the logarithm: a sigmoid too small for a float may have a root of any size */
-static void to_root(vec *x, int64_t size, float degree) {
+static void to_sigmoid_root(vec *x, int64_t size, float degree) {
     float *each = (float *)x;
     for (int64_t k = 0; k < size * LANES; k++)
         each[k] = expf((fminf(each[k], 0.0f) - log1pf(expf(-fabsf(each[k])))) / degree);
 }
 
-static void map(vec *x, int64_t size, int64_t kind, float epsilon, float degree) {
+static void activate(vec *x, int64_t size, int64_t kind, float epsilon, float degree) {
     if (kind == NORMALIZED_ELU) to_normalized_elu(x, size, epsilon);
     if (kind == SOFTMAX) to_softmax(x, size);
     if (kind == UNIT) to_length(x, size, 1.0f);
     if (kind == ROOT2) to_length(x, size, 1.41421356f);
-    if (kind == SLOW) to_root(x, size, degree);
+    if (kind == SIGMOID_ROOT) to_sigmoid_root(x, size, degree);
     for (int64_t k = 0; kind == SIGMOID && k < size; k++) x[k] = sigmoid_of(x[k]);
     for (int64_t k = 0; kind == TWICE_SIGMOID && k < size; k++) x[k] = 2.0f * sigmoid_of(x[k]);
 }
@@ -578,12 +578,12 @@ enum { NO_GATE, SILU_GATE, SIGMOID_GATE };
 
 typedef struct {
     int64_t inputs, d, ff, heads, layers, parts, states;
-    int64_t sizes[PARTS], maps[PARTS], state_sizes[STATES];
-    /* what feeds the memory: over how many steps how many of the parts are convolved (the last state), and the gate of its
-     * output (the last part); and for the generalised rule the memory, the writes of a step, and numbers for a decay */
+    int64_t sizes[PARTS], activations[PARTS], state_sizes[STATES];
+    /* steps and number of parts that are convolved (the last state); the output gate (the last part); for the generalised
+     * rule the memory, the writes of a step, and the input width, per head, of the projections to rates */
     int64_t steps, convolved, gate, memory, writes, rank;
-    float eps, epsilon, degree, head_eps; /* of LayerNorm, of NORMALIZED_ELU, of SLOW; of a head's norm, 0 for none */
-    delta_rule *delta;                    /* those that the memory has, else NULL */
+    float eps, epsilon, root_degree, head_eps; /* of LayerNorm, NORMALIZED_ELU, SIGMOID_ROOT; of a head's norm, 0 for none */
+    delta_rule *delta;                         /* those that the memory has, else NULL */
     gated_rule *gated;
     momentum_rule *momentum;
     delta_rnn_rule *delta_rnn;
@@ -643,7 +643,7 @@ static void convolve(
 }
 
 /* Divide what each head reads by its root mean square, and multiply by its gate. */
-static void leave_memory(vec *y, const vec *numbers, const backbone *s, int64_t width, const float *scale, int64_t P) {
+static void norm_and_gate(vec *y, const vec *numbers, const backbone *s, int64_t width, const float *scale, int64_t P) {
     const int64_t size = s->d / s->heads;
     for (int64_t head = 0; head < P * s->heads; head++) {
         vec *of_head = y + head * size, squares = {0};
@@ -664,9 +664,9 @@ static void leave_memory(vec *y, const vec *numbers, const backbone *s, int64_t 
 }
 
 /* What a learner needs not compute again, all steps of an unroll, each [layers, steps, rows, its size]: the stream
- * before a layer (and a last layer's share of it, after all), what the slow net emits, and inside the feedforward
- * sub-layer its input and its hidden numbers; of recurrent_delta also y and what it stores for backward, else NULL.
- * Step t goes there. */
+ * before each layer (and, last, after all layers), what the slow net emits, and inside the feedforward sub-layer its
+ * input and its hidden numbers; of recurrent_delta also y and what it stores for backward, else NULL. Step t goes
+ * there. */
 typedef struct {
     float *stream, *projected, *middle, *hidden, *y, *g, *q_used, *k_used, *beta_used, *error;
     int64_t steps, t;
@@ -774,7 +774,7 @@ static void find_rates(
 }
 
 /* The memory of some rows: `projected` [rows, heads, sum of sizes], `before` and `after` the rows' shares of the state. */
-static void remember(
+static void run_rule(
     const backbone *s, const span *rows, const float *projected, const float *rates, const float *const *slow,
     const float *const *before, float *const *after, float *y, const kept *k, int64_t at
 ) {
@@ -859,15 +859,15 @@ void backbone_step(
             if (s->generalised) find_rates(rates, wide, s, width, w + 14, some);
             vec *numbers = wide;
             for (int64_t i = 0; i < P * s->heads * s->parts; i++) {
-                const int64_t size = s->sizes[i % s->parts], kind = s->maps[i % s->parts];
+                const int64_t size = s->sizes[i % s->parts], kind = s->activations[i % s->parts];
                 const int64_t of_one = kind == UNIT ? d / s->heads : size; /* each of several keys has a length */
-                for (int64_t j = 0; j < size; j += of_one) map(numbers + j, of_one, kind, s->epsilon, s->degree);
+                for (int64_t j = 0; j < size; j += of_one) activate(numbers + j, of_one, kind, s->epsilon, s->root_degree);
                 numbers += size;
             }
             scatter(by_row, wide, some, projected);
-            remember(s, &part, by_row, rates, w + 14, before, after, read, k, at);
+            run_rule(s, &part, by_row, rates, w + 14, before, after, read, k, at);
             gather(in, read, some, d);
-            if (s->head_eps > 0.0f || s->gate != NO_GATE) leave_memory(in, wide, s, width, w[13], P);
+            if (s->head_eps > 0.0f || s->gate != NO_GATE) norm_and_gate(in, wide, s, width, w[13], P);
             product(stream, in, (affine){w[4], w[5]}, some, d, d, true, false);
             if (k) scatter(k->middle + at * d, stream, some, d);
             normalize(in, stream, (affine){w[6], w[7]}, s->eps, some, d);

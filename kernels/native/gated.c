@@ -65,8 +65,8 @@ void gated_forward(
     }
 }
 
-/* The sums over each row of G's products with W. */
-INLINE void meet(vec *sum, const vec *G, const vec *W, int64_t rows) {
+/* The product of each row of G with that of W. */
+INLINE void dot_rows(vec *sum, const vec *G, const vec *W, int64_t rows) {
     EACH(block) {
         vec products[LANES];
         for (int64_t j = 0; j < LANES; j++) {
@@ -94,8 +94,9 @@ INLINE bool any_small(const vec *rates, int64_t size) {
 }
 
 /* The gradient of a decay λ is the product of λ W before the step with its gradient, over λ; and that product x is, from
- * the last step to the first, x = x + dy·y - dv·v (for each row of W where nothing is erased): README.md says why. Where λ
- * is too small to divide by, the gradient of W is kept until the second walk has W.
+ * the last step to the first, x = x + dy·y - dv·v: README.md says why. `decay_dots` are the shares of each row of W, whose
+ * sum x is; where nothing is erased each is the product of its row. Where λ is too small to divide by, the gradient of W is
+ * kept until the second walk has W.
  *
  * The gradients of y and of the last W may be NULL, meaning zeros; `past` has room for T matrices a thread. */
 void gated_backward(
@@ -110,13 +111,13 @@ void gated_backward(
         vec *kept = past + omp_get_thread_num() * s->T * size;
         matrix G, G_T, now;
         /* decays and writes of the step after this one, which G gets together with this one's */
-        row late_decay, late_v, late_k, q_row, k_row, v_row, u, rate, dy_row, dq_row, dk_row, dv_row, meets;
-        zero(dy_row), zero(late_v), zero(late_k), zero(meets);
+        row late_decay, late_v, late_k, q_row, k_row, v_row, u, rate, dy_row, dq_row, dk_row, dv_row, decay_dots;
+        zero(dy_row), zero(late_v), zero(late_k), zero(decay_dots);
         EACH(i) late_decay[i] = (vec){0} + 1.0f;
         if (dW_last) {
             load_matrix(G, dW_last + first * s->V * s->K, s->V, s->K);
             load_matrix(now, W_last + first * s->V * s->K, s->V, s->K);
-            meet(meets, G, now, s->V);
+            dot_rows(decay_dots, G, now, s->V);
             transpose(G_T, G);
         } else {
             clear(G), clear(G_T);
@@ -132,7 +133,7 @@ void gated_backward(
                 row y_row;
                 load(dy_row, dy + at * s->V, s->V);
                 load(y_row, y + at * s->V, s->V);
-                EACH(i) meets[i] += dy_row[i] * y_row[i];
+                EACH(i) decay_dots[i] += dy_row[i] * y_row[i];
             }
             if (beta.at) { /* one decay for all rows, and so for all lanes */
                 decay_write_and_contract(dk_row, u, G, late_decay, false, late_v, late_k, dy_row, q_row, true, s->V);
@@ -146,11 +147,11 @@ void gated_backward(
                 const float strength = *of(beta, t, b, h);
                 load(error_row, error + at * s->V, s->V);
                 dbeta[at] = dot(dv_row, error_row);
-                EACH(i) dv_row[i] *= strength, late_v[i] = -dv_row[i], meets[i] -= dv_row[i] * v_row[i];
-                ddecay[at] = sum_row(meets) / entries(rate)[0];
+                EACH(i) dv_row[i] *= strength, late_v[i] = -dv_row[i], decay_dots[i] -= dv_row[i] * v_row[i];
+                ddecay[at] = sum_row(decay_dots) / entries(rate)[0];
             } else {
                 row drate;
-                EACH(i) meets[i] -= dv_row[i] * v_row[i], drate[i] = meets[i] / rate[i];
+                EACH(i) decay_dots[i] -= dv_row[i] * v_row[i], drate[i] = decay_dots[i] / rate[i];
                 store(ddecay + at * s->V, drate, s->V);
             }
             if (any_small(rate, beta.at ? 1 : s->V)) {
@@ -164,7 +165,7 @@ void gated_backward(
             store(dv + at * s->V, dv_row, s->V);
             EACH(i) late_decay[i] = rate[i], late_v[i] *= rate[i], late_k[i] = k_row[i];
             if (fresh(s, t, b)) {
-                clear(G), clear(G_T), zero(late_v), zero(late_k), zero(meets);
+                clear(G), clear(G_T), zero(late_v), zero(late_k), zero(decay_dots);
                 EACH(i) late_decay[i] = (vec){0} + 1.0f;
                 memset(ddecay + (beta.at ? at : at * s->V), 0, (beta.at ? 1 : s->V) * sizeof(float));
             }
@@ -181,9 +182,9 @@ void gated_backward(
             load_write(u, v, beta, error, t, b, h, s);
             load_decay(rate, decay, beta.at, t, b, h, s);
             if (any_small(rate, beta.at ? 1 : s->V)) {
-                meet(meets, kept + t * size, now, s->V);
-                if (beta.at) ddecay[at] = sum_row(meets);
-                else store(ddecay + at * s->V, meets, s->V);
+                dot_rows(decay_dots, kept + t * size, now, s->V);
+                if (beta.at) ddecay[at] = sum_row(decay_dots);
+                else store(ddecay + at * s->V, decay_dots, s->V);
             }
             if (beta.at) {
                 load(dk_row, dk + at * s->K, s->K);
@@ -218,9 +219,9 @@ INLINE void write_with_momentum(
     BOTH(n) zero(sum[n]);
     for (PAIRS(rows)) BOTH(n) EACH(i) {
         const int64_t at = (j + n) * N + i;
-        const vec kept = momentum * C[at], before = scaled(M[at], decay, decays);
-        C[at] = kept + f[j + n] * a[i];
-        sum[n][i] += s[j + n] * (M[at] = before + f[j + n] * c[i] + kept);
+        const vec carried = momentum * C[at], before = scaled(M[at], decay, decays);
+        C[at] = carried + f[j + n] * a[i];
+        sum[n][i] += s[j + n] * (M[at] = before + f[j + n] * c[i] + carried);
     }
     EACH(i) y[i] = sum[0][i] + sum[1][i];
 }
@@ -239,7 +240,7 @@ void momentum_forward(
         load_transposed(sum, C + first * s->V * s->K, s);
         for (int64_t t = 0; t < s->T; t++) {
             const int64_t at = flat(s, t, b, h);
-            const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h), kept = *of(momentum, t, b, h);
+            const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h), eta = *of(momentum, t, b, h);
             row q_row, k_row, v_row, y_row, found_row, change;
             if (fresh(s, t, b)) clear(now), clear(sum);
             load(q_row, of(q, t, b, h), s->K);
@@ -247,8 +248,8 @@ void momentum_forward(
             load(v_row, of(v, t, b, h), s->V);
             contract(found_row, k_row, now, s->K, false);
             EACH(i) found_row[i] *= rate, v_row[i] *= strength, change[i] = v_row[i] - strength * found_row[i];
-            if (rate == 1.0f) write_with_momentum(y_row, q_row, now, sum, rate, false, kept, k_row, v_row, change, s->K);
-            else write_with_momentum(y_row, q_row, now, sum, rate, true, kept, k_row, v_row, change, s->K);
+            if (rate == 1.0f) write_with_momentum(y_row, q_row, now, sum, rate, false, eta, k_row, v_row, change, s->K);
+            else write_with_momentum(y_row, q_row, now, sum, rate, true, eta, k_row, v_row, change, s->K);
             if (found) store(found + at * s->V, found_row, s->V);
             store(y + at * s->V, y_row, s->V);
         }
@@ -268,25 +269,26 @@ INLINE void replay_sums(
         vec *now = past + t * size;
         if (fresh(s, t, b)) clear(now);
         if (t == s->T - 1) break;
-        const float strength = *of(beta, t, b, h), kept = *of(momentum, t, b, h);
+        const float strength = *of(beta, t, b, h), eta = *of(momentum, t, b, h);
         load(k_row, of(k, t, b, h), s->K);
         load(u, of(v, t, b, h), s->V);
         EACH(i) u[i] *= strength;
         for (int64_t j = 0; j < LANES * N; j++) /* u is zero past V */
-            EACH(i) now[size + j * N + i] = kept * now[j * N + i] + entries(u)[j] * k_row[i];
+            EACH(i) now[size + j * N + i] = eta * now[j * N + i] + entries(u)[j] * k_row[i];
     }
 }
 
-/* One step back: P = decay P + late_v late_kᵀ + dy qᵀ, then Q = momentum Q + P, dk = Qᵀ written - Pᵀ erased, and P k and
- * Q k; returns the sum of Q's products with C, that before the step. Decay is 1 unless it `decays`. */
+/* One step back, P and Q being the gradients of W and C: P = decay P + late_v late_kᵀ + dy qᵀ, then Q = momentum Q + P,
+ * dk = Qᵀ written - Pᵀ erased, and P k and Q k; returns the product of Q with C, that before the step. Decay is 1 unless
+ * it `decays`. */
 INLINE float pass_both_back(
     vec *dk, vec *P_k, vec *Q_k, vec *P, vec *Q, float decay, bool decays, float momentum, const vec *late_v,
     const vec *late_k, const vec *dy, const vec *q, const vec *k, const vec *erased, const vec *written, const vec *C,
     const span *s
 ) {
     const float *e = entries(erased), *w = entries(written), *v = entries(late_v), *d = entries(dy);
-    row to_k[2], meets[2];
-    BOTH(n) zero(to_k[n]), zero(meets[n]);
+    row to_k[2], C_dots[2];
+    BOTH(n) zero(to_k[n]), zero(C_dots[n]);
     EACH(block) {
         vec P_with_k[LANES / 2], Q_with_k[LANES / 2]; /* of two rows, to be summed */
         for (int64_t j = 0; j < LANES / 2; j++) {
@@ -298,14 +300,14 @@ INLINE float pass_both_back(
                 P[at * N + i] = p, Q[at * N + i] = sum;
                 with_k[0][n] += p * k[i], with_k[1][n] += sum * k[i];
                 to_k[n][i] += w[at] * sum - e[at] * p;
-                meets[n][i] += sum * C[at * N + i];
+                C_dots[n][i] += sum * C[at * N + i];
             }
             P_with_k[j] = folded(with_k[0][0], with_k[0][1]), Q_with_k[j] = folded(with_k[1][0], with_k[1][1]);
         }
         P_k[block] = sums_of_folded(P_with_k, LANES / 2), Q_k[block] = sums_of_folded(Q_with_k, LANES / 2);
     }
-    EACH(i) dk[i] = to_k[0][i] + to_k[1][i], meets[0][i] += meets[1][i];
-    return sum_row(meets[0]);
+    EACH(i) dk[i] = to_k[0][i] + to_k[1][i], C_dots[0][i] += C_dots[1][i];
+    return sum_row(C_dots[0]);
 }
 
 /* M_i = decay M_i + x_i a + momentum C_i, and y = sum of s_i M_i. Decay is 1 unless it `decays`. */
@@ -324,9 +326,9 @@ INLINE void add_and_contract(
     EACH(i) y[i] = sum[0][i] + sum[1][i];
 }
 
-/* As gated_backward: of the decay λ and the momentum η together, λ dλ + η dη follows from the steps after, and dη is Q's
- * product with C. The gradients of y and of the last W and C may be NULL, meaning zeros; `past` has room for 2 T matrices
- * and T rows a thread. */
+/* As gated_backward: of the decay λ and the momentum η together, λ dλ + η dη (`rate_dots`) follows from the steps after,
+ * and dη is Q's product with C. The gradients of y and of the last W and C may be NULL, meaning zeros; `past` has room for
+ * 2 T matrices and T rows a thread. */
 void momentum_backward(
     const span *s, strided q, strided k, strided v, strided beta, strided decay, strided momentum, const float *W,
     const float *C, const float *found, const float *y, const float *W_last, const float *C_last, const float *dy,
@@ -341,25 +343,25 @@ void momentum_backward(
         vec *sums_before = past + omp_get_thread_num() * room * size, *kept_P = sums_before + s->T * size,
             *dfound = kept_P + s->T * size;
         matrix P, Q, now;
-        row q_row, k_row, v_row, found_row, written, erased, dy_row, dq_row, dk_row, dv_row, late_v, late_k, meets;
+        row q_row, k_row, v_row, found_row, written, erased, dy_row, dq_row, dk_row, dv_row, late_v, late_k, rate_dots;
         float late_decay = 1.0f, late_momentum = 1.0f;
-        zero(dy_row), zero(late_v), zero(late_k), zero(meets), clear(P), clear(Q);
+        zero(dy_row), zero(late_v), zero(late_k), zero(rate_dots), clear(P), clear(Q);
         if (dW_last) {
             load_matrix(P, dW_last + first * s->V * s->K, s->V, s->K);
             load_matrix(now, W_last + first * s->V * s->K, s->V, s->K);
-            meet(meets, P, now, s->V);
+            dot_rows(rate_dots, P, now, s->V);
         }
         if (dC_last) {
             row more;
             load_matrix(Q, dC_last + first * s->V * s->K, s->V, s->K);
             load_matrix(now, C_last + first * s->V * s->K, s->V, s->K);
-            meet(more, Q, now, s->V);
-            EACH(i) meets[i] += more[i];
+            dot_rows(more, Q, now, s->V);
+            EACH(i) rate_dots[i] += more[i];
         }
         replay_sums(sums_before, s, k, v, beta, momentum, C, b, h);
         for (int64_t t = s->T - 1; t >= 0; t--) {
             const int64_t at = flat(s, t, b, h);
-            const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h), kept = *of(momentum, t, b, h);
+            const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h), eta = *of(momentum, t, b, h);
             vec *dfound_row = dfound + t * N;
             load(q_row, of(q, t, b, h), s->K);
             load(k_row, of(k, t, b, h), s->K);
@@ -369,7 +371,7 @@ void momentum_backward(
                 row y_row;
                 load(dy_row, dy + at * s->V, s->V);
                 load(y_row, y + at * s->V, s->V);
-                EACH(i) meets[i] += dy_row[i] * y_row[i];
+                EACH(i) rate_dots[i] += dy_row[i] * y_row[i];
             }
             EACH(i) written[i] = strength * v_row[i], erased[i] = strength * found_row[i];
 #define PASS(decays) \
@@ -379,17 +381,17 @@ void momentum_backward(
     )
             dmomentum[at] = late_decay == 1.0f ? PASS(false) : PASS(true);
             dbeta[at] = dot(dv_row, v_row) - dot(dfound_row, found_row);
-            EACH(i) dv_row[i] *= strength, dfound_row[i] *= -strength, meets[i] -= dv_row[i] * v_row[i];
-            ddecay[at] = reads ? (sum_row(meets) - kept * dmomentum[at]) / rate : 0.0f;
+            EACH(i) dv_row[i] *= strength, dfound_row[i] *= -strength, rate_dots[i] -= dv_row[i] * v_row[i];
+            ddecay[at] = reads ? (sum_row(rate_dots) - eta * dmomentum[at]) / rate : 0.0f;
             if (rate < SMALL)
                 for (int64_t j = 0; j < LANES * N; j++)
                     EACH(i) kept_P[t * size + j * N + i] = P[j * N + i] + entries(dfound_row)[j] * k_row[i];
             store(dk + at * s->K, dk_row, s->K);
             store(dv + at * s->V, dv_row, s->V);
-            late_decay = rate, late_momentum = kept;
+            late_decay = rate, late_momentum = eta;
             EACH(i) late_v[i] = rate * dfound_row[i], late_k[i] = k_row[i];
             if (fresh(s, t, b)) {
-                clear(P), clear(Q), zero(late_v), zero(late_k), zero(meets);
+                clear(P), clear(Q), zero(late_v), zero(late_k), zero(rate_dots);
                 late_decay = late_momentum = 1.0f;
                 ddecay[at] = 0.0f;
             }
@@ -405,7 +407,7 @@ void momentum_backward(
         load_matrix(now, W + first * s->V * s->K, s->V, s->K);
         for (int64_t t = 0; t < s->T; t++) {
             const int64_t at = flat(s, t, b, h);
-            const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h), kept = *of(momentum, t, b, h);
+            const float strength = *of(beta, t, b, h), rate = *of(decay, t, b, h), eta = *of(momentum, t, b, h);
             const vec *dfound_row = dfound + t * N, *sum = sums_before + t * size;
             row change;
             if (fresh(s, t, b)) clear(now);
@@ -413,16 +415,16 @@ void momentum_backward(
             load(v_row, of(v, t, b, h), s->V);
             load(found_row, found + at * s->V, s->V);
             if (rate < SMALL) {
-                meet(meets, kept_P + t * size, now, s->V);
-                ddecay[at] = sum_row(meets);
+                dot_rows(rate_dots, kept_P + t * size, now, s->V);
+                ddecay[at] = sum_row(rate_dots);
             }
             load(dk_row, dk + at * s->K, s->K);
             EACH(i) late_v[i] = rate * dfound_row[i], change[i] = strength * (v_row[i] - found_row[i]);
             contract(dk_row, late_v, now, s->V, true);
             store(dk + at * s->K, dk_row, s->K);
             if (dy) load(dy_row, dy + at * s->V, s->V);
-            if (rate == 1.0f) add_and_contract(dq_row, dy_row, now, rate, false, change, k_row, kept, sum, s->V);
-            else add_and_contract(dq_row, dy_row, now, rate, true, change, k_row, kept, sum, s->V);
+            if (rate == 1.0f) add_and_contract(dq_row, dy_row, now, rate, false, change, k_row, eta, sum, s->V);
+            else add_and_contract(dq_row, dy_row, now, rate, true, change, k_row, eta, sum, s->V);
             store(dq + at * s->K, dq_row, s->K);
         }
     }

@@ -138,8 +138,8 @@ INLINE void replay_writes(
     }
 }
 
-/* One write back over G: with W that before the write, G = (G - s eᵀ) diag(a); the sums over rows of what G is before that
- * diag(a) with W, and of s_i W_i and dy_i W_i. */
+/* One write back over G, with W that before the write: D = G - s eᵀ, G = D diag(a), and sums over rows i:
+ * with_G = Σ D_i ⊙ W_i, with_s = Σ s_i W_i, with_dy = Σ dy_i W_i. */
 INLINE void pass_write_back(
     vec *with_G, vec *with_s, vec *with_dy, vec *G, const vec *W, const vec *s, const vec *dy, const vec *e, const vec *a,
     int64_t rows

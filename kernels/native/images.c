@@ -103,7 +103,7 @@ void standardise(int64_t n, int64_t C, int64_t pixels, int64_t threads, const ui
 
 /* ---- pooling ----
  * Floats compare as their bits do, read as integers, once the bits of negative ones except the sign are inverted.
- * Shifted by all there is below -inf, which wraps around, nan of either sign is above all numbers. */
+ * Subtracting BELOW, the number of nans below -inf, wraps those to the top, so that nan of either sign is above all numbers. */
 
 #if BF16
 typedef int16_t whole;

@@ -12,7 +12,7 @@ from ..once import differentiable_once
 from . import compiling
 
 _SOURCE = "loss.c"
-Change = Callable[[Tensor], Tensor]
+Normalise = Callable[[Tensor], Tensor]
 
 
 def is_supported(*xs: Tensor) -> bool:
@@ -24,24 +24,29 @@ def is_supported(*xs: Tensor) -> bool:
 
 
 def actor_critic(
-    logits: Tensor, values: Tensor, settings: Sequence[float], change: Change | None, *batch: Tensor
+    logits: Tensor, values: Tensor, settings: Sequence[float], normalise: Normalise | None, *batch: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the loss, a scalar, and what to log of it: logits `[T + 1, B, A]`, values `[T + 1, B]`.
 
     `settings`: discount, costs of baseline and entropy, and the log from which on an importance ratio counts
-    as clipped. `change` makes others of the advantages `[T, B]`, which are weighted thereafter. `batch`: the
-    logits that acted `[T, B, A]`, actions and rewards `[T, B]`, done `[T + 1, B]`, and where actions were
-    forced `[T, B]`. To log, `[7]`: the loss, the policy's and the baseline's, the mean entropy, the share of
-    clipped ratios, the largest log of one, and the share of forced actions.
+    as clipped. `normalise` replaces the advantages `[T, B]` by normalised ones before they are weighted.
+    `batch`: the logits that acted `[T, B, A]`, actions and rewards `[T, B]`, done `[T + 1, B]`, and where
+    actions were forced `[T, B]`. To log, `[7]`: the loss, the policy's and the baseline's, the mean entropy,
+    the share of clipped ratios, the largest log of one, and the share of forced actions.
     """
-    loss, metrics = _ActorCritic.apply(logits, values, torch.tensor(settings), change, *batch)
+    loss, metrics = _ActorCritic.apply(logits, values, torch.tensor(settings), normalise, *batch)
     return loss, metrics
 
 
 class _ActorCritic(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, values: Tensor, settings: Tensor, change: Change | None, *batch: Tensor
+        ctx: Any,
+        logits: Tensor,
+        values: Tensor,
+        settings: Tensor,
+        normalise: Normalise | None,
+        *batch: Tensor,
     ) -> tuple[Tensor, Tensor]:
         steps, B, A = logits.shape
         sizes = steps - 1, B, A
@@ -54,8 +59,8 @@ class _ActorCritic(torch.autograd.Function):
         metrics = torch.empty(7)
         outputs = advantages, weights, dvalues, metrics
         compiling.call(_SOURCE, None, "vtrace", sizes, settings, *inputs, *outputs)
-        if change is not None:
-            advantages = change(advantages).contiguous()
+        if normalise is not None:
+            advantages = normalise(advantages).contiguous()
         chosen = action, forced, weights.mul_(advantages)
         compiling.call(_SOURCE, None, "policy", sizes, settings, logits, *chosen, dlogits, metrics)
         ctx.save_for_backward(dlogits, dvalues)

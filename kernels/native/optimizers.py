@@ -11,7 +11,7 @@ from . import compiling
 
 _SOURCE = "optimizers.c"
 _FORMATS = torch.contiguous_format, torch.channels_last
-_ALONE = 1 << 16
+_MIN_PARALLEL = 1 << 16
 """Minimum numbers in a tensor for more than one thread."""
 
 
@@ -64,7 +64,7 @@ def adam(
 
 def _call(name: str, settings: Tensor, parameter: Tensor, gradient: Tensor, *moments: Tensor) -> None:
     size = parameter.numel()
-    sizes = (torch.get_num_threads() if size >= _ALONE else 1), size
+    sizes = (torch.get_num_threads() if size >= _MIN_PARALLEL else 1), size
     compiling.call(_SOURCE, None, name, sizes, settings, parameter, gradient, *moments)
     # Caches and autograd detect changed weights by their versions.
     torch.autograd.graph.increment_version((parameter, *moments))

@@ -17,8 +17,8 @@
 #include "winograd.h"
 
 #define BLOCK 24 /* tiles */
-#define WIDEST 6 /* rows of a product that are summed in registers at a time, and of those that remain */
-#define PAIR 2
+#define WIDEST 6 /* rows of a product that are summed in registers at a time */
+#define PAIR 2   /* the same, of the rows that remain */
 
 typedef struct {
     int64_t run, runs, pitch; /* numbers in a run, runs in a cell, numbers from one run to the next */

@@ -1,10 +1,11 @@
 """Convolutions without padding whose kernels are two or three strides wide, and a rectifier after them.
 
-Those of the small trunks: 8 x 8 with stride 4, 4 x 4 with stride 2, and 3 x 3. Winograd's minimal filtering
-computes 5 x 5 outputs at a time from 36 products instead of 100, and 4 x 4 of a 3 x 3 kernel from 36 instead
-of 144. On CPUs, in float32, for outputs and squares of stride x stride pixels of a multiple of 16 numbers,
-`strided.c` does so, wrapped as a custom operator with gradients; elsewhere PyTorch's functions do the same. A
-frame's results do not depend on those beside it, nor on the number of threads. Images are channels-last.
+Those of `nature` and `shallow`: 8 x 8 with stride 4, 4 x 4 with stride 2, and 3 x 3. Winograd's minimal
+filtering computes 5 x 5 outputs at a time from 36 products instead of 100, and 4 x 4 of a 3 x 3 kernel from
+36 instead of 144. On CPUs, in float32, for outputs and squares of stride x stride pixels of a multiple of 16
+numbers, `strided.c` does so, wrapped as a custom operator with gradients; elsewhere PyTorch's functions do
+the same. A frame's results do not depend on those beside it, nor on the number of threads. Images are
+channels-last.
 
 A pixel that is not finite makes those of its tile nan, too.
 """

@@ -50,9 +50,9 @@ def check(config: TrainConfig) -> None:
             parse_steps(getattr(config, name) or "1")
         except ValueError as error:
             raise ValueError(f"--{name.replace('_', '-')}: {error}") from error
-    sizes: tuple[str, ...] = ("num_envs", "num_actors", "num_workers", "threads", "batch_size", "unroll_length")
-    sizes += ("passes", "minibatch_size")
-    require(config, *sizes, least=1, most=LARGEST)
+    processes = ("num_envs", "num_actors", "num_workers", "threads")
+    sizes = ("batch_size", "minibatch_size", "passes", "unroll_length")
+    require(config, *processes, *sizes, least=1, most=LARGEST)
     if not _fit(config.num_envs, config.batch_size):
         raise ValueError(
             f"--num-envs {config.num_envs} and --batch-size {config.batch_size}: "

@@ -11,6 +11,7 @@ from fastweight_helpers import assert_near, integer, make_reset
 from fastweight_rules import assert_as_good_as_reference, make_inputs, run
 from torch import Tensor
 
+from deltabeast.cores.attention import DeltaFormerMemory
 from deltabeast.kernels import (
     Rule,
     attention,
@@ -365,6 +366,16 @@ def test_what_is_broken_leaves_the_window(M: int, seed: int) -> None:
     inputs["live"][..., -1] = torch.nan
     y, *_ = attention(**inputs, reset=make_reset("none", T, 1), backend="native")
     assert y[0].isnan().any() and y[M:].isfinite().all()
+
+
+def test_deltaformer_takes_the_kernels_of_its_core(seed: int) -> None:
+    inputs = {name: x.float() for name, x in deltaformer_inputs(9, 2, 2, 1, 4, 3, M=5).items()}
+    memory, reset = DeltaFormerMemory(8, 2), make_reset("none", 9, 2)
+    kernels = {"first": memory.first, "second": memory.second}
+    for got, want in zip(
+        deltaformer(**inputs, reset=reset), deltaformer(**inputs, reset=reset, **kernels), strict=True
+    ):
+        assert torch.equal(got, want)
 
 
 def test_round_has_the_gradient_of_linear(seed: int) -> None:

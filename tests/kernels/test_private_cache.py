@@ -15,14 +15,18 @@ from torch._inductor.runtime import cache_dir_utils, runtime_utils
 from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig
 from deltabeast.agents.make_executor import make_executor
 from deltabeast.kernels import private_cache
-from deltabeast.kernels.private_cache import CannotBuildError, check_for_torch, name_for_torch
+from deltabeast.kernels.private_cache import (
+    CannotBuildError,
+    set_inductor_cache_dir,
+    use_private_inductor_cache,
+)
 
 COMPILES = """
 import torch
 import deltabeast.kernels
-from deltabeast.kernels.private_cache import check_for_torch
+from deltabeast.kernels.private_cache import use_private_inductor_cache
 
-check_for_torch()
+use_private_inductor_cache()
 double = torch.compile(lambda x: x * 2 + 1)
 assert double(torch.ones(4)).tolist() == [3.0] * 4
 """
@@ -39,8 +43,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_torch_uses_the_private_cache_for_all(machine: Path) -> None:
-    name_for_torch()
-    check_for_torch()
+    set_inductor_cache_dir()
+    use_private_inductor_cache()
     folder = str(machine / "deltabeast" / f"inductor-{private_cache._version()}")
     found: list[Any] = [cache_dir_utils.cache_dir(), cache_dir_utils.default_cache_dir()]
     assert [*found, runtime_utils.default_cache_dir()] == [folder] * 3  # type: ignore[attr-defined]
@@ -61,8 +65,8 @@ def test_another_version_of_the_operators_has_another_folder(
 
 def test_what_a_user_names_stays(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(machine / "mine"))
-    name_for_torch()
-    check_for_torch()
+    set_inductor_cache_dir()
+    use_private_inductor_cache()
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(machine / "mine")
     assert cache_dir_utils.default_cache_dir() == str(machine / "mine")
 
@@ -75,7 +79,7 @@ def test_without_a_private_cache_nothing_is_compiled(
         raise CannotBuildError("others can put code into it; remove it")
 
     monkeypatch.setattr(private_cache, "private_cache", others)
-    name_for_torch()
+    set_inductor_cache_dir()
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
     if default:  # as torch sets it when it is imported
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/torchinductor_someone")

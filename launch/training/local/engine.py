@@ -106,7 +106,7 @@ class LocalEngine(Engine):
                 start_step = state["learner"]["steps"]
         self.workers = Workers(config, self._count, self._threads, self._pinned, start_step)
         self._stack.callback(self.workers.close)
-        self.learner = make_learner(agent, config, parse_steps(config.steps))
+        self.learner = make_learner(agent, config, parse_steps(config.steps), alone=self._count == 1)
         if state is not None:
             with restoring("learner"):
                 self.learner.load_state_dict(state["learner"])

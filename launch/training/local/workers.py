@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +39,14 @@ _PATIENCE = 10.0
 """Seconds that a process may take to end when it is no longer needed."""
 
 
+class Answer(NamedTuple):
+    """What a worker sends back."""
+
+    result: Any
+    """what was asked for; of a failure its message, and its traceback or None"""
+    failed: bool = False
+
+
 class Worker:
     """The environments, the actor and the shared weights of a process beside the main one."""
 
@@ -58,7 +66,7 @@ class Worker:
         self.agent = agent
         self.device = torch.device("cpu")
         torch.set_num_threads(operation_threads(config, threads, agent))
-        self.learner = make_learner(agent, config, total_steps=1)  # it never steps
+        self.learner = make_learner(agent, config, total_steps=1, alone=False)  # it never steps
         self.weights = SharedWeights()
         env = make_env(self.process_config, threads, shard)
         self.actors = [
@@ -102,7 +110,7 @@ class Worker:
 
 def _total(connection: Connection, tensor: Tensor) -> Tensor:
     """Return the sum of this process's tensor and all others', which the main process makes."""
-    send(connection, (False, tensor.numpy()))
+    send(connection, Answer(tensor.numpy()))
     (total,) = connection.recv()
     return torch.from_numpy(total)
 
@@ -185,13 +193,13 @@ class Workers:
 
     def _receive(self, index: int) -> Any:
         try:
-            failed, result = self._children[index].receive()
+            answer: Answer = self._children[index].receive()
         except ChildDied as error:
             raise ActorError(str(error)) from None
         self._waiting.discard(index)
-        if not failed:
-            return result
-        message, trace = result
+        if not answer.failed:
+            return answer.result
+        message, trace = answer.result
         if trace is None:
             raise NonFiniteError(message)
         raise ActorError(message) from RemoteTraceback(trace)
@@ -253,12 +261,13 @@ def _serve(
             else:
                 function, *arguments = order
                 result = function(worker, *arguments)
-            answer: tuple[bool, Any] = False, result
+            answer = Answer(result)
         except NonFiniteError as error:
-            answer = True, (str(error), None)
+            answer = Answer((str(error), None), failed=True)
         except BaseException as error:
             cause = error.__cause__ or error
-            answer = True, (str(actor_failed(f"worker {index}", cause)), trace_of(cause))
+            message = str(actor_failed(f"worker {index}", cause))
+            answer = Answer((message, trace_of(cause)), failed=True)
         try:
             send(connection, answer)
         except OSError:

@@ -133,7 +133,7 @@ class Actors:
         data, actor.data = actor.data, []
         return (actor, reply.value, data) if what == "collect" else None
 
-    def name_silent(self) -> None:
+    def report_silent(self) -> None:
         """Say which actors have been silent for long, and what they wait for."""
         now = time.monotonic()
         if now - self._looked_at < _LOOK:

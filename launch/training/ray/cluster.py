@@ -64,7 +64,7 @@ class Location:
     """address and the beginning of Ray's name for the node: several may share one address"""
     pid: int
     version: str = "of an older version"
-    """its deltabeast, which pickled places of older ones did not name"""
+    """deltabeast's version there; the default is for locations pickled by versions without this field"""
 
     def __str__(self) -> str:
         return f"node {self.node}, process {self.pid}"
@@ -96,7 +96,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
         self._folder = None if self.is_elsewhere else private_folder()
         if self._folder is not None:
-            with closed_to_others(), signals_held_back():  # for good in what starts here: stopping is ours
+            with closed_to_others(), signals_held_back():  # which child processes keep blocked: we stop them
                 ray.init(
                     address="local",
                     num_cpus=max(available_cores(), 2),  # a learner and an actor fit on one core

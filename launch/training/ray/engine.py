@@ -169,7 +169,7 @@ class RayEngine(Engine):
                 self._give_orders()
                 self.learners.fetch()
                 self.learners.begin_update()
-                self.actors.name_silent()
+                self.actors.report_silent()
                 reply = self.cluster.next_reply(_POLL)
                 event = None if reply is None else self._handle(reply)
                 if isinstance(event, Update) and not (self.stop.is_set() or should_pause()):

@@ -25,7 +25,7 @@ def closed_to_others() -> Iterator[None]:
     before = {name: os.environ.pop(name) for name in _AUTHENTICATION if name in os.environ}
     may_grow = ray_constants.ENABLE_RAY_CLUSTER
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
-    # Where others may join, Ray takes the machine's own address for 127.0.0.1, and listens on all it has.
+    # Where others may join, Ray replaces 127.0.0.1 by the machine's own address, and listens on all it has.
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:
         read_authentication()
@@ -49,7 +49,7 @@ def read_authentication() -> None:
             "--engine ray: this Ray has no tokens, so anyone who reaches its ports can run code; "
             "it takes 2.52 or later: pip install 'ray>=2.52'"
         ) from None
-    Config.initialize("")  # before the token goes: whoever needs one and has none ends the process
+    Config.initialize("")  # before the token goes: Ray aborts if one is required and missing
     AuthenticationTokenLoader.instance().reset_cache()
 
 

@@ -128,6 +128,19 @@ def test_a_step_in_one_call_keeps_rows_apart(name: str, seed: int) -> None:
     assert torch.equal(got[torch.arange(19) != 7], want[torch.arange(19) != 7])
 
 
+@pytest.mark.parametrize("name", ["rdn", "gated_delta_net", "rwkv7, fed"])
+def test_the_work_of_a_step_is_that_of_its_linear_layers(name: str, seed: int) -> None:
+    for num_layers in (1, 3):
+        core = made(name, num_layers=num_layers)
+        functions, state = functions_of(core), core.initial_state(2)
+        assert functions and functions.new_cache and functions.steps
+        cache = functions.new_cache(core, 4, 2)
+        assert cache is not None
+        found = functions.steps(core, state, cache)
+        layers = [module for module in core.modules() if type(module) is torch.nn.Linear]
+        assert found and found.work == sum(layer.weight.numel() for layer in layers)
+
+
 def test_what_is_not_stepped_in_one_call(seed: int) -> None:
     core = made("rdn")
     x, state, reset = arguments(core, 3)

@@ -108,6 +108,14 @@ def test_a_layer_that_is_watched_is_left_to_the_plain_code(seed: int) -> None:
             assert core_input(stem, x[0], torch.zeros(3), None) is None
 
 
+@pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward", "full_backward_pre"])
+def test_a_layer_is_left_to_the_plain_code_while_all_are_watched(kind: str, seed: int) -> None:
+    stem = stem_of(layer_and_inputs(4, 3)[0])
+    with getattr(nn.modules.module, f"register_module_{kind}_hook")(lambda module, *given: None):
+        assert new_projection_cache(stem, 4, 3) is None
+    assert new_projection_cache(stem, 4, 3) is not None
+
+
 def test_a_stem_of_ones_own_is_left_to_the_plain_code(seed: int) -> None:
     class Own(VectorStem):
         pass
