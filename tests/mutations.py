@@ -347,7 +347,11 @@ MUTANTS = [
     ("envs/declared.py", "if self._exact or wrong.any():", "if wrong.any():"),
     ("envs/declared.py", "if self._exact or wrong.any():", "if self._exact:"),
     ("envs/declared.py", "self._limits, self._uniform = _finite(self._dtype), True", "pass"),
-    ("envs/declared.py", "(self._never and values.dtype == self._dtype)", "self._never"),
+    (
+        "envs/declared.py",
+        "(self._cannot_be_outside and values.dtype == self._dtype)",
+        "self._cannot_be_outside",
+    ),
     ("envs/declared.py", "    if changed.any():\n", "    if False:\n"),
     ("envs/declared.py", "low + count - 1", "low + count"),
     ("envs/observations.py", "exact=size is not None", "exact=True"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...agents.reading import read_object
-from ...envs.sequences import DRAWN
+from ...envs.sequences import GENERATORS
 from ..config import ProbeConfig
 from ..probe.result import read_result
 from ..runs.directory import core_name, read_config, read_words
@@ -128,7 +128,7 @@ _UNSET: dict[str, Any] = {
 
 def usual_options(task: str) -> dict[str, Any]:
     """Return a task's options as they are without being given; of a text, which is its file, none."""
-    drawn = fields(DRAWN[task]) if task in DRAWN else ()
+    drawn = fields(GENERATORS[task]) if task in GENERATORS else ()
     return {each.name: each.default for each in drawn if each.name != "variant"}
 
 
