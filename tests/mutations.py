@@ -1202,7 +1202,7 @@ MUTANTS = [
     ("launch/probe/run.py", "right > 0.999", "right > 0.9"),
     (
         "launch/probe/run.py",
-        "value < self.best if self.recipe.least else value > self.best",
+        "value < self.best if self.recipe.lower_is_better else value > self.best",
         "value < self.best",
     ),
     (
@@ -1220,12 +1220,16 @@ MUTANTS = [
     ("launch/probe/run.py", 'if state.get("digest") != self._digest:', "if False:"),
     ("launch/probe/run.py", "if self.update % self.recipe.evaluate_every == 0 or", "if"),
     ("launch/probe/run.py", "(time.monotonic() - self._saved_at) / 60 >=", "math.inf <"),
-    ("launch/probe/run.py", "if self.best is None and self._counts:", "if False:"),
+    ("launch/probe/run.py", "if self.best is None and self._at_full_length:", "if False:"),
     ("launch/probe/run.py", "min(2 * data.length, data.longest)", "2 * data.length"),
-    ("launch/probe/run.py", "0 if better or not self._counts else", "0 if better else"),
+    ("launch/probe/run.py", "0 if better or not self._at_full_length else", "0 if better else"),
     ("launch/probe/run.py", "if not math.isfinite(self._losses[-1]):", "if False:"),
     ("launch/probe/run.py", "special.get(column, True)", "True"),
-    ("launch/probe/run.py", "best <= recipe.goal if recipe.least else best >= recipe.goal", "False"),
+    (
+        "launch/probe/run.py",
+        "best <= recipe.goal if recipe.lower_is_better else best >= recipe.goal",
+        "False",
+    ),
     ("launch/probe/run.py", "        self._losses = []\n        self.log.write", "        self.log.write"),
     ("launch/probe/run.py", "if asked and not self._is_done():", "if False:"),
     ("launch/probe/run.py", ' "max_grad_norm",', ""),
@@ -1261,7 +1265,7 @@ MUTANTS = [
     ("launch/probe/card.py", "run.updates < self.updates and", "False and"),
     ("launch/probe/card.py", " and run.value < GOAL:", ":"),
     ("launch/probe/card.py", "if not run.ended:", "if False:"),
-    ("launch/probe/card.py", "if not run.in_shell:", "if False:"),
+    ("launch/probe/card.py", "if not run.in_backbone:", "if False:"),
     ("launch/probe/card.py", ' and "variant" not in run.settings', ""),
     (
         "launch/probe/card.py",

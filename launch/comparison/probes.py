@@ -39,7 +39,7 @@ class Probe:
     updates: int
     """that it was trained for, or has been so far"""
     ended: bool
-    in_shell: bool
+    in_backbone: bool
     """whether it is a core as agents have it"""
     rows: Sequence[Mapping[str, float]]
     versions: Mapping[str, Any]
@@ -89,7 +89,7 @@ def read_probe(path: Path) -> Probe | str:
         print_accuracy=best_row.get("print_accuracy"),
         updates=int(rows[-1]["step"]) if rows else 0,
         ended=result is not None,
-        in_shell=about.get("model") == "core",
+        in_backbone=about.get("model") == "core",
         rows=rows,
         versions=read_words(path, "versions"),
     )
