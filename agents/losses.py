@@ -45,7 +45,7 @@ def actor_critic(
     from the policy, so rho is 1. Actions that the environment forbade have no part in the policy.
     With `all_reduce` the policy's advantages are normalised to zero mean and unit standard deviation over the
     batch, whose sums it reduces over processes, before the importance weights: a step that the policy would
-    never take counts for nothing, as without.
+    never take counts for nothing, as it does without normalisation.
     """
     # Truncated: γ V(final observation) is added to the reward, because `done` zeroes the discount.
     rewards = rewards + batch.truncation_bootstrap
@@ -71,8 +71,8 @@ def actor_critic(
     loss = policy_loss + value_loss - entropy_cost * (entropy * not_forced).sum()
 
     log_rhos, forced = log_rhos.detach(), batch.forced.float().mean()
-    ratios = (log_rhos > ROUNDING).float().mean(), log_rhos.abs().max(), forced
-    metrics = loss, policy_loss, value_loss, entropy.mean(), *ratios
+    clipped = (log_rhos > ROUNDING).float().mean()
+    metrics = loss, policy_loss, value_loss, entropy.mean(), clipped, log_rhos.abs().max(), forced
     return loss, {name: value.detach() for name, value in zip(METRICS, metrics, strict=True)}
 
 

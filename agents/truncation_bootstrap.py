@@ -25,16 +25,16 @@ def truncation_bootstrap(agent: Agent, batch: Unroll, discount: float) -> Tensor
         return values
     step, env, observation = batch.truncations
     first = _first_steps(batch.done[:, env].cpu(), step)
-    last, episode = step + 1 - first, torch.arange(len(step))
+    final, episode = step + 1 - first, torch.arange(len(step))
     # Episodes are left-aligned; steps after a shorter one's end are padding, whose outputs are unused.
-    time = (first + torch.arange(int(last.max()) + 1).unsqueeze(1)).clamp(max=len(batch.done) - 1)
+    time = (first + torch.arange(int(final.max()) + 1).unsqueeze(1)).clamp(max=len(batch.done) - 1)
     observations, dones = batch.observation[time, env], batch.done[time, env]
-    observations[last, episode] = observation
-    dones[last, episode] = False
+    observations[final, episode] = observation
+    dones[final, episode] = False
     state = tuple(part[env] for part in batch.state)
     output, *_ = agent.unroll(observations, batch.reward[time, env], dones, state)
-    value_of_final = output.baseline[last - 1, episode]
-    discounted_next = discount * output.baseline[last, episode]
+    value_of_final = output.baseline[final - 1, episode]
+    discounted_next = discount * output.baseline[final, episode]
     values[step, env] = torch.where(batch.forced[step, env], value_of_final, discounted_next)
     return values
 

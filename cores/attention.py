@@ -18,6 +18,7 @@ from .registry import register
 WINDOW = 64
 
 Kernel = Literal["exp", "softmax", "linear", "relu", "round"]
+"""From scores to weights; round: to whole numbers, with the scores' gradient (straight-through)."""
 
 
 class WindowMemory(FastWeights):
@@ -89,8 +90,8 @@ class SoftmaxMemory(WindowMemory):
         q, k, v, *gate = projections
         decay = slow_decay(gate[0].squeeze(-1)) if gate else torch.ones_like(q[..., 0])
         q, bias = self.by_age(q)
-        keys, values, live = state
-        y, *after = attention(q, k, v, decay, bias, keys, values, live, reset, self.normalise)
+        keys, values, slot_decay = state
+        y, *after = attention(q, k, v, decay, bias, keys, values, slot_decay, reset, self.normalise)
         return y, tuple(after)
 
     def by_age(self, q: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,9 +208,9 @@ class DeltaFormerMemory(WindowMemory):
             alpha, beta = (gate.squeeze(-1).sigmoid() for gate in gates)
         else:
             alpha, beta = (x.to(q.dtype).expand(k.shape[:-1]) for x in (self.alpha, self.beta))
-        keys, values, live = state
+        keys, values, filled = state
         kernels = (self.first, self.second)
-        y, *after = deltaformer(q, k, v, w, mix, alpha, beta, keys, values, live, reset, *kernels)
+        y, *after = deltaformer(q, k, v, w, mix, alpha, beta, keys, values, filled, reset, *kernels)
         return y.flatten(-2), tuple(after)
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:

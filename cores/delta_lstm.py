@@ -20,8 +20,8 @@ class DeltaLSTMMemory(FastWeights):
     The slow net emits, gate by gate, q, k, v for W and k, v for R, then for each gate both β.
 
     Args:
-        variant: A reads with its output, a softmax; B, C and D with the softmax of it. C adds what W reads
-            for u to the output, D has no sigmoid around u.
+        variant: in A the output is a softmax, and R reads with it as it is; in B, C and D with its softmax. C
+            adds what W reads for u to the output, D has no sigmoid around u.
     """
 
     convolved = 1

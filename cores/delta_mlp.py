@@ -20,11 +20,10 @@ MAX_BLOCKS = 100
 
 
 class DeltaMLPMemory(FastWeights):
-    """`x += W2 f(W1 f(LN x))` in every block, from x = q; all W learn by the delta rule, f is that of keys.
+    """`x += W2 f(W1 f(LN x))` in every block, from x = q; all W learn by the delta rule.
 
-    The slow net emits q, then for every block k, v, k, v and two β. Values written into W1 and keys of W2
-    are 4 h wide.
-    State: W1 and W2 of each block.
+    f is the feature map of keys, too: ELU + 1 divided by its sum. The slow net emits q, then for every block
+    k, v, k, v and two β. Values written into W1 and keys of W2 are 4 h wide. State: W1 and W2 of each block.
 
     Args:
         blocks: K.

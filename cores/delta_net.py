@@ -30,8 +30,8 @@ class DeltaMemory(LinearMemory):
     """
 
     erases = True
-    rates: ClassVar[int] = 0
-    """Number of further rates that the slow net emits per head, after β."""
+    further_gates: ClassVar[int] = 0
+    """Number of gates that the slow net emits per head after β."""
 
     def __init__(
         self,
@@ -42,7 +42,9 @@ class DeltaMemory(LinearMemory):
         beta_start: float = 0.5,
         **linear_options: Any,
     ) -> None:
-        super().__init__(hidden_size, num_heads, _gate_sizes=(1,) * (1 + self.rates), **linear_options)
+        super().__init__(
+            hidden_size, num_heads, _gate_sizes=(1,) * (1 + self.further_gates), **linear_options
+        )
         if beta_max == 2 and self.features.feature_map == "root2":
             raise ValueError(
                 "beta_max 2 with feature_map root2: writes would grow without bound; give unit, or beta_max 1"

@@ -63,15 +63,16 @@ def delta_rnn_a(
     reads with a uniform vector, and variant A with y0, or zeros where an episode begins. z is corrected by
     the difference of the two readings.
     """
-    fresh = reset.unsqueeze(-1)
-    share = torch.full_like(y0, 1 / y0.shape[-1])
+    uniform = torch.full_like(y0, 1 / y0.shape[-1])
     begins = reset[0].view(-1, 1, 1)
-    other = torch.where(begins, -share, y0 - share)
-    now = R.masked_fill(begins.unsqueeze(-1), 0)
-    error = v[0] - _read(now, k[0])
-    first = _read(now, other) + (beta[0] * (k[0] * other).sum(-1)).unsqueeze(-1) * error
-    later = (beta * (k * share).sum(-1)).masked_fill(~fresh, 0).unsqueeze(-1) * v
-    z = torch.cat((z[:1] + first, z[1:] - later[1:]))
+    difference = torch.where(begins, -uniform, y0 - uniform)  # between the vectors of the first reading
+    old = R.masked_fill(begins.unsqueeze(-1), 0)
+    error = v[0] - _read(old, k[0])
+    # The first write makes R + β error kᵀ, the first one of a later episode β v kᵀ.
+    first_correction = _read(old, difference) + (beta[0] * (k[0] * difference).sum(-1)).unsqueeze(-1) * error
+    strength = (beta * (k * uniform).sum(-1)).masked_fill(~reset.unsqueeze(-1), 0)
+    reset_correction = -strength.unsqueeze(-1) * v
+    z = torch.cat((z[:1] + first_correction, z[1:] + reset_correction[1:]))
     logits, R, _ = delta_rnn(z, k, v, beta, R, torch.zeros_like(y0), reset)
     y = logits.softmax(-1)
     return y, R, y[-1]

@@ -69,7 +69,7 @@ class FastWeights(nn.Module, ABC):
         num_heads: H; each head is h = d/H wide.
         sizes: how many numbers the slow net emits per head, in order, e.g. q, k, v, β as (h, h, h, 1).
         short_conv: over how many steps of the episode, this one included, a causal convolution and SiLU mix
-            q, k and v; 0 for none.
+            q, k and v, in some cores others too (README.md); 0 for none.
         head_norm: whether what each head reads is divided by its root mean square.
         output_gate: activation of the output gate, a linear map of the layer's input that multiplies the
             result; or none.

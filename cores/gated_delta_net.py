@@ -27,7 +27,7 @@ class GatedDeltaMemory(DeltaMemory):
     """
 
     supports_attention_normalisation = False
-    rates = 1
+    further_gates = 1
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class MomentumDeltaMemory(DeltaMemory):
     """`C = η C + β v kᵀ`, `W = W (I - β k kᵀ) + C`. The slow net emits q, k, v, β, η. State: W, C."""
 
     supports_attention_normalisation = False
-    rates = 1
+    further_gates = 1
 
     def state_parts(self) -> tuple[StatePart, ...]:
         (matrix,) = super().state_parts()

@@ -53,7 +53,7 @@ class LinearMemory(FastWeights):
             raise ValueError(f"normalise {normalise} is for memories that forget nothing; give sum or none")
         if self.erases and feature_map == "tanh":
             raise ValueError(
-                "feature_map tanh: keys are longer than 1, and writes grow without bound; give unit with "
+                "feature_map tanh: keys may be longer than √2, and writes grow without bound; give unit with "
                 "normalise none"
             )
         if self.erases and normalise == "none" and feature_map not in ("softmax", "unit", "root2"):

@@ -1,5 +1,6 @@
 """Games, the protocols they are played under, and vector environments. README.md has the contract."""
 
+from .builtin import register_environments
 from .games import (
     PAPER_GAMES,
     GameInfo,
@@ -10,7 +11,6 @@ from .games import (
     human_normalized,
 )
 from .limits import available_cores, available_threads, core_limits, thread_limits
-from .own import register_environments
 from .protocols import DEFAULT_PROTOCOL, PROTOCOLS, Protocol, find_protocol, varied
 from .rescue import EnvironmentFailed
 from .tasks import ABILITIES, Task, find_task, task_normalized

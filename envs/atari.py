@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from .checks import Seeds, check_actions, environment_seeds, rows_to_reset
-from .consoles import Consoles, Rules, check_choices
+from .consoles import Consoles, EmulatorSettings, check_choices
 from .episodes import EpisodeStatistics
 from .flicker import Flicker
 from .forced_actions import ForcedActions
@@ -79,7 +79,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         stack = 1 if colour else self.rules.frame_stack
         threads = min(num_threads or available_threads(), num_envs)
         choices = check_choices(self.game, options or {})
-        rules = Rules(
+        settings = EmulatorSettings(
             game=self.game,
             img_height=height,
             img_width=width,
@@ -96,10 +96,10 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         self._ale: AtariVectorEnv | Consoles | None
         with spread(num_envs, threads):
             self._ale = (
-                Consoles(rules, choices, num_envs, threads)
+                Consoles(settings, choices, num_envs, threads)
                 if choices
                 else AtariVectorEnv(
-                    **rules._asdict(),
+                    **settings._asdict(),
                     num_envs=num_envs,
                     num_threads=threads,
                     autoreset_mode=AutoresetMode.SAME_STEP,

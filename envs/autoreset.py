@@ -1,8 +1,8 @@
 """Vector environments of every autoreset mode, as the agents read them: where an episode ended, the
 observation is the first one of the next.
 
-Gymnasium has three modes. SAME_STEP is that form. DISABLED leaves it to whoever steps to reset the columns
-that ended. NEXT_STEP returns the last observation with the flags, and spends the next step on the reset:
+Gymnasium has three modes. SAME_STEP is that form. DISABLED leaves it to whoever steps to reset those that
+ended. NEXT_STEP returns the last observation with the flags, and spends the next step on the reset:
 it ignores the action, and returns the first observation with reward 0.
 """
 
@@ -46,11 +46,11 @@ def in_same_step(env: Env) -> Env:
 class DelayedEnds(VectorWrapper[Any, Any, Any]):
     """A NEXT_STEP environment whose episodes end a step later, when it has reset.
 
-    Columns end at different times and all of them are stepped, so the step that a column spends on its reset
+    Environments end at different times and all of them are stepped, so the step that one spends on its reset
     cannot be left out. It becomes the last one of the old episode, on the last observation: `resetting`
     marks it, since the action had no effect, and nothing is earned. No state then reads an observation of
-    another episode, and what is learned there is that after the end comes nothing, or where the episode was
-    truncated, nothing at all.
+    another episode. The value's target there is 0, or after a truncation the value itself, from which nothing
+    is learned.
     """
 
     def __init__(self, env: Env) -> None:
@@ -59,7 +59,7 @@ class DelayedEnds(VectorWrapper[Any, Any, Any]):
         self._last: Any = None
         self._ended = self._none, self._none
         self.resetting = self._none
-        """columns whose last step was their reset"""
+        """environments whose last step was their reset"""
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self._ended = self._none, self._none

@@ -23,7 +23,7 @@ CHOICES = {"mode": "getAvailableModes", "difficulty": "getAvailableDifficulties"
 """What may be chosen of a game, and which of the emulator's methods lists its values."""
 
 
-class Rules(NamedTuple):
+class EmulatorSettings(NamedTuple):
     """How the games are played and shown: the parameters of `AtariVectorEnv` of these names."""
 
     game: str
@@ -56,8 +56,10 @@ def check_choices(game: str, choices: Mapping[str, Any]) -> dict[str, int]:
 class Consoles:
     """N games, played in threads, that begin again in the step in which they end."""
 
-    def __init__(self, rules: Rules, choices: Mapping[str, int], num_envs: int, num_threads: int) -> None:
-        self._consoles = [_Console(rules, choices) for _ in range(num_envs)]
+    def __init__(
+        self, settings: EmulatorSettings, choices: Mapping[str, int], num_envs: int, num_threads: int
+    ) -> None:
+        self._consoles = [_Console(settings, choices) for _ in range(num_envs)]
         self._pool = ThreadPoolExecutor(num_threads)
 
     def reset(
@@ -90,23 +92,23 @@ class Consoles:
 class _Console:
     """One game."""
 
-    def __init__(self, rules: Rules, choices: Mapping[str, int]) -> None:
-        self._rules, self._choices = rules, choices
+    def __init__(self, settings: EmulatorSettings, choices: Mapping[str, int]) -> None:
+        self._settings, self._choices = settings, choices
         self._random = np.random.default_rng()
         self._load(0)
-        size = (rules.img_height, rules.img_width, *([] if rules.grayscale else [3]))
-        self.frames = np.zeros((rules.stack_num, *size), np.uint8)
+        size = (settings.img_height, settings.img_width, *([] if settings.grayscale else [3]))
+        self.frames = np.zeros((settings.stack_num, *size), np.uint8)
         """oldest first"""
 
     def _load(self, seed: int) -> None:
-        rules = self._rules
-        sticky, limit = rules.repeat_action_probability, rules.max_num_frames_per_episode
-        self._ale = load_game(rules.game, seed, sticky, limit)
+        settings = self._settings
+        sticky, limit = settings.repeat_action_probability, settings.max_num_frames_per_episode
+        self._ale = load_game(settings.game, seed, sticky, limit)
         if "mode" in self._choices:
             self._ale.setMode(self._choices["mode"])
         if "difficulty" in self._choices:
             self._ale.setDifficulty(self._choices["difficulty"])
-        self._actions = action_set(self._ale, rules.full_action_space)
+        self._actions = action_set(self._ale, settings.full_action_space)
 
     def begin(self, seed: int | None = None) -> None:
         """Begin a game, after no-ops, before which the stack is black."""
@@ -114,7 +116,7 @@ class _Console:
             self._random = np.random.default_rng(seed)
             self._load(seed)
         self._ale.reset_game()
-        for _ in range(self._random.integers(max(1, self._rules.noop_max))):
+        for _ in range(self._random.integers(max(1, self._settings.noop_max))):
             self._ale.act(ale_py.Action.NOOP)
             if self._ale.game_over():
                 self._ale.reset_game()
@@ -123,16 +125,16 @@ class _Console:
 
     def step(self, action: int) -> tuple[int, bool, bool, bool]:
         """Hold an action; return the reward, whether the life or the game was lost, whether the game is over,
-        and whether its time was."""
+        and whether the limit on its frames ended it."""
         lives, reward, screens = self._ale.lives(), 0, []
-        for left in reversed(range(self._rules.frameskip)):
+        for left in reversed(range(self._settings.frameskip)):
             reward += self._ale.act(self._actions[action])
             if left < 2 or self._ale.game_over():
                 screens.append(self._screen())
             if self._ale.game_over():
                 break
-        self._show(screens[-2:] if self._rules.maxpool else screens[-1:])
-        lost = self._rules.life_loss_info and self._ale.lives() < lives
+        self._show(screens[-2:] if self._settings.maxpool else screens[-1:])
+        lost = self._settings.life_loss_info and self._ale.lives() < lives
         cut = self._ale.game_truncated()
         over = self._ale.game_over()
         return reward, lost or (over and not cut), over, cut
@@ -141,11 +143,11 @@ class _Console:
         return self._ale.lives(), self._ale.getFrameNumber(), self._ale.getEpisodeFrameNumber()
 
     def _screen(self) -> Frame:
-        return self._ale.getScreenGrayscale() if self._rules.grayscale else self._ale.getScreenRGB()
+        return self._ale.getScreenGrayscale() if self._settings.grayscale else self._ale.getScreenRGB()
 
     def _show(self, screens: list[Frame]) -> None:
         screen = np.maximum.reduce(screens)
-        size = self._rules.img_height, self._rules.img_width
+        size = self._settings.img_height, self._settings.img_width
         newest = screen if screen.shape[:2] == size else _resized(screen, *size)
         self.frames = np.concatenate([self.frames[1:], newest[None]])
 

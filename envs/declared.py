@@ -35,14 +35,14 @@ class Declared:
         if self._uniform:
             self._limits = low.flat[0], high.flat[0]
         allows_all = (low <= least).all() and (high >= most).all()
-        self._never = self._dtype.kind != "f" and bool(allows_all)
+        self._cannot_be_outside = self._dtype.kind != "f" and bool(allows_all)
 
     def check(self, values: Array) -> str | None:
         """Return what there is to say of values `[N, ...]`: of the first outside the bounds, once.
 
         Raises BadObservation for those that are refused.
         """
-        if (self._never and values.dtype == self._dtype) or self._inside(values):
+        if (self._cannot_be_outside and values.dtype == self._dtype) or self._inside(values):
             return None
         outside = ~((values >= self._limits[0]) & (values <= self._limits[1]))
         wrong = ~(np.abs(values) <= _FLOAT32.max)

@@ -14,7 +14,7 @@ from .autoreset import DelayedEnds, in_same_step
 from .checks import Seeds, check_actions, finite, reset_seed, rows_to_reset
 from .episodes import EpisodeStatistics
 from .masks import ActionMasks, Flags
-from .observations import PlainObservations, Reading
+from .observations import ObservationReader, Reading
 from .rescue import Rescue, close
 
 Observations = npt.NDArray[Any]
@@ -48,15 +48,15 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             "reset_mask": isinstance(env, SyncVectorEnv),
         }
         self._actions = action_table(env.single_action_space)
-        self._plain = PlainObservations(env.single_observation_space, observations)
-        if 0 in (self._plain.space.shape or ()):
+        self._reader = ObservationReader(env.single_observation_space, observations)
+        if 0 in (self._reader.space.shape or ()):
             raise ValueError(f"its observations, {env.single_observation_space}, hold no number to read")
-        self.reading = self._plain.reading
+        self.reading = self._reader.reading
         self._rescue = Rescue(env, self._name)
         space = env.observation_space
         self._shapes = [part.shape for part in (space.spaces if isinstance(space, spaces.Tuple) else [space])]
         self.single_action_space = spaces.Discrete(len(self._actions))
-        self.single_observation_space = self._plain.space
+        self.single_observation_space = self._reader.space
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self._statistics = EpisodeStatistics(self.num_envs)
@@ -85,7 +85,7 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         forced = self._env.resetting if isinstance(self._env, DelayedEnds) else self._none
         infos = self._statistics.update(rewards, ~forced, self._none, done, done)
         infos |= {"forced": forced.copy(), **masks, **last}
-        if self._plain.notes or self._masks.notes:
+        if self._reader.notes or self._masks.notes:
             infos |= self._notes()
         return plain, rewards.astype(np.float32), terminated, truncated, infos
 
@@ -95,7 +95,7 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             return {}
         if "final_obs" not in shown:
             if not self._lacks_last:
-                self._plain.notes.append(
+                self._reader.notes.append(
                     "its infos lack final_obs where an episode is truncated, which is learned from as if it "
                     "had terminated"
                 )
@@ -105,13 +105,13 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         space = self._env.single_observation_space
         room: Any = create_empty_array(space, len(each))
         last = np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
-        last[rows] = self._plain(concatenate(space, each, room))
+        last[rows] = self._reader(concatenate(space, each, room))
         return {"final_obs": last, "_final_obs": rows}
 
     def _notes(self) -> dict[str, Any]:
         """Take what there is to say of observations and masks, once."""
-        notes = self._plain.notes + self._masks.notes
-        self._plain.notes, self._masks.notes = [], []
+        notes = self._reader.notes + self._masks.notes
+        self._reader.notes, self._masks.notes = [], []
         return {"notes": [f"{self._name}: {note}" for note in notes]}
 
     def _read(self, observations: Any) -> Observations:
@@ -119,7 +119,7 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         for value, shape in zip(values, self._shapes, strict=True):
             if value.shape != shape:
                 raise ValueError(f"observations of shape {value.shape} where its space says {shape}")
-        return self._plain(observations)
+        return self._reader(observations)
 
     def close_extras(self, **kwargs: Any) -> None:
         close(self._env, self._name)

@@ -80,7 +80,7 @@ def _side_by_side(spec: EnvSpec, num_envs: int) -> SyncVectorEnv:
         spec,
         num_envs,
         vectorization_mode="sync",
-        # PlainObservations makes new arrays anyway.
+        # ObservationReader makes new arrays anyway.
         vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False},
         wrappers=[Witness, NumberParts],
     )

@@ -10,13 +10,13 @@ import numpy.typing as npt
 Flags = npt.NDArray[np.bool_]
 
 KEY, VALID = "action_mask", "_action_mask"
-"""as Gymnasium's environments name it (Taxi), and where its vector environments say which columns gave one"""
+"""as Gymnasium's environments name it (Taxi), and where its vector environments say which of them gave one"""
 
 
 class ActionMasks:
     """The masks of N environments with A actions each: arrays `[A]` of 0 and 1, 1 where one is allowed.
 
-    A column that gives none with an observation allows all actions there.
+    An environment that gives none with an observation allows all actions there.
     """
 
     def __init__(self, num_envs: int, num_actions: int) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with a result of `reset` or `step`, in words; for when nothing could be made of it."""
+"""What is wrong with a result of `reset` or `step`, in words: asked where reading it failed."""
 
 import math
 from typing import Any

@@ -27,7 +27,7 @@ Reading = Literal["picture", "vector", "plain"]
 version 0.1's way, a picture where all is bytes of three axes and else a vector of numbers as they come."""
 
 
-class PlainObservations:
+class ObservationReader:
     """Joins the parts of observations: uint8 pictures `[N, C, H, W]` or float32 vectors `[N, D]`.
 
     One picture: where there are pictures, all of one size, and beside them only discrete parts, which add a

@@ -15,7 +15,7 @@ from .misfit import misfit_of_result
 
 _PASSING_ON = re.compile(
     r"gymnasium($|\.(?!envs\.(?!registration)))|numpy|functools|contextlib"
-    rf"|{re.escape(__package__)}\.(?!own|rewriting|sequences)"
+    rf"|{re.escape(__package__)}\.(?!builtin|rewriting|sequences)"
 )
 """Modules whose functions stand in a traceback before the environment's own code."""
 _LONGEST = 300
@@ -23,7 +23,7 @@ _LONGEST = 300
 
 
 _NOTHING = object()
-"""what a call has returned that has not returned: None is a result, too"""
+"""in place of the result of a call that has not returned; None would be a result"""
 
 
 class EnvironmentFailed(Exception):
@@ -51,7 +51,7 @@ class EnvironmentWarning(UserWarning):
 
 
 class Witness(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Remembers what a single environment returned last, for when nothing can be made of it.
+    """Remembers what a single environment returned last, to name what is wrong with it if reading it fails.
 
     A step that ends an episode is followed by a reset before anybody looks at it: both are remembered.
     """
@@ -125,7 +125,7 @@ def _failure(env: VectorEnv[Any, Any, Any], name: str, error: BaseException) -> 
     frames = list(traceback.walk_tb(error.__traceback__))
     call = [frame.f_code.co_name for frame, _ in frames if frame.f_code.co_name in ("reset", "step")][-1]
     trace = own_trace(error)
-    if not trace:  # what it returned was too much for those who pass it on
+    if not trace:  # raised in Gymnasium's code or ours, by what it returned
         return EnvironmentFailed(f"{name}: {first_misfit(env) or _refused(call, error, frames[-1][0])}")
     return EnvironmentFailed(f"{name}: {call} failed: {describe(error)}", trace)
 

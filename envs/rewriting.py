@@ -22,9 +22,9 @@ class EndlessTMaze(gymnasium.Env[Numbers, np.int64]):
     said.
 
     Observations: the cue (0 where none is shown) and whether this is the fork. Elsewhere all actions but
-    FORWARD wait. A right turn is worth 1 / `corridors`, a wrong one as much less, and both lead into the next
-    corridor; going FORWARD at a fork waits. An episode ends after all `corridors`, or after twice the steps
-    that these take. Corridors have up to `length` steps between cue and fork, drawn anew each time.
+    FORWARD wait. The turn that the cue said is worth 1 / `corridors`, the other -1 / `corridors`; both lead
+    into the next corridor; going FORWARD at a fork waits. An episode ends after all `corridors`, or after
+    twice the steps that these take. Corridors have up to `length` steps between cue and fork, drawn anew.
     """
 
     def __init__(self, length: int = 8, corridors: int = 10) -> None:
@@ -38,7 +38,7 @@ class EndlessTMaze(gymnasium.Env[Numbers, np.int64]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Numbers, dict[str, Any]]:
         super().reset(seed=seed)
-        self._left, self._patience = self._corridors, 2 * self._corridors * (self._length + 1)
+        self._remaining, self._patience = self._corridors, 2 * self._corridors * (self._length + 1)
         self._enter()
         return self._seen(), {}
 
@@ -49,9 +49,9 @@ class EndlessTMaze(gymnasium.Env[Numbers, np.int64]):
             self._place += action == FORWARD
         elif action != FORWARD:
             reward = (1.0 if action == self._cue else -1.0) / self._corridors
-            self._left -= 1
+            self._remaining -= 1
             self._enter()
-        done = self._left == 0
+        done = self._remaining == 0
         return self._seen(), reward, done, not done and self._patience == 0, {}
 
     def _enter(self) -> None:
@@ -72,7 +72,7 @@ class ColorCubes(gymnasium.Env[Numbers, np.int64]):
 
     Observations: own column and row, the colour asked for, and what is told now: a colour (`colors` if
     nothing is) and its column and row. The first observations of an episode tell one cube each; until the
-    last of them was seen nothing moves. To stand where the cube of that colour is is worth 1 / `finds`; an
+    last of them was seen nothing moves. To stand on the cube of the colour asked for is worth 1 / `finds`; an
     episode ends after `finds` cubes, or after the steps that crossing the grid for each twice takes.
     """
 
@@ -91,7 +91,7 @@ class ColorCubes(gymnasium.Env[Numbers, np.int64]):
         cells = self.np_random.permutation(self._size**2)
         self._cubes, self._own = cells[: self._colors], int(cells[self._colors])
         self._told, self._introduced = 0, 0
-        self._left, self._patience = self._finds, 4 * (self._size - 1) * self._finds
+        self._remaining, self._patience = self._finds, 4 * (self._size - 1) * self._finds
         self._asked = int(self.np_random.integers(self._colors))
         return self._seen(), {}
 
@@ -109,13 +109,13 @@ class ColorCubes(gymnasium.Env[Numbers, np.int64]):
         found = self._own == self._cubes[self._asked]
         if found:
             self._put_elsewhere()
-        done = self._left == 0
+        done = self._remaining == 0
         reward = 1.0 / self._finds if found else 0.0
         return self._seen(), reward, done, not done and self._patience == 0, {}
 
     def _put_elsewhere(self) -> None:
         """Move the cube that was found to an empty cell, say so, and ask for another one."""
-        self._left -= 1
+        self._remaining -= 1
         empty = np.setdiff1d(np.arange(self._size**2), [*self._cubes, self._own])
         self._cubes[self._asked] = self.np_random.choice(empty)
         self._told = self._asked

@@ -44,7 +44,9 @@ def make_vector_env(
     if game in gymnasium.registry:
         raise ValueError(f"{game!r} is an environment of Gymnasium's: give env_id={game!r}")
     if game is not None:
-        return AtariGames(game, num_envs, protocol, num_threads, full_action_set, False, options, num_actions)
+        return AtariGames(
+            game, num_envs, protocol, num_threads, full_action_set, options=options, num_actions=num_actions
+        )
     assert env_id is not None
     if num_actions is not None:
         raise ValueError(f"num_actions is for games; {env_id} has its own, omit it")

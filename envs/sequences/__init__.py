@@ -1,4 +1,4 @@
-"""Small tasks of sequences: what they draw, and what is right. README.md of `envs` lists them."""
+"""Small tasks of sequences: what they draw, and what is right. README.md here lists them."""
 
 from .code import Code
 from .dag import Reachability
@@ -6,5 +6,5 @@ from .listops import ListOps
 from .retrieval import Retrieval
 from .swap import Swap
 
-DRAWN = {"retrieval": Retrieval, "swap": Swap, "code": Code, "listops": ListOps, "dag": Reachability}
+GENERATORS = {"retrieval": Retrieval, "swap": Swap, "code": Code, "listops": ListOps, "dag": Reachability}
 """by the names that `deltabeast probe` knows"""

@@ -29,8 +29,8 @@ class ListOps:
     """Lists of MIN, MAX and FIRST of 2 to 5 arguments (the text: "less than five") whose deepest digit is
     inside `depth` brackets; asked at the last token.
 
-    The published code draws lists until one is as deep, of 1.5% or fewer; these are drawn from the same
-    distribution at once.
+    The published code rejects lists until one has this depth, which at most 1.5% have; these are drawn from
+    the same distribution at once.
     """
 
     symbols: ClassVar = (len(TOKENS),)

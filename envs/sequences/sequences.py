@@ -30,7 +30,7 @@ class Task(Protocol):
 
     @property
     def symbols(self) -> tuple[int, ...]:
-        """Of how many kinds each symbol of a token is; most tasks have one symbol a token."""
+        """Vocabulary size of each symbol in a token; most tasks have one symbol a token."""
 
     @property
     def classes(self) -> int: ...

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...agents.reading import read_object
-from ...envs.sequences import DRAWN
+from ...envs.sequences import GENERATORS
 from ..config import ProbeConfig
 from ..probe.result import read_result
 from ..runs.directory import core_name, read_config, read_words
@@ -39,7 +39,7 @@ class Probe:
     updates: int
     """that it was trained for, or has been so far"""
     ended: bool
-    in_shell: bool
+    in_backbone: bool
     """whether it is a core as agents have it"""
     rows: Sequence[Mapping[str, float]]
     versions: Mapping[str, Any]
@@ -89,7 +89,7 @@ def read_probe(path: Path) -> Probe | str:
         print_accuracy=best_row.get("print_accuracy"),
         updates=int(rows[-1]["step"]) if rows else 0,
         ended=result is not None,
-        in_shell=about.get("model") == "core",
+        in_backbone=about.get("model") == "core",
         rows=rows,
         versions=read_words(path, "versions"),
     )
@@ -128,7 +128,7 @@ _UNSET: dict[str, Any] = {
 
 def usual_options(task: str) -> dict[str, Any]:
     """Return a task's options as they are without being given; of a text, which is its file, none."""
-    drawn = fields(DRAWN[task]) if task in DRAWN else ()
+    drawn = fields(GENERATORS[task]) if task in GENERATORS else ()
     return {each.name: each.default for each in drawn if each.name != "variant"}
 
 

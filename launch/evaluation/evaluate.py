@@ -40,8 +40,8 @@ def evaluate(
     make_env must then be picklable.
 
     An episode longer than `max_episode_steps` agent steps is aborted, and counted as unfinished; the others
-    are scored. A repeat stops once its unfinished episodes outnumber its finished ones: an agent may wait for
-    ever in each.
+    are scored. An agent may wait for ever in each, so a repeat stops once its unfinished episodes, if more
+    than one, outnumber its finished ones; at the first one where no environment can be reset alone.
 
     Raises RunError if a process dies, EnvironmentFailed.
     """

@@ -67,8 +67,11 @@ class Repeat:
         self.episode_steps, self.wrapped = 0, False
 
     def goes_on(self, episodes: int, can_begin_anew: bool) -> bool:
-        """Return whether another of its `episodes` is played: a repeat stops once its unfinished episodes
-        outnumber its finished ones, since an agent may wait for ever in each."""
+        """Return whether another of its `episodes` is played.
+
+        An agent may wait for ever in each, so a repeat stops once its unfinished episodes, if more than one,
+        outnumber its finished ones; at the first one unless `can_begin_anew`.
+        """
         ended = len(self.life_returns)
         lost = self.unfinished and not (can_begin_anew and self.unfinished <= max(1, ended))
         return ended + self.unfinished < episodes and not lost
@@ -101,7 +104,7 @@ class Repeats:
         return sum(row.unfinished for row in self.rows)
 
     @property
-    def done(self) -> int:
+    def num_scored(self) -> int:
         """Number of episodes that count so far."""
         return sum(len(row.life_returns) for row in self.rows)
 
@@ -143,7 +146,7 @@ class Repeats:
                         stuck[i] = True
                     active[i] = row.goes_on(self.episodes, env.metadata.get("reset_mask", False))
                 self._check_discarded(self.episodes * count)
-                tell(self.done, self.steps)
+                tell(self.num_scored, self.steps)
                 if (stuck := stuck & active).any():
                     observation, infos = env.reset(options={"reset_mask": stuck})
                 reward = torch.from_numpy(np.where(stuck, 0, rewards).astype(np.float32)).to(device)

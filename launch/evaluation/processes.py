@@ -1,4 +1,4 @@
-"""Evaluation split across processes, one per core: rows are independent, and small batches fill no more."""
+"""Evaluation split across processes, one per core: a batch as small as theirs cannot use more than one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def play_in_processes(
                 if isinstance(result, Repeats):
                     played[index] = result
                     del waiting[connection]  # type: ignore[arg-type]
-                    result = result.done, result.steps
+                    result = result.num_scored, result.steps
                 done[index], steps[index] = result
                 tell(done, steps)
     finally:

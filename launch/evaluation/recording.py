@@ -45,4 +45,7 @@ def record_games(config: EvalConfig, loaded: Loaded, protocol: str, console: Con
             trace = play_game(loaded.agent, play, seed, not config.sample, config.max_episode_steps)
             about = captions(loaded, protocol, actions)
             write_video(target, trace, colour, *about, find_protocol(protocol).frame_skip, tell)
-        say(console, f"a game of its own: score {trace.score[-1]:,.0f}, saved as {target}")
+        say(
+            console,
+            f"recorded a game beside those evaluated: score {trace.score[-1]:,.0f}, saved as {target}",
+        )

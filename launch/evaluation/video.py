@@ -40,7 +40,7 @@ class Trace:
     begins: list[bool]
     """whether the step is the first of an episode, before which the memory is empty"""
     memory: list[list[MemoryStep]]
-    """what each step did to the memory, by layer; empty for a core without fast weights"""
+    """what each step did to the memory, by layer; empty for a core outside the backbone"""
 
     def of_heads(self, name: str) -> Floats | None:
         """Stack a field of the memory's steps, `[T, layers, heads]`; None if this core has none."""
@@ -115,6 +115,8 @@ def strips(trace: Trace) -> list[Strip]:
     """Choose the plots to show beside the game."""
     shown: list[Strip] = []
     strength, change, norm = (trace.of_heads(name) for name in ("write_strength", "change", "norm"))
+    if norm is not None and not norm.any():  # attention has no fast weights
+        change = norm = None
     if strength is not None:
         shown.append(Heads("write strength", "0 keeps, 1 replaces; one row a head", strength))
     if change is not None:
@@ -132,7 +134,7 @@ def strips(trace: Trace) -> list[Strip]:
 
 
 def draw_pictures(trace: Trace, env: VectorEnv, title: str, subtitle: str, frame_skip: int) -> Pictures:
-    """Return what draws the pictures of a game from screens of `env`, which is one row of it in colour."""
+    """Return what draws the pictures of a game; `env` is the same game in colour, with num_envs 1."""
     _, height, width, _ = env.single_observation_space.shape  # type: ignore[misc]
     about = title, subtitle, (height, width), trace.score, trace.begins
     return Pictures(*about, strips(trace), EMULATOR_FRAMES_PER_SECOND / frame_skip)
@@ -147,7 +149,7 @@ def write_video(
     frame_skip: int,
     progress: Callable[[int, int, int], None] = lambda done, total, steps: None,
 ) -> None:
-    """Write the game of a trace as MP4, whole or not at all; `env` is one row of it in colour.
+    """Write the game of a trace as MP4, whole or not at all; `env` is the same game in colour, num_envs 1.
 
     Raises RunError if it cannot be written.
     """

@@ -25,7 +25,7 @@ from .run import ProbeRun
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a probe, of a core in its shell, from its beginning to its end."""
+    """One run of a probe, of a core in its backbone (`--shell on`), from its beginning to its end."""
 
     task: str
     options: Mapping[str, Any]
@@ -44,8 +44,8 @@ class Trial:
 
     def refuses(self, run: Probe) -> str | None:
         """Say why a run of the same task does not count; None if it does."""
-        if not run.in_shell:
-            return "it is of a memory without its shell; a card compares cores, --shell on"
+        if not run.in_backbone:
+            return "it is of a memory without its backbone; a card compares cores, --shell on"
         if not run.ended:
             return "it has not ended; its own command goes on with it"
         if run.updates < self.updates and run.value < GOAL:

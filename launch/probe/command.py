@@ -50,4 +50,7 @@ def _print_noise(config: ProbeConfig) -> None:
         noise = measure_noise(kernel, size, size, ROUNDS, rng)
         table.add_row(kernel, str(size), str(size), *(f"{number:.3g}" for number in noise))
     show(table)
-    tell("Noise: what is read of other keys, squared, to what is read of the value, with as many pairs.")
+    tell(
+        "Noise: what is read of other keys over what is read of the value, both squared, with as many pairs "
+        "as a key has numbers."
+    )

@@ -20,7 +20,7 @@ from ...envs.sequences.text import Text
 from ..config import ProbeConfig
 from ..errors import UsageError, require, require_positive
 from .key_value_model import FAST_WEIGHT_MEMORY, RULES, KeyValueModel
-from .result import LEAST
+from .result import LOWER_IS_BETTER
 from .sequence_model import MemoryModel, SequenceSpec
 
 Metric = Literal["loss", "accuracy", "sequence_accuracy", "print_accuracy", "final_accuracy", "perplexity"]
@@ -33,7 +33,7 @@ class Recipe:
     task: Task | Text
     spec: SequenceSpec
     metric: Metric
-    """what is compared; of a loss or perplexity the least, of the others the most"""
+    """what is compared"""
     loss: Literal["cross_entropy", "square"] = "cross_entropy"
     batch_size: int = 64
     updates: int = 10_000
@@ -55,7 +55,7 @@ class Recipe:
     goal: float | None = None
     """the metric at which training ends"""
     patience: int | None = None
-    """evaluations without a better one after which training ends"""
+    """evaluations in a row that may be no better than the best; one more ends training"""
     span: int | None = None
     """steps of a text that are learned from at once, with the state carried over from those before"""
     curriculum: int | None = None
@@ -63,8 +63,8 @@ class Recipe:
     thousand"""
 
     @property
-    def least(self) -> bool:
-        return self.metric in LEAST
+    def lower_is_better(self) -> bool:
+        return self.metric in LOWER_IS_BETTER
 
 
 DATA_SEED = 42
@@ -72,7 +72,7 @@ DATA_SEED = 42
 
 _COUNTS = ("updates", "batch_size", "evaluate_every", "patience")
 
-_SHELL: dict[str, Any] = {"hidden_size": 256, "num_layers": 4, "num_heads": 16, "ff_size": 1024}
+_BACKBONE: dict[str, Any] = {"hidden_size": 256, "num_layers": 4, "num_heads": 16, "ff_size": 1024}
 
 
 def make_recipe(config: ProbeConfig) -> Recipe:
@@ -89,7 +89,7 @@ def make_recipe(config: ProbeConfig) -> Recipe:
         }
         if config.dropout is not None:
             if recipe.spec.kind != "core":
-                raise ValueError("--dropout: a memory without its shell has none; omit it, or add --shell on")
+                raise ValueError("--dropout: a memory without backbone has none; omit it, or add --shell on")
             changed["spec"] = replace(recipe.spec, dropout=config.dropout)
         return replace(recipe, **changed)
     except ValueError as error:
@@ -134,10 +134,10 @@ def _task(config: ProbeConfig, kind: Any) -> Any:
 
 
 def _alone(config: ProbeConfig, cores: Sequence[str], options: Collection[str] | None = None) -> bool:
-    """Return whether the core is tried without its shell, as these are where nothing else is said.
+    """Return whether the core is tried without its backbone, as these are where nothing else is said.
 
     Alone it takes `options`, if not None those of its memory. Raises ValueError for others, which may be
-    those of its shell.
+    those of its backbone.
     """
     if config.shell == "off" and config.core not in cores:
         raise ValueError(f"--shell off: {config.core} has no form without it here; {', '.join(cores)} have")
@@ -174,8 +174,8 @@ def _core_options(config: ProbeConfig) -> dict[str, Any]:
 def _retrieval(config: ProbeConfig) -> Recipe:
     """Schlag et al. 2021, section 6.1, and its code: Adam, batches of 32, until the loss is 0.001.
 
-    The fast weight memory with keys of tanh learns more slowly from larger batches. A core in its shell
-    answers through a head, and is trained and judged as other tasks are.
+    The fast weight memory with keys of tanh learns more slowly from larger batches. A core in its
+    backbone answers through a head, and is trained and judged as other tasks are.
     """
     task = _task(config, Retrieval)
     alone = _alone(config, RULES, KeyValueModel.OPTIONS)
@@ -199,12 +199,12 @@ def _retrieval(config: ProbeConfig) -> Recipe:
 def _algorithmic(config: ProbeConfig, task: Task, metric: Metric, sizes: tuple[int, int, int]) -> Recipe:
     """Irie et al. 2021, sections 4.2 and 4.3, and its code: 200 epochs, the best by validation.
 
-    Cores without a shell are trained as its LSTM.
+    Cores outside the backbone, such as GRU or your own, have the settings of its LSTM.
     """
     kind = find_core(config.core)
     known = options_of(kind)
     bare = not (isinstance(kind, type) and issubclass(kind, FastWeightCore))
-    of_core = {name: value for name, value in _SHELL.items() if name in known}
+    of_core = {name: value for name, value in _BACKBONE.items() if name in known}
     spec = _spec(config, task, core_options=of_core, embedding_size=128 if bare else None, dropout=0.1)
     each = -(-sizes[0] // (config.batch_size or 64))  # updates in an epoch
     return Recipe(
@@ -224,7 +224,7 @@ def _listops(config: ProbeConfig) -> Recipe:
 
 
 def _swap(config: ProbeConfig) -> Recipe:
-    """Zhong et al. 2025, the listing of section 10.4: one layer without shell, lengths that double."""
+    """Zhong et al. 2025, the listing of section 10.4: one layer without backbone, lengths that double."""
     task = _task(config, Swap)
     kind = "core"
     of_core: dict[str, Any] = {}

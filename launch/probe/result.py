@@ -11,8 +11,8 @@ from ...agents.reading import read_object
 RESULT = "scores.json"
 """what a run writes when it ends: `metric`, `best` of it, `updates`, and `test`, scores by name, if there is
 one"""
-LEAST = ("loss", "perplexity")
-"""metrics of which less is better"""
+LOWER_IS_BETTER = ("loss", "perplexity")
+"""metrics; of all others higher is"""
 
 
 @dataclass(frozen=True)

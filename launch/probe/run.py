@@ -227,7 +227,7 @@ class ProbeRun:
                 self._save()
         self._save()
         if self._is_done():
-            if self.best is None and self._counts:  # gone on with for as many updates as it had
+            if self.best is None and self._at_full_length:  # resumed with as many --updates as it had
                 self._evaluate()
             self._finish()
         else:
@@ -244,12 +244,12 @@ class ProbeRun:
 
     def _evaluate(self) -> None:
         scores = self._scores(self.data.evaluation(self.update))
-        better = self._counts and self._is_better(scores[self.recipe.metric])
+        better = self._at_full_length and self._is_better(scores[self.recipe.metric])
         if better:
             self.best = scores[self.recipe.metric]
-            if not isinstance(self.data, Fresh):  # before what says that they are there
+            if not isinstance(self.data, Fresh):  # before the checkpoint whose `best` is theirs
                 save_checkpoint(self.run_dir / "best", self.update, self._model, {})
-        self.strikes = 0 if better or not self._counts else self.strikes + 1
+        self.strikes = 0 if better or not self._at_full_length else self.strikes + 1
         row: dict[str, float] = {
             **scores,
             "train_loss": sum(self._losses) / len(self._losses),
@@ -268,12 +268,12 @@ class ProbeRun:
         self._save()
 
     @property
-    def _counts(self) -> bool:
-        """Whether an evaluation is of what is compared: of sequences as long as they are to become."""
+    def _at_full_length(self) -> bool:
+        """Whether sequences are as long as they are to become: only those evaluations are compared."""
         return not isinstance(self.data, Fresh) or self.data.length == self.data.longest
 
     def _is_better(self, value: float) -> bool:
-        return self.best is None or (value < self.best if self.recipe.least else value > self.best)
+        return self.best is None or (value < self.best if self.recipe.lower_is_better else value > self.best)
 
     def _has(self, column: str) -> bool:
         """Return whether a column means something for this task."""
@@ -288,7 +288,7 @@ class ProbeRun:
     def _is_done(self) -> bool:
         recipe, best = self.recipe, self.best
         reached = best is not None and recipe.goal is not None and (
-            best <= recipe.goal if recipe.least else best >= recipe.goal
+            best <= recipe.goal if recipe.lower_is_better else best >= recipe.goal
         )  # fmt: skip
         gave_up = recipe.patience is not None and self.strikes > recipe.patience
         return self.update >= recipe.updates or reached or gave_up
@@ -319,7 +319,7 @@ class ProbeRun:
 
 
 def _plain(value: Any) -> Any:
-    """Return an option so that words, which were typed, and what a file has in their place compare."""
+    """Normalise an option, so that what was typed equals what config.json has of it."""
     if isinstance(value, dict):
         return {name: str(each) for name, each in value.items()}
     return str(value) if isinstance(value, Path) else value

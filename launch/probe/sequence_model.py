@@ -26,7 +26,7 @@ class SequenceSpec:
     kind: Literal["core", "memory", "pairs"]
     """core: as agents have it. memory: that of one layer, without backbone. pairs: as in `KeyValueModel`"""
     symbols: tuple[int, ...]
-    """of how many kinds each symbol of a token is; a token is their number in this mixed radix"""
+    """vocabulary size of each symbol in a token; a token is their number in this mixed radix"""
     classes: int
     core: str
     core_options: Mapping[str, Any] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class TokenEmbedding(nn.Module):
 def _drop_from(module: nn.Module, share: float) -> None:
     """Zero a share of what a module puts out while it trains.
 
-    A hook, since another module in between would be another core. What is hooked PyTorch computes.
+    By a hook: a module in between would rename the core's weights. PyTorch, not C, runs hooked modules.
     """
     if share:
         module.register_forward_hook(lambda module, _, output: F.dropout(output, share, module.training))

@@ -2,8 +2,8 @@
 
 N pairs of independent normal keys and values are stored, `S = Σ v_i φ(k_i)ᵀ`; one is read by its key. With
 `κ(x, y) = φ(x)·φ(y)` the value found is `κ(k_i, k_i) v_i`, the rest r is noise, and their ratio is `E‖r‖² /
-(κ(k_i, k_i)² E‖v‖²)`. The paper's forms hold for a key of length `sqrt(d)`, which is what is measured here:
-over keys of any length the means of the exponential kernels are others.
+(κ(k_i, k_i)² E‖v‖²)`. The paper's closed forms hold for a key of length `sqrt(d)`, which is what is measured
+here: over keys of any length the means of the exponential kernels are others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Kernel:
 
     of: Callable[[Any, float], Any]
     expected: Callable[[float], float]
-    """the form before keys' lengths are put in, with a squared length of d"""
+    """the paper's closed form before keys' lengths are put in, with a squared length of d"""
     printed: Callable[[float], float]
     """as in the paper's box"""
 
@@ -52,7 +52,7 @@ KERNELS = {
 
 
 class Noise(NamedTuple):
-    """Noise of a kernel at one size: by measurement, by the form, and as printed."""
+    """Noise of a kernel at one size: by measurement, by the closed form, and as printed."""
 
     measured: float
     error: float

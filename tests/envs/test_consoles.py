@@ -10,12 +10,12 @@ from gymnasium.vector import AutoresetMode
 
 from deltabeast.envs import make_vector_env
 from deltabeast.envs.conformance import check_vector_env
-from deltabeast.envs.consoles import Consoles, Rules, check_choices
+from deltabeast.envs.consoles import Consoles, EmulatorSettings, check_choices
 from deltabeast.launch.training.env_options import read_env_options
 
 
-def rules(game: str, **others: object) -> Rules:
-    usual = Rules(game, 84, 84, True, 4, 4, True, 0.0, 1, False, 240, True)
+def rules(game: str, **others: object) -> EmulatorSettings:
+    usual = EmulatorSettings(game, 84, 84, True, 4, 4, True, 0.0, 1, False, 240, True)
     return usual._replace(**others)
 
 
@@ -29,7 +29,7 @@ def rules(game: str, **others: object) -> Rules:
     ],
     ids=lambda each: each.game,
 )
-def test_they_are_ales_own_games(played: Rules, seed: int) -> None:
+def test_they_are_ales_own_games(played: EmulatorSettings, seed: int) -> None:
     """Without the draws of no-ops and sticky actions, whose generators are others."""
     ale = AtariVectorEnv(
         **played._asdict(), num_envs=3, num_threads=1, autoreset_mode=AutoresetMode.SAME_STEP,

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from deltabeast.envs import EnvironmentFailed, make_vector_env
 from deltabeast.envs.declared import BadObservation
 from deltabeast.envs.gymnasium_env import GymnasiumEnvs
-from deltabeast.envs.observations import PlainObservations
+from deltabeast.envs.observations import ObservationReader
 
 CODES = spaces.Box(0, 1, (7, 7, 3), np.uint8)
 
@@ -104,7 +104,7 @@ def test_a_finite_number_outside_its_bounds_goes_in_as_it_is_and_is_noted_once(d
 
 
 def test_numbers_that_are_not_finite_are_refused_after_a_note_too() -> None:
-    read = PlainObservations(spaces.Box(-1, 1, (2,)))
+    read = ObservationReader(spaces.Box(-1, 1, (2,)))
     assert read(np.array([[0, 1.5]], np.float32)).tolist() == [[0, 1.5]] and len(read.notes) == 1
     with pytest.raises(BadObservation, match="holds nan"):
         read(np.array([[0, np.nan]], np.float32))
@@ -119,7 +119,7 @@ def test_whole_numbers_of_another_type_are_taken() -> None:
 
 def test_an_array_of_another_type_than_declared_is_looked_at() -> None:
     """As vector environments of one's own may hand over."""
-    read = PlainObservations(spaces.Box(0, 255, (7, 7, 3), np.uint8))
+    read = ObservationReader(spaces.Box(0, 255, (7, 7, 3), np.uint8))
     assert read(FULL[None]).max() == 200
     with pytest.raises(BadObservation, match="holds 300"):
         read(FULL[None] + 100)

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from deltabeast.envs import make_vector_env
-from deltabeast.envs.observations import PlainObservations
+from deltabeast.envs.observations import ObservationReader
 
 CODES = spaces.Box(0, 255, (7, 7, 3), np.uint8)
 CODES_OF_THAT_SIZE = spaces.Box(0, 10, (8, 6, 3), np.uint8)
@@ -70,7 +70,7 @@ def batched(space: spaces.Space[Any], samples: list[Any]) -> Any:
 def test_plain_vectors_are_gymnasiums_own(space: spaces.Space[Any], seed: int) -> None:
     space.seed(seed)
     samples = [space.sample() for _ in range(5)]
-    plain = PlainObservations(space, "plain")
+    plain = ObservationReader(space, "plain")
     got = plain(batched(space, samples))
     assert got.dtype == np.float32 and plain.space.shape == got.shape[1:]
     np.testing.assert_allclose(got, [spaces.flatten(space, sample) for sample in samples], rtol=1e-6)
@@ -103,7 +103,7 @@ def test_an_image_and_a_direction_become_one_image(seed: int) -> None:
 def test_the_highest_value_of_an_image_is_white(dtype: Any, highest: int, factor: int, seed: int) -> None:
     space = spaces.Box(0, highest, (6, 5, 2), dtype, seed=seed)
     samples = [space.sample() for _ in range(4)]
-    got = PlainObservations(space)(batched(space, samples))
+    got = ObservationReader(space)(batched(space, samples))
     assert got.dtype == np.uint8
     assert np.array_equal(got, np.stack(samples).astype(int).transpose(0, 3, 1, 2) * factor)
 
@@ -124,14 +124,14 @@ def test_the_highest_value_of_an_image_is_white(dtype: Any, highest: int, factor
 def test_which_axis_holds_the_channels(
     shape: tuple[int, ...], channels: tuple[int, ...], reading: Any
 ) -> None:
-    assert PlainObservations(spaces.Box(0, 255, shape, np.uint8), reading).space.shape == channels
+    assert ObservationReader(spaces.Box(0, 255, shape, np.uint8), reading).space.shape == channels
 
 
 @pytest.mark.parametrize(("reading", "unit"), [("auto", 9), ("plain", 1)])
 def test_an_image_beside_measurements_is_part_of_a_vector(reading: Any, unit: float, seed: int) -> None:
     space = spaces.Tuple((spaces.Box(-9, 9, (2,)), spaces.Box(0, 10, (4, 4, 3), np.uint8)), seed=seed)
     samples = [space.sample() for _ in range(3)]
-    got = PlainObservations(space, reading)(batched(space, samples))
+    got = ObservationReader(space, reading)(batched(space, samples))
     expected = [np.concatenate([numbers / unit, image.ravel() / 10]) for numbers, image in samples]
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
@@ -153,7 +153,7 @@ def test_an_image_beside_measurements_is_part_of_a_vector(reading: Any, unit: fl
     ids=str,
 )
 def test_what_is_a_picture(space: spaces.Box, shape: tuple[int, ...]) -> None:
-    read = PlainObservations(space)
+    read = ObservationReader(space)
     assert read.reading == "picture" and read.space == spaces.Box(0, 255, shape, np.uint8)
 
 
@@ -173,7 +173,7 @@ def test_what_is_a_picture(space: spaces.Box, shape: tuple[int, ...]) -> None:
     ids=str,
 )
 def test_what_is_a_vector(space: spaces.Space[Any]) -> None:
-    read = PlainObservations(space)
+    read = ObservationReader(space)
     assert read.reading == "vector" and read.space.shape == (spaces.flatdim(space),)
 
 
@@ -181,17 +181,17 @@ def test_a_guess_is_overridden(seed: int) -> None:
     grey = spaces.Box(0, 255, (84, 84), np.uint8, seed=seed)
     sample = grey.sample()[None]
     np.testing.assert_allclose(
-        PlainObservations(grey, "vector")(sample), sample.reshape(1, -1) / 255, rtol=1e-6
+        ObservationReader(grey, "vector")(sample), sample.reshape(1, -1) / 255, rtol=1e-6
     )
     table = spaces.Box(-2, 2, (5, 4), np.float32)
-    read = PlainObservations(table, "picture")
+    read = ObservationReader(table, "picture")
     assert read.reading == "picture" and read.space.shape == (1, 5, 4)
     assert read(np.linspace(-2, 2, 20, dtype=np.float32).reshape(1, 5, 4)).ravel().tolist() == [
         round(255 * i / 19) for i in range(20)
     ]
     for unfit in (spaces.Box(-np.inf, np.inf, (4, 4)), spaces.Box(0, 1, (9,)), spaces.Discrete(3)):
         with pytest.raises(ValueError, match="make no picture"):
-            PlainObservations(unfit, "picture")
+            ObservationReader(unfit, "picture")
 
 
 @pytest.mark.parametrize(("highest", "dtype"), [(1, np.float32), (1, np.float64), (255, np.float32)])
@@ -200,7 +200,7 @@ def test_floats_are_rounded_to_bytes(highest: int, dtype: Any, seed: int) -> Non
     samples = np.stack([space.sample() for _ in range(3)])
     samples[0, 0, :2] = 0, highest
     samples[0, 0, 2] = highest * 1.001  # as a resize leaves it
-    got = PlainObservations(space)(samples)
+    got = ObservationReader(space)(samples)
     assert got[0, 0, 0, :3].tolist() == [0, 255, 255]
     assert np.abs(got[:, 0] - samples / highest * 255.0).max() <= 0.5 + 1e-2 + 0.255
 
@@ -208,7 +208,7 @@ def test_floats_are_rounded_to_bytes(highest: int, dtype: Any, seed: int) -> Non
 def test_a_stack_of_pictures_keeps_each_ones_planes_together(seed: int) -> None:
     space = spaces.Box(0, 255, (4, 33, 40, 3), np.uint8, seed=seed)
     sample = space.sample()
-    got = PlainObservations(space)(sample[None])[0]
+    got = ObservationReader(space)(sample[None])[0]
     for frame in range(4):
         for colour in range(3):
             assert np.array_equal(got[3 * frame + colour], sample[frame, :, :, colour])
@@ -217,28 +217,28 @@ def test_a_stack_of_pictures_keeps_each_ones_planes_together(seed: int) -> None:
 def test_bounded_numbers_are_scaled_and_others_are_not() -> None:
     low = np.array([-4.8, -np.inf, 0, 1000, -1e4, -5, 0, -3], np.float32)
     high = np.array([4.8, np.inf, 255, 1010, 1e4, 20, np.inf, -1], np.float32)
-    read = PlainObservations(spaces.Box(low, high))
+    read = ObservationReader(spaces.Box(low, high))
     values = np.array([[-2.4, 7.5, 51, 1005, 300, 10, 9, -2]], np.float32)
     np.testing.assert_allclose(read(values), [[-0.5, 7.5, 0.2, 0.5, 300, 0.5, 9, -0.5]], rtol=1e-6)
     bounded = [True, False, True, True, False, True, False, True]
     assert np.isfinite(read.space.low).tolist() == np.isfinite(read.space.high).tolist() == bounded
     assert (np.abs(read.space.low[bounded]) <= 1).all() and (read.space.high[bounded] <= 1).all()
-    still = PlainObservations(spaces.Box(5, 5, (2,), np.int64))  # which cannot change
+    still = ObservationReader(spaces.Box(5, 5, (2,), np.int64))  # which cannot change
     assert still(np.array([[5, 5]])).tolist() == [[0, 0]]
 
 
 def test_a_vector_of_bytes_is_scaled(seed: int) -> None:
     space = spaces.Box(0, 255, (128,), np.uint8, seed=seed)
     values = space.sample()[None]
-    np.testing.assert_allclose(PlainObservations(space)(values), values / 255, rtol=1e-6)
-    assert np.array_equal(PlainObservations(space, "plain")(values), values)
+    np.testing.assert_allclose(ObservationReader(space)(values), values / 255, rtol=1e-6)
+    assert np.array_equal(ObservationReader(space, "plain")(values), values)
 
 
 def test_images_of_one_size_are_stacked_and_others_are_not() -> None:
     alike = spaces.Tuple((spaces.Box(0, 255, (8, 6, 3), np.uint8), spaces.Box(0, 1, (8, 6, 1), bool)))
-    assert PlainObservations(alike).space.shape == (4, 8, 6)
+    assert ObservationReader(alike).space.shape == (4, 8, 6)
     others = spaces.Tuple((spaces.Box(0, 255, (8, 6, 3), np.uint8), spaces.Box(0, 1, (6, 8, 1), bool)))
-    assert PlainObservations(others).space.shape == (4 * 48,)
+    assert ObservationReader(others).space.shape == (4 * 48,)
 
 
 def test_nothing_but_text_is_refused() -> None:
@@ -269,5 +269,5 @@ def test_what_was_shown_does_not_change(seed: int) -> None:
 def test_grids_and_choices_are_read_as_version_0_1_read_them(space: spaces.Space[Any], seed: int) -> None:
     space.seed(seed)
     seen = batched(space, [space.sample() for _ in range(3)])
-    now, then = PlainObservations(space), PlainObservations(space, "plain")
+    now, then = ObservationReader(space), ObservationReader(space, "plain")
     assert np.array_equal(now(seen), then(seen)) and now(seen).dtype == then(seen).dtype

@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ...probe.result import LEAST
+from ...probe.result import LOWER_IS_BETTER
 from .. import plots
 from ..curves import band, curve_of
 from ..names import file_name
@@ -26,7 +26,9 @@ def probes(runs: Sequence[Probe]) -> Section:
     rows: list[list[Cell]] = []
     drawn = []
     for (task, metric), models in sorted(tasks.items()):
-        ordered = sorted(models.items(), key=lambda each: _mean(each[1]), reverse=metric not in LEAST)
+        ordered = sorted(
+            models.items(), key=lambda each: _mean(each[1]), reverse=metric not in LOWER_IS_BETTER
+        )
         for _, seeds in ordered:
             rows.append(_row(seeds, metric, [run.value for run in seeds]))
         for _, seeds in ordered:

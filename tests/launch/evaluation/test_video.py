@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
+from deltabeast.cores.observe import MemoryStep
 from deltabeast.envs.atari import AtariGames
 from deltabeast.launch.config import EvalConfig
 from deltabeast.launch.errors import RunError, UsageError
@@ -69,6 +71,10 @@ def test_the_strips_of_each_kind_of_core(trace: Trace) -> None:
     assert norm.values.shape == (T, 2) and value.values[:, 0].tolist() == trace.value
     without = Trace(1, [0], [0.0], [0.5], [True], [[]])
     assert [strip.title for strip in strips(without)] == ["value estimate"]
+    for strength in (None, torch.ones(1, 2)):
+        attends = MemoryStep(strength, torch.zeros(1, 2), torch.zeros(1, 2))
+        titles = [strip.title for strip in strips(Trace(1, [0], [0.0], [0.5], [True], [[attends]]))]
+        assert titles == ["write strength", "value estimate"][strength is None :]
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_an_ability_that_was_not_tried_is_blank(tmp_path: Path) -> None:
 def test_a_trial_is_of_a_run_that_had_its_time_or_reached_its_goal(tmp_path: Path) -> None:
     run = Probe(
         path=tmp_path, task="retrieval setting 1 size 20", core="gru", core_options={}, settings={}, seed=1,
-        metric="accuracy", value=0.5, print_accuracy=None, updates=800, ended=True, in_shell=True, rows=(),
+        metric="accuracy", value=0.5, print_accuracy=None, updates=800, ended=True, in_backbone=True, rows=(),
         versions={},
     )  # fmt: skip
     trial = Trial("retrieval", {"size": "20"}, 800, 1 / 20)
@@ -84,7 +84,7 @@ def test_a_trial_is_of_a_run_that_had_its_time_or_reached_its_goal(tmp_path: Pat
     assert not trial.is_of(replace(run, settings={"variant": "text"}))
     refused: list[tuple[dict[str, Any], str]] = [
         ({"updates": 799}, "it had 799 updates, not 800"), ({"ended": False}, "it has not ended"),
-        ({"in_shell": False}, "without its shell"),
+        ({"in_backbone": False}, "without its backbone"),
     ]  # fmt: skip
     for other, says in refused:
         assert says in str(trial.refuses(replace(run, **other))), other

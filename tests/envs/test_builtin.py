@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from deltabeast.envs import make_vector_env
+from deltabeast.envs.builtin import SEQUENCES
 from deltabeast.envs.conformance import check_vector_env
-from deltabeast.envs.own import SEQUENCES
 from deltabeast.envs.rewriting import FORWARD, LEFT, MOVES, ColorCubes, EndlessTMaze
 from deltabeast.envs.sequences.code import NOTHING
 from deltabeast.envs.sequences.sequences import NO_TARGET

@@ -8,11 +8,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from .sequences import DRAWN
+from .sequences import GENERATORS
 from .sequences.code import NOTHING
 from .sequences.sequences import NO_TARGET, Integers, Task
 
-SEQUENCES = {kind.__name__: kind for kind in DRAWN.values()}
+SEQUENCES = {kind.__name__: kind for kind in GENERATORS.values()}
 """tasks by the names of their environments"""
 
 
@@ -54,7 +54,9 @@ def make_sequence_env(name: str, **options: Any) -> SequenceEnv:
 def register_environments() -> None:
     here = __package__
     for name in SEQUENCES:
-        gymnasium.register(f"deltabeast/{name}-v0", f"{here}.own:make_sequence_env", kwargs={"name": name})
+        gymnasium.register(
+            f"deltabeast/{name}-v0", f"{here}.builtin:make_sequence_env", kwargs={"name": name}
+        )
     for name in ("EndlessTMaze", "ColorCubes"):
         gymnasium.register(f"deltabeast/{name}-v0", f"{here}.rewriting:{name}")
     long = {"length": 32}
