@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from ..runs.tracking import open_tracker
 from ..training.engine import CannotRestore, restoring
 from ..training.panel import Panel
 from ..training.progress import Speed
-from .data import Fixed, Fresh, Stream, to_batch
+from .data import Batch, Fixed, Fresh, Stream, to_batch
 from .learner import Learner
 from .recipe import make_recipe, without_defaults
 from .result import RESULT
@@ -44,6 +44,10 @@ SAME = (
     *("batch_size", "learning_rate", "max_grad_norm", "dropout", "shell"),
 )
 """options without which a run would be another experiment"""
+
+
+class AskedToStop(Exception):
+    """Ends training, an evaluation or the test between two batches."""
 
 
 class ProbeRun:
@@ -192,48 +196,59 @@ class ProbeRun:
     # ---- the loop ----
 
     def run(self) -> None:
-        """Train. Raises RunError if files cannot be written, StoppedBySignal if one asked to stop."""
+        """Train and test. Raises RunError if files cannot be written, StoppedBySignal if told to stop."""
         with stop_signals(self.stop, self.panel.console.is_terminal) as asked:
             try:
                 self._train()
+                self._finish()
             except OSError as error:
                 raise RunError(f"cannot write to {self.run_dir}: {error}") from error
             except CheckpointError as error:
                 raise RunError(str(error)) from error
-        if asked and not self._is_done():
-            raise StoppedBySignal(asked[0])
+            except AskedToStop as stopped:
+                at = f"stopped at update {self.update:,}"
+                self.panel.message(f"{at}, saved in {self.run_dir}; run the same command to go on")
+                if asked:
+                    raise StoppedBySignal(asked[0]) from stopped
 
     def _train(self) -> None:
+        """Train to the end, the last evaluation included. Raises AskedToStop, with a checkpoint."""
         self._speed, self._tokens_speed = Speed(self.update), Speed(self.tokens)
         self._saved_at = time.monotonic()
-        while not self._is_done() and not self.stop.is_set():
-            batch = to_batch(self.data.batch(self.update), self.device)
-            loss, output = self.learner.update(batch, self.update)
-            self.update += 1
-            self.tokens += batch.tokens.numel()
-            self._speed.mark(self.update)
-            self._tokens_speed.mark(self.tokens)
-            self._losses.append(float(loss))
-            if not math.isfinite(self._losses[-1]):
-                raise RunError(
-                    f"the loss of update {self.update:,} is {self._losses[-1]}; start again with a lower "
-                    "--learning-rate and another --run-dir"
-                )
-            self._grow(output, batch.target)
-            self.panel.print_eta(self.update)
-            if self.update % self.recipe.evaluate_every == 0 or self.update == self.recipe.updates:
+        try:
+            if self._is_due():  # a run that was stopped before the evaluation, or in it
                 self._evaluate()
-            elif (time.monotonic() - self._saved_at) / 60 >= self.config.checkpoint_minutes:
-                self._save()
-        self._save()
-        if self._is_done():
-            if self.best is None and self._counts:  # gone on with for as many updates as it had
-                self._evaluate()
-            self._finish()
-        else:
-            self.panel.message(
-                f"stopped at update {self.update:,}, saved in {self.run_dir}; run the same command to go on"
+            while not self._is_done():
+                self._heed()
+                self._learn()
+                if self._is_due():
+                    self._evaluate()
+                elif (time.monotonic() - self._saved_at) / 60 >= self.config.checkpoint_minutes:
+                    self._save()
+        except AskedToStop:
+            self._save()
+            raise
+
+    def _learn(self) -> None:
+        batch = to_batch(self.data.batch(self.update), self.device)
+        loss, output = self.learner.update(batch, self.update)
+        self.update += 1
+        self.tokens += batch.tokens.numel()
+        self._speed.mark(self.update)
+        self._tokens_speed.mark(self.tokens)
+        self._losses.append(float(loss))
+        if not math.isfinite(self._losses[-1]):
+            raise RunError(
+                f"the loss of update {self.update:,} is {self._losses[-1]}; start again with a lower "
+                "--learning-rate and another --run-dir"
             )
+        self._grow(output, batch.target)
+        self.panel.print_eta(self.update)
+
+    def _heed(self) -> None:
+        """Raise AskedToStop if one did."""
+        if self.stop.is_set():
+            raise AskedToStop
 
     def _grow(self, output: torch.Tensor, target: torch.Tensor) -> None:
         """Double the length of sequences once a batch is right but for one answer in a thousand."""
@@ -253,11 +268,11 @@ class ProbeRun:
         row: dict[str, float] = {
             **scores,
             "train_loss": sum(self._losses) / len(self._losses),
-            "sps": self._speed.over(60.0),
-            "tokens_per_second": self._tokens_speed.over(60.0),
             "tokens": self.tokens,
             "learning_rate": self.learner.learning_rate(self.update - 1),
         }
+        rates = {"sps": self._speed.over(60.0), "tokens_per_second": self._tokens_speed.over(60.0)}
+        row |= {name: rate for name, rate in rates.items() if rate}  # none where a run begins by this
         if self.best is not None:
             row["best"] = self.best
         if self.length is not None:
@@ -284,6 +299,11 @@ class ProbeRun:
             **dict.fromkeys(("sequence_accuracy", "final_accuracy"), task != "text"),
         }
         return special.get(column, True)
+
+    def _is_due(self) -> bool:
+        """Return whether an evaluation of these weights is missing: it leaves no losses behind."""
+        at = self.update % self.recipe.evaluate_every == 0 or self.update == self.recipe.updates
+        return at and bool(self._losses)
 
     def _is_done(self) -> bool:
         recipe, best = self.recipe, self.best
@@ -314,8 +334,14 @@ class ProbeRun:
         )
 
     def _scores(self, sequences: list[Sequences]) -> dict[str, float]:
-        scores = self.learner.evaluate((to_batch(part, self.device) for part in sequences), self.update)
+        """Return scores of the weights as they are. Raises AskedToStop."""
+        scores = self.learner.evaluate(self._batches(sequences), self.update)
         return {name: value for name, value in scores.items() if self._has(name)}
+
+    def _batches(self, sequences: list[Sequences]) -> Iterator[Batch]:
+        for part in sequences:
+            self._heed()
+            yield to_batch(part, self.device)
 
 
 def _plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,13 +24,14 @@ from training_in_process import Killed
 
 from deltabeast.agents import checkpoint
 from deltabeast.agents.checkpoint import load_newest, read_checkpoint
+from deltabeast.launch import cli
 from deltabeast.launch.cli import main
 from deltabeast.launch.comparison.probes import Probe, labelled, read_probe, usual_options
 from deltabeast.launch.config import ProbeConfig
 from deltabeast.launch.errors import StoppedBySignal, UsageError
 from deltabeast.launch.probe import recipe
 from deltabeast.launch.probe import run as run_module
-from deltabeast.launch.probe.data import Fresh
+from deltabeast.launch.probe.data import Fresh, to_batch
 from deltabeast.launch.probe.learner import Learner
 from deltabeast.launch.probe.recipe import make_recipe
 from deltabeast.launch.probe.run import ProbeRun
@@ -144,12 +146,80 @@ def test_a_run_that_is_asked_to_stop_saves_and_ends_as_by_that_signal(
 
     monkeypatch.setattr(Learner, "update", asks)
     config = ProbeConfig("retrieval", {"size": 6}, core="delta_net", device="cpu", run_dir=tmp_path)
-    for updates, step in ((10, 4), (4, 4)):  # the second is done as the signal comes
+    for updates in (10, 4):  # the second has its last evaluation left
         with ExitStack() as stack:
             run = ProbeRun(replace(config, updates=updates, run_dir=tmp_path / str(updates)), stack)
-            with pytest.raises(StoppedBySignal) if updates == 10 else nullcontext():
+            with pytest.raises(StoppedBySignal):
                 run.run()
-        assert weights(tmp_path / str(updates))[0] == step
+        assert weights(tmp_path / str(updates))[0] == 4
+        assert not rows(tmp_path / str(updates))
+
+
+@pytest.mark.parametrize("arguments", [RETRIEVAL, SWAP, TEXT])
+@pytest.mark.parametrize("evaluation", range(4))
+def test_an_evaluation_or_test_that_is_asked_to_stop_is_made_when_the_run_goes_on(
+    arguments: tuple[str, ...], evaluation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The first evaluation, that of the last update, the test; and one where nothing is left to stop."""
+    given = (*arguments, "--updates", "9", "--evaluate-every", "5")
+    probe(tmp_path / "one", *given)
+    evaluate, run, begun = Learner.evaluate, tmp_path / "other", 0
+
+    def asks(self: Learner, batches: Any, number: int) -> Any:
+        nonlocal begun
+        begun += 1
+        if begun == evaluation + 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self, batches, number)
+
+    tested = arguments != RETRIEVAL
+    with monkeypatch.context() as asked:
+        asked.setattr(Learner, "evaluate", asks)
+        asked.setattr(cli, "_end_by", ended := Mock())
+        capsys.readouterr()
+        probe(run, *given)
+    said = capsys.readouterr().out.splitlines()
+    if evaluation >= 2 + tested:
+        assert not ended.called and said[-1].startswith("finished after 9 updates")
+    else:
+        ended.assert_called_once_with(signal.SIGTERM)
+        at = 5 if evaluation == 0 else 9
+        assert said[-1] == f"stopped at update {at}, saved in {run}; run the same command to go on"
+        assert weights(run)[0] == at and not (run / "scores.json").exists()
+        assert len(rows(run)) == evaluation
+    probe(run, *given)
+    for name in ("one", "other"):
+        assert weights(tmp_path / name)[0] == 9
+    assert all(
+        torch.equal(each, weights(tmp_path / "one")[1][name]) for name, each in weights(run)[1].items()
+    )
+    for column in ("step", "loss", "accuracy", "train_loss", "length", "best", "tokens"):
+        assert [row[column] for row in rows(tmp_path / "one")] == [row[column] for row in rows(run)]
+    assert (run / "scores.json").read_text() == (tmp_path / "one" / "scores.json").read_text()
+
+
+@pytest.mark.parametrize(("asked_at", "stops"), [(1, True), (124, True), (125, False)])
+def test_a_signal_within_an_evaluation_stops_it_before_its_next_batch(
+    asked_at: int, stops: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the last of its 125 batches nothing is left to stop."""
+    read: list[Any] = []
+
+    def asks(part: Any, device: torch.device) -> Any:
+        read.append(part)
+        if len(read) == 1 + asked_at:  # after that of the only update
+            os.kill(os.getpid(), signal.SIGTERM)
+        return to_batch(part, device)
+
+    monkeypatch.setattr(run_module, "to_batch", asks)
+    config = ProbeConfig(
+        "dag", {"nodes": 4}, core="gru", device="cpu", batch_size=8, updates=1, run_dir=tmp_path
+    )
+    with ExitStack() as stack, pytest.raises(StoppedBySignal) if stops else nullcontext():
+        ProbeRun(config, stack).run()
+    assert len(read) == 1 + asked_at
+    assert (tmp_path / "scores.json").exists() != stops
 
 
 def test_the_training_loss_is_the_mean_since_the_last_evaluation(
