@@ -31,6 +31,7 @@ from ..runs.tracking import open_tracker
 from ..training.engine import CannotRestore, restoring
 from ..training.panel import Panel
 from ..training.progress import Speed
+from ..units import count
 from .data import Batch, Fixed, Fresh, Stream, to_batch
 from .learner import Learner
 from .recipe import make_recipe, without_defaults
@@ -167,8 +168,8 @@ class ProbeRun:
                 )
         if updates > self.recipe.updates:
             raise UsageError(
-                f"{self.run_dir} holds a run of {updates:,} updates; give --updates {updates} or more, or "
-                "another --run-dir"
+                f"{self.run_dir} holds a run of {count(updates, 'update')}; give --updates {updates} or "
+                "more, or another --run-dir"
             )
 
     def _save(self) -> None:
@@ -330,7 +331,7 @@ class ProbeRun:
         value = scores["test"][self.recipe.metric] if "test" in scores else self.best
         what = f"{self.recipe.metric.replace('_', ' ')}{' (test)' if 'test' in scores else ''}"
         self.panel.message(
-            f"finished after {self.update:,} updates: {what} {value:.4g}, saved in {self.run_dir}"
+            f"finished after {count(self.update, 'update')}: {what} {value:.4g}, saved in {self.run_dir}"
         )
 
     def _scores(self, sequences: list[Sequences]) -> dict[str, float]:

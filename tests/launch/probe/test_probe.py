@@ -387,6 +387,7 @@ def test_info_says_how_far_a_probe_is_and_how_to_go_on(
     main(["info", str(tmp_path)])
     said = dict(re.findall(r"^(\w[\w ]*?)  +(.*)$", capsys.readouterr().out, re.MULTILINE))
     assert said["trains"] == "retrieval size 6 · delta_net · seed 3"
+    assert said["inputs"] == "tokens of 6 x 7 kinds; 6 answers to choose from" and "observations" not in said
     assert said["progress"].startswith("update 4 of 8, ") and said["remaining"].startswith("4 updates, ")
     assert float(said["loss"]) == pytest.approx(float(rows(tmp_path)[-1]["loss"]), rel=1e-3)
     words = shlex.split(said["to go on"])
@@ -396,6 +397,21 @@ def test_info_says_how_far_a_probe_is_and_how_to_go_on(
     main(["info", str(tmp_path)])
     out = capsys.readouterr().out
     assert "after 8 updates" in out and "to go on" not in out and "deltabeast compare" in out
+
+
+def test_info_of_a_run_of_one_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    probe(tmp_path, *RETRIEVAL, "--updates", "1")
+    assert "finished after 1 update: loss" in capsys.readouterr().out
+    main(["info", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert out.count("after 1 update\n") == 1
+    (tmp_path / "scores.json").unlink()
+    (spec,) = tmp_path.glob("checkpoints/*/agent.json")
+    spec.write_text(json.dumps(json.loads(spec.read_text()) | {"symbols": [6, "x"]}))
+    main(["info", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert re.search(r"^remaining +its last evaluation or test$", out, re.MULTILINE) and "inputs" not in out
+    assert f"deltabeast probe --config {tmp_path}" in out
 
 
 @pytest.mark.parametrize(
