@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,7 +11,7 @@ from typing import Any, Literal
 from ...cores.backbone import FastWeightCore
 from ...cores.features import Features
 from ...cores.options import options_of, validate_options
-from ...cores.registry import find_core, read_core_options
+from ...cores.registry import core_name, core_names, find_core, read_core_options
 from ...envs.sequences.code import Code
 from ...envs.sequences.dag import Reachability
 from ...envs.sequences.listops import ListOps
@@ -90,7 +91,8 @@ def make_recipe(config: ProbeConfig) -> Recipe:
         }
         if config.dropout is not None:
             if recipe.spec.kind != "core":
-                raise ValueError("--dropout: a memory without its shell has none; omit it, or add --shell on")
+                remedy = "omit it" if config.core == FAST_WEIGHT_MEMORY else "omit it, or add --shell on"
+                raise ValueError(f"--dropout: a memory without its shell has none; {remedy}")
             changed["spec"] = replace(recipe.spec, dropout=config.dropout)
         return replace(recipe, **changed)
     except ValueError as error:
@@ -115,16 +117,29 @@ def _check(config: ProbeConfig) -> None:
     """Raise ValueError for numbers out of range."""
     require(config, *_COUNTS, least=1)
     require(config, "seed", "checkpoint_minutes", least=0)
-    if config.core == FAST_WEIGHT_MEMORY and (config.task != "retrieval" or config.shell == "on"):
-        raise ValueError(
-            f"{config.core} is a rule alone, tried in retrieval only; give --task retrieval, omit --shell on"
-        )
+    _check_rule(config)
     if config.learning_rate is not None and not 0 < config.learning_rate < math.inf:
         raise ValueError(f"--learning-rate {config.learning_rate}; it must be positive")
     if config.max_grad_norm is not None and not 0 <= config.max_grad_norm < math.inf:
         raise ValueError(f"--max-grad-norm {config.max_grad_norm}; it must be finite and not negative")
     if config.dropout is not None and not 0 <= config.dropout < 1:
         raise ValueError(f"--dropout {config.dropout}; it must be a share from 0 to less than 1")
+
+
+def _check_rule(config: ProbeConfig) -> None:
+    """Raise ValueError where the rule that no core has cannot be tried, and for a name near to its own."""
+    name = core_name(config.core)
+    if config.core == FAST_WEIGHT_MEMORY:
+        if config.task != "retrieval":
+            raise ValueError(
+                f"{name} is a rule alone, tried in retrieval only; give --task retrieval, or another --core"
+            )
+        if config.shell == "on":
+            raise ValueError(f"--shell on: {name} is a rule alone, which has no shell; omit it")
+    elif config.task == "retrieval" and ":" not in name and name not in core_names():
+        near = difflib.get_close_matches(name.lower(), [*core_names(), FAST_WEIGHT_MEMORY], n=3)
+        if FAST_WEIGHT_MEMORY in near:
+            raise ValueError(f"unknown core {config.core!r}; did you mean {', '.join(near)}?")
 
 
 def _task(config: ProbeConfig, kind: Any) -> Any:
@@ -151,9 +166,10 @@ def _alone(config: ProbeConfig, cores: Sequence[str], options: Collection[str] |
     if options is None:
         options = MemoryModel.options_of(config.core)
     if other := sorted({*config.core_options} - {*options}):
+        whole = "" if config.core == FAST_WEIGHT_MEMORY else ". Add --shell on for the whole core"
         raise ValueError(
             f"{config.core} alone, as {config.task} tries it, has no option {other[0]}; it has "
-            f"{', '.join(options)}. Add --shell on for the whole core"
+            f"{', '.join(options)}{whole}"
         )
     return True
 

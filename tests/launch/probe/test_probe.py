@@ -456,10 +456,21 @@ def test_info_of_a_run_of_one_update(tmp_path: Path, capsys: pytest.CaptureFixtu
             ("--task", "retrieval", "--core", "fast_weight_memory", "--core-options", "num_heads", "2"),
             "fast_weight_memory alone, as retrieval tries it, has no option num_heads",
         ),
-        (("--task", "swap", "--core", "fast_weight_memory"), "give --task retrieval, omit --shell on"),
+        (
+            ("--task", "retrieval", "--core", "fast_weight_memory", "--core-options", "num_heads", "2"),
+            "it has feature_map, dpfp_nu, favor_features\n",
+        ),
+        (("--task", "retrieval", "--core", "fast_weight_memory", "--dropout", "0.1"), "has none; omit it\n"),
+        (
+            ("--task", "swap", "--core", "fast_weight_memory"),
+            "is a rule alone, tried in retrieval only; give --task retrieval, or another --core\n",
+        ),
+        (("--task", "retrieval", "--core", "fast_weight_memry"), "did you mean fast_weight_memory?\n"),
+        (("--task", "retrieval", "--core", "fast-weight-memory"), "did you mean fast_weight_memory?\n"),
+        (("--task", "retrieval", "--core", "delta_nett"), "did you mean delta_net, "),
         (
             ("--task", "retrieval", "--core", "fast_weight_memory", "--shell", "on"),
-            "fast_weight_memory is a rule alone",
+            "--shell on: fast_weight_memory is a rule alone, which has no shell; omit it\n",
         ),
     ],
 )
