@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from ...envs.sequences.sequences import Sequences
 from ...envs.sequences.text import Text
 from ..config import ProbeConfig
 from ..errors import RunError, StoppedBySignal, UsageError
+from ..output import tell
 from ..processes.machine import memory_for, resolve_device
-from ..processes.supervision import stop_signals
+from ..processes.supervision import announced, stop_signals
 from ..runs.directory import check_command, check_free, claim, default_probe_dir, read_config, write_config
 from ..runs.log import RunLog, tag_of
 from ..runs.mine import remember
@@ -56,7 +57,9 @@ class ProbeRun:
 
     def __init__(self, config: ProbeConfig, stack: ExitStack, console: Console | None = None) -> None:
         """Raises UsageError for what cannot be, or a directory that holds another run."""
-        self.recipe = make_recipe(config)
+        reading = f"reading {config.task_options.get('path', config.task)}"
+        with announced(reading, tell):
+            self.recipe = make_recipe(config)
         self.config = config = without_defaults(config, self.recipe)
         try:
             self.device = resolve_device(config.device)
@@ -64,7 +67,10 @@ class ProbeRun:
                 self.learner = Learner(self.recipe, config.seed, self.device)
             self._model: Any = self.learner.model
             kind = Stream if self.recipe.span else Fixed if self.recipe.fixed else Fresh
-            self.data: Stream | Fixed | Fresh = kind(self.recipe, config.seed)
+            fixed = self.recipe.fixed
+            drawing = f"drawing {sum(fixed):,} sequences of {config.task}" if fixed else reading
+            with announced(drawing, tell):
+                self.data: Stream | Fixed | Fresh = kind(self.recipe, config.seed)
         except ValueError as error:
             raise UsageError(str(error)) from error
         self.run_dir = config.run_dir or default_probe_dir(config)
@@ -75,6 +81,7 @@ class ProbeRun:
         self.strikes = 0
         self._losses: list[float] = []
         """since the last evaluation"""
+        self._has_evaluated = False
         if not checkpoint_paths(self.run_dir):
             check_free(self.run_dir)
         stack.enter_context(claim(self.run_dir))
@@ -259,7 +266,10 @@ class ProbeRun:
             data.length = min(2 * data.length, data.longest) if right > 0.999 else data.length
 
     def _evaluate(self) -> None:
-        scores = self._scores(self.data.evaluation(self.update))
+        # Of many evaluations the first is announced: the others take as long.
+        say = (lambda _: None) if self._has_evaluated else self.panel.message
+        scores = self._scores(self.data.evaluation(self.update), "evaluating", say)
+        self._has_evaluated = True
         better = self._counts and self._is_better(scores[self.recipe.metric])
         if better:
             self.best = scores[self.recipe.metric]
@@ -320,12 +330,14 @@ class ProbeRun:
             if self.data.longest:
                 scores["length"] = self.length  # that sequences grew to
                 self.data.length = self.data.longest
-                scores["test"] = self._scores(self.data.evaluation(self.update + 1))
+                scores["test"] = self._scores(
+                    self.data.evaluation(self.update + 1), "testing", self.panel.message
+                )
         else:
             found = load_newest(self.run_dir / "best", read_checkpoint)
             assert found is not None, "an evaluation came before the end"
             self._model.load_state_dict(found[0].weights)
-            scores["test"] = self._scores(self.data.test())
+            scores["test"] = self._scores(self.data.test(), "testing", self.panel.message)
             scores["best_update"] = found[1].step
         files.write(self.run_dir / RESULT, json.dumps(scores, indent=2) + "\n")
         value = scores["test"][self.recipe.metric] if "test" in scores else self.best
@@ -334,9 +346,14 @@ class ProbeRun:
             f"finished after {count(self.update, 'update')}: {what} {value:.4g}, saved in {self.run_dir}"
         )
 
-    def _scores(self, sequences: list[Sequences]) -> dict[str, float]:
-        """Return scores of the weights as they are. Raises AskedToStop."""
-        scores = self.learner.evaluate(self._batches(sequences), self.update)
+    def _scores(self, sequences: list[Sequences], doing: str, say: Callable[[str], None]) -> dict[str, float]:
+        """Return scores of the weights as they are. Raises AskedToStop.
+
+        `say` hears what is being done, if it takes long.
+        """
+        tokens = sum(part.tokens.size for part in sequences)
+        with announced(f"{doing} with {tokens:,} tokens, at update {self.update:,}", say):
+            scores = self.learner.evaluate(self._batches(sequences), self.update)
         return {name: value for name, value in scores.items() if self._has(name)}
 
     def _batches(self, sequences: list[Sequences]) -> Iterator[Batch]:

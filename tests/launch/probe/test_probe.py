@@ -199,6 +199,28 @@ def test_an_evaluation_or_test_that_is_asked_to_stop_is_made_when_the_run_goes_o
     assert (run / "scores.json").read_text() == (tmp_path / "one" / "scores.json").read_text()
 
 
+def test_what_takes_long_beside_training_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Data that is drawn or read, the first evaluation, the test."""
+    monkeypatch.setattr(
+        run_module, "announced", lambda what, say: nullcontext(say(what))
+    )  # as if all took long
+    code = ("--task", "code", "--task-options", "variables", "1", "statements", "2", "--core", "gru",
+            "--core-options", "hidden_size", "4", "--batch-size", "500", "--device", "cpu")  # fmt: skip
+    for name, given, drawn, evaluated in (
+        ("code", code, "drawing 11,997 sequences of code", 999 * 7),
+        ("text", TEXT, f"reading {__file__}", None),
+    ):
+        probe(tmp_path / name, *given, "--updates", "2", "--evaluate-every", "1")
+        out = capsys.readouterr().out.splitlines()
+        said = [re.sub(r"[\d,]+ tokens", "N tokens", line) for line in out]
+        assert drawn in said
+        told = [line for line in said if "N tokens" in line]
+        assert told == ["evaluating with N tokens, at update 1", "testing with N tokens, at update 2"]
+        assert evaluated is None or any(f"with {evaluated:,} tokens" in line for line in out)
+
+
 @pytest.mark.parametrize(("asked_at", "stops"), [(1, True), (124, True), (125, False)])
 def test_a_signal_within_an_evaluation_stops_it_before_its_next_batch(
     asked_at: int, stops: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
