@@ -27,8 +27,9 @@ def subject(config: Mapping[str, Any]) -> str:
 def inputs(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
     """List what a model with these fields of its `SequenceSpec` reads and says, if they can be read."""
     symbols, classes = spec.get("symbols"), spec.get("classes")
-    are_sizes = isinstance(symbols, list) and all(isinstance(size, int) for size in [*symbols, classes])
-    if not are_sizes:
+    if not isinstance(symbols, list) or not isinstance(classes, int):
+        return []
+    if not all(isinstance(size, int) for size in symbols):
         return []
     kinds = " x ".join(f"{size:,}" for size in symbols)
     return [("inputs", f"tokens of {kinds} kinds; {count(classes, 'answer')} to choose from")]
