@@ -116,13 +116,14 @@ def _core_options(name: str) -> None:
 
 def _rule_options(name: str) -> None:
     """Print where a rule that no core has can be tried, and which options it has there."""
-    from ..cores.features import Features
     from ..cores.options import options_of
+    from ..cores.registry import find_core
     from .probe.key_value_model import KeyValueModel
     from .tables import core_options_table, show
 
     tell(f"{name}: a rule alone, which no core has. Source: Schlag, Munkhdalai & Schmidhuber 2021", "")
-    show(core_options_table(options_of(Features)[option] for option in KeyValueModel.OPTIONS))
+    same = options_of(find_core("delta_net"))
+    show(core_options_table(same[option] for option in KeyValueModel.OPTIONS))
     given = f"--core {name} --core-options OPTION VALUE ..."
     tell("", f"Give them as: deltabeast probe --task retrieval {given}", "Nothing else takes it as a core.")
 
