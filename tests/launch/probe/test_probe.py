@@ -546,12 +546,15 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
     main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
     (row,) = csv.DictReader((tmp_path / "out" / "tables" / "probes.csv").open(newline=""))
     assert row["published"] == ""  # ours have a budget of their own
+    blank = "Where published is blank, the papers do not have that core on that task with these options"
+    assert (tmp_path / "out" / "report.md").read_text().count(blank) == 1
     for file in (tmp_path / "runs").glob("*/config.json"):
         file.write_text(file.read_text().replace('"updates": 100', '"updates": null'))
     main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
     (row,) = csv.DictReader((tmp_path / "out" / "tables" / "probes.csv").open(newline=""))
     assert row["task"] == "retrieval setting 2 size 20" and row["seeds"] == "2"
     assert float(row["published"]) == pytest.approx(0.00076642)
+    assert blank not in (tmp_path / "out" / "report.md").read_text()
     values = [
         json.loads((tmp_path / "runs" / seed / "scores.json").read_text())["best"] for seed in ("1", "2")
     ]
