@@ -46,8 +46,8 @@ def vtrace_from_log_rhos(
     v_t = V_t + delta_t + gamma_t c_t (v_{t+1} - V_{t+1}),
     delta_t = min(rho_bar, rho_t) (r_t + gamma_t V_{t+1} - V_t),
     advantage_t = r_t + gamma_t (lambda v_{t+1} + (1 - lambda) V_{t+1}) - V_t,
-    pg_advantage_t = min(rho_pg_bar, rho_t) advantage_t. Where all rho are 1, advantage_t is that of generalised
-    advantage estimation (Schulman et al. 2016).
+    pg_advantage_t = min(rho_pg_bar, rho_t) advantage_t. Where all rho are 1, advantage_t is that of
+    generalised advantage estimation (Schulman et al. 2016).
     """
     if not log_rhos.shape == discounts.shape == rewards.shape == values.shape:
         raise ValueError(

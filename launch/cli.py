@@ -82,7 +82,8 @@ def cores(config: CoresConfig) -> None:
         show_lines(f"A wider terminal also shows: {', '.join(narrow)}.")
     show_lines(
         "Parameters of the core and floats of its state for each environment, at the default size; the "
-        "stem and the heads have 1.09 M more with 18 actions."
+        "stem and the heads have 1.09 M more with 18 actions.",
+        "probe --task retrieval also has fast_weight_memory, a rule alone.",
     )
     if "fast net" not in narrow:
         show_lines(
@@ -99,9 +100,13 @@ def cores(config: CoresConfig) -> None:
 def _core_options(name: str) -> None:
     """Print what a core is and which options it has."""
     from ..cores.options import options_of
-    from ..cores.registry import find_core
+    from ..cores.registry import core_name, find_core
+    from .probe.key_value_model import FAST_WEIGHT_MEMORY
     from .tables import core_options_table, show
 
+    if core_name(name) == FAST_WEIGHT_MEMORY:
+        _rule_options(FAST_WEIGHT_MEMORY)
+        return
     try:
         factory = find_core(name)
     except ValueError as error:
@@ -115,6 +120,20 @@ def _core_options(name: str) -> None:
         tell("", f"Give them as: deltabeast train --core {name} --core-options OPTION VALUE ...")
     else:
         tell("It has no options.")
+
+
+def _rule_options(name: str) -> None:
+    """Print where a rule that no core has can be tried, and which options it has there."""
+    from ..cores.options import options_of
+    from ..cores.registry import find_core
+    from .probe.key_value_model import KeyValueModel
+    from .tables import core_options_table, show
+
+    tell(f"{name}: a rule alone, which no core has. Source: Schlag, Munkhdalai & Schmidhuber 2021", "")
+    same = options_of(find_core("delta_net"))
+    show(core_options_table(same[option] for option in KeyValueModel.OPTIONS))
+    given = f"--core {name} --core-options OPTION VALUE ..."
+    tell("", f"Give them as: deltabeast probe --task retrieval {given}", "Nothing else takes it as a core.")
 
 
 def info(config: InfoConfig) -> None:

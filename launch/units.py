@@ -23,6 +23,11 @@ def format_steps(steps: int) -> str:
     return str(steps)
 
 
+def count(number: int, noun: str) -> str:
+    """Return 1 update, 1,203 updates."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def format_score(score: float, beside: float | None = None) -> str:
     """One decimal, two below 1 (many tasks score between -1 and 1); or as many as the score beside it has."""
     size = abs(score if beside is None else beside)

@@ -17,11 +17,12 @@ from ..output import tell
 from ..pages import PageFolder, is_page
 from ..runs.directory import versions
 from ..sharing.hub import run_here
+from ..units import count
 from .grouping import Comparison, compare
 from .html import to_html
 from .layout import write_layout
 from .markdown import to_markdown
-from .names import count, join
+from .names import join
 from .plots import looks
 from .probes import Probe
 from .reading import read_runs

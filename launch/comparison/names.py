@@ -46,9 +46,5 @@ def versus(series: str, baseline: str) -> str:
     return f"{series}{chr(10) if len(series) + len(baseline) > 26 else ' '}over {baseline}"
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def join(games: Sequence[str]) -> str:
     return ", ".join(map(name_of, games))

@@ -17,6 +17,7 @@ from ..config import CardConfig, ProbeConfig
 from ..errors import UsageError
 from ..output import tell
 from ..processes.machine import prepare_process
+from ..units import count
 from .card_page import Model, write_page
 from .recipe import make_recipe
 from .result import RESULT
@@ -49,7 +50,7 @@ class Trial:
         if not run.ended:
             return "it has not ended; its own command goes on with it"
         if run.updates < self.updates and run.value < GOAL:
-            return f"it had {run.updates:,} updates, not {self.updates:,}"
+            return f"it had {count(run.updates, 'update')}, not {self.updates:,}"
         return None
 
     def __str__(self) -> str:

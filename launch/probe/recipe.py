@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from ...cores.backbone import FastWeightCore
 from ...cores.features import Features
-from ...cores.options import options_of, validate_options
-from ...cores.registry import find_core, read_core_options
+from ...cores.options import near_names, options_of, validate_options
+from ...cores.registry import core_name, core_names, find_core, read_core_options
 from ...envs.sequences.code import Code
 from ...envs.sequences.dag import Reachability
 from ...envs.sequences.listops import ListOps
@@ -89,7 +89,8 @@ def make_recipe(config: ProbeConfig) -> Recipe:
         }
         if config.dropout is not None:
             if recipe.spec.kind != "core":
-                raise ValueError("--dropout: a memory without backbone has none; omit it, or add --shell on")
+                remedy = "omit it" if config.core == FAST_WEIGHT_MEMORY else "omit it, or add --shell on"
+                raise ValueError(f"--dropout: a memory without backbone has none; {remedy}")
             changed["spec"] = replace(recipe.spec, dropout=config.dropout)
         return replace(recipe, **changed)
     except ValueError as error:
@@ -116,10 +117,23 @@ def _check(config: ProbeConfig) -> None:
     require(config, "seed", "checkpoint_minutes", "max_grad_norm", least=0)
     require(config, "dropout", least=0, below=1)
     require_positive(config, "learning_rate")
-    if config.core == FAST_WEIGHT_MEMORY and (config.task != "retrieval" or config.shell == "on"):
-        raise ValueError(
-            f"{config.core} is a rule alone, tried in retrieval only; give --task retrieval, omit --shell on"
-        )
+    _check_rule(config)
+
+
+def _check_rule(config: ProbeConfig) -> None:
+    """Raise ValueError where the rule that no core has cannot be tried, and for a name near to its own."""
+    name = core_name(config.core)
+    if config.core == FAST_WEIGHT_MEMORY:
+        if config.task != "retrieval":
+            raise ValueError(
+                f"{name} is a rule alone, tried in retrieval only; give --task retrieval, or another --core"
+            )
+        if config.shell == "on":
+            raise ValueError(f"--shell on: {name} is a rule alone, which has no backbone; omit it")
+    elif config.task == "retrieval" and ":" not in name and name not in core_names():
+        near = near_names(name.lower(), [*core_names(), FAST_WEIGHT_MEMORY])
+        if near and FAST_WEIGHT_MEMORY in near:
+            raise ValueError(f"unknown core {config.core!r}; {near}")
 
 
 def _task(config: ProbeConfig, kind: Any) -> Any:
@@ -146,9 +160,10 @@ def _alone(config: ProbeConfig, cores: Sequence[str], options: Collection[str] |
     if options is None:
         options = MemoryModel.options_of(config.core)
     if other := sorted({*config.core_options} - {*options}):
+        whole = "" if config.core == FAST_WEIGHT_MEMORY else ". Add --shell on for the whole core"
         raise ValueError(
             f"{config.core} alone, as {config.task} tries it, has no option {other[0]}; it has "
-            f"{', '.join(options)}. Add --shell on for the whole core"
+            f"{', '.join(options)}{whole}"
         )
     return True
 

@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from ...envs.sequences.sequences import Sequences
 from ...envs.sequences.text import Text
 from ..config import ProbeConfig
 from ..errors import RunError, StoppedBySignal, UsageError
+from ..output import tell
 from ..processes.machine import memory_for, resolve_device
-from ..processes.supervision import stop_signals
+from ..processes.supervision import announced, stop_signals
 from ..runs.directory import check_command, check_free, claim, default_probe_dir, read_config, write_config
 from ..runs.log import RunLog, tag_of
 from ..runs.mine import remember
@@ -31,7 +32,8 @@ from ..runs.tracking import open_tracker
 from ..training.engine import CannotRestore, restoring
 from ..training.panel import Panel
 from ..training.progress import Speed
-from .data import Fixed, Fresh, Stream, to_batch
+from ..units import count
+from .data import Batch, Fixed, Fresh, Stream, to_batch
 from .learner import Learner
 from .recipe import make_recipe, without_defaults
 from .result import RESULT
@@ -46,12 +48,18 @@ SAME = (
 """options without which a run would be another experiment"""
 
 
+class AskedToStop(Exception):
+    """Ends training, an evaluation or the test between two batches."""
+
+
 class ProbeRun:
     """One run, begun or gone on with. `run` trains it to its end, or until a signal asks to stop."""
 
     def __init__(self, config: ProbeConfig, stack: ExitStack, console: Console | None = None) -> None:
         """Raises UsageError for what cannot be, or a directory that holds another run."""
-        self.recipe = make_recipe(config)
+        reading = f"reading {config.task_options.get('path', config.task)}"
+        with announced(reading, tell):
+            self.recipe = make_recipe(config)
         self.config = config = without_defaults(config, self.recipe)
         try:
             self.device = resolve_device(config.device)
@@ -59,7 +67,10 @@ class ProbeRun:
                 self.learner = Learner(self.recipe, config.seed, self.device)
             self._model: Any = self.learner.model
             kind = Stream if self.recipe.span else Fixed if self.recipe.fixed else Fresh
-            self.data: Stream | Fixed | Fresh = kind(self.recipe, config.seed)
+            fixed = self.recipe.fixed
+            drawing = f"drawing {sum(fixed):,} sequences of {config.task}" if fixed else reading
+            with announced(drawing, tell):
+                self.data: Stream | Fixed | Fresh = kind(self.recipe, config.seed)
         except ValueError as error:
             raise UsageError(str(error)) from error
         self.run_dir = config.run_dir or default_probe_dir(config)
@@ -70,6 +81,7 @@ class ProbeRun:
         self.strikes = 0
         self._losses: list[float] = []
         """since the last evaluation"""
+        self._has_evaluated = False
         if not checkpoint_paths(self.run_dir):
             check_free(self.run_dir)
         stack.enter_context(claim(self.run_dir))
@@ -163,8 +175,8 @@ class ProbeRun:
                 )
         if updates > self.recipe.updates:
             raise UsageError(
-                f"{self.run_dir} holds a run of {updates:,} updates; give --updates {updates} or more, or "
-                "another --run-dir"
+                f"{self.run_dir} holds a run of {count(updates, 'update')}; give --updates {updates} or "
+                "more, or another --run-dir"
             )
 
     def _save(self) -> None:
@@ -192,48 +204,59 @@ class ProbeRun:
     # ---- the loop ----
 
     def run(self) -> None:
-        """Train. Raises RunError if files cannot be written, StoppedBySignal if one asked to stop."""
+        """Train and test. Raises RunError if files cannot be written, StoppedBySignal if told to stop."""
         with stop_signals(self.stop, self.panel.console.is_terminal) as asked:
             try:
                 self._train()
+                self._finish()
             except OSError as error:
                 raise RunError(f"cannot write to {self.run_dir}: {error}") from error
             except CheckpointError as error:
                 raise RunError(str(error)) from error
-        if asked and not self._is_done():
-            raise StoppedBySignal(asked[0])
+            except AskedToStop as stopped:
+                at = f"stopped at update {self.update:,}"
+                self.panel.message(f"{at}, saved in {self.run_dir}; run the same command to go on")
+                if asked:
+                    raise StoppedBySignal(asked[0]) from stopped
 
     def _train(self) -> None:
+        """Train to the end, the last evaluation included. Raises AskedToStop, with a checkpoint."""
         self._speed, self._tokens_speed = Speed(self.update), Speed(self.tokens)
         self._saved_at = time.monotonic()
-        while not self._is_done() and not self.stop.is_set():
-            batch = to_batch(self.data.batch(self.update), self.device)
-            loss, output = self.learner.update(batch, self.update)
-            self.update += 1
-            self.tokens += batch.tokens.numel()
-            self._speed.mark(self.update)
-            self._tokens_speed.mark(self.tokens)
-            self._losses.append(float(loss))
-            if not math.isfinite(self._losses[-1]):
-                raise RunError(
-                    f"the loss of update {self.update:,} is {self._losses[-1]}; start again with a lower "
-                    "--learning-rate and another --run-dir"
-                )
-            self._grow(output, batch.target)
-            self.panel.print_eta(self.update)
-            if self.update % self.recipe.evaluate_every == 0 or self.update == self.recipe.updates:
+        try:
+            if self._is_due():  # a run that was stopped before the evaluation, or in it
                 self._evaluate()
-            elif (time.monotonic() - self._saved_at) / 60 >= self.config.checkpoint_minutes:
-                self._save()
-        self._save()
-        if self._is_done():
-            if self.best is None and self._at_full_length:  # resumed with as many --updates as it had
-                self._evaluate()
-            self._finish()
-        else:
-            self.panel.message(
-                f"stopped at update {self.update:,}, saved in {self.run_dir}; run the same command to go on"
+            while not self._is_done():
+                self._heed()
+                self._learn()
+                if self._is_due():
+                    self._evaluate()
+                elif (time.monotonic() - self._saved_at) / 60 >= self.config.checkpoint_minutes:
+                    self._save()
+        except AskedToStop:
+            self._save()
+            raise
+
+    def _learn(self) -> None:
+        batch = to_batch(self.data.batch(self.update), self.device)
+        loss, output = self.learner.update(batch, self.update)
+        self.update += 1
+        self.tokens += batch.tokens.numel()
+        self._speed.mark(self.update)
+        self._tokens_speed.mark(self.tokens)
+        self._losses.append(float(loss))
+        if not math.isfinite(self._losses[-1]):
+            raise RunError(
+                f"the loss of update {self.update:,} is {self._losses[-1]}; start again with a lower "
+                "--learning-rate and another --run-dir"
             )
+        self._grow(output, batch.target)
+        self.panel.print_eta(self.update)
+
+    def _heed(self) -> None:
+        """Raise AskedToStop if one did."""
+        if self.stop.is_set():
+            raise AskedToStop
 
     def _grow(self, output: torch.Tensor, target: torch.Tensor) -> None:
         """Double the length of sequences once a batch is right but for one answer in a thousand."""
@@ -243,7 +266,10 @@ class ProbeRun:
             data.length = min(2 * data.length, data.longest) if right > 0.999 else data.length
 
     def _evaluate(self) -> None:
-        scores = self._scores(self.data.evaluation(self.update))
+        # Of many evaluations the first is announced: the others take as long.
+        say = (lambda _: None) if self._has_evaluated else self.panel.message
+        scores = self._scores(self.data.evaluation(self.update), "evaluating", say)
+        self._has_evaluated = True
         better = self._at_full_length and self._is_better(scores[self.recipe.metric])
         if better:
             self.best = scores[self.recipe.metric]
@@ -253,11 +279,11 @@ class ProbeRun:
         row: dict[str, float] = {
             **scores,
             "train_loss": sum(self._losses) / len(self._losses),
-            "sps": self._speed.over(60.0),
-            "tokens_per_second": self._tokens_speed.over(60.0),
             "tokens": self.tokens,
             "learning_rate": self.learner.learning_rate(self.update - 1),
         }
+        rates = {"sps": self._speed.over(60.0), "tokens_per_second": self._tokens_speed.over(60.0)}
+        row |= {name: rate for name, rate in rates.items() if rate}  # none where a run begins by this
         if self.best is not None:
             row["best"] = self.best
         if self.length is not None:
@@ -285,6 +311,11 @@ class ProbeRun:
         }
         return special.get(column, True)
 
+    def _is_due(self) -> bool:
+        """Return whether an evaluation of these weights is missing: it leaves no losses behind."""
+        at = self.update % self.recipe.evaluate_every == 0 or self.update == self.recipe.updates
+        return at and bool(self._losses)
+
     def _is_done(self) -> bool:
         recipe, best = self.recipe, self.best
         reached = best is not None and recipe.goal is not None and (
@@ -299,23 +330,36 @@ class ProbeRun:
             if self.data.longest:
                 scores["length"] = self.length  # that sequences grew to
                 self.data.length = self.data.longest
-                scores["test"] = self._scores(self.data.evaluation(self.update + 1))
+                scores["test"] = self._scores(
+                    self.data.evaluation(self.update + 1), "testing", self.panel.message
+                )
         else:
             found = load_newest(self.run_dir / "best", read_checkpoint)
             assert found is not None, "an evaluation came before the end"
             self._model.load_state_dict(found[0].weights)
-            scores["test"] = self._scores(self.data.test())
+            scores["test"] = self._scores(self.data.test(), "testing", self.panel.message)
             scores["best_update"] = found[1].step
         files.write(self.run_dir / RESULT, json.dumps(scores, indent=2) + "\n")
         value = scores["test"][self.recipe.metric] if "test" in scores else self.best
         what = f"{self.recipe.metric.replace('_', ' ')}{' (test)' if 'test' in scores else ''}"
         self.panel.message(
-            f"finished after {self.update:,} updates: {what} {value:.4g}, saved in {self.run_dir}"
+            f"finished after {count(self.update, 'update')}: {what} {value:.4g}, saved in {self.run_dir}"
         )
 
-    def _scores(self, sequences: list[Sequences]) -> dict[str, float]:
-        scores = self.learner.evaluate((to_batch(part, self.device) for part in sequences), self.update)
+    def _scores(self, sequences: list[Sequences], doing: str, say: Callable[[str], None]) -> dict[str, float]:
+        """Return scores of the weights as they are. Raises AskedToStop.
+
+        `say` hears what is being done, if it takes long.
+        """
+        tokens = sum(part.tokens.size for part in sequences)
+        with announced(f"{doing} with {tokens:,} tokens, at update {self.update:,}", say):
+            scores = self.learner.evaluate(self._batches(sequences), self.update)
         return {name: value for name, value in scores.items() if self._has(name)}
+
+    def _batches(self, sequences: list[Sequences]) -> Iterator[Batch]:
+        for part in sequences:
+            self._heed()
+            yield to_batch(part, self.device)
 
 
 def _plain(value: Any) -> Any:

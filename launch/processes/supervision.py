@@ -23,6 +23,8 @@ SILENCE = 120.0
 """Seconds without an update after which a run says what it waits for."""
 SLOW = 20.0
 """Seconds after which a start is said to take long."""
+NOTICED = 5.0
+"""Seconds after which a part of a run that shows nothing is named."""
 SAME_REQUEST = 1.0
 """Seconds after a signal within which others ask for nothing else: `timeout` signals a process and then its
 group, a terminal the group, in which a parent may pass it on."""
@@ -112,6 +114,16 @@ def slow(what: str, say: Callable[[str], None] = complain) -> AbstractContextMan
             waited, seconds = seconds, 2 * seconds
 
     return _beside(look, "slow")
+
+
+def announced(what: str, say: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Say what goes on within, once, unless it is over in 5 s."""
+
+    def look(finished: threading.Event) -> None:
+        if not finished.wait(NOTICED):
+            say(what)
+
+    return _beside(look, "announced")
 
 
 def watch(

@@ -12,9 +12,9 @@ from typing import Any
 from ...agents.manifest import checkpoint_paths, damaged_file, is_exported, is_milestone, read_spec
 from ...agents.reading import read_object
 from ..errors import UsageError
-from ..units import format_ago, format_duration, format_score, parse_steps
+from ..units import count, format_ago, format_duration, format_score, parse_steps
 from .consent import consent
-from .describe_probe import is_probe, progress, remaining, subject
+from .describe_probe import inputs, is_probe, progress, remaining, subject
 from .directory import eval_command, is_claimed, no_run, read_config, resume_command
 from .log import read_log
 from .observations import reading
@@ -39,7 +39,9 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
         purpose = f" ({PURPOSES[preset]})" if preset in PURPOSES else ""
         changes = ", ".join(overridden(config))
         lines.append(("preset", f"{preset}{purpose}" + (f", but {changes}" if changes else "")))
-    if spec and not known.get("game"):
+    if of_probe:
+        lines += inputs(spec)
+    elif spec and not known.get("game"):
         lines.append(("observations", f"read as {reading(spec)}"))
     if uses := about.get("uses"):
         lines.append(("uses", f"{uses}, when it was last begun"))
@@ -95,7 +97,7 @@ def _remaining(
     duration = f", {format_duration(left / speed)} at {speed:,.0f} steps/s" if speed else ""
     lost = bool(rows) and not held and int(rows[-1]["step"]) > step
     begun = f", from the newest checkpoint, step {step:,}" if lost else ""
-    lines = [("remaining", f"{left:,} steps{duration}{begun}")]
+    lines = [("remaining", f"{count(left, 'step')}{duration}{begun}")]
     if held:
         return lines
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..probe.result import read_result
-from ..units import format_ago, format_duration, format_rate
+from ..units import count, format_ago, format_duration, format_rate
 from .directory import option_words, path_word
 
 
@@ -22,6 +22,17 @@ def subject(config: Mapping[str, Any]) -> str:
     named = [_words(config, "task"), _words(config, "core")]
     seed = config.get("seed")
     return " · ".join([*filter(None, named), *([] if seed is None else [f"seed {seed}"])])
+
+
+def inputs(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """List what a model with these fields of its `SequenceSpec` reads and says, if they can be read."""
+    symbols, classes = spec.get("symbols"), spec.get("classes")
+    if not isinstance(symbols, list) or not isinstance(classes, int):
+        return []
+    if not all(isinstance(size, int) for size in symbols):
+        return []
+    kinds = " x ".join(f"{size:,}" for size in symbols)
+    return [("inputs", f"tokens of {kinds} kinds; {count(classes, 'answer')} to choose from")]
 
 
 def progress(
@@ -53,7 +64,7 @@ def remaining(
     if not held and (result := read_result(run_dir)):
         tested = " (test)" if result.is_tested else ""
         name = result.metric.replace("_", " ")
-        text = f"{name}{tested} {result.value:.4g} after {result.updates:,} updates"
+        text = f"{name}{tested} {result.value:.4g} after {count(result.updates, 'update')}"
         return [("ended with", text), ("next", shlex.join(["deltabeast", "compare", path_word(run_dir)]))]
     updates = _updates(about)
     if updates is None:
@@ -62,7 +73,8 @@ def remaining(
     rate = next((row["sps"] for row in reversed(rows) if row.get("sps")), None)
     duration = f", {format_duration(left / rate)}{_speed(rows)}" if rate else ""
     again = ["deltabeast", "probe", *option_words("config", run_dir), *option_words("run_dir", run_dir)]
-    lines = [("remaining", f"{left:,} updates{duration}")]
+    what = f"{count(left, 'update')}{duration}" if left else "its last evaluation or test"
+    lines = [("remaining", what)]
     return lines if held else [*lines, ("to go on", shlex.join(again))]
 
 

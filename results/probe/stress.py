@@ -14,7 +14,7 @@ and the optimizer are our choice: the paper does not say.
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import torch
 import torch.nn.functional as F
@@ -79,7 +79,14 @@ def accuracy(n: int, keys: Tensor, kernel: str, updates: int) -> tuple[float, fl
     return right.float().mean().item(), right[:, -1].float().mean().item()
 
 
-def main(updates: int = 150) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("updates", type=int, nargs="?", default=150, help="of each layer; default: 150")
+    updates = parser.parse_args().updates
+    if updates < 1:
+        parser.error(f"updates {updates}; give at least 1")
     torch.manual_seed(1)
     torch.set_num_threads(1)
     print(
@@ -94,4 +101,4 @@ def main(updates: int = 150) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    main()

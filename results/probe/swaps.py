@@ -5,6 +5,7 @@ Usage: python results/probe/swaps.py RUNS/swap RUNS/swap-wide
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import sys
@@ -16,7 +17,12 @@ HEAD = """| memory | length reached | last answer right at 256 | passes | at upd
 |---|---|---|---|---|"""
 
 
-def main(folders: list[Path]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", type=Path, nargs="+", help="of cores, each with seed-N/")
+    folders: list[Path] = parser.parse_args().folders
     if missing := [folder for folder in folders if not folder.is_dir()]:
         sys.exit(f"{missing[0]} is no folder of runs; results/probe/run.sh RUNS swap makes it")
     for folder in folders:
@@ -48,4 +54,4 @@ def _first(run: Path) -> str | None:
 
 
 if __name__ == "__main__":
-    main([Path(name) for name in sys.argv[1:]])
+    main()

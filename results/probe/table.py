@@ -6,8 +6,8 @@ Usage: deltabeast compare RUNS/retrieval-1 RUNS/retrieval-2 --out OUT
 
 from __future__ import annotations
 
+import argparse
 import csv
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +15,12 @@ PASSES = 0.01
 NEAR = 0.25
 
 
-def main(path: Path) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("table", type=Path, help="OUT/tables/probes.csv")
+    path: Path = parser.parse_args().table
     with path.open(newline="") as file:
         tabulated = list(csv.DictReader(file))
     rows = [row for row in tabulated if row["metric"] == "loss" and row["task"].startswith("retrieval")]
@@ -57,4 +62,4 @@ def _agreement(rows: Sequence[dict[str, str]]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

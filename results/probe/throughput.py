@@ -7,8 +7,8 @@ it is the core.
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,10 +36,17 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(TASKS)}; default: all")
+    tasks: list[str] = parser.parse_args().tasks
+    if unknown := [task for task in tasks if task not in TASKS]:
+        parser.error(f"unknown task {unknown[0]}; say one of {', '.join(TASKS)}")
     prepare_process()
     print("| task | core | tokens in a batch | updates/s | tokens/s | kernel alone, ms | its share |")
     print("|---|---|---:|---:|---:|---:|---:|")
-    for task in sys.argv[1:] or TASKS:
+    for task in tasks or TASKS:
         options = TASKS[task]
         work = {core: _work(task, options, core) for core in CORES}
         times: dict[str, list[tuple[float, float]]] = {core: [] for core in CORES}

@@ -367,6 +367,12 @@ def test_a_cores_options_are_listed(
     assert rows[1][:3] == ["hidden_size", "int", "256"] and rows[1][3].startswith("width of")
     assert rows[2][:3] == ["output_gate", "bool", "False"]
     assert "short_conv" in run(capsys, "cores", "feedforward")[1]
+    for name in ("fast_weight_memory", "fast-weight-memory"):
+        _, out, _ = run(capsys, "cores", name)
+        assert out.startswith("fast_weight_memory: a rule alone, which no core has")
+        options = re.findall(r"^(\w+) +(?:str|int|float|bool) ", out, re.MULTILINE)
+        assert options == ["feature_map", "dpfp_nu", "favor_features"]
+        assert "deltabeast probe --task retrieval --core fast_weight_memory --core-options" in out
     monkeypatch.setattr(registry, "_FACTORIES", {**registry._FACTORIES, "bare": lambda input_size: None})
     assert "It has no options." in run(capsys, "cores", "bare")[1]
 

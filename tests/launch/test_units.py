@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from deltabeast.launch.units import format_rate, format_score, format_steps, parse_steps
+from deltabeast.launch.units import count, format_rate, format_score, format_steps, parse_steps
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,12 @@ from deltabeast.launch.units import format_rate, format_score, format_steps, par
 )
 def test_parse(text: str, steps: int) -> None:
     assert parse_steps(text) == steps
+
+
+def test_count() -> None:
+    assert [count(number, "update") for number in (0, 1, 2, 1203)] == [
+        "0 updates", "1 update", "2 updates", "1,203 updates"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

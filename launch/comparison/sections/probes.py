@@ -15,6 +15,11 @@ from ..probes import Probe, published
 from ..report import Plot, Section
 from ..tables import Cell, Table
 
+_BLANK = (
+    "Where published is blank, the papers do not have that core on that task with these options, or the run "
+    "was not trained as they did it, but with --updates or other settings of its own."
+)
+
 
 def probes(runs: Sequence[Probe]) -> Section:
     """Compare runs by task: the mean over seeds of what each reached, and the published value."""
@@ -57,7 +62,10 @@ def probes(runs: Sequence[Probe]) -> Section:
     ]
     named = [(run, name) for run in runs for name in (run.metric, "print_accuracy")]
     sources = sorted({known[1] for run, name in named if (known := _published(run, name))})
-    note = f"Published: {'; '.join(sources)}." if sources else ""
+    notes = [f"Published: {'; '.join(sources)}."] if sources else []
+    if any(row[-1] is None for row in rows):
+        notes.append(_BLANK)
+    note = " ".join(notes)
     return Section("Probes", text, unended, drawn, [Table("probes", columns, rows, 3, note, small=True)])
 
 

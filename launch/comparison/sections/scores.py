@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from ...runs.published import PROTOCOL
+from ...units import count
 from .. import plots
 from ..aggregation import MOST_PAIRS, ONE_SEED, Aggregation, pairs
 from ..grouping import Comparison
-from ..names import count, join, name_of, versus
+from ..names import join, name_of, versus
 from ..plots import Look
 from ..relative import BUDGETS
 from ..report import Plot, Section

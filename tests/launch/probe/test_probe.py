@@ -14,6 +14,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,13 +24,14 @@ from training_in_process import Killed
 
 from deltabeast.agents import checkpoint
 from deltabeast.agents.checkpoint import load_newest, read_checkpoint
+from deltabeast.launch import cli
 from deltabeast.launch.cli import main
 from deltabeast.launch.comparison.probes import Probe, labelled, read_probe, usual_options
 from deltabeast.launch.config import ProbeConfig
 from deltabeast.launch.errors import StoppedBySignal, UsageError
 from deltabeast.launch.probe import recipe
 from deltabeast.launch.probe import run as run_module
-from deltabeast.launch.probe.data import Fresh
+from deltabeast.launch.probe.data import Fresh, to_batch
 from deltabeast.launch.probe.learner import Learner
 from deltabeast.launch.probe.recipe import make_recipe
 from deltabeast.launch.probe.run import ProbeRun
@@ -144,12 +146,102 @@ def test_a_run_that_is_asked_to_stop_saves_and_ends_as_by_that_signal(
 
     monkeypatch.setattr(Learner, "update", asks)
     config = ProbeConfig("retrieval", {"size": 6}, core="delta_net", device="cpu", run_dir=tmp_path)
-    for updates, step in ((10, 4), (4, 4)):  # the second is done as the signal comes
+    for updates in (10, 4):  # the second has its last evaluation left
         with ExitStack() as stack:
             run = ProbeRun(replace(config, updates=updates, run_dir=tmp_path / str(updates)), stack)
-            with pytest.raises(StoppedBySignal) if updates == 10 else nullcontext():
+            with pytest.raises(StoppedBySignal):
                 run.run()
-        assert weights(tmp_path / str(updates))[0] == step
+        assert weights(tmp_path / str(updates))[0] == 4
+        assert not rows(tmp_path / str(updates))
+
+
+@pytest.mark.parametrize("arguments", [RETRIEVAL, SWAP, TEXT])
+@pytest.mark.parametrize("evaluation", range(4))
+def test_an_evaluation_or_test_that_is_asked_to_stop_is_made_when_the_run_goes_on(
+    arguments: tuple[str, ...], evaluation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The first evaluation, that of the last update, the test; and one where nothing is left to stop."""
+    given = (*arguments, "--updates", "9", "--evaluate-every", "5")
+    probe(tmp_path / "one", *given)
+    evaluate, run, begun = Learner.evaluate, tmp_path / "other", 0
+
+    def asks(self: Learner, batches: Any, number: int) -> Any:
+        nonlocal begun
+        begun += 1
+        if begun == evaluation + 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self, batches, number)
+
+    tested = arguments != RETRIEVAL
+    with monkeypatch.context() as asked:
+        asked.setattr(Learner, "evaluate", asks)
+        asked.setattr(cli, "_end_by", ended := Mock())
+        capsys.readouterr()
+        probe(run, *given)
+    said = capsys.readouterr().out.splitlines()
+    if evaluation >= 2 + tested:
+        assert not ended.called and said[-1].startswith("finished after 9 updates")
+    else:
+        ended.assert_called_once_with(signal.SIGTERM)
+        at = 5 if evaluation == 0 else 9
+        assert said[-1] == f"stopped at update {at}, saved in {run}; run the same command to go on"
+        assert weights(run)[0] == at and not (run / "scores.json").exists()
+        assert len(rows(run)) == evaluation
+    probe(run, *given)
+    for name in ("one", "other"):
+        assert weights(tmp_path / name)[0] == 9
+    assert all(
+        torch.equal(each, weights(tmp_path / "one")[1][name]) for name, each in weights(run)[1].items()
+    )
+    for column in ("step", "loss", "accuracy", "train_loss", "length", "best", "tokens"):
+        assert [row[column] for row in rows(tmp_path / "one")] == [row[column] for row in rows(run)]
+    assert (run / "scores.json").read_text() == (tmp_path / "one" / "scores.json").read_text()
+
+
+def test_what_takes_long_beside_training_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Data that is drawn or read, the first evaluation, the test."""
+    monkeypatch.setattr(
+        run_module, "announced", lambda what, say: nullcontext(say(what))
+    )  # as if all took long
+    code = ("--task", "code", "--task-options", "variables", "1", "statements", "2", "--core", "gru",
+            "--core-options", "hidden_size", "4", "--batch-size", "500", "--device", "cpu")  # fmt: skip
+    for name, given, drawn, evaluated in (
+        ("code", code, "drawing 11,997 sequences of code", 999 * 7),
+        ("text", TEXT, f"reading {__file__}", None),
+    ):
+        probe(tmp_path / name, *given, "--updates", "2", "--evaluate-every", "1")
+        out = capsys.readouterr().out.splitlines()
+        said = [re.sub(r"[\d,]+ tokens", "N tokens", line) for line in out]
+        assert drawn in said
+        told = [line for line in said if "N tokens" in line]
+        assert told == ["evaluating with N tokens, at update 1", "testing with N tokens, at update 2"]
+        assert evaluated is None or any(f"with {evaluated:,} tokens" in line for line in out)
+
+
+@pytest.mark.parametrize(("asked_at", "stops"), [(1, True), (124, True), (125, False)])
+def test_a_signal_within_an_evaluation_stops_it_before_its_next_batch(
+    asked_at: int, stops: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the last of its 125 batches nothing is left to stop."""
+    read: list[Any] = []
+
+    def asks(part: Any, device: torch.device) -> Any:
+        read.append(part)
+        if len(read) == 1 + asked_at:  # after that of the only update
+            os.kill(os.getpid(), signal.SIGTERM)
+        return to_batch(part, device)
+
+    monkeypatch.setattr(run_module, "to_batch", asks)
+    config = ProbeConfig(
+        "dag", {"nodes": 4}, core="gru", device="cpu", batch_size=8, updates=1, run_dir=tmp_path
+    )
+    with ExitStack() as stack, pytest.raises(StoppedBySignal) if stops else nullcontext():
+        ProbeRun(config, stack).run()
+    assert len(read) == 1 + asked_at
+    assert (tmp_path / "scores.json").exists() != stops
 
 
 def test_the_training_loss_is_the_mean_since_the_last_evaluation(
@@ -317,6 +409,7 @@ def test_info_says_how_far_a_probe_is_and_how_to_go_on(
     main(["info", str(tmp_path)])
     said = dict(re.findall(r"^(\w[\w ]*?)  +(.*)$", capsys.readouterr().out, re.MULTILINE))
     assert said["trains"] == "retrieval size 6 · delta_net · seed 3"
+    assert said["inputs"] == "tokens of 6 x 7 kinds; 6 answers to choose from" and "observations" not in said
     assert said["progress"].startswith("update 4 of 8, ") and said["remaining"].startswith("4 updates, ")
     assert float(said["loss"]) == pytest.approx(float(rows(tmp_path)[-1]["loss"]), rel=1e-3)
     words = shlex.split(said["to go on"])
@@ -326,6 +419,21 @@ def test_info_says_how_far_a_probe_is_and_how_to_go_on(
     main(["info", str(tmp_path)])
     out = capsys.readouterr().out
     assert "after 8 updates" in out and "to go on" not in out and "deltabeast compare" in out
+
+
+def test_info_of_a_run_of_one_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    probe(tmp_path, *RETRIEVAL, "--updates", "1")
+    assert "finished after 1 update: loss" in capsys.readouterr().out
+    main(["info", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert out.count("after 1 update\n") == 1
+    (tmp_path / "scores.json").unlink()
+    (spec,) = tmp_path.glob("checkpoints/*/agent.json")
+    spec.write_text(json.dumps(json.loads(spec.read_text()) | {"symbols": [6, "x"]}))
+    main(["info", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert re.search(r"^remaining +its last evaluation or test$", out, re.MULTILINE) and "inputs" not in out
+    assert f"deltabeast probe --config {tmp_path}" in out
 
 
 @pytest.mark.parametrize(
@@ -370,10 +478,21 @@ def test_info_says_how_far_a_probe_is_and_how_to_go_on(
             ("--task", "retrieval", "--core", "fast_weight_memory", "--core-options", "num_heads", "2"),
             "fast_weight_memory alone, as retrieval tries it, has no option num_heads",
         ),
-        (("--task", "swap", "--core", "fast_weight_memory"), "give --task retrieval, omit --shell on"),
+        (
+            ("--task", "retrieval", "--core", "fast_weight_memory", "--core-options", "num_heads", "2"),
+            "it has feature_map, dpfp_nu, favor_features\n",
+        ),
+        (("--task", "retrieval", "--core", "fast_weight_memory", "--dropout", "0.1"), "has none; omit it\n"),
+        (
+            ("--task", "swap", "--core", "fast_weight_memory"),
+            "is a rule alone, tried in retrieval only; give --task retrieval, or another --core\n",
+        ),
+        (("--task", "retrieval", "--core", "fast_weight_memry"), "did you mean fast_weight_memory?\n"),
+        (("--task", "retrieval", "--core", "fast-weight-memory"), "did you mean fast_weight_memory?\n"),
+        (("--task", "retrieval", "--core", "delta_nett"), "did you mean delta_net, "),
         (
             ("--task", "retrieval", "--core", "fast_weight_memory", "--shell", "on"),
-            "fast_weight_memory is a rule alone",
+            "--shell on: fast_weight_memory is a rule alone, which has no shell; omit it\n",
         ),
     ],
 )
@@ -427,12 +546,15 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
     main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
     (row,) = csv.DictReader((tmp_path / "out" / "tables" / "probes.csv").open(newline=""))
     assert row["published"] == ""  # ours have a budget of their own
+    blank = "Where published is blank, the papers do not have that core on that task with these options"
+    assert (tmp_path / "out" / "report.md").read_text().count(blank) == 1
     for file in (tmp_path / "runs").glob("*/config.json"):
         file.write_text(file.read_text().replace('"updates": 100', '"updates": null'))
     main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
     (row,) = csv.DictReader((tmp_path / "out" / "tables" / "probes.csv").open(newline=""))
     assert row["task"] == "retrieval setting 2 size 20" and row["seeds"] == "2"
     assert float(row["published"]) == pytest.approx(0.00076642)
+    assert blank not in (tmp_path / "out" / "report.md").read_text()
     values = [
         json.loads((tmp_path / "runs" / seed / "scores.json").read_text())["best"] for seed in ("1", "2")
     ]

@@ -16,6 +16,7 @@ from deltabeast.launch.processes.supervision import (
     REQUESTS,
     SAME_REQUEST,
     WARNINGS,
+    announced,
     ended_by_exception,
     slow,
     stop_signals,
@@ -144,3 +145,21 @@ def test_what_takes_long_says_so_and_what_does_not_is_silent(monkeypatch: pytest
         assert all(spoken.acquire(timeout=30) for _ in range(2))
     assert said[0] == "the first reset has taken 0 s so far" and len(said) >= 2
     assert not [thread for thread in threading.enumerate() if thread.name == "slow"]
+
+
+def test_what_is_noticed_is_announced_once_and_what_is_not_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    spoken = threading.Semaphore(0)
+
+    def say(text: str) -> None:
+        said.append(text)
+        spoken.release()
+
+    with announced("nothing", say):
+        pass
+    monkeypatch.setattr(supervision, "NOTICED", 0.01)
+    with announced("reading", say):
+        assert spoken.acquire(timeout=30)
+        assert not spoken.acquire(timeout=0.1)
+    assert said == ["reading"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "announced"]
