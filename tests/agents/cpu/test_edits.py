@@ -77,8 +77,8 @@ def _with_default(**changed: Any) -> Callable[..., Any]:
 def another_vtrace(patch: pytest.MonkeyPatch) -> None:
     plain = vtrace.vtrace_from_log_rhos
 
-    def halved(*given: Any) -> Any:
-        targets = plain(*given)
+    def halved(*given: Any, **named: Any) -> Any:
+        targets = plain(*given, **named)
         return targets._replace(vs=targets.vs * 0.5)
 
     patch.setattr(losses, "vtrace_from_log_rhos", halved)
