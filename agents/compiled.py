@@ -32,8 +32,9 @@ class Compiled:
             self._give_up(str(error))
             return
         learner.compiled_loss = torch.compile(learner.loss, dynamic=False)
-        steps = {name: torch.compile(getattr(self._ops, name), dynamic=False) for name in ("rmsprop", "adam")}
-        learner.ops = learner.ops._replace(**steps)
+        optimizer = learner.config.optimizer
+        step = torch.compile(getattr(self._ops, optimizer), dynamic=False)
+        learner.ops = learner.ops._replace(**{optimizer: step})
 
     def compute_gradients(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]:
         self._try(self._learner.compute_gradients, batch)

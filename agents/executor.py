@@ -33,6 +33,10 @@ class LearnerParts(UpdateFns, Protocol):
     @property
     def agent(self) -> nn.Module: ...
 
+    @property
+    def config(self) -> Any:
+        """The learner's `LearnerConfig`."""
+
     def loss(self, batch: Unroll) -> Any: ...
 
 

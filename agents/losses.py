@@ -19,7 +19,7 @@ ROUNDING = 1e-3
 """Tolerance on |log rho|: what is smaller is rounding."""
 METRICS = (
     *("total_loss", "policy_loss", "baseline_loss", "entropy"),
-    *("clipped_rho_share", "log_rho_abs_max", "forced_share"),
+    *("clipped_rho_share", "log_rho_abs_max", "forced_share", "behavior_kl", "effective_sample_share"),
 )
 """Names of the metrics, in the order in which `kernels/native/loss.c` writes them."""
 
@@ -73,7 +73,19 @@ def actor_critic(
     log_rhos, forced = log_rhos.detach(), batch.forced.float().mean()
     clipped = (log_rhos > ROUNDING).float().mean()
     metrics = loss, policy_loss, value_loss, entropy.mean(), clipped, log_rhos.abs().max(), forced
+    metrics += off_policy_metrics(log_rhos)
     return loss, {name: value.detach() for name, value in zip(METRICS, metrics, strict=True)}
+
+
+def off_policy_metrics(log_rhos: Tensor) -> tuple[Tensor, Tensor]:
+    """Return KL(behaviour ‖ policy) in nats a step and the effective sample size as a share of the steps.
+
+    log_rhos `[T, B]`. The KL is the mean of ρ - 1 - log ρ, unbiased and never negative; the share is
+    (Σ ρ)² / (N Σ ρ²): 1 where both policies are the same (Kong 1992).
+    """
+    rhos = log_rhos.exp()
+    share = rhos.sum().square() / (rhos.numel() * rhos.square().sum())
+    return (rhos - 1 - log_rhos).mean(), share
 
 
 def identity(tensor: Tensor) -> Tensor:

@@ -234,7 +234,7 @@ MUTANTS = [
     ("kernels/native/forward_cache.py", "    dz += dresult\n", ""),
     (
         "kernels/native/weight_transforms.py",
-        "transforms is None or not isinstance(weight, Parameter) or ",
+        "transforms is None or not isinstance(weight, Parameter | Buffer) or ",
         "transforms is None or ",
     ),
     ("kernels/native/weight_transforms.py", " or weight.is_inference()", ""),

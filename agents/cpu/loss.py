@@ -28,8 +28,8 @@ def fused_actor_critic(
     """Like `losses.actor_critic`, to which it falls back if C cannot compute it or an action is forbidden."""
     bootstrapped = rewards + batch.truncation_bootstrap
     behavior = batch.behavior_logits, batch.action, bootstrapped, batch.done, batch.forced
-    settings = discount, baseline_cost, entropy_cost, ROUNDING
-    in_c = vtrace_lambda == 1 and not clip_ratio and native.is_supported(logits, values, *behavior)
+    settings = discount, baseline_cost, entropy_cost, ROUNDING, vtrace_lambda
+    in_c = not clip_ratio and native.is_supported(logits, values, *behavior)
     if not in_c or forbids(batch.behavior_logits):
         return actor_critic(
             logits,

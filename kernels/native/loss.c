@@ -20,8 +20,8 @@ void vtrace(
     const float *behavior, const int64_t *action, const float *reward, const bool *done, const bool *forced,
     float *advantages, float *weights, float *dvalues, float *metrics
 ) {
-    const float discount = settings[0], baseline_cost = settings[1], rounding = settings[3];
-    double baseline = 0;
+    const float discount = settings[0], baseline_cost = settings[1], rounding = settings[3], lambda = settings[4];
+    double baseline = 0, kl = 0, rhos = 0, squares = 0;
     int64_t clipped = 0, all_forced = 0;
     float largest = 0;
     float *correction = dvalues + T * B;
@@ -33,17 +33,19 @@ void vtrace(
         const float log_rho = (log_p - (behavior[i * A + taken] - log_sum(behavior + i * A, A))) * chosen;
         const float rho = expf(log_rho), c = rho > 1.0f ? 1.0f : rho;
         const float r = reward[i], ahead = done[next] ? 0.0f : discount;
-        advantages[i] = (r + ahead * (values[next] + correction[b]) - V) * chosen, weights[i] = c;
-        correction[b] = c * (r + ahead * values[next] - V) + ahead * c * correction[b];
+        advantages[i] = (r + ahead * (values[next] + lambda * correction[b]) - V) * chosen, weights[i] = c;
+        correction[b] = c * (r + ahead * values[next] - V) + ahead * lambda * c * correction[b];
         dvalues[i] = -baseline_cost * correction[b];
 
         baseline += 0.5 * baseline_cost * correction[b] * correction[b];
         clipped += log_rho > rounding, all_forced += forced[i];
+        kl += rho - 1.0f - log_rho, rhos += rho, squares += (double)rho * rho;
         largest = fabsf(log_rho) > largest ? fabsf(log_rho) : largest;
     }
     memset(correction, 0, B * sizeof(float));
     const double steps = T * B;
     metrics[2] = baseline, metrics[4] = clipped / steps, metrics[5] = largest, metrics[6] = all_forced / steps;
+    metrics[7] = kl / steps, metrics[8] = rhos * rhos / (steps * squares);
 }
 
 /* The logits' gradients, and what remains to be logged. */

@@ -28,11 +28,12 @@ def actor_critic(
 ) -> tuple[Tensor, Tensor]:
     """Return the loss, a scalar, and what to log of it: logits `[T + 1, B, A]`, values `[T + 1, B]`.
 
-    `settings`: discount, costs of baseline and entropy, and the log from which on an importance ratio counts
-    as clipped. `normalise` replaces the advantages `[T, B]` by normalised ones before they are weighted.
-    `batch`: the logits that acted `[T, B, A]`, actions and rewards `[T, B]`, done `[T + 1, B]`, and where
-    actions were forced `[T, B]`. To log, `[7]`: the loss, the policy's and the baseline's, the mean entropy,
-    the share of clipped ratios, the largest log of one, and the share of forced actions.
+    `settings`: discount, costs of baseline and entropy, the log from which on an importance ratio counts as
+    clipped, and V-trace's λ. `normalise` replaces the advantages `[T, B]` by normalised ones before they are
+    weighted. `batch`: the logits that acted `[T, B, A]`, actions and rewards `[T, B]`, done `[T + 1, B]`, and where
+    actions were forced `[T, B]`. To log, `[9]`: the loss, the policy's and the baseline's, the mean entropy,
+    the share of clipped ratios, the largest log of one, the share of forced actions, the KL of the policy
+    from the one that acted, and the effective sample size as a share.
     """
     loss, metrics = _ActorCritic.apply(logits, values, torch.tensor(settings), normalise, *batch)
     return loss, metrics
@@ -56,7 +57,7 @@ class _ActorCritic(torch.autograd.Function):
         inputs = logits, values, behavior, action, reward, done, forced
         advantages, weights = torch.empty(sizes[:2]), torch.empty(sizes[:2])
         dvalues, dlogits = torch.empty(steps, B), torch.empty(steps, B, A)
-        metrics = torch.empty(7)
+        metrics = torch.empty(9)
         outputs = advantages, weights, dvalues, metrics
         compiling.call(_SOURCE, None, "vtrace", sizes, settings, *inputs, *outputs)
         if normalise is not None:

@@ -15,7 +15,7 @@ from deltabeast.agents.losses import AllReduce, actor_critic, identity, normalis
 from deltabeast.agents.vtrace import vtrace_from_log_rhos
 from deltabeast.kernels.native import loss as native
 
-COSTS = {"discount": 0.9, "baseline_cost": 0.4, "entropy_cost": 0.03}
+COSTS = {"discount": 0.9, "baseline_cost": 0.4, "entropy_cost": 0.03, "vtrace_lambda": 0.85}
 
 
 def random_batch(T: int, B: int, A: int, done: float, forced: float) -> tuple[Tensor, Tensor, Unroll]:
@@ -124,7 +124,7 @@ def test_importance_weights_multiply_normalised_advantages(dtype: torch.dtype, s
     batch.forced[3, 2] = False
     logits[3, 2, batch.action[3, 2]] = -40.0
     before = exact(batch) if dtype is torch.float64 else batch
-    metrics, _ = results(logits.to(dtype), values.to(dtype), before, all_reduce=identity)
+    metrics, _ = results(logits.to(dtype), values.to(dtype), before, all_reduce=identity, vtrace_lambda=1.0)
     plain = exact(batch)
     log_pi, log_mu = (
         x.double().log_softmax(-1).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)

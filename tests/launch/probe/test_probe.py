@@ -489,10 +489,10 @@ def test_info_of_a_run_of_one_update(tmp_path: Path, capsys: pytest.CaptureFixtu
         ),
         (("--task", "retrieval", "--core", "fast_weight_memry"), "did you mean fast_weight_memory?\n"),
         (("--task", "retrieval", "--core", "fast-weight-memory"), "did you mean fast_weight_memory?\n"),
-        (("--task", "retrieval", "--core", "delta_nett"), "did you mean delta_net, "),
+        (("--task", "retrieval", "--core", "delta_nett"), "did you mean delta_net or "),
         (
             ("--task", "retrieval", "--core", "fast_weight_memory", "--shell", "on"),
-            "--shell on: fast_weight_memory is a rule alone, which has no shell; omit it\n",
+            "--shell on: fast_weight_memory is a rule alone, which has no backbone; omit it\n",
         ),
     ],
 )

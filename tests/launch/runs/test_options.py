@@ -212,7 +212,7 @@ def test_what_is_learned_of_rewards_and_limits_follows_from_the_environment_and_
 
 @pytest.mark.parametrize("words", ["--reward-clip -1", "--reward-clip inf", "--reward-scale 0"])
 def test_rewards_are_scaled_and_clipped_by_positive_numbers(words: str) -> None:
-    with pytest.raises(UsageError, match=f"^{words.split()[0]} must"):
+    with pytest.raises(UsageError, match=f"^{words.split()[0]} .*; it must"):
         resolve(parse(["train", "--env", "CartPole-v1", *words.split()]))
 
 
