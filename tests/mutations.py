@@ -1798,7 +1798,7 @@ TESTS = {
     "launch/output": ("tests/launch/test_lasting.py",),
     "launch/training/run.py": (
         *("tests/launch/training/test_resume.py", "tests/launch/training/test_run.py"),
-        *("-k", "finished or asked_to_stop"),
+        *("-k", "finished or asked_to_stop or several"),
     ),
     "launch/cli": (
         *("tests/launch/test_cli.py", "tests/launch/test_config_file.py", "tests/launch/test_lasting.py"),
@@ -1806,7 +1806,10 @@ TESTS = {
     ),
     **dict.fromkeys(
         ("launch/training/command.py", "launch/training/plan.py", "launch/processes/machine.py"),
-        ("tests/launch/test_config_file.py", "tests/launch/test_cli.py", "-k", "not_shown or one_line"),
+        (
+            *("tests/launch/test_config_file.py", "tests/launch/test_cli.py"),
+            *("tests/launch/training/test_seeds.py", "-k", "not_shown or one_line or minibatches_are_drawn"),
+        ),
     ),
     "launch/c": ("tests/launch/test_config_file.py", "-k", "not version"),  # a copy has no commit
     "envs/sequences": ("tests/envs/sequences",),
@@ -1824,6 +1827,7 @@ TESTS = {
     "native/optimizers": ("tests/kernels/test_optimizers.py",),
     "native/loss": ("tests/agents/test_losses.py",),
     **dict.fromkeys(("agents/reuse", "agents/truncations"), ("tests/agents/test_reuse.py",)),
+    "agents/vtrace": ("tests/agents/test_vtrace.py",),
     "agents/adam": ("tests/kernels/test_optimizers.py",),
     **dict.fromkeys(
         ("native/acting", "agents/cpu/fused_actor"),
@@ -1890,6 +1894,7 @@ TESTS = {
             "tests/agents/test_normaliser.py",
             "tests/agents/test_returns.py",
             "tests/agents/test_learner.py",
+            "tests/agents/test_reuse.py",
         ),
     ),
     "dense": (

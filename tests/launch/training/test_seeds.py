@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,14 @@ from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.training.local.sources import Lockstep
-from deltabeast.launch.training.plan import agent_spec, env_shard, make_env, per_process, resolve
+from deltabeast.launch.training.plan import (
+    agent_spec,
+    batches_of_updates,
+    env_shard,
+    make_env,
+    per_process,
+    resolve,
+)
 from deltabeast.launch.training.randomness import rng_states, seed_generators, set_rng_states
 
 GLOBAL = ("--env", "training_envs:DrawsGlobally-v0", *TINY)
@@ -36,6 +44,20 @@ def batches_of(config: TrainConfig, count: int, index: int, seed: int, how_many:
     found = [next(source) for _ in range(how_many)]
     env.close()
     return found
+
+
+def test_minibatches_are_drawn_by_seed_and_update_alone() -> None:
+    """Alike in a resumed run and in every process, anew for each batch."""
+    config = parse(["train", "--env", "training_envs:Match-v0", *TINY, "--minibatch-size", "1"])
+    batch = batches_of(config, 1, 0, 1, 1)[0]
+    batch.reward[0] = torch.arange(batch.num_envs)
+
+    def drawn(seed: int, version: int) -> list[int]:
+        parts = batches_of_updates(replace(config, seed=seed, passes=4), batch, version)
+        return [int(part.reward[0, 0]) for part in parts]
+
+    assert drawn(1, 8) == drawn(1, 8) and len(drawn(1, 8)) == 4 * batch.num_envs
+    assert drawn(1, 8) != drawn(1, 24) and drawn(1, 8) != drawn(2, 8)
 
 
 @pytest.mark.parametrize(("num_envs", "batch_size", "count"), [(4, 4, 2), (6, 2, 2), (2, 4, 2), (6, 6, 3)])
