@@ -32,8 +32,8 @@ def actor_critic(
     clipped, and V-trace's λ. `normalise` replaces the advantages `[T, B]` by normalised ones before they are
     weighted. `batch`: the logits that acted `[T, B, A]`, actions and rewards `[T, B]`, done `[T + 1, B]`, and
     where actions were forced `[T, B]`. To log, `[9]`: the loss, the policy's and the baseline's, the mean
-    entropy, the share of clipped ratios, the largest log of one, the share of forced actions, the KL of the policy
-    from the one that acted, and the effective sample size as a share.
+    entropy, the share of clipped ratios, the largest log of one, the share of forced actions, the KL of the
+    policy from the one that acted, and the effective sample size as a share.
     """
     loss, metrics = _ActorCritic.apply(logits, values, torch.tensor(settings), normalise, *batch)
     return loss, metrics

@@ -49,6 +49,7 @@ def batches_of(config: TrainConfig, count: int, index: int, seed: int, how_many:
 def test_minibatches_are_drawn_by_seed_and_update_alone() -> None:
     """Alike in a resumed run and in every process, anew for each batch."""
     config = parse(["train", "--env", "training_envs:Match-v0", *TINY, "--minibatch-size", "1"])
+    resolve(config)
     batch = batches_of(config, 1, 0, 1, 1)[0]
     batch.reward[0] = torch.arange(batch.num_envs)
 
