@@ -20,6 +20,12 @@ from table import GOALS, reached
 
 NATURE = "--learning-rate 4e-4 --entropy-cost 0.005 --rmsprop-eps 1e-3"
 SHALLOW = f"--stem shallow {NATURE}"
+PIXELS = f"{SHALLOW} --normalise-observations on"
+PPO = (
+    f"{PIXELS} --steps 1200k --unroll-length 64 --passes 4 --minibatch-size 4 --optimizer adam "
+    "--learning-rate 2.5e-4 --clip-ratio 0.1 --vtrace-lambda 0.95 --normalise-advantages --max-grad-norm 128 "
+    "--entropy-cost 0.01"
+)
 CANDIDATES = {
     "entropy 0.01": "--learning-rate 4e-4",
     "entropy 0.005": "--learning-rate 4e-4 --entropy-cost 0.005",
@@ -34,6 +40,13 @@ CANDIDATES = {
     "shallow": SHALLOW,
     "shallow, entropy 0.002": f"{SHALLOW} --entropy-cost 0.002",
     "shallow, 3M": f"{SHALLOW} --steps 3M",
+    "pixels": PIXELS,
+    "pixels, 1.2M": f"{PIXELS} --steps 1200k",
+    "pixels, 1.2M, nature": f"{PIXELS} --steps 1200k --stem nature",
+    "pixels, 1.2M, 6e-4": f"{PIXELS} --steps 1200k --learning-rate 6e-4",
+    "pixels, 1.2M, lambda 0.95": f"{PIXELS} --steps 1200k --vtrace-lambda 0.95",
+    "pixels, 1.2M, twice": f"{PIXELS} --steps 1200k --passes 2",
+    "pixels, PPO": PPO,
 }
 COMMON = (
     "--game pong --stem nature --steps 5M --num-envs 16 --batch-size 16 --unroll-length 20 "
