@@ -72,8 +72,8 @@ def actor_critic(
 
     log_rhos, forced = log_rhos.detach(), batch.forced.float().mean()
     clipped = (log_rhos > ROUNDING).float().mean()
-    metrics = loss, policy_loss, value_loss, entropy.mean(), clipped, log_rhos.abs().max(), forced
-    metrics += off_policy_metrics(log_rhos)
+    ratios = clipped, log_rhos.abs().max(), forced, *off_policy_metrics(log_rhos)
+    metrics = loss, policy_loss, value_loss, entropy.mean(), *ratios
     return loss, {name: value.detach() for name, value in zip(METRICS, metrics, strict=True)}
 
 
