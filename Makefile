@@ -56,6 +56,7 @@ test-all: $(READY) ## the tests again with new random numbers: what fails says h
 
 digests: $(READY) ## compare what C computes with the plain code, and let it take the place of what you edited if they agree
 	$(TEST) tests/agents/cpu tests/agents/test_losses.py tests/agents/test_rmsprop.py \
+		tests/agents/test_normaliser.py tests/kernels/test_optimizers.py tests/kernels/test_images.py \
 		tests/kernels/test_backends.py tests/kernels/test_fused.py tests/kernels/test_native.py --deselect tests/agents/cpu/test_digests.py
 	$(BIN)/python tests/agents/cpu/renew_digests.py
 

@@ -60,7 +60,7 @@ class LearnerConfig:
     normalise_rewards: bool = False
     """Whether rewards are divided by the running standard deviation of discounted returns (returns.py)."""
     normalise_advantages: bool = False
-    """Whether the policy's advantages have mean 0 and standard deviation 1 in each batch (losses.py)."""
+    """Whether the policy's advantages have mean 0 and standard deviation 1 in each step (losses.py)."""
 
 
 def unroll_agent(agent: Agent, batch: Unroll, bptt: Bptt) -> tuple[AgentOutput, Stats]:
@@ -106,7 +106,7 @@ class PartialUpdate:
 
     metrics: Mapping[str, float]
     num_steps: int
-    """Number of agent steps that are learned from for the last time."""
+    """Number of agent steps that count with this update (`Unroll.counted`)."""
     version: int
     """Number of updates behind the weights that acted."""
     episodes: Episodes
@@ -207,14 +207,18 @@ class Learner:
         metrics, gradients = self._executor.backward(batch)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
+        counted = batch if batch.counted == "itself" else batch.counted
+        if counted is None:
+            return PartialUpdate(metrics, 0, batch.version, Episodes())
         # The last observation is the first of the next unroll.
-        normaliser, is_last = self.agent.normaliser, not batch.passes_left
-        obs_moments = normaliser.moments(batch.observation[:-1]) if normaliser and is_last else None
+        normaliser = self.agent.normaliser
+        obs_moments = normaliser.moments(counted.observation[:-1]) if normaliser else None
         returns = None
         if self.config.normalise_rewards:
-            returns = merge(torch.zeros_like(self._returns), *batch.episodes.return_moments).numpy()
-        num_steps = batch.num_steps if is_last else 0
-        return PartialUpdate(metrics, num_steps, batch.version, batch.episodes, obs_moments, returns)
+            returns = merge(torch.zeros_like(self._returns), *counted.episodes.return_moments).numpy()
+        return PartialUpdate(
+            metrics, counted.num_steps, batch.version, counted.episodes, obs_moments, returns
+        )
 
     def apply_gradients(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:
         """Clip the gradients and change the weights, unless this or an earlier update was not finite."""

@@ -11,7 +11,7 @@ def make_executor(learner: LearnerParts, capture: bool = True, compile: bool = F
     """Choose by the learner's device: a GPU's updates are enqueued, others run eagerly.
 
     `capture` makes each function of an update one CUDA graph there. `compile`, on any device, has
-    `torch.compile` make loss, gradients and RMSProp's step; where it cannot, a warning says so.
+    `torch.compile` make loss, gradients and the optimizer's step; where it cannot, a warning says so.
     """
     functions = Compiled(learner) if compile else None
     if learner.finite.device.type == "cuda":

@@ -66,13 +66,9 @@ class Agent(nn.Module):
         super().__init__()
         self.spec = spec
         feature_size = core_feature_size(spec.core)
-        self.stem = make_stem(spec.stem, spec.observation_shape, feature_size)
+        self.stem = make_stem(spec.stem, spec.observation_shape, feature_size, bool(spec.normalised))
         self.normaliser: Normaliser | None = None
         if spec.normalised:
-            if spec.stem == "small":
-                raise ValueError(
-                    "stem 'small' reads pixels as categories: give another --stem, or no normalised pixels"
-                )
             self.normaliser = make_normaliser(spec.observation_shape, spec.normalised)
         self.core: Core = make_core(spec.core, feature_size + 1, **spec.core_options)
         self.policy = nn.Linear(self.core.output_size, spec.num_actions)

@@ -68,7 +68,8 @@ class Normaliser(nn.Module):
         if not set(entries) <= set(range(size)):
             raise ValueError(f"entries to be normalised must be among {size}, got {entries}")
         self.statistics = nn.Buffer(torch.zeros(3, size, dtype=torch.float64))
-        self._mask = nn.Buffer(torch.tensor([i in set(entries) for i in range(size)]), persistent=False)
+        self._mask = nn.Buffer(torch.zeros(size, dtype=torch.bool), persistent=False)
+        self._mask[list(entries)] = True
 
     def forward(self, x: Tensor) -> Tensor:
         return self.frozen_transform()(x)

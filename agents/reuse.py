@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from .episodes import Episodes
 from .unroll import Unroll
 
 
@@ -19,20 +18,19 @@ def minibatches(
 
     As in PPO (Schulman et al. 2017, Algorithm 1) for recurrent agents: whole unrolls are drawn, never single
     steps. V-trace corrects each pass for what the passes before have changed. `size` divides B, by default it
-    is B; one pass over the whole batch is the batch itself. Equal seeds give equal orders. Episodes go with
-    the last minibatch.
+    is B; one pass over the whole batch is the batch itself. Equal seeds give equal orders. The last one has
+    the batch as its `counted`, the others None.
     """
     size = size or batch.num_envs
     rng = np.random.default_rng(seed)
     for left in reversed(range(passes)):
         if size == batch.num_envs:
-            yield replace(batch, passes_left=left, episodes=Episodes()) if left else batch
+            yield replace(batch, counted=None) if left else batch
             continue
         order = torch.from_numpy(rng.permutation(batch.num_envs))
-        for envs in order.split(size):
-            last = not left and envs[-1] == order[-1]
-            episodes = batch.episodes if last else Episodes()
-            yield replace(select(batch, envs), passes_left=left, episodes=episodes)
+        for start in range(0, batch.num_envs, size):
+            last = not left and start + size == batch.num_envs
+            yield replace(select(batch, order[start : start + size]), counted=batch if last else None)
 
 
 def select(batch: Unroll, envs: torch.Tensor) -> Unroll:

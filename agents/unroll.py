@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import torch
 from torch import Tensor
@@ -45,12 +45,13 @@ class Unroll:
     """The core's state before `observation[0]`, tensors `[B, ...]`."""
     version: int = 0
     """Number of updates behind the weights that acted."""
-    passes_left: int = 0
-    """Number of times that the learner will learn from these steps again."""
     episodes: Episodes = field(default_factory=Episodes)
     """Scores of the episodes that ended in the unroll."""
     truncations: Truncations | None = None
     """Truncated steps with their final observations; None if there are none."""
+    counted: Unroll | Literal["itself"] | None = "itself"
+    """What counts, once learned from, in steps, episodes and running statistics: the unroll itself; of the
+    minibatches of a batch (reuse.py) the last has the batch here and the others None."""
 
     @classmethod
     def empty(cls, length: int, observation: Tensor, num_actions: int, state: State, version: int) -> Unroll:

@@ -122,7 +122,8 @@ class TrainConfig:
     # SPEED, as for num_learners: gradients are summed over workers; results differ by rounding only.
     num_workers: Annotated[int | None, Scope.SPEED, Only("local")] = None
     """Processes that act and learn side by side on a CPU, each with its share of the environments and of
-    every batch; default: one per core, as far as --num-envs and --batch-size can be divided."""
+    every batch; default: one per core, as far as --num-envs and --batch-size (or --minibatch-size) can be
+    divided."""
     threads: Annotated[int | None, Scope.SPEED, Only("local")] = None
     """Threads of the run in all, divided among its processes; default: number of usable cores (the least of
     CPU set, container quota and SLURM_CPUS_PER_TASK), in each process at most OMP_NUM_THREADS."""
@@ -147,13 +148,14 @@ class TrainConfig:
     unroll_length: Annotated[int, Scope.LEARNING] = 50
     """Agent steps in each environment before an actor hands over to the learner."""
     batch_size: Annotated[int, Scope.LEARNING] = 32
-    """Trajectories in one update, each the --unroll-length steps of one environment; a multiple of
-    --num-envs or a divisor of it."""
+    """Trajectories in one batch, each the --unroll-length steps of one environment; a multiple of --num-envs
+    or a divisor of it."""
     passes: Annotated[int, Scope.LEARNING] = 1
     """Times that the learner learns from each batch; V-trace corrects for what it has learned meanwhile."""
     minibatch_size: Annotated[int | None, Scope.LEARNING] = None
     """Trajectories in each step of the optimizer, drawn without repetition in each pass; a divisor of
-    --batch-size; default: all of the batch."""
+    --batch-size; default: all of the batch. Each of --num-workers (or --num-learners) draws from its share,
+    so that their number changes which are drawn together."""
     bptt: Annotated[Literal["full", "per_step"], Scope.LEARNING] = "full"
     """full: gradients flow through the whole unroll. per_step: no gradient crosses a time step of a
     fast-weight core, as in the published code; for other cores both are the same."""
@@ -176,8 +178,8 @@ class TrainConfig:
     """Whether the loss divides rewards by the running standard deviation of discounted returns (Engstrom et
     al. 2020), before any clip."""
     normalise_advantages: Annotated[bool, Scope.LEARNING] = False
-    """Whether each batch's advantages get mean 0 and standard deviation 1 in the policy gradient
-    (Andrychowicz et al. 2021): then its size does not depend on how common rewards are."""
+    """Whether the advantages of each step of the optimizer get mean 0 and standard deviation 1 in the policy
+    gradient (Andrychowicz et al. 2021): then its size does not depend on how common rewards are."""
     entropy_cost: Annotated[float, Scope.LEARNING] = 0.01
     """Weight of the entropy bonus."""
     baseline_cost: Annotated[float, Scope.LEARNING] = 0.5

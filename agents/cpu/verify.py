@@ -96,6 +96,8 @@ def mismatches(learner: Learner, unroll: Unroll, parts: Collection[str], spec: C
     """Return which of these parts differ from the eager code on an unroll, each with what differs."""
     before = {name: buffer.clone() for name, buffer in learner.agent.named_buffers()}
     try:
+        if learner.agent.normaliser is not None:  # of a new run it would leave observations as they are
+            learner.agent.normaliser.update_stats([learner.agent.normaliser.moments(unroll.observation)])
         if not (combined_diff := _difference(learner, unroll, parts, spec)):
             return {}
         per_part_diffs = {

@@ -1,1 +1,1 @@
-"""C for CPUs: the rules, dense layers, convolutions, the loss and RMSProp; README.md lists the sources."""
+"""C for CPUs: rules, dense layers, convolutions, the loss and the optimizers; README.md lists the sources."""

@@ -56,7 +56,7 @@ INLINE void store(number *y, const vec *from) { EACH(i) ((loose *)y)[i] = from[i
 
 #define TILE 64
 
-/* [C, pixels] bytes -> [pixels, C], for `count` pixels of the first up to TILE */
+/* [C, pixels] bytes -> [pixels, C], of the first `count` pixels, at most TILE */
 INLINE void transpose(int64_t C, int64_t pixels, int64_t count, const uint8_t *from, uint8_t *to) {
     if (LITTLE && C == 4 && count == TILE) {
         uint32_t four[TILE];

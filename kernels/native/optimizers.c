@@ -1,5 +1,5 @@
-/* The optimizers' steps in one pass over memory. optimizers.py documents them. Each operation is rounded as torch's, but
- * for the square root, which is exact here. */
+/* The optimizers' steps in one pass over memory. optimizers.py documents them. RMSProp's operations are rounded as torch's, but
+ * for the square root, which is exact here; Adam's corrections come in float64. */
 
 #include <math.h>
 #include <stdint.h>

@@ -41,7 +41,7 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
         lines.append(("preset", f"{preset}{purpose}" + (f", but {changes}" if changes else "")))
     if of_probe:
         lines += inputs(spec)
-    elif spec and not known.get("game"):
+    elif spec and (not known.get("game") or spec.get("normalised")):
         lines.append(("observations", f"read as {reading(spec)}"))
     if uses := about.get("uses"):
         lines.append(("uses", f"{uses}, when it was last begun"))

@@ -15,7 +15,7 @@ from ...agents.cpu.cache import NO_CACHE, CacheSpec
 from ...agents.cpu.verify import fallback_message, mismatches, unedited_parts, verification_unroll
 from ...kernels.native.compiling import identity
 from ..config import TrainConfig
-from .plan import compiles, overlaps, updates_per_batch
+from .plan import compiles, minibatch_size, overlaps
 
 CACHING_PAYS_FROM: dict[str, dict[torch.dtype | None, int]] = {
     "residual": {None: 4, torch.bfloat16: 8},
@@ -46,22 +46,18 @@ class FusedRecord(NamedTuple):
 def cache_spec(share: TrainConfig, device: torch.device, agent: Agent) -> CacheSpec:
     """Choose what actors cache of what they compute: the learner need not compute it again.
 
-    The learner must have the weights that acted: it takes turns with actors and learns once, from whole
-    unrolls. `share` is that of one process.
+    The learner must have the weights that acted: it takes turns with actors and learns from whole unrolls.
+    `share` is that of one process.
     """
     in_turns = device.type == "cpu" and not overlaps(share, device) and not compiles(share, device)
     # A deterministic run may go on with another engine, whose learner rounds as if nothing had been cached.
-    if (
-        not in_turns
-        or share.deterministic
-        or updates_per_batch(share) > 1
-        or share.num_envs > share.batch_size
-    ):
+    if not in_turns or share.deterministic or share.num_envs > share.batch_size:
         return NO_CACHE
     pays_from = CACHING_PAYS_FROM.get(agent.spec.stem, {}).get(agent.autocast_dtype, math.inf)
     unrolls = share.batch_size // share.num_envs
+    is_whole = minibatch_size(share) == share.batch_size  # of a part nothing is taken from the cache
     return CacheSpec(
-        trunk=unrolls if share.num_envs >= pays_from else 0,
+        trunk=unrolls if is_whole and share.num_envs >= pays_from else 0,
         projection=unrolls == 1,
         core=unrolls == 1 and share.bptt == "full",
     )

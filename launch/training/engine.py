@@ -21,9 +21,10 @@ from .progress import Window
 
 @dataclass(frozen=True)
 class Update:
-    """One update of the weights."""
+    """One update of the weights, or on a cluster all that a batch is good for."""
 
-    metrics: Mapping[str, float]
+    metrics: Sequence[Mapping[str, float]]
+    """one mapping for each step of the optimizer"""
     episodes: Sequence[Episodes]
 
 

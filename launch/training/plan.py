@@ -292,15 +292,18 @@ def checked_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
     with memory_for(f"core {config.core}"):
         agent = build_on_meta(lambda: Agent(spec))
         numbers = count_numbers(agent.state_dict().values())
-        # Beside each weight there are its gradient and its mean square; all are float32.
-        needed = 12 * numbers + 4 * count_numbers(agent.initial_state(config.num_envs))
+        # Beside each weight there are its gradient and its mean square, and Adam's mean; all are float32.
+        needed = (16 if config.optimizer == "adam" else 12) * numbers + 4 * count_numbers(
+            agent.initial_state(config.num_envs)
+        )
     check_memory(f"core {config.core}", needed)
     return spec
 
 
 def observation_notes(env: VectorEnv, spec: AgentSpec) -> list[str]:
     """Say what the environment's observations are taken for, and warn of what is kept from the agent."""
-    notes = [] if spec.game else [f"observations are read as {reading(vars(spec))}"]
+    told = not spec.game or spec.normalised
+    notes = [f"observations are read as {reading(vars(spec))}"] if told else []
     if parts := getattr(env.unwrapped, "left_out", ()):
         notes.append(f"warning: left out of the observations, not being numbers: {', '.join(parts)}")
     return notes

@@ -205,7 +205,8 @@ class Run:
             self._add_scores(event)
             self._speed.mark(self.engine.steps)
             self.panel.print_eta(self.engine.steps)
-            self._window.add(event.metrics)
+            for metrics in event.metrics:
+                self._window.add(metrics)
             if self.trace:
                 self.trace.mark()
             if self.evaluations:

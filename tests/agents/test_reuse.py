@@ -9,6 +9,7 @@ import torch
 from random_batches import A, B, T, make_batch, make_learner
 
 from deltabeast.agents import Agent, AgentSpec, Episodes, Learner, LearnerConfig, Unroll
+from deltabeast.agents.normaliser import moments
 from deltabeast.agents.reuse import minibatches, select
 from deltabeast.agents.truncations import Truncations
 
@@ -30,7 +31,7 @@ def test_once_whole_is_the_batch_itself() -> None:
     for size in (None, 4):
         assert [part is batch for part in minibatches(batch, 1, size)] == [True]
     again = [*minibatches(batch, 3)]
-    assert [part.passes_left for part in again] == [2, 1, 0] and again[2] is batch
+    assert [part.counted for part in again] == [None, None, "itself"] and again[2] is batch
     assert all(part.observation is batch.observation for part in again), "nothing is copied"
 
 
@@ -63,11 +64,10 @@ def test_all_tensors_are_of_the_same_environments() -> None:
         assert part.version == batch.version
 
 
-def test_episodes_are_told_once() -> None:
+def test_the_batch_counts_with_its_last_minibatch() -> None:
     batch = numbered(4)
-    for size in (None, 2):
-        told = [part.episodes for part in minibatches(batch, 3, size)]
-        assert told[-1] == batch.episodes and all(each == Episodes() for each in told[:-1])
+    parts = [*minibatches(batch, 3, 2)]
+    assert all(part.counted is None for part in parts[:-1]) and parts[-1].counted is batch
 
 
 def test_truncations_go_with_their_environments() -> None:
@@ -87,14 +87,21 @@ def test_truncations_go_with_their_environments() -> None:
     assert select(batch, torch.tensor([1, 3])).truncations is None
 
 
-def test_steps_and_statistics_count_once(seed: int) -> None:
+def test_steps_episodes_and_statistics_count_once_at_the_end(seed: int) -> None:
+    """So that all of a batch is normalised as it was when the actor saw it."""
     spec = AgentSpec((5,), A, core="lstm", stem="mlp", normalised=(0, 3))
-    learner = Learner(Agent(spec), LearnerConfig(total_steps=10_000))
+    learner = Learner(Agent(spec), LearnerConfig(total_steps=10_000, normalise_rewards=True))
     batch = make_batch(learner.agent)
-    for part in minibatches(batch, 3, 2):
-        learner.update(part)
-    assert learner.steps == T * B and learner.version == 6
+    batch.episodes.return_moments.append(moments(torch.tensor([[1.0], [5.0]])).numpy())
     assert learner.agent.normaliser is not None
+    before = learner.agent.normaliser.statistics.clone()
+    for number, part in enumerate(minibatches(batch, 3, 2)):
+        assert torch.equal(learner.agent.normaliser.statistics, before) and learner.steps == 0
+        assert learner.reward_divisor == 1.0
+        partial_update = learner.backward(part)
+        assert partial_update.episodes == (batch.episodes if number == 5 else Episodes())
+        learner.step([partial_update])
+    assert learner.steps == T * B and learner.version == 6 and learner.reward_divisor == 2.0
     count, mean, _ = learner.agent.normaliser.statistics
     assert count.eq(T * B).all()
     torch.testing.assert_close(mean, batch.observation[:-1].flatten(0, 1).double().mean(0))

@@ -204,15 +204,18 @@ class LocalEngine(Engine):
                 self.workers.add_gradients()
                 metrics = learner.step(parts)
                 self.weights.publish(self.agent, learner.version)
-            yield Update(metrics, [part.episodes for part in parts])
+            yield Update([metrics], [part.episodes for part in parts])
             self.workers.start(Worker.update, learner.version, learner.reward_divisor)
 
     def _batches(self) -> Iterator[Unroll]:
         """Yield what each update learns from; `_left_of_batch` counts how many more a batch is good for."""
         for batch in self.source:
             self._left_of_batch = updates_per_batch(self.config)
-            for part in batches_of_updates(self.process_config, batch, self.learner.version):
+            parts = batches_of_updates(self.process_config, batch, self.learner.version)
+            while self._left_of_batch:
                 self._left_of_batch -= 1
+                with self.stopwatch("learning"):
+                    part = next(parts)
                 yield part
 
     def _backward(self, batch: Unroll) -> PartialUpdate:

@@ -254,6 +254,7 @@ class RayEngine(Engine):
     def snapshot(self, actors: bool) -> dict[str, Any]:
         if self.learners.running:
             weights, self._learner_state = self.learners.state(_within(_RESCUE))
+            self._version = self._learner_state["learner"]["version"]  # a batch may have failed midway
             unflatten(self.agent, weights)
         states = None
         if actors and self.config.deterministic:

@@ -37,7 +37,8 @@ _FETCH_PATIENCE = 10.0
 class Report:
     """The result of an update, the same for every learner except the episodes: those of its columns."""
 
-    metrics: dict[str, float]
+    metrics: list[dict[str, float]]
+    """one mapping for each step of the optimizer"""
     steps: int
     version: int
     episodes: Episodes
@@ -108,7 +109,7 @@ class LearnerProcess:
     def update(self, identities: Sequence[ShardId]) -> tuple[Report, NDArray[np.float32] | None]:
         """Learn from shards that are here, with all other learners; the first returns the new weights.
 
-        Raises NonFiniteError, everywhere, before any weight changes.
+        Raises NonFiniteError, everywhere, before a step of the optimizer changes any weight.
         """
         learner = self._learner
         start = time.perf_counter()
@@ -116,9 +117,10 @@ class LearnerProcess:
         # An unroll may come from updates that the death of a learner has undone.
         batch = replace(batch, version=min(batch.version, learner.version))
         keep_until_read(batch)
+        metrics: list[dict[str, float]] = []
         for part in batches_of_updates(self._share, batch, learner.version):
             partial_updates = self._collective.together(partial(learner.backward, part), learner.agent)
-            metrics = dict(learner.step(partial_updates))  # read now, so that a NonFiniteError is raised here
+            metrics.append(dict(learner.step(partial_updates)))  # read now: a NonFiniteError is raised here
         weights = flatten(learner.agent) if self.rank == 0 else None
         seconds = time.perf_counter() - start
         return Report(metrics, learner.steps, learner.version, batch.episodes, seconds), weights

@@ -169,7 +169,7 @@ def _agent_with(patch: pytest.MonkeyPatch, change: Callable[[Agent], object]) ->
 
 @edit
 def a_subclassed_stem(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("deltabeast.agents.network.make_stem", lambda name, shape, size: OwnStem(*shape, size))
+    patch.setattr("deltabeast.agents.network.make_stem", lambda name, shape, size, *_: OwnStem(*shape, size))
 
 
 @edit

@@ -21,6 +21,7 @@ import tape
 import torch
 from random_batches import (
     CORES,
+    A,
     B,
     T,
     assert_same,
@@ -32,13 +33,14 @@ from random_batches import (
 )
 from torch import Tensor
 
-from deltabeast.agents import Learner, NonFiniteError, PartialUpdate
+from deltabeast.agents import Agent, AgentSpec, Learner, LearnerConfig, NonFiniteError, PartialUpdate
 from deltabeast.agents.compiled import Compiled
 from deltabeast.agents.cuda import enqueued, graphs
 from deltabeast.agents.cuda.async_metrics import AsyncMetrics
 from deltabeast.agents.cuda.enqueued import Enqueued
 from deltabeast.agents.executor import EagerExecutor
 from deltabeast.agents.make_executor import make_executor
+from deltabeast.agents.reuse import minibatches
 from deltabeast.kernels import Rule
 
 pytestmark = pytest.mark.usefixtures("updates_in_pytorch")
@@ -84,6 +86,20 @@ def test_captured_updates_are_the_plain_ones(core: str, seed: int) -> None:
         batch = make_batch(plain.agent)
     assert rates[0] > rates[1] > rates[2] > rates[3] == rates[4] == 0
     assert is_captured(twin)
+
+
+def test_captured_minibatches_and_adam_are_the_plain_ones(seed: int) -> None:
+    """With a clipped surrogate; the statistics of observations change between batches only."""
+    spec = AgentSpec((5,), A, core="lstm", stem="mlp", normalised=(0, 3))
+    reuse = {"optimizer": "adam", "clip_ratio": 0.2, "vtrace_lambda": 0.9, "normalise_advantages": True}
+    plain = Learner(Agent(spec), LearnerConfig(total_steps=10_000, **reuse))
+    twin = as_on_a_gpu(plain)
+    for number in range(3):
+        for part in minibatches(make_batch(plain.agent), 2, 2, (seed, number)):
+            expected, metrics = plain.update(part), twin.update(part)
+            assert dict(metrics) == {name: pytest.approx(x, rel=1e-6) for name, x in expected.items()}
+            assert_same(twin, plain)
+    assert is_captured(twin) and plain.steps == 3 * T * B and plain.version == 12
 
 
 @pytest.mark.parametrize("form", [EagerExecutor, Enqueued])
