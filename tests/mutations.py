@@ -410,7 +410,7 @@ MUTANTS = [
     ("agents/normaliser.py", "torch.where(self._mask, mean, 0)", "mean"),
     ("agents/normaliser.py", "self._mask & varies", "varies"),
     ("agents/normaliser.py", "torch.where(self._mask, LIMIT, torch.inf)", "torch.tensor(LIMIT)"),
-    ("agents/learner.py", "moments(batch.observation[:-1])", "moments(batch.observation)"),
+    ("agents/learner.py", "moments(counted.observation[:-1])", "moments(counted.observation)"),
     ("agents/weights.py", "buffer.dtype == torch.float64", "False"),
     ("agents/checkpoint.py", "w.dtype == torch.float32 else w", "w.is_floating_point() else w"),
     ("agents/cpu/fused_actor.py", "target[t] = transform(source[t])", "target[t] = source[t]"),

@@ -293,9 +293,8 @@ def checked_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
         agent = build_on_meta(lambda: Agent(spec))
         numbers = count_numbers(agent.state_dict().values())
         # Beside each weight there are its gradient and its mean square, and Adam's mean; all are float32.
-        needed = (16 if config.optimizer == "adam" else 12) * numbers + 4 * count_numbers(
-            agent.initial_state(config.num_envs)
-        )
+        copies = 4 if config.optimizer == "adam" else 3
+        needed = 4 * copies * numbers + 4 * count_numbers(agent.initial_state(config.num_envs))
     check_memory(f"core {config.core}", needed)
     return spec
 
