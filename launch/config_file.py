@@ -22,7 +22,7 @@ from .runs.consent import may_name_code, needs_consent
 from .runs.directory import no_run, option_words
 from .runs.mine import is_mine
 from .runs.options import FORMER, OPTIONS
-from .runs.presets import PRESETS, preset_config
+from .runs.presets import PRESETS, begun_with, preset_config
 from .values import read_options, read_yaml
 
 KINDS: Mapping[str, type] = {"train": TrainConfig, "probe": ProbeConfig}
@@ -125,7 +125,7 @@ def _of_run(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in values.items() if name not in _OF_ONE_RUN}
     if command != "train":
         return values
-    return {**FORMER, **values, "preset": values.get("preset") or ("none" if values.get("env") else None)}
+    return {**FORMER, **values, "preset": begun_with(values) or ("none" if values.get("env") else None)}
 
 
 def _displaced(options: Mapping[str, Any], typed: Sequence[str]) -> set[str]:

@@ -23,7 +23,7 @@ from ..errors import UsageError
 from ..output import tell
 from ..values import have_shape, read_options
 from .options import REPEATED
-from .presets import preset_config
+from .presets import FORMER_PRESETS, begun_with, preset_config
 
 _WITHOUT_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
 """what a file system answers that has none"""
@@ -39,11 +39,15 @@ def default_run_dir(config: TrainConfig) -> Path:
 
 
 def chosen_preset(config: TrainConfig) -> str | None:
-    """Return the preset that a run begins from: the one given; for --env, if none is, `gymnasium`, but `none`
-    to go on with a run that began otherwise."""
-    if config.preset is not None or config.env is None:
-        return config.preset
+    """Return the preset that a run begins from: the one given, but for a run that began with what its name
+    stood for then, that; for --env, if none is, `gymnasium`, but `none` to go on with a run that began
+    otherwise."""
+    if config.preset is None and config.env is None:
+        return None
     saved = read_config(config.run_dir or default_run_dir(config))
+    if config.preset is not None:
+        former = FORMER_PRESETS.get(config.preset)
+        return former if former and saved.get("preset") == former else config.preset
     return "gymnasium" if not saved or saved.get("preset") == "gymnasium" else "none"
 
 
@@ -273,10 +277,15 @@ def write_config(
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:
-    """Read the options in config.json; empty if there are none that can be read."""
+    """Read the options in config.json; empty if there are none that can be read.
+
+    Where a preset's name has come to stand for other settings, the run's preset has its former ones' name.
+    """
     about = read_object(run_dir / "config.json")
     config, declared = about.get("config"), ProbeConfig if about.get("command") == "probe" else TrainConfig
-    return config if isinstance(config, dict) and have_shape(declared, config) else {}
+    if not isinstance(config, dict) or not have_shape(declared, config):
+        return {}
+    return {**config, "preset": begun_with(config)} if config.get("preset") else config
 
 
 def read_words(run_dir: Path, name: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ for seed in ${SEEDS:-1 2 3}; do
 		seen=(--frame-stack "${screens%-*}")
 		[[ $screens = *flicker ]] && seen+=(--flicker 0.5)
 		[[ -e $run/config.json && ! -d $run/checkpoints || -e $export/README.md ]] && continue
-		"${DELTABEAST:-deltabeast}" train --game pong "${seen[@]}" --core "$core" --preset laptop --steps 3.5M \
+		"${DELTABEAST:-deltabeast}" train --game pong "${seen[@]}" --core "$core" --preset laptop-2026-11 --steps 3.5M \
 			--precision fp32 --num-workers 1 --seed "$seed" --run-dir "$run"
 		"${DELTABEAST:-deltabeast}" eval "$run" --episodes 10 --sample
 		"${DELTABEAST:-deltabeast}" eval "$run" --episodes 10

@@ -422,7 +422,7 @@ def test_a_shell_completes_options_and_names(
         "card --cores lstm gtr": "gtrxl",
         "train --cores lstm rdn --see": "--seed",
         "train --game space_i": "space_invaders",
-        "train --preset lap": "laptop",
+        "train --preset gym": "gymnasium",
         "cores gated_d": "gated_delta_net",
         "eval some_r": "some_runs/",
         "compare some_runs/a some_runs/b_": "some_runs/b_run/",

@@ -19,7 +19,15 @@ from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.directory import resume_command
-from deltabeast.launch.runs.presets import NOT_PUBLISHED, PRESETS, PURPOSES, overridden, preset_config
+from deltabeast.launch.runs.presets import (
+    FORMER_PRESETS,
+    NOT_PUBLISHED,
+    PRESETS,
+    PURPOSES,
+    begun_with,
+    overridden,
+    preset_config,
+)
 from deltabeast.launch.runs.published import PROTOCOL
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.plan import learner_config
@@ -200,7 +208,48 @@ def test_the_laptops_preset_trains_and_info_names_it(tmp_path: Path) -> None:
     words = f"train --game pong --preset laptop --steps 320 --device cpu --run-dir {tmp_path}/run"
     train(parse(words.split()))
     lines = dict(describe_run(tmp_path / "run"))
-    assert lines["preset"] == "laptop (5M steps, some 30 to 60 minutes on two CPU cores), but steps 320"
+    assert lines["preset"] == f"laptop ({PURPOSES['laptop']}), but steps 320"
+
+
+def test_a_run_begun_with_what_a_presets_name_stood_for_goes_on_with_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = "--steps 320 --device cpu --num-workers 1"
+    train(parse(f"train --game pong --preset laptop-2026-11 {short}".split()))
+    run = Path("runs/pong/rdn/seed-1")
+    saved = json.loads((run / "config.json").read_text())
+    saved["config"]["preset"] = "laptop"
+    del saved["config"]["passes"]  # an option that runs of then lack
+    (run / "config.json").write_text(json.dumps(saved))
+    lines = dict(describe_run(run))
+    assert lines["preset"].startswith("laptop-2026-11 (") and lines["preset"].endswith("but steps 320")
+    again = parse(f"train --game pong --preset laptop {short} --steps 640".split())
+    assert {name: getattr(again, name) for name in PRESETS["laptop-2026-11"]} == {
+        **PRESETS["laptop-2026-11"], "steps": "640",
+    }  # fmt: skip
+    train(again)
+    other_seed = parse(f"train --game pong --preset laptop --seed 2 {short}".split())
+    assert other_seed.preset == "laptop" and other_seed.stem == PRESETS["laptop"]["stem"]
+    as_it = parse(["train", "--config", str(run), "--seed", "3"])
+    assert (as_it.preset, as_it.stem) == ("laptop-2026-11", "nature")
+
+
+@pytest.mark.parametrize("former, present", FORMER_PRESETS.items())
+def test_of_two_meanings_of_a_presets_name_the_nearer_one_counts(former: str, present: str) -> None:
+    now, then = ({**vars(preset_config(name)), "preset": former} for name in (former, present))
+    assert (begun_with(now), begun_with(then)) == (former, present)
+    for name in PRESETS[former].keys() | {"discount"}:
+        changed = 0.5 if isinstance(now[name], float) else "other"
+        assert begun_with({**now, name: changed}) == former
+        assert begun_with({**then, name: changed}) == present
+    assert begun_with({"preset": None}) is None and begun_with({"preset": "mine"}) == "mine"
+
+
+def test_info_lists_options_that_the_preset_does_not_set() -> None:
+    config = vars(parse("train --game pong --preset laptop --discount 0.9 --steps 3M".split()))
+    assert overridden(config) == ["steps 3M", "discount 0.9"]
+    assert overridden({**config, "preset": None}) == []
 
 
 def test_a_preset_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
