@@ -21,7 +21,7 @@ from table import GOALS, reached
 NATURE = "--learning-rate 4e-4 --entropy-cost 0.005 --rmsprop-eps 1e-3"
 SHALLOW = f"--stem shallow {NATURE}"
 PIXELS = f"{SHALLOW} --normalise-observations on"
-PPO = (
+PPO = (  # near Sample Factory's
     f"{PIXELS} --steps 1200k --unroll-length 64 --passes 4 --minibatch-size 4 --optimizer adam "
     "--learning-rate 2.5e-4 --clip-ratio 0.1 --vtrace-lambda 0.95 --normalise-advantages --max-grad-norm 128 "
     "--entropy-cost 0.01"
@@ -46,7 +46,16 @@ CANDIDATES = {
     "pixels, 1.2M, 6e-4": f"{PIXELS} --steps 1200k --learning-rate 6e-4",
     "pixels, 1.2M, lambda 0.95": f"{PIXELS} --steps 1200k --vtrace-lambda 0.95",
     "pixels, 1.2M, twice": f"{PIXELS} --steps 1200k --passes 2",
+    "pixels, 1.2M, twice, halves": f"{PIXELS} --steps 1200k --passes 2 --minibatch-size 8",
     "pixels, PPO": PPO,
+    "pixels, PPO, three passes": f"{PPO} --passes 3",
+    "pixels, PPO, two passes": f"{PPO} --passes 2",
+    "pixels, PPO, two passes, 5e-4": f"{PPO} --passes 2 --learning-rate 5e-4",
+    "pixels, PPO, 5e-4": f"{PPO} --learning-rate 5e-4",
+    "pixels, PPO, unrolls of 32": f"{PPO} --unroll-length 32 --max-grad-norm 64",
+    "pixels, PPO, two passes, unrolls of 32": f"{PPO} --passes 2 --unroll-length 32 --max-grad-norm 64",
+    "pixels, PPO, entropy 0.005": f"{PPO} --entropy-cost 0.005",
+    "pixels, PPO, V-trace": f"{PPO} --clip-ratio 0",
 }
 COMMON = (
     "--game pong --stem nature --steps 5M --num-envs 16 --batch-size 16 --unroll-length 20 "
