@@ -66,7 +66,7 @@ class Worker:
         self.agent = agent
         self.device = torch.device("cpu")
         torch.set_num_threads(operation_threads(config, threads, agent))
-        self.learner = make_learner(agent, config, total_steps=1, alone=False)  # it never steps
+        self.learner = make_learner(agent, config, total_steps=1, shares_batches=True)  # it never steps
         self.weights = SharedWeights()
         env = make_env(self.process_config, threads, shard)
         self.actors = [
