@@ -1667,7 +1667,7 @@ MUTANTS = [
     ("launch/training/local/shared.py", "            tensor.data = view\n\n    def adopt", "\n    def adopt"),
     ("launch/training/local/shared.py", "            view.copy_(tensor)\n", ""),
     ("launch/training/local/shared.py", " + index * size", ""),
-    ("launch/training/local/workers.py", "elif count:", "elif False:"),
+    ("launch/training/local/workers.py", "elif has_grad:", "elif False:"),
     ("launch/training/ray/collective.py", "elif count > 0:", "elif False:"),
     ("launch/training/flat_parameters.py", "float(each.grad is not None)", "1.0"),
     ("launch/training/local/shared.py", "begin += _aligned(tensor.nbytes)", "begin += _ALIGNMENT"),
