@@ -1535,7 +1535,7 @@ MUTANTS = [
     ("launch/cli.py", 'str(value).startswith("~")', "False"),
     ("kernels/dispatch.py", "        if self.edited:\n            return None\n", ""),
     ("kernels/dispatch.py", "        if self.edited:\n            return self.reference\n", ""),
-    ("agents/cpu/verify.py", "fast.unroll if fast.has_own_unroll else eager_ops.unroll", "fast.unroll"),
+    ("agents/cpu/ops.py", "fast.unroll if fast.has_own_unroll else eager.unroll", "fast.unroll"),
     ("launch/training/cpu_parts.py", "if record.build == identity():", "if True:"),
     ("envs/finding.py", "here.is_file() and not", "False and not"),
     (
