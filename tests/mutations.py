@@ -247,8 +247,8 @@ MUTANTS = [
     ("agents/cpu/inference.py", "        start_transform_cache()", "        pass"),
     (
         "agents/actor.py",
-        "with self.inference.frozen_weights():",
-        "if self.inference.frozen_weights().__enter__() or 1:",
+        "with self.inference.constant_weights():",
+        "if self.inference.constant_weights().__enter__() or 1:",
     ),
     ("agents/cpu/agent.py", "core_reward(reward), self.cache.projection", "core_reward(reward), None"),
     ("agents/cpu/inference.py", "elif any(self._fast.cache_spec)", "elif all(self._fast.cache_spec)"),

@@ -196,7 +196,7 @@ def _difference(learner: Learner, unroll: Unroll, parts: Collection[str], spec: 
 
 def _act(inference: FastInference, unroll: Unroll) -> None:
     inference.state = unroll.state
-    with inference.frozen_weights():
+    with inference.constant_weights():
         inference.start_unroll(unroll)
         for t in range(len(unroll.action)):
             inference.select_actions(unroll, t)
