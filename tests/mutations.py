@@ -312,6 +312,7 @@ MUTANTS = [
         "rng.integers(batch.num_envs, size=batch.num_envs)",
     ),
     ("agents/reuse.py", "last = not left and start", "last = start"),
+    ("agents/reuse.py", "if batch.num_envs % size:", "if False:"),
     ("agents/reuse.py", "counted=None) if left else batch", "counted=batch)"),
     ("agents/reuse.py", "truncations=batch.truncations and batch", "truncations=None and batch"),
     ("agents/reuse.py", "x.index_select(dim, index)", "x.narrow(dim, 0, len(index))"),
