@@ -9,11 +9,10 @@ import torch
 from .cpu.agent import PARTS, FastAgent
 from .cpu.cache import NO_CACHE, CacheSpec
 from .cpu.inference import FastInference
-from .cpu.loss import fused_actor_critic
-from .cpu.optimizer import fused_adam_if_finite, fused_rmsprop_if_finite
+from .cpu.ops import fused_ops
 from .cuda.inference import GpuInference
 from .inference import EagerInference, InferenceFactory
-from .learner import Learner, UpdateOps
+from .learner import Learner
 from .network import Agent
 from .sampling import Rng
 
@@ -33,14 +32,8 @@ def accelerate(
     Returns:
         An InferenceFactory that runs `parts` in C. For the learner's own agent it also fills that cache.
     """
-    fast, eager = FastAgent(learner.agent, parts, spec), learner.ops
-    learner.ops = UpdateOps(
-        unroll=fast.unroll if fast.has_own_unroll else eager.unroll,
-        actor_critic=fused_actor_critic if "loss" in parts else eager.actor_critic,
-        rmsprop=fused_rmsprop_if_finite if "rmsprop" in parts else eager.rmsprop,
-        adam=fused_adam_if_finite if "adam" in parts else eager.adam,
-    )
-
+    fast = FastAgent(learner.agent, parts, spec)
+    learner.ops = fused_ops(fast, parts, learner.ops)
     if not fast.parts:
         return EagerInference
 

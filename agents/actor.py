@@ -25,7 +25,7 @@ from .weights import Weights
 
 
 class Actor:
-    """One vector environment, one copy of the agent, and the recurrent state between unrolls.
+    """One vector environment, the agent that acts in it, and the recurrent state between unrolls.
 
     The environment must restart finished episodes in the same step (Gymnasium's SAME_STEP), so that the
     observation returned with `done` is the first of the next episode. The other modes are adapted
@@ -103,7 +103,7 @@ class Actor:
         observation = torch.as_tensor(self._timestep.observation)
         unroll = Unroll.empty(T, observation, num_actions, self.inference.state, version)
         self._truncated.clear()
-        with self.inference.frozen_weights():
+        with self.inference.constant_weights():
             with self.stopwatch("inference"):
                 self.inference.start_unroll(unroll)
             for t in range(T):
@@ -113,9 +113,8 @@ class Actor:
             with self.stopwatch("inference"):
                 self.inference.finish_unroll(unroll)
         self._unrolls += 1
-        self._note_clipped(unroll)
         if self._returns is not None:
-            unroll.episodes.return_moments.append(self._returns.moments())
+            unroll.episodes.return_moments.append(self._returns.pop_moments())
         return replace(unroll, truncations=join_truncations((0, truncated) for truncated in self._truncated))
 
     @timed("inference")
@@ -138,6 +137,7 @@ class Actor:
         self._timestep = self.inference.to_device(observation, rewards, done)
         if self._returns is not None:
             self._returns.add(rewards, done)
+        self._note_clipped(rewards, unroll)
         self._allowed = info.get("action_mask")
         if np.count_nonzero(info.get("forced", 0)):
             unroll.forced[t] = torch.from_numpy(info["forced"])
@@ -149,15 +149,17 @@ class Actor:
     def _step(self, actions: NDArray[np.int64]) -> Step:
         return self.env.step(actions)
 
-    def _note_clipped(self, unroll: Unroll) -> None:
+    def _note_clipped(self, rewards: NDArray[np.float32], unroll: Unroll) -> None:
         """Warn once when a reward is clipped; the run deduplicates the notes of several processes."""
         scale, clip = self.agent.spec.reward_scale, self.agent.spec.reward_clip
         if not clip or self._noted_clip:
             return
-        self._noted_clip = bool(unroll.reward[1:].abs().max() * scale > clip)
-        if self._noted_clip:
+        if np.abs(rewards).max() * scale > clip:
+            self._noted_clip = True
+            # Under `normalise_rewards` the loss divides rewards before it clips them, the core does not.
+            where = "for training" if self._returns is None else "in the core's input"
             unroll.episodes.notes.append(
-                f"rewards beyond ±{clip / scale:g} are clipped for training (--reward-clip); "
+                f"rewards beyond ±{clip / scale:g} are clipped {where} (--reward-clip); "
                 "logged returns are unclipped"
             )
 
@@ -182,7 +184,7 @@ class Actor:
             frame, reward, done = (torch.as_tensor(x).cpu().clone() for x in self._timestep)
             state |= {
                 "env": self.env.state_dict(),
-                "frame": frame,
+                "frame": frame,  # the observation, under the name that checkpoints have for it
                 "reward": reward,
                 "done": done,
                 "core": [part.cpu().clone() for part in self.inference.state],
@@ -219,7 +221,11 @@ class Actor:
 
 
 def _truncations(t: int, info: Mapping[str, Any], device: torch.device) -> Truncations:
-    """Return the episodes truncated at step t, from the `info` of Gymnasium's vector interface."""
+    """Return the episodes truncated at step t, by `info` of a step.
+
+    Environments of `make_vector_env` set `final_obs` only where an episode was truncated and did not
+    terminate, unlike Gymnasium's own (envs/README.md).
+    """
     envs = np.flatnonzero(info["_final_obs"])
     observation = torch.from_numpy(info["final_obs"][envs]).to(device)
     return Truncations(torch.full((len(envs),), t), torch.from_numpy(envs), observation)

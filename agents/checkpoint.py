@@ -381,7 +381,7 @@ def load_newest(run_dir: Path, load: Callable[[Path], Loaded]) -> tuple[Loaded, 
 def load_agent(path: Path | str, device: torch.device | str = "cpu", trust_core: str | None = None) -> Agent:
     """Load the agent saved in a run directory (its newest checkpoint) or in one checkpoint directory.
 
-    Never executes code from the files. A core of your own is imported only if you name it too:
+    Never executes code from the files. A core of your own is imported only with `trust_core`:
     `trust_core="package.module:Class"`. Raises FileNotFoundError, CheckpointError or ValueError in one line.
     """
     path = Path(path)

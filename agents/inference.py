@@ -49,8 +49,8 @@ class EagerInference:
         for buffer, value in zip((unroll.observation, unroll.reward, unroll.done), timestep, strict=True):
             buffer[t] = torch.as_tensor(value)
 
-    def frozen_weights(self) -> AbstractContextManager[object]:
-        """Return a context in which no weight changes: casts and transforms of weights may be cached."""
+    def constant_weights(self) -> AbstractContextManager[object]:
+        """Return a context in which no weight changes, so that casts and transforms of them may be cached."""
         return nullcontext()
 
     def start_unroll(self, unroll: Unroll) -> None:

@@ -60,7 +60,8 @@ class LearnerConfig:
     normalise_rewards: bool = False
     """Whether rewards are divided by the running standard deviation of discounted returns (returns.py)."""
     normalise_advantages: bool = False
-    """Whether the policy's advantages have mean 0 and standard deviation 1 in each step (losses.py)."""
+    """Whether the policy's advantages have mean 0 and standard deviation 1 over each batch or minibatch
+    (losses.py)."""
 
 
 def unroll_agent(agent: Agent, batch: Unroll, bptt: Bptt) -> tuple[AgentOutput, Stats]:
@@ -108,7 +109,7 @@ class PartialUpdate:
     num_steps: int
     """Number of agent steps that count with this update (`Unroll.counted`)."""
     version: int
-    """Number of updates behind the weights that acted."""
+    """Weight version that acted: the number of updates applied to it before."""
     episodes: Episodes
     moments: Tensor | NDArray[np.float64] | None = None
     """Moments of the observations, float64 `[3, D]` (normaliser.py); None if the agent does not normalise."""
@@ -122,8 +123,8 @@ class Learner:
     An update is `backward` and `step`. The executor calls back for the arithmetic of each,
     `compute_gradients` (of `loss`) and `apply_gradients`: eagerly, or enqueued on a GPU (cuda/enqueued.py).
     On a GPU metrics are lazy, and a non-finite update raises NonFiniteError later: at the next update, a read
-    or `synchronize`. accelerate.py replaces `ops`; compiled.py replaces its optimizers and sets
-    `compiled_loss`; cpu/verify.py swaps `ops` for the duration of a comparison.
+    or `synchronize`. accelerate.py replaces `ops`; compiled.py replaces the configured optimizer's
+    function in `ops` and sets `compiled_loss`; cpu/verify.py swaps `ops` for the duration of a comparison.
     """
 
     def __init__(
@@ -237,9 +238,9 @@ class Learner:
         """
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate  # not read, but saved with the optimizer's state
         self._rate.fill_(rate)
-        norm = self._executor.step([p.grad for p in self._parameters if p.grad is not None])
+        norm_metric = self._executor.step([p.grad for p in self._parameters if p.grad is not None])
         if self.agent.normaliser:
             obs_moments = [partial.moments for partial in partial_updates if partial.moments is not None]
             self.agent.normaliser.update_stats(obs_moments)
@@ -251,8 +252,8 @@ class Learner:
         def metrics() -> dict[str, float]:
             return {
                 **_combine([partial.metrics for partial in partial_updates]),
-                **norm,
-                "clipped_grad_share": float(norm["grad_norm"] > self.config.max_grad_norm),
+                **norm_metric,
+                "clipped_grad_share": float(norm_metric["grad_norm"] > self.config.max_grad_norm),
                 "learning_rate": rate,
                 "policy_lag": lag,
                 **divisor_metric,

@@ -44,8 +44,8 @@ def actor_critic(
     Steps whose action the environment overrode train the value function alone: those actions were not sampled
     from the policy, so rho is 1. Actions that the environment forbade have no part in the policy.
     With `all_reduce` the policy's advantages are normalised to zero mean and unit standard deviation over the
-    batch, whose sums it reduces over processes, before the importance weights: a step that the policy would
-    never take counts for nothing, as it does without normalisation.
+    batch. It sums over the processes that share the batch. Importance weights are applied afterwards: a step
+    that the policy would never take counts for nothing, as without normalisation.
     """
     # Truncated: γ V(final observation) is added to the reward, because `done` zeroes the discount.
     rewards = rewards + batch.truncation_bootstrap

@@ -124,8 +124,8 @@ class Agent(nn.Module):
         """Evaluate T steps at once: observation `[T, B, ...]`, reward and done `[T, B]`.
 
         `action` is the greedy one. The statistics are the core's, to be logged. `bptt="per_step"` truncates
-        BPTT at every step of a fast-weight core, as in the published RL code; for other cores gradients flow
-        through the whole unroll either way.
+        BPTT at every step of a core with `has_fast_weights` (all of the backbone, attention included), as in
+        the published RL code; for other cores gradients flow through the whole unroll either way.
         """
         features = self.trunk_features(observation.flatten(0, 1))
         x = self.core_input(features, reward.flatten()).unflatten(0, done.shape)
@@ -165,6 +165,7 @@ class Agent(nn.Module):
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.autocast_dtype is None:
             return contextlib.nullcontext()
-        # Under grad, autocast's cache of cast weights would accumulate gradients over steps in bfloat16.
+        # An actor that stores the graphs of its steps would share one bfloat16 copy of each weight, and
+        # sum their gradients in bfloat16.
         shared = not torch.is_grad_enabled()
         return torch.autocast(self.policy.weight.device.type, self.autocast_dtype, cache_enabled=shared)

@@ -29,7 +29,7 @@ class Returns:
         self._recent.append(returns)
         self.current = np.where(done, 0.0, returns)
 
-    def moments(self) -> NDArray[np.float64]:
+    def pop_moments(self) -> NDArray[np.float64]:
         """Return the moments of all G since the last call, float64 `[3, 1]` (normaliser.py)."""
         recent = torch.from_numpy(np.stack(self._recent))
         self._recent.clear()

@@ -20,8 +20,14 @@ def minibatches(
     steps. V-trace corrects each pass for what the passes before have changed. `size` divides B, by default it
     is B; one pass over the whole batch is the batch itself. Equal seeds give equal orders. The last one has
     the batch as its `counted`, the others None.
+
+    Raises ValueError if `size` does not divide B.
     """
     size = size or batch.num_envs
+    if batch.num_envs % size:
+        raise ValueError(
+            f"minibatches of {size} trajectories: give a divisor of the batch's {batch.num_envs}"
+        )
     rng = np.random.default_rng(seed)
     for left in reversed(range(passes)):
         if size == batch.num_envs:

@@ -44,14 +44,14 @@ class Unroll:
     state: State
     """The core's state before `observation[0]`, tensors `[B, ...]`."""
     version: int = 0
-    """Number of updates behind the weights that acted."""
+    """Weight version that acted: the number of updates applied to it before."""
     episodes: Episodes = field(default_factory=Episodes)
     """Scores of the episodes that ended in the unroll."""
     truncations: Truncations | None = None
     """Truncated steps with their final observations; None if there are none."""
     counted: Unroll | Literal["itself"] | None = "itself"
-    """What counts, once learned from, in steps, episodes and running statistics: the unroll itself; of the
-    minibatches of a batch (reuse.py) the last has the batch here and the others None."""
+    """The unroll whose steps, episodes and statistics count when this one has been learned from: itself; the
+    whole batch for its last minibatch (reuse.py); None for earlier minibatches."""
 
     @classmethod
     def empty(cls, length: int, observation: Tensor, num_actions: int, state: State, version: int) -> Unroll:

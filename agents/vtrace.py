@@ -14,14 +14,17 @@ class VTrace(NamedTuple):
 
     vs: Tensor
     """Value targets v_t."""
-    pg_advantages: Tensor
-    """Advantages of the policy gradient, importance weights included."""
     log_rhos: Tensor
     """Logarithms of the unclipped importance ratios."""
     advantages: Tensor
     """Advantages without importance weights."""
     pg_rhos: Tensor
     """Importance weights of the policy gradient, clipped."""
+
+    @property
+    def pg_advantages(self) -> Tensor:
+        """Advantages of the policy gradient, importance weights included; the loss masks them, too."""
+        return self.pg_rhos * self.advantages
 
 
 def action_log_probs(logits: Tensor, actions: Tensor) -> Tensor:
@@ -70,8 +73,7 @@ def vtrace_from_log_rhos(
     vs = values + corrections
     next_vs = torch.cat([vs[1:], bootstrap_value.unsqueeze(0)])
     advantages = rewards + discounts * (lambda_ * next_vs + (1 - lambda_) * next_values) - values
-    pg_rhos = rhos.clamp(max=clip_pg_rho_threshold)
-    return VTrace(vs, pg_rhos * advantages, log_rhos, advantages, pg_rhos)
+    return VTrace(vs, log_rhos, advantages, rhos.clamp(max=clip_pg_rho_threshold))
 
 
 @torch.no_grad()
@@ -85,6 +87,7 @@ def vtrace_from_logits(
     bootstrap_value: Tensor,
     clip_rho_threshold: float = 1.0,
     clip_pg_rho_threshold: float = 1.0,
+    lambda_: float = 1.0,
 ) -> VTrace:
     """V-trace from the two policies' logits `[T, B, A]`: a convenience wrapper, unused in training. The other
     arguments are those of `vtrace_from_log_rhos`."""
@@ -92,5 +95,12 @@ def vtrace_from_logits(
         behavior_policy_logits, actions
     )
     return vtrace_from_log_rhos(
-        log_rhos, discounts, rewards, values, bootstrap_value, clip_rho_threshold, clip_pg_rho_threshold
+        log_rhos,
+        discounts,
+        rewards,
+        values,
+        bootstrap_value,
+        clip_rho_threshold,
+        clip_pg_rho_threshold,
+        lambda_,
     )

@@ -38,7 +38,7 @@ class Core(nn.Module, ABC):
     """Slow net, update rule and fast net, by which Irie et al. 2021 name a fast weight programmer; None for a
     core that is none. `deltabeast cores` lists all three."""
     has_fast_weights: ClassVar[bool] = False
-    """Whether `unroll_truncated` truncates BPTT at every step of this core."""
+    """Whether `unroll_truncated` truncates BPTT at every step, as for all of the backbone (attention too)."""
     input_size: int
     """Width of the input vectors."""
     output_size: int
@@ -78,7 +78,8 @@ class Core(nn.Module, ABC):
             cls.unroll_with_stats = vars(cls)["measured_unroll"]  # type: ignore[method-assign]
 
     def measured_unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
-        """Deprecated alias of version 0.2; calls the nearest overriding `unroll_with_stats`."""
+        """Deprecated alias of version 0.2; skips classes whose `unroll_with_stats` is their own
+        `measured_unroll`, which would call this again."""
         warn_of_new_name("measured_unroll", "unroll_with_stats")
         own = (kind for kind in type(self).__mro__ if "unroll_with_stats" in vars(kind))
         kind = next(kind for kind in own if kind is Core or "measured_unroll" not in vars(kind))

@@ -21,7 +21,7 @@ class DeltaDeltaMemory(LinearMemory):
     """
 
     supports_attention_normalisation = False
-    erases = True
+    erases = True  # as in `DeltaMemory`
 
     def __init__(self, hidden_size: int, num_heads: int, **linear_options: Any) -> None:
         values = 3 * (hidden_size // num_heads) + 1

@@ -29,7 +29,7 @@ class DeltaMemory(LinearMemory):
         ValueError: for a beta_start outside (0, 1), and as `LinearMemory`.
     """
 
-    erases = True
+    erases = True  # refuses feature maps with long keys
     further_gates: ClassVar[int] = 0
     """Number of gates that the slow net emits per head after β."""
 
@@ -69,7 +69,7 @@ class DeltaMemory(LinearMemory):
             norm = torch.where(norm == 0, torch.ones_like(norm), norm)
             k, beta = k / norm, beta * norm.squeeze(-1)
         y, W = delta_rule(q, k, v, beta, W, reset)
-        return y, (W,)
+        return y, (W,)  # `unroll` of the base class adds Σ k
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {"write_strength": self.strength(trace.projections[3])}

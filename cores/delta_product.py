@@ -22,8 +22,8 @@ class DeltaProductMemory(GeneralisedMemory):
         hidden_size: d, the width of the layer's input and output.
         num_heads: H; each head's values are h = d/H wide.
         writes: n, how often a step writes.
-        beta_max: β lies between 0 and this. With 2 a write can reflect what is stored along its key: n of
-            them are a rotation in n directions.
+        beta_max: β lies between 0 and this. With 2 a write can reflect what is stored along its key: n
+            reflections are a rotation if n is even.
         gated: whether the fast weights decay before a step's first write.
         options: as `FastWeights` takes them.
     """

@@ -58,9 +58,8 @@ class MemoryTrace(NamedTuple):
 class FastWeights(nn.Module, ABC):
     """The memory of one layer: a slow net emits each head's numbers, a rule of `kernels` writes and reads.
 
-    Attention, too, is a subclass, whose state is a window of keys and values: which state tensors are fast
-    weights, if any, `state_parts` says. `Core.has_fast_weights`, which is true of every core of the backbone,
-    decides only whether `unroll_truncated` truncates BPTT at every step.
+    Attention, too, is a subclass, whose state is a window of keys and values: `state_parts` says which
+    state tensors are fast weights, if any.
 
     Subclasses take hidden_size and num_heads, then options of their own as keyword arguments with defaults.
 
@@ -136,7 +135,7 @@ class FastWeights(nn.Module, ABC):
 
     def forward(self, projected: Tensor, state: State, reset: Tensor) -> tuple[Tensor, MemoryTrace]:
         """slow_net(x) `[T, B, n]` -> y `[T, B, d]` and the trace, with the state after."""
-        # The rule runs in float32 outside autocast.
+        # Rules compute in the state's dtype; kernels disable autocast (kernels/precision.py).
         heads = projected.to(state[0].dtype).unflatten(-1, (self.num_heads, -1))
         emitted = torch.split_with_sizes(heads, self.emitted_sizes, -1)
         projections, gate = emitted[: len(self.sizes)], emitted[len(self.sizes) :]

@@ -17,8 +17,8 @@ dpfp: deterministic parameter-free projection (Schlag et al. 2021, section 5.3).
 favor: FAVOR+, positive random features of the softmax kernel (Choromanski et al. 2021). unit: L2-normalised.
 root2: unit times the square root of 2. tanh (Schlag, Munkhdalai & Schmidhuber 2021)."""
 Normalisation = Literal["sum", "attention", "both", "none"]
-"""sum: features are divided by their sum. attention: what is read is divided by the sum of the weights with
-which it was written (Katharopoulos et al. 2020). both (Schlag et al. 2021, section 6.3). none."""
+"""sum: features are divided by their sum. attention: the output is divided by q·Σk, with Σk the
+sum of all keys so far (Katharopoulos et al. 2020). both (Schlag et al. 2021, section 6.3). none."""
 
 MAX_FAVOR_FEATURES = 65_536
 """Maximum number of random directions: drawing more takes longer than anybody waits."""
@@ -77,7 +77,7 @@ class Features(nn.Module):
 
     @property
     def attends(self) -> bool:
-        """Whether what is read is to be divided by the sum of the weights with which it was written."""
+        """Whether the memory is to divide its output by q·Σk."""
         return self.normalise in ("attention", "both")
 
     def forward(self, x: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ class Decay(nn.Module):
         super().__init__()
         self.A = nn.Parameter(torch.empty(num_heads, 1).uniform_(1, 16).log())
         begin = torch.empty(num_heads, size).uniform_(math.log(0.001), math.log(0.1)).exp()
-        self.b = nn.Parameter(begin + (-torch.expm1(-begin)).log())  # of which softplus is the inverse
+        self.b = nn.Parameter(begin + (-torch.expm1(-begin)).log())  # softplus⁻¹(begin)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., H, size]` -> decays between 0 and 1."""

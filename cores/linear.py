@@ -23,8 +23,8 @@ class LinearMemory(FastWeights):
         feature_map: feature map of keys and queries: elu (ELU + 1), relu, softmax, dpfp, favor, unit
             (L2-normalised), root2 (unit times the square root of 2: with write strengths near 1, a write of
             the delta rule is a reflection) or tanh.
-        normalise: sum divides keys and queries by their sum; attention divides what is read by the sum of its
-            weights; both; or none.
+        normalise: sum divides keys and queries by their sum; attention divides the output by q·Σk, as
+            linear attention does; both; or none.
         dpfp_nu: ν; dpfp has 2 h ν features.
         favor_features: m; favor has 2 m features. 0 for m = h.
     """

@@ -25,13 +25,13 @@ class ShortConvolution(nn.Module):
 
     def forward(self, x: Tensor, last: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         """`[T, B, C]`, the state before the first step and reset `[T, B]` -> y like x, the next state."""
-        inputs, older = torch.cat((last.transpose(0, 1), x)), last.shape[1]
+        inputs, num_older = torch.cat((last.transpose(0, 1), x)), last.shape[1]
         episode = reset.cumsum(0)
-        episodes = torch.cat((episode.new_zeros(older, reset.shape[1]), episode))
+        episodes = torch.cat((episode.new_zeros(num_older, reset.shape[1]), episode))
         y = torch.zeros_like(x)
         for age, weight in enumerate(self.weight.to(x.dtype)):
-            past = slice(older - age, older - age + len(x))
-            # Selects, since what an episode leaves may be nan.
+            past = slice(num_older - age, num_older - age + len(x))
+            # torch.where, not a product with the mask: 0 · nan is nan.
             y = y + weight * _where((episodes[past] == episode), inputs[past])
         after = _where(episodes[len(x) :] == episode[-1], inputs[len(x) :])
         return F.silu(y), after.transpose(0, 1)

@@ -10,10 +10,10 @@ from .base import Core, State, Stats, check_not_empty, warn_of_new_name
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # loops over steps take minutes to compile
 def unroll_truncated(core: Core, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
-    """Like `core.unroll_with_stats`, but each step takes the state of fast weights as a constant.
+    """Like `core.unroll_with_stats`, but each step takes the state as a constant.
 
-    As in the published code, gradients cross the steps of cores without fast weights all the same. The
-    statistics are those of the last step.
+    Only cores with `has_fast_weights` are truncated (base.py); gradients cross the steps of all others, as in
+    the published code. The statistics are those of the last step.
     """
     if type(core).unroll_per_step is not Core.unroll_per_step:  # of a core written for version 0.2
         warn_of_new_name("unroll_per_step", "unroll_truncated")

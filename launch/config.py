@@ -158,7 +158,7 @@ class TrainConfig:
     so that their number changes which are drawn together."""
     bptt: Annotated[Literal["full", "per_step"], Scope.LEARNING] = "full"
     """full: gradients flow through the whole unroll. per_step: no gradient crosses a time step of a
-    fast-weight core, as in the published code; for other cores both are the same."""
+    fast-weight or attention core, as in the published code; for other cores both are the same."""
     learning_rate: Annotated[float, Scope.LEARNING] = 6e-4
     """Learning rate of the optimizer, annealed linearly to zero over --steps. The published value is for
     batches of 50 x 32 steps; small batches, as short runs need them, want less (2e-4 for 20 x 8)."""

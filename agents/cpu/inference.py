@@ -38,7 +38,7 @@ class FastInference(EagerInference):
             buffer[t] = value
 
     @contextmanager
-    def frozen_weights(self) -> Iterator[None]:
+    def constant_weights(self) -> Iterator[None]:
         start_transform_cache()  # empty: another process may have changed the weights in shared memory
         # Autocast caches its casts of weights until its outermost context ends.
         with torch.autocast("cpu", enabled=False):

@@ -21,8 +21,7 @@ from ..unroll import Unroll
 from .agent import PARTS, FastAgent
 from .cache import CacheSpec
 from .inference import FastInference
-from .loss import fused_actor_critic
-from .optimizer import fused_adam_if_finite, fused_rmsprop_if_finite
+from .ops import fused_ops
 
 DIGESTS = Path(__file__).with_name("digests.json")
 _METHODS = (
@@ -32,11 +31,8 @@ _METHODS = (
 """Names of the methods and properties with which an `Agent` acts and is evaluated."""
 NUM_STEPS, NUM_ENVS = 5, 3
 """Size of the unroll on which C and the eager code are compared."""
-_FUSED_STEPS: dict[Optimizer, tuple[Callable[..., None], Any]] = {
-    "rmsprop": (fused_rmsprop_if_finite, 0.99),
-    "adam": (fused_adam_if_finite, (0.9, 0.999)),
-}
-"""The optimizers' steps in C, and decays with which they are compared."""
+_DECAYS: dict[Optimizer, Any] = {"rmsprop": 0.99, "adam": (0.9, 0.999)}
+"""The decays with which the optimizers' steps are compared."""
 _TOLERANCE = 1e-3
 """Largest difference relative to a gradient's norm: a pre-activation near 0 can flip a ReLU."""
 _BF16_ERROR_FACTOR = 3
@@ -96,7 +92,7 @@ def mismatches(learner: Learner, unroll: Unroll, parts: Collection[str], spec: C
     """Return which of these parts differ from the eager code on an unroll, each with what differs."""
     before = {name: buffer.clone() for name, buffer in learner.agent.named_buffers()}
     try:
-        if learner.agent.normaliser is not None:  # of a new run it would leave observations as they are
+        if learner.agent.normaliser is not None:  # a new run's only clips
             learner.agent.normaliser.update_stats([learner.agent.normaliser.moments(unroll.observation)])
         if not (combined_diff := _difference(learner, unroll, parts, spec)):
             return {}
@@ -127,13 +123,14 @@ def verified_for_acting(agent: Agent, observation: Tensor) -> tuple[list[str], l
     They are compared on two steps, observation `[B, ...]` both times, the second of which reads a memory.
     """
     parts, notes = unedited_parts(PARTS, agent, UpdateOps())
-    if not parts or _same_steps(agent, FastAgent(agent, parts), observation):
+    if not parts or _acts_alike(agent, FastAgent(agent, parts), observation):
         return parts, notes
     return [], notes + [fallback_message(part, "C differs from it in the first steps") for part in parts]
 
 
 @torch.no_grad()
-def _same_steps(agent: Agent, fast: FastAgent, observation: Tensor) -> bool:
+def _acts_alike(agent: Agent, fast: FastAgent, observation: Tensor) -> bool:
+    """Return whether both compute the same logits and values in two steps."""
     B = len(observation)
     outputs = []
     for each in (agent, fast):
@@ -178,13 +175,10 @@ def _difference(learner: Learner, unroll: Unroll, parts: Collection[str], spec: 
         _act(FastInference(fast, torch.Generator().manual_seed(0)), replay)
     acted = replay.behavior_logits.clone()
     replay.behavior_logits.copy_(unroll.behavior_logits)
-    loss = fused_actor_critic if "loss" in parts else eager_ops.actor_critic
-    unroll_agent = fast.unroll if fast.has_own_unroll else eager_ops.unroll
-    fused = _outputs_and_gradients(
-        learner, replay, eager_ops._replace(unroll=unroll_agent, actor_critic=loss)
-    )
+    ops = fused_ops(fast, parts, eager_ops)
+    fused = _outputs_and_gradients(learner, replay, ops)
     eager = _outputs_and_gradients(learner, replay, eager_ops)
-    fused["the logits of actors"] = acted  # logits as acted, not as recomputed by the learner
+    fused["the logits"] = acted  # the learner's are compared by the loss
     exact = eager
     if agent.autocast_dtype is not None:
         exact = _outputs_and_gradients(learner, replay, eager_ops, in_float32=True)
@@ -194,14 +188,15 @@ def _difference(learner: Learner, unroll: Unroll, parts: Collection[str], spec: 
             return name
     gradients = [eager[_gradient_of(name)] for name, p in agent.named_parameters() if p.requires_grad]
     optimizer = learner.config.optimizer
-    if optimizer in parts and not _same_step(agent, gradients, optimizer, getattr(eager_ops, optimizer)):
+    steps = getattr(eager_ops, optimizer), getattr(ops, optimizer)
+    if optimizer in parts and not _same_weights_after(*steps, agent, gradients, optimizer):
         return "the optimizer's step"
     return None
 
 
 def _act(inference: FastInference, unroll: Unroll) -> None:
     inference.state = unroll.state
-    with inference.frozen_weights():
+    with inference.constant_weights():
         inference.start_unroll(unroll)
         for t in range(len(unroll.action)):
             inference.select_actions(unroll, t)
@@ -230,7 +225,7 @@ def _outputs_and_gradients(
     finally:
         learner.ops, agent.autocast_dtype = before
     gradients = torch.autograd.grad(loss, [*named.values()], allow_unused=True, materialize_grads=True)
-    outputs = {"the logits of actors": output.policy_logits[:-1], "the loss": loss.detach()}
+    outputs = {"the logits": output.policy_logits[:-1], "the loss": loss.detach()}
     outputs |= {f"the statistic {name}": value.detach() for name, value in stats.items()}
     return {**outputs, **dict(zip(map(_gradient_of, named), gradients, strict=True))}
 
@@ -241,18 +236,23 @@ def _near(actual: Tensor, wanted: Tensor, tolerance: float, rounding: float = 0.
     return float(torch.dist(actual, wanted)) <= allowed
 
 
-def _same_step(
-    agent: Agent, gradients: list[Tensor], optimizer: Optimizer, eager: Callable[..., None]
+def _same_weights_after(
+    eager: Callable[..., None],
+    fused: Callable[..., None],
+    agent: Agent,
+    gradients: list[Tensor],
+    optimizer: Optimizer,
 ) -> bool:
-    """Return whether C takes the step of the eager optimizer, on copies of the weights."""
+    """Return whether both forms of an optimizer's step change copies of the weights and its state alike."""
     parameters = [parameter.detach().clone() for parameter in agent.parameters() if parameter.requires_grad]
-    fused, decay = _FUSED_STEPS[optimizer]
     results = []
     for step in (eager, fused):
         weights, grads = ([x.clone() for x in several] for several in (parameters, gradients))
         squares, counts = [w.square() + 1e-4 for w in weights], [torch.zeros(()) for _ in weights]
         means = [[0.1 * w for w in weights]] if optimizer == "adam" else []
         rate, scale = torch.tensor(1e-3), torch.tensor(0.5)
-        step(torch.tensor(True), weights, grads, *means, squares, counts, rate, scale, decay, 0.01)
+        step(
+            torch.tensor(True), weights, grads, *means, squares, counts, rate, scale, _DECAYS[optimizer], 0.01
+        )
         results.append([*weights, *squares, *counts, *(x for xs in means for x in xs)])
     return all(_near(x, y, 1e-5) for x, y in zip(*results, strict=True))

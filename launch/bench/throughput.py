@@ -191,7 +191,7 @@ def _choices(one: LocalEngine | Worker, inference: EagerInference, seconds: floa
     inference.state = unroll.state
 
     def work() -> int:
-        with torch.no_grad(), inference.frozen_weights():
+        with torch.no_grad(), inference.constant_weights():
             inference.start_unroll(unroll)
             for t in range(len(unroll.action)):
                 inference.select_actions(unroll, t)

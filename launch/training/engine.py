@@ -21,7 +21,7 @@ from .progress import Window
 
 @dataclass(frozen=True)
 class Update:
-    """One update of the weights, or on a cluster all that a batch is good for."""
+    """One update of the weights; on a cluster, all steps of the optimizer made from one batch."""
 
     metrics: Sequence[Mapping[str, float]]
     """one mapping for each step of the optimizer"""
@@ -91,14 +91,14 @@ class Engine(ABC):
     """warnings about the environments, for the user"""
     uses: str = ""
     """its processes and threads, in words"""
-    spare_cpus: Collection[int] = ()
-    """CPUs that another process may use, if each of the engine's is pinned to one of them; else empty"""
+    pinned_cpus: Collection[int] = ()
+    """CPUs that the engine's processes are pinned to, one each, which an evaluation may share; else empty"""
 
     @abstractmethod
     def start(self, agent: Agent, state: Mapping[str, Any] | None, say: Callable[[str], None]) -> list[str]:
         """Begin with `agent`, which is a checkpoint's where there is a `state`; return notes for the user.
 
-        `say` prints a line while updates are made. Raises CannotRepeat.
+        `say` prints a line while updates are made. Raises CannotRepeat or CannotRestore.
         """
 
     @property
@@ -107,12 +107,13 @@ class Engine(ABC):
         """Agent steps learned from."""
 
     def acting(self) -> AbstractContextManager[object]:
-        """Return a context within which actors run; leaving it ends them, if nothing else does."""
+        """Return a context in which actors run: leaving it stops them. A null context where the
+        engine stops them elsewhere."""
         return nullcontext()
 
     @abstractmethod
     def updates(self, should_pause: Callable[[], bool]) -> Iterator[Update | ActorsStarted]:
-        """Make updates until `stop` is set and nothing more comes.
+        """Make updates, without end. Once `stop` is set they may end; else the caller leaves at a boundary.
 
         Where `should_pause()` is true after an update, no other begins before the caller asks for it, so that
         the weights can be saved. Raises ActorError or NonFiniteError, and WeightsLost, after which `restore`
@@ -136,7 +137,7 @@ class Engine(ABC):
         """
 
     def restore(self, agent: Agent, state: Mapping[str, Any], lost: WeightsLost) -> float:
-        """Go back to a checkpoint; return the seconds until updates go on.
+        """Go back to a checkpoint; return the delay before the restart, in seconds.
 
         Raises ActorError if the run must end there instead.
         """
@@ -159,5 +160,5 @@ def saved_actors(state: Mapping[str, Any], count: int) -> list[Mapping[str, Any]
     """Return the states of all actors with their environments. Raises CannotRepeat if one is missing."""
     saved: list[Mapping[str, Any]] = state["actors"]
     if len(saved) != count or any("env" not in actor for actor in saved):
-        raise CannotRepeat("it was trained without it, or with another --num-actors")
+        raise CannotRepeat("the run was trained without --deterministic, or with another --num-actors")
     return saved

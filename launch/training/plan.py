@@ -159,7 +159,7 @@ def minibatch_size(config: TrainConfig) -> int:
 
 
 def updates_per_batch(config: TrainConfig) -> int:
-    """Return how many steps of the optimizer a batch is good for."""
+    """Return how many steps of the optimizer are made from one batch."""
     return config.passes * config.batch_size // minibatch_size(config)
 
 
@@ -308,8 +308,10 @@ def observation_notes(env: VectorEnv, spec: AgentSpec) -> list[str]:
     return notes
 
 
-def make_learner(agent: Agent, config: TrainConfig, total_steps: int, alone: bool = True) -> Learner:
-    """Make the learner of an agent, which is on its device already; `alone` unless it shares its batches."""
+def make_learner(
+    agent: Agent, config: TrainConfig, total_steps: int, shares_batches: bool = False
+) -> Learner:
+    """Make the learner of an agent that is on its device; `shares_batches`: with learners elsewhere."""
     return Learner(
         agent,
         learner_config(config, total_steps),
@@ -317,7 +319,7 @@ def make_learner(agent: Agent, config: TrainConfig, total_steps: int, alone: boo
             make_executor,
             # Warming up draws random numbers, so that a resume would not repeat what a graph did.
             # Nor does a graph contain a sum over processes, as of the moments of advantages.
-            capture=not config.deterministic and (alone or not config.normalise_advantages),
+            capture=not config.deterministic and not (shares_batches and config.normalise_advantages),
             compile=compiles(config, agent.policy.weight.device),
         ),
     )

@@ -111,7 +111,7 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
 
 
 def check_not_truncated(config: TrainConfig, core: Core, run_dir: Path) -> None:
-    """Raise UsageError for a run of a memory without fast weights whose BPTT was truncated at every step."""
+    """Raise UsageError for a run whose BPTT was truncated at every step, of a core that `per_step` leaves."""
     if was_truncated(run_dir) and not core.has_fast_weights and core.initial_state(1):
         raise UsageError(
             f"{run_dir} holds a {config.core} whose gradients an earlier version cut at every step; "

@@ -111,7 +111,7 @@ class Run:
         self.evaluations = self.trace = None
         if config.eval_every:
             self.evaluations = Evaluations(
-                self.run_dir, config, engine.spare_cpus, self._log_evaluation, self._say
+                self.run_dir, config, engine.pinned_cpus, self._log_evaluation, self._say
             )
             stack.callback(self.evaluations.close)
         if config.profile:

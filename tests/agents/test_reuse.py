@@ -45,6 +45,12 @@ def test_each_pass_has_each_environment_once(size: int) -> None:
         assert sorted(b for part in whole for b in part) == [*range(6)]
 
 
+def test_a_size_that_leaves_a_remainder_is_refused() -> None:
+    """No minibatch would be the last, so that nothing of the batch would count."""
+    with pytest.raises(ValueError, match="minibatches of 4 trajectories: give a divisor of the batch's 6"):
+        next(minibatches(numbered(6), 2, 4))
+
+
 def test_orders_follow_from_the_seed_alone() -> None:
     batch = numbered(12)
     drawn = orders(batch, 2, 3, 5, 7)

@@ -100,6 +100,10 @@ def test_the_first_reward_that_is_clipped_is_noted() -> None:
     assert note.startswith(
         "rewards beyond ±2 are clipped for training (--reward-clip); logged returns are unclipped"
     )
+    agent = Agent(AgentSpec((3,), 4, "feedforward", "mlp", reward_clip=1.0))
+    actor = Actor(CountingEnv((3, 4)), agent, SharedWeights(), 5, seed=1, discount=0.9)
+    (note,) = actor.collect().episodes.notes
+    assert note.startswith("rewards beyond ±1 are clipped in the core's input"), "the loss divides them first"
 
 
 def test_an_agent_that_is_older_than_the_choice_clips_to_one(tmp_path: Path) -> None:

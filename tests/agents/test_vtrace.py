@@ -31,8 +31,8 @@ def definition(log_rhos, discounts, rewards, values, bootstrap, rho_bar, pg_rho_
 
 
 @pytest.mark.parametrize("T", [1, 2, 17])
-@pytest.mark.parametrize("thresholds", [(1.0, 1.0), (2.5, 0.7)])
-def test_equals_the_definition(T: int, thresholds: tuple[float, float], seed: int) -> None:
+@pytest.mark.parametrize("thresholds_and_lambda", [(1.0, 1.0, 1.0), (2.5, 0.7, 0.6)])
+def test_equals_the_definition(T: int, thresholds_and_lambda: tuple[float, ...], seed: int) -> None:
     rng = np.random.default_rng(seed)
     B, A = 3, 5
     behavior, target = rng.normal(size=(2, T, B, A)) * 2
@@ -46,10 +46,10 @@ def test_equals_the_definition(T: int, thresholds: tuple[float, float], seed: in
         return np.take_along_axis(logits, actions[..., None], -1)[..., 0]
 
     log_rhos = log_probs(target) - log_probs(behavior)
-    expected = definition(log_rhos, discounts, rewards, values, bootstrap, *thresholds)
+    expected = definition(log_rhos, discounts, rewards, values, bootstrap, *thresholds_and_lambda)
     got = vtrace_from_logits(
         *(torch.from_numpy(x) for x in (behavior, target, actions, discounts, rewards, values, bootstrap)),
-        *thresholds,
+        *thresholds_and_lambda,
     )
     np.testing.assert_allclose(got.log_rhos, log_rhos, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(got.vs, expected[0], rtol=1e-10, atol=1e-12)

@@ -69,7 +69,7 @@ class LocalEngine(Engine):
             self._pinned = own_cpus(self._count)
             if self._pinned is not None:
                 stack.callback(pin(self._pinned[0]))
-                self.spare_cpus = self._pinned
+                self.pinned_cpus = self._pinned
             self._envs = self._make_envs()
             self.agent = make_agent(config, self._envs[0])
         self.uses = uses(self._count, self._threads)
@@ -78,7 +78,8 @@ class LocalEngine(Engine):
             self.notes += thread_notes(self.cpus, self._count, self._threads)
 
     def _make_envs(self) -> list[VectorEnv]:
-        """Make the environments of each actor, or of each half of one."""
+        """Make a vector environment for each `Actor`: on a GPU 2 N of them for `--num-actors N`, with half of
+        the environments each (`env_groups`)."""
         config, split = self.config, env_groups(self.config, self.device)
         part = replace(self.process_config, num_envs=self.process_config.num_envs // split)
         sharing = config.num_actors if overlaps(config, self.device) else 1  # the process's threads
@@ -106,7 +107,7 @@ class LocalEngine(Engine):
                 start_step = state["learner"]["steps"]
         self.workers = Workers(config, self._count, self._threads, self._pinned, start_step)
         self._stack.callback(self.workers.close)
-        self.learner = make_learner(agent, config, parse_steps(config.steps), alone=self._count == 1)
+        self.learner = make_learner(agent, config, parse_steps(config.steps), shares_batches=self._count > 1)
         if state is not None:
             with restoring("learner"):
                 self.learner.load_state_dict(state["learner"])
@@ -208,7 +209,7 @@ class LocalEngine(Engine):
             self.workers.start(Worker.update, learner.version, learner.reward_divisor)
 
     def _batches(self) -> Iterator[Unroll]:
-        """Yield what each update learns from; `_left_of_batch` counts how many more a batch is good for."""
+        """Yield what each update learns from; `_left_of_batch` counts the updates that its batch has left."""
         for batch in self.source:
             self._left_of_batch = updates_per_batch(self.config)
             parts = batches_of_updates(self.process_config, batch, self.learner.version)

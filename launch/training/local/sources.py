@@ -129,7 +129,7 @@ class Threads(Source):
             max(1, len(actors) * batch_size // num_envs)
         )
         self._stop = stop
-        self._left = threading.Event()
+        self._exited = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(index, on_start), name=f"actor-{index}", daemon=True)
             for index in range(len(actors))
@@ -158,7 +158,7 @@ class Threads(Source):
     def _run(self, index: int, on_start: Callable[[], None]) -> None:
         try:
             on_start()
-            while not self._left.is_set():
+            while not self._exited.is_set():
                 self._queue.put(self.actors[index].collect())
         except BaseException as error:  # whatever it is: the learner must not wait for this thread for ever
             self._queue.put(actor_failed(f"actor {index}", error))
@@ -168,7 +168,7 @@ class Threads(Source):
         return True
 
     def __exit__(self, *_: object) -> None:
-        self._left.set()
+        self._exited.set()
         deadline = time.monotonic() + _PATIENCE
         for thread in self._threads:
             while thread.is_alive() and time.monotonic() < deadline:

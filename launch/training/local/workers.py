@@ -66,7 +66,7 @@ class Worker:
         self.agent = agent
         self.device = torch.device("cpu")
         torch.set_num_threads(operation_threads(config, threads, agent))
-        self.learner = make_learner(agent, config, total_steps=1, alone=False)  # it never steps
+        self.learner = make_learner(agent, config, total_steps=1, shares_batches=True)  # it never steps
         self.weights = SharedWeights()
         env = make_env(self.process_config, threads, shard)
         self.actors = [
@@ -95,9 +95,9 @@ class Worker:
         self.weights.version = self.learner.version = version  # a NonFiniteError names it
         contribution = self.learner.backward(next(self._updates))
         parameters = list(self.agent.parameters())
-        *gradients, counts = gradients_of(parameters)
-        shared, shared_counts = gradient_views(self._gradients, parameters)
-        for view, gradient in zip([*shared, shared_counts], [*gradients, counts], strict=True):
+        *gradients, has_grad = gradients_of(parameters)
+        shared, shared_has_grad = gradient_views(self._gradients, parameters)
+        for view, gradient in zip([*shared, shared_has_grad], [*gradients, has_grad], strict=True):
             view.copy_(gradient)
         if isinstance(contribution.moments, Tensor):  # pickle would put a tensor into shared memory
             return replace(contribution, moments=contribution.moments.numpy())
@@ -211,11 +211,11 @@ class Workers:
         """Add what the workers left to the gradients of the agent's parameters."""
         parameters = list(self._agent.parameters()) if self._agent else []
         for shared in self._gradients:
-            gradients, counts = gradient_views(shared, parameters)
-            for parameter, gradient, count in zip(parameters, gradients, counts.tolist(), strict=True):
+            gradients, flags = gradient_views(shared, parameters)
+            for parameter, gradient, has_grad in zip(parameters, gradients, flags.tolist(), strict=True):
                 if parameter.grad is not None:
                     parameter.grad.add_(gradient)
-                elif count:
+                elif has_grad:
                     parameter.grad = gradient.clone()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -279,7 +279,7 @@ def _serve(
 
 def _shared_agent(spec: AgentSpec, dtype: torch.dtype | None, file: int, index: int) -> tuple[Agent, Tensor]:
     """Return the main process's agent, whose weights are in a file, and the room for this one's gradients."""
-    with torch.random.fork_rng(devices=[]):  # nothing is drawn for an agent that is there already
+    with torch.random.fork_rng(devices=[]):  # building it must not advance the global RNG
         agent = Agent(spec)
     agent.autocast_dtype = dtype
     shared = Shared(file, agent)

@@ -68,9 +68,9 @@ class LearnerProcess:
         torch.backends.cudnn.benchmark = not config.deterministic
         agent = Agent(spec).to(self._device)
         agent.autocast_dtype = autocast_dtype(config.precision, self._device, spec.stem)
-        alone = config.num_learners == 1
-        self._learner = make_learner(agent, config, parse_steps(config.steps), alone)
-        if not alone:
+        shares_batches = config.num_learners > 1
+        self._learner = make_learner(agent, config, parse_steps(config.steps), shares_batches)
+        if shares_batches:
             self._learner.all_reduce = self._collective.total
         if self._device.type == "cpu":
             accelerate(self._learner, self.parts)

@@ -134,11 +134,11 @@ def test_weights_are_transformed_once_an_unroll() -> None:
     def twice() -> Tensor:
         return cached_transform(weight, "twice", lambda: 2 * weight.detach())
 
-    with inference.frozen_weights():
+    with inference.constant_weights():
         before = twice()
         assert twice() is before
     weight.data.add_(1)
-    with inference.frozen_weights():
+    with inference.constant_weights():
         assert torch.equal(twice(), 2 * weight) and not torch.equal(twice(), before)
 
 

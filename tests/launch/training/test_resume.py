@@ -204,7 +204,9 @@ def test_a_damaged_latest_checkpoint_costs_one_interval(
 
 def test_deterministic_cannot_take_over_another_run(tmp_path: Path) -> None:
     run(tmp_path / "free", *CARTPOLE, "--steps", "20")
-    with pytest.raises(UsageError, match="under --deterministic: it was trained without it"):
+    with pytest.raises(
+        UsageError, match="under --deterministic: the run was trained without --deterministic"
+    ):
         run(tmp_path / "free", *CARTPOLE, *EXACT, "--steps", "40")
     run(tmp_path / "exact", *CARTPOLE, *EXACT, "--steps", "20")
     with pytest.raises(UsageError, match="or with another --num-actors"):
