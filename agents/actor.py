@@ -48,7 +48,7 @@ class Actor:
 
         Args:
             env: B environments.
-            agent: the actor's own copy; the learner's agent where both take turns in one thread.
+            agent: the actor's own copy; the learner's agent where both take turns on a CPU.
             weights: the source from which `collect` pulls the newest weights.
             unroll_length: T.
             seed: seeds environments and action sampling.

@@ -233,8 +233,8 @@ class Learner:
         self.optimizer.step_if_finite(self.finite, self._rate, clipping, arithmetic)
 
     def step(self, partial_updates: Sequence[PartialUpdate]) -> Mapping[str, float]:
-        """Apply the gradients in `grad`, summed over the partial updates of one batch, and update the running
-        statistics of observations and returns; return the metrics, as `update` does.
+        """Apply the gradients in `grad`, already summed over the partial updates of one batch, and update the
+        running statistics of observations and returns; return the metrics, as `update` does.
         """
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:

@@ -16,7 +16,7 @@ AllReduce = Callable[[Tensor], Tensor]
 """Sums a tensor over all processes that share a batch."""
 
 ROUNDING = 1e-3
-"""Tolerance on |log rho|: what is smaller is rounding."""
+"""A ratio counts as clipped where log rho is above this: less is rounding."""
 METRICS = (
     *("total_loss", "policy_loss", "baseline_loss", "entropy"),
     *("clipped_rho_share", "log_rho_abs_max", "forced_share", "behavior_kl", "effective_sample_share"),

@@ -165,7 +165,7 @@ class Agent(nn.Module):
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.autocast_dtype is None:
             return contextlib.nullcontext()
-        # An actor that stores the graphs of its steps would share one bfloat16 copy of each weight, and
-        # sum their gradients in bfloat16.
+        # An actor on a CPU runs with autograd on, for its learner to backpropagate through (cpu/README.md):
+        # from a cache all its steps would have one bfloat16 copy of each weight, and sum gradients in it.
         shared = not torch.is_grad_enabled()
         return torch.autocast(self.policy.weight.device.type, self.autocast_dtype, cache_enabled=shared)

@@ -39,8 +39,8 @@ class Unroll:
     forced: Tensor
     """Whether the environment overrode the action, as to press FIRE for a new life: bool `[T, B]`."""
     truncation_bootstrap: Tensor
-    """γ V(final observation) where step t was truncated, else 0: float32 `[T, B]`. Zeros until the learner
-    fills it in (truncation_bootstrap.py)."""
+    """γ V(final observation) where step t was truncated (V itself in a forced reset step), else 0: float32
+    `[T, B]`. Zeros until the learner fills it in (truncation_bootstrap.py)."""
     state: State
     """The core's state before `observation[0]`, tensors `[B, ...]`."""
     version: int = 0

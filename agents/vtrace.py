@@ -23,7 +23,8 @@ class VTrace(NamedTuple):
 
     @property
     def pg_advantages(self) -> Tensor:
-        """Advantages of the policy gradient, importance weights included; the loss masks them, too."""
+        """Importance-weighted advantages (Espeholt et al. 2018, section 4.2). The loss forms this product
+        itself, after it has zeroed forced steps and normalised advantages."""
         return self.pg_rhos * self.advantages
 
 

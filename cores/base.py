@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 State = tuple[Tensor, ...]
-"""A core's recurrent state: tensors `[B, ...]`; the empty tuple for feedforward cores."""
+"""A core's recurrent state: tensors `[B, ...]`; the empty tuple for cores without any."""
 Stats = dict[str, Tensor]
 """Detached scalars to log about the memory during an unroll, e.g. `write_strength`."""
 

@@ -69,7 +69,7 @@ class FastWeights(nn.Module, ABC):
         sizes: how many numbers the slow net emits per head, in order, e.g. q, k, v, β as (h, h, h, 1).
         short_conv: over how many steps of the episode, this one included, a causal convolution and SiLU mix
             q, k and v, in some cores others too (README.md); 0 for none.
-        head_norm: whether what each head reads is divided by its root mean square.
+        head_norm: whether what each head reads passes an RMSNorm, with one gain per channel for all heads.
         output_gate: activation of the output gate, a linear map of the layer's input that multiplies the
             result; or none.
 
@@ -122,9 +122,11 @@ class FastWeights(nn.Module, ABC):
         return {}
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor | None:
-        """Return κ(key, query): how much `query` `[h]` reads of what was written under `keys` `[N, h]`.
+        """Return κ(key, query) `[N]`: how much `query` `[h]` reads of what was written under `keys` `[N, h]`.
 
-        `[N]`, of which only ratios matter. None if it depends on more than the two vectors.
+        Both as the slow net emits them, before the feature map; in recurrent cores for an output of zero, as
+        after a reset. Only ratios matter: `deltabeast card` draws signal to noise from them. None if the two
+        vectors do not decide it.
         """
         return None
 

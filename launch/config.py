@@ -68,10 +68,13 @@ class TrainConfig:
     show_config: Annotated[bool, Scope.INVOCATION] = False
     """Print the resulting configuration, in the form that --config reads, and exit."""
     # RECORD, because the preset's options are compared one by one.
-    preset: Annotated[Literal["published", "laptop", "laptop-2026-11", "gymnasium", "none"] | None, Scope.RECORD] = None
+    preset: Annotated[
+        Literal["published", "laptop", "laptop-2026-11", "gymnasium", "none"] | None, Scope.RECORD
+    ] = None
     """Settings to begin from, listed in launch/runs/presets.py; other options override them. published:
-    those of Irie et al. 2021 and its code. laptop: LAPTOP_PURPOSE. laptop-2026-11: what laptop was before. All
-    three for games. gymnasium: 3M steps, some minutes; --env begins from it. none: the defaults here."""
+    those of Irie et al. 2021 and its code. laptop: 1.2M steps, some 10 to 25 minutes on two CPU cores.
+    laptop-2026-11: what laptop was before. All three for games. gymnasium: 3M steps, some minutes; --env
+    begins from it. none: the defaults listed here."""
     steps: Annotated[str, Scope.CONDITIONS] = "200M"
     """Agent steps to train for in all (one is 4 emulator frames): 200M, 30k, 1600. Rounded up to a whole
     update."""

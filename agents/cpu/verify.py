@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def mismatches(learner: Learner, unroll: Unroll, parts: Collection[str], spec: C
     """Return which of these parts differ from the eager code on an unroll, each with what differs."""
     before = {name: buffer.clone() for name, buffer in learner.agent.named_buffers()}
     try:
-        if learner.agent.normaliser is not None:  # a new run's only clips
+        if learner.agent.normaliser is not None:  # without statistics, as in a new run, it would only clip
             learner.agent.normaliser.update_stats([learner.agent.normaliser.moments(unroll.observation)])
         if not (combined_diff := _difference(learner, unroll, parts, spec)):
             return {}
@@ -154,7 +155,8 @@ def verification_unroll(agent: Agent, observation: Tensor) -> Unroll:
     done = torch.zeros(T + 1, B, dtype=torch.bool)
     done[T // 2, 0] = forced[-1, -1] = True
     truncation_bootstrap[T // 2 - 1, 0] = 0.5
-    return Unroll(
+    return replace(
+        Unroll.empty(T, first, A, agent.initial_state(B), version=0),
         observation=torch.stack([first.roll(t, -1) for t in range(T + 1)]),
         reward=torch.randn(T + 1, B, generator=generator),
         done=done,
@@ -162,7 +164,6 @@ def verification_unroll(agent: Agent, observation: Tensor) -> Unroll:
         behavior_logits=torch.randn(T, B, A, generator=generator),
         forced=forced,
         truncation_bootstrap=truncation_bootstrap,
-        state=agent.initial_state(B),
     )
 
 
@@ -170,18 +171,18 @@ def _difference(learner: Learner, unroll: Unroll, parts: Collection[str], spec: 
     """Act on an unroll's observations and learn from it; name what differs from the eager code, else None."""
     agent, eager_ops = learner.agent, learner.ops
     fast = FastAgent(agent, set(PARTS) & set(parts), spec)
-    replay = unroll.map(lambda _, x: x.clone())
+    acted_unroll = unroll.map(lambda _, x: x.clone())  # the same, with the actions that C samples
     with torch.no_grad():
-        _act(FastInference(fast, torch.Generator().manual_seed(0)), replay)
-    acted = replay.behavior_logits.clone()
-    replay.behavior_logits.copy_(unroll.behavior_logits)
+        _act(FastInference(fast, torch.Generator().manual_seed(0)), acted_unroll)
+    acted = acted_unroll.behavior_logits.clone()
+    acted_unroll.behavior_logits.copy_(unroll.behavior_logits)
     ops = fused_ops(fast, parts, eager_ops)
-    fused = _outputs_and_gradients(learner, replay, ops)
-    eager = _outputs_and_gradients(learner, replay, eager_ops)
-    fused["the logits"] = acted  # the learner's are compared by the loss
+    fused = _outputs_and_gradients(learner, acted_unroll, ops)
+    eager = _outputs_and_gradients(learner, acted_unroll, eager_ops)
+    fused["the logits"] = acted  # of C's steps beside the eager unroll's; those of C's unroll decide its loss
     exact = eager
     if agent.autocast_dtype is not None:
-        exact = _outputs_and_gradients(learner, replay, eager_ops, in_float32=True)
+        exact = _outputs_and_gradients(learner, acted_unroll, eager_ops, in_float32=True)
     for name, wanted in eager.items():
         rounding = _BF16_ERROR_FACTOR * float(torch.dist(wanted, exact[name]))
         if not _near(fused[name], wanted, _TOLERANCE, rounding):

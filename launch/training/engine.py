@@ -113,7 +113,8 @@ class Engine(ABC):
 
     @abstractmethod
     def updates(self, should_pause: Callable[[], bool]) -> Iterator[Update | ActorsStarted]:
-        """Make updates, without end. Once `stop` is set they may end; else the caller leaves at a boundary.
+        """Make updates. After `stop` is set the iterator may end; if it does not, the caller leaves once
+        `at_boundary()` is true.
 
         Where `should_pause()` is true after an update, no other begins before the caller asks for it, so that
         the weights can be saved. Raises ActorError or NonFiniteError, and WeightsLost, after which `restore`

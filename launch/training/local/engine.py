@@ -82,8 +82,9 @@ class LocalEngine(Engine):
         the environments each (`env_groups`)."""
         config, split = self.config, env_groups(self.config, self.device)
         part = replace(self.process_config, num_envs=self.process_config.num_envs // split)
-        sharing = config.num_actors if overlaps(config, self.device) else 1  # the process's threads
-        threads = max(1, self._threads // sharing)
+        # Actors that run at the same time divide the process's threads.
+        at_once = config.num_actors if overlaps(config, self.device) else 1
+        threads = max(1, self._threads // at_once)
         envs = []
         for _ in range(config.num_actors * split):
             envs.append(make_env(part, threads, env_shard(config, self._count, 0)))

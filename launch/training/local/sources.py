@@ -37,7 +37,7 @@ def batches(unrolls: Iterator[Unroll], batch_size: int) -> Iterator[Unroll]:
 
 
 class Source(AbstractContextManager["Source"]):
-    """Yields batches `[T, batch_size]`, one trajectory per column; leaving its context stops the actors."""
+    """Yields batches `[T, batch_size]`, one environment per column; leaving its context stops the actors."""
 
     turn = 0
     """index of the actor that collects next, where they take turns"""
@@ -109,7 +109,8 @@ class Lockstep(Source):
 class Threads(Source):
     """Each actor in a thread of its own, ahead of the learner by at most a bounded queue.
 
-    The queue holds one batch, so an actor is at most a queue, an unroll and an update behind: a slow
+    The queue holds one batch, or one unroll where that is larger, so an actor is at most a queue, an unroll
+    and an update behind: a slow
     learner stalls the actors, and neither memory nor policy lag grows. The batches end when `stop` is
     set and the queue is empty.
     """
@@ -164,7 +165,7 @@ class Threads(Source):
             self._queue.put(actor_failed(f"actor {index}", error))
 
     def at_boundary(self) -> bool:
-        """Always: what waits in the queue is lost at any time, and is no part of the run yet."""
+        """Always true: unrolls in the queue are never saved; they count once learned from."""
         return True
 
     def __exit__(self, *_: object) -> None:

@@ -43,7 +43,8 @@ class Answer(NamedTuple):
     """What a worker sends back."""
 
     result: Any
-    """what was asked for; of a failure its message, and its traceback or None"""
+    """what was asked for; of a failure (message, traceback), without a traceback for a NonFiniteError, which
+    the main process raises as such"""
     failed: bool = False
 
 

@@ -235,7 +235,7 @@ def test_a_run_begun_with_what_a_presets_name_stood_for_goes_on_with_that(
     assert (as_it.preset, as_it.stem) == ("laptop-2026-11", "nature")
 
 
-@pytest.mark.parametrize("former, present", FORMER_PRESETS.items())
+@pytest.mark.parametrize(("former", "present"), FORMER_PRESETS.items())
 def test_of_two_meanings_of_a_presets_name_the_nearer_one_counts(former: str, present: str) -> None:
     now, then = ({**vars(preset_config(name)), "preset": former} for name in (former, present))
     assert (begun_with(now), begun_with(then)) == (former, present)
@@ -247,7 +247,9 @@ def test_of_two_meanings_of_a_presets_name_the_nearer_one_counts(former: str, pr
 
 
 def test_info_lists_options_that_the_preset_does_not_set() -> None:
-    config = vars(parse("train --game pong --preset laptop --discount 0.9 --steps 3M".split()))
+    config = vars(
+        parse(["train", "--game", "pong", "--preset", "laptop", "--discount", "0.9", "--steps", "3M"])
+    )
     assert overridden(config) == ["steps 3M", "discount 0.9"]
     assert overridden({**config, "preset": None}) == []
 
