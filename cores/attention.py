@@ -8,14 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import attention, deltaformer
-from ..kernels.reference import kernel
+from ..kernels.precision import without_autocast
+from ..kernels.reference import kernel, mask_resets
 from .backbone import FastWeightCore, Residual
 from .base import State
 from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .features import slow_decay
+from .linear_form import AttentionForm
 from .registry import register
 
 WINDOW = 64
+
+_products = without_autocast(torch.matmul)
 
 Kernel = Literal["exp", "softmax", "linear", "relu", "round"]
 """From scores to weights; round: to whole numbers, with the scores' gradient (straight-through)."""
@@ -56,6 +60,20 @@ class WindowMemory(FastWeights):
         vectors = StatePart("cache", (*slots, self.key_size))
         return vectors, vectors, StatePart("cache", slots)
 
+    def _slots(self, k: Tensor, decay: Tensor, state: State, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys that each step sees, its own last, `[T, B, H, h, N + 1]`, and their decays so far.
+
+        Those are `[T, B, H, N + 1]`, 0 where nothing is seen; k `[T, B, H, h]`, decay `[T, B, H]`.
+        """
+        keys, _, live = state
+        windows = torch.cat((keys.movedim(2, 0), k)).unfold(0, self.window + 1, 1)
+        left = []
+        for decay_t, reset_t in zip(decay.unsqueeze(-1), reset, strict=True):
+            earlier = decay_t * mask_resets(live[..., -self.window :], reset_t)
+            live = torch.cat((earlier, torch.ones_like(decay_t)), -1)
+            left.append(live)
+        return windows, torch.stack(left)
+
 
 class SoftmaxMemory(WindowMemory):
     """`y = Σ w_i v_i / Σ w_i` with `w_i = exp(q·k_i / sqrt(h))`, over the last N steps and this one.
@@ -93,6 +111,19 @@ class SoftmaxMemory(WindowMemory):
         keys, values, slot_decay = state
         y, *after = attention(q, k, v, decay, bias, keys, values, slot_decay, reset, self.normalise)
         return y, tuple(after)
+
+    def linear_form(self, trace: MemoryTrace) -> AttentionForm:
+        q, k, v, *gate = trace.projections
+        decay = slow_decay(gate[0].squeeze(-1)) if gate else torch.ones_like(q[..., 0])
+        q, bias = self.by_age(q)
+        ages = torch.cat((bias.flip(-1), torch.zeros_like(bias[..., :1])), -1)
+        keys, left = self._slots(k, decay, trace.before, trace.reset)
+        scores = _products(q.unsqueeze(-2), keys).squeeze(-2) * self.key_size**-0.5 + ages
+        weights = kernel("softmax" if self.normalise else "exp", scores, left)
+        # the state's values as they were written, before they decayed
+        values, left = trace.before[1].movedim(2, 0), trace.before[2].movedim(2, 0).unsqueeze(-1)
+        u = torch.cat((torch.where(left > 0, values / left, 0.0), v))
+        return AttentionForm(weights.unsqueeze(-2), u, trace.reset)
 
     def by_age(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """Return the queries and the bias on the scores of earlier steps, by their age: `[T, B, H, N]`."""
@@ -201,6 +232,14 @@ class DeltaFormerMemory(WindowMemory):
         self.beta = nn.Parameter(torch.ones(())) if gates == "scalar" else None
 
     def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        q, k, v, w, mix, alpha, beta = self._by_group(projections)
+        keys, values, filled = state
+        kernels = (self.first, self.second)
+        y, *after = deltaformer(q, k, v, w, mix, alpha, beta, keys, values, filled, reset, *kernels)
+        return y.flatten(-2), tuple(after)
+
+    def _by_group(self, projections: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return q, k, v, w, the weights of the groups, α and β, as `kernels.deltaformer` takes them."""
         q, k, v, w, *gates = projections
         q, w = (x.unflatten(-1, (self.groups, self.key_size)) for x in (q, w))
         mix = q.new_ones(self.num_heads, 1) if self.mix is None else self.mix.to(q.dtype)
@@ -208,10 +247,18 @@ class DeltaFormerMemory(WindowMemory):
             alpha, beta = (gate.squeeze(-1).sigmoid() for gate in gates)
         else:
             alpha, beta = (x.to(q.dtype).expand(k.shape[:-1]) for x in (self.alpha, self.beta))
-        keys, values, filled = state
-        kernels = (self.first, self.second)
-        y, *after = deltaformer(q, k, v, w, mix, alpha, beta, keys, values, filled, reset, *kernels)
-        return y.flatten(-2), tuple(after)
+        return q, k, v, w, mix, alpha, beta
+
+    def linear_form(self, trace: MemoryTrace) -> AttentionForm:
+        """With a head for each query: H heads of keys, G queries each."""
+        q, k, v, w, mix, alpha, beta = self._by_group(trace.projections)
+        scale = self.key_size**-0.5
+        keys, filled = self._slots(k, torch.ones_like(beta), trace.before, trace.reset)
+        filled = filled.unsqueeze(-2)
+        found = kernel(self.first, _products(w, keys[..., :-1]) * scale, filled[..., :-1])
+        erase = beta.unsqueeze(-1) * (mix.unsqueeze(-1) * found).mean(-2)
+        u = torch.cat((trace.before[1].movedim(2, 0), alpha.unsqueeze(-1) * v))
+        return AttentionForm(kernel(self.second, _products(q, keys) * scale, filled), u, trace.reset, erase)
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
         scores = keys @ query * self.key_size**-0.5

@@ -11,6 +11,7 @@ from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import MemoryTrace, StatePart
 from .linear import LinearMemory
+from .linear_form import DeltaForm, delta_form
 from .registry import register
 
 
@@ -36,11 +37,26 @@ class DeltaDeltaMemory(LinearMemory):
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
         M, W = state
+        (q, k, v, beta), M = self._slow_net(q, k, v, gates, M, reset)
+        y, W = delta_rule(q, k, v, beta, W, reset)
+        return y, (M, W)
+
+    def rule_form(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> DeltaForm:
+        """That of W; what is read from M counts as given."""
+        M, W = state
+        projections, _ = self._slow_net(q, k, v, gates, M, reset)
+        return delta_form(*projections, W, reset)
+
+    def _slow_net(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], M: Tensor, reset: Tensor
+    ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Tensor]:
+        """Read q, k, v, β of W from M; return them, and M after the last step."""
         projections, M = delta_rule(q, k, v, gates[0].squeeze(-1).sigmoid(), M, reset)
         q, k, v, beta = projections.split((*[self.head_size] * 3, 1), -1)
         q, k = self.features(q), self.features(k)
-        y, W = delta_rule(q, k, v, beta.squeeze(-1).sigmoid(), W, reset)
-        return y, (M, W)
+        return (q, k, v, beta.squeeze(-1).sigmoid()), M
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {"write_strength": trace.projections[3].sigmoid()}

@@ -11,6 +11,7 @@ from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .features import normalized_elu
+from .linear_form import DeltaForm, delta_form, last_outputs, side_by_side
 from .registry import register
 
 
@@ -38,15 +39,36 @@ class DeltaLSTMMemory(FastWeights):
         return matrices, matrices, StatePart("output", (H, h)), StatePart("output", (H, h))
 
     def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        vectors, betas = projections
         W, R, y0, c0 = state
+        (q, k, v, beta), (recurrent_k, recurrent_v, recurrent_beta) = self._by_gate(projections)
+        z, W = delta_rule(q, k, v, beta, W, reset)
+        y, *after = delta_lstm(z, recurrent_k, recurrent_v, recurrent_beta, R, y0, c0, reset, self.variant)
+        return y, (W, *after)
+
+    def _by_gate(
+        self, projections: tuple[Tensor, ...]
+    ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+        """Return q, k, v, β of W, and k, v, β of R: `[T, B, 3 H, h]`, β `[T, B, 3 H]`."""
+        vectors, betas = projections
         by_gate = vectors.unflatten(-1, (3, 5, self.head_size)).flatten(2, 3)
         q, k, v, recurrent_k, recurrent_v = by_gate.unbind(-2)
         beta, recurrent_beta = betas.unflatten(-1, (3, 2)).flatten(2, 3).sigmoid().unbind(-1)
-        z, W = delta_rule(normalized_elu(q), normalized_elu(k), v, beta, W, reset)
-        written = recurrent_k.softmax(-1), recurrent_v, recurrent_beta
-        y, *after = delta_lstm(z, *written, R, y0, c0, reset, self.variant)
-        return y, (W, *after)
+        recurrent = recurrent_k.softmax(-1), recurrent_v, recurrent_beta
+        return (normalized_elu(q), normalized_elu(k), v, beta), recurrent
+
+    def linear_form(self, trace: MemoryTrace) -> DeltaForm:
+        """Reads W q + R p, which enters the gates, for each gate as a head of its own: 3 H heads.
+
+        Head after head, for the gates i, u, o; each step writes to W, then to R.
+        """
+        (W, R, y0, _), reset = trace.before, trace.reset
+        (q, k, v, beta), (recurrent_k, recurrent_v, recurrent_beta) = self._by_gate(trace.projections)
+        p = last_outputs(y0, trace.y, reset)
+        p = p if self.variant == "A" else p.softmax(-1)
+        return side_by_side(
+            delta_form(q, k, v, beta, W, reset),
+            delta_form(p.repeat_interleave(3, 2), recurrent_k, recurrent_v, recurrent_beta, R, reset),
+        )
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         beta, recurrent_beta = trace.projections[1].sigmoid().unflatten(-1, (3, 2)).unbind(-1)

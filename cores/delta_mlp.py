@@ -64,6 +64,8 @@ class DeltaMLPMemory(FastWeights):
             x = x + y
         return x, tuple(after)
 
+    # No linear form: what W2 reads is a nonlinear function of what W1 holds.
+
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         betas = [part for i in range(len(self.norms)) for part in trace.projections[5 + 6 * i : 7 + 6 * i]]
         return {"write_strength": torch.cat(betas, -1).sigmoid().mean(-1, keepdim=True)}

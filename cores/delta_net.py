@@ -13,6 +13,7 @@ from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import MemoryTrace
 from .linear import LinearMemory, read_before
+from .linear_form import DeltaForm, delta_form
 from .registry import register
 
 
@@ -62,14 +63,25 @@ class DeltaMemory(LinearMemory):
     def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:
-        beta, (W, *sums) = self.strength(gates[0]), state
-        if sums:
-            # Correct the normalised reading W k / (z·k), with z = Σ k so far: k ← k / (z·k), β ← β (z·k).
-            norm = read_before(k, sums[0], reset)
-            norm = torch.where(norm == 0, torch.ones_like(norm), norm)
-            k, beta = k / norm, beta * norm.squeeze(-1)
-        y, W = delta_rule(q, k, v, beta, W, reset)
+        k, beta = self._write(k, gates[0], state, reset)
+        y, W = delta_rule(q, k, v, beta, state[0], reset)
         return y, (W,)  # `unroll` of the base class adds Σ k
+
+    def rule_form(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> DeltaForm:
+        k, beta = self._write(k, gates[0], state, reset)
+        return delta_form(q, k, v, beta, state[0], reset)
+
+    def _write(self, k: Tensor, beta: Tensor, state: State, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and strengths `[T, B, H]` of the delta rule, from β as the slow net emits it."""
+        beta, (_, *sums) = self.strength(beta), state
+        if not sums:
+            return k, beta
+        # Correct the normalised reading W k / (z·k), with z = Σ k so far: k ← k / (z·k), β ← β (z·k).
+        norm = read_before(k, sums[0], reset)
+        norm = torch.where(norm == 0, torch.ones_like(norm), norm)
+        return k / norm, beta * norm.squeeze(-1)
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {"write_strength": self.strength(trace.projections[3])}

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from .backbone import FastWeightCore
 from .fast_weights import MemoryTrace
-from .generalised import Decay, GeneralisedMemory, Writes, unit
+from .generalised import Decay, GeneralisedMemory, unit
+from .linear_form import Writes
 from .registry import register
 
 

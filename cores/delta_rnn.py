@@ -11,6 +11,7 @@ from ..kernels import delta_rnn, delta_rule
 from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import FastWeights, MemoryTrace, StatePart
+from .linear_form import DeltaForm, delta_form, last_outputs, side_by_side
 from .registry import register
 
 
@@ -45,6 +46,18 @@ class DeltaRNNMemory(FastWeights):
         rule = delta_rnn if self.variant == "B" else delta_rnn_a
         y, R, y_T = rule(z, recurrent_k.softmax(-1), recurrent_v, recurrent_beta, R, y0, reset)
         return y, (W, R, y_T)
+
+    def linear_form(self, trace: MemoryTrace) -> DeltaForm:
+        """Reads W q + R p, of which variant A outputs the softmax; each step writes to W, then to R."""
+        q, k, v, recurrent_k, recurrent_v, beta, recurrent_beta = trace.projections
+        (W, R, y0), reset = trace.before, trace.reset
+        p = last_outputs(y0, trace.y, reset)
+        p = p if self.variant == "A" else p.softmax(-1)
+        beta, recurrent_beta = (x.squeeze(-1).sigmoid() for x in (beta, recurrent_beta))
+        return side_by_side(
+            delta_form(q.softmax(-1), k.softmax(-1), v, beta, W, reset),
+            delta_form(p, recurrent_k.softmax(-1), recurrent_v, recurrent_beta, R, reset),
+        )
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
         return keys.softmax(-1) @ query.softmax(-1)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import State, Stats, warn_of_new_name
+from .linear_form import LinearForm
 from .short_conv import ShortConvolution, check_short_conv
 
 OutputGate = Literal["none", "silu", "sigmoid"]
@@ -127,6 +128,14 @@ class FastWeights(nn.Module, ABC):
         Both as the slow net emits them, before the feature map; in recurrent cores for an output of zero, as
         after a reset. Only ratios matter: `deltabeast card` draws signal to noise from them. None if the two
         vectors do not decide it.
+        """
+        return None
+
+    def linear_form(self, trace: MemoryTrace) -> LinearForm | None:
+        """Return what the memory did in an unroll as a rule linear in its writes, with realised keys.
+
+        What that rule reads is the output y, or where y is a nonlinear function of it, its argument. None if
+        there is no such rule.
         """
         return None
 

@@ -13,6 +13,7 @@ from .base import State
 from .delta_net import DeltaMemory
 from .fast_weights import MemoryTrace, StatePart
 from .features import TEMPERATURE, Map, check_temperature, slow_decay
+from .linear_form import DeltaForm, delta_form
 from .registry import register
 
 
@@ -52,6 +53,12 @@ class GatedDeltaMemory(DeltaMemory):
         y, W = gated_delta(q, k, v, beta, decay, W, reset)
         return y, (W,)
 
+    def rule_form(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> DeltaForm:
+        decay = slow_decay(gates[1], self.decay_temperature).expand_as(k)
+        return delta_form(q, k, v, self.strength(gates[0]), state[0], reset, decay)
+
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {**super().strengths(trace), "decay": slow_decay(trace.projections[4], self.decay_temperature)}
 
@@ -87,6 +94,12 @@ class MomentumDeltaMemory(DeltaMemory):
         W, C = state
         y, W, C = momentum_delta(q, k, v, beta, torch.ones_like(beta), momentum, W, C, reset)
         return y, (W, C)
+
+    def rule_form(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> DeltaForm:
+        form = delta_form(q, k, v, self.strength(gates[0]), state[0], reset)
+        return form._replace(momentum=gates[1].squeeze(-1).sigmoid(), C=state[1])
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {**super().strengths(trace), "momentum": trace.projections[4].sigmoid()}

@@ -12,8 +12,8 @@ from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import MemoryTrace
 from .features import TEMPERATURE, check_temperature, slow_decay
-from .generalised import one_write
 from .linear import LinearMemory
+from .linear_form import DeltaForm, one_write, sum_form
 from .registry import register
 
 
@@ -58,6 +58,14 @@ class GatedSumMemory(LinearMemory):
         y, W = gated_sum(q, k, v, decay.expand_as(v), W, reset)
         return y, (W,)
 
+    def rule_form(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> DeltaForm:
+        decay = slow_decay(gates[0], self.decay_temperature)
+        if self.gate == "value":
+            return sum_form(q, k, v, state[0], reset)._replace(value_decay=decay)
+        return sum_form(q, k, v, state[0], reset, decay.expand_as(k))
+
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {"decay": slow_decay(trace.projections[3], self.decay_temperature)}
 
@@ -91,6 +99,12 @@ class GatedRuleMemory(LinearMemory):
         beta, (W,) = gates[0].sigmoid(), state
         y, W = gated_sum(q, k, beta * v, (1 - beta).expand_as(v), W, reset)
         return y, (W,)
+
+    def rule_form(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> DeltaForm:
+        beta = gates[0].sigmoid()
+        return sum_form(q, k, beta * v, state[0], reset, (1 - beta).expand_as(k))
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         return {"write_strength": trace.projections[3].sigmoid()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,22 +11,8 @@ from torch import Tensor, nn
 
 from ..kernels import generalised_delta
 from .base import State
-from .fast_weights import FastWeights, StatePart
-
-
-class Writes(NamedTuple):
-    """Inputs of `kernels.generalised_delta`: each step's read and its S writes."""
-
-    q: Tensor
-    """Queries `[T, B, H, h]`."""
-    k: Tensor
-    """Keys of the writes `[T, B, H, S, h]`."""
-    u: Tensor
-    """Values of the writes, from which W e is subtracted `[T, B, H, S, h]`."""
-    e: Tensor
-    """Erase keys: W e is subtracted from u `[T, B, H, S, h]`."""
-    decay: Tensor
-    """Decay of W's columns before each write `[T, B, H, S, h]`."""
+from .fast_weights import FastWeights, MemoryTrace, StatePart
+from .linear_form import DeltaForm, Writes
 
 
 class GeneralisedMemory(FastWeights):
@@ -45,6 +30,9 @@ class GeneralisedMemory(FastWeights):
         y, W = generalised_delta(q, k, u, e, decay, W, reset)
         return y, (W,)
 
+    def linear_form(self, trace: MemoryTrace) -> DeltaForm:
+        return DeltaForm(self.writes(trace.projections), trace.before[0], trace.reset)
+
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
         return unit(keys) @ unit(query)
 
@@ -52,16 +40,6 @@ class GeneralisedMemory(FastWeights):
 def unit(x: Tensor) -> Tensor:
     """Divide vectors `[..., h]` by their lengths."""
     return F.normalize(x, dim=-1)
-
-
-def one_write(q: Tensor, k: Tensor, u: Tensor, e: Tensor, decay: Tensor) -> Writes:
-    """Write once a step: all `[T, B, H, h]`."""
-    return Writes(q, *(x.unsqueeze(3) for x in (k, u, e, decay)))
-
-
-def stack_writes(*writes: Tensor) -> Tensor:
-    """Stack one tensor `[T, B, H, h]` per write, in order, to `[T, B, H, S, h]`."""
-    return torch.stack(writes, 3)
 
 
 class HeadProjection(nn.Linear):

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from .backbone import FastWeightCore
 from .fast_weights import MemoryTrace
-from .generalised import Decay, GeneralisedMemory, HeadProjection, Writes, low_rank, one_write, unit
+from .generalised import Decay, GeneralisedMemory, HeadProjection, low_rank, unit
+from .linear_form import Writes, one_write
 from .registry import register
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..kernels import sum_rule
 from .base import State
-from .fast_weights import FastWeights, StatePart
+from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .features import EPSILON, Features, Map, Normalisation
+from .linear_form import DeltaForm
 
 
 class LinearMemory(FastWeights):
@@ -70,6 +71,22 @@ class LinearMemory(FastWeights):
 
         With `normalise` attention, `state` ends in the sum of earlier keys, which `unroll` updates.
         """
+
+    def rule_form(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> DeltaForm | None:
+        """Return what `write_read` does with the same arguments as a linear rule; None if it is none."""
+        return None
+
+    def linear_form(self, trace: MemoryTrace) -> DeltaForm | None:
+        """With `normalise` attention, queries are divided by the sum of the weights of all that is read."""
+        q, k, v, *gates = trace.projections
+        q, k = self.features(q), self.features(k)
+        form = self.rule_form(q, k, v, tuple(gates), trace.before, trace.reset)
+        if form is None or not self.features.attends:
+            return form
+        weights, _ = sum_rule(q, k, torch.ones_like(v[..., :1]), trace.before[-1], trace.reset)
+        return form._replace(writes=form.writes._replace(q=q / (weights + EPSILON)))
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
         return self.features(keys) @ self.features(query)

@@ -8,6 +8,7 @@ from ..kernels import sum_rule
 from .backbone import FastWeightCore
 from .base import State
 from .linear import LinearMemory
+from .linear_form import DeltaForm, sum_form
 from .registry import register
 
 
@@ -19,6 +20,11 @@ class SumMemory(LinearMemory):
     ) -> tuple[Tensor, State]:
         y, W = sum_rule(q, k, v, state[0], reset)
         return y, (W,)
+
+    def rule_form(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> DeltaForm:
+        return sum_form(q, k, v, state[0], reset)
 
 
 @register("linear_transformer")

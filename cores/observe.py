@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,19 +35,30 @@ def watch_memory(core: Core) -> Iterator[list[MemoryStep]]:
     Empty before the first step, and for cores outside the backbone, such as an LSTM. Attention is in the
     list, with norm and change 0.
     """
-    memories = core.memories() if isinstance(core, FastWeightCore) else []
     steps: list[MemoryStep] = []
-    with ExitStack() as stack:
-        for index, memory in enumerate(memories):
-            hook = memory.register_forward_hook(partial(_replace_step, steps, index))
-            stack.callback(hook.remove)
+
+    def replace_step(index: int, memory: FastWeights, trace: MemoryTrace) -> None:
+        steps[index : index + 1] = [_observe(memory, trace)]
+
+    with watch_traces(core, replace_step):
         yield steps
 
 
-def _replace_step(
-    steps: list[MemoryStep], index: int, memory: FastWeights, _: Any, result: tuple[Tensor, MemoryTrace]
-) -> None:
-    steps[index : index + 1] = [_observe(memory, result[1])]
+@contextmanager
+def watch_traces(core: Core, see: Callable[[int, FastWeights, MemoryTrace], None]) -> Iterator[None]:
+    """Call `see` with a layer's number, its memory and its trace whenever the core has computed it.
+
+    Not called by cores outside the backbone.
+    """
+
+    def pass_on(index: int, memory: FastWeights, _: Any, result: tuple[Tensor, MemoryTrace]) -> None:
+        see(index, memory, result[1])
+
+    with ExitStack() as stack:
+        for index, memory in enumerate(core.memories() if isinstance(core, FastWeightCore) else ()):
+            hook = memory.register_forward_hook(partial(pass_on, index))
+            stack.callback(hook.remove)
+        yield
 
 
 @torch.no_grad()

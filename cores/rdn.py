@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import recurrent_delta
+from ..kernels.precision import without_autocast
 from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import FastWeights, MemoryTrace, StatePart
+from .linear_form import DeltaForm, delta_form, last_outputs
 from .registry import register
 
 
@@ -37,6 +39,17 @@ class RecurrentDeltaMemory(FastWeights):
         Rq, Rk, Rv, rb = (R if R.dtype is W.dtype else R.to(W.dtype) for R in slow)
         y, W, y_T = recurrent_delta(q, k, v, beta.squeeze(-1), Rq, Rk, Rv, rb, W, y0, reset)
         return y, (W, y_T)
+
+    def linear_form(self, trace: MemoryTrace) -> DeltaForm:
+        q, k, v, beta = trace.projections
+        W, y0 = trace.before
+        g = last_outputs(y0, trace.y, trace.reset).tanh()
+        Rq, Rk, Rv, rb = (R.to(W.dtype) for R in (self.Rq, self.Rk, self.Rv, self.rb))
+        q, k, v = (
+            x + without_autocast(torch.einsum)("tbhv,hvn->tbhn", g, R) for x, R in ((q, Rq), (k, Rk), (v, Rv))
+        )
+        beta = beta.squeeze(-1) + (g * rb).sum(-1)
+        return delta_form(q.softmax(-1), k.softmax(-1), v, beta.sigmoid(), W, trace.reset)
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
         return keys.softmax(-1) @ query.softmax(-1)

@@ -12,7 +12,8 @@ from ..kernels import generalised_delta
 from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import MemoryTrace
-from .generalised import GeneralisedMemory, HeadProjection, Writes, low_rank, stack_writes, unit
+from .generalised import GeneralisedMemory, HeadProjection, low_rank, unit
+from .linear_form import DeltaForm, Writes, side_by_side, stack_writes, sum_form
 from .registry import register
 
 MAX_DECAY_RATE = math.exp(-0.5)
@@ -58,8 +59,19 @@ class RWKV7Memory(GeneralisedMemory):
     def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         (W,), (r, k, u, e, decay) = state, self.writes(projections)
         y, W = generalised_delta(r, k, u, e, decay, W, reset)
-        match = (r * self.rho.to(r.dtype) * k[..., 1, :]).sum(-1, keepdim=True)
-        return y + match * projections[2], (W,)
+        return y + self._match(r, k) * projections[2], (W,)
+
+    def _match(self, r: Tensor, k: Tensor) -> Tensor:
+        """Return r · ρ ⊙ k, with k the key of the second write: `[T, B, H, 1]`."""
+        return (r * self.rho.to(r.dtype) * k[..., 1, :]).sum(-1, keepdim=True)
+
+    def linear_form(self, trace: MemoryTrace) -> DeltaForm:
+        """With a third write: of v to one more column of W, which only the same step reads."""
+        form = super().linear_form(trace)
+        match, v = self._match(form.writes.q, form.writes.k), trace.projections[2]
+        one, column = torch.ones_like(match), torch.zeros_like(form.W[..., :1])
+        at_once = sum_form(match, one, v, column, trace.reset, decay=torch.zeros_like(one))
+        return side_by_side(form, at_once)
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
         return keys @ query

@@ -1708,6 +1708,18 @@ MUTANTS = [
     ("launch/runs/consent.py", "thing.isidentifier() or ", ""),
     ("launch/runs/consent.py", " or may_name_code(options)", ""),
     ("launch/training/env_options.py", "**spec.kwargs}", "}"),
+    ("cores/provenance.py", ".mul_(a[n])", ""),
+    ("cores/provenance.py", "now.addcmul_(e[n], match, value=-1)", "now"),
+    ("cores/provenance.py", "            c[later] += now\n", "            c[later] = now\n"),
+    ("cores/provenance.py", "            left[later] *= form.value_decay[n]\n", ""),
+    ("cores/provenance.py", "same, begun = episode == episode[-1],", "same, begun = episode >= 0,"),
+    ("cores/provenance.py", "addcmul_(erase[j], weight, value=-1)", "add_(0)"),
+    ("cores/provenance.py", "        values[t : t + slots, reset] = 0\n", ""),
+    ("cores/provenance.py", "        u[step - len(form.read)] = 0\n", "        u[step] = 0\n"),
+    ("cores/linear_form.py", ".masked_fill(reset[..., None, None], 0)", ""),
+    ("cores/linear_form.py", "(a.decay, b.decay, 1.0)", "(a.decay, b.decay, 0.0)"),
+    ("cores/linear.py", "q=q / (weights + EPSILON)", "q=q / weights"),
+    ("cores/attention.py", "torch.where(left > 0, values / left, 0.0)", "values"),
 ]
 
 
@@ -1930,6 +1942,7 @@ TESTS = {
         ("tests/kernels/test_backends.py", "tests/kernels/test_identities.py", "-k", "chunked"),
     ),
     ".c": ("tests/kernels/test_backends.py", "tests/kernels/test_fused.py", "-k", "native"),
+    **dict.fromkeys(("cores/provenance", "cores/linear_form"), ("tests/cores/test_provenance.py",)),
     "cores/": (
         *("tests/cores", "tests/kernels/test_dense.py"),
         *("tests/agents/cpu/test_cached_updates.py", "tests/agents/cpu/test_stems.py"),

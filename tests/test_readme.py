@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,3 +53,15 @@ def test_a_core_of_ones_own_is_trained(tmp_path: Path, monkeypatch: pytest.Monke
         y, state = core.step(x[t], state, reset[t])
         assert torch.allclose(y, together[t], atol=1e-6)
     sys.modules.pop("my_cores")
+
+
+def test_a_reading_is_explained(seed: int) -> None:
+    core = make_core("delta_rnn", 5)
+    state, reset = core.initial_state(2), torch.zeros(7, 2, dtype=torch.bool)
+    names: dict[str, Any] = {"core": core, "x": torch.randn(7, 2, 5), "state": state, "reset": reset, "t": 5}
+    code = example("cores/README.md", "Where a reading comes from", "python")
+    *imports_and_names, last = code.splitlines()
+    exec(compile("\n".join(imports_and_names), "README.md", "exec"), names)
+    of, without = names["of"], eval(last.split("#")[0], names)
+    assert of.writes.shape == (6, 2, 4, 2, 32) and of.initial.shape == (2, 4, 32)
+    torch.testing.assert_close(of.reading - without[5], of.writes[3].sum(2), rtol=1e-3, atol=1e-6)

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...cores.generalised import Writes, one_write, stack_writes, unit
+from ...cores.generalised import unit
+from ...cores.linear_form import Writes, one_write, stack_writes
 from ...kernels import Rule, Shapes
 from ...kernels.dispatch import Fused
 from ...kernels.rules import GENERALISED_DELTA
