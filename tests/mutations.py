@@ -1644,6 +1644,7 @@ MUTANTS = [
     ("kernels/native/optimizers.c", "(sqrtf(s) + eps)", "sqrtf(s)"),
     ("kernels/native/optimizers.c", "scale * gradient[i]", "gradient[i]"),
     ("agents/rmsprop.py", "    torch._foreach_mul_(gradients, scale)\n", ""),
+    ("agents/finite_step.py", '(*self.moments, "step")', '(*self.moments[::-1], "step")'),
     ("agents/learner.py", ".clamp(max=1.0)", ""),
     (
         "kernels/native/optimizers.py",
@@ -1837,7 +1838,10 @@ TESTS = {
     ),
     "training/cpu_parts": ("tests/agents/cpu/test_edits.py", "tests/launch/training/local/test_engine.py"),
     "agents/cpu/": ("tests/agents/cpu", "tests/agents/test_losses.py", "-m", "not long"),
-    "agents/rmsprop": ("tests/kernels/test_optimizers.py", "tests/agents/test_learner.py"),
+    **dict.fromkeys(
+        ("agents/rmsprop", "agents/finite_step"),
+        ("tests/kernels/test_optimizers.py", "tests/agents/test_rmsprop.py", "tests/agents/test_learner.py"),
+    ),
     "agents/actor": (
         *("tests/agents/test_actor.py", "tests/agents/test_returns.py"),
         "tests/launch/training/test_resume.py::test_a_killed_and_a_stopped_run_end_like_an_uninterrupted_one",
