@@ -1644,6 +1644,14 @@ MUTANTS = [
     ("kernels/native/optimizers.c", "(sqrtf(s) + eps)", "sqrtf(s)"),
     ("kernels/native/optimizers.c", "scale * gradient[i]", "gradient[i]"),
     ("agents/rmsprop.py", "    torch._foreach_mul_(gradients, scale)\n", ""),
+    ("agents/value_normaliser.py", "head.weight.mul_(", "(head.weight * "),
+    ("agents/value_normaliser.py", "(std * head.bias + mean - new_mean)", "(std * head.bias - new_mean)"),
+    ("agents/value_normaliser.py", "(1 - DECAY) * squares", "squares"),
+    ("agents/value_normaliser.py", "torch.where(finite, merged, self.statistics)", "merged"),
+    ("agents/value_normaliser.py", "torch.where(count > 0, std, 1.0)", "std"),
+    ("agents/losses.py", "x / value_std for x", "x for x"),
+    ("agents/cpu/agent.py", "agent.true_values(values)", "values"),
+    ("agents/learner.py", "version, Episodes(), targets=targets)", "version, Episodes())"),
     ("agents/finite_step.py", '(*self.moments, "step")', '(*self.moments[::-1], "step")'),
     ("agents/learner.py", ".clamp(max=1.0)", ""),
     (
@@ -1732,6 +1740,7 @@ TESTS = {
             "tests/agents/test_masks.py",
             "tests/agents/test_truncation_bootstrap.py",
             "tests/agents/test_losses.py",
+            "tests/agents/test_value_normaliser.py",
         ),
     ),
     "agents/truncation_bootstrap": ("tests/agents/test_truncation_bootstrap.py",),
@@ -1837,7 +1846,11 @@ TESTS = {
         ("tests/agents/cpu/test_fused_actor.py", "tests/agents/test_normaliser.py"),
     ),
     "training/cpu_parts": ("tests/agents/cpu/test_edits.py", "tests/launch/training/local/test_engine.py"),
-    "agents/cpu/": ("tests/agents/cpu", "tests/agents/test_losses.py", "-m", "not long"),
+    "agents/value_normaliser": ("tests/agents/test_value_normaliser.py",),
+    "agents/cpu/": (
+        *("tests/agents/cpu", "tests/agents/test_losses.py", "tests/agents/test_value_normaliser.py"),
+        *("-m", "not long"),
+    ),
     **dict.fromkeys(
         ("agents/rmsprop", "agents/finite_step"),
         ("tests/kernels/test_optimizers.py", "tests/agents/test_rmsprop.py", "tests/agents/test_learner.py"),
@@ -1901,6 +1914,7 @@ TESTS = {
             "tests/agents/test_returns.py",
             "tests/agents/test_learner.py",
             "tests/agents/test_reuse.py",
+            "tests/agents/test_value_normaliser.py",
         ),
     ),
     "dense": (

@@ -19,6 +19,7 @@ def fused_actor_critic(
     rewards: Tensor,
     *,
     clip_ratio: float = 0.0,
+    value_std: Tensor | None = None,
     all_reduce: AllReduce | None = None,
     **costs: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -28,10 +29,17 @@ def fused_actor_critic(
     behavior = batch.behavior_logits, batch.action, bootstrapped, batch.done, batch.forced
     discount, baseline, entropy = (costs[name] for name in ("discount", "baseline_cost", "entropy_cost"))
     settings = discount, baseline, entropy, ROUNDING, costs.get("vtrace_lambda", 1.0)
-    in_c = not clip_ratio and native.is_supported(logits, values, *behavior)
+    in_c = not clip_ratio and value_std is None and native.is_supported(logits, values, *behavior)
     if not in_c or forbids(batch.behavior_logits):
         return actor_critic(
-            logits, values, batch, rewards, clip_ratio=clip_ratio, all_reduce=all_reduce, **costs
+            logits,
+            values,
+            batch,
+            rewards,
+            clip_ratio=clip_ratio,
+            value_std=value_std,
+            all_reduce=all_reduce,
+            **costs,
         )
     normalise = all_reduce and partial(normalise_advantages, mask=~batch.forced, all_reduce=all_reduce)
     loss, metrics = native.actor_critic(logits, values, settings, normalise, *behavior)
