@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from .rmsprop import zero_unless
+from .finite_step import FiniteStep, zero_unless
 
 
 @torch.no_grad()
@@ -48,30 +45,9 @@ def adam_if_finite(
     torch._foreach_add_(parameters, changes)
 
 
-class Adam(torch.optim.Adam):
+class Adam(FiniteStep, torch.optim.Adam):
     """Adam of torch with a step that never synchronises with the host. No weight decay."""
 
-    def step_if_finite(
-        self, finite: Tensor, lr: Tensor, scale: Tensor, arithmetic: Callable[..., None] = adam_if_finite
-    ) -> None:
-        """Like `adam_if_finite` with the gradients in `grad`; `arithmetic` is that or an equivalent."""
-        (group,) = self.param_groups
-        parameters = [p for p in group["params"] if p.grad is not None]
-        gradients = [p.grad for p in parameters]
-        states = [self._state_of(p) for p in parameters]
-        means, squares, steps = ([s[name] for s in states] for name in ("exp_avg", "exp_avg_sq", "step"))
-        betas, eps = group["betas"], group["eps"]
-        arithmetic(finite, parameters, gradients, means, squares, steps, lr, scale, betas, eps)
-
-    def _state_of(self, parameter: Tensor) -> dict[str, Any]:
-        state: dict[str, Any] = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), device=parameter.device)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-        return state
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        for parameter, state in self.state.items():
-            state["step"] = state["step"].to(parameter.device)
+    moments = ("exp_avg", "exp_avg_sq")
+    settings = ("betas", "eps")
+    eager = staticmethod(adam_if_finite)

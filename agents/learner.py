@@ -15,7 +15,7 @@ from ..cores import Stats
 from .adam import Adam, adam_if_finite
 from .episodes import Episodes
 from .executor import EagerExecutor
-from .losses import AllReduce, actor_critic, identity
+from .losses import TARGET_MOMENTS, AllReduce, actor_critic, identity
 from .make_executor import make_executor
 from .network import Agent, AgentOutput, Bptt
 from .normaliser import merge
@@ -115,6 +115,8 @@ class PartialUpdate:
     """Moments of the observations, float64 `[3, D]` (normaliser.py); None if the agent does not normalise."""
     returns: NDArray[np.float64] | None = None
     """Moments of the returns, float64 `[3, 1]` (returns.py); None unless rewards are normalised."""
+    targets: Tensor | NDArray[np.float64] | None = None
+    """Moments of the value targets, float64 `[3, 1]`; None unless the agent normalises values."""
 
 
 class Learner:
@@ -148,6 +150,9 @@ class Learner:
         self._returns = torch.zeros(3, 1, dtype=torch.float64)
         """Moments of the discounted returns of all batches: float64 `[3, 1]` (returns.py)."""
         self._reward_divisor = torch.ones((), device=device) if config.normalise_rewards else None
+        normalises = agent.value_normaliser is not None
+        self._targets = torch.zeros(3, 1, dtype=torch.float64, device=device) if normalises else None
+        """Moments of the value targets of the last `compute_gradients`."""
         self.all_reduce: AllReduce = identity
         """Sums a tensor over the processes that share a batch."""
         self.ops = UpdateOps()
@@ -172,6 +177,10 @@ class Learner:
         if self._reward_divisor is not None:
             reward = reward / self._reward_divisor
         output, memory_stats = self.ops.unroll(self.agent, batch, config.bptt)
+        value_stats = {}
+        if self.agent.value_normaliser is not None:
+            mean, std = self.agent.value_normaliser.mean_and_std()
+            value_stats = {"value_mean": mean, "value_std": std}
         loss, metrics = self.ops.actor_critic(
             output.policy_logits,
             output.baseline,
@@ -182,13 +191,17 @@ class Learner:
             entropy_cost=config.entropy_cost,
             vtrace_lambda=config.vtrace_lambda,
             clip_ratio=config.clip_ratio,
+            value_std=value_stats.get("value_std"),
             all_reduce=self.all_reduce if config.normalise_advantages else None,
         )
-        return loss, {**metrics, **{name: value.detach() for name, value in memory_stats.items()}}
+        stats = {**memory_stats, **value_stats}
+        return loss, {**metrics, **{name: value.detach() for name, value in stats.items()}}
 
     def compute_gradients(self, batch: Unroll) -> tuple[dict[str, Tensor], list[Tensor | None]]:
         """Compute a batch's metrics and the gradients of the parameters."""
         loss, metrics = (self.compiled_loss or self.loss)(batch)
+        if self._targets is not None:
+            self._targets.copy_(metrics.pop(TARGET_MOMENTS))
         for parameter in self._parameters:
             parameter.grad = None
         # Seeded with NaN if the loss is not finite, so that the norm of the gradients is NaN, too.
@@ -208,9 +221,10 @@ class Learner:
         metrics, gradients = self._executor.backward(batch)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
+        targets = None if self._targets is None else self._targets.clone()
         counted = batch if batch.counted == "itself" else batch.counted
         if counted is None:
-            return PartialUpdate(metrics, 0, batch.version, Episodes())
+            return PartialUpdate(metrics, 0, batch.version, Episodes(), targets=targets)
         # The last observation is the first of the next unroll.
         normaliser = self.agent.normaliser
         obs_moments = normaliser.moments(counted.observation[:-1]) if normaliser else None
@@ -218,7 +232,7 @@ class Learner:
         if self.config.normalise_rewards:
             returns = merge(torch.zeros_like(self._returns), *counted.episodes.return_moments).numpy()
         return PartialUpdate(
-            metrics, counted.num_steps, batch.version, counted.episodes, obs_moments, returns
+            metrics, counted.num_steps, batch.version, counted.episodes, obs_moments, returns, targets
         )
 
     def apply_gradients(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:
@@ -234,7 +248,7 @@ class Learner:
 
     def step(self, partial_updates: Sequence[PartialUpdate]) -> Mapping[str, float]:
         """Apply the gradients in `grad`, already summed over the partial updates of one batch, and update the
-        running statistics of observations and returns; return the metrics, as `update` does.
+        running statistics of observations, returns and value targets; return the metrics, as `update` does.
         """
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:
@@ -244,6 +258,9 @@ class Learner:
         if self.agent.normaliser:
             obs_moments = [partial.moments for partial in partial_updates if partial.moments is not None]
             self.agent.normaliser.update_stats(obs_moments)
+        if self.agent.value_normaliser is not None:
+            targets = [partial.targets for partial in partial_updates if partial.targets is not None]
+            self.agent.value_normaliser.update_stats(targets, self.agent.baseline, self.finite)
         returns = [partial.returns for partial in partial_updates if partial.returns is not None]
         self._update_return_stats(returns)
         divisor_metric = {} if self._reward_divisor is None else {"reward_divisor": self.reward_divisor}

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .masks import apply_behavior_mask
+from .normaliser import moments
 from .unroll import Unroll
 from .vtrace import action_log_probs, vtrace_from_log_rhos
 
@@ -22,6 +23,8 @@ METRICS = (
     *("clipped_rho_share", "log_rho_abs_max", "forced_share", "behavior_kl", "effective_sample_share"),
 )
 """Names of the metrics, in the order in which `kernels/native/loss.c` writes them."""
+TARGET_MOMENTS = "target_moments"
+"""Name of the moments of the value targets, float64 `[3, 1]` (normaliser.py), among what a loss returns."""
 
 
 def actor_critic(
@@ -35,6 +38,7 @@ def actor_critic(
     entropy_cost: float,
     vtrace_lambda: float = 1.0,
     clip_ratio: float = 0.0,
+    value_std: Tensor | None = None,
     all_reduce: AllReduce | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute the V-trace actor-critic loss, a scalar, and what to log of it (detached scalars).
@@ -46,6 +50,9 @@ def actor_critic(
     With `all_reduce` the policy's advantages are normalised to zero mean and unit standard deviation over the
     batch. It sums over the processes that share the batch. Importance weights are applied afterwards: a step
     that the policy would never take counts for nothing, as without normalisation.
+    With `value_std`, the scalar σ of value_normaliser.py, the value loss is ½ Σ ((v_t - V_t) / σ)², and
+    advantages are divided by σ: the scale-invariant updates of Hessel et al. (2019), which have normalised
+    targets less normalised values, so that μ cancels. What is returned to log then has `TARGET_MOMENTS`, too.
     """
     # Truncated: γ V(final observation) is added to the reward, because `done` zeroes the discount.
     rewards = rewards + batch.truncation_bootstrap
@@ -59,14 +66,16 @@ def actor_critic(
         log_rhos.detach(), discounts, rewards, values.detach(), bootstrap, lambda_=vtrace_lambda
     )
 
-    advantages = targets.advantages * not_forced
+    advantages, vs = targets.advantages * not_forced, targets.vs
+    if value_std is not None:
+        advantages, values, vs = (x / value_std for x in (advantages, values, vs))
     if all_reduce is not None:
         advantages = normalise_advantages(advantages, not_forced, all_reduce)
     if clip_ratio:
         policy_loss = clipped_surrogate_loss(log_rhos, advantages, clip_ratio)
     else:
         policy_loss = policy_gradient_loss(logits, batch.action, targets.pg_rhos * advantages)
-    value_loss = baseline_cost * baseline_loss(values, targets.vs)
+    value_loss = baseline_cost * baseline_loss(values, vs)
     entropy = policy_entropy(logits)
     loss = policy_loss + value_loss - entropy_cost * (entropy * not_forced).sum()
 
@@ -74,7 +83,10 @@ def actor_critic(
     clipped = (log_rhos > ROUNDING).float().mean()
     ratios = clipped, log_rhos.abs().max(), forced, *off_policy_metrics(log_rhos)
     metrics = loss, policy_loss, value_loss, entropy.mean(), *ratios
-    return loss, {name: value.detach() for name, value in zip(METRICS, metrics, strict=True)}
+    logged = {name: value.detach() for name, value in zip(METRICS, metrics, strict=True)}
+    if value_std is not None:
+        logged[TARGET_MOMENTS] = moments(targets.vs.unsqueeze(-1))
+    return loss, logged
 
 
 def off_policy_metrics(log_rhos: Tensor) -> tuple[Tensor, Tensor]:

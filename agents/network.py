@@ -14,6 +14,7 @@ from ..cores import Core, State, Stats, core_feature_size, core_name, make_core,
 from .normaliser import Normaliser, make_normaliser
 from .sampling import Rng, sample
 from .stems import make_stem
+from .value_normaliser import ValueNormaliser
 
 Bptt = Literal["full", "per_step"]
 LEGACY_DEFAULTS: Final = {"reward_clip": 1.0}
@@ -42,6 +43,8 @@ class AgentSpec:
     """Factor of rewards, in the core's input and in the loss."""
     reward_clip: float = 0.0
     """Bound c: scaled rewards are clipped to [-c, c]; 0 for no clipping."""
+    normalise_values: bool = False
+    """Whether the value head predicts normalised values (value_normaliser.py)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "core", core_name(self.core))  # older checkpoints write rdn-large
@@ -73,6 +76,7 @@ class Agent(nn.Module):
         self.core: Core = make_core(spec.core, feature_size + 1, **spec.core_options)
         self.policy = nn.Linear(self.core.output_size, spec.num_actions)
         self.baseline = nn.Linear(self.core.output_size, 1)
+        self.value_normaliser = ValueNormaliser() if spec.normalise_values else None
         self.autocast_dtype: torch.dtype | None = None
         """The dtype of the stem's arithmetic; None is float32. Core, heads and losses are always float32."""
 
@@ -160,7 +164,11 @@ class Agent(nn.Module):
 
     def heads(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Compute logits `[..., A]` and values `[...]` from the core's output `[..., n]`."""
-        return self.policy(y), self.baseline(y).squeeze(-1)
+        return self.policy(y), self.true_values(self.baseline(y).squeeze(-1))
+
+    def true_values(self, predicted: Tensor) -> Tensor:
+        """Return the values V that the value head's outputs stand for, both `[...]`."""
+        return predicted if self.value_normaliser is None else self.value_normaliser(predicted)
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.autocast_dtype is None:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def zero_unless(finite: Tensor, tensors: list[Tensor]) -> None:
-    """Set tensors to zero, whatever they hold, unless `finite`, a bool scalar."""
-    # NaN times zero is NaN, but its bits times zero are zero.
-    torch._foreach_mul_([x.view(_BITS[x.itemsize]) for x in tensors], finite.to(torch.int32))
+from .finite_step import FiniteStep, zero_unless
 
 
 @torch.no_grad()
@@ -46,29 +37,9 @@ def rmsprop_if_finite(
     torch._foreach_add_(parameters, changes)
 
 
-class RMSprop(torch.optim.RMSprop):
-    """RMSprop of torch with a step that never synchronises with the host. No momentum, no weight decay."""
+class RMSprop(FiniteStep, torch.optim.RMSprop):
+    """RMSProp of torch with a step that never synchronises with the host. No momentum, no weight decay."""
 
-    def step_if_finite(
-        self, finite: Tensor, lr: Tensor, scale: Tensor, arithmetic: Callable[..., None] = rmsprop_if_finite
-    ) -> None:
-        """Like `rmsprop_if_finite` with the gradients in `grad`; `arithmetic` is that or an equivalent."""
-        (group,) = self.param_groups
-        parameters = [p for p in group["params"] if p.grad is not None]
-        gradients = [p.grad for p in parameters]
-        states = [self._state_of(p) for p in parameters]
-        squares, steps = ([state[name] for state in states] for name in ("square_avg", "step"))
-        alpha, eps = group["alpha"], group["eps"]
-        arithmetic(finite, parameters, gradients, squares, steps, lr, scale, alpha, eps)
-
-    def _state_of(self, parameter: Tensor) -> dict[str, Any]:
-        state: dict[str, Any] = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), device=parameter.device)
-            state["square_avg"] = torch.zeros_like(parameter)
-        return state
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        for parameter, state in self.state.items():
-            state["step"] = state["step"].to(parameter.device)
+    moments = ("square_avg",)
+    settings = ("alpha", "eps")
+    eager = staticmethod(rmsprop_if_finite)

@@ -183,6 +183,10 @@ class TrainConfig:
     normalise_advantages: Annotated[bool, Scope.LEARNING] = False
     """Whether the advantages of each step of the optimizer get mean 0 and standard deviation 1 in the policy
     gradient (Andrychowicz et al. 2021): then its size does not depend on how common rewards are."""
+    normalise_values: Annotated[bool, Scope.AGENT] = False
+    """Whether the value head predicts values normalised by the running mean and standard deviation of their
+    targets, which are then part of the agent, and advantages are divided by the latter (PopArt, Hessel et al.
+    2019)."""
     entropy_cost: Annotated[float, Scope.LEARNING] = 0.01
     """Weight of the entropy bonus."""
     baseline_cost: Annotated[float, Scope.LEARNING] = 0.5

@@ -24,13 +24,14 @@ def wrong_input() -> Iterator[None]:
 
 
 def require(
-    config: object, *names: str, least: int, most: int | None = None, below: int | None = None
+    config: object, *names: str, least: int, most: int | None = None, below: int | None = None, why: str = ""
 ) -> None:
     """Raise UsageError if an option, or one of its values, is less than `least`, more than `most`, not less
-    than `below`, or not finite; those that are None are not given."""
+    than `below`, or not finite; those that are None are not given. `why` ends the message."""
     must = f"be at least {least}" if least else "not be negative"
     if most is not None or below is not None:
         must = f"be from {least} to {f'less than {below}' if most is None else most}"
+    must += f": {why}" if why else ""
     last = math.inf if most is None else most
     end = math.inf if below is None else below
     _require(config, names, lambda value: least <= value <= last and value < end, must)

@@ -159,4 +159,5 @@ def _act(agent: Agent, y: Tensor, greedy: bool, rng: Rng | None) -> AgentOutput 
     if not weights or not dense.is_supported(y, weights):
         return None
     exp_noise = None if greedy else exponential(y.new_empty(len(y), agent.policy.out_features), rng)
-    return AgentOutput(*dense.heads(y, weights[:2], weights[2:], exp_noise))
+    action, logits, values = dense.heads(y, weights[:2], weights[2:], exp_noise)
+    return AgentOutput(action, logits, agent.true_values(values))

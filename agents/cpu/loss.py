@@ -18,30 +18,28 @@ def fused_actor_critic(
     batch: Unroll,
     rewards: Tensor,
     *,
-    discount: float,
-    baseline_cost: float,
-    entropy_cost: float,
-    vtrace_lambda: float = 1.0,
     clip_ratio: float = 0.0,
+    value_std: Tensor | None = None,
     all_reduce: AllReduce | None = None,
+    **costs: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Like `losses.actor_critic`, to which it falls back if C cannot compute it or an action is forbidden."""
+    """Like `losses.actor_critic`, to which it falls back if C cannot compute it or an action is forbidden;
+    `costs` are its `discount`, `baseline_cost`, `entropy_cost` and `vtrace_lambda`."""
     bootstrapped = rewards + batch.truncation_bootstrap
     behavior = batch.behavior_logits, batch.action, bootstrapped, batch.done, batch.forced
-    settings = discount, baseline_cost, entropy_cost, ROUNDING, vtrace_lambda
-    in_c = not clip_ratio and native.is_supported(logits, values, *behavior)
+    discount, baseline, entropy = (costs[name] for name in ("discount", "baseline_cost", "entropy_cost"))
+    settings = discount, baseline, entropy, ROUNDING, costs.get("vtrace_lambda", 1.0)
+    in_c = not clip_ratio and value_std is None and native.is_supported(logits, values, *behavior)
     if not in_c or forbids(batch.behavior_logits):
         return actor_critic(
             logits,
             values,
             batch,
             rewards,
-            discount=discount,
-            baseline_cost=baseline_cost,
-            entropy_cost=entropy_cost,
-            vtrace_lambda=vtrace_lambda,
             clip_ratio=clip_ratio,
+            value_std=value_std,
             all_reduce=all_reduce,
+            **costs,
         )
     normalise = all_reduce and partial(normalise_advantages, mask=~batch.forced, all_reduce=all_reduce)
     loss, metrics = native.actor_critic(logits, values, settings, normalise, *behavior)

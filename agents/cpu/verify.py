@@ -27,7 +27,7 @@ from .ops import fused_ops
 DIGESTS = Path(__file__).with_name("digests.json")
 _METHODS = (
     *("act", "unroll", "trunk_features", "core_input", "append_reward", "unroll_core", "heads"),
-    *("autocast", "core_reward", "training_reward", "reward_limit"),
+    *("autocast", "true_values", "core_reward", "training_reward", "reward_limit"),
 )
 """Names of the methods and properties with which an `Agent` acts and is evaluated."""
 NUM_STEPS, NUM_ENVS = 5, 3
@@ -70,6 +70,8 @@ def find_edited(part: str, agent: Agent, ops: UpdateOps) -> str | None:
     """Return why a part cannot take the place of the eager code: what was edited or replaced, in words."""
     if part in PARTS and (name := _replaced_on_instance(agent)):
         return f"{name} was replaced"
+    if part == "loss" and agent.value_normaliser is not None:
+        return "values are normalised"
     reasons = (sources.find_edited(_recorded(), eager) for eager in eager_counterparts(part, agent, ops))
     return next(filter(None, reasons), None)
 

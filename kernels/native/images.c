@@ -69,8 +69,10 @@ INLINE void transpose(int64_t C, int64_t pixels, int64_t count, const uint8_t *f
             for (int64_t j = 0; j < count; j++) to[j * C + c] = from[c * pixels + j];
 }
 
-/* [n, C, pixels] bytes -> [n, pixels, C] numbers, divided by 255. Loops of known length become vectors. */
-void scale(int64_t n, int64_t C, int64_t pixels, int64_t threads, const uint8_t *x, number *y) {
+/* [n, C, pixels] bytes -> [n, pixels, C] numbers: x / 255 or, given `shift`, (x - shift) factor clipped to
+ * -limit..limit; shift and factor are [pixels, C]. Loops of known length become vectors. */
+INLINE void to_numbers(int64_t n, int64_t C, int64_t pixels, int64_t threads, const uint8_t *x, const float *shift,
+                       const float *factor, const float *limit, number *y) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < n; i++)
         for (int64_t p = 0; p < pixels; p += TILE) {
@@ -78,27 +80,24 @@ void scale(int64_t n, int64_t C, int64_t pixels, int64_t threads, const uint8_t 
             number *to = y + (i * pixels + p) * C;
             uint8_t turned[TILE * C];
             transpose(C, pixels, count, x + i * C * pixels + p, turned);
-            for (int64_t j = 0; j < count * C; j++) to[j] = narrow((float)turned[j] / 255.0f);
+            if (!shift)
+                for (int64_t j = 0; j < count * C; j++) to[j] = narrow((float)turned[j] / 255.0f);
+            else
+                for (int64_t j = 0; j < count * C; j++) {
+                    float z = ((float)turned[j] - shift[p * C + j]) * factor[p * C + j];
+                    z = z > *limit ? *limit : z;
+                    to[j] = narrow(z < -*limit ? -*limit : z);
+                }
         }
 }
 
-/* [n, C, pixels] bytes -> [n, pixels, C] numbers (x - shift) factor, clipped to -limit..limit;
- * shift and factor are [pixels, C] */
+void scale(int64_t n, int64_t C, int64_t pixels, int64_t threads, const uint8_t *x, number *y) {
+    to_numbers(n, C, pixels, threads, x, NULL, NULL, NULL, y);
+}
+
 void standardise(int64_t n, int64_t C, int64_t pixels, int64_t threads, const uint8_t *x, const float *shift,
                  const float *factor, const float *limit, number *y) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t p = 0; p < pixels; p += TILE) {
-            const int64_t count = pixels - p < TILE ? pixels - p : TILE;
-            number *to = y + (i * pixels + p) * C;
-            uint8_t turned[TILE * C];
-            transpose(C, pixels, count, x + i * C * pixels + p, turned);
-            for (int64_t j = 0; j < count * C; j++) {
-                float z = ((float)turned[j] - shift[p * C + j]) * factor[p * C + j];
-                z = z > *limit ? *limit : z;
-                to[j] = narrow(z < -*limit ? -*limit : z);
-            }
-        }
+    to_numbers(n, C, pixels, threads, x, shift, factor, limit, y);
 }
 
 /* ---- pooling ----

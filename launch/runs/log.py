@@ -37,7 +37,10 @@ TAGS = {
 }
 """TensorBoard tags by row key. The keys are also columns of logs.csv, in this order, after step and time."""
 
-_OF_SOME_CORES = _tags("memory", "decay", "momentum", "erase_strength")
+_OF_SOME_AGENTS = {
+    **_tags("memory", "decay", "momentum", "erase_strength"),
+    **_tags("learner", "value_mean", "value_std"),
+}
 
 CLUSTER_TAGS = {
     **_tags("cluster", "actors", "actor_restarts", "learner_restarts", "bytes_per_step", "unrolls_learned"),
@@ -45,7 +48,7 @@ CLUSTER_TAGS = {
 }
 """Columns that only runs with --engine ray have."""
 
-_ALL_TAGS = TAGS | CLUSTER_TAGS | _OF_SOME_CORES
+_ALL_TAGS = TAGS | CLUSTER_TAGS | _OF_SOME_AGENTS
 
 HEADLINE_TAGS = (TAGS["game_return"], TAGS["life_return"], TAGS["sps"])
 """The metrics TensorBoard's hyperparameter page lists beside the options of each run."""

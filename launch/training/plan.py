@@ -262,6 +262,7 @@ def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
         env_options=dict(config.env_options),
         reward_scale=config.reward_scale,
         reward_clip=config.reward_clip,
+        normalise_values=config.normalise_values,
     )
 
 

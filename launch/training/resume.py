@@ -29,6 +29,7 @@ _IN_WORDS = {
     "core_options": "options of the core",
     "env_options": "options of the environment",
     "normalised": "normalised observations",
+    "normalise_values": "normalised values",
 }
 """what a field of `AgentSpec` is called in a message"""
 

@@ -100,9 +100,11 @@ class Worker:
         shared, shared_has_grad = gradient_views(self._gradients, parameters)
         for view, gradient in zip([*shared, shared_has_grad], [*gradients, has_grad], strict=True):
             view.copy_(gradient)
-        if isinstance(contribution.moments, Tensor):  # pickle would put a tensor into shared memory
-            return replace(contribution, moments=contribution.moments.numpy())
-        return contribution
+        # Pickle would put tensors into shared memory.
+        moments, targets = (
+            x.numpy() if isinstance(x, Tensor) else x for x in (contribution.moments, contribution.targets)
+        )
+        return replace(contribution, moments=moments, targets=targets)
 
     def _batches(self) -> Iterator[Unroll]:
         for batch in Lockstep(self.actors, self.process_config.batch_size):

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ....agents import Agent, Episodes, NonFiniteError, PartialUpdate
-from ..flat_parameters import gradient_views, gradients_of
+from ..flat_parameters import gradient_views, gradients_of, views
 
 PATIENCE = timedelta(seconds=120)
 """Time to wait for another learner before it is given up."""
@@ -103,8 +103,9 @@ class Collective:
         returns = [] if own.returns is None else own.returns.flatten().tolist()
         numbers = [*returns, own.num_steps, own.version, *(own.metrics[name] for name in names)]
         mine = torch.tensor(numbers, dtype=torch.float64, device=self._device)
-        if own.moments is not None:
-            mine = torch.cat([mine, torch.as_tensor(own.moments).flatten()])
+        several = own.moments, own.targets
+        there = [torch.as_tensor(moments) for moments in several if moments is not None]
+        mine = torch.cat([mine, *(moments.flatten() for moments in there)])
         everyone = [torch.empty_like(mine) for _ in range(self.world)]
         dist.all_gather(everyone, mine)
         partial_updates = []
@@ -113,9 +114,12 @@ class Collective:
             steps, version, *values = gathered[len(returns) : len(numbers)].tolist()
             metrics = dict(zip(names, values, strict=True))
             episodes = own.episodes if rank == self.rank else Episodes()
-            moments = None if own.moments is None else gathered[len(numbers) :].view(3, -1)
             counts = int(steps), int(version)
-            partial_updates.append(PartialUpdate(metrics, *counts, episodes, moments, theirs))
+            found = iter(views(gathered[len(numbers) :], there))
+            moments, targets = (None if each is None else next(found) for each in several)
+            partial_updates.append(
+                PartialUpdate(metrics, *counts, episodes, moments, returns=theirs, targets=targets)
+            )
         return partial_updates
 
 

@@ -61,7 +61,7 @@ def check_cluster(config: TrainConfig) -> None:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ValueError(f"{flags}: only with --engine local; with ray say --num-actors")
     require_positive(config, "actor_cpus", "learner_cpus")
-    require(config, "actor_gpus", least=0, most=1)  # an actor uses at most one GPU
+    require(config, "actor_gpus", least=0, most=1, why="an actor uses at most one GPU")
     require(config, "num_learners", least=1)
     sharding(config)
 

@@ -89,8 +89,9 @@ def test_captured_updates_are_the_plain_ones(core: str, seed: int) -> None:
 
 
 def test_captured_minibatches_and_adam_are_the_plain_ones(seed: int) -> None:
-    """With a clipped surrogate; the statistics of observations change between batches only."""
-    spec = AgentSpec((5,), A, core="lstm", stem="mlp", normalised=(0, 3))
+    """With a clipped surrogate; the statistics of observations change between batches only, those of values
+    in each update."""
+    spec = AgentSpec((5,), A, core="lstm", stem="mlp", normalised=(0, 3), normalise_values=True)
     reuse = {"optimizer": "adam", "clip_ratio": 0.2, "vtrace_lambda": 0.9, "normalise_advantages": True}
     plain = Learner(Agent(spec), LearnerConfig(total_steps=10_000, **reuse))
     twin = as_on_a_gpu(plain)

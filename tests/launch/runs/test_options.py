@@ -78,7 +78,7 @@ MAY_CHANGE = {
     # the checkpoint's agent is compared
     *("game", "env", "env_options", "core", "core_options", "stem", "protocol", "frame_stack", "flicker"),
     "num_actions",
-    *("observations", "normalise_observations"),
+    *("observations", "normalise_observations", "normalise_values"),
     *("steps", "device", "precision", "num_envs", "num_actors", "num_workers", "threads"),
     *("engine", "ray_address"),
     *("actor_cpus", "actor_gpus", "num_learners", "learner_cpus", "overlap", "compile", "fused"),

@@ -20,6 +20,7 @@ RUNS = {
     "frames": ("--game", "pong", "--core", "lstm", "--stem", "nature"),
     "two actors": ("--game", "pong", "--core", "delta_net", "--stem", "nature", "--num-actors", "2"),
     "as it is": ("--env", "CartPole-v1", "--core", "delta_rnn", "--compile", "off"),
+    "values normalised": ("--env", "CartPole-v1", "--core", "lstm", "--normalise-values"),
     "in turns": ("--env", "CartPole-v1", "--core", "linear_transformer", "--overlap", "off"),
 }
 

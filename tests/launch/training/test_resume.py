@@ -71,6 +71,18 @@ def test_a_killed_and_a_stopped_run_end_like_an_uninterrupted_one(
     assert_same_run(one, other)
 
 
+def test_a_run_goes_on_with_normalised_values_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not without them."""
+    arguments = (*CARTPOLE, *EXACT, "--steps", "160", "--checkpoint-minutes", "0")
+    assert_a_kill_changes_nothing(tmp_path, monkeypatch, (*arguments, "--normalise-values"), 5)
+    count, mean, squares = newest(tmp_path / "other")[1]["value_normaliser.statistics"]
+    assert 150 < count < 160 and mean and squares, "those of older updates count less"
+    with pytest.raises(UsageError, match="with normalised values True, not False"):
+        run(tmp_path / "other", *arguments)
+
+
 def test_a_core_that_draws_random_numbers_goes_on_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -139,10 +139,12 @@ REUSE = ("--passes", "3", "--optimizer", "adam", "--clip-ratio", "0.2", "--vtrac
 @pytest.mark.usefixtures("quick_children")
 @pytest.mark.parametrize("reuse", [(), REUSE], ids=["learned from once", "three times"])
 def test_workers_make_the_update_that_one_process_makes(reuse: tuple[str, ...], tmp_path: Path) -> None:
-    """With advantages normalised over all of them, and rewards divided alike, in the second update too."""
+    """With advantages and values normalised over all of them, and rewards divided alike, in the second update
+    too."""
     for workers in ("1", "2"):
         given = ("--num-workers", workers, "--steps", "40", "--precision", "fp32", *reuse)
-        run(tmp_path / workers, *CARTPOLE, *given, "--normalise-rewards", "--normalise-advantages")
+        normalised = ("--normalise-rewards", "--normalise-advantages", "--normalise-values")
+        run(tmp_path / workers, *CARTPOLE, *given, *normalised)
     (_, one, state), (_, two, _) = (newest(tmp_path / workers) for workers in ("1", "2"))
     assert state["learner"]["version"] == (6 if reuse else 2) and state["learner"]["steps"] == 40
     # A first step of Adam's has the size of the learning rate, whatever the gradient's.

@@ -144,7 +144,7 @@ def test_columns_add_up(num_envs: int, batch_size: int, learners: int, expected:
         (("--overlap", "on"), "--overlap: only with --engine local; with ray say --num-actors"),
         (("--actor-cpus", "0"), "--actor-cpus 0.0; it must be positive"),
         (("--learner-cpus", "-1"), "--learner-cpus -1.0; it must be positive"),
-        (("--actor-gpus", "2"), "--actor-gpus 2.0; it must be from 0 to 1"),
+        (("--actor-gpus", "2"), "--actor-gpus 2.0; it must be from 0 to 1: an actor uses at most one GPU"),
     ],
 )
 def test_what_a_cluster_cannot_keep_is_refused(given: Sequence[str], message: str | None) -> None:

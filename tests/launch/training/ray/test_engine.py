@@ -113,6 +113,7 @@ def test_a_batch_is_learned_from_several_times_as_by_the_local_engine(
 ) -> None:
     monkeypatch.setattr(local_engine, "available_cores", lambda: 1)  # as many threads as a learner
     reuse = ("--passes", "3", "--minibatch-size", minibatch, "--optimizer", "adam", "--vtrace-lambda", "0.9")
+    reuse = (*reuse, "--normalise-values")
     arguments = [*CARTPOLE[:-2], "--deterministic", "--log-seconds", "0", "--steps", "80", *reuse]
     train(parse(["train", *arguments, "--run-dir", str(tmp_path / "local")]))
     with ExitStack() as stack:
