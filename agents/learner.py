@@ -19,6 +19,7 @@ from .losses import AllReduce, actor_critic, identity
 from .make_executor import make_executor
 from .network import Agent, AgentOutput, Bptt
 from .normaliser import merge
+from .replay import ages
 from .returns import std
 from .rmsprop import RMSprop, rmsprop_if_finite
 from .truncation_bootstrap import truncation_bootstrap
@@ -114,6 +115,8 @@ class PartialUpdate:
     """Moments of the observations, float64 `[3, D]` (normaliser.py); None if the agent does not normalise."""
     returns: NDArray[np.float64] | None = None
     """Moments of the returns, float64 `[3, 1]` (returns.py); None unless rewards are normalised."""
+    replayed: tuple[int, int] = (0, 0)
+    """Number of replayed environments, and the updates between acting and learning, summed over them."""
 
 
 class Learner:
@@ -207,9 +210,10 @@ class Learner:
         metrics, gradients = self._executor.backward(batch)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
+        replayed = (0, 0) if batch.replayed is None else ages(batch.replayed, self.version)
         counted = batch if batch.counted == "itself" else batch.counted
         if counted is None:
-            return PartialUpdate(metrics, 0, batch.version, Episodes())
+            return PartialUpdate(metrics, 0, batch.version, Episodes(), replayed=replayed)
         # The last observation is the first of the next unroll.
         normaliser = self.agent.normaliser
         obs_moments = normaliser.moments(counted.observation[:-1]) if normaliser else None
@@ -217,7 +221,7 @@ class Learner:
         if self.config.normalise_rewards:
             returns = merge(torch.zeros_like(self._returns), *counted.episodes.return_moments).numpy()
         return PartialUpdate(
-            metrics, counted.num_steps, batch.version, counted.episodes, obs_moments, returns
+            metrics, counted.num_steps, batch.version, counted.episodes, obs_moments, returns, replayed
         )
 
     def apply_gradients(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:
@@ -247,6 +251,8 @@ class Learner:
         self._update_return_stats(returns)
         divisor_metric = {} if self._reward_divisor is None else {"reward_divisor": self.reward_divisor}
         lag = self.version - min(partial.version for partial in partial_updates)
+        num_replayed, age = map(sum, zip(*(partial.replayed for partial in partial_updates), strict=True))
+        replay_metric = {"replay_age": age / num_replayed} if num_replayed else {}
 
         def metrics() -> dict[str, float]:
             return {
@@ -256,6 +262,7 @@ class Learner:
                 "learning_rate": rate,
                 "policy_lag": lag,
                 **divisor_metric,
+                **replay_metric,
             }
 
         reported = self._executor.report(metrics)

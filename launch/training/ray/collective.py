@@ -101,7 +101,8 @@ class Collective:
         """Exchange partial_updates as plain numbers: nothing is unpickled."""
         names = sorted(own.metrics)
         returns = [] if own.returns is None else own.returns.flatten().tolist()
-        numbers = [*returns, own.num_steps, own.version, *(own.metrics[name] for name in names)]
+        values = [own.metrics[name] for name in names]
+        numbers = [*returns, own.num_steps, own.version, *own.replayed, *values]
         mine = torch.tensor(numbers, dtype=torch.float64, device=self._device)
         if own.moments is not None:
             mine = torch.cat([mine, torch.as_tensor(own.moments).flatten()])
@@ -110,12 +111,12 @@ class Collective:
         partial_updates = []
         for rank, gathered in enumerate(everyone):
             theirs = gathered[: len(returns)].cpu().numpy().reshape(3, -1) if returns else None
-            steps, version, *values = gathered[len(returns) : len(numbers)].tolist()
+            steps, version, count, age, *values = gathered[len(returns) : len(numbers)].tolist()
             metrics = dict(zip(names, values, strict=True))
             episodes = own.episodes if rank == self.rank else Episodes()
             moments = None if own.moments is None else gathered[len(numbers) :].view(3, -1)
-            counts = int(steps), int(version)
-            partial_updates.append(PartialUpdate(metrics, *counts, episodes, moments, theirs))
+            counts, replayed = (int(steps), int(version)), (int(count), int(age))
+            partial_updates.append(PartialUpdate(metrics, *counts, episodes, moments, theirs, replayed))
         return partial_updates
 
 
