@@ -26,7 +26,6 @@ Place = tuple[int, int]
 class _Slot(NamedTuple):
     """What is stored of a batch beside its tensors."""
 
-    version: int
     truncations: Truncations | None
     origins: list[tuple[int, int]]
     """`Unroll.origin`; empty if unknown."""
@@ -63,6 +62,8 @@ class ReplayBuffer:
         """Number of batches added."""
         self._rings: list[Tensor] = []
         """Tensors `[slots, *shape]`, in the order of `Unroll.tensors`."""
+        self._versions = np.full(slots, -1)
+        """Versions of the weights that acted, by slot; -1 in one that is empty."""
         self._slots: list[_Slot] = []
         self._places: dict[tuple[int, int], Place] = {}
         """Places of the stored unrolls, by their origins."""
@@ -79,13 +80,14 @@ class ReplayBuffer:
         for ring, x in zip(self._rings, batch.tensors(), strict=True):
             ring[at].copy_(x)
         origins = [] if batch.origin is None else batch.origin.tolist()
-        self._describe(at, _Slot(batch.version, batch.truncations, [(env, n) for env, n in origins]))
+        self._describe(at, batch.version, _Slot(batch.truncations, [(env, n) for env, n in origins]))
         self._added += 1
 
-    def _describe(self, at: int, slot: _Slot) -> None:
+    def _describe(self, at: int, version: int, slot: _Slot) -> None:
         for overwritten in self._slots[at : at + 1]:
             for origin in overwritten.origins:
                 self._places.pop(origin, None)
+        self._versions[at] = version
         self._slots[at : at + 1] = [slot]
         self._places.update({origin: (at, env) for env, origin in enumerate(slot.origins)})
 
@@ -95,14 +97,15 @@ class ReplayBuffer:
         `version` is the learner's. Of the result `replayed` has the versions that acted, and no episode
         counts again. None if there is nothing to be drawn.
         """
-        newest = (self._added - 1) % self._num_slots
-        oldest = version - self._max_age if self._max_age else 0
-        slots = [at for at, slot in enumerate(self._slots) if at != newest and slot.version >= oldest]
-        if not slots or not n:
+        oldest = max(0, version - self._max_age) if self._max_age else 0
+        may_be_drawn = self._versions >= oldest
+        may_be_drawn[(self._added - 1) % self._num_slots] = False
+        slots = np.flatnonzero(may_be_drawn)
+        if not len(slots) or not n:
             return None
         rng = np.random.default_rng((version, *self._seed))
         drawn = rng.integers((len(slots), self._rings[0].shape[2]), size=(n, 2))
-        places = [(slots[i], env) for i, env in drawn.tolist()]
+        places = [(int(slots[i]), env) for i, env in drawn.tolist()]
         unroll = self._gather(places)
         return replace(
             unroll,
@@ -112,7 +115,7 @@ class ReplayBuffer:
                 for number, (at, env) in enumerate(places)
                 for truncations in [self._slots[at].truncations]
             ),
-            replayed=torch.tensor([self._slots[at].version for at, _ in places]),
+            replayed=torch.tensor([int(self._versions[at]) for at, _ in places]),
         )
 
     def _gather(self, places: Sequence[Place]) -> Unroll:
@@ -154,14 +157,16 @@ class ReplayBuffer:
         return chain
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is stored, as plain types and tensors, which the next `add` may overwrite."""
+        """Return what is stored, as plain types and tensors on the CPU; the next `add` may overwrite them."""
+        # A part of a tensor would be saved with all of its memory.
+        stored = self._rings
+        if len(self) < self._num_slots:
+            stored = [ring[: len(self)].clone() for ring in self._rings]
         return {
             "added": self._added,
-            "tensors": [
-                ring if len(self) == self._num_slots else ring[: len(self)].clone() for ring in self._rings
-            ],
-            "versions": [slot.version for slot in self._slots],
-            "truncations": [list(slot.truncations or ()) for slot in self._slots],
+            "tensors": [x.cpu() for x in stored],
+            "versions": self._versions[: len(self)].tolist(),
+            "truncations": [[x.cpu() for x in slot.truncations or ()] for slot in self._slots],
             "origins": [torch.tensor(slot.origins).view(-1, 2) for slot in self._slots],
         }
 
@@ -172,13 +177,15 @@ class ReplayBuffer:
         self._rings = [x.new_empty((self._num_slots, *x.shape[1:]), device=device) for x in state["tensors"]]
         for ring, x in zip(self._rings, state["tensors"], strict=True):
             ring[: len(x)].copy_(x)
+        self._versions[:] = -1
         self._slots, self._places = [], {}
         described = state["versions"], state["truncations"], state["origins"]
         for at, (version, several, origins) in enumerate(zip(*described, strict=True)):
             if several:
                 step, env, observation = several
-                several = Truncations(step.cpu(), env.cpu(), observation.to(device))
-            self._describe(at, _Slot(version, several or None, [(env, n) for env, n in origins.tolist()]))
+                several = Truncations(step, env, observation.to(device))
+            slot = _Slot(several or None, [(env, n) for env, n in origins.tolist()])
+            self._describe(at, version, slot)
 
 
 def with_replayed(fresh: Unroll, replayed: Unroll | None) -> Unroll:
