@@ -48,6 +48,8 @@ class LearnerConfig:
     clip_ratio: float = 0.0
     """ε of PPO's clipped surrogate (Schulman et al. 2017), which then takes the place of V-trace's policy
     gradient; 0 for that."""
+    replay_max_kl: float = 0.0
+    """Bound of LASER's trust region on KL(behaviour ‖ policy) of a step, in nats (losses.py); 0 for none."""
     max_grad_norm: float = 40.0
     optimizer: Optimizer = "rmsprop"
     adam_eps: float = 1e-5
@@ -184,6 +186,7 @@ class Learner:
             entropy_cost=config.entropy_cost,
             vtrace_lambda=config.vtrace_lambda,
             clip_ratio=config.clip_ratio,
+            max_kl=config.replay_max_kl,
             all_reduce=self.all_reduce if config.normalise_advantages else None,
         )
         return loss, {**metrics, **{name: value.detach() for name, value in memory_stats.items()}}

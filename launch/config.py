@@ -166,6 +166,9 @@ class TrainConfig:
     replay_max_age: Annotated[int, Scope.LEARNING] = 0
     """Trajectories are not replayed once the weights that acted are more than so many updates old; 0: no
     limit."""
+    replay_max_kl: Annotated[float, Scope.LEARNING] = 0.0
+    """Steps at which KL(policy that acted || newest policy) is above this, in nats, get no policy gradient,
+    and returns are bootstrapped there: LASER's trust region; 0: none."""
     burn_in: Annotated[int, Scope.LEARNING] = 0
     """Agent steps before a replayed trajectory through which the newest weights carry the core's state
     (Kapturowski et al. 2019), as far as the buffer has them; a multiple of --unroll-length. 0: the state as

@@ -23,13 +23,14 @@ def fused_actor_critic(
     entropy_cost: float,
     vtrace_lambda: float = 1.0,
     clip_ratio: float = 0.0,
+    max_kl: float = 0.0,
     all_reduce: AllReduce | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Like `losses.actor_critic`, to which it falls back if C cannot compute it or an action is forbidden."""
     bootstrapped = rewards + batch.truncation_bootstrap
     behavior = batch.behavior_logits, batch.action, bootstrapped, batch.done, batch.forced
     settings = discount, baseline_cost, entropy_cost, ROUNDING, vtrace_lambda
-    in_c = not clip_ratio and native.is_supported(logits, values, *behavior)
+    in_c = not clip_ratio and not max_kl and native.is_supported(logits, values, *behavior)
     if not in_c or forbids(batch.behavior_logits):
         return actor_critic(
             logits,
@@ -41,6 +42,7 @@ def fused_actor_critic(
             entropy_cost=entropy_cost,
             vtrace_lambda=vtrace_lambda,
             clip_ratio=clip_ratio,
+            max_kl=max_kl,
             all_reduce=all_reduce,
         )
     normalise = all_reduce and partial(normalise_advantages, mask=~batch.forced, all_reduce=all_reduce)

@@ -61,9 +61,9 @@ def num_replayed(config: TrainConfig) -> int:
 
 def check_replay(config: TrainConfig) -> None:
     """Raise ValueError for invalid options of the replay buffer."""
-    require(config, "replay_ratio", "replay_max_age", "burn_in", least=0)
+    require(config, "replay_ratio", "replay_max_age", "replay_max_kl", "burn_in", least=0)
     if not config.replay_ratio:
-        names = ("replay_buffer", "replay_max_age", "burn_in")
+        names = ("replay_buffer", "replay_max_age", "replay_max_kl", "burn_in")
         given = [name for name in names if getattr(config, name) != DEFAULTS[name]]
         if given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
