@@ -43,6 +43,7 @@ class Actor:
         inference: InferenceFactory = EagerInference,
         env_shard: EnvShard | None = None,
         discount: float | None = None,
+        first_env: int = 0,
     ) -> None:
         """Reset the environments.
 
@@ -57,6 +58,7 @@ class Actor:
             env_shard: which of a run's environments these are, where several processes share them under one
                 `seed`; None if they are all.
             discount: γ of the returns whose moments `--normalise-rewards` needs; None disables them.
+            first_env: number of its first environment in `Unroll.origin`, where a learner has several actors.
         """
         self.env = ActionLog(env) if deterministic else env
         self.agent = agent
@@ -66,6 +68,7 @@ class Actor:
         self._seed = seed
         self._unrolls = 0
         """Number of unrolls collected."""
+        self._env_numbers = torch.arange(first_env, first_env + env.num_envs)
         self._generator = torch.Generator(agent.policy.weight.device).manual_seed(seed)
         self._rng = ShardedRng(self._generator, env_shard) if env_shard else self._generator
         self.inference = inference(agent, self._rng)
@@ -112,10 +115,12 @@ class Actor:
             self.inference.record(unroll, T, self._timestep)
             with self.stopwatch("inference"):
                 self.inference.finish_unroll(unroll)
+        origin = torch.stack([self._env_numbers, torch.full_like(self._env_numbers, self._unrolls)], 1)
         self._unrolls += 1
         if self._returns is not None:
             unroll.episodes.return_moments.append(self._returns.pop_moments())
-        return replace(unroll, truncations=join_truncations((0, truncated) for truncated in self._truncated))
+        truncations = join_truncations((0, truncated) for truncated in self._truncated)
+        return replace(unroll, truncations=truncations, origin=origin)
 
     @timed("inference")
     def _select_actions(self, unroll: Unroll, t: int) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ from .losses import TARGET_MOMENTS, AllReduce, actor_critic, identity
 from .make_executor import make_executor
 from .network import Agent, AgentOutput, Bptt
 from .normaliser import merge
+from .replay import ages
 from .returns import std
 from .rmsprop import RMSprop, rmsprop_if_finite
 from .truncation_bootstrap import truncation_bootstrap
@@ -47,6 +48,8 @@ class LearnerConfig:
     clip_ratio: float = 0.0
     """ε of PPO's clipped surrogate (Schulman et al. 2017), which then takes the place of V-trace's policy
     gradient; 0 for that."""
+    replay_max_kl: float = 0.0
+    """Bound of a trust region, as LASER's, on KL(behaviour ‖ policy) of a step, in nats (losses.py); 0 for none."""
     max_grad_norm: float = 40.0
     optimizer: Optimizer = "rmsprop"
     adam_eps: float = 1e-5
@@ -117,6 +120,8 @@ class PartialUpdate:
     """Moments of the returns, float64 `[3, 1]` (returns.py); None unless rewards are normalised."""
     targets: Tensor | NDArray[np.float64] | None = None
     """Moments of the value targets, float64 `[3, 1]`; None unless the agent normalises values."""
+    replayed: tuple[int, int] = (0, 0)
+    """Number of replayed environments, and the updates between acting and learning, summed over them."""
 
 
 class Learner:
@@ -192,6 +197,7 @@ class Learner:
             vtrace_lambda=config.vtrace_lambda,
             clip_ratio=config.clip_ratio,
             value_std=value_stats.get("value_std"),
+            max_kl=config.replay_max_kl,
             all_reduce=self.all_reduce if config.normalise_advantages else None,
         )
         stats = {**memory_stats, **value_stats}
@@ -222,17 +228,23 @@ class Learner:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         targets = None if self._targets is None else self._targets.clone()
+        replayed = (0, 0) if batch.replayed is None else ages(batch.replayed, self.version)
+        part = PartialUpdate(metrics, 0, batch.version, Episodes(), targets=targets, replayed=replayed)
         counted = batch if batch.counted == "itself" else batch.counted
         if counted is None:
-            return PartialUpdate(metrics, 0, batch.version, Episodes(), targets=targets)
+            return part
         # The last observation is the first of the next unroll.
         normaliser = self.agent.normaliser
         obs_moments = normaliser.moments(counted.observation[:-1]) if normaliser else None
         returns = None
         if self.config.normalise_rewards:
             returns = merge(torch.zeros_like(self._returns), *counted.episodes.return_moments).numpy()
-        return PartialUpdate(
-            metrics, counted.num_steps, batch.version, counted.episodes, obs_moments, returns, targets
+        return replace(
+            part,
+            num_steps=counted.num_steps,
+            episodes=counted.episodes,
+            moments=obs_moments,
+            returns=returns,
         )
 
     def apply_gradients(self, gradients: Sequence[Tensor], grad_norm: Tensor) -> None:
@@ -265,6 +277,8 @@ class Learner:
         self._update_return_stats(returns)
         divisor_metric = {} if self._reward_divisor is None else {"reward_divisor": self.reward_divisor}
         lag = self.version - min(partial.version for partial in partial_updates)
+        num_replayed, age = map(sum, zip(*(partial.replayed for partial in partial_updates), strict=True))
+        replay_metric = {"replay_age": age / num_replayed} if num_replayed else {}
 
         def metrics() -> dict[str, float]:
             return {
@@ -274,6 +288,7 @@ class Learner:
                 "learning_rate": rate,
                 "policy_lag": lag,
                 **divisor_metric,
+                **replay_metric,
             }
 
         reported = self._executor.report(metrics)

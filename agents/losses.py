@@ -39,6 +39,7 @@ def actor_critic(
     vtrace_lambda: float = 1.0,
     clip_ratio: float = 0.0,
     value_std: Tensor | None = None,
+    max_kl: float = 0.0,
     all_reduce: AllReduce | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute the V-trace actor-critic loss, a scalar, and what to log of it (detached scalars).
@@ -47,6 +48,8 @@ def actor_critic(
     Losses are sums over time and batch.
     Steps whose action the environment overrode train the value function alone: those actions were not sampled
     from the policy, so rho is 1. Actions that the environment forbade have no part in the policy.
+    With `max_kl`, steps at which KL(μ ‖ π) is above it, of the policy that acted and the learner's, get no
+    policy gradient, and V-trace bootstraps there (`trusted` in vtrace.py): a trust region as LASER's.
     With `all_reduce` the policy's advantages are normalised to zero mean and unit standard deviation over the
     batch. It sums over the processes that share the batch. Importance weights are applied afterwards: a step
     that the policy would never take counts for nothing, as without normalisation.
@@ -62,15 +65,26 @@ def actor_critic(
     discounts = discount * (~batch.done[1:]).float()
     behavior = action_log_probs(batch.behavior_logits, batch.action)
     log_rhos = (action_log_probs(logits, batch.action) - behavior) * not_forced
+    trusted: Tensor | None = None
+    learned = not_forced
+    if max_kl:
+        trusted = (behavior_kl(batch.behavior_logits, logits.detach()) <= max_kl) | batch.forced
+        learned = not_forced & trusted
     targets = vtrace_from_log_rhos(
-        log_rhos.detach(), discounts, rewards, values.detach(), bootstrap, lambda_=vtrace_lambda
+        log_rhos.detach(),
+        discounts,
+        rewards,
+        values.detach(),
+        bootstrap,
+        lambda_=vtrace_lambda,
+        trusted=trusted,
     )
 
-    advantages, vs = targets.advantages * not_forced, targets.vs
+    advantages, vs = targets.advantages * learned, targets.vs
     if value_std is not None:
         advantages, values, vs = (x / value_std for x in (advantages, values, vs))
     if all_reduce is not None:
-        advantages = normalise_advantages(advantages, not_forced, all_reduce)
+        advantages = normalise_advantages(advantages, learned, all_reduce)
     if clip_ratio:
         policy_loss = clipped_surrogate_loss(log_rhos, advantages, clip_ratio)
     else:
@@ -87,6 +101,12 @@ def actor_critic(
     if value_std is not None:
         logged[TARGET_MOMENTS] = moments(targets.vs.unsqueeze(-1))
     return loss, logged
+
+
+def behavior_kl(behavior_logits: Tensor, logits: Tensor) -> Tensor:
+    """Compute Σ_a μ (log μ - log π) of each step: both logits `[T, B, A]` -> `[T, B]`, in nats."""
+    log_mu, log_pi = F.log_softmax(behavior_logits, dim=-1), F.log_softmax(logits, dim=-1)
+    return (log_mu.exp() * (log_mu - log_pi)).sum(-1)
 
 
 def off_policy_metrics(log_rhos: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ def minibatches(
     As in PPO (Schulman et al. 2017, Algorithm 1) for recurrent agents: whole unrolls are drawn, never single
     steps. V-trace corrects each pass for what the passes before have changed. `size` divides B, by default it
     is B; one pass over the whole batch is the batch itself. Equal seeds give equal orders. The last one has
-    the batch as its `counted`, the others None.
+    as its `counted` what counts of the batch, the others None.
 
     Raises ValueError if `size` does not divide B.
     """
@@ -28,6 +28,7 @@ def minibatches(
         raise ValueError(
             f"minibatches of {size} trajectories: give a divisor of the batch's {batch.num_envs}"
         )
+    counted = batch if batch.counted == "itself" else batch.counted
     rng = np.random.default_rng(seed)
     for left in reversed(range(passes)):
         if size == batch.num_envs:
@@ -36,11 +37,15 @@ def minibatches(
         order = torch.from_numpy(rng.permutation(batch.num_envs))
         for start in range(0, batch.num_envs, size):
             last = not left and start + size == batch.num_envs
-            yield replace(select(batch, order[start : start + size]), counted=batch if last else None)
+            yield replace(select(batch, order[start : start + size]), counted=counted if last else None)
 
 
 def select(batch: Unroll, envs: torch.Tensor) -> Unroll:
     """Return the unrolls of some environments, int64 `[n]`, with all episodes."""
     index = envs.to(batch.action.device)
     part = batch.map(lambda dim, x: x.index_select(dim, index))
-    return replace(part, truncations=batch.truncations and batch.truncations.select(envs))
+    return replace(
+        part,
+        truncations=batch.truncations and batch.truncations.select(envs),
+        replayed=None if batch.replayed is None else batch.replayed[envs],
+    )

@@ -50,8 +50,15 @@ class Unroll:
     truncations: Truncations | None = None
     """Truncated steps with their final observations; None if there are none."""
     counted: Unroll | Literal["itself"] | None = "itself"
-    """The unroll whose steps, episodes and statistics count when this one has been learned from: itself; the
-    whole batch for its last minibatch (reuse.py); None for earlier minibatches."""
+    """What counts in steps, episodes and running statistics when this one has been learned from: itself;
+    where some are replayed (replay.py) the fresh ones; for the last minibatch of a batch (reuse.py) what
+    counts of the batch, for earlier ones None."""
+    origin: Tensor | None = None
+    """For each environment its number and that of the unroll, counted from its first: int64 `[B, 2]`, on the
+    CPU; None if unknown. An unroll continues that of the same environment with the number before."""
+    replayed: Tensor | None = None
+    """For each environment `version` if it is replayed, -1 if it is fresh: int64 `[B]`, on the CPU; None if
+    all are fresh."""
 
     @classmethod
     def empty(cls, length: int, observation: Tensor, num_actions: int, state: State, version: int) -> Unroll:
@@ -119,7 +126,9 @@ def split(unroll: Unroll, batch_size: int) -> list[Unroll]:
     def cut(start: int) -> Unroll:
         part = unroll.map(lambda dim, x: x.narrow(dim, start, min(batch_size, x.shape[dim] - start)))
         truncations = unroll.truncations and unroll.truncations.narrow(start, part.num_envs)
-        return replace(part, truncations=truncations, episodes=part.episodes if start == 0 else Episodes())
+        origin = None if unroll.origin is None else unroll.origin[start : start + part.num_envs]
+        episodes = part.episodes if start == 0 else Episodes()
+        return replace(part, truncations=truncations, origin=origin, episodes=episodes)
 
     return [cut(start) for start in range(0, unroll.num_envs, batch_size)]
 
@@ -130,9 +139,11 @@ def join(unrolls: Sequence[Unroll]) -> Unroll:
     if not others:
         return first
     starts = accumulate((unroll.num_envs for unroll in unrolls), initial=0)
+    origins = [unroll.origin for unroll in unrolls if unroll.origin is not None]
     return replace(
         first.map(lambda dim, *xs: torch.cat(xs, dim), *others),
         version=min(unroll.version for unroll in unrolls),
         episodes=join_episodes([unroll.episodes for unroll in unrolls]),
         truncations=join_truncations(zip(starts, (unroll.truncations for unroll in unrolls), strict=False)),
+        origin=torch.cat(origins) if len(origins) == len(unrolls) else None,
     )

@@ -43,6 +43,7 @@ def vtrace_from_log_rhos(
     clip_rho_threshold: float = 1.0,
     clip_pg_rho_threshold: float = 1.0,
     lambda_: float = 1.0,
+    trusted: Tensor | None = None,
 ) -> VTrace:
     """V-trace targets for T steps; everything `[T, B]` except bootstrap_value `[B]` = V(x_T).
 
@@ -51,7 +52,8 @@ def vtrace_from_log_rhos(
     delta_t = min(rho_bar, rho_t) (r_t + gamma_t V_{t+1} - V_t),
     advantage_t = r_t + gamma_t (lambda v_{t+1} + (1 - lambda) V_{t+1}) - V_t,
     pg_advantage_t = min(rho_pg_bar, rho_t) advantage_t. Where all rho are 1, advantage_t is that of
-    generalised advantage estimation (Schulman et al. 2016).
+    generalised advantage estimation (Schulman et al. 2016). Where `trusted`, bool, is False v_t = V_t: there
+    the return is bootstrapped, for the steps before as for step t itself (Schmitt et al. 2019, LASER).
     """
     if not log_rhos.shape == discounts.shape == rewards.shape == values.shape:
         raise ValueError(
@@ -64,6 +66,9 @@ def vtrace_from_log_rhos(
     next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
     deltas = rhos.clamp(max=clip_rho_threshold) * (rewards + discounts * next_values - values)
     decay = lambda_ * discounts * rhos.clamp(max=1.0)
+
+    if trusted is not None:
+        deltas, decay = deltas * trusted, decay * trusted
 
     correction = torch.zeros_like(bootstrap_value)
     corrections = torch.empty_like(values)

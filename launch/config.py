@@ -159,6 +159,23 @@ class TrainConfig:
     """Trajectories in each step of the optimizer, drawn without repetition in each pass; a divisor of
     --batch-size; default: all of the batch. Each of --num-workers (or --num-learners) draws from its share,
     so that their number changes which are drawn together."""
+    replay_ratio: Annotated[float, Scope.LEARNING] = 0.0
+    """Replayed trajectories for each fresh one in a step of the optimizer, drawn uniformly from a replay
+    buffer and corrected by V-trace (Espeholt et al. 2018; Schmitt et al. 2019); 0: no replay. --batch-size
+    and --minibatch-size count the fresh ones."""
+    replay_buffer: Annotated[str, Scope.LEARNING] = "100k"
+    """Agent steps that the replay buffer holds: 100k, 1M. It is in the learner's memory; under
+    --deterministic it is part of each checkpoint."""
+    replay_max_age: Annotated[int, Scope.LEARNING] = 0
+    """Trajectories are not replayed once the weights that acted are more than so many updates old; 0: no
+    limit."""
+    replay_max_kl: Annotated[float, Scope.LEARNING] = 0.0
+    """Steps at which KL(policy that acted || newest policy) is above this, in nats, get no policy gradient,
+    and returns are bootstrapped there: a trust region as LASER's; 0: none."""
+    burn_in: Annotated[int, Scope.LEARNING] = 0
+    """Agent steps before a replayed trajectory through which the newest weights carry the core's state
+    (Kapturowski et al. 2019), as far as the buffer has them; a multiple of --unroll-length. 0: the state as
+    the actor had it."""
     bptt: Annotated[Literal["full", "per_step"], Scope.LEARNING] = "full"
     """full: gradients flow through the whole unroll. per_step: no gradient crosses a time step of a
     fast-weight or attention core, as in the published code; for other cores both are the same."""

@@ -23,6 +23,14 @@ def format_steps(steps: int) -> str:
     return str(steps)
 
 
+def format_bytes(number: int) -> str:
+    """Return a size with two or three digits: 512 KiB, 1.5 MiB, 27 GiB."""
+    size, units = number / 1024, ["KiB", "MiB", "GiB", "TiB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.{1 if size < 10 else 0}f} {units[0]}"
+
+
 def count(number: int, noun: str) -> str:
     """Return 1 update, 1,203 updates."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

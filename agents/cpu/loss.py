@@ -20,6 +20,7 @@ def fused_actor_critic(
     *,
     clip_ratio: float = 0.0,
     value_std: Tensor | None = None,
+    max_kl: float = 0.0,
     all_reduce: AllReduce | None = None,
     **costs: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -29,7 +30,8 @@ def fused_actor_critic(
     behavior = batch.behavior_logits, batch.action, bootstrapped, batch.done, batch.forced
     discount, baseline, entropy = (costs[name] for name in ("discount", "baseline_cost", "entropy_cost"))
     settings = discount, baseline, entropy, ROUNDING, costs.get("vtrace_lambda", 1.0)
-    in_c = not clip_ratio and value_std is None and native.is_supported(logits, values, *behavior)
+    eager_option = clip_ratio or max_kl or value_std is not None
+    in_c = not eager_option and native.is_supported(logits, values, *behavior)
     if not in_c or forbids(batch.behavior_logits):
         return actor_critic(
             logits,
@@ -38,6 +40,7 @@ def fused_actor_critic(
             rewards,
             clip_ratio=clip_ratio,
             value_std=value_std,
+            max_kl=max_kl,
             all_reduce=all_reduce,
             **costs,
         )

@@ -40,7 +40,7 @@ class Enqueued(EagerExecutor):
         """`functions` are those to run instead of the learner's own; with `capture` each is a CUDA graph."""
         super().__init__(learner, functions)
         self._captures = capture
-        self._captured: dict[str, Captured] = {}
+        self._captured: dict[tuple[Any, ...], Captured] = {}
         self._batch: Unroll | None = None
         self._last: _Update | None = None
 
@@ -62,14 +62,18 @@ class Enqueued(EagerExecutor):
         return grad_norm
 
     def _call(self, name: str, function: Callable[..., Any], inputs: Sequence[Tensor]) -> Any:
-        """Call a function, with `capture` as a CUDA graph that the first call captures."""
+        """Call a function, with `capture` as a CUDA graph that the first call with these shapes captures.
+
+        A batch with replayed unrolls has others than the first, which has none.
+        """
         if not self._captures:
             return function(*inputs)
-        if name not in self._captured:
+        key = name, *(x.shape for x in inputs)
+        if key not in self._captured:
             with dry_run(self._learner):
                 function(*(x.clone() for x in inputs))  # compiles now: a capture must not contain that
-                self._captured[name] = Captured(function, inputs)
-        return self._captured[name](*inputs)
+                self._captured[key] = Captured(function, inputs)
+        return self._captured[key](*inputs)
 
     def report(self, metrics: Callable[[], dict[str, float]]) -> Mapping[str, float]:
         version = self._learner.version

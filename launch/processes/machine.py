@@ -66,13 +66,22 @@ def memory_for(what: str) -> Iterator[None]:
         ) from error
 
 
-def check_memory(what: str, needed: int) -> None:
-    """Raise ValueError, which names `what`, if this machine has less than `needed` bytes of memory."""
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def check_memory(
+    what: str,
+    needed: int,
+    remedy: str = "give smaller --core-options",
+    device: torch.device | None = None,
+) -> None:
+    """Raise ValueError, which names `what` and the remedy, if this machine, or a GPU, has less than `needed`
+    bytes of memory."""
+    if device is not None and device.type == "cuda":
+        there, where = torch.cuda.get_device_properties(device).total_memory, "this GPU"
+    else:
+        there, where = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "this machine"
     if needed > there:
         raise ValueError(
-            f"there is no memory for {what} of this size: {needed / 1e9:,.0f} GB, where this machine has "
-            f"{there / 1e9:,.0f}; give smaller --core-options"
+            f"there is no memory for {what} of this size: {needed / 1e9:,.0f} GB, where {where} has "
+            f"{there / 1e9:,.0f}; {remedy}"
         )
 
 

@@ -15,7 +15,8 @@ from ...agents.cpu.cache import NO_CACHE, CacheSpec
 from ...agents.cpu.verify import fallback_message, mismatches, unedited_parts, verification_unroll
 from ...kernels.native.compiling import identity
 from ..config import TrainConfig
-from .plan import compiles, minibatch_size, overlaps
+from .plan import compiles, overlaps
+from .reuse import minibatch_size
 
 CACHING_PAYS_FROM: dict[str, dict[torch.dtype | None, int]] = {
     "residual": {None: 4, torch.bfloat16: 8},
@@ -52,6 +53,8 @@ def cache_spec(share: TrainConfig, device: torch.device, agent: Agent) -> CacheS
     in_turns = device.type == "cpu" and not overlaps(share, device) and not compiles(share, device)
     # A deterministic run may go on with another engine, whose learner rounds as if nothing had been cached.
     if not in_turns or share.deterministic or share.num_envs > share.batch_size:
+        return NO_CACHE
+    if share.replay_ratio:  # a batch with replayed unrolls is not what an actor has computed
         return NO_CACHE
     pays_from = CACHING_PAYS_FROM.get(agent.spec.stem, {}).get(agent.autocast_dtype, math.inf)
     unrolls = share.batch_size // share.num_envs

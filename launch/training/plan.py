@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -13,9 +12,8 @@ import torch
 from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
-from ...agents import Agent, AgentSpec, Learner, LearnerConfig, Unroll, default_stem
+from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem
 from ...agents.make_executor import make_executor
-from ...agents.reuse import minibatches
 from ...agents.sampling import EnvShard
 from ...agents.shapes import build_on_meta, count_numbers
 from ...cores.registry import read_core_options
@@ -32,6 +30,7 @@ from ..units import parse_steps
 from .env_options import read_env_options
 from .randomness import seed_everything
 from .resume import restore_former_options
+from .reuse import check_replay, minibatch_size, num_replayed
 
 PAPER_SWEEP = "paper20"
 """The --game that stands for all games of the publication."""
@@ -45,7 +44,7 @@ def check(config: TrainConfig) -> None:
     if config.engine == "local" and (given := given_only_for("ray", config)):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ValueError(f"{flags}: only with --engine ray; add that, or omit what it is for")
-    for name in ("steps", "milestone_steps", "eval_every"):
+    for name in ("steps", "milestone_steps", "eval_every", "replay_buffer"):
         try:
             parse_steps(getattr(config, name) or "1")
         except ValueError as error:
@@ -62,6 +61,7 @@ def check(config: TrainConfig) -> None:
         raise ValueError(
             f"--minibatch-size {config.minibatch_size}: it must divide --batch-size {config.batch_size}"
         )
+    check_replay(config)
     if config.game is None and config.env is None:
         raise ValueError(
             "no environment given; say --game gopher, or --env CartPole-v1 for any Gymnasium one"
@@ -132,7 +132,7 @@ def worker_count(config: TrainConfig, device: torch.device, cpus: int) -> int:
     }
     alone = next((flag for flag, given in reasons.items() if given), None)
     if config.num_workers is None:
-        shared = math.gcd(config.num_envs, minibatch_size(config))
+        shared = math.gcd(config.num_envs, minibatch_size(config), num_replayed(config))
         return 1 if alone else max(n for n in range(1, min(cpus, shared) + 1) if shared % n == 0)
     count = config.num_workers
     if count > 1 and alone:
@@ -143,6 +143,11 @@ def worker_count(config: TrainConfig, device: torch.device, cpus: int) -> int:
             f"--num-workers {count}: it must divide --num-envs {config.num_envs} and "
             f"{each} {minibatch_size(config)}"
         )
+    if (replayed := num_replayed(config)) % count:
+        raise ValueError(
+            f"--num-workers {count}: it must divide the {replayed} trajectories that --replay-ratio "
+            f"{config.replay_ratio:g} adds to each step of the optimizer"
+        )
     if config.threads is not None and count > config.threads:
         raise ValueError(f"--num-workers {count}: each takes one of --threads {config.threads}; give more")
     return count
@@ -151,25 +156,6 @@ def worker_count(config: TrainConfig, device: torch.device, cpus: int) -> int:
 def _fit(num_envs: int, batch_size: int) -> bool:
     """Return whether unrolls of `num_envs` environments can be split or concatenated into batches."""
     return max(num_envs, batch_size) % min(num_envs, batch_size) == 0
-
-
-def minibatch_size(config: TrainConfig) -> int:
-    """Return the number of trajectories in a step of the optimizer."""
-    return config.minibatch_size or config.batch_size
-
-
-def updates_per_batch(config: TrainConfig) -> int:
-    """Return how many steps of the optimizer are made from one batch."""
-    return config.passes * config.batch_size // minibatch_size(config)
-
-
-def batches_of_updates(config: TrainConfig, batch: Unroll, version: int) -> Iterator[Unroll]:
-    """Yield what each step of the optimizer learns from: `config` is one process's, the batch its share.
-
-    `version` is the weights' before the first. The order of environments follows from that and the seed: a
-    resumed run needs no other state, and all processes draw alike.
-    """
-    return minibatches(batch, config.passes, config.minibatch_size, (config.seed, version))
 
 
 def overlaps(config: TrainConfig, device: torch.device) -> bool:
@@ -206,6 +192,7 @@ def per_process(config: TrainConfig, count: int) -> TrainConfig:
         num_envs=config.num_envs // count,
         batch_size=config.batch_size // count,
         minibatch_size=minibatch_size(config) // count,
+        replay_buffer=str(parse_steps(config.replay_buffer) // count),
     )
 
 

@@ -124,11 +124,11 @@ class Window:
 
     def close(self) -> dict[str, float]:
         """Return the row of this window, and begin the next one."""
-        sums: defaultdict[str, float] = defaultdict(float)
+        values: defaultdict[str, list[float]] = defaultdict(list)
         for metrics in self._updates:
             for name, value in metrics.items():
-                sums[name] += value
-        means = {name: value / len(self._updates) for name, value in sums.items()}
+                values[name].append(value)
+        means = {name: sum(several) / len(several) for name, several in values.items()}
         lag_max = max(metrics["policy_lag"] for metrics in self._updates)
         learner, *actors = (
             {stage: seconds - old.get(stage, 0.0) for stage, seconds in watch.seconds.items()}

@@ -43,6 +43,15 @@ def test_actions_rewards_and_dones_belong_together(seed: int) -> None:
     assert unroll.version == 7 and unroll.num_steps == 15 and unroll.num_envs == 3
 
 
+def test_unrolls_name_their_environments_and_count_on(seed: int) -> None:
+    actor = make_actor(seed=seed, first_env=6)
+    origins = [actor.collect().origin for _ in range(2)]
+    assert [origin.tolist() for origin in origins] == [[[6, n], [7, n], [8, n]] for n in (0, 1)]
+    other = make_actor(seed=seed)
+    other.load_state_dict(actor.state_dict())
+    assert other.collect().origin.tolist() == [[0, 2], [1, 2], [2, 2]]
+
+
 def test_what_a_gpu_observes_is_recorded_alike(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the inference of GPUs, here on a CPU and without graphs."""
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Mock())

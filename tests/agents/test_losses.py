@@ -105,6 +105,58 @@ def test_the_clipped_surrogate_is_ppos(dtype: torch.dtype, seed: int) -> None:
     torch.testing.assert_close(metrics["policy_loss"], loss.detach().to(dtype), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("normalise", [None, identity])
+def test_beyond_the_trust_region_nothing_is_learned_but_entropy(
+    dtype: torch.dtype, normalise: AllReduce | None, seed: int
+) -> None:
+    """Step by step: v = V there, the value that the step before bootstraps from; forced steps are trusted."""
+    T, B, A = 9, 5, 3
+    logits, values, batch = random_batch(T, B, A, 0.2, 0.2)
+    logits[:T] = batch.behavior_logits + torch.randn(T, B, A)
+    inputs = logits.to(dtype), values.to(dtype), batch if dtype is torch.float32 else exact(batch)
+    given = {"vtrace_lambda": 0.8, "max_kl": 0.3, "all_reduce": normalise, "entropy_cost": 0.0}
+    metrics, gradients = results(*inputs, **given)
+
+    x, V, batch = logits.double().requires_grad_(), values.double().requires_grad_(), exact(batch)
+    learned = torch.zeros(T, B, dtype=torch.bool)
+    rhos, advantages = torch.ones(T, B).double(), torch.zeros(T, B).double()
+    policy_loss = value_loss = torch.zeros((), dtype=torch.float64)
+    for b in range(B):
+        v = V[T, b].detach()
+        for t in reversed(range(T)):
+            mu, pi = (y.detach().softmax(-1) for y in (batch.behavior_logits[t, b], x[t, b]))
+            forced, a = bool(batch.forced[t, b]), batch.action[t, b]
+            trusted = forced or float((mu * (mu / pi).log()).sum()) <= 0.3
+            learned[t, b] = trusted and not forced
+            rho = 1.0 if forced else min(1.0, float(pi[a] / mu[a]))
+            discount = 0.0 if batch.done[t + 1, b] else COSTS["discount"]
+            reward = batch.reward[t + 1, b] + batch.truncation_bootstrap[t, b]
+            here, then = V[t, b].detach(), V[t + 1, b].detach()
+            rhos[t, b] = rho
+            advantages[t, b] = reward + discount * (0.8 * v + 0.2 * then) - here
+            delta = rho * (reward + discount * then - here)
+            v = here + delta + discount * 0.8 * rho * (v - then) if trusted else here
+            value_loss = value_loss + COSTS["baseline_cost"] * 0.5 * (v - V[t, b]) ** 2
+    chosen = advantages[learned]
+    if normalise is not None:
+        advantages = (advantages - chosen.mean()) / (chosen.var(unbiased=False).sqrt() + 1e-8)
+    for t, b in learned.nonzero().tolist():
+        policy_loss = (
+            policy_loss - rhos[t, b] * advantages[t, b] * x[t, b].log_softmax(-1)[batch.action[t, b]]
+        )
+    (policy_loss + value_loss).backward()
+    assert 0 < learned.sum() < (~batch.forced).sum()
+    for gradient, leaf in zip(gradients, (x, V), strict=True):
+        assert leaf.grad is not None
+        torch.testing.assert_close(gradient, leaf.grad.to(dtype), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(metrics["policy_loss"], policy_loss.detach().to(dtype), rtol=1e-4, atol=1e-4)
+    assert any(
+        not torch.equal(*pair)
+        for pair in zip(gradients, results(*inputs, **given | {"max_kl": 0.0})[1], strict=True)
+    )
+
+
 def test_advantages_get_mean_0_and_deviation_1_over_chosen_steps(seed: int) -> None:
     advantages, chosen = 3 * torch.randn(7, 6) + 5, torch.rand(7, 6) < 0.8
     found = normalise_advantages(advantages, chosen, identity)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from gymnasium.vector import VectorEnv
 
-from ....agents import Actor, Agent, NonFiniteError, PartialUpdate, Unroll, WeightStore, make_actor_agent
+from ....agents import Actor, Agent, NonFiniteError, Unroll, WeightStore, make_actor_agent
 from ....agents.accelerate import accelerate, inference_for
 from ....agents.cuda.graphs import ACTOR_PRIORITY
 from ....agents.stopwatch import Stopwatch
@@ -22,9 +22,16 @@ from ...errors import wrong_input
 from ...processes.machine import autocast_dtype, own_cpus, pin, resolve_device
 from ...units import parse_steps
 from ..cpu_parts import cache_spec, fused_parts
-from ..engine import ActorError, CannotRepeat, Engine, Update, actor_failed, restoring, saved_actors
+from ..engine import (
+    ActorError,
+    CannotRepeat,
+    Engine,
+    Update,
+    actor_failed,
+    restoring,
+    saved_actors,
+)
 from ..plan import (
-    batches_of_updates,
     env_groups,
     env_shard,
     make_agent,
@@ -34,11 +41,18 @@ from ..plan import (
     overlaps,
     per_process,
     returns_discount,
-    updates_per_batch,
     worker_count,
 )
 from ..progress import Window
 from ..randomness import actor_seed, rng_states, set_rng_states
+from ..reuse import (
+    REFILLS,
+    batches_of_updates,
+    make_replay,
+    replay_notes,
+    saved_replay,
+    updates_per_batch,
+)
 from ..threads import operation_threads, process_threads, thread_notes, uses
 from .sources import Lockstep, Source, Threads
 from .workers import Worker, Workers
@@ -72,8 +86,9 @@ class LocalEngine(Engine):
                 self.pinned_cpus = self._pinned
             self._envs = self._make_envs()
             self.agent = make_agent(config, self._envs[0])
+            replay = replay_notes(config, self._envs[0], self.agent, self.device)
         self.uses = uses(self._count, self._threads)
-        self.notes = observation_notes(self._envs[0], self.agent.spec)
+        self.notes = [*observation_notes(self._envs[0], self.agent.spec), *replay]
         if cpus is None and config.threads is None:
             self.notes += thread_notes(self.cpus, self._count, self._threads)
 
@@ -114,6 +129,7 @@ class LocalEngine(Engine):
                 self.learner.load_state_dict(state["learner"])
         # In turns on a CPU actors run the learner's own agent.
         self._shares_agent = self.device.type == "cpu" and not overlaps(config, self.device)
+        self.replay = make_replay(self.process_config, agent, 0)
         version = self.learner.version
         self.weights = SharedWeights(version) if self._shares_agent else WeightStore(agent, version)
         self.actors = [self._make_actor(index, env, start_step) for index, env in enumerate(self._envs)]
@@ -125,6 +141,8 @@ class LocalEngine(Engine):
             return notes
         with restoring("actors"):
             notes += self._resume_actors(state)
+        with restoring("replay"):
+            notes += self._resume_replay(state)
         with restoring("torch_rng"):
             set_rng_states(state, self.device)  # last: whatever is built before draws from them
         return notes
@@ -154,6 +172,7 @@ class LocalEngine(Engine):
             inference=inference_for(self.device, (), self.config.deterministic),  # `_accelerate` adds parts
             env_shard=env_shard(self.config, self._count, 0),
             discount=returns_discount(self.config),
+            first_env=index * env.num_envs,
         )
 
     def _make_source(self, turn: int) -> Source:
@@ -188,6 +207,16 @@ class LocalEngine(Engine):
         self.workers.load_state_dict(saved[0])
         return []
 
+    def _resume_replay(self, state: Mapping[str, Any]) -> list[str]:
+        """Fill the replay buffer as it was under `--deterministic`; return notes. Raises CannotRepeat."""
+        if self.replay is None:
+            return []
+        saved = saved_replay(state, 1) if self.config.deterministic else None
+        if saved is None:
+            return [REFILLS]
+        self.replay.load_state_dict(saved[0])
+        return []
+
     @property
     def steps(self) -> int:
         return self.learner.steps
@@ -199,8 +228,8 @@ class LocalEngine(Engine):
         learner = self.learner
         self.workers.start(Worker.update, learner.version, learner.reward_divisor)
         for batch in self._batches():
-            with self.stopwatch("learning"):
-                part = self._backward(batch)
+            with self.stopwatch("learning"), _learner_failures():
+                part = self.learner.backward(batch)
             parts = [part, *self.workers.results()]
             with self.stopwatch("learning"):
                 self.workers.add_gradients()
@@ -213,22 +242,14 @@ class LocalEngine(Engine):
         """Yield what each update learns from; `_left_of_batch` counts the updates that its batch has left."""
         for batch in self.source:
             self._left_of_batch = updates_per_batch(self.config)
-            parts = batches_of_updates(self.process_config, batch, self.learner.version)
+            version = self.learner.version
+            with self.stopwatch("learning"), _learner_failures():
+                parts = batches_of_updates(self.process_config, batch, version, self.replay)
             while self._left_of_batch:
                 self._left_of_batch -= 1
                 with self.stopwatch("learning"):
                     part = next(parts)
                 yield part
-
-    def _backward(self, batch: Unroll) -> PartialUpdate:
-        """Raises ActorError for what goes wrong: the weights have not changed, and can be saved."""
-        try:
-            return self.learner.backward(batch)
-        except (NonFiniteError, ActorError):
-            raise
-        except Exception as error:
-            failure = actor_failed("the learner", error)
-            raise failure from failure.__cause__
 
     def at_boundary(self) -> bool:
         return not self._left_of_batch and self.source.at_boundary()
@@ -237,10 +258,14 @@ class LocalEngine(Engine):
         states = None
         if actors:
             states = [actor.state_dict() for actor in self.actors]
+        replay = {}
+        if actors and self.replay is not None and self.config.deterministic:
+            replay = {"replay": [self.replay.state_dict()]}
         return {
             "learner": self.learner.state_dict(),
             "actors": states,
             "turn": self.source.turn if actors else 0,
+            **replay,
             **rng_states(self.device),
         }
 
@@ -250,6 +275,18 @@ class LocalEngine(Engine):
     def new_window(self) -> Window:
         actors = [actor.stopwatch for actor in self.actors]
         return Window(self.stopwatch, actors, in_turns=not overlaps(self.config, self.device))
+
+
+@contextmanager
+def _learner_failures() -> Iterator[None]:
+    """Raise ActorError for what goes wrong: the weights have not changed, and can be saved."""
+    try:
+        yield
+    except (NonFiniteError, ActorError):
+        raise
+    except Exception as error:
+        failure = actor_failed("the learner", error)
+        raise failure from failure.__cause__
 
 
 def _own_resources(threads: int, device: torch.device) -> Callable[[], None]:

@@ -29,8 +29,9 @@ from ...processes.machine import pin, prepare_process
 from ..cpu_parts import cache_spec
 from ..engine import ActorError, actor_failed
 from ..flat_parameters import gradient_views, gradients_of
-from ..plan import batches_of_updates, env_shard, make_env, make_learner, per_process, returns_discount
+from ..plan import env_shard, make_env, make_learner, per_process, returns_discount
 from ..randomness import actor_seed, seed_generators
+from ..reuse import batches_of_updates, make_replay
 from ..threads import operation_threads
 from .shared import Shared, new_file
 from .sources import Lockstep
@@ -84,6 +85,7 @@ class Worker:
                 discount=returns_discount(config),
             )
         ]
+        self.replay = make_replay(self.process_config, agent, index)
         self._gradients = gradients
         self._updates = self._batches()
 
@@ -108,7 +110,7 @@ class Worker:
 
     def _batches(self) -> Iterator[Unroll]:
         for batch in Lockstep(self.actors, self.process_config.batch_size):
-            yield from batches_of_updates(self.process_config, batch, self.learner.version)
+            yield from batches_of_updates(self.process_config, batch, self.learner.version, self.replay)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.actors[0].load_state_dict(state)

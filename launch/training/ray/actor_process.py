@@ -59,6 +59,8 @@ class ActorProcess:
     columns: int
     state: Mapping[str, Any] | None
     """of the `Actor`, where it goes on"""
+    first_env: int = 0
+    """number of its first environment among those of all actors and incarnations"""
 
     _sequence = 0
     _rest_until = 0.0
@@ -79,7 +81,17 @@ class ActorProcess:
         length, exact = config.unroll_length, config.deterministic
         discount = returns_discount(config)
         run = inference_for(device, self.parts, exact)
-        self._actor = Actor(env, agent, self._weights, length, self.seed, exact, run, discount=discount)
+        self._actor = Actor(
+            env,
+            agent,
+            self._weights,
+            length,
+            self.seed,
+            exact,
+            run,
+            discount=discount,
+            first_env=self.first_env,
+        )
         if self.state is not None:
             self._actor.load_state_dict(self.state)
         return cluster.locate()

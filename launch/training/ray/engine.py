@@ -29,6 +29,7 @@ from ..flat_parameters import flatten, unflatten
 from ..plan import learner_config, make_agent, make_env, observation_notes
 from ..progress import Window
 from ..randomness import actor_seed, rng_states
+from ..reuse import REFILLS, replay_notes, saved_replay
 from .actor_process import ActorProcess, Header, Order
 from .actors import Actors, RemoteActor
 from .cluster import Cluster, Handle, Ref, Reply
@@ -56,7 +57,10 @@ def check_options(config: TrainConfig) -> tuple[Sharding, Agent, list[str]]:
         check_cluster(config)
         with closing(make_env(config, 1)) as env:
             agent = make_agent(config, env)
-            return sharding(config), agent, observation_notes(env, agent.spec)
+            # The learners' machine is this one unless the run joins a cluster.
+            device = torch.device("cpu") if config.ray_address is None else None
+            notes = [*observation_notes(env, agent.spec), *replay_notes(config, env, agent, device)]
+            return sharding(config), agent, notes
 
 
 class RayEngine(Engine):
@@ -94,6 +98,10 @@ class RayEngine(Engine):
             with restoring("actors"):
                 if config.deterministic and state["actors"] is not None:
                     self._actor_states = saved_actors(state, config.num_actors)
+            if config.replay_ratio:
+                with restoring("replay"):
+                    exact = config.deterministic and saved_replay(state, config.num_learners) is not None
+                notes += [] if exact else [REFILLS]
         self.learners = Learners(
             self.cluster,
             config.num_learners,
@@ -131,6 +139,7 @@ class RayEngine(Engine):
             actor_seed(self.config.seed, index, incarnation, start_step),
             self.sharding.columns,
             self._actor_states[index] if self._actor_states is not None else None,
+            (incarnation * self.config.num_actors + index) * self.config.num_envs,
             cpus=self.config.actor_cpus,
             gpus=self.config.actor_gpus,
             spread=True,
@@ -149,7 +158,7 @@ class RayEngine(Engine):
         learner = Learner(agent, learner_config(self.config, parse_steps(self.config.steps)))
         if state is None:
             state = {"learner": learner.state_dict(), **rng_states(torch.device("cpu"))}
-        names = ("learner", "torch_rng", "cuda_rng")
+        names = ("learner", "torch_rng", "cuda_rng", "replay")
         self._learner_state = {name: state[name] for name in names if name in state}
         with restoring("learner"):
             self._steps, self._version = state["learner"]["steps"], state["learner"]["version"]
@@ -256,6 +265,8 @@ class RayEngine(Engine):
             weights, self._learner_state = self.learners.state(_within(_RESCUE))
             self._version = self._learner_state["learner"]["version"]  # a batch may have failed midway
             unflatten(self.agent, weights)
+            if actors and self.config.deterministic and self.config.replay_ratio:
+                self._learner_state["replay"] = self.learners.replay_states(_within(_RESCUE))
         states = None
         if actors and self.config.deterministic:
             states = self.actors.states(_within(_RESCUE)) or self._actor_states

@@ -19,8 +19,9 @@ from ...processes.machine import autocast_dtype, prepare_process
 from ...units import parse_steps
 from ..flat_parameters import flatten, unflatten
 from ..local.sources import keep_until_read
-from ..plan import batches_of_updates, make_learner, per_process
+from ..plan import make_learner, per_process
 from ..randomness import rng_states, seed_everything, set_rng_states
+from ..reuse import batches_of_updates, make_replay
 from . import cluster
 from .cluster import Location, Ref
 from .collective import Collective
@@ -70,6 +71,7 @@ class LearnerProcess:
         agent.autocast_dtype = autocast_dtype(config.precision, self._device, spec.stem)
         shares_batches = config.num_learners > 1
         self._learner = make_learner(agent, config, parse_steps(config.steps), shares_batches)
+        self._replay = make_replay(self._share, agent, self.rank)
         if shares_batches:
             self._learner.all_reduce = self._collective.total
         if self._device.type == "cpu":
@@ -88,6 +90,8 @@ class LearnerProcess:
         """Go on from a checkpoint."""
         unflatten(self._learner.agent, weights)
         self._learner.load_state_dict(state["learner"])
+        if self._replay is not None and self.config.deterministic and "replay" in state:
+            self._replay.load_state_dict(state["replay"][self.rank])
         if self.rank == 0 and "torch_rng" in state:
             set_rng_states(state, self._device)
 
@@ -118,7 +122,7 @@ class LearnerProcess:
         batch = replace(batch, version=min(batch.version, learner.version))
         keep_until_read(batch)
         metrics: list[dict[str, float]] = []
-        for part in batches_of_updates(self._share, batch, learner.version):
+        for part in batches_of_updates(self._share, batch, learner.version, self._replay):
             partial_updates = self._collective.together(partial(learner.backward, part), learner.agent)
             metrics.append(dict(learner.step(partial_updates)))  # read now: a NonFiniteError is raised here
         weights = flatten(learner.agent) if self.rank == 0 else None
@@ -131,3 +135,8 @@ class LearnerProcess:
             "learner": self._learner.state_dict(),
             **rng_states(self._device),
         }
+
+    def replay_state(self) -> dict[str, Any]:
+        """Return what this learner's replay buffer has, for a checkpoint."""
+        assert self._replay is not None
+        return self._replay.state_dict()

@@ -123,6 +123,16 @@ class Learners:
         except ProcessDied as error:
             raise self._dead(0, error) from error
 
+    def replay_states(self, patience: Callable[[float], None]) -> list[dict[str, Any]]:
+        """Ask each for its replay buffer. Raises LearnerDied for the first that is gone."""
+        states: list[dict[str, Any]] = []
+        for rank, handle in enumerate(self._handles):
+            try:
+                states += self._cluster.ask([handle], "replay_state", patience=patience)
+            except ProcessDied as error:
+                raise self._dead(rank, error) from error
+        return states
+
     def end(self) -> None:
         """Stop the processes; shards that they have not learned from wait again."""
         for handle in self._handles:

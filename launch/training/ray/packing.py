@@ -71,6 +71,8 @@ class Packed:
     """as arrays, or none"""
     version: int
     episodes: Episodes
+    origin: Array | None = None
+    """as in `Unroll`"""
 
     @property
     def nbytes(self) -> int:
@@ -84,17 +86,19 @@ def pack(unroll: Unroll) -> Packed:
         [tensor.cpu().numpy() for tensor in unroll.truncations or ()],
         unroll.version,
         unroll.episodes,
+        None if unroll.origin is None else unroll.origin.numpy(),
     )
 
 
 def unpack(packed: Packed, device: torch.device) -> Unroll:
     """Restore the unroll that was packed, bit for bit, in new memory on the device."""
     tensors = [_unpack(array, device) for array in packed.arrays]
-    unroll = Unroll.of(tensors, packed.version, packed.episodes)
+    unroll, cpu = Unroll.of(tensors, packed.version, packed.episodes), torch.device("cpu")
+    if packed.origin is not None:
+        unroll = replace(unroll, origin=_tensor(packed.origin, cpu))
     if not packed.truncations:
         return unroll
     step, env, observation = packed.truncations
-    cpu = torch.device("cpu")
     truncations = Truncations(_tensor(step, cpu), _tensor(env, cpu), _tensor(observation, device))
     return replace(unroll, truncations=truncations)
 

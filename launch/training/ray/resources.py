@@ -16,7 +16,7 @@ from ...config import TrainConfig
 from ...errors import UsageError, require, require_positive
 from ...output import say
 from ...runs.options import given_only_for
-from ..plan import minibatch_size
+from ..reuse import minibatch_size, num_replayed
 from .cluster import Cluster
 
 _JOINING = 60.0
@@ -45,6 +45,11 @@ def sharding(config: TrainConfig) -> Sharding:
     if minibatch_size(config) % config.num_learners:
         raise ValueError(
             f"--num-learners {config.num_learners}: it must divide --minibatch-size {config.minibatch_size}"
+        )
+    if (replayed := num_replayed(config)) % config.num_learners:
+        raise ValueError(
+            f"--num-learners {config.num_learners}: it must divide the {replayed} trajectories that "
+            f"--replay-ratio {config.replay_ratio:g} adds to each step of the optimizer"
         )
     columns = min(config.num_envs, share)
     if config.num_envs % columns or share % columns:

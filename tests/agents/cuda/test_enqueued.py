@@ -64,7 +64,7 @@ def as_on_a_gpu(plain: Learner, capture: bool = True) -> Learner:
 
 
 def is_captured(twin: Learner) -> bool:
-    captured = twin._executor._captured
+    captured = {name: graph for (name, *_), graph in twin._executor._captured.items()}
     return {half: graph._replay is not None for half, graph in captured.items()} == dict.fromkeys(
         HALVES, True
     )

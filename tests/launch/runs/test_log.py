@@ -32,7 +32,7 @@ DOCUMENTED = [
         "reward_divisor",
     ),
     *("policy_lag", "policy_lag_max", "clipped_rho_share", "log_rho_abs_max", "score_wraps"),
-    *("behavior_kl", "effective_sample_share"),
+    *("behavior_kl", "effective_sample_share", "replay_age"),
     "forced_share",
     *("write_strength", "recurrent_write_strength", "fast_weight_norm"),
     *("share_emulation", "share_inference", "share_learning", "share_waiting"),

@@ -38,6 +38,36 @@ WRONG = {
         "--minibatch-size 3: it must divide --batch-size 4",
     ),
     "no passes": ((*CARTPOLE, "--passes", "0"), "--passes 0; it must be from 1 to 65536"),
+    "replayed": (
+        (*CARTPOLE, "--replay-ratio", "0.3"),
+        "--replay-ratio 0.3: times --batch-size 4 it is 1.2 trajectories; give a ratio that makes it a whole",
+    ),
+    "replayed in minibatches": (
+        (*CARTPOLE, "--replay-ratio", "0.25", "--minibatch-size", "2"),
+        "times --minibatch-size 2 it is 0.5 trajectories",
+    ),
+    "negative replay": ((*CARTPOLE, "--replay-ratio", "-1"), "--replay-ratio -1.0; it must not be negative"),
+    "no replay": (
+        (*CARTPOLE, "--replay-buffer", "1M", "--burn-in", "10"),
+        "--replay-buffer, --burn-in: only with --replay-ratio; give that, or omit",
+    ),
+    "small buffer": (
+        (*CARTPOLE, "--replay-ratio", "1", "--replay-buffer", "39"),
+        "--replay-buffer 39: it must hold two batches; give 40 or more",
+    ),
+    "buffer": ((*CARTPOLE, "--replay-ratio", "1", "--replay-buffer", "big"), "--replay-buffer: 'big' is not"),
+    "huge buffer": (
+        (*CARTPOLE, "--replay-ratio", "1", "--replay-buffer", "900B"),
+        "no memory for a replay buffer of this size",
+    ),
+    "buffer in checkpoints": (
+        (*CARTPOLE, "--replay-ratio", "1", "--replay-buffer", "10M", "--deterministic"),
+        "in each checkpoint of --deterministic, at most 1.0 GiB; give a smaller one",
+    ),
+    "burn-in": (
+        (*CARTPOLE, "--replay-ratio", "1", "--burn-in", "7"),
+        "--burn-in 7: it must be a multiple of --unroll-length 5",
+    ),
     "lambda": ((*CARTPOLE, "--vtrace-lambda", "1.5"), "--vtrace-lambda 1.5; it must be from 0 to 1"),
     "no environments": ((*CARTPOLE, "--num-envs", "0"), "--num-envs 0; it must be from 1 to 65536"),
     "unroll length": ((*CARTPOLE, "--unroll-length", "0"), "--unroll-length 0; it must be from 1"),

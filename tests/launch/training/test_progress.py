@@ -84,6 +84,14 @@ def test_a_window_looks_at_metrics_when_it_closes() -> None:
     assert (row["entropy"], row["policy_lag"], row["policy_lag_max"]) == (7.0, 1.0, 1.0)
 
 
+def test_a_metric_that_not_every_update_has_is_a_mean_over_those_that_have_it() -> None:
+    window = Window(Stopwatch(), [Stopwatch()], in_turns=True)
+    for metrics in ({"policy_lag": 1.0}, {"policy_lag": 2.0, "age": 5.0}, {"policy_lag": 6.0, "age": 8.0}):
+        window.add(metrics)
+    row = window.close()
+    assert (row["policy_lag"], row["policy_lag_max"], row["age"]) == (3.0, 6.0, 6.5)
+
+
 def test_speed_is_over_a_window_and_not_since_the_start() -> None:
     clock = Clock()
     speed = Speed(500, clock)

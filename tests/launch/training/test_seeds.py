@@ -22,13 +22,13 @@ from deltabeast.launch.errors import UsageError
 from deltabeast.launch.training.local.sources import Lockstep
 from deltabeast.launch.training.plan import (
     agent_spec,
-    batches_of_updates,
     env_shard,
     make_env,
     per_process,
     resolve,
 )
 from deltabeast.launch.training.randomness import rng_states, seed_generators, set_rng_states
+from deltabeast.launch.training.reuse import batches_of_updates
 
 GLOBAL = ("--env", "training_envs:DrawsGlobally-v0", *TINY)
 

@@ -240,6 +240,9 @@ def test_what_is_not_finite_in_a_worker_is_named_with_its_update(tmp_path: Path)
         (("--deterministic",), 1),
         (("--overlap", "on"), 1),
         (("--num-actors", "2"), 1),
+        (("--replay-ratio", "0.125"), 4),
+        (("--replay-ratio", "0.0625"), 2),
+        (("--replay-ratio", "0.09375"), 1),
     ],
 )
 def test_their_number_follows_from_the_cores(given: tuple[str, ...], count: int) -> None:
@@ -256,6 +259,7 @@ def test_their_number_follows_from_the_cores(given: tuple[str, ...], count: int)
     [
         (("--num-workers", "3"), "must divide --num-envs 4 and --batch-size 4"),
         (("--num-workers", "2", "--minibatch-size", "1"), "must divide --num-envs 4 and --minibatch-size 1"),
+        (("--num-workers", "2", "--replay-ratio", "0.25"), "must divide the 1 trajectories that"),
         (("--num-workers", "0"), "--num-workers 0; it must be from 1 to 65536"),
         (("--num-workers", "2", "--deterministic"), "--deterministic leaves it at 1; omit"),
         (("--num-workers", "2", "--overlap", "on"), "--overlap on leaves it at 1; omit"),

@@ -124,6 +124,46 @@ def test_a_batch_is_learned_from_several_times_as_by_the_local_engine(
     assert state["learner"]["steps"] == 80 and state["learner"]["version"] == 4 * 3 * 4 // int(minibatch)
 
 
+@pytest.mark.parametrize("learners", ["1", "2"])
+def test_a_replay_buffer_goes_on_where_a_run_was_stopped(
+    cluster: Cluster, learners: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In lock-step: as if it had not been, and with one learner as under the local engine."""
+    monkeypatch.setattr(local_engine, "available_cores", lambda: 1)  # as many threads as a learner
+    replay = ("--replay-ratio", "1", "--replay-buffer", "80", "--burn-in", "5", "--passes", "2")
+    arguments = [*CARTPOLE[:-2], "--deterministic", "--log-seconds", "0", "--steps", "160", *replay]
+    given = [*arguments, *SMALL, "--num-learners", learners]
+
+    def on_cluster(folder: str, stop_at: int | None = None) -> str:
+        with ExitStack() as stack:
+            one = Watched(cluster, tmp_path / folder, stack, *given)
+            write = one.run.log.write
+
+            def stopping(step: int, row: dict[str, float]) -> None:
+                write(step, row)
+                if step == stop_at:
+                    one.run.stop.set()
+
+            one.run.log.write = stopping  # type: ignore[method-assign]
+            one.run.run()
+        return one.said()
+
+    assert "the replay buffer takes" in on_cluster("whole")
+    on_cluster("parts", stop_at=100)
+    assert 100 <= newest(tmp_path / "parts")[0] < 160
+    on_cluster("parts")
+    (_, weights, state), (_, others, other) = (newest(tmp_path / name) for name in ("whole", "parts"))
+    assert_same(weights, others, "weights")
+    assert_same(state["replay"], other["replay"], "replay")
+    assert len(state["replay"]) == int(learners) and state["replay"][0]["added"] == 8
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
+    if learners == "1":
+        train(parse(["train", *arguments, "--run-dir", str(tmp_path / "local")]))
+        _, local, found = newest(tmp_path / "local")
+        assert_same(weights, local, "weights")
+        assert_same(state["replay"], found["replay"], "replay")
+
+
 @pytest.mark.parametrize("layout", [random.Random(SEED).choice(list(LAYOUTS))])
 def test_all_engines_learn_the_same(
     cluster: Cluster, layout: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch

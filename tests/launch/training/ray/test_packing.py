@@ -52,6 +52,7 @@ def test_last_observations_of_truncated_episodes_travel_too(seed: int) -> None:
     seen = torch.randint(256, (3, 4, 5, 5), dtype=torch.uint8)
     ends = Truncations(torch.tensor([0, 4, 2]), torch.tensor([1, 1, 0]), seen)
     given = unroll(torch.randint(256, (6, 3, 4, 5, 5), dtype=torch.uint8))
+    given = replace(given, origin=torch.tensor([[3, 8], [4, 8], [5, 8]]))
     packed = pack(replace(given, truncations=ends))
     out = unpack(packed, CPU)
     assert all(map(torch.equal, out.truncations, ends))
