@@ -49,7 +49,7 @@ class LearnerConfig:
     """ε of PPO's clipped surrogate (Schulman et al. 2017), which then takes the place of V-trace's policy
     gradient; 0 for that."""
     replay_max_kl: float = 0.0
-    """Bound of a trust region, as LASER's, on KL(behaviour ‖ policy) of a step, in nats (losses.py); 0 for none."""
+    """Bound on KL(behaviour ‖ policy) of a step, in nats (losses.py), as of LASER's trust region; 0: none."""
     max_grad_norm: float = 40.0
     optimizer: Optimizer = "rmsprop"
     adam_eps: float = 1e-5
