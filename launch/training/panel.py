@@ -31,10 +31,11 @@ FIRST_LOOK = 5.0
 """Seconds after the first update until the measured speed is used to predict the run's length."""
 
 
-def bottleneck(shares: Mapping[str, float]) -> str:
+def bottleneck(shares: Mapping[str, float], reuse: float = 1.0) -> str:
     """Say in one sentence which part of its time bounds a run, and what would help.
 
-    `shares` maps emulation, inference, learning and waiting to shares of the time, 0 to 1.
+    `shares` maps emulation, inference, learning and waiting to shares of the time, 0 to 1; each step is
+    learned from `reuse` times.
     """
     known = {part: shares[part] for part in PARTS if math.isfinite(shares.get(part, math.nan))}
     if not known or max(known.values()) <= 0:
@@ -42,7 +43,8 @@ def bottleneck(shares: Mapping[str, float]) -> str:
     first, *others = sorted(known, key=lambda part: -known[part])
     if others and known[first] - known[others[0]] < 0.05:
         return f"{first.capitalize()} and {others[0]} bound this run alike."
-    return f"{first.capitalize()} bounds this run: {PARTS[first][1]}."
+    often = f", each step {reuse:g} times," if first == "learning" and reuse > 1 else ""
+    return f"{first.capitalize()}{often} bounds this run: {PARTS[first][1]}."
 
 
 class PanelContent(Protocol):
@@ -178,12 +180,14 @@ class TrainingShown:
     """What a training run shows: scores, losses, and where its time goes.
 
     lives: whether games have lives; where they have none, there is one return.
+    reuse: how many times each step is learned from.
     """
 
     step, steps, rate = "step", "agent steps", "SPS"
 
-    def __init__(self, lives: bool = True) -> None:
+    def __init__(self, lives: bool = True, reuse: float = 1.0) -> None:
         self.lives = lives
+        self.reuse = reuse
 
     def line(self, row: Mapping[str, float]) -> list[str]:
         parts = [
@@ -198,7 +202,8 @@ class TrainingShown:
         return [*parts, shares] if shares else parts
 
     def figures(self, row: Mapping[str, float], width: int, ascii_only: bool) -> list[RenderableType]:
-        return [Text(), _figures(row, self.lives), Text(), *_time_use(_shares(row), width, ascii_only)]
+        time_use = _time_use(_shares(row), self.reuse, width, ascii_only)
+        return [Text(), _figures(row, self.lives), Text(), *time_use]
 
 
 def _figures(row: Mapping[str, float], lives: bool) -> Table:
@@ -231,7 +236,7 @@ def _figures(row: Mapping[str, float], lives: bool) -> Table:
     return table
 
 
-def _time_use(shares: Mapping[str, float], width: int, ascii_only: bool) -> list[Text]:
+def _time_use(shares: Mapping[str, float], reuse: float, width: int, ascii_only: bool) -> list[Text]:
     """Draw the bar of where the time goes, its legend, and the bottleneck."""
     # The parts differ in glyph as well as in colour, for terminals and eyes without colour.
     glyphs = dict(zip(PARTS, "#=-." if ascii_only else "█▓▒░", strict=True))
@@ -242,7 +247,7 @@ def _time_use(shares: Mapping[str, float], width: int, ascii_only: bool) -> list
         legend.append(glyphs[part], style=PARTS[part][0])
         legend.append(f" {part} {share:.0%}   ")
     lines = [Text("where the time goes", style="bold")]
-    return [*lines, *([bar, legend] if shares else []), Text(bottleneck(shares))]
+    return [*lines, *([bar, legend] if shares else []), Text(bottleneck(shares, reuse))]
 
 
 def _cells(shares: Mapping[str, float], width: int) -> dict[str, int]:

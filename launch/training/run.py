@@ -90,7 +90,7 @@ class Run:
     def _open(self, resumed: bool, notes: list[str], stack: ExitStack, console: Console | None) -> None:
         config, engine = self.config, self.engine
         start = self.began_at = self.saved_step = engine.steps
-        shown = TrainingShown(lives=config.game is not None)
+        shown = TrainingShown(config.game is not None, config.passes * (1 + config.replay_ratio))
         title = _title(config, engine)
         self.panel = stack.enter_context(Panel(title, self.total_steps, start, console, shown=shown))
         with writing(self.run_dir):

@@ -82,6 +82,12 @@ def test_of_a_minute_it_says_nothing() -> None:
 def test_the_bottleneck_does_not_overstate() -> None:
     shares = {"emulation": 0.4, "learning": 0.38, "inference": 0.2}
     assert bottleneck(shares).endswith("bound this run alike.")
+    assert bottleneck({"emulation": 0.1, "learning": 0.9}, 4).startswith(
+        "Learning, each step 4 times, bounds"
+    )
+    assert bottleneck({"emulation": 0.9, "learning": 0.1}, 4) == bottleneck(
+        {"emulation": 0.9, "learning": 0.1}
+    )
     assert bottleneck({}) == bottleneck({"emulation": float("nan")}) == "Not measured yet."
 
 
