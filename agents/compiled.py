@@ -25,7 +25,9 @@ class Compiled:
 
     def __init__(self, learner: LearnerParts) -> None:
         self._learner, self._ops = learner, learner.ops
-        self._untried: set[Callable[..., Any]] = {learner.compute_gradients, learner.apply_gradients}
+        self._tried: set[tuple[Any, ...]] = set()
+        """Functions and the shapes of their inputs, for each of which torch.compile compiles."""
+        self._fails = False
         try:
             use_private_inductor_cache()
         except CannotBuildError as error:
@@ -46,9 +48,10 @@ class Compiled:
         self._learner.apply_gradients(gradients, grad_norm)
 
     def _try(self, function: Callable[..., Any], *inputs: Any) -> None:
-        if function not in self._untried:
+        key = function, *(x.shape for x in _tensors(inputs))
+        if self._fails or key in self._tried:
             return
-        self._untried.remove(function)
+        self._tried.add(key)
         try:
             with dry_run(self._learner), CAPTURE_LOCK, warnings.catch_warnings():
                 # Inductor's advice is not for users: with TF32, say, the learner would differ from actors.
@@ -64,4 +67,10 @@ class Compiled:
         warnings.warn(f"torch.compile fails here; the learner runs without: {reason}", stacklevel=3)
         self._learner.compiled_loss = None
         self._learner.ops = self._ops
-        self._untried.clear()
+        self._fails = True
+
+
+def _tensors(inputs: Sequence[Any]) -> list[Tensor]:
+    """List the tensors of unrolls, sequences of tensors and tensors."""
+    several = (x.tensors() if isinstance(x, Unroll) else x if isinstance(x, list) else [x] for x in inputs)
+    return [tensor for each in several for tensor in each]

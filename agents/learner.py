@@ -47,7 +47,7 @@ class LearnerConfig:
     """λ of V-trace (Espeholt et al. 2018, remark 2): below 1, targets trust the value function more."""
     clip_ratio: float = 0.0
     """ε of PPO's clipped surrogate (Schulman et al. 2017), which then takes the place of V-trace's policy
-    gradient; 0 for that."""
+    gradient; 0 disables it."""
     replay_max_kl: float = 0.0
     """Bound on KL(behaviour ‖ policy) of a step, in nats (losses.py), as of LASER's trust region; 0: none."""
     max_grad_norm: float = 40.0
@@ -184,8 +184,9 @@ class Learner:
         output, memory_stats = self.ops.unroll(self.agent, batch, config.bptt)
         value_stats = {}
         if self.agent.value_normaliser is not None:
-            mean, std = self.agent.value_normaliser.mean_and_std()
-            value_stats = {"value_mean": mean, "value_std": std}
+            value_stats = dict(
+                zip(("value_mean", "value_std"), self.agent.value_normaliser.mean_and_std(), strict=True)
+            )
         loss, metrics = self.ops.actor_critic(
             output.policy_logits,
             output.baseline,

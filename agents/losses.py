@@ -68,7 +68,7 @@ def actor_critic(
     trusted: Tensor | None = None
     learned = not_forced
     if max_kl:
-        trusted = (behavior_kl(batch.behavior_logits, logits.detach()) <= max_kl) | batch.forced
+        trusted = (kl_from_behavior(batch.behavior_logits, logits.detach()) <= max_kl) | batch.forced
         learned = not_forced & trusted
     targets = vtrace_from_log_rhos(
         log_rhos.detach(),
@@ -103,7 +103,7 @@ def actor_critic(
     return loss, logged
 
 
-def behavior_kl(behavior_logits: Tensor, logits: Tensor) -> Tensor:
+def kl_from_behavior(behavior_logits: Tensor, logits: Tensor) -> Tensor:
     """Compute Σ_a μ (log μ - log π) of each step: both logits `[T, B, A]` -> `[T, B]`, in nats."""
     log_mu, log_pi = F.log_softmax(behavior_logits, dim=-1), F.log_softmax(logits, dim=-1)
     return (log_mu.exp() * (log_mu - log_pi)).sum(-1)

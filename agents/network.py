@@ -173,7 +173,7 @@ class Agent(nn.Module):
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.autocast_dtype is None:
             return contextlib.nullcontext()
-        # An actor on a CPU runs with autograd on, for its learner to backpropagate through (cpu/README.md):
-        # from a cache all its steps would have one bfloat16 copy of each weight, and sum gradients in it.
-        shared = not torch.is_grad_enabled()
-        return torch.autocast(self.policy.weight.device.type, self.autocast_dtype, cache_enabled=shared)
+        # cpu/agent.py runs the stem of an actor's steps with grad, for the learner to backpropagate through:
+        # from autocast's cache all T steps would have one bfloat16 copy of a weight, and sum gradients in it.
+        cache_casts = not torch.is_grad_enabled()
+        return torch.autocast(self.policy.weight.device.type, self.autocast_dtype, cache_enabled=cache_casts)

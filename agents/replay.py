@@ -44,7 +44,8 @@ class ReplayBuffer:
         Args:
             slots: number of batches that are stored.
             agent: recomputes states, with the weights that it has when unrolls are drawn.
-            seed: decides, with the version of the weights, what is drawn; does not end in 0.
+            seed: decides, with the version of the weights, what is drawn. It must not end in 0, since NumPy
+                ignores trailing zeros: seeds that differ in those alone would draw alike.
             max_age: unrolls whose acting weights are more than so many updates old are not drawn; 0: all are.
             burn_in: number of preceding unrolls through which states are recomputed; 0: as stored.
 
@@ -80,10 +81,10 @@ class ReplayBuffer:
         for ring, x in zip(self._rings, batch.tensors(), strict=True):
             ring[at].copy_(x)
         origins = [] if batch.origin is None else batch.origin.tolist()
-        self._describe(at, batch.version, _Slot(batch.truncations, [(env, n) for env, n in origins]))
+        self._register(at, batch.version, _Slot(batch.truncations, [(env, n) for env, n in origins]))
         self._added += 1
 
-    def _describe(self, at: int, version: int, slot: _Slot) -> None:
+    def _register(self, at: int, version: int, slot: _Slot) -> None:
         for overwritten in self._slots[at : at + 1]:
             for origin in overwritten.origins:
                 self._places.pop(origin, None)
@@ -161,7 +162,7 @@ class ReplayBuffer:
         # A part of a tensor would be saved with all of its memory.
         stored = self._rings
         if len(self) < self._num_slots:
-            stored = [ring[: len(self)].clone() for ring in self._rings]
+            stored = [ring[: len(self)].to("cpu", copy=True) for ring in self._rings]
         return {
             "added": self._added,
             "tensors": [x.cpu() for x in stored],
@@ -185,7 +186,7 @@ class ReplayBuffer:
                 step, env, observation = several
                 several = Truncations(step, env, observation.to(device))
             slot = _Slot(several or None, [(env, n) for env, n in origins.tolist()])
-            self._describe(at, version, slot)
+            self._register(at, version, slot)
 
 
 def with_replayed(fresh: Unroll, replayed: Unroll | None) -> Unroll:
@@ -198,7 +199,7 @@ def with_replayed(fresh: Unroll, replayed: Unroll | None) -> Unroll:
 
 
 def ages(replayed: Tensor, version: int) -> tuple[int, int]:
-    """Return how many environments of `Unroll.replayed` are, and how many updates before `version` their
-    weights acted, summed over them."""
+    """Return the number of replayed environments, and the sum of their ages in updates; `replayed` is that
+    of `Unroll`, `version` the learner's."""
     versions = replayed[replayed >= 0]
     return len(versions), int((version - versions).sum())

@@ -47,5 +47,6 @@ def select(batch: Unroll, envs: torch.Tensor) -> Unroll:
     return replace(
         part,
         truncations=batch.truncations and batch.truncations.select(envs),
+        origin=None if batch.origin is None else batch.origin[envs],
         replayed=None if batch.replayed is None else batch.replayed[envs],
     )

@@ -106,7 +106,7 @@ class Unroll:
         """Call `function(batch_dim, tensor, *tensors of the others)` for each tensor.
 
         `batch_dim` is the dimension of the environments: 1 where time comes first, 0 for the state. The
-        result has this unroll's version and episodes, and no truncations.
+        result has this unroll's version and episodes; of truncations and the fields below them, nothing.
         """
         batch_dims = [1] * len(PER_STEP) + [0] * len(self.state)
         together = zip(batch_dims, self.tensors(), *(other.tensors() for other in others), strict=True)

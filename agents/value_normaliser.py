@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from .normaliser import merge
 
-DECAY = 3e-4
-"""Share of earlier targets' weight that is lost in each update, as in Hessel et al."""
+STEP_SIZE = 3e-4
+"""Weight of the newest targets in the moving averages, as in Hessel et al."""
 MIN_STD, MAX_STD = 1e-4, 1e6
 """Bounds of the standard deviation, as in Hessel et al."""
 
@@ -29,8 +29,8 @@ class ValueNormaliser(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.statistics = nn.Buffer(torch.zeros(3, 1, dtype=torch.float64))
-        """Moments of the targets so far (normaliser.py), those of older updates with less weight."""
+        self.averages = nn.Buffer(torch.tensor([0.0, 1.0], dtype=torch.float64))
+        """Moving averages of the targets and of their squares, float64 `[2]`."""
 
     def forward(self, normalised: Tensor) -> Tensor:
         mean, std = (x.to(normalised.dtype) for x in self.mean_and_std())
@@ -38,24 +38,25 @@ class ValueNormaliser(nn.Module):
 
     def mean_and_std(self) -> tuple[Tensor, Tensor]:
         """Return μ and σ, float64 scalars."""
-        count, mean, squares = self.statistics[:, 0]
-        std = (squares / count.clamp(min=1)).sqrt().clamp(MIN_STD, MAX_STD)
-        return mean.clone(), torch.where(count > 0, std, 1.0)
+        mean, square = self.averages
+        return mean.clone(), (square - mean.square()).clamp(min=0).sqrt().clamp(MIN_STD, MAX_STD)
 
     @torch.no_grad()
     def update_stats(
         self, several: Sequence[Tensor | NDArray[np.float64]], head: nn.Linear, finite: Tensor
     ) -> None:
-        """Merge moments `[3, 1]` of an update's targets into the statistics, and change the head so that
-        σ head(y) + μ stays what it was for all y (van Hasselt et al. 2016, proposition 1).
+        """Move the averages towards those of an update's targets, given moments `[3, 1]` (normaliser.py),
+        and change the head so that σ head(y) + μ stays what it was for all y (van Hasselt et al. 2016,
+        proposition 1).
 
-        A weighted mean is Hessel et al.'s moving average without its bias towards the initial values. Nothing
-        changes unless `finite`, a bool scalar.
+        They begin at 0 and 1 and move slowly, so that a first few targets that happen to be alike do not make
+        σ tiny and later ones huge. Nothing changes unless `finite`, a bool scalar.
         """
         mean, std = self.mean_and_std()
-        count, centre, squares = self.statistics
-        merged = merge(torch.stack([(1 - DECAY) * count, centre, (1 - DECAY) * squares]), *several)
-        self.statistics.copy_(torch.where(finite, merged, self.statistics))
+        count, centre, squares = merge(self.averages.new_zeros(3, 1), *several)[:, 0]
+        newest = torch.stack([centre, squares / count + centre.square()])
+        moved = self.averages + STEP_SIZE * (newest - self.averages)
+        self.averages.copy_(torch.where(finite, moved, self.averages))
         new_mean, new_std = self.mean_and_std()
         bias = (std * head.bias + mean - new_mean) / new_std
         head.weight.mul_((std / new_std).to(head.weight.dtype))

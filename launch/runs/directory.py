@@ -46,8 +46,8 @@ def chosen_preset(config: TrainConfig) -> str | None:
         return None
     saved = read_config(config.run_dir or default_run_dir(config))
     if config.preset is not None:
-        former = FORMER_PRESETS.get(config.preset)
-        return former if former and saved.get("preset") == former else config.preset
+        former, _ = FORMER_PRESETS.get(config.preset, (config.preset, ""))
+        return former if saved.get("preset") == former else config.preset
     return "gymnasium" if not saved or saved.get("preset") == "gymnasium" else "none"
 
 

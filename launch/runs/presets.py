@@ -77,8 +77,9 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }
 
-FORMER_PRESETS: Final[Mapping[str, str]] = {"laptop": "laptop-2026-11"}
-"""The name that a preset's former settings have now, by the name that they had."""
+FORMER_PRESETS: Final[Mapping[str, tuple[str, str]]] = {"laptop": ("laptop-2026-11", "replay_ratio")}
+"""By a preset's name, the name that its former settings have now, and an option as new as the present ones:
+runs whose config.json lacks it began with the former settings, and go on with them."""
 
 NOT_PUBLISHED: Final[Mapping[str, str]] = {
     "actors": "one actor of 32 environments, in turns with the learner on a CPU, instead of 48 asynchronous "
@@ -112,8 +113,7 @@ def overridden(config: Mapping[str, Any]) -> list[str]:
 
 
 def begun_with(config: Mapping[str, Any]) -> str | None:
-    """Return the preset that a run began from: of what its name stands for and what it stood for before, the
-    one from which the run's options differ least."""
+    """Return the preset that a run began from, by its name of today."""
     name: str | None = config.get("preset")
-    candidates = [name, FORMER_PRESETS.get(str(name), name)]
-    return min(candidates, key=lambda each: len(overridden({**config, "preset": each})))
+    former, newer_option = FORMER_PRESETS.get(str(name), (name, ""))
+    return name if newer_option in config else former

@@ -43,7 +43,7 @@ def check(config: TrainConfig) -> None:
     """Raise ValueError for invalid options that are not caught elsewhere."""
     if config.engine == "local" and (given := given_only_for("ray", config)):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ValueError(f"{flags}: only with --engine ray; add that, or omit what it is for")
+        raise ValueError(f"{flags}: only with --engine ray; add that, or leave {flags} out")
     for name in ("steps", "milestone_steps", "eval_every", "replay_buffer"):
         try:
             parse_steps(getattr(config, name) or "1")

@@ -40,9 +40,9 @@ def batches_of_updates(
 ) -> Iterator[Unroll]:
     """Yield what each step of the optimizer learns from: `config` is one process's, the batch its share.
 
-    `version` is the weights' before the first. The order of environments follows from that and the seed: a
-    resumed run needs no other state, and all processes draw alike. With `replay`, to which the batch is
-    added, each step learns from replayed unrolls, too; their absence does not change the number of steps.
+    `version` is that of the weights before the first step. The order of environments follows from it and the
+    seed: a resumed run needs no other state, and all processes draw alike. With `replay`, to which the batch
+    is added, each step learns from replayed unrolls, too; an empty buffer does not change how many steps.
     """
     size = config.minibatch_size
     if replay is not None:
@@ -67,7 +67,7 @@ def check_replay(config: TrainConfig) -> None:
         given = [name for name in names if getattr(config, name) != DEFAULTS[name]]
         if given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise ValueError(f"{flags}: only with --replay-ratio; give that, or omit what it is for")
+            raise ValueError(f"{flags}: only with --replay-ratio; add that, or leave {flags} out")
         return
     size = minibatch_size(config)
     replayed = config.replay_ratio * size
@@ -81,6 +81,11 @@ def check_replay(config: TrainConfig) -> None:
         batch = config.unroll_length * config.batch_size
         raise ValueError(
             f"--replay-buffer {config.replay_buffer}: it must hold two batches; give {2 * batch} or more"
+        )
+    if config.burn_in and config.engine == "ray" and config.num_learners > 1:
+        raise ValueError(
+            f"--burn-in {config.burn_in}: with --num-learners {config.num_learners} an environment's unrolls "
+            "go to several learners, each with a buffer of its own; omit one of them"
         )
     if config.burn_in % config.unroll_length:
         raise ValueError(
@@ -110,9 +115,9 @@ def replay_bytes(config: TrainConfig, env: VectorEnv, agent: Agent) -> int:
     if not config.replay_ratio:
         return 0
     B, space = config.batch_size, env.single_observation_space
-    seen = torch.from_numpy(np.empty((0, *(space.shape or ())), space.dtype))
+    dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
+    observation = torch.empty((B, *(space.shape or ())), dtype=dtype, device="meta")
     state = tuple(x.to("meta").expand(B, *x.shape[1:]) for x in agent.initial_state(1))
-    observation = seen.to("meta").new_empty((B, *seen.shape[1:]))
     batch = Unroll.empty(config.unroll_length, observation, agent.spec.num_actions, state, 0)
     return _replay_slots(config) * sum(x.nbytes for x in batch.tensors())
 
@@ -120,7 +125,8 @@ def replay_bytes(config: TrainConfig, env: VectorEnv, agent: Agent) -> int:
 def replay_notes(config: TrainConfig, env: VectorEnv, agent: Agent, device: torch.device | None) -> list[str]:
     """Say how much memory the replay buffers of all processes take.
 
-    Raises ValueError if `device`, where known, does not have it, or no checkpoint of --deterministic could.
+    Raises ValueError if `device`, where known, does not have it, or if it is too large for a checkpoint of
+    --deterministic.
     """
     if not (needed := replay_bytes(config, env, agent)):
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from random_batches import A, B, T, make_batch, nan_reward
+from random_batches import A, B, make_batch, nan_reward
 from torch import nn
 
 from deltabeast.agents import (
@@ -31,7 +32,7 @@ from deltabeast.agents.cpu.verify import mismatches, unedited_parts, verificatio
 from deltabeast.agents.executor import dry_run
 from deltabeast.agents.normaliser import moments
 from deltabeast.agents.reuse import minibatches
-from deltabeast.agents.value_normaliser import DECAY, MIN_STD, ValueNormaliser
+from deltabeast.agents.value_normaliser import MIN_STD, STEP_SIZE, ValueNormaliser
 from deltabeast.launch.training.flat_parameters import flatten, unflatten
 from deltabeast.launch.training.ray import collective
 
@@ -42,7 +43,7 @@ def learner_of(spec: AgentSpec = SPEC, seen: bool = True, **config: Any) -> Lear
     """Make a learner whose statistics are those of some targets, unless it has not `seen` any."""
     learner = Learner(Agent(spec), LearnerConfig(total_steps=10_000, **config))
     if seen:
-        layer_of(learner.agent).statistics.copy_(moments(20 * torch.randn(50, 1) + 30))
+        layer_of(learner.agent).averages.copy_(torch.tensor([30.0, 30.0**2 + 20.0**2]))
     return learner
 
 
@@ -65,8 +66,8 @@ def written_out(learner: Learner, batch: Unroll) -> dict[str, Any]:
         )
         y, *_ = agent.unroll_core(features.unflatten(0, batch.done.shape), batch.state, batch.done)
         logits, predicted = agent.policy(y).double(), agent.baseline(y).squeeze(-1).double().numpy()
-    count, mean, squares = layer_of(agent).statistics[:, 0].tolist()
-    std = (squares / count) ** 0.5 if count else 1.0
+    mean, square = layer_of(agent).averages.tolist()
+    std = (square - mean**2) ** 0.5
     values = std * predicted + mean
     action = batch.action.unsqueeze(-1)
     chosen = logits[:-1].log_softmax(-1).gather(-1, action).squeeze(-1).numpy()
@@ -102,32 +103,40 @@ def test_values_stay_what_they_were_as_statistics_change(scale: float, seed: int
         before = layer(head(y))
         assert torch.equal(before, head(y)), "nothing was seen"
         for n in (1, 5, 300, 2):
-            stats, weight = layer.statistics.clone(), head.weight.clone()
+            averages, weight = layer.averages.clone(), head.weight.clone()
             update(layer, head, scale * torch.randn(n) + 3 * scale)
-            assert not torch.equal(layer.statistics, stats) and not torch.equal(head.weight, weight)
+            assert not torch.equal(layer.averages, averages) and not torch.equal(head.weight, weight)
             torch.testing.assert_close(layer(head(y)), before, rtol=1e-9, atol=1e-9)
-            assert not torch.allclose(head(y), before)
+            assert not torch.equal(head(y), before)
 
 
-def test_statistics_are_weighted_means_of_all_targets(seed: int) -> None:
-    """Of several parts an update; the weight of a target falls with each update after its own."""
+def moving_averages(updates: Sequence[np.ndarray]) -> list[float]:
+    """μ and σ after these targets, one array an update (Hessel et al. 2019, section 3)."""
+    first, second = 0.0, 1.0
+    for targets in updates:
+        first += STEP_SIZE * (targets.mean() - first)
+        second += STEP_SIZE * ((targets**2).mean() - second)
+    return [first, (second - first**2) ** 0.5]
+
+
+def test_statistics_are_moving_averages_of_the_targets(seed: int) -> None:
+    """Of several parts an update."""
     layer, head = ValueNormaliser(), nn.Linear(3, 1)
     targets = [[1e3 * age + torch.randn(n, dtype=torch.float64) for n in (4, 9)] for age in range(5)]
     for number, parts in enumerate(targets, 1):
         update(layer, head, *parts)
-        seen = [torch.cat(each).numpy() for each in targets[:number]]
-        weights = np.concatenate(
-            [np.full(len(each), (1 - DECAY) ** (number - 1 - i)) for i, each in enumerate(seen)]
-        )
-        mean = np.average(np.concatenate(seen), weights=weights)
-        variance = np.average((np.concatenate(seen) - mean) ** 2, weights=weights)
+        expected = moving_averages([torch.cat(each).numpy() for each in targets[:number]])
         found = [float(x) for x in layer.mean_and_std()]
-        np.testing.assert_allclose(found, [mean, variance**0.5], rtol=1e-10)
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
-def test_equal_targets_have_the_least_deviation() -> None:
+def test_equal_targets_shrink_the_deviation_slowly_and_never_below_a_bound() -> None:
     layer, head = ValueNormaliser(), nn.Linear(3, 1)
     assert [float(x) for x in layer.mean_and_std()] == [0, 1]
+    for _ in range(100):
+        update(layer, head, torch.zeros(6))
+    assert 0.95 < float(layer.mean_and_std()[1]) < 1
+    layer.averages.copy_(torch.tensor([0.5, 0.25]))
     update(layer, head, torch.full((6,), 0.5))
     assert [float(x) for x in layer.mean_and_std()] == [0.5, MIN_STD]
 
@@ -158,20 +167,19 @@ def test_a_learner_takes_in_the_targets_of_each_update(columns: int, seed: int) 
         batch = make_batch(learner.agent, columns=columns)
         targets.append(written_out(learner, batch)["targets"].ravel())
         learner.update(batch)
-    weights = np.repeat((1 - DECAY) ** np.arange(3, -1, -1), T * columns)
-    mean = np.average(np.concatenate(targets), weights=weights)
-    std = np.average((np.concatenate(targets) - mean) ** 2, weights=weights) ** 0.5
     found = [float(x) for x in layer_of(learner.agent).mean_and_std()]
-    np.testing.assert_allclose(found, [mean, std], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, moving_averages(targets), rtol=1e-5, atol=1e-6)
 
 
 def test_each_minibatch_counts(seed: int) -> None:
     learner = learner_of(seen=False)
-    for number, part in enumerate(minibatches(make_batch(learner.agent), 2, 2), 1):
+    targets = []
+    for part in minibatches(make_batch(learner.agent), 2, 2):
+        targets.append(written_out(learner, part)["targets"].ravel())
         learner.update(part)
-        (count,) = layer_of(learner.agent).statistics[0].tolist()
-        assert count == pytest.approx(2 * T * sum((1 - DECAY) ** age for age in range(number)))
-    assert number == 4
+    found = [float(x) for x in layer_of(learner.agent).mean_and_std()]
+    assert len(targets) == 4
+    np.testing.assert_allclose(found, moving_averages(targets), rtol=1e-5, atol=1e-6)
 
 
 def test_parts_of_a_batch_make_the_update_of_the_whole(seed: int) -> None:
@@ -251,14 +259,14 @@ def test_c_acts_with_true_values_and_leaves_the_loss_to_pytorch(seed: int) -> No
 def test_statistics_go_wherever_weights_go(tmp_path: Path, seed: int) -> None:
     learner = learner_of()
     learner.update(make_batch(learner.agent))
-    expected = layer_of(learner.agent).statistics
+    expected = layer_of(learner.agent).averages
     pulled, sent = Agent(SPEC), Agent(SPEC)
     WeightStore(learner.agent).pull(pulled)
     unflatten(sent, flatten(learner.agent))
     save_checkpoint(tmp_path / "run", 1, learner.agent, {"steps": 1})
     export_agent(tmp_path / "half", 1, learner.agent, half=True)
     for agent in (pulled, sent, load_agent(tmp_path / "run"), load_agent(tmp_path / "half")):
-        assert torch.equal(layer_of(agent).statistics, expected), "bit for bit"
+        assert torch.equal(layer_of(agent).averages, expected), "bit for bit"
 
 
 def test_other_agents_have_none_and_learn_as_before(seed: int) -> None:
@@ -266,7 +274,7 @@ def test_other_agents_have_none_and_learn_as_before(seed: int) -> None:
     agent = Agent(replace(SPEC, normalise_values=False))
     torch.manual_seed(seed)
     other = Agent(SPEC)
-    assert {*other.state_dict()} - {*agent.state_dict()} == {"value_normaliser.statistics"}
+    assert {*other.state_dict()} - {*agent.state_dict()} == {"value_normaliser.averages"}
     for name, weight in agent.state_dict().items():
         assert torch.equal(weight, other.state_dict()[name]), name
     learner = Learner(agent, LearnerConfig(total_steps=10_000))

@@ -247,7 +247,7 @@ class LocalEngine(Engine):
                 parts = batches_of_updates(self.process_config, batch, version, self.replay)
             while self._left_of_batch:
                 self._left_of_batch -= 1
-                with self.stopwatch("learning"):
+                with self.stopwatch("learning"), _learner_failures():
                     part = next(parts)
                 yield part
 

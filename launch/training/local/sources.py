@@ -110,9 +110,8 @@ class Threads(Source):
     """Each actor in a thread of its own, ahead of the learner by at most a bounded queue.
 
     The queue holds one batch, or one unroll where that is larger, so an actor is at most a queue, an unroll
-    and an update behind: a slow
-    learner stalls the actors, and neither memory nor policy lag grows. The batches end when `stop` is
-    set and the queue is empty.
+    and an update behind: a slow learner stalls the actors, and neither memory nor policy lag grows. The
+    batches end when `stop` is set and the queue is empty.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ On a CPU one process a core, each with one thread, does more than one process wh
 over all cores: nothing waits at barriers, emulators and inference hand over to each other on the same core,
 and the small operations of a recurrent core keep all cores busy too. The main process is the first of them;
 it adds up the gradients and changes the weights, which all see in shared memory. The update is
-unchanged, except that each draws minibatches from its own share.
+unchanged, except that each draws minibatches, and replays, from its own share.
 """
 
 from __future__ import annotations
@@ -93,9 +93,10 @@ class Worker:
         """Act with the weights of `version`, and leave the gradients of this share in shared memory."""
         self.learner.set_reward_divisor(reward_divisor)
         if version != self.weights.version:
-            # What the main process has changed in shared memory, caches of this one must notice.
+            # The main process wrote the weights through shared memory, past this process's version counters,
+            # by which caches (agents/cpu/cache.py, weight_transforms.py) know what they were computed from.
             torch.autograd.graph.increment_version([*self.agent.parameters(), *self.agent.buffers()])
-        self.weights.version = self.learner.version = version  # a NonFiniteError names it
+        self.weights.version = self.learner.version = version  # it also seeds what is drawn
         contribution = self.learner.backward(next(self._updates))
         parameters = list(self.agent.parameters())
         *gradients, has_grad = gradients_of(parameters)

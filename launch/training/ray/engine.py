@@ -101,7 +101,9 @@ class RayEngine(Engine):
             if config.replay_ratio:
                 with restoring("replay"):
                     exact = config.deterministic and saved_replay(state, config.num_learners) is not None
-                notes += [] if exact else [REFILLS]
+                if not exact:
+                    self._learner_state.pop("replay", None)
+                    notes.append(REFILLS)
         self.learners = Learners(
             self.cluster,
             config.num_learners,

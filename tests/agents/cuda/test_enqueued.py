@@ -64,9 +64,9 @@ def as_on_a_gpu(plain: Learner, capture: bool = True) -> Learner:
 
 
 def is_captured(twin: Learner) -> bool:
-    captured = {name: graph for (name, *_), graph in twin._executor._captured.items()}
-    return {half: graph._replay is not None for half, graph in captured.items()} == dict.fromkeys(
-        HALVES, True
+    captured = twin._executor._captured
+    return {name for name, *_ in captured} == {*HALVES} and all(
+        graph._replay is not None for graph in captured.values()
     )
 
 

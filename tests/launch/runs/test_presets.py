@@ -20,7 +20,6 @@ from deltabeast.launch.errors import UsageError
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.directory import resume_command
 from deltabeast.launch.runs.presets import (
-    FORMER_PRESETS,
     NOT_PUBLISHED,
     PRESETS,
     PURPOSES,
@@ -220,7 +219,7 @@ def test_a_run_begun_with_what_a_presets_name_stood_for_goes_on_with_that(
     run = Path("runs/pong/rdn/seed-1")
     saved = json.loads((run / "config.json").read_text())
     saved["config"]["preset"] = "laptop"
-    del saved["config"]["passes"]  # an option that runs of then lack
+    del saved["config"]["replay_ratio"]  # an option that runs of then lack
     (run / "config.json").write_text(json.dumps(saved))
     lines = dict(describe_run(run))
     assert lines["preset"].startswith("laptop-2026-11 (") and lines["preset"].endswith("but steps 320")
@@ -235,14 +234,28 @@ def test_a_run_begun_with_what_a_presets_name_stood_for_goes_on_with_that(
     assert (as_it.preset, as_it.stem) == ("laptop-2026-11", "nature")
 
 
-@pytest.mark.parametrize(("former", "present"), FORMER_PRESETS.items())
-def test_of_two_meanings_of_a_presets_name_the_nearer_one_counts(former: str, present: str) -> None:
-    now, then = ({**vars(preset_config(name)), "preset": former} for name in (former, present))
-    assert (begun_with(now), begun_with(then)) == (former, present)
-    for name in PRESETS[former].keys() | {"discount"}:
-        changed = 0.5 if isinstance(now[name], float) else "other"
-        assert begun_with({**now, name: changed}) == former
-        assert begun_with({**then, name: changed}) == present
+def test_a_run_goes_on_with_the_preset_of_its_time_whatever_it_overrode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Path("runs/pong/rdn/seed-1")
+    run.mkdir(parents=True)
+    overrides = ("--stem nature --steps 2M", "--stem shallow --steps 3M --normalise-observations on", "")
+    for words in overrides:
+        for begun in ("laptop", "laptop-2026-11"):
+            command = f"train --game pong --preset {begun} {words}".split()
+            (run / "config.json").unlink(missing_ok=True)
+            config = {**vars(parse(command)), "run_dir": None, "preset": "laptop"}
+            if begun != "laptop":
+                for option in ("replay_ratio", "passes"):
+                    del config[option]
+            (run / "config.json").write_text(json.dumps({"config": config, "versions": {}}))
+            again = vars(parse(f"train --game pong --preset laptop {words}".split()))
+            assert again["preset"] == begun
+            assert {name: again[name] for name in PRESETS[begun]} == {
+                name: config[name] for name in PRESETS[begun]
+            }
+            assert again["normalise_observations"] == config["normalise_observations"]
     assert begun_with({"preset": None}) is None and begun_with({"preset": "mine"}) == "mine"
 
 

@@ -49,7 +49,7 @@ WRONG = {
     "negative replay": ((*CARTPOLE, "--replay-ratio", "-1"), "--replay-ratio -1.0; it must not be negative"),
     "no replay": (
         (*CARTPOLE, "--replay-buffer", "1M", "--burn-in", "10"),
-        "--replay-buffer, --burn-in: only with --replay-ratio; give that, or omit",
+        "--replay-buffer, --burn-in: only with --replay-ratio; add that, or leave",
     ),
     "small buffer": (
         (*CARTPOLE, "--replay-ratio", "1", "--replay-buffer", "39"),
@@ -68,6 +68,10 @@ WRONG = {
         (*CARTPOLE, "--replay-ratio", "1", "--burn-in", "7"),
         "--burn-in 7: it must be a multiple of --unroll-length 5",
     ),
+    "burn-in at several learners": (
+        (*CARTPOLE, "--replay-ratio", "1", "--burn-in", "5", "--engine", "ray", "--num-learners", "2"),
+        "--burn-in 5: with --num-learners 2 an environment's unrolls go to several learners",
+    ),
     "lambda": ((*CARTPOLE, "--vtrace-lambda", "1.5"), "--vtrace-lambda 1.5; it must be from 0 to 1"),
     "no environments": ((*CARTPOLE, "--num-envs", "0"), "--num-envs 0; it must be from 1 to 65536"),
     "unroll length": ((*CARTPOLE, "--unroll-length", "0"), "--unroll-length 0; it must be from 1"),
@@ -84,7 +88,7 @@ WRONG = {
     "the same and other code": ((*CARTPOLE, "--deterministic", "--compile", "on"), "excludes --compile on"),
     "no engine": (
         (*CARTPOLE, "--ray-address", "auto", "--num-learners", "2"),
-        "--ray-address, --num-learners: only with --engine ray; add that, or omit",
+        "--ray-address, --num-learners: only with --engine ray; add that, or leave",
     ),
     "stem": ((*CARTPOLE, "--stem", "residual"), "residual"),
     "protocol": ((*CARTPOLE, "--protocol", "paper-code"), "--protocol paper-code: protocols are for --game"),

@@ -77,8 +77,8 @@ def test_a_run_goes_on_with_normalised_values_bit_for_bit(
     """Not without them."""
     arguments = (*CARTPOLE, *EXACT, "--steps", "160", "--checkpoint-minutes", "0")
     assert_a_kill_changes_nothing(tmp_path, monkeypatch, (*arguments, "--normalise-values"), 5)
-    count, mean, squares = newest(tmp_path / "other")[1]["value_normaliser.statistics"]
-    assert 150 < count < 160 and mean and squares, "those of older updates count less"
+    mean, square = newest(tmp_path / "other")[1]["value_normaliser.averages"].tolist()
+    assert mean and square not in (0, 1), "it has learned from targets"
     with pytest.raises(UsageError, match="with normalised values True, not False"):
         run(tmp_path / "other", *arguments)
 

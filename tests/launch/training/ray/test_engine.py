@@ -130,7 +130,8 @@ def test_a_replay_buffer_goes_on_where_a_run_was_stopped(
 ) -> None:
     """In lock-step: as if it had not been, and with one learner as under the local engine."""
     monkeypatch.setattr(local_engine, "available_cores", lambda: 1)  # as many threads as a learner
-    replay = ("--replay-ratio", "1", "--replay-buffer", "80", "--burn-in", "5", "--passes", "2")
+    replay = ("--replay-ratio", "1", "--replay-buffer", "80", "--passes", "2")
+    replay += ("--burn-in", "5") if learners == "1" else ()
     arguments = [*CARTPOLE[:-2], "--deterministic", "--log-seconds", "0", "--steps", "160", *replay]
     given = [*arguments, *SMALL, "--num-learners", learners]
 
