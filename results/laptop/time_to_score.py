@@ -1,6 +1,6 @@
 """Minutes from process start until the mean return of the last 100 games of Pong reaches 18, on two cores.
 
-    python results/laptop/time_to_score.py CURVES deltabeast|pixels CORE SEED
+    python results/laptop/time_to_score.py CURVES deltabeast CORE SEED
     python results/laptop/time_to_score.py CURVES sample-factory PYTHON defaults|tuned SEED MINUTES
     python results/laptop/time_to_score.py CURVES cleanrl PYTHON SEED MINUTES /path/of/ppo_atari_envpool.py
 
@@ -26,12 +26,6 @@ from pathlib import Path
 
 GOAL, GAMES = 18.0, 100
 THROUGHPUT = Path(__file__).parents[1] / "throughput"
-OURS = {
-    "deltabeast": "",
-    # With normalised pixels: see diary.md.
-    "pixels": " --stem shallow --normalise-observations on --steps 1200k",
-}
-"""options beside the preset"""
 # A laptop's two cores: as many workers as cores, whose environments act in two halves by turns.
 TUNED = ["--num_workers=2", "--num_envs_per_worker=8", "--worker_num_splits=2", "--async_rl=True"]
 ALLOCATOR = {
@@ -93,14 +87,13 @@ def follow_cleanrl(process: subprocess.Popen[str], folder: Path) -> Iterator[Poi
 
 
 def command(system: str, arguments: list[str], folder: Path) -> list[str]:
-    if system in OURS:
+    if system == "deltabeast":
         core, seed = arguments
         deltabeast = str(Path(sys.executable).parent / "deltabeast")
         options = (
             f"train --game pong --preset laptop --core {core} --seed {seed} --device cpu --log-seconds 5"
-            f"{OURS[system]}"
         )
-        return [deltabeast, *options.split(), "--run-dir", str(folder / "run")]
+        return [deltabeast, "train", *options.split(), "--run-dir", str(folder / "run")]
     if system == "sample-factory":
         python, settings, seed, _ = arguments
         options = f"--env=atari_pong --device=cpu --experiment=pong --seed={seed} --train_dir={folder}"
@@ -111,7 +104,7 @@ def command(system: str, arguments: list[str], folder: Path) -> list[str]:
 
 
 FOLLOW = {
-    **dict.fromkeys(OURS, follow_deltabeast),
+    "deltabeast": follow_deltabeast,
     "sample-factory": follow_sample_factory,
     "cleanrl": follow_cleanrl,
 }
@@ -121,7 +114,7 @@ def main() -> None:
     if len(sys.argv) < 5:
         raise SystemExit(__doc__)
     curves, system, arguments = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    limit = {**dict.fromkeys(OURS, "120"), "sample-factory": arguments[-1], "cleanrl": arguments[-2]}[system]
+    limit = {"deltabeast": "120", "sample-factory": arguments[-1], "cleanrl": arguments[-2]}[system]
     settings = [word for word in arguments if "/" not in word and word != limit]
     curves.mkdir(parents=True, exist_ok=True)
     with (
@@ -131,7 +124,7 @@ def main() -> None:
         clock = Clock()
         process = subprocess.Popen(
             command(system, arguments, Path(folder)),
-            stdout=subprocess.DEVNULL if system in OURS else subprocess.PIPE,
+            stdout=subprocess.DEVNULL if system == "deltabeast" else subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             cwd=folder,
