@@ -92,7 +92,7 @@ def shares(form: LinearForm, t: int) -> Shares:
     Takes 0.2 to 1.5 times as long as the unroll, measured as for `core_shares`.
 
     Raises:
-        ValueError: if the unroll has no step t.
+        ValueError: if the unroll has no step t, or the form has momentum and several writes a step.
     """
     _check_step(form, t)
     u, episode = _values(form), form.reset[: t + 1].cumsum(0)
@@ -205,11 +205,17 @@ def _walk_back(form: LinearForm, first: int, last: int) -> Iterator[tuple[int, T
     return _walk_attention(form, first, last)
 
 
+def _check_momentum(form: DeltaForm) -> None:
+    if form.momentum is not None and (S := form.writes.k.shape[3]) > 1:
+        raise ValueError(f"momentum with {S} writes a step; give each write a step of its own")
+
+
 def _walk_delta(form: DeltaForm, first: int, last: int) -> Iterator[tuple[int, Tensor]]:
     """p is the reading's query for W, c that for C, `left` what is left of each value: `[R, B, H, ...]`.
 
     With momentum `W q = W_before diag(a) (q - e (k·q)) + C q`, and `C x = C_before η x + u (k·x)`.
     """
+    _check_momentum(form)
     S = form.writes.k.shape[3]
     k, e, a = (
         x.movedim(3, 1).flatten(0, 1).unbind(0) for x in (form.writes.k, form.writes.e, form.writes.decay)
@@ -226,7 +232,8 @@ def _walk_delta(form: DeltaForm, first: int, last: int) -> Iterator[tuple[int, T
             c[later] *= form.momentum[n].unsqueeze(-1)
         if form.value_decay is not None:
             weight = left[later] * weight
-            left[later] *= form.value_decay[n]
+            if n % S == 0:  # rows decay before a step's first write
+                left[later] *= form.value_decay[n // S]
         yield n, weight
         now.addcmul_(e[n], match, value=-1).mul_(a[n])
     yield -1, left * (read(form.W, p) if form.C is None else read(form.W, p) + read(form.C, c))
@@ -251,6 +258,7 @@ def _walk_attention(form: AttentionForm, first: int, last: int) -> Iterator[tupl
 
 
 def _replay_delta(form: DeltaForm) -> Iterator[Tensor]:
+    _check_momentum(form)
     (q, k, u, e, a), W, C = form.writes, form.W, form.C
     for t, reset in enumerate(form.reset):
         W = mask_resets(W, reset)

@@ -13,7 +13,10 @@ from fastweight_helpers import RESET_PATTERNS, make_reset
 from torch import Tensor
 
 from deltabeast.cores import FastWeightCore, core_names, make_core
+from deltabeast.cores.base import State
+from deltabeast.cores.delta_net import DeltaMemory
 from deltabeast.cores.fast_weights import FastWeights, MemoryTrace
+from deltabeast.cores.kda import KDAMemory
 from deltabeast.cores.linear_form import AttentionForm, DeltaForm, LinearForm, Writes, delta_form
 from deltabeast.cores.observe import watch_traces
 from deltabeast.cores.provenance import (
@@ -601,6 +604,108 @@ def test_fractions_are_projections_and_sum_to_one(name: str, seed: int) -> None:
             torch.testing.assert_close(matrix.initial[t], each.initial, rtol=1e-8, atol=1e-10)
             assert not matrix.steps[t, t + 1 :].any() and matrix.steps.any()
     assert not by_head.initial[:, 0].any() and not over_heads.steps[4:, :4, 1].any()
+
+
+def random_form(T: int, S: int) -> DeltaForm:
+    """With S writes a step, decays of rows and columns, and a reset in the second row's middle."""
+    k, e = (torch.randn(T, B, H, S, h).double() * 0.4 for _ in range(2))
+    u, decay, value_decay = torch.randn(T, B, H, S, 3), torch.rand(T, B, H, S, h), torch.rand(T, B, H, 3)
+    writes = Writes(torch.randn(T, B, H, h).double(), k, u.double(), e, decay.double())
+    reset = make_reset("none", T, B)
+    reset[T // 2, 1] = True
+    return DeltaForm(writes, torch.randn(B, H, 3, h).double(), reset, value_decay.double())
+
+
+@pytest.mark.parametrize("S", [1, 2, 3])
+def test_rows_decay_once_a_step(S: int, seed: int) -> None:
+    form = random_form(7, S)
+    whole, matrix = readings(form), fraction_matrix(form)
+    for t in range(7):
+        got = shares(form, t)
+        torch.testing.assert_close(got.reading, whole[t], rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(matrix.steps[t, : t + 1], fractions(got).steps, rtol=1e-8, atol=1e-10)
+        for j in range(t + 1):
+            for i in range(S):
+                missed = whole[t] - without_write(form, j, i)[t]
+                torch.testing.assert_close(got.writes[j, :, :, i], missed, rtol=1e-10, atol=1e-12)
+
+
+def test_momentum_is_for_one_write_a_step(seed: int) -> None:
+    form = random_form(4, 2)._replace(momentum=torch.rand(4, B, H).double(), value_decay=None)
+    form = form._replace(C=torch.zeros_like(form.W))
+    for use in (readings, fraction_matrix, lambda form: shares(form, 3), lambda form: without_write(form, 0)):
+        with pytest.raises(
+            ValueError, match="momentum with 2 writes a step; give each write a step of its own"
+        ):
+            use(form)
+
+
+class TwiceMemory(DeltaMemory):
+    """Another rule than what it inherits the form of."""
+
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y, state = super().unroll(projections, state, reset)
+        return 2 * y, state
+
+
+class TwiceReadMemory(DeltaMemory):
+    def write_read(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> tuple[Tensor, State]:
+        y, state = super().write_read(q, k, v, gates, state, reset)
+        return 2 * y, state
+
+
+class Twice:
+    """Overrides `unroll` from beside the memory."""
+
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y, after = super().unroll(projections, state, reset)  # type: ignore[misc]
+        return 2 * y, after
+
+
+class TwiceBesideMemory(Twice, KDAMemory):
+    """Of which the form is further back than `unroll`."""
+
+
+class ThriceRemovedMemory(TwiceMemory):
+    """Inherits that there is none."""
+
+
+class WithAFormMemory(TwiceMemory):
+    def linear_form(self, trace: MemoryTrace) -> DeltaForm:
+        form = DeltaMemory.linear_form(self, trace)
+        assert isinstance(form, DeltaForm)
+        return form._replace(writes=form.writes._replace(q=2 * form.writes.q))
+
+
+class SameRuleMemory(DeltaMemory):
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_one"),
+    [
+        (TwiceMemory, False),
+        (TwiceReadMemory, False),
+        (TwiceBesideMemory, False),
+        (ThriceRemovedMemory, False),
+        (WithAFormMemory, True),
+        (SameRuleMemory, True),
+    ],
+)
+def test_a_form_is_of_the_rule_beside_which_it_is_written(
+    kind: type[FastWeights], has_one: bool, seed: int
+) -> None:
+    memory, reset = kind(D, H), make_reset("none", 4, B)
+    state = tuple(torch.rand(B, *part.shape) for part in memory.layer_state_parts())
+    with torch.no_grad():
+        _, trace = memory(memory.slow_net(torch.randn(4, B, D)), state, reset)
+        form = memory.linear_form(trace)
+    assert (form is not None) == has_one
+    if form is not None:
+        torch.testing.assert_close(readings(form), trace.y)
 
 
 def test_of_a_reading_by_hand() -> None:
