@@ -51,20 +51,20 @@ class DeltaForm(NamedTuple):
 
 
 class AttentionForm(NamedTuple):
-    """A step writes `u' = u - Σ erase_i u'_i` over the N slots before it, then reads `y = Σ read_i u'_i`.
+    """A step writes `u' = u - Σ e_i u'_i` over the N slots before it, then reads `y = Σ r_i u'_i`.
 
     Slots are the state's N, oldest first, then the T steps': step t sees slots t to t + N, of which the last
     is its own. Weights of what was written before a reset are 0.
     """
 
-    read: Tensor
-    """`[T, B, H, G, N + 1]`, for G queries that share a head's keys; 1 but for grouped DeltaFormers."""
+    read_weights: Tensor
+    """r `[T, B, H, G, N + 1]`, for G queries that share a head's keys; 1 but for grouped DeltaFormers."""
     u: Tensor
     """Values by slot `[N + T, B, H, V]`."""
     reset: Tensor
     """Which steps begin an episode: bool `[T, B]`."""
-    erase: Tensor | None = None
-    """`[T, B, H, N]`; None where writes erase nothing."""
+    erase_weights: Tensor | None = None
+    """e `[T, B, H, N]`; None where writes erase nothing."""
 
 
 LinearForm: TypeAlias = DeltaForm | AttentionForm
@@ -96,7 +96,7 @@ def delta_form(
     return DeltaForm(one_write(q, k, beta * v, beta * k, decay), W, reset)
 
 
-def side_by_side(first: DeltaForm, second: DeltaForm) -> DeltaForm:
+def concatenate(first: DeltaForm, second: DeltaForm) -> DeltaForm:
     """Two memories with one reading `W q + R p`, as one: `[W R]`, read by (q, p), written first to W, then R.
 
     Neither with a value_decay or momentum.

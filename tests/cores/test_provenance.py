@@ -534,7 +534,7 @@ def test_sums_over_a_thousand_steps(core: str, seed: int) -> None:
             scale = got.writes.norm(dim=-1).sum((0, 3)) + got.initial.norm(dim=-1)
             assert ((got.reading - read[t]).norm(dim=-1) <= 1e-12 * scale).all()
             assert not got.initial[0].any() or t < 400
-            has_left = isinstance(form, AttentionForm) and form.erase is None  # its window
+            has_left = isinstance(form, AttentionForm) and form.erase_weights is None  # its window
             assert got.initial[1].any() != has_left
             assert not got.writes[:400, 0].any() or t < 400
         if core == "delta_rnn":
@@ -726,6 +726,15 @@ def test_of_a_reading_by_hand() -> None:
     assert not fractions(shares(nothing, 1)).steps.any() and not fraction_matrix(nothing).steps.any()
 
 
+def tensors_of(part: Any) -> Iterator[Tensor]:
+    """All tensors within tuples and lists."""
+    if isinstance(part, Tensor):
+        yield part
+    elif part is not None:
+        for each in part:
+            yield from tensors_of(each)
+
+
 def test_every_core_has_a_form_or_is_said_to_have_none(seed: int) -> None:
     for name in core_names():
         core = make_core(name, 7)
@@ -740,8 +749,7 @@ def test_every_core_has_a_form_or_is_said_to_have_none(seed: int) -> None:
                 == len(core_shares(core, x, core.initial_state(2), reset, 2))
             )
         assert not any(module._forward_hooks for module in core.modules())
-        tensors = [each for form in forms if form for each in form if isinstance(each, Tensor)]
-        assert not any(each.requires_grad for each in tensors)
+        assert not any(each.requires_grad for each in tensors_of(forms))
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in LSTMS])
@@ -770,10 +778,60 @@ def test_a_broken_memory_ends_with_its_episode(core: str, seed: int) -> None:
     x[1, 0], reset[3] = torch.nan, True
     for form in linear_forms(made, x, made.initial_state(B), reset):
         assert form is not None
-        of = shares(form, 5)
-        assert of.writes.isfinite().all() and of.reading.isfinite().all() and of.reading.any()
+        parts = shares(form, 5)
+        assert parts.writes.isfinite().all() and parts.reading.isfinite().all() and parts.reading.any()
         assert without_write(form, 4)[3:].isfinite().all()
         assert fraction_matrix(form).steps[3:].isfinite().all()
+
+
+@pytest.mark.parametrize("core", ["softmax_attention", "gtrxl"])
+def test_a_broken_step_ends_with_the_window(core: str, seed: int) -> None:
+    """Within an episode: a nan of the state's newest slot and one of step 1 in a window of 3."""
+    made = make_core(core, 7, num_layers=1, window=3, **SIZES)
+    x, reset = torch.randn(9, B, 7), torch.zeros(9, B, dtype=torch.bool)
+    _, state = made.unroll(x, made.initial_state(B), reset)
+    state[0][0, :, :, -1], state[1][0, :, :, -1], x[1, 0] = torch.nan, torch.nan, torch.nan
+    (form,) = linear_forms(made, x, tuple(part.detach() for part in state), reset)
+    assert form is not None
+    for over_heads in (False, True):
+        matrix = fraction_matrix(form, over_heads)
+        for t in range(9):
+            parts = shares(form, t)  # row 0 is broken up to step 4
+            assert parts.reading[0].isnan().any() == (t <= 4)
+            assert matrix.steps[t, : t + 1, 0].isnan().any() == (t <= 4)
+            assert parts.reading[1].isfinite().all() and fractions(parts).steps[:, 1].isfinite().all()
+            if t > 4:
+                assert parts.writes.isfinite().all() and not parts.writes[: t - 3].any()
+                of = fractions(parts, over_heads)
+                torch.testing.assert_close(of.steps.sum(0), torch.ones_like(of.initial))
+                torch.testing.assert_close(matrix.steps[t, : t + 1], of.steps)
+                assert not matrix.initial[t].any() and not of.initial.any()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-25, 1.0, 1e25])
+def test_fractions_of_readings_of_any_size(scale: float, seed: int) -> None:
+    """Where single precision has no squares, too."""
+    form = random_form(6, 2)
+    small = form._replace(W=scale * form.W, writes=form.writes._replace(u=scale * form.writes.u))
+    for over_heads in (False, True):
+        exact, got = (fraction_matrix(each, over_heads) for each in (form, single(small)))
+        size = exact.steps.abs().sum(1).max()
+        assert (got.steps - exact.steps).abs().max() < 1e-4 * size
+        assert (got.initial - exact.initial).abs().max() < 1e-4 * size
+        of = fractions(shares(single(small), 5), over_heads)
+        assert (of.steps - exact.steps[5]).abs().max() < 1e-4 * size
+
+
+def test_fractions_of_a_broken_reading_are_nan(seed: int) -> None:
+    form = random_form(6, 2)
+    form.writes.u[3, 0, 0] = torch.nan
+    for over_heads in (False, True):
+        matrix, of = fraction_matrix(form, over_heads), fractions(shares(form, 4), over_heads)
+        rows = (0,) if over_heads else (0, 0)
+        assert of.steps[(slice(None), *rows)].isnan().all() and of.initial[rows].isnan()
+        assert of.steps[:, 1].isfinite().all()
+        assert matrix.steps[(4, slice(0, 5), *rows)].isnan().all()
+        assert matrix.steps[:3].isfinite().all() and not matrix.steps[4, 5:].any()
 
 
 def test_what_is_not_there_is_one_line() -> None:
@@ -783,5 +841,9 @@ def test_what_is_not_there_is_one_line() -> None:
             shares(form, step)
         with pytest.raises(ValueError, match=f"step is {step}; the unroll has steps 0 to 3"):
             without_write(form, step)
-    with pytest.raises(ValueError, match="write is 2; give 0 to 1, or None for all of a step"):
+        for core in ("delta_net", "delta_mlp", "lstm"):  # with a form or without
+            made, x = make_core(core, 7), torch.randn(4, B, 7)
+            with pytest.raises(ValueError, match=f"step is {step}; the unroll has steps 0 to 3"):
+                core_shares(made, x, made.initial_state(B), make_reset("none", 4, B), step)
+    with pytest.raises(ValueError, match="index is 2; give 0 to 1, or None for all writes of a step"):
         without_write(form, 0, 2)
