@@ -5,6 +5,7 @@ Given keys, strengths and queries as they came out, what is read is linear in wh
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -110,6 +111,43 @@ def concatenate(first: DeltaForm, second: DeltaForm) -> DeltaForm:
     k, e, decay = padded
     writes = Writes(torch.cat((a.q, b.q), -1), k, torch.cat((a.u, b.u), 3), e, decay)
     return DeltaForm(writes, torch.cat((first.W, second.W), -1), first.reset)
+
+
+def at_once(match: Tensor, v: Tensor, reset: Tensor) -> DeltaForm:
+    """Read v times match in the same step alone: match `[T, B, H, 1]`, v `[T, B, H, V]`."""
+    one, column = torch.ones_like(match), torch.zeros_like(v[0]).unsqueeze(-1)
+    return sum_form(match, one, v, column, reset, decay=torch.zeros_like(one))
+
+
+def join(forms: Sequence[LinearForm]) -> LinearForm:
+    """Join one layer's forms of consecutive unrolls over time, such as those of an actor's single steps.
+
+    The state before the first is the one that remains; all writes after it get shares of their own.
+
+    Raises:
+        ValueError: if there are no forms, or they are not of one layer.
+    """
+    if len({tuple(part is None for part in form) for form in forms}) != 1:  # the kinds differ in length, too
+        raise ValueError("forms of no layer or of several; give those of one layer's consecutive unrolls")
+    reset = torch.cat([form.reset for form in forms])
+    match forms[0]:
+        case DeltaForm() as first:
+            deltas = [form for form in forms if isinstance(form, DeltaForm)]
+            writes = Writes(*map(torch.cat, zip(*(form.writes for form in deltas), strict=True)))
+            value_decay = _join(form.value_decay for form in deltas)
+            momentum = _join(form.momentum for form in deltas)
+            return DeltaForm(writes, first.W, reset, value_decay, momentum, first.C)
+        case AttentionForm() as first:
+            attentions = [form for form in forms if isinstance(form, AttentionForm)]
+            slots = first.read_weights.shape[-1] - 1
+            u = torch.cat([first.u[:slots], *(form.u[slots:] for form in attentions)])
+            read_weights = torch.cat([form.read_weights for form in attentions])
+            return AttentionForm(read_weights, u, reset, _join(form.erase_weights for form in attentions))
+
+
+def _join(parts: Iterable[Tensor | None]) -> Tensor | None:
+    found = [part for part in parts if part is not None]
+    return torch.cat(found) if found else None
 
 
 def last_outputs(y0: Tensor, y: Tensor, reset: Tensor) -> Tensor:

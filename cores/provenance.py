@@ -58,9 +58,13 @@ class Fractions(NamedTuple):
 def linear_forms(core: Core, x: Tensor, state: State, reset: Tensor) -> list[LinearForm | None]:
     """Return what each layer did in an unroll, in linear form; arguments as those of `core.unroll`.
 
-    None for a layer that has none (`delta_mlp`). Empty for cores outside the backbone: LSTM and GRU change
+    None for a memory of your own that has none. Empty for cores outside the backbone: LSTM and GRU change
     their state by nonlinear functions of it, `feedforward` and `gated_feedforward` have no memory. Each layer
     is explained by its own writes; those of deeper layers were computed from what the ones above read.
+    Writes that decide only by which numbers others write or read get no share: of `delta_delta_net` those to
+    M, of `delta_mlp` those to W1.
+
+    To explain an actor, `linear_form.join` joins a layer's forms of single steps over time.
     """
     forms: list[LinearForm | None] = []
 

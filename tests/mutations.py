@@ -1759,6 +1759,13 @@ MUTANTS = [
     ("cores/provenance.py", "addcmul_(erase[j], weight, value=-1)", "add_(0)"),
     ("cores/provenance.py", "        values[t : t + slots, reset] = 0\n", ""),
     ("cores/provenance.py", "        u[step - len(form.read_weights)] = 0\n", "        u[step] = 0\n"),
+    ("cores/linear_form.py", "*(form.u[slots:] for form", "*(form.u[:-slots] for form"),
+    (
+        "cores/linear_form.py",
+        "reset, value_decay, momentum, first.C)",
+        "reset, value_decay, momentum, deltas[-1].C)",
+    ),
+    ("cores/linear_form.py", "decay=torch.zeros_like(one)", "decay=one"),
     ("cores/linear_form.py", ".masked_fill(reset[..., None, None], 0)", ""),
     ("cores/linear_form.py", "(a.decay, b.decay, 1.0)", "(a.decay, b.decay, 0.0)"),
     ("cores/linear.py", "q=q / (weights + EPSILON)", "q=q / weights"),

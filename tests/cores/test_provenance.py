@@ -17,7 +17,7 @@ from deltabeast.cores.base import State
 from deltabeast.cores.delta_net import DeltaMemory
 from deltabeast.cores.fast_weights import FastWeights, MemoryTrace
 from deltabeast.cores.kda import KDAMemory
-from deltabeast.cores.linear_form import AttentionForm, DeltaForm, LinearForm, Writes, delta_form
+from deltabeast.cores.linear_form import AttentionForm, DeltaForm, LinearForm, Writes, delta_form, join
 from deltabeast.cores.observe import watch_traces
 from deltabeast.cores.provenance import (
     Shares,
@@ -33,7 +33,6 @@ from deltabeast.cores.provenance import (
 D, H, B = 12, 3, 2
 h = D // H
 SIZES = {"hidden_size": D, "num_heads": H, "ff_size": 8}
-WITHOUT_A_FORM = ("delta_mlp",)
 OUTSIDE = ("feedforward", "gated_feedforward", "lstm", "gru")
 
 
@@ -202,6 +201,27 @@ def delta_delta(
         yield [Reads(q, [(correct(k, beta * k), beta * v, k)])]
 
 
+def delta_mlp(
+    memory: Any, parts: Parts, state: list[Tensor], reset: list[bool], n: int
+) -> Iterator[list[Reads]]:
+    f = lambda x: (F.elu(x) + 1) / ((F.elu(x) + 1).sum() + 1e-5)  # noqa: E731
+    matrices = [*state]
+    for t, (q, *emitted) in enumerate(parts):
+        one, x = torch.ones(1, dtype=q.dtype), q
+        reads = [Reads(one, [(0 * eye(one), q, one)])]
+        for i, norm in enumerate(memory.norms):
+            k1, v1, k2, v2, beta1, beta2 = emitted[6 * i : 6 * i + 6]
+            k1, k2, beta1, beta2 = f(k1), f(k2), beta1.sigmoid(), beta2.sigmoid()
+            y = f((x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt() * norm.weight + norm.bias)
+            for at, k, v, beta in ((2 * i, k1, v1, beta1), (2 * i + 1, k2, v2, beta2)):
+                W = 0 * matrices[at] if reset[t] else matrices[at]
+                matrices[at] = W + torch.outer(beta * (v - W @ k), k)
+            hidden = f(matrices[2 * i] @ y)
+            reads.append(Reads(hidden, [(correct(k2, beta2 * k2), beta2 * v2, k2)]))
+            x = x + matrices[2 * i + 1] @ hidden
+        yield reads
+
+
 def delta_lstm(trace: MemoryTrace, memory: Any, b: int, head: int) -> Iterator[list[list[Reads]]]:
     """For each step the matrices of the three gates of a head, with an LSTM of their readings."""
     W, R = ([*part[b, 3 * head : 3 * head + 3]] for part in trace.before[:2])
@@ -265,6 +285,8 @@ FORMS: dict[str, tuple[str, dict[str, Any], Definition]] = {
     "delta_rnn": ("delta_rnn", {}, delta_rnn),
     "delta_rnn A": ("delta_rnn", {"variant": "A", "short_conv": 2}, delta_rnn),
     "delta_delta": ("delta_delta_net", {}, delta_delta),
+    "delta_mlp": ("delta_mlp", {}, delta_mlp),
+    "delta_mlp, blocks": ("delta_mlp", {"blocks": 2, "published": True, "short_conv": 2}, delta_mlp),
 }
 LSTMS = {f"delta_lstm {variant}": ("delta_lstm", {"variant": variant}) for variant in "ABCD"}
 ATTENTION: dict[str, tuple[str, dict[str, Any]]] = {
@@ -349,6 +371,8 @@ def matrices_before(core: str, state: list[Tensor]) -> list[Tensor]:
             return state[:2]
         case "delta_delta_net":
             return state[1:]
+        case "delta_mlp":
+            return [torch.zeros_like(state[1][:, :1]), *state[1::2]]
         case "momentum_delta_net":
             return [torch.cat(state, 1)]
         case "rwkv7":
@@ -616,6 +640,48 @@ def random_form(T: int, S: int) -> DeltaForm:
     return DeltaForm(writes, torch.randn(B, H, 3, h).double(), reset, value_decay.double())
 
 
+def pieces(core: FastWeightCore, x: Tensor, state: State, reset: Tensor, sizes: list[int]) -> LinearForm:
+    """The form of the core's only layer, joined from those of consecutive unrolls."""
+    forms = []
+    for part, begins in zip(x.split(sizes), reset.split(sizes), strict=True):
+        forms += linear_forms(core, part, state, begins)
+        with torch.no_grad():
+            _, state = core.unroll(part, state, begins)
+    return join([form for form in forms if form])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_consecutive_unrolls_are_joined(name: str, seed: int) -> None:
+    """Steps of an actor, or unrolls of several lengths: as one unroll."""
+    core, options = EVERY[name]
+    made = make_core(core, 7, num_layers=1, **SIZES, **options).double()
+    assert isinstance(made, FastWeightCore)
+    x, reset = torch.randn(9, B, 7).double(), make_reset("none", 9, B)
+    reset[5, 1] = True
+    with torch.no_grad():
+        _, state = made.unroll(torch.randn(4, B, 7).double(), made.initial_state(B), reset[:4])
+    (whole,) = linear_forms(made, x, state, reset)
+    assert whole is not None
+    for sizes in ([1] * 9, [3, 1, 5], [9]):
+        joined = pieces(made, x, state, reset, sizes)
+        assert torch.equal(joined.reset, reset)
+        torch.testing.assert_close(readings(joined), readings(whole), rtol=1e-10, atol=1e-11)
+        for t in (0, 4, 8):
+            for one, other in zip(shares(joined, t), shares(whole, t), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
+
+
+def test_what_is_joined_is_of_one_layer(seed: int) -> None:
+    delta, attention = (
+        unrolled("delta", make_reset("none", 3, B))[2],
+        unrolled("softmax", make_reset("none", 3, B))[2],
+    )
+    with_rates = unrolled("gated, value", make_reset("none", 3, B))[2]
+    for forms in ([], [delta, attention], [attention, delta], [delta, with_rates]):
+        with pytest.raises(ValueError, match="give those of one layer's consecutive unrolls"):
+            join(forms)
+
+
 @pytest.mark.parametrize("S", [1, 2, 3])
 def test_rows_decay_once_a_step(S: int, seed: int) -> None:
     form = random_form(7, S)
@@ -735,13 +801,13 @@ def tensors_of(part: Any) -> Iterator[Tensor]:
             yield from tensors_of(each)
 
 
-def test_every_core_has_a_form_or_is_said_to_have_none(seed: int) -> None:
+def test_every_core_of_the_backbone_has_a_form(seed: int) -> None:
     for name in core_names():
         core = make_core(name, 7)
         x, reset = torch.randn(3, 2, 7), torch.zeros(3, 2, dtype=torch.bool)
         forms = linear_forms(core, x, core.initial_state(2), reset)
         assert (forms == []) == (name in OUTSIDE)
-        assert all((form is None) == (name in WITHOUT_A_FORM) for form in forms)
+        assert None not in forms
         if isinstance(core, FastWeightCore):
             assert (
                 len(forms)
