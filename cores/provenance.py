@@ -135,6 +135,9 @@ def fraction_matrix(form: LinearForm, over_heads: bool = False) -> Fractions:
 
     Costs a replay and one walk back with all later readings at once: O(T²) operations and numbers, as long as
     5 to 18 unrolls at 1,000 steps, measured as for `core_shares`.
+
+    Raises:
+        ValueError: as `readings`.
     """
     y, u, episode, axes = readings(form), _values(form), form.reset.cumsum(0), _axes(over_heads)
     T, S, size = len(y), len(u) // len(y), y.shape[1:2] if over_heads else y.shape[1:3]
@@ -156,7 +159,11 @@ def fraction_matrix(form: LinearForm, over_heads: bool = False) -> Fractions:
 
 @torch.no_grad()
 def readings(form: LinearForm) -> Tensor:
-    """Replay an unroll from its linear form: what each step reads, `[T, B, H, V]`."""
+    """Replay an unroll from its linear form: what each step reads, `[T, B, H, V]`.
+
+    Raises:
+        ValueError: if the form has momentum and several writes a step.
+    """
     replay = _replay_delta(form) if isinstance(form, DeltaForm) else _replay_attention(form)
     return torch.stack([*replay])
 
@@ -173,7 +180,7 @@ def without_write(form: LinearForm, step: int, index: int | None = None) -> Tens
         index: which of the step's S writes is left out, from 0; None for all.
 
     Raises:
-        ValueError: if the unroll has no such step, or the step no such write.
+        ValueError: if the unroll has no such step, or the step no such write; and as `readings`.
     """
     _check_step(form.reset, step)
     S = form.writes.u.shape[3] if isinstance(form, DeltaForm) else 1
