@@ -11,7 +11,7 @@ from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .features import normalized_elu
-from .linear_form import DeltaForm, delta_form, last_outputs, side_by_side
+from .linear_form import DeltaForm, concatenate, delta_form, last_outputs
 from .registry import register
 
 
@@ -65,7 +65,7 @@ class DeltaLSTMMemory(FastWeights):
         (q, k, v, beta), (recurrent_k, recurrent_v, recurrent_beta) = self._by_gate(trace.projections)
         p = last_outputs(y0, trace.y, reset)
         p = p if self.variant == "A" else p.softmax(-1)
-        return side_by_side(
+        return concatenate(
             delta_form(q, k, v, beta, W, reset),
             delta_form(p.repeat_interleave(3, 2), recurrent_k, recurrent_v, recurrent_beta, R, reset),
         )

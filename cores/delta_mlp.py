@@ -13,6 +13,7 @@ from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import FastWeights, MemoryTrace, StatePart
 from .features import normalized_elu
+from .linear_form import DeltaForm, at_once, concatenate, delta_form
 from .registry import register
 
 MAX_BLOCKS = 100
@@ -52,19 +53,33 @@ class DeltaMLPMemory(FastWeights):
         return tuple(StatePart("fast weights", shape) for shape in shapes) * len(self.norms)
 
     def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
-        x, after = projections[0], []
-        for i, norm in enumerate(self.norms):
-            k1, v1, k2, v2, beta1, beta2 = projections[1 + 6 * i : 7 + 6 * i]
-            betas = (beta.squeeze(-1).sigmoid() for beta in (beta1, beta2))
-            y = normalized_elu(_normalized(x, cast(nn.LayerNorm, norm)))
-            for k, v, beta, W in zip((k1, k2), (v1, v2), betas, state[2 * i : 2 * i + 2], strict=True):
-                y, W_T = delta_rule(y, normalized_elu(k), v, beta, W, reset)
-                after.append(W_T)
-                y = normalized_elu(y) if k is k1 else y
-            x = x + y
-        return x, tuple(after)
+        x, after = projections[0], state[:0]
+        for i, (W1, W2) in enumerate(zip(state[::2], state[1::2], strict=True)):
+            second, W1 = self._first_layer(i, x, projections, W1, reset)
+            y, W2 = delta_rule(*second, W2, reset)
+            x, after = x + y, (*after, W1, W2)
+        return x, after
 
-    # No linear form: what W2 reads is a nonlinear function of what W1 holds.
+    def linear_form(self, trace: MemoryTrace) -> DeltaForm:
+        """Of q, which only its own step reads, then of each W2; what W1 puts out counts as given."""
+        projections, reset = trace.projections, trace.reset
+        x = projections[0]
+        form = at_once(torch.ones_like(x[..., :1]), x, reset)
+        for i, (W1, W2) in enumerate(zip(trace.before[::2], trace.before[1::2], strict=True)):
+            second, _ = self._first_layer(i, x, projections, W1, reset)
+            form = concatenate(form, delta_form(*second, W2, reset))
+            x = x + delta_rule(*second, W2, reset)[0]
+        return form
+
+    def _first_layer(
+        self, block: int, x: Tensor, projections: tuple[Tensor, ...], W1: Tensor, reset: Tensor
+    ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Tensor]:
+        """Compute f(W1 f(LN x)); return it as W2's q, with W2's k, v, β, and W1 after the last step."""
+        k1, v1, k2, v2, beta1, beta2 = projections[1 + 6 * block : 7 + 6 * block]
+        beta1, beta2 = (beta.squeeze(-1).sigmoid() for beta in (beta1, beta2))
+        y = normalized_elu(_normalized(x, cast(nn.LayerNorm, self.norms[block])))
+        y, W1 = delta_rule(y, normalized_elu(k1), v1, beta1, W1, reset)
+        return (normalized_elu(y), normalized_elu(k2), v2, beta2), W1
 
     def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
         betas = [part for i in range(len(self.norms)) for part in trace.projections[5 + 6 * i : 7 + 6 * i]]

@@ -11,7 +11,7 @@ from ..kernels import delta_rnn, delta_rule
 from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import FastWeights, MemoryTrace, StatePart
-from .linear_form import DeltaForm, delta_form, last_outputs, side_by_side
+from .linear_form import DeltaForm, concatenate, delta_form, last_outputs
 from .registry import register
 
 
@@ -54,7 +54,7 @@ class DeltaRNNMemory(FastWeights):
         p = last_outputs(y0, trace.y, reset)
         p = p if self.variant == "A" else p.softmax(-1)
         beta, recurrent_beta = (x.squeeze(-1).sigmoid() for x in (beta, recurrent_beta))
-        return side_by_side(
+        return concatenate(
             delta_form(q.softmax(-1), k.softmax(-1), v, beta, W, reset),
             delta_form(p, recurrent_k.softmax(-1), recurrent_v, recurrent_beta, R, reset),
         )

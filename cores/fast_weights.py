@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -103,6 +103,12 @@ class FastWeights(nn.Module, ABC):
         self.short_conv = ShortConvolution(channels, short_conv) if short_conv else None
         self.head_norm = nn.RMSNorm(hidden_size // num_heads, eps=1e-5) if head_norm else None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Leave a subclass that overrides `unroll` alone no form: the inherited one is of another rule."""
+        super().__init_subclass__(**options)
+        if overrides_only(cls, "unroll", "linear_form"):
+            cls.linear_form = FastWeights.linear_form  # type: ignore[method-assign]
+
     @abstractmethod
     def state_parts(self) -> tuple[StatePart, ...]:
         """Declare the rule's state tensors, in order."""
@@ -135,7 +141,7 @@ class FastWeights(nn.Module, ABC):
         """Return what the memory did in an unroll as a rule linear in its writes, with realised keys.
 
         What that rule reads is the output y, or where y is a nonlinear function of it, its argument. None if
-        there is no such rule.
+        there is no such rule, and for a subclass that overrides `unroll` without this.
         """
         return None
 
@@ -170,6 +176,12 @@ class FastWeights(nn.Module, ABC):
         sizes = self.sizes[: self.convolved]
         mixed = torch.split_with_sizes(mixed.view_as(vectors), sizes, -1)
         return (*mixed, *projections[self.convolved :]), (last,)
+
+
+def overrides_only(kind: type, method: str, form: str) -> bool:
+    """Return whether the nearest class in `kind`'s order of bases with either of two methods lacks `form`."""
+    nearest = next(vars(base) for base in kind.__mro__ if {method, form} & vars(base).keys())
+    return form not in nearest
 
 
 @torch.no_grad()

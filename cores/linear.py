@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..kernels import sum_rule
 from .base import State
-from .fast_weights import FastWeights, MemoryTrace, StatePart
+from .fast_weights import FastWeights, MemoryTrace, StatePart, overrides_only
 from .features import EPSILON, Features, Map, Normalisation
 from .linear_form import DeltaForm
 
@@ -63,6 +63,12 @@ class LinearMemory(FastWeights):
             )
         self.features = Features(h, feature_map, normalise, dpfp_nu, favor_features)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Likewise for a subclass that overrides `write_read` alone."""
+        super().__init_subclass__(**options)
+        if overrides_only(cls, "write_read", "rule_form"):
+            cls.rule_form = LinearMemory.rule_form  # type: ignore[method-assign]
+
     @abstractmethod
     def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
@@ -75,7 +81,10 @@ class LinearMemory(FastWeights):
     def rule_form(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> DeltaForm | None:
-        """Return what `write_read` does with the same arguments as a linear rule; None if it is none."""
+        """Return what `write_read` does with the same arguments as a linear rule; None if it is none.
+
+        None, too, for a subclass that overrides `write_read` without this.
+        """
         return None
 
     def linear_form(self, trace: MemoryTrace) -> DeltaForm | None:

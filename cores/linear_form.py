@@ -5,6 +5,7 @@ Given keys, strengths and queries as they came out, what is read is linear in wh
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -51,20 +52,20 @@ class DeltaForm(NamedTuple):
 
 
 class AttentionForm(NamedTuple):
-    """A step writes `u' = u - Σ erase_i u'_i` over the N slots before it, then reads `y = Σ read_i u'_i`.
+    """A step writes `u' = u - Σ e_i u'_i` over the N slots before it, then reads `y = Σ r_i u'_i`.
 
     Slots are the state's N, oldest first, then the T steps': step t sees slots t to t + N, of which the last
     is its own. Weights of what was written before a reset are 0.
     """
 
-    read: Tensor
-    """`[T, B, H, G, N + 1]`, for G queries that share a head's keys; 1 but for grouped DeltaFormers."""
+    read_weights: Tensor
+    """r `[T, B, H, G, N + 1]`, for G queries that share a head's keys; 1 but for grouped DeltaFormers."""
     u: Tensor
     """Values by slot `[N + T, B, H, V]`."""
     reset: Tensor
     """Which steps begin an episode: bool `[T, B]`."""
-    erase: Tensor | None = None
-    """`[T, B, H, N]`; None where writes erase nothing."""
+    erase_weights: Tensor | None = None
+    """e `[T, B, H, N]`; None where writes erase nothing."""
 
 
 LinearForm: TypeAlias = DeltaForm | AttentionForm
@@ -96,7 +97,7 @@ def delta_form(
     return DeltaForm(one_write(q, k, beta * v, beta * k, decay), W, reset)
 
 
-def side_by_side(first: DeltaForm, second: DeltaForm) -> DeltaForm:
+def concatenate(first: DeltaForm, second: DeltaForm) -> DeltaForm:
     """Two memories with one reading `W q + R p`, as one: `[W R]`, read by (q, p), written first to W, then R.
 
     Neither with a value_decay or momentum.
@@ -110,6 +111,43 @@ def side_by_side(first: DeltaForm, second: DeltaForm) -> DeltaForm:
     k, e, decay = padded
     writes = Writes(torch.cat((a.q, b.q), -1), k, torch.cat((a.u, b.u), 3), e, decay)
     return DeltaForm(writes, torch.cat((first.W, second.W), -1), first.reset)
+
+
+def at_once(match: Tensor, v: Tensor, reset: Tensor) -> DeltaForm:
+    """Read v times match in the same step alone: match `[T, B, H, 1]`, v `[T, B, H, V]`."""
+    one, column = torch.ones_like(match), torch.zeros_like(v[0]).unsqueeze(-1)
+    return sum_form(match, one, v, column, reset, decay=torch.zeros_like(one))
+
+
+def join(forms: Sequence[LinearForm]) -> LinearForm:
+    """Join one layer's forms of consecutive unrolls over time, such as those of an actor's single steps.
+
+    The state before the first is the one that remains; all writes after it get shares of their own.
+
+    Raises:
+        ValueError: if there are no forms, or they are not of one layer.
+    """
+    if len({tuple(part is None for part in form) for form in forms}) != 1:  # the kinds differ in length, too
+        raise ValueError("forms of no layer or of several; give those of one layer's consecutive unrolls")
+    reset = torch.cat([form.reset for form in forms])
+    match forms[0]:
+        case DeltaForm() as first:
+            deltas = [form for form in forms if isinstance(form, DeltaForm)]
+            writes = Writes(*map(torch.cat, zip(*(form.writes for form in deltas), strict=True)))
+            value_decay = _join(form.value_decay for form in deltas)
+            momentum = _join(form.momentum for form in deltas)
+            return DeltaForm(writes, first.W, reset, value_decay, momentum, first.C)
+        case AttentionForm() as first:
+            attentions = [form for form in forms if isinstance(form, AttentionForm)]
+            slots = first.read_weights.shape[-1] - 1
+            u = torch.cat([first.u[:slots], *(form.u[slots:] for form in attentions)])
+            read_weights = torch.cat([form.read_weights for form in attentions])
+            return AttentionForm(read_weights, u, reset, _join(form.erase_weights for form in attentions))
+
+
+def _join(parts: Iterable[Tensor | None]) -> Tensor | None:
+    found = [part for part in parts if part is not None]
+    return torch.cat(found) if found else None
 
 
 def last_outputs(y0: Tensor, y: Tensor, reset: Tensor) -> Tensor:

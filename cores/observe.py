@@ -45,14 +45,14 @@ def watch_memory(core: Core) -> Iterator[list[MemoryStep]]:
 
 
 @contextmanager
-def watch_traces(core: Core, see: Callable[[int, FastWeights, MemoryTrace], None]) -> Iterator[None]:
-    """Call `see` with a layer's number, its memory and its trace whenever the core has computed it.
+def watch_traces(core: Core, on_trace: Callable[[int, FastWeights, MemoryTrace], None]) -> Iterator[None]:
+    """Call `on_trace` with a layer's number, its memory and its trace whenever the core has computed it.
 
     Not called by cores outside the backbone.
     """
 
     def pass_on(index: int, memory: FastWeights, _: Any, result: tuple[Tensor, MemoryTrace]) -> None:
-        see(index, memory, result[1])
+        on_trace(index, memory, result[1])
 
     with ExitStack() as stack:
         for index, memory in enumerate(core.memories() if isinstance(core, FastWeightCore) else ()):

@@ -43,7 +43,10 @@ class Shares(NamedTuple):
 
 
 class Fractions(NamedTuple):
-    """Shares projected on the reading y, (share·y) / (y·y): signed, with sum 1; all 0 where y is 0."""
+    """Shares projected on the reading y, (share·y) / (y·y): signed, with sum 1.
+
+    All 0 where y is 0; nan where it is not finite.
+    """
 
     steps: Tensor
     """Of each past step, all its writes together: `[t + 1, B, H]`, over heads `[t + 1, B]`."""
@@ -55,16 +58,20 @@ class Fractions(NamedTuple):
 def linear_forms(core: Core, x: Tensor, state: State, reset: Tensor) -> list[LinearForm | None]:
     """Return what each layer did in an unroll, in linear form; arguments as those of `core.unroll`.
 
-    None for a layer that has none (`delta_mlp`). Empty for cores outside the backbone: LSTM and GRU change
+    None for a memory of your own that has none. Empty for cores outside the backbone: LSTM and GRU change
     their state by nonlinear functions of it, `feedforward` and `gated_feedforward` have no memory. Each layer
     is explained by its own writes; those of deeper layers were computed from what the ones above read.
+    Writes that decide only by which numbers others write or read get no share: of `delta_delta_net` those to
+    M, of `delta_mlp` those to W1.
+
+    To explain an actor, `linear_form.join` joins a layer's forms of single steps over time.
     """
     forms: list[LinearForm | None] = []
 
-    def see(_: int, memory: FastWeights, trace: MemoryTrace) -> None:
+    def collect(_: int, memory: FastWeights, trace: MemoryTrace) -> None:
         forms.append(memory.linear_form(trace))
 
-    with watch_traces(core, see):
+    with watch_traces(core, collect):
         core.unroll(x, state, reset)
     return forms
 
@@ -80,6 +87,7 @@ def core_shares(core: Core, x: Tensor, state: State, reset: Tensor, t: int) -> l
     Raises:
         ValueError: if the unroll has no step t.
     """
+    _check_step(reset, t)
     forms = linear_forms(core, x, state, reset)
     return [None if form is None else shares(form, t) for form in forms]
 
@@ -88,33 +96,35 @@ def core_shares(core: Core, x: Tensor, state: State, reset: Tensor, t: int) -> l
 def shares(form: LinearForm, t: int) -> Shares:
     """Return where the reading of step t comes from.
 
-    A few operations a write on vectors of K numbers a head; no matrix, and no pair of steps, is ever formed.
+    A few operations a write: of a `DeltaForm` on vectors of K numbers a head, without a matrix or a pair of
+    steps; of attention whose writes erase, on N weights.
     Takes 0.2 to 1.5 times as long as the unroll, measured as for `core_shares`.
 
     Raises:
-        ValueError: if the unroll has no step t.
+        ValueError: if the unroll has no step t, or the form has momentum and several writes a step.
     """
-    _check_step(form, t)
-    u, episode = _values(form), form.reset[: t + 1].cumsum(0)
+    _check_step(form.reset, t)
+    u, episode, age = _values(form), form.reset[: t + 1].cumsum(0), torch.arange(t, -1, -1)
     *weights, (_, initial) = _walk_back(form, t, t)
     weight = torch.cat([each for _, each in reversed(weights)])
     written = (u[: len(weight)] * weight).unflatten(0, (t + 1, -1)).movedim(1, 3)
-    # Selects, since what an earlier episode wrote may be nan.
-    same, begun = episode == episode[-1], episode[-1] > 0
+    # Selects, since what an earlier episode wrote, or what has left the window, may be nan.
+    seen = (episode == episode[-1]) & (age <= _reach(form)).unsqueeze(1).to(episode.device)
+    begun = episode[-1] > 0
     return Shares(
-        torch.where(same[:, :, None, None, None], written, 0.0),
+        torch.where(seen[:, :, None, None, None], written, 0.0),
         torch.where(begun[:, None, None], 0.0, initial[0]),
     )
 
 
-def fractions(shares: Shares, over_heads: bool = False) -> Fractions:
+def fractions(parts: Shares, over_heads: bool = False) -> Fractions:
     """Project shares on the reading, head by head, or on that of all heads together.
 
     The latter are the former weighted by each head's y·y, and sum to 1 with the initial state's, too.
     """
-    y = shares.reading
-    steps, initial = (_project(x, y, over_heads) for x in (shares.writes.sum(3), shares.initial))
-    return Fractions(steps, initial)
+    axes = _axes(over_heads)
+    of_reading = *_direction(parts.reading, axes), axes
+    return Fractions(_project(parts.writes.sum(3), *of_reading), _project(parts.initial, *of_reading))
 
 
 @torch.no_grad()
@@ -125,29 +135,40 @@ def fraction_matrix(form: LinearForm, over_heads: bool = False) -> Fractions:
 
     Costs a replay and one walk back with all later readings at once: O(T²) operations and numbers, as long as
     5 to 18 unrolls at 1,000 steps, measured as for `core_shares`.
+
+    Raises:
+        ValueError: as `readings`.
     """
-    y, u, episode = readings(form), _values(form), form.reset.cumsum(0)
+    y, u, episode, axes = readings(form), _values(form), form.reset.cumsum(0), _axes(over_heads)
     T, S, size = len(y), len(u) // len(y), y.shape[1:2] if over_heads else y.shape[1:3]
+    direction, scale = _direction(y, axes)
     steps, initial = y.new_zeros(T, T, *size), y.new_zeros(T, *size)
     for n, weight in _walk_back(form, 0, T - 1):
         if n < 0:
-            initial = _project(weight, y, over_heads)
+            initial = _project(weight, direction, scale, axes)
         else:
-            steps[n // S :, n // S] += _project(u[n] * weight, y[n // S :], over_heads)
-    same, whole = (episode.unsqueeze(1) == episode), episode == 0
+            j = n // S
+            steps[j:, j] += _project(u[n] * weight, direction[j:], scale[j:], axes)
+    age = torch.arange(T).unsqueeze(1) - torch.arange(T)
+    seen = (episode.unsqueeze(1) == episode) & (age <= _reach(form)).unsqueeze(2).to(episode.device)
+    whole = episode == 0
     if not over_heads:
-        same, whole = same.unsqueeze(-1), whole.unsqueeze(-1)
-    return Fractions(torch.where(same, steps, 0.0), torch.where(whole, initial, 0.0))
+        seen, whole = seen.unsqueeze(-1), whole.unsqueeze(-1)
+    return Fractions(torch.where(seen, steps, 0.0), torch.where(whole, initial, 0.0))
 
 
 @torch.no_grad()
 def readings(form: LinearForm) -> Tensor:
-    """Replay an unroll from its linear form: what each step reads, `[T, B, H, V]`."""
+    """Replay an unroll from its linear form: what each step reads, `[T, B, H, V]`.
+
+    Raises:
+        ValueError: if the form has momentum and several writes a step.
+    """
     replay = _replay_delta(form) if isinstance(form, DeltaForm) else _replay_attention(form)
     return torch.stack([*replay])
 
 
-def without_write(form: LinearForm, step: int, write: int | None = None) -> Tensor:
+def without_write(form: LinearForm, step: int, index: int | None = None) -> Tensor:
     """Replay an unroll with u = 0 in one step, all else as realised: readings `[T, B, H, V]`.
 
     Each reading misses exactly the share of what was left out. This is not the effect that leaving it out
@@ -156,41 +177,62 @@ def without_write(form: LinearForm, step: int, write: int | None = None) -> Tens
     Args:
         form: what the memory did in the unroll.
         step: at which step nothing is written.
-        write: which of the step's S writes is left out; None for all.
+        index: which of the step's S writes is left out, from 0; None for all.
 
     Raises:
-        ValueError: if the unroll has no such step, or the step no such write.
+        ValueError: if the unroll has no such step, or the step no such write; and as `readings`.
     """
-    _check_step(form, step)
+    _check_step(form.reset, step)
     S = form.writes.u.shape[3] if isinstance(form, DeltaForm) else 1
-    if write is not None and not 0 <= write < S:
-        raise ValueError(f"write is {write}; give 0 to {S - 1}, or None for all of a step")
+    if index is not None and not 0 <= index < S:
+        raise ValueError(f"index is {index}; give 0 to {S - 1}, or None for all writes of a step")
     if isinstance(form, AttentionForm):
         u = form.u.clone()
-        u[step - len(form.read)] = 0
+        u[step - len(form.read_weights)] = 0
         return readings(form._replace(u=u))
     u = form.writes.u.clone()
-    u[step, :, :, slice(None) if write is None else write] = 0
+    u[step, :, :, slice(None) if index is None else index] = 0
     return readings(form._replace(writes=form.writes._replace(u=u)))
 
 
-def _check_step(form: LinearForm, t: int) -> None:
-    if not 0 <= t < len(form.reset):
-        raise ValueError(f"step is {t}; the unroll has steps 0 to {len(form.reset) - 1}")
+def _check_step(reset: Tensor, t: int) -> None:
+    if not 0 <= t < len(reset):
+        raise ValueError(f"step is {t}; the unroll has steps 0 to {len(reset) - 1}")
 
 
-def _project(shares: Tensor, y: Tensor, over_heads: bool) -> Tensor:
-    """Compute (share·y) / (y·y), `[..., H, V]` -> `[..., H]`, or over heads and values; 0 where y is."""
-    along = (-2, -1) if over_heads else -1
-    square = y.square().sum(along)
-    return torch.where(square > 0, (shares * y).sum(along) / square, 0.0)
+def _axes(over_heads: bool) -> tuple[int, ...]:
+    return (-2, -1) if over_heads else (-1,)
+
+
+def _direction(y: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return z / (z·z) like y and s, where y = s z and the largest |z_i| is 1: no square underflows.
+
+    s lacks the axes that are summed: V or, over heads, H and V. 0 and 1 where y is 0.
+    """
+    scale = y.abs().amax(axes, keepdim=True)
+    scale = scale.masked_fill(scale == 0, 1)
+    z = y / scale
+    square = z.square().sum(axes, keepdim=True)
+    return z / square.masked_fill(square == 0, 1), scale.squeeze(axes)
+
+
+def _project(part: Tensor, direction: Tensor, scale: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Compute (part·y) / (y·y), with y's `_direction`."""
+    return (part * direction).sum(axes) / scale
+
+
+def _reach(form: LinearForm) -> int:
+    """Return for how many steps a write is read: N for attention whose writes erase nothing."""
+    if isinstance(form, AttentionForm) and form.erase_weights is None:
+        return form.read_weights.shape[-1] - 1
+    return len(form.reset)
 
 
 def _values(form: LinearForm) -> Tensor:
     """Return u of all writes, in order: `[T S, B, H, V]`; of attention for each query of a head of keys."""
     if isinstance(form, DeltaForm):
         return form.writes.u.movedim(3, 1).flatten(0, 1)
-    steps, groups = len(form.read), form.read.shape[3]
+    steps, groups = len(form.read_weights), form.read_weights.shape[3]
     return form.u[-steps:].repeat_interleave(groups, 2)
 
 
@@ -205,11 +247,17 @@ def _walk_back(form: LinearForm, first: int, last: int) -> Iterator[tuple[int, T
     return _walk_attention(form, first, last)
 
 
+def _check_momentum(form: DeltaForm) -> None:
+    if form.momentum is not None and (S := form.writes.k.shape[3]) > 1:
+        raise ValueError(f"momentum with {S} writes a step; give each write a step of its own")
+
+
 def _walk_delta(form: DeltaForm, first: int, last: int) -> Iterator[tuple[int, Tensor]]:
     """p is the reading's query for W, c that for C, `left` what is left of each value: `[R, B, H, ...]`.
 
     With momentum `W q = W_before diag(a) (q - e (k·q)) + C q`, and `C x = C_before η x + u (k·x)`.
     """
+    _check_momentum(form)
     S = form.writes.k.shape[3]
     k, e, a = (
         x.movedim(3, 1).flatten(0, 1).unbind(0) for x in (form.writes.k, form.writes.e, form.writes.decay)
@@ -226,7 +274,8 @@ def _walk_delta(form: DeltaForm, first: int, last: int) -> Iterator[tuple[int, T
             c[later] *= form.momentum[n].unsqueeze(-1)
         if form.value_decay is not None:
             weight = left[later] * weight
-            left[later] *= form.value_decay[n]
+            if n % S == 0:  # rows decay before a step's first write
+                left[later] *= form.value_decay[n // S]
         yield n, weight
         now.addcmul_(e[n], match, value=-1).mul_(a[n])
     yield -1, left * (read(form.W, p) if form.C is None else read(form.W, p) + read(form.C, c))
@@ -234,12 +283,16 @@ def _walk_delta(form: DeltaForm, first: int, last: int) -> Iterator[tuple[int, T
 
 def _walk_attention(form: AttentionForm, first: int, last: int) -> Iterator[tuple[int, Tensor]]:
     """What a write erases of an earlier one, the reading misses by the weight of that write."""
-    slots = form.read.shape[-1] - 1
-    sizes = last + 1 - first, *form.read.shape[1:4]
-    weights = form.read.new_zeros(slots + last + 1, *sizes)  # [.., R, B, H, G]
+    slots = form.read_weights.shape[-1] - 1
+    sizes = last + 1 - first, *form.read_weights.shape[1:4]
+    weights = form.read_weights.new_zeros(slots + last + 1, *sizes)  # [.., R, B, H, G]
     for t in range(first, last + 1):
-        weights[t : t + slots + 1, t - first] = form.read[t].movedim(-1, 0)
-    erase = None if form.erase is None else form.erase.movedim(-1, 1)[:, :, None, ..., None].unbind(0)
+        weights[t : t + slots + 1, t - first] = form.read_weights[t].movedim(-1, 0)
+    erase = (
+        None
+        if form.erase_weights is None
+        else form.erase_weights.movedim(-1, 1)[:, :, None, ..., None].unbind(0)
+    )
     for j in range(last, -1, -1):
         later = slice(max(j - first, 0), None)
         weight = weights[slots + j, later]
@@ -247,10 +300,14 @@ def _walk_attention(form: AttentionForm, first: int, last: int) -> Iterator[tupl
             weights[j : j + slots, later].addcmul_(erase[j], weight, value=-1)
         yield j, weight.flatten(2).unsqueeze(-1)
     initial = weights[:slots].unsqueeze(-1) * form.u[:slots, None, :, :, None]
+    if erase is None:  # slots that have left the window, where u may be nan
+        gone = torch.arange(first, last + 1) > torch.arange(slots).unsqueeze(1)
+        initial = initial.masked_fill(gone[..., None, None, None, None].to(initial.device), 0)
     yield -1, initial.sum(0).flatten(2, 3)
 
 
 def _replay_delta(form: DeltaForm) -> Iterator[Tensor]:
+    _check_momentum(form)
     (q, k, u, e, a), W, C = form.writes, form.W, form.C
     for t, reset in enumerate(form.reset):
         W = mask_resets(W, reset)
@@ -269,11 +326,13 @@ def _replay_delta(form: DeltaForm) -> Iterator[Tensor]:
 
 
 def _replay_attention(form: AttentionForm) -> Iterator[Tensor]:
-    slots = form.read.shape[-1] - 1
+    slots = form.read_weights.shape[-1] - 1
     values = form.u.clone()
-    for t, (weights, reset) in enumerate(zip(form.read, form.reset, strict=True)):
+    for t, (weights, reset) in enumerate(zip(form.read_weights, form.reset, strict=True)):
         values[t : t + slots, reset] = 0
-        if form.erase is not None:
-            values[slots + t] -= (form.erase[t].movedim(-1, 0).unsqueeze(-1) * values[t : t + slots]).sum(0)
+        if form.erase_weights is not None:
+            values[slots + t] -= (
+                form.erase_weights[t].movedim(-1, 0).unsqueeze(-1) * values[t : t + slots]
+            ).sum(0)
         seen = values[t : t + slots + 1].movedim(0, -1).unsqueeze(2)
         yield read(seen, weights).flatten(1, 2)

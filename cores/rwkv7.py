@@ -13,7 +13,7 @@ from .backbone import FastWeightCore
 from .base import State
 from .fast_weights import MemoryTrace
 from .generalised import GeneralisedMemory, HeadProjection, low_rank, unit
-from .linear_form import DeltaForm, Writes, side_by_side, stack_writes, sum_form
+from .linear_form import DeltaForm, Writes, at_once, concatenate, stack_writes
 from .registry import register
 
 MAX_DECAY_RATE = math.exp(-0.5)
@@ -68,10 +68,8 @@ class RWKV7Memory(GeneralisedMemory):
     def linear_form(self, trace: MemoryTrace) -> DeltaForm:
         """With a third write: of v to one more column of W, which only the same step reads."""
         form = super().linear_form(trace)
-        match, v = self._match(form.writes.q, form.writes.k), trace.projections[2]
-        one, column = torch.ones_like(match), torch.zeros_like(form.W[..., :1])
-        at_once = sum_form(match, one, v, column, trace.reset, decay=torch.zeros_like(one))
-        return side_by_side(form, at_once)
+        match = self._match(form.writes.q, form.writes.k)
+        return concatenate(form, at_once(match, trace.projections[2], trace.reset))
 
     def similarity(self, keys: Tensor, query: Tensor) -> Tensor:
         return keys @ query

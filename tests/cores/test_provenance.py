@@ -13,8 +13,11 @@ from fastweight_helpers import RESET_PATTERNS, make_reset
 from torch import Tensor
 
 from deltabeast.cores import FastWeightCore, core_names, make_core
+from deltabeast.cores.base import State
+from deltabeast.cores.delta_net import DeltaMemory
 from deltabeast.cores.fast_weights import FastWeights, MemoryTrace
-from deltabeast.cores.linear_form import AttentionForm, DeltaForm, LinearForm, Writes, delta_form
+from deltabeast.cores.kda import KDAMemory
+from deltabeast.cores.linear_form import AttentionForm, DeltaForm, LinearForm, Writes, delta_form, join
 from deltabeast.cores.observe import watch_traces
 from deltabeast.cores.provenance import (
     Shares,
@@ -30,7 +33,6 @@ from deltabeast.cores.provenance import (
 D, H, B = 12, 3, 2
 h = D // H
 SIZES = {"hidden_size": D, "num_heads": H, "ff_size": 8}
-WITHOUT_A_FORM = ("delta_mlp",)
 OUTSIDE = ("feedforward", "gated_feedforward", "lstm", "gru")
 
 
@@ -199,6 +201,27 @@ def delta_delta(
         yield [Reads(q, [(correct(k, beta * k), beta * v, k)])]
 
 
+def delta_mlp(
+    memory: Any, parts: Parts, state: list[Tensor], reset: list[bool], n: int
+) -> Iterator[list[Reads]]:
+    f = lambda x: (F.elu(x) + 1) / ((F.elu(x) + 1).sum() + 1e-5)  # noqa: E731
+    matrices = [*state]
+    for t, (q, *emitted) in enumerate(parts):
+        one, x = torch.ones(1, dtype=q.dtype), q
+        reads = [Reads(one, [(0 * eye(one), q, one)])]
+        for i, norm in enumerate(memory.norms):
+            k1, v1, k2, v2, beta1, beta2 = emitted[6 * i : 6 * i + 6]
+            k1, k2, beta1, beta2 = f(k1), f(k2), beta1.sigmoid(), beta2.sigmoid()
+            y = f((x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt() * norm.weight + norm.bias)
+            for at, k, v, beta in ((2 * i, k1, v1, beta1), (2 * i + 1, k2, v2, beta2)):
+                W = 0 * matrices[at] if reset[t] else matrices[at]
+                matrices[at] = W + torch.outer(beta * (v - W @ k), k)
+            hidden = f(matrices[2 * i] @ y)
+            reads.append(Reads(hidden, [(correct(k2, beta2 * k2), beta2 * v2, k2)]))
+            x = x + matrices[2 * i + 1] @ hidden
+        yield reads
+
+
 def delta_lstm(trace: MemoryTrace, memory: Any, b: int, head: int) -> Iterator[list[list[Reads]]]:
     """For each step the matrices of the three gates of a head, with an LSTM of their readings."""
     W, R = ([*part[b, 3 * head : 3 * head + 3]] for part in trace.before[:2])
@@ -262,6 +285,8 @@ FORMS: dict[str, tuple[str, dict[str, Any], Definition]] = {
     "delta_rnn": ("delta_rnn", {}, delta_rnn),
     "delta_rnn A": ("delta_rnn", {"variant": "A", "short_conv": 2}, delta_rnn),
     "delta_delta": ("delta_delta_net", {}, delta_delta),
+    "delta_mlp": ("delta_mlp", {}, delta_mlp),
+    "delta_mlp, blocks": ("delta_mlp", {"blocks": 2, "published": True, "short_conv": 2}, delta_mlp),
 }
 LSTMS = {f"delta_lstm {variant}": ("delta_lstm", {"variant": variant}) for variant in "ABCD"}
 ATTENTION: dict[str, tuple[str, dict[str, Any]]] = {
@@ -346,6 +371,8 @@ def matrices_before(core: str, state: list[Tensor]) -> list[Tensor]:
             return state[:2]
         case "delta_delta_net":
             return state[1:]
+        case "delta_mlp":
+            return [torch.zeros_like(state[1][:, :1]), *state[1::2]]
         case "momentum_delta_net":
             return [torch.cat(state, 1)]
         case "rwkv7":
@@ -531,7 +558,7 @@ def test_sums_over_a_thousand_steps(core: str, seed: int) -> None:
             scale = got.writes.norm(dim=-1).sum((0, 3)) + got.initial.norm(dim=-1)
             assert ((got.reading - read[t]).norm(dim=-1) <= 1e-12 * scale).all()
             assert not got.initial[0].any() or t < 400
-            has_left = isinstance(form, AttentionForm) and form.erase is None  # its window
+            has_left = isinstance(form, AttentionForm) and form.erase_weights is None  # its window
             assert got.initial[1].any() != has_left
             assert not got.writes[:400, 0].any() or t < 400
         if core == "delta_rnn":
@@ -603,6 +630,150 @@ def test_fractions_are_projections_and_sum_to_one(name: str, seed: int) -> None:
     assert not by_head.initial[:, 0].any() and not over_heads.steps[4:, :4, 1].any()
 
 
+def random_form(T: int, S: int) -> DeltaForm:
+    """With S writes a step, decays of rows and columns, and a reset in the second row's middle."""
+    k, e = (torch.randn(T, B, H, S, h).double() * 0.4 for _ in range(2))
+    u, decay, value_decay = torch.randn(T, B, H, S, 3), torch.rand(T, B, H, S, h), torch.rand(T, B, H, 3)
+    writes = Writes(torch.randn(T, B, H, h).double(), k, u.double(), e, decay.double())
+    reset = make_reset("none", T, B)
+    reset[T // 2, 1] = True
+    return DeltaForm(writes, torch.randn(B, H, 3, h).double(), reset, value_decay.double())
+
+
+def pieces(core: FastWeightCore, x: Tensor, state: State, reset: Tensor, sizes: list[int]) -> LinearForm:
+    """The form of the core's only layer, joined from those of consecutive unrolls."""
+    forms = []
+    for part, begins in zip(x.split(sizes), reset.split(sizes), strict=True):
+        forms += linear_forms(core, part, state, begins)
+        with torch.no_grad():
+            _, state = core.unroll(part, state, begins)
+    return join([form for form in forms if form])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_consecutive_unrolls_are_joined(name: str, seed: int) -> None:
+    """Steps of an actor, or unrolls of several lengths: as one unroll."""
+    core, options = EVERY[name]
+    made = make_core(core, 7, num_layers=1, **SIZES, **options).double()
+    assert isinstance(made, FastWeightCore)
+    x, reset = torch.randn(9, B, 7).double(), make_reset("none", 9, B)
+    reset[5, 1] = True
+    with torch.no_grad():
+        _, state = made.unroll(torch.randn(4, B, 7).double(), made.initial_state(B), reset[:4])
+    (whole,) = linear_forms(made, x, state, reset)
+    assert whole is not None
+    for sizes in ([1] * 9, [3, 1, 5], [9]):
+        joined = pieces(made, x, state, reset, sizes)
+        assert torch.equal(joined.reset, reset)
+        torch.testing.assert_close(readings(joined), readings(whole), rtol=1e-10, atol=1e-11)
+        for t in (0, 4, 8):
+            for one, other in zip(shares(joined, t), shares(whole, t), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
+
+
+def test_what_is_joined_is_of_one_layer(seed: int) -> None:
+    delta, attention = (
+        unrolled("delta", make_reset("none", 3, B))[2],
+        unrolled("softmax", make_reset("none", 3, B))[2],
+    )
+    with_rates = unrolled("gated, value", make_reset("none", 3, B))[2]
+    for forms in ([], [delta, attention], [attention, delta], [delta, with_rates]):
+        with pytest.raises(ValueError, match="give those of one layer's consecutive unrolls"):
+            join(forms)
+
+
+@pytest.mark.parametrize("S", [1, 2, 3])
+def test_rows_decay_once_a_step(S: int, seed: int) -> None:
+    form = random_form(7, S)
+    whole, matrix = readings(form), fraction_matrix(form)
+    for t in range(7):
+        got = shares(form, t)
+        torch.testing.assert_close(got.reading, whole[t], rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(matrix.steps[t, : t + 1], fractions(got).steps, rtol=1e-8, atol=1e-10)
+        for j in range(t + 1):
+            for i in range(S):
+                missed = whole[t] - without_write(form, j, i)[t]
+                torch.testing.assert_close(got.writes[j, :, :, i], missed, rtol=1e-10, atol=1e-12)
+
+
+def test_momentum_is_for_one_write_a_step(seed: int) -> None:
+    form = random_form(4, 2)._replace(momentum=torch.rand(4, B, H).double(), value_decay=None)
+    form = form._replace(C=torch.zeros_like(form.W))
+    for use in (readings, fraction_matrix, lambda form: shares(form, 3), lambda form: without_write(form, 0)):
+        with pytest.raises(
+            ValueError, match="momentum with 2 writes a step; give each write a step of its own"
+        ):
+            use(form)
+
+
+class TwiceMemory(DeltaMemory):
+    """Another rule than what it inherits the form of."""
+
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y, state = super().unroll(projections, state, reset)
+        return 2 * y, state
+
+
+class TwiceReadMemory(DeltaMemory):
+    def write_read(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
+    ) -> tuple[Tensor, State]:
+        y, state = super().write_read(q, k, v, gates, state, reset)
+        return 2 * y, state
+
+
+class Twice:
+    """Overrides `unroll` from beside the memory."""
+
+    def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y, after = super().unroll(projections, state, reset)  # type: ignore[misc]
+        return 2 * y, after
+
+
+class TwiceBesideMemory(Twice, KDAMemory):
+    """Of which the form is further back than `unroll`."""
+
+
+class ThriceRemovedMemory(TwiceMemory):
+    """Inherits that there is none."""
+
+
+class WithAFormMemory(TwiceMemory):
+    def linear_form(self, trace: MemoryTrace) -> DeltaForm:
+        form = DeltaMemory.linear_form(self, trace)
+        assert isinstance(form, DeltaForm)
+        return form._replace(writes=form.writes._replace(q=2 * form.writes.q))
+
+
+class SameRuleMemory(DeltaMemory):
+    def strengths(self, trace: MemoryTrace) -> dict[str, Tensor]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_one"),
+    [
+        (TwiceMemory, False),
+        (TwiceReadMemory, False),
+        (TwiceBesideMemory, False),
+        (ThriceRemovedMemory, False),
+        (WithAFormMemory, True),
+        (SameRuleMemory, True),
+    ],
+)
+def test_a_form_is_of_the_rule_beside_which_it_is_written(
+    kind: type[FastWeights], has_one: bool, seed: int
+) -> None:
+    memory, reset = kind(D, H), make_reset("none", 4, B)
+    state = tuple(torch.rand(B, *part.shape) for part in memory.layer_state_parts())
+    with torch.no_grad():
+        _, trace = memory(memory.slow_net(torch.randn(4, B, D)), state, reset)
+        form = memory.linear_form(trace)
+    assert (form is not None) == has_one
+    if form is not None:
+        torch.testing.assert_close(readings(form), trace.y)
+
+
 def test_of_a_reading_by_hand() -> None:
     """v = 2 under (1, 0); then half of it is erased, and 1 written under (0, 1); read by (1, 1) is 1 + 1."""
     one, zero = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
@@ -621,13 +792,22 @@ def test_of_a_reading_by_hand() -> None:
     assert not fractions(shares(nothing, 1)).steps.any() and not fraction_matrix(nothing).steps.any()
 
 
-def test_every_core_has_a_form_or_is_said_to_have_none(seed: int) -> None:
+def tensors_of(part: Any) -> Iterator[Tensor]:
+    """All tensors within tuples and lists."""
+    if isinstance(part, Tensor):
+        yield part
+    elif part is not None:
+        for each in part:
+            yield from tensors_of(each)
+
+
+def test_every_core_of_the_backbone_has_a_form(seed: int) -> None:
     for name in core_names():
         core = make_core(name, 7)
         x, reset = torch.randn(3, 2, 7), torch.zeros(3, 2, dtype=torch.bool)
         forms = linear_forms(core, x, core.initial_state(2), reset)
         assert (forms == []) == (name in OUTSIDE)
-        assert all((form is None) == (name in WITHOUT_A_FORM) for form in forms)
+        assert None not in forms
         if isinstance(core, FastWeightCore):
             assert (
                 len(forms)
@@ -635,8 +815,7 @@ def test_every_core_has_a_form_or_is_said_to_have_none(seed: int) -> None:
                 == len(core_shares(core, x, core.initial_state(2), reset, 2))
             )
         assert not any(module._forward_hooks for module in core.modules())
-        tensors = [each for form in forms if form for each in form if isinstance(each, Tensor)]
-        assert not any(each.requires_grad for each in tensors)
+        assert not any(each.requires_grad for each in tensors_of(forms))
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in LSTMS])
@@ -665,10 +844,60 @@ def test_a_broken_memory_ends_with_its_episode(core: str, seed: int) -> None:
     x[1, 0], reset[3] = torch.nan, True
     for form in linear_forms(made, x, made.initial_state(B), reset):
         assert form is not None
-        of = shares(form, 5)
-        assert of.writes.isfinite().all() and of.reading.isfinite().all() and of.reading.any()
+        parts = shares(form, 5)
+        assert parts.writes.isfinite().all() and parts.reading.isfinite().all() and parts.reading.any()
         assert without_write(form, 4)[3:].isfinite().all()
         assert fraction_matrix(form).steps[3:].isfinite().all()
+
+
+@pytest.mark.parametrize("core", ["softmax_attention", "gtrxl"])
+def test_a_broken_step_ends_with_the_window(core: str, seed: int) -> None:
+    """Within an episode: a nan of the state's newest slot and one of step 1 in a window of 3."""
+    made = make_core(core, 7, num_layers=1, window=3, **SIZES)
+    x, reset = torch.randn(9, B, 7), torch.zeros(9, B, dtype=torch.bool)
+    _, state = made.unroll(x, made.initial_state(B), reset)
+    state[0][0, :, :, -1], state[1][0, :, :, -1], x[1, 0] = torch.nan, torch.nan, torch.nan
+    (form,) = linear_forms(made, x, tuple(part.detach() for part in state), reset)
+    assert form is not None
+    for over_heads in (False, True):
+        matrix = fraction_matrix(form, over_heads)
+        for t in range(9):
+            parts = shares(form, t)  # row 0 is broken up to step 4
+            assert parts.reading[0].isnan().any() == (t <= 4)
+            assert matrix.steps[t, : t + 1, 0].isnan().any() == (t <= 4)
+            assert parts.reading[1].isfinite().all() and fractions(parts).steps[:, 1].isfinite().all()
+            if t > 4:
+                assert parts.writes.isfinite().all() and not parts.writes[: t - 3].any()
+                of = fractions(parts, over_heads)
+                torch.testing.assert_close(of.steps.sum(0), torch.ones_like(of.initial))
+                torch.testing.assert_close(matrix.steps[t, : t + 1], of.steps)
+                assert not matrix.initial[t].any() and not of.initial.any()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-25, 1.0, 1e25])
+def test_fractions_of_readings_of_any_size(scale: float, seed: int) -> None:
+    """Where single precision has no squares, too."""
+    form = random_form(6, 2)
+    small = form._replace(W=scale * form.W, writes=form.writes._replace(u=scale * form.writes.u))
+    for over_heads in (False, True):
+        exact, got = (fraction_matrix(each, over_heads) for each in (form, single(small)))
+        size = exact.steps.abs().sum(1).max()
+        assert (got.steps - exact.steps).abs().max() < 1e-4 * size
+        assert (got.initial - exact.initial).abs().max() < 1e-4 * size
+        of = fractions(shares(single(small), 5), over_heads)
+        assert (of.steps - exact.steps[5]).abs().max() < 1e-4 * size
+
+
+def test_fractions_of_a_broken_reading_are_nan(seed: int) -> None:
+    form = random_form(6, 2)
+    form.writes.u[3, 0, 0] = torch.nan
+    for over_heads in (False, True):
+        matrix, of = fraction_matrix(form, over_heads), fractions(shares(form, 4), over_heads)
+        rows = (0,) if over_heads else (0, 0)
+        assert of.steps[(slice(None), *rows)].isnan().all() and of.initial[rows].isnan()
+        assert of.steps[:, 1].isfinite().all()
+        assert matrix.steps[(4, slice(0, 5), *rows)].isnan().all()
+        assert matrix.steps[:3].isfinite().all() and not matrix.steps[4, 5:].any()
 
 
 def test_what_is_not_there_is_one_line() -> None:
@@ -678,5 +907,9 @@ def test_what_is_not_there_is_one_line() -> None:
             shares(form, step)
         with pytest.raises(ValueError, match=f"step is {step}; the unroll has steps 0 to 3"):
             without_write(form, step)
-    with pytest.raises(ValueError, match="write is 2; give 0 to 1, or None for all of a step"):
+        for core in ("delta_net", "delta_mlp", "lstm"):  # with a form or without
+            made, x = make_core(core, 7), torch.randn(4, B, 7)
+            with pytest.raises(ValueError, match=f"step is {step}; the unroll has steps 0 to 3"):
+                core_shares(made, x, made.initial_state(B), make_reset("none", 4, B), step)
+    with pytest.raises(ValueError, match="index is 2; give 0 to 1, or None for all writes of a step"):
         without_write(form, 0, 2)
