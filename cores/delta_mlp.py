@@ -102,7 +102,7 @@ class DeltaMLP(FastWeightCore):
     State: (W1 `[B, L, H, 4 h, h]`, W2 `[B, L, H, h, 4 h]`) for each block.
     """
 
-    equation = "y = q + W2 f(W1 f(q)); both by the delta rule"
+    equation = "y = q + W2 φ(W1 φ(LN q)); both by the delta rule"
     source = "Irie et al. 2021, section 3.1"
     nets = "feedforward", "delta", "deep"
 

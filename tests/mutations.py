@@ -1131,7 +1131,7 @@ MUTANTS = [
     ("cores/features.py", 'self.normalise in ("attention", "both")', 'self.normalise == "attention"'),
     ("cores/features.py", "z.roll(j, -1)", "z.roll(-j, -1)"),
     ("cores/features.py", " - x.square().sum(-1, keepdim=True) / 2", ""),
-    ("cores/delta_mlp.py", "y = normalized_elu(y) if k is k1 else y", "pass"),
+    ("cores/delta_mlp.py", "return (normalized_elu(y), normalized_elu(k2)", "return (y, normalized_elu(k2)"),
     ("cores/delta_delta_net.py", "q, k = self.features(q), self.features(k)", "pass"),
     ("agents/cpu/cores.py", " and not issubclass(c, Hybrid)", ""),
     ("kernels/precision.py", "enabled=False", "enabled=True"),
