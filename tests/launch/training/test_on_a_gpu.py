@@ -21,6 +21,7 @@ RUNS = {
     "two actors": ("--game", "pong", "--core", "delta_net", "--stem", "nature", "--num-actors", "2"),
     "as it is": ("--env", "CartPole-v1", "--core", "delta_rnn", "--compile", "off"),
     "values normalised": ("--env", "CartPole-v1", "--core", "lstm", "--normalise-values"),
+    "replay": ("--game", "pong", "--core", "lstm", "--stem", "nature", "--replay-ratio", "1"),
     "in turns": ("--env", "CartPole-v1", "--core", "linear_transformer", "--overlap", "off"),
 }
 
