@@ -90,9 +90,7 @@ def command(system: str, arguments: list[str], folder: Path) -> list[str]:
     if system == "deltabeast":
         core, seed = arguments
         deltabeast = str(Path(sys.executable).parent / "deltabeast")
-        options = (
-            f"train --game pong --preset laptop --core {core} --seed {seed} --device cpu --log-seconds 5"
-        )
+        options = f"--game pong --preset laptop --core {core} --seed {seed} --device cpu --log-seconds 5"
         return [deltabeast, "train", *options.split(), "--run-dir", str(folder / "run")]
     if system == "sample-factory":
         python, settings, seed, _ = arguments
