@@ -14,7 +14,7 @@ import io
 import textwrap
 import tokenize
 from collections.abc import Iterator, Mapping
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 PROJECT = __name__.split(".")[0]
@@ -72,9 +72,15 @@ def _visit(thing: Any, found: dict[str, str], name: str = "") -> None:
         _visit_class(name, thing, found)
         return
     for layer in _layers(thing):
-        source = textwrap.dedent(inspect.getsource(layer.__code__))
-        named = [_follow(path, layer.__globals__, found) for path in _paths(ast.parse(source))]
+        source = _source(id(layer.__code__), layer.__code__)
+        named = [_follow(path, layer.__globals__, found) for path in _names(source)]
         found[name] += "\n".join([normalised(source), *filter(None, named), ""])
+
+
+@functools.cache
+def _source(identity: int, code: CodeType) -> str:
+    """Return the source of a function; by identity, as equal codes may have other defaults and decorators."""
+    return textwrap.dedent(inspect.getsource(code))
 
 
 def _layers(function: FunctionType) -> Iterator[FunctionType]:
@@ -144,6 +150,11 @@ def _is_ours(thing: Any) -> bool:
     return name.split(".")[0] == PROJECT
 
 
+@functools.cache
+def _names(source: str) -> list[tuple[str, ...]]:
+    return list(_paths(ast.parse(source)))
+
+
 def _paths(tree: ast.AST) -> Iterator[tuple[str, ...]]:
     """Yield the dotted names in a source, except in annotations: (a, b, c) for `a.b.c`."""
     if path := _dotted(tree):
@@ -166,6 +177,7 @@ def _dotted(node: ast.AST) -> tuple[str, ...]:
     return ()
 
 
+@functools.cache  # parts, and runs of one process, have most of their sources in common
 def normalised(source: str) -> str:
     """Return a source without comments, docstrings and blank lines."""
     lines = source.splitlines()
