@@ -195,6 +195,7 @@ def test_a_damaged_checkpoint_is_no_end(tmp_path: Path) -> None:
     assert [step for step, _ in curve(tmp_path)] == [40, 60, 80, 100]
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_a_run_of_a_sweep_evaluates_outside_the_main_thread(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(run, tmp_path, *CARTPOLE, "--steps", "40", "--eval-every", "40").result()

@@ -21,8 +21,8 @@ def test_an_agent_learns_what_it_sees(precision: str, tmp_path: Path, seed: int)
     score = last_score(
         tmp_path / "run",
         *("--env", "training_envs:WhichThird-v0", "--core", "feedforward", "--stem", "nature"),
-        *("--steps", "12k", "--num-envs", "8", "--batch-size", "8", "--unroll-length", "20"),
-        *("--discount", "0", "--seed", str(seed), "--precision", precision),
+        *("--steps", "4k", "--num-envs", "8", "--batch-size", "8", "--unroll-length", "20"),
+        *("--discount", "0", "--learning-rate", "2e-3", "--seed", str(seed), "--precision", precision),
     )
     assert score > 25
 
@@ -46,7 +46,7 @@ def test_only_a_memory_recalls(core: str, learns: bool, tmp_path: Path, seed: in
     """Guessing scores 5 of 10."""
     score = last_score(
         tmp_path / "run",
-        *("--env", "training_envs:Recall-v0", "--core", core, "--steps", "60k", "--discount", "0"),
+        *("--env", "training_envs:Recall-v0", "--core", core, "--steps", "30k", "--discount", "0"),
         *("--num-envs", "16", "--batch-size", "16", "--unroll-length", "20", "--seed", str(seed)),
         *("--entropy-cost", "0.01", "--learning-rate", "1e-3"),
     )

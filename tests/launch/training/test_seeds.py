@@ -61,13 +61,15 @@ def test_minibatches_are_drawn_by_seed_and_update_alone() -> None:
     assert drawn(1, 8) != drawn(1, 24) and drawn(1, 8) != drawn(2, 8)
 
 
-@pytest.mark.parametrize(("num_envs", "batch_size", "count"), [(4, 4, 2), (6, 2, 2), (2, 4, 2), (6, 6, 3)])
+MATCH = ("--env", "training_envs:Match-v0")
+PONG = ("--game", "pong", "--stem", "nature", "--frame-stack", "1", "--flicker", "0.5")
+SIZES = [(4, 4, 2), (6, 2, 2), (2, 4, 2), (6, 6, 3)]
+
+
 @pytest.mark.parametrize(
-    "played",
-    [
-        ("--env", "training_envs:Match-v0"),
-        ("--game", "pong", "--stem", "nature", "--frame-stack", "1", "--flicker", "0.5"),
-    ],
+    ("played", "num_envs", "batch_size", "count"),
+    [(MATCH, *sizes) for sizes in SIZES]
+    + [pytest.param(PONG, *sizes, marks=pytest.mark.long if sizes[1] > 2 else ()) for sizes in SIZES],
 )
 def test_a_batch_is_the_same_whatever_the_number_of_processes(
     played: tuple[str, ...], num_envs: int, batch_size: int, count: int, seed: int
