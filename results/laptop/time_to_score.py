@@ -2,13 +2,13 @@
 
     python results/laptop/time_to_score.py CURVES deltabeast CORE SEED
     python results/laptop/time_to_score.py CURVES sample-factory PYTHON defaults|tuned SEED MINUTES
-    python results/laptop/time_to_score.py CURVES cleanrl PYTHON SEED MINUTES /path/of/ppo_atari_envpool.py
+    python results/laptop/time_to_score.py CURVES cleanrl PYTHON SEED MINUTES SCRIPT
 
+SCRIPT is the path of CleanRL's ppo_atari_envpool.py, or ppo_atari_lstm.py with its checkout on PYTHONPATH.
 One run, ended when it gets there or after so many MINUTES; its curve goes into the folder CURVES, as
 `minutes,steps,return`. Nothing else may run: who needs the machine meanwhile stops the run and its clock
 (`kill -STOP` to this process and all that it started, later `-CONT`; Sample Factory ends itself if that lasts
-minutes). `table.py CURVES` compares what is
-there. README.md has the peers' environments.
+minutes). `table.py CURVES` compares what is there. diary.md has the peers' environments.
 """
 
 import csv
@@ -80,7 +80,7 @@ def follow_sample_factory(process: subprocess.Popen[str], folder: Path) -> Itera
 def follow_cleanrl(process: subprocess.Popen[str], folder: Path) -> Iterator[Point]:
     returns: deque[float] = deque(maxlen=GAMES)
     for line in process.stdout or ():
-        if found := re.search(r"global_step=(\d+), episodic_return=(-?[\d.]+)", line):
+        if found := re.search(r"global_step=(\d+), episodic_return=\[?(-?[\d.]+)", line):
             returns.append(float(found[2]))
             if len(returns) == GAMES:
                 yield int(found[1]), sum(returns) / GAMES
@@ -98,7 +98,8 @@ def command(system: str, arguments: list[str], folder: Path) -> list[str]:
         more = TUNED if settings == "tuned" else []
         return [python, str(THROUGHPUT / "sample_factory_pong.py"), *options.split(), *more]
     python, seed, _, script = arguments
-    return [python, "-u", script, "--env-id", "Pong-v5", "--no-cuda", "--seed", seed]
+    game = "Pong-v5" if "envpool" in script else "PongNoFrameskip-v4"
+    return [python, "-u", script, "--env-id", game, "--no-cuda", "--seed", seed]
 
 
 FOLLOW = {
@@ -113,7 +114,8 @@ def main() -> None:
         raise SystemExit(__doc__)
     curves, system, arguments = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     limit = {"deltabeast": "120", "sample-factory": arguments[-1], "cleanrl": arguments[-2]}[system]
-    settings = [word for word in arguments if "/" not in word and word != limit]
+    words = [Path(word).stem if word.endswith(".py") else word for word in arguments]
+    settings = [word for word in words if "/" not in word and word != limit]
     curves.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,
