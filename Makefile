@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 READY := .venv/ready
 
-.PHONY: help install constraints demo test test-all gpu gpu-test gpu-kernels gpu-throughput digests lint links docs clean
+.PHONY: help install constraints demo test short test-all gpu gpu-test gpu-kernels gpu-throughput digests lint links docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | column -t -s $$'\t'
@@ -46,7 +46,9 @@ demo: $(INSTALLED) ## train an RDN agent on a real Atari game and score it besid
 TEST := $(BIN)/python -m pytest --numprocesses $$(nproc 2>/dev/null || sysctl -n hw.ncpu) --maxprocesses 8 \
 	--dist loadgroup --no-loadscope-reorder
 LINT := lint
-test: $(READY) $(LINT) ## lint, check types and run the tests, with the same random numbers each time
+test: $(READY) ## lint, check types and run the tests, with the same random numbers each time
+	$(MAKE) --jobs 2 $(LINT) short
+short: $(READY)
 	$(TEST) -m "not long"
 
 TESTS := tests
