@@ -34,8 +34,27 @@ def _let_the_interpreter_loop() -> None:
     interpreter._patch_lang_tensor = patch_and_fix
 
 
+def _let_the_interpreter_patch_once() -> None:
+    """At each call of a function in a kernel it patches Triton's language again: half of all its time."""
+    try:
+        from triton import language
+        from triton.runtime import interpreter
+    except ImportError:
+        return
+    patch = interpreter._patch_lang
+
+    def patch_if_need_be(function: Any) -> Any:
+        seen = [x for x in function.__globals__.values() if x is language or x is language.core]
+        if not seen or any(language.core.is_builtin(x.load) for x in seen):
+            return patch(function)
+        return None  # whoever launches a kernel wants an answer, to undo it by, and is the first to ask
+
+    interpreter._patch_lang = patch_if_need_be
+
+
 if os.environ.get("TRITON_INTERPRET") == "1":
     _let_the_interpreter_loop()
+    _let_the_interpreter_patch_once()
 
 
 take_a_core()

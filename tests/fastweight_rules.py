@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import product
 
 import pytest
 import torch
@@ -45,6 +46,20 @@ def _case(rule: Rule, *backend: str) -> ParameterSet:
     return pytest.param(rule, *backend, marks=marks_of(rule), id="-".join((rule.name, *backend)))
 
 
+def kinds_of(rule: Rule) -> list[tuple[str, str]]:
+    """Return the kinds of keys and of strengths that `make_inputs` makes differ, in all pairs."""
+    keys = KEYS if _keys_vary(rule) else KEYS[:1]
+    return list(product(keys, STRENGTHS if _strengths_vary(rule) else STRENGTHS[:1]))
+
+
+def _keys_vary(rule: Rule) -> bool:
+    return "k" in rule.maps
+
+
+def _strengths_vary(rule: Rule) -> bool:
+    return "beta" in rule.shapes.names and "alpha" not in rule.shapes.names
+
+
 def make_inputs(
     rule: Rule,
     steps: int,
@@ -65,9 +80,9 @@ def make_inputs(
     if "N" in by_letter:
         by_letter["N"] += 1  # no power of two, and no size anything likes
     inputs = dict(zip(rule.shapes.names, rule.random_inputs(by_letter, dtype=torch.float64), strict=False))
-    if "k" in rule.maps and keys != "softmax":
+    if keys != "softmax" and _keys_vary(rule):
         inputs["k"] = _keys(inputs["k"], keys)
-    if "beta" in inputs and "alpha" not in inputs and strengths != "sigmoid":
+    if strengths != "sigmoid" and _strengths_vary(rule):
         mapped = "beta" in rule.maps
         value = {"zero": 0 if mapped else -60, "one": 1 if mapped else 60, "two": 2 if mapped else 90}[
             strengths

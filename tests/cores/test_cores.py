@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -88,8 +89,17 @@ def by_steps(
     return torch.stack(outputs), state
 
 
-@pytest.mark.parametrize("pattern", RESET_PATTERNS)
-@pytest.mark.parametrize("name", [*core_names(), *FORMS])
+def with_resets() -> list[Any]:
+    """Every core, of which some of each kind have every pattern of resets in the short run."""
+    each_kind = ("feedforward", "lstm", "rdn", "delta_lstm", "deltaformer", "rdn fed")
+    return [
+        pytest.param(name, pattern, marks=[] if short else [pytest.mark.long])
+        for name, pattern in product([*core_names(), *FORMS], RESET_PATTERNS)
+        for short in [name in each_kind or pattern in ("none", "random")]
+    ]
+
+
+@pytest.mark.parametrize(("name", "pattern"), with_resets())
 def test_unroll_equals_steps(name: str, pattern: str, seed: int) -> None:
     for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
         core, steps, batch = small(name, dtype), integer(1, 20), integer(1, 4)

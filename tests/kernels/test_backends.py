@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import fastweight_checks as checks
 import pytest
 import torch
 from fastweight_helpers import RESET_PATTERNS, make_reset
-from fastweight_rules import KEYS, STRENGTHS, each, make_inputs, pairs
+from fastweight_rules import KEYS, RULES, each, kinds_of, make_inputs, marks_of, pairs
 
 from deltabeast.kernels import Rule, rules
 from deltabeast.kernels.pytorch import chunked, stepwise
 
 LENGTHS = (1, 2, 3, 15, 16, 17, 50, 51, 63, 64, 65, 80, 100, 130)
-AROUND_CHUNKS = (1, 3, 15, 16, 17, 51, 63, 64, 65, 130)
+AROUND_CHUNKS = (1, 3, 17, 51, 65)
+"""one chunk, three whole ones, four of which the last is padded"""
 WITHOUT_CHUNKS = (1, 2, 3, 16, 17, 50)
 """of C, and of rules whose chunk form is a loop: steps follow each other one by one"""
 LOOPS = (rules.RECURRENT_DELTA, rules.LSTM, rules.GRU)
 FAST = ("chunked", "auto", "native")
+TELLING = {("softmax", "sigmoid"), ("zero", "one"), ("collinear", "two"), ("unit", "zero"), ("unit", "one")}
+"""each of the keys and each of the strengths, in the pairs that are hardest"""
 
 
 @pytest.mark.parametrize("pattern", RESET_PATTERNS)
@@ -60,9 +65,20 @@ def test_resets_without_a_look_at_the_mask(rule: Rule, seed: int, monkeypatch: p
         checks.check_equals_reference(rule, 17, pattern, "chunked")
 
 
-@pytest.mark.parametrize("keys", KEYS)
-@pytest.mark.parametrize("strengths", STRENGTHS)
-@pairs("chunked", "native")
+def hard_pairs(*backends: str) -> pytest.MarkDecorator:
+    """Every rule with each of its backends, and with the keys and strengths that it has, in all pairs."""
+    cases = []
+    for rule, backend in product(RULES, backends):
+        kinds = kinds_of(rule)
+        for kind in kinds if backend in rule.backends else ():
+            rare = len(kinds) > len(KEYS) and kind not in TELLING
+            marks = [*marks_of(rule), *([pytest.mark.long] if rare else [])]
+            name = "-".join((rule.name, backend, *kind))
+            cases.append(pytest.param(rule, backend, *kind, marks=marks, id=name))
+    return pytest.mark.parametrize(("rule", "backend", "keys", "strengths"), cases)
+
+
+@hard_pairs("chunked", "native")
 def test_keys_and_strengths(rule: Rule, backend: str, keys: str, strengths: str, seed: int) -> None:
     for steps in (1, 17, 70):
         checks.check_equals_reference(rule, steps, "random", backend, keys=keys, strengths=strengths)

@@ -250,9 +250,10 @@ def test_gradients_by_finite_differences(seed: int) -> None:
     assert check(lambda *a: generalised_delta(*a, reset, "reference"), (q, *several, W))
     inputs = (q, k, v, beta, decay, momentum, W, C)
     assert check(lambda *a: momentum_delta(*a, reset, "reference"), inputs)
-    three = [torch.randn(T, B, 3 * H, V, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    betas, R3 = torch.rand(T, B, 3 * H).double(), torch.randn(B, 3 * H, V, V, dtype=torch.float64)
-    ends = [torch.randn(B, H, V, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    # of one head, which has three memories
+    three = [torch.randn(T, B, 3, V, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    betas, R3 = torch.rand(T, B, 3).double(), torch.randn(B, 3, V, V, dtype=torch.float64)
+    ends = [torch.randn(B, 1, V, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     for variant in "ABCD":
         inputs = (*three, betas.requires_grad_(), R3.requires_grad_(), *ends)
         assert check(lambda *a, x=variant: delta_lstm(*a, reset, x, "reference"), inputs)

@@ -79,7 +79,7 @@ def test_triton_keys_and_strengths(rule: Rule, keys: str, strengths: str, seed: 
     compare(rule, inputs, make_reset("random", 9, inputs[0].shape[1]))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), pytest.param(float("inf"), marks=pytest.mark.long)])
 @each(*IN_TRITON)
 def test_triton_broken_state_ends_with_its_episode(rule: Rule, value: float, seed: int) -> None:
     inputs = on_device(make_inputs(rule, 6, most=2))
