@@ -140,7 +140,7 @@ def make_agent(game: str) -> Agent:
     return agent
 
 
-# With FIRE and lives, which Road Runner soon takes, more episodes than a game has; without FIRE; with FIRE and
+# With FIRE and lives, soon lost in Road Runner, more episodes than a game has; without FIRE; with FIRE and
 # without lives.
 @pytest.mark.parametrize(
     ("game", "protocol", "episodes"),
