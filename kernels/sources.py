@@ -73,7 +73,7 @@ def _visit(thing: Any, found: dict[str, str], name: str = "") -> None:
         return
     for layer in _layers(thing):
         source = textwrap.dedent(inspect.getsource(layer.__code__))
-        named = [_follow(path, layer.__globals__, found) for path in _paths(ast.parse(source))]
+        named = [_follow(path, layer.__globals__, found) for path in _paths_in(source)]
         found[name] += "\n".join([normalised(source), *filter(None, named), ""])
 
 
@@ -144,6 +144,11 @@ def _is_ours(thing: Any) -> bool:
     return name.split(".")[0] == PROJECT
 
 
+@functools.cache  # the same sources are reached from many functions
+def _paths_in(source: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(_paths(ast.parse(source)))
+
+
 def _paths(tree: ast.AST) -> Iterator[tuple[str, ...]]:
     """Yield the dotted names in a source, except in annotations: (a, b, c) for `a.b.c`."""
     if path := _dotted(tree):
@@ -166,6 +171,7 @@ def _dotted(node: ast.AST) -> tuple[str, ...]:
     return ()
 
 
+@functools.cache
 def normalised(source: str) -> str:
     """Return a source without comments, docstrings and blank lines."""
     lines = source.splitlines()
