@@ -1,4 +1,4 @@
-"""The tutorial's code, block after block, as a reader runs it, but for fewer cores, seeds and steps."""
+"""The tutorial's code, block after block, as a reader runs it, with fewer cores, seeds, steps and games."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def shorter(script: str) -> str:
     for long, short in (
         ("palimpsest:Palimpsest linear_transformer delta_net", "palimpsest:Palimpsest"),
         ("1 2 3", "1"),
-        ("--steps 300k", "--steps 3k"),
+        ("--steps 300k", "--steps 1k"),
+        ("--episodes 10", "--episodes 2"),
     ):
         assert script.count(long) <= 1
         script = script.replace(long, short)

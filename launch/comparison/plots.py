@@ -393,20 +393,22 @@ def _axes(height: float, title: str) -> Iterator[tuple[Figure, Axes]]:
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(_WIDTH, height))
         axes = figure.subplots()
         axes.set_title(fill(title, _TITLE_WIDTH), pad=16)
         yield figure, axes
 
 
 def _drawn(figure: Figure) -> Figures:
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):  # but labels of ticks, which are set anew: `_folded` makes those
         text.set_text(foreign.figure(text.get_text()))
     svg, png = io.StringIO(), io.BytesIO()
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out: not once more for each form
+    ConstrainedLayoutEngine().execute(
+        figure
+    )  # once: as the figure's own, it would have each form drawn twice
     figure.savefig(png, format="png", dpi=150)
     figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return Figures(svg.getvalue(), png.getvalue())

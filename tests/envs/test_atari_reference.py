@@ -135,21 +135,26 @@ def test_black_screens_stay_black_in_the_stack(name, stack):
     follow("pong", f"ale-standard{name}", 200, SEED, full=True, sticky=0.25, stack=stack, **rules)
 
 
-def blanks(seed, num_envs=3, flicker="+flicker0.3", steps=300):
-    env = make_vector_env("pong", num_envs=num_envs, protocol=f"paper-code{flicker}", num_threads=1)
-    obs = [env.reset(seed=environment_seeds(seed, 3)[:num_envs])[0].copy()]
-    obs += [env.step(np.zeros(num_envs, int))[0].copy() for _ in range(steps)]
-    env.close()
+def blanks(env, seed, steps=300):
+    obs = [env.reset(seed=environment_seeds(seed, 3)[: env.num_envs])[0].copy()]
+    obs += [env.step(np.zeros(env.num_envs, int))[0].copy() for _ in range(steps)]
     return ~np.stack(obs)[:, :, -1].any((-2, -1))
 
 
 def test_screens_are_black_by_chance_and_by_seed():
-    first = blanks(SEED)
+    three, two, plain = (
+        make_vector_env("pong", num_envs=num_envs, protocol=f"paper-code{flicker}", num_threads=1)
+        for num_envs, flicker in ((3, "+flicker0.3"), (2, "+flicker0.3"), (1, ""))
+    )
+    first = blanks(three, SEED)
     assert abs(first.mean() - 0.3) < 0.1, f"seed {SEED}"
-    assert np.array_equal(first, blanks(SEED)) and not np.array_equal(first, blanks(SEED + 1))
+    assert np.array_equal(first[:50], blanks(three, SEED, 49))
+    assert not np.array_equal(first[:50], blanks(three, SEED + 1, 49))
     assert not np.array_equal(first[:, 0], first[:, 1])
-    assert np.array_equal(first[:, :2], blanks(SEED, num_envs=2))
-    assert not blanks(SEED, flicker="").any()
+    assert np.array_equal(first[:50, :2], blanks(two, SEED, 49))
+    assert not blanks(plain, SEED).any()
+    for env in (three, two, plain):
+        env.close()
 
 
 def test_names_of_what_is_seen():
@@ -183,8 +188,8 @@ def test_names_of_what_is_seen():
 
 def test_noops_are_uniform_from_1_to_30():
     env = make_vector_env("pong", num_envs=6, num_threads=1)
-    frames = [env.reset(seed=SEED)[1]["game_frames"]] + [env.reset()[1]["game_frames"] for _ in range(99)]
+    frames = [env.reset(seed=SEED)[1]["game_frames"]] + [env.reset()[1]["game_frames"] for _ in range(69)]
     env.close()
     counts = np.bincount(np.concatenate(frames), minlength=32)
     assert counts[0] == 0 and counts[31] == 0, f"seed {SEED}"
-    assert (counts[1:31] > 0).all() and counts.max() < 60, f"seed {SEED}"  # 20 expected
+    assert (counts[1:31] > 0).all() and counts.max() < 42, f"seed {SEED}"  # 14 expected

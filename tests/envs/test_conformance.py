@@ -94,7 +94,9 @@ def clock(view, num_envs=3, name="Clock"):
 
 @pytest.mark.parametrize("protocol", [*PROTOCOLS, "paper-code+flicker0.5"])
 def test_atari(protocol):
-    env = make_vector_env("breakout", num_envs=3, protocol=protocol, num_threads=2)
+    # A game takes a tenth of a second to begin from a seed: three share two threads once.
+    num_envs = 3 if protocol == "paper-code" else 2
+    env = make_vector_env("breakout", num_envs=num_envs, protocol=protocol, num_threads=2)
     assert env.protocol == protocol
     assert env.single_observation_space.shape == (4, 84, 84)
     check_vector_env(env, steps=160, seed=SEED)
@@ -105,20 +107,20 @@ def test_atari(protocol):
 def test_the_first_six_actions_do_what_they_do_among_all(protocol):
     kinds = {"num_actions": 6}, {}
     six, all_of_them = (
-        make_vector_env("amidar", num_envs=3, protocol=protocol, num_threads=1, full_action_set=False, **kind)
+        make_vector_env("amidar", num_envs=2, protocol=protocol, num_threads=1, full_action_set=False, **kind)
         for kind in kinds
     )
     assert six.action_meanings == ("NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN")
     assert (six.single_action_space.n, all_of_them.single_action_space.n) == (6, 10)
     for env in (six, all_of_them):
         env.reset(seed=SEED)
-    for actions in np.random.default_rng(SEED).integers(0, 6, (60, 3)):
+    for actions in np.random.default_rng(SEED).integers(0, 6, (60, 2)):
         seen, rewards, *_ = six.step(actions)
         same, same_rewards, *_ = all_of_them.step(actions)
         np.testing.assert_array_equal(seen, same)
         np.testing.assert_array_equal(rewards, same_rewards)
     with pytest.raises(ValueError, match=r"actions must lie in 0\.\.5"):
-        six.step([0, 6, 0])
+        six.step([0, 6])
     for env in (six, all_of_them):
         env.close()
 
@@ -200,10 +202,10 @@ def test_pictures_become_channels_first_and_numbers_one_hot():
 
 
 def rollout(num_threads):
-    env = make_vector_env("assault", num_envs=5, protocol="ale-standard", num_threads=num_threads)
+    env = make_vector_env("assault", num_envs=4, protocol="ale-standard", num_threads=num_threads)
     env.reset(seed=SEED)
     rng = np.random.default_rng(SEED)
-    steps = [env.step(rng.integers(0, 18, 5)) for _ in range(150)]
+    steps = [env.step(rng.integers(0, 18, 4)) for _ in range(150)]
     env.close()
     return [np.stack([step[part] for step in steps]) for part in range(4)]
 

@@ -6,7 +6,9 @@ import csv
 import json
 import re
 import shutil
+from contextlib import redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,14 @@ from tensorboard.plugins.hparams import plugin_data_pb2 as hparams_plugin_data_p
 
 from deltabeast.cores import core_names
 from deltabeast.launch import cli
+from deltabeast.launch.comparison import command
 from deltabeast.launch.comparison.aggregation import ONE_SEED
 from deltabeast.launch.comparison.grouping import Comparison, compare
 from deltabeast.launch.comparison.plots import COLORS, looks
+from deltabeast.launch.comparison.report import Section
 from deltabeast.launch.comparison.runs import find_runs, read_run
 from deltabeast.launch.comparison.scores import ScoreBoard, score_board
+from deltabeast.launch.comparison.sections.published import published_sections
 from deltabeast.launch.comparison.sections.relative import relative
 from deltabeast.launch.comparison.sections.scores import improvement
 from deltabeast.launch.comparison.tables import Table
@@ -73,15 +78,32 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
+def make_runs(folder: Path) -> Path:
     """Two games, two cores, two seeds; one run is not evaluated."""
     for game in ("gopher", "pong"):
         for core, factor in (("lstm", 1), ("rdn", 2)):
             for seed in (1, 2):
                 scores = [] if (game, core, seed) == ("pong", "rdn", 2) else [10 * factor + seed]
-                make_run(tmp_path / "runs", game, core, seed, scores=scores)
-    return tmp_path / "runs"
+                make_run(folder, game, core, seed, scores=scores)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def published() -> list[Section]:
+    """The sections of published scores, drawn once for all reports that have them: 30 figures."""
+    return published_sections()
+
+
+@pytest.fixture(scope="module")
+def reported(published: list[Section], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Runs that were compared, with the published scores, and what the command printed."""
+    runs = make_runs(tmp_path_factory.mktemp("reported") / "runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "published_sections", lambda: published)
+        with redirect_stdout(StringIO()) as printed, redirect_stderr(StringIO()) as error:
+            cli.main(["compare", str(runs), "--published"])
+    assert not error.getvalue()
+    return runs, printed.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -120,10 +142,9 @@ def test_names_are_shown_as_they_are_whatever_they_hold(
     assert page.open == [] and len(page.ids) == len(set(page.ids))
 
 
-def test_a_report_of_runs(runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    code, printed, error = run(capsys, "compare", runs, "--out", out)
-    assert (code, error) == (0, "")
+def test_a_report_of_runs(reported: tuple[Path, str]) -> None:
+    runs, printed = reported
+    out = runs / "comparison"
     assert f"{runs}/pong/rdn/seed-2: no evaluation" in printed and str(out / "report.html") in printed
 
     scores = {(row["game"], row["series"]): row for row in rows(out / "tables" / "scores.csv")}
@@ -169,9 +190,8 @@ def test_cores_are_told_apart_by_colour_or_dashes() -> None:
     assert all(look.color in COLORS for look in style.values())
 
 
-def test_a_page_needs_nothing_else(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "compare", runs)[0] == 0
-    text = (runs / "comparison" / "report.html").read_text()
+def test_a_page_needs_nothing_else(reported: tuple[Path, str]) -> None:
+    text = (reported[0] / "comparison" / "report.html").read_text()
     page = Page(text)
     assert page.open == [] and len(page.ids) == len(set(page.ids))
     for reference in page.references:
@@ -186,9 +206,9 @@ def test_a_page_needs_nothing_else(runs: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_new_report_finds_the_runs_beside_an_old_one(
-    runs: Path, capsys: pytest.CaptureFixture[str]
+    reported: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(capsys, "compare", runs)
+    runs = Path(shutil.copytree(reported[0], tmp_path / "runs"))
     before = (runs / "comparison" / "tables" / "scores.csv").read_text()
     add_evaluation(runs / "pong" / "rdn" / "seed-2", 50)
     assert run(capsys, "compare", runs)[0] == 0
@@ -197,8 +217,9 @@ def test_a_new_report_finds_the_runs_beside_an_old_one(
 
 
 def test_a_report_that_cannot_be_written_is_refused_before_it_is_made(
-    runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    runs = make_runs(tmp_path / "runs")
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         code, printed, error = run(capsys, "compare", runs, "--out", out)
@@ -208,9 +229,11 @@ def test_a_report_that_cannot_be_written_is_refused_before_it_is_made(
 
 
 def test_the_published_figures_need_no_runs(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    published: list[Section], capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "published_sections", lambda: published)
     assert run(capsys, "compare", "--published")[0] == 0
     out = tmp_path / "published-comparison"
     # 15 pairs of six cores, two budgets.
@@ -225,13 +248,11 @@ def test_the_published_figures_need_no_runs(
     assert "+8,475 %" in page and "one life" in page and len(page) < 1_500_000
 
 
-def test_every_figure_has_a_name_of_its_own(
-    runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert run(capsys, "compare", runs, "--published", "--out", tmp_path / "out")[0] == 0
-    shown = re.findall(r"\(plots/([^)]+)\)", (tmp_path / "out" / "report.md").read_text())
+def test_every_figure_has_a_name_of_its_own(reported: tuple[Path, str]) -> None:
+    out = reported[0] / "comparison"
+    shown = re.findall(r"\(plots/([^)]+)\)", (out / "report.md").read_text())
     assert len(shown) == len(set(shown)) > 40
-    page = Page((tmp_path / "out" / "report.html").read_text())
+    page = Page((out / "report.html").read_text())
     assert len(page.ids) == len(set(page.ids))
 
 
@@ -250,11 +271,11 @@ def test_runs_are_given_by_relative_and_absolute_paths_together(
 
 
 def test_a_report_writes_over_nothing_but_an_earlier_one(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    runs = make_run(tmp_path / "runs", scores=[5]).parent
     out, events = tmp_path / "out", runs / "comparison" / "tensorboard"
-    run(capsys, "compare", runs, "--out", tmp_path / "first")
-    name = min(path.name for path in (tmp_path / "first" / "plots").iterdir())
+    name = "learning-gopher-steps.png"
     theirs = [out / "report.md", out / "plots" / name, events / "events.out.tfevents.1.mine.2"]
     for path in theirs:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -275,8 +296,8 @@ def test_a_report_writes_over_nothing_but_an_earlier_one(
     assert (out / "report.previous-2.md").read_text().endswith("What I found.\n")
 
 
-def test_tensorboard_shows_the_comparison(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, printed, _ = run(capsys, "compare", runs)
+def test_tensorboard_shows_the_comparison(reported: tuple[Path, str]) -> None:
+    runs, printed = reported
     assert f"tensorboard --logdir {runs}" in printed
     folder = runs / "comparison" / "tensorboard"
     top = EventAccumulator(str(folder))

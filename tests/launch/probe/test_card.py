@@ -24,8 +24,8 @@ from deltabeast.launch.probe.snr import KERNELS
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     trials = {
-        "capacity": (Trial("retrieval", {"size": 4}, 20, 1 / 4),),
-        "tracking": (Trial("swap", {"longest": 16}, 5, 1 / 5),),
+        "capacity": (Trial("retrieval", {"size": 4}, 3, 1 / 4),),
+        "tracking": (Trial("swap", {"longest": 16}, 2, 1 / 5),),
     }
     monkeypatch.setitem(card.BUDGETS, "quick", trials)
     monkeypatch.setattr(card_page, "measure_cores", lambda cores: {name: (1e-3, 2e-2) for name in cores})
@@ -55,9 +55,9 @@ def test_a_card_trains_what_is_missing_and_draws(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("tiny")
 def test_an_ability_that_was_not_tried_is_blank(tmp_path: Path) -> None:
     for core, task, options, updates in (
-        ("gru", "retrieval", ("size", "4"), "20"),
-        ("gru", "swap", ("longest", "16"), "5"),
-        ("lstm", "swap", ("longest", "16"), "5"),
+        ("gru", "retrieval", ("size", "4"), "3"),
+        ("gru", "swap", ("longest", "16"), "2"),
+        ("lstm", "swap", ("longest", "16"), "2"),
     ):
         main(["probe", "--task", task, "--task-options", *options, "--core", core, "--updates", updates,
               "--device", "cpu", "--run-dir", str(tmp_path / "runs" / core / task)])  # fmt: skip
@@ -151,7 +151,7 @@ def test_training_runs_stand_beside_probes(tmp_path: Path, monkeypatch: pytest.M
         make_run(tmp_path / "runs", "popgym:popgym-Some-v0", "gru", seed, None, env=True, curve=curve)
     make_run(tmp_path / "runs", "popgym:popgym-Some-v0", "lstm", 1, None, env=True, checkpoint=False,
              core_options={"new": 1})  # fmt: skip
-    main(["probe", "--task", "swap", "--task-options", "longest", "16", "--core", "lstm", "--updates", "5",
+    main(["probe", "--task", "swap", "--task-options", "longest", "16", "--core", "lstm", "--updates", "2",
           "--device", "cpu", "--run-dir", str(tmp_path / "runs" / "swap")])  # fmt: skip
     main(["card", str(tmp_path / "runs"), "--out", str(tmp_path / "card")])
     by_core = {row["core"]: row for row in table(tmp_path / "card")}

@@ -87,13 +87,13 @@ def test_a_run_learns_and_says_what_it_reached(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize("arguments", [RETRIEVAL, SWAP, TEXT])
 def test_a_run_that_was_stopped_goes_on_as_if_it_were_not(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    given = (*arguments, "--updates", "40", "--evaluate-every", "10")
+    given = (*arguments, "--updates", "16", "--evaluate-every", "4")
     probe(tmp_path / "one", *given)
-    probe_until_killed(tmp_path / "other", *given, update=25)
-    assert weights(tmp_path / "other")[0] == 20
+    probe_until_killed(tmp_path / "other", *given, update=10)
+    assert weights(tmp_path / "other")[0] == 8
     probe(tmp_path / "other", *given)
     (step, one), (again, other) = weights(tmp_path / "one"), weights(tmp_path / "other")
-    assert step == again == 40
+    assert step == again == 16
     for name, tensor in one.items():
         assert torch.equal(tensor, other[name]), name
     for name in ("loss", "accuracy", "length", "best", "learning_rate"):
@@ -155,15 +155,26 @@ def test_a_run_that_is_asked_to_stop_saves_and_ends_as_by_that_signal(
         assert not rows(tmp_path / str(updates))
 
 
-@pytest.mark.parametrize("arguments", [RETRIEVAL, SWAP, TEXT])
+@pytest.fixture(scope="module", params=[RETRIEVAL, SWAP, TEXT])
+def uninterrupted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[tuple[str, ...], Path]:
+    """Arguments, and the run that they give."""
+    given, folder = (
+        (*request.param, "--updates", "9", "--evaluate-every", "5"),
+        tmp_path_factory.mktemp("one"),
+    )
+    probe(folder, *given)
+    return given, folder
+
+
 @pytest.mark.parametrize("evaluation", range(4))
 def test_an_evaluation_or_test_that_is_asked_to_stop_is_made_when_the_run_goes_on(
-    arguments: tuple[str, ...], evaluation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    uninterrupted: tuple[tuple[str, ...], Path], evaluation: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """The first evaluation, that of the last update, the test; and one where nothing is left to stop."""
-    given = (*arguments, "--updates", "9", "--evaluate-every", "5")
-    probe(tmp_path / "one", *given)
+    given, one = uninterrupted
     evaluate, run, begun = Learner.evaluate, tmp_path / "other", 0
 
     def asks(self: Learner, batches: Any, number: int) -> Any:
@@ -173,7 +184,7 @@ def test_an_evaluation_or_test_that_is_asked_to_stop_is_made_when_the_run_goes_o
             os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(self, batches, number)
 
-    tested = arguments != RETRIEVAL
+    tested = "retrieval" not in given
     with monkeypatch.context() as asked:
         asked.setattr(Learner, "evaluate", asks)
         asked.setattr(cli, "_end_by", ended := Mock())
@@ -189,14 +200,12 @@ def test_an_evaluation_or_test_that_is_asked_to_stop_is_made_when_the_run_goes_o
         assert weights(run)[0] == at and not (run / "scores.json").exists()
         assert len(rows(run)) == evaluation
     probe(run, *given)
-    for name in ("one", "other"):
-        assert weights(tmp_path / name)[0] == 9
-    assert all(
-        torch.equal(each, weights(tmp_path / "one")[1][name]) for name, each in weights(run)[1].items()
-    )
+    (step, expected), (again, found) = weights(one), weights(run)
+    assert step == again == 9
+    assert all(torch.equal(each, expected[name]) for name, each in found.items())
     for column in ("step", "loss", "accuracy", "train_loss", "length", "best", "tokens"):
-        assert [row[column] for row in rows(tmp_path / "one")] == [row[column] for row in rows(run)]
-    assert (run / "scores.json").read_text() == (tmp_path / "one" / "scores.json").read_text()
+        assert [row[column] for row in rows(one)] == [row[column] for row in rows(run)]
+    assert (run / "scores.json").read_text() == (one / "scores.json").read_text()
 
 
 def test_what_takes_long_beside_training_is_announced(
@@ -295,7 +304,7 @@ def test_a_hybrid_that_was_begun_as_an_lstm_is_not_gone_on_with(
     )
 
 
-DAG = ("--task", "dag", "--task-options", "nodes", "4", "--device", "cpu", "--batch-size", "2",
+DAG = ("--task", "dag", "--task-options", "nodes", "4", "--device", "cpu", "--batch-size", "50",
        "--updates", "2", "--core-options", "hidden_size", "8", "num_heads", "2", "ff_size", "8")  # fmt: skip
 
 
@@ -542,14 +551,14 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
             "feature_map",
             "dpfp",
         )
-        probe(tmp_path / "runs" / seed, "--task", "retrieval", *given, "--seed", seed, "--updates", "100")
+        probe(tmp_path / "runs" / seed, "--task", "retrieval", *given, "--seed", seed, "--updates", "10")
     main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
     (row,) = csv.DictReader((tmp_path / "out" / "tables" / "probes.csv").open(newline=""))
     assert row["published"] == ""  # ours have a budget of their own
     blank = "Where published is blank, the papers do not have that core on that task with these options"
     assert (tmp_path / "out" / "report.md").read_text().count(blank) == 1
     for file in (tmp_path / "runs").glob("*/config.json"):
-        file.write_text(file.read_text().replace('"updates": 100', '"updates": null'))
+        file.write_text(file.read_text().replace('"updates": 10,', '"updates": null,'))
     main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
     (row,) = csv.DictReader((tmp_path / "out" / "tables" / "probes.csv").open(newline=""))
     assert row["task"] == "retrieval setting 2 size 20" and row["seeds"] == "2"
@@ -650,8 +659,9 @@ def test_growth(tmp_path: Path) -> None:
 
 def test_patience_begins_at_the_full_length(tmp_path: Path) -> None:
     """Evaluations of shorter sequences neither end a run nor count against it."""
-    given = ("--task", "swap", "--core", "gru", "--device", "cpu", "--evaluate-every", "1", "--batch-size",
-             "32", "--learning-rate", "1e-9", "--patience", "2", "--updates", "40")  # fmt: skip
+    given = ("--task", "swap", "--core", "gru", "--core-options", "hidden_size", "8", "--device", "cpu",
+             "--evaluate-every", "1", "--batch-size", "32", "--learning-rate", "1e-9", "--patience", "2",
+             "--updates", "40")  # fmt: skip
     probe(tmp_path / "short", *given, "--task-options", "length", "2", "longest", "4")
     assert int(rows(tmp_path / "short")[-1]["step"]) == 40  # never grew
     probe(tmp_path / "full", *given, "--task-options", "length", "2", "longest", "2")

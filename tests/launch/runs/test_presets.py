@@ -204,17 +204,18 @@ def test_a_run_goes_on_from_the_preset_with_which_it_began(
 
 
 def test_the_laptops_preset_trains_and_info_names_it(tmp_path: Path) -> None:
-    words = f"train --game pong --preset laptop --steps 320 --device cpu --run-dir {tmp_path}/run"
+    few = "--num-envs 2 --batch-size 2 --steps 40"  # an emulator takes a fifth of a second to begin
+    words = f"train --game pong --preset laptop {few} --device cpu --run-dir {tmp_path}/run"
     train(parse(words.split()))
     lines = dict(describe_run(tmp_path / "run"))
-    assert lines["preset"] == f"laptop ({PURPOSES['laptop']}), but steps 320"
+    assert lines["preset"] == f"laptop ({PURPOSES['laptop']}), but steps 40, num_envs 2, batch_size 2"
 
 
 def test_a_run_begun_with_what_a_presets_name_stood_for_goes_on_with_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    short = "--steps 320 --device cpu --num-workers 1"
+    short = "--num-envs 2 --batch-size 2 --steps 40 --device cpu --num-workers 1"
     train(parse(f"train --game pong --preset laptop-2026-11 {short}".split()))
     run = Path("runs/pong/rdn/seed-1")
     saved = json.loads((run / "config.json").read_text())
@@ -222,10 +223,12 @@ def test_a_run_begun_with_what_a_presets_name_stood_for_goes_on_with_that(
     del saved["config"]["replay_ratio"]  # an option that runs of then lack
     (run / "config.json").write_text(json.dumps(saved))
     lines = dict(describe_run(run))
-    assert lines["preset"].startswith("laptop-2026-11 (") and lines["preset"].endswith("but steps 320")
-    again = parse(f"train --game pong --preset laptop {short} --steps 640".split())
+    assert lines["preset"].startswith("laptop-2026-11 (") and lines["preset"].endswith(
+        "but steps 40, num_envs 2, batch_size 2"
+    )
+    again = parse(f"train --game pong --preset laptop {short} --steps 80".split())
     assert {name: getattr(again, name) for name in PRESETS["laptop-2026-11"]} == {
-        **PRESETS["laptop-2026-11"], "steps": "640",
+        **PRESETS["laptop-2026-11"], "num_envs": 2, "batch_size": 2, "steps": "80",
     }  # fmt: skip
     train(again)
     other_seed = parse(f"train --game pong --preset laptop --seed 2 {short}".split())
