@@ -35,6 +35,14 @@ LAYOUTS = {
     "cut unrolls in turns": (4, 2, 2),
 }
 """Environments, batch size, actors."""
+SOME_LAYOUTS = [
+    "one unroll an update",
+    "actors joined out of step",
+    *(
+        pytest.param(layout, marks=pytest.mark.long)
+        for layout in ("unrolls cut into four", "two unrolls joined", "cut unrolls in turns")
+    ),
+]
 
 
 def sizes(layout: str) -> list[str]:
@@ -130,7 +138,7 @@ def test_the_first_update_is_that_of_a_run_without_replay(tmp_path: Path) -> Non
     assert all(torch.equal(one[name], other[name]) for name in other)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", SOME_LAYOUTS)
 def test_burn_in_goes_through_the_steps_before(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +161,7 @@ def test_burn_in_goes_through_the_steps_before(
     assert {*found} == {0, 1, 2} and sum(number == 2 for number in found) > len(found) / 4
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", SOME_LAYOUTS)
 def test_a_killed_run_goes_on_with_its_buffer(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -44,7 +44,17 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "unrolls cut into four",
+        "actors joined out of step",
+        "cut unrolls in turns",
+        pytest.param("one unroll an update", marks=pytest.mark.long),  # as every core in test_every_core.py
+        pytest.param("two unrolls joined", marks=pytest.mark.long),
+        pytest.param("actors in turns", marks=pytest.mark.long),
+    ],
+)
 def test_a_killed_and_a_stopped_run_end_like_an_uninterrupted_one(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

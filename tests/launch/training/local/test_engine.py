@@ -109,7 +109,15 @@ def test_activations_are_cached_where_the_learner_has_the_same_weights(
     assert cpu_parts.cache_spec(config, torch.device("cpu"), agent) == (False, projection, core)
 
 
-@pytest.mark.parametrize("more", [(), ("--num-actors", "2"), ("--batch-size", "8"), ("--bptt", "per_step")])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param((), marks=pytest.mark.long),
+        pytest.param(("--num-actors", "2"), marks=pytest.mark.long),
+        ("--batch-size", "8"),
+        ("--bptt", "per_step"),
+    ],
+)
 def test_training_from_cached_features_is_training(
     more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
