@@ -271,7 +271,7 @@ def _evaluation(file: Path) -> Evaluation:
 
 
 def _forgetful(results: Mapping[str, Any]) -> dict[float, float]:
-    """Read what the agent scored with less memory; `evaluation/forgetting.py` names those results."""
+    """Read what the agent scored with less memory; `evaluation/memory_ops.py` names those results."""
     kind = "game" if results["trained"]["summary"]["game"] else "life"
     scores = {}
     for name, result in results.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +25,11 @@ from ..runs import published
 from ..runs.consent import check_env
 from ..sharing.hub import run_here
 from ..training.plan import observation_notes
+from .altered_memory import AlteredMemory
 from .environments import check_fit, choose_protocol, env_maker
 from .evaluate import evaluate
-from .forgetting import StateResets, name_of
 from .loading import Loaded, load
+from .memory_ops import MemoryOp, parse_op
 from .play import Player, RandomAgent
 from .progress import progress
 from .recording import record_games
@@ -49,9 +50,12 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     # A pipe has no width; the table needs more than the 80 columns that it is taken for.
     console = console or Console(width=None if sys.stdout.isatty() else 160)
     _check(config)
+    ops = _memory_ops(config)
     config = replace(config, run=run_here(config.run))
     loaded = load(config.run, config.checkpoint, config.trust_core, lambda text: say(console, text))
     spec = loaded.agent.spec
+    for op in ops:
+        op.check(loaded.agent.core, spec.core)
     if spec.game is None:
         check_env(spec.env_id or "", spec.env_options, config.trust_env, loaded.checkpoint)
     if config.video and spec.game is None:
@@ -79,7 +83,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
         say(console, f"this agent was trained under {spec.protocol}, not {protocol}")
     for note in notes:
         say(console, note)
-    results = _play(config, loaded, player, protocol, make_env, device, processes, console)
+    results = _play(config, loaded, player, ops, protocol, make_env, device, processes, console)
     for note in dict.fromkeys(note for result in results.values() for note in result.notes):
         say(console, f"note: {note}")
     if not results["trained"].life.summary():
@@ -119,6 +123,15 @@ def _check(config: EvalConfig) -> None:
     require(config, "flicker", least=0, below=1)
 
 
+def _memory_ops(config: EvalConfig) -> list[MemoryOp]:
+    """Return the operations on the memory, each once, those of --forget-every first. Raises UsageError."""
+    ops = [parse_op(word) for word in config.memory]
+    for word, op in zip(config.memory, ops, strict=True):
+        if ops.count(op) > 1:
+            raise UsageError(f"--memory: {word} is given twice; give it once")
+    return list(dict.fromkeys([*(MemoryOp("wipe-every", n) for n in sorted(config.forget_every)), *ops]))
+
+
 def _process_count(device: torch.device, episodes: int) -> int:
     """Choose one process per core on a CPU, unless the episodes are too few to pay for starting them."""
     return available_cores() if device.type == "cpu" and episodes >= 50 else 1
@@ -140,19 +153,20 @@ def _play(
     config: EvalConfig,
     loaded: Loaded,
     player: Player,
+    ops: Sequence[MemoryOp],
     protocol: str | None,
     make_env: MakeEnv,
     device: torch.device,
     processes: int,
     console: Console,
 ) -> dict[str, Evaluation]:
-    """Evaluate the agent, and if asked random play and the agent with less memory, by player."""
+    """Evaluate the agent, and if asked random play and the agent with its memory changed, by player."""
     spec = loaded.agent.spec
     players: dict[str, Player] = {"trained": player}
     if config.random:
         players["random"] = RandomAgent(spec.num_actions)
-    for every in sorted(set(config.forget_every)):
-        players[name_of(every)] = StateResets(players["trained"], every)
+    for op in ops:
+        players[op.player_name] = AlteredMemory(players["trained"], loaded.agent.core, op)
     results = {}
     for name, player in players.items():
         with progress(console, name) as tell:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,6 +27,14 @@ class Player(Protocol):
     def act(
         self, observation: Tensor, reward: Tensor, done: Tensor, state: State, greedy: bool = False
     ) -> tuple[AgentOutput, State]: ...
+
+
+@runtime_checkable
+class SeededPlayer(Player, Protocol):
+    """A player that draws random numbers of its own."""
+
+    def seed(self, seeds: Sequence[int]) -> None:
+        """Draw those of each row from a generator with its seed."""
 
 
 class RandomAgent:
@@ -118,6 +126,8 @@ class Repeats:
             reward = torch.zeros(count, device=device)
             done = torch.ones(count, dtype=torch.bool, device=device)
             state = player.initial_state(count, device)
+            if isinstance(player, SeededPlayer):
+                player.seed([row.seed for row in self.rows])
             active = np.full(count, self.episodes > 0)
             while active.any():
                 seen = torch.from_numpy(observation).to(device)

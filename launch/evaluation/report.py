@@ -18,10 +18,9 @@ from ..errors import RunError
 from ..output import say
 from ..runs import published
 from ..runs.directory import versions
-from .forgetting import every_of
 from .loading import Loaded
-from .returns import Evaluation
-from .tables import evaluation_notes, evaluation_table, forgetting_table
+from .returns import Evaluation, paired_difference
+from .tables import UNALTERED, evaluation_notes, evaluation_table, memory_table
 
 Scores = Mapping[int, published.PublishedScore]
 
@@ -38,12 +37,12 @@ def print_results(
     """Print the table, and what a reader has to know beside it."""
     lives = protocol is not None and find_protocol(protocol).life_ends_episode
     normalized = _normalized(spec, results)
-    with_resets = {name: result for name, result in results.items() if every_of(name)}
-    side_by_side = {name: result for name, result in results.items() if name not in with_resets}
+    altered = {name: result for name, result in results.items() if name not in UNALTERED}
+    side_by_side = {name: result for name, result in results.items() if name in UNALTERED}
     console.print(evaluation_table(side_by_side, scores, lives, normalized))
-    if with_resets:
+    if altered:
         console.print()
-        console.print(forgetting_table({**with_resets, "trained": results["trained"]}, lives, normalized))
+        console.print(memory_table(altered, results["trained"], lives, normalized))
     for note in (*evaluation_notes(results, lives), *_notes_on_published(spec, scores)):
         say(console, note)
 
@@ -86,7 +85,7 @@ def write_results(
         "versions": versions(),
         "human_normalized": _normalized(spec, results),
         "published": {f"{millions}M": score._asdict() for millions, score in scores.items()},
-        "results": {name: _as_json(result) for name, result in results.items()},
+        "results": {name: _as_json(name, result, results["trained"]) for name, result in results.items()},
     }
     name = f"{protocol or 'env'}-{loaded.step}-{now:%Y%m%dT%H%M%S.%fZ}.json"
     target = loaded.run_dir / "eval" / name
@@ -107,9 +106,17 @@ def _normalized(spec: AgentSpec, results: Mapping[str, Evaluation]) -> dict[str,
     return normalized
 
 
-def _as_json(result: Evaluation) -> dict[str, Any]:
-    summaries = {kind: getattr(result, kind).summary() for kind in ("life", "game")}
-    return {
+def _as_json(name: str, result: Evaluation, trained: Evaluation) -> dict[str, Any]:
+    kinds = ("life", "game")
+    content = {
         **asdict(result),
-        "summary": {kind: asdict(summary) if summary else None for kind, summary in summaries.items()},
+        "summary": _as_dicts({kind: getattr(result, kind).summary() for kind in kinds}),
     }
+    if name not in UNALTERED:
+        pairs = {kind: paired_difference(getattr(result, kind), getattr(trained, kind)) for kind in kinds}
+        content["difference"] = _as_dicts(pairs)
+    return content
+
+
+def _as_dicts(parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {kind: asdict(part) if part else None for kind, part in parts.items()}

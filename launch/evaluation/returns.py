@@ -60,6 +60,27 @@ class Returns:
         )
 
 
+@dataclass(frozen=True)
+class Difference:
+    """How much more one player gets than another, episode by episode."""
+
+    mean: float
+    interval: tuple[float, float]
+    """95% interval of `mean`, by bootstrap over pairs of episodes"""
+
+
+def paired_difference(one: Returns, other: Returns) -> Difference | None:
+    """Compare two evaluations with the same seeds: the n-th episode of a repeat with the n-th of the other's.
+
+    None unless both have the same number of episodes in every repeat, and one at least.
+    """
+    if [*map(len, one.returns)] != [*map(len, other.returns)] or not any(one.returns):
+        return None
+    pairs = zip(one.returns, other.returns, strict=True)
+    differences = [a - b for ours, theirs in pairs for a, b in zip(ours, theirs, strict=True)]
+    return Difference(statistics.fmean(differences), bootstrap_interval(differences))
+
+
 @dataclass
 class Evaluation:
     """Result of an evaluation. `life`: the agent's episodes; `game`: the whole games among them."""

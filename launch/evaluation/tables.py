@@ -9,8 +9,10 @@ from rich.text import Text
 
 from ..runs.published import PublishedScore
 from ..tables import format_number, plain_table
-from .forgetting import every_of
-from .returns import Evaluation, Summary
+from .returns import Difference, Evaluation, Summary, paired_difference
+
+UNALTERED = frozenset({"trained", "random"})
+"""Players with the memory they have; others are named by what is done to it."""
 
 
 def evaluation_table(
@@ -44,27 +46,43 @@ def evaluation_table(
     return Group(table, *_repeat_lines(players, kinds))
 
 
-def forgetting_table(
-    players: Mapping[str, Evaluation], lives: bool, normalized: Mapping[str, float | None]
+def memory_table(
+    altered: Mapping[str, Evaluation],
+    untouched: Evaluation,
+    lives: bool,
+    normalized: Mapping[str, float | None],
 ) -> RenderableType:
-    """Show a row for each number of steps between state resets, and one without any.
+    """Show a row for each operation on the memory, and one without any.
 
     lives: whether an episode is a life, of which the return is.
     """
-    shown = any(normalized[name] is not None for name in players)
-    columns = ["life return" if lives else "return", "95% interval", "range", "episodes"]
-    shows = (_mean_std, *(_DETAILS[detail] for detail in columns[1:]))
-    table = plain_table("state reset", *columns, *(["human-normalised"] if shown else []))
-    for name, player in players.items():
-        every, summary = every_of(name), player.life.summary()
-        cells = [show(summary) if summary else "" for show in shows]
+    shown = any(value is not None for value in normalized.values())
+    columns = ["life return" if lives else "return", "95% interval", "difference", "episodes"]
+    table = plain_table("memory", *columns, *(["human-normalised"] if shown else []))
+    for name, player in {**altered, "trained": untouched}.items():
+        cells, summary = [""] * len(columns), player.life.summary()
+        if summary:
+            interval, episodes = _DETAILS["95% interval"](summary), _DETAILS["episodes"](summary)
+            change = paired_difference(player.life, untouched.life) if name in altered else None
+            cells = [_mean_std(summary), interval, _difference(change) if change else "", episodes]
         if shown:
             share = normalized[name]
             cells.append("" if share is None else f"{share:.1%}")
-        table.add_row(
-            ("at each step" if every == 1 else f"every {every} steps") if every else "never", *cells
-        )
+        table.add_row("untouched" if name == "trained" else _in_words(name), *cells)
     return table
+
+
+def _in_words(player: str) -> str:
+    """Say what `forgets every N` is, the result of --forget-every N; other operations are their own names."""
+    every = player.removeprefix("forgets every ")
+    if every == player:
+        return player
+    return "reset at each step" if every == "1" else f"reset every {every} steps"
+
+
+def _difference(change: Difference) -> str:
+    low, high = change.interval
+    return f"{format_number(change.mean, max(abs(low), abs(high)))} ({_span(low, high)})"
 
 
 def evaluation_notes(players: Mapping[str, Evaluation], lives: bool) -> list[str]:
@@ -73,6 +91,11 @@ def evaluation_notes(players: Mapping[str, Evaluation], lives: bool) -> list[str
         "mean ± population standard deviation of the repeats' means; 95% bootstrap interval over episodes, "
         "which says nothing of other training seeds"
     ]
+    if players.keys() - UNALTERED:
+        notes.append(
+            "difference: mean over each repeat's n-th episode less the untouched agent's n-th, from the same "
+            "seed, with its 95% bootstrap interval"
+        )
     if lives and any(player.life.returns != player.game.returns for player in players.values()):
         notes.append(
             "an episode is one life here: life returns do not compare with scores of whole games, "

@@ -113,6 +113,15 @@ def test_every_protocol_can_be_asked_for() -> None:
         ("train --env-options a 1 --env-options a 1", "--env-options is given twice", "one --env-options"),
         ("train --core-options --steps 3M", "--core-options has no value", "deltabeast train --help"),
         ("eval nowhere --forget-every", "--forget-every has no value", "deltabeast eval --help"),
+        ("eval nowhere --memory", "--memory has no value", "deltabeast eval --help"),
+        (
+            "eval nowhere --memory freze@5",
+            "--memory freze@5: unknown operation",
+            "choose from freeze@T, undo@T",
+        ),
+        ("eval nowhere --memory undo@3 freeze", "--memory freeze", "give freeze@T, T an agent step"),
+        ("eval nowhere --memory scale:.5 scale:0.5", "--memory: scale:.5 is given twice", "give it once"),
+        ("eval nowhere --memory undo@1 undo@1", "--memory: undo@1 is given twice", "give it once"),
         ("eval nowhere --forget-every 2 4 02", "--forget-every: 2 is given twice", "give it once"),
         (
             "eval nowhere --forget-every 2 --forget-every 4",

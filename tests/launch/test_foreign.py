@@ -134,8 +134,7 @@ def test_everything_is_printed_by_functions_that_make_it_safe() -> None:
         "evaluation/report.py": {
             "console.print(evaluation_table(side_by_side, scores, lives, normalized))",
             "console.print()",
-            "console.print(forgetting_table({**with_resets, 'trained': results['trained']}, "
-            "lives, normalized))",
+            "console.print(memory_table(altered, results['trained'], lives, normalized))",
         },
     }
     for file in LAUNCH.rglob("*.py"):

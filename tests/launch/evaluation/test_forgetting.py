@@ -14,7 +14,8 @@ from comparison_runs import add_evaluation, make_run
 
 from deltabeast.agents import Agent, AgentSpec
 from deltabeast.launch.cli import main
-from deltabeast.launch.evaluation.forgetting import StateResets
+from deltabeast.launch.evaluation.altered_memory import AlteredMemory
+from deltabeast.launch.evaluation.memory_ops import MemoryOp
 
 
 @pytest.mark.parametrize("every", [1, 3, 100])
@@ -29,7 +30,7 @@ def test_a_reset_state_is_that_of_a_new_episode(every: int, seed: int) -> None:
     observation, reward = torch.randn(steps, rows, 3), torch.randn(steps, rows)
     done = torch.rand(steps, rows) < 0.2
     done[0] = True
-    player = StateResets(agent, every)
+    player = AlteredMemory(agent, agent.core, MemoryOp("wipe-every", every))
     state, plain = player.initial_state(rows), agent.initial_state(rows)
     into = np.zeros(rows, int)
     with torch.no_grad():
@@ -75,23 +76,33 @@ def test_an_agent_that_remembers_two_steps(tmp_path: Path, capsys: pytest.Captur
             "2",
             "1",
             "3",
-            "--repeats",
-            "2",
-            "--episodes",
-            "20",
-            "--device",
-            "cpu",
+            *("--memory", "undo@0", "wipe@1", "wipe@2", "undo@2", "freeze@2", "freeze@0", "wipe-every:2"),
+            *("--repeats", "2", "--episodes", "20", "--device", "cpu"),
         ]
     )
     (file,) = (run / "eval").glob("*.json")
     results = json.loads(file.read_text())["results"]
-    assert list(results) == ["trained", "forgets every 1", "forgets every 2", "forgets every 3"]
+    resets, ops = ["forgets every 1", "forgets every 2", "forgets every 3"], ["undo@0", "wipe@1", "wipe@2"]
+    assert list(results) == ["trained", *resets, *ops, "undo@2", "freeze@2", "freeze@0"]
     mean = {name: result["summary"]["game"]["mean"] for name, result in results.items()}
     assert mean["trained"] == mean["forgets every 3"] == 1.0  # reset where an episode begins
     assert mean["forgets every 1"] < 0.8 and mean["forgets every 2"] < 0.8
+    assert all(mean[op] < 0.8 for op in ops), "without the step that saw the bit"
+    for harmless in ("undo@2", "freeze@2"):  # nobody reads what the last step writes
+        assert results[harmless] == {**results["trained"], "difference": results[harmless]["difference"]}
+        nothing = {"mean": 0.0, "interval": [0.0, 0.0]}
+        assert results[harmless]["difference"] == {"life": nothing, "game": nothing}
+    assert results["freeze@0"] == results["forgets every 1"], "a GRU's whole state is its memory"
+    for op in ops:
+        low, high = results[op]["difference"]["game"]["interval"]
+        assert results[op]["difference"]["game"]["mean"] == pytest.approx(mean[op] - 1) and low < high < 0
     printed = capsys.readouterr().out
-    table = [line.split("  ")[0] for line in printed[printed.index("state reset") :].splitlines()[:5]]
-    assert table == ["state reset", "at each step", "every 2 steps", "every 3 steps", "never"]
+    table = printed[printed.index("memory ") :].splitlines()[:11]
+    assert [line.split("  ")[0] for line in table] == [
+        "memory", "reset at each step", "reset every 2 steps", "reset every 3 steps",
+        "undo@0", "wipe@1", "wipe@2", "undo@2", "freeze@2", "freeze@0", "untouched",
+    ]  # fmt: skip
+    assert table[8].split()[-5:-1] == ["0", "(0", "to", "0)"] and "(" not in table[-1]
     assert "…" not in printed and "forgets every" not in printed
 
 
