@@ -143,7 +143,8 @@ def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
 def largest(kl: Tensor, begins: Tensor, count: int) -> list[int]:
     """Return the steps with the largest values, earlier ones first among equals, but for those that begin."""
     order = kl.masked_fill(begins, -torch.inf).argsort(descending=True, stable=True).tolist()
-    return [t for t in order if not begins[t]][:count]
+    first = begins.tolist()
+    return [t for t in order if not first[t]][:count]
 
 
 def _behaviour(agent: Agent, y: Tensor, allowed: Tensor | None) -> Behaviour:
@@ -164,7 +165,7 @@ def _explain_step(
         found = core_shares(agent.core, episode, agent.initial_state(1), reset, t - begin)
     parts = [each for each in found if each is not None]
     by_layer, total = layer_fractions(parts)
-    order = total[:-1].abs().argsort(descending=True, stable=True)[:SOURCES].tolist()
+    order = strongest(total[:-1])
     linear = all(_is_close(part.reading, y) for part, y in zip(parts, outputs, strict=True))
     minus = _minus_shares(agent, episode, reset, parts, order, allowed) if linear else None
     sources = []
@@ -187,6 +188,11 @@ def layer_fractions(parts: Sequence[Shares]) -> tuple[Tensor, Tensor]:
     by_layer = torch.stack([fractions(part, over_heads=True).steps[:, 0] for part in parts]).double()
     squares = torch.stack([part.reading.double().square().sum() for part in parts])
     return by_layer, (squares / squares.sum().clamp(min=1e-300)) @ by_layer
+
+
+def strongest(fractions: Tensor) -> list[int]:
+    """Return the steps with the largest fractions in size, earlier ones first among equals."""
+    return fractions.abs().argsort(descending=True, stable=True)[:SOURCES].tolist()
 
 
 def _minus_shares(

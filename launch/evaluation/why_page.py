@@ -6,7 +6,7 @@ import base64
 import io
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.resources import files as resources
 from pathlib import Path
@@ -104,9 +104,12 @@ def write_why(
     if not moments:
         raise RunError("--why: every episode ended at its first step, where there is no memory to wipe")
     steps = {step for moment in moments for step in (moment.step, *(each.step for each in moment.sources))}
-    shown = (
-        pictures(play, steps) if protocol is None else screens(play, games(agent.spec, protocol)[1], steps)
-    )
+    if protocol is None:
+        shown = pictures(play, steps)
+    else:
+        seen, colour = games(agent.spec, protocol)
+        seen.close()
+        shown = screens(play, colour, steps)
     encoded = {step: _png(image) for step, image in sorted(shown.items())}
     page = to_html(config, loaded, protocol, play, moments, encoded, names)
     name = f"why-{protocol or 'env'}-{loaded.step}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
@@ -139,7 +142,7 @@ def to_html(
     game = spec.game.replace("_", " ").title() if spec.game else spec.env_id or ""
     episodes = sum(play.begins)
     lead = (
-        f"The {len(moments)} steps at which wiping the memory changes the policy most, of the first "
+        f"The {count(len(moments), 'step')} at which wiping the memory changes the policy most, of the first "
         f"{len(play.actions):,} of one environment ({count(episodes, 'episode')}, "
         f"{'sampled' if config.sample else 'greedy'} actions, seed {config.seed}"
         f"{f', {protocol}' if protocol else ''}). The agent was trained for {loaded.step:,} steps."
@@ -148,16 +151,15 @@ def to_html(
         f'<li><a href="#m{n}">{n}: step {moment.step:,}, KL {moment.kl:.3g}</a></li>'
         for n, moment in enumerate(moments, 1)
     )
-    pictures = "numbers" if play.observations[0].ndim != 3 else "game" if spec.game else "images"
-    about = ("pictures", PICTURES[pictures]), *NUMBERS
+    kind = "numbers" if play.observations[0].ndim != 3 else "game" if spec.game else "images"
+    about = ("pictures", PICTURES[kind]), *NUMBERS
     terms = "".join(f"<dt>{html(term)}</dt><dd>{html(text)}</dd>" for term, text in about)
     ours = versions()
     made = [
-        ("command", shlex.join(["deltabeast", "eval", str(config.run), "--why", str(config.why), "--seed",
-                                str(config.seed), *(["--sample"] if config.sample else [])])),
+        ("command", command(config)),
         ("checkpoint", str(loaded.checkpoint)),
         ("deltabeast", f"{ours['deltabeast']}, commit {ours['commit'] or 'unknown'}"),
-    ]  # fmt: skip
+    ]
     facts = "".join(f"<dt>{html(name)}</dt><dd>{html(value)}</dd>" for name, value in made)
     drawing = _Drawing(play, encoded, names, spec.game is not None)
     sections = "\n".join(drawing.moment(n, moment) for n, moment in enumerate(moments, 1))
@@ -170,6 +172,17 @@ def to_html(
 </main>"""
     style = (resources(__package__) / "why.css").read_text(encoding="utf-8").rstrip()
     return document(f"What {spec.core} remembers in {game}", lead, body, f"\n{style}")
+
+
+def command(config: EvalConfig) -> str:
+    """Return the command of an evaluation, with the options that are not the default."""
+    words = ["deltabeast", "eval", str(config.run)]
+    for option in fields(config)[1:]:
+        value = getattr(config, option.name)
+        if value != option.default:
+            words.append(f"--{option.name.replace('_', '-')}")
+            words += [] if value is True else map(str, value if isinstance(value, tuple) else (value,))
+    return shlex.join(words)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,9 @@ from deltabeast.launch.evaluation.why import (
     core_inputs,
     explain,
     layer_fractions,
+    strongest,
 )
-from deltabeast.launch.evaluation.why_page import to_html
+from deltabeast.launch.evaluation.why_page import command, to_html
 from deltabeast.launch.evaluation.why_play import Play, bars, pictures, play_stretch, screens, side_by_side
 
 OPTIONS = {"hidden_size": 8, "num_heads": 2, "num_layers": 2, "ff_size": 8}
@@ -151,20 +152,26 @@ def test_shares_are_those_of_an_actors_single_steps(core: str, seed: int) -> Non
         torch.testing.assert_close(total.tolist(), expected, rtol=1e-3, atol=1e-5)
 
 
-def test_a_share_is_taken_out_of_every_layers_reading(seed: int) -> None:
-    """The network by hand, from readings of which u = 0 in one step."""
-    agent, inputs = make_agent(), make_inputs()
+def test_the_strongest_fractions_are_the_largest_in_size() -> None:
+    assert strongest(torch.tensor([0.1, -0.5, 0.3, 0.3, 0.2])) == [1, 2, 3]
+    assert strongest(torch.tensor([0.1, -0.5])) == [1, 0]
+
+
+@pytest.mark.parametrize("core", ["rdn", "delta_product"])
+def test_a_share_is_taken_out_of_every_layers_reading(core: str, seed: int) -> None:
+    """The network by hand, from readings of which u = 0 in all writes of one step."""
+    agent, inputs = make_agent(core), make_inputs()
     actor = Actor(agent, inputs)
-    core = agent.core
-    assert isinstance(core, FastWeightCore)
+    network = agent.core
+    assert isinstance(network, FastWeightCore)
     with torch.no_grad():
         features = core_inputs(agent, inputs)
     for moment in explain(agent, inputs, 3):
         t, forms = moment.step - moment.begin, actor.joined(moment)
         for source in moment.sources:
             with torch.no_grad():
-                x: Any = core.input_proj(features[moment.step])
-                for layer, form in zip(core.layers, forms, strict=True):
+                x: Any = network.input_proj(features[moment.step])
+                for layer, form in zip(network.layers, forms, strict=True):
                     y = without_write(form, source.step - moment.begin)[t, 0].flatten()
                     x = x + layer.out(y)  # type: ignore[operator]
                     x = x + layer.ff(layer.ff_norm(x))  # type: ignore[operator]
@@ -413,6 +420,14 @@ def test_names_are_escaped(tmp_path: Path, seed: int) -> None:
     assert "<script" not in text and "<b>" not in text and "<i>" not in text and "\x1b" not in text
     assert "&lt;b&gt;one" in text and "&lt;script&gt;" in text and "&amp;amp;" in text
     References(text)
+
+
+def test_the_command_is_the_one_that_was_given() -> None:
+    config = EvalConfig(Path("a run"), why=2, sample=True, forget_every=(1, 2), protocol="revisited")
+    assert command(config) == (
+        "deltabeast eval 'a run' --protocol revisited --sample --forget-every 1 2 --why 2"
+    )
+    assert command(EvalConfig(Path("run"))) == "deltabeast eval run"
 
 
 def test_a_memory_without_writes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
