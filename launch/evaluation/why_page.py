@@ -71,7 +71,7 @@ NUMBERS = (
         "The effect of the writes: right after that past step they are taken out of the state (u = 0; the "
         "step's decays and erasures stay), and the core computes all steps from there to this one again, so "
         "that later keys, strengths, queries and writes change. Observations, rewards and actions are those "
-        "recorded.",
+        "recorded. With one layer whose keys and strengths do not read the memory, share and effect agree.",
     ),
 )
 """Terms of the page and what they are."""

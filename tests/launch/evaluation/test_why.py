@@ -212,6 +212,13 @@ def test_undone_writes_are_missing_in_all_later_steps(core: str, options: dict[s
     assert differ, "the share and the effect are two numbers"
 
 
+def test_share_and_effect_agree_where_nothing_written_depends_on_a_reading(seed: int) -> None:
+    for moment in explain(make_agent("delta_net", num_layers=1), make_inputs(), 3):
+        for source in moment.sources:
+            assert source.minus_share is not None and source.undone is not None
+            torch.testing.assert_close(source.minus_share, source.undone, rtol=1e-4, atol=1e-5)
+
+
 WITHOUT_EFFECT = {
     *("softmax_attention", "transformer", "gtrxl", "deltaformer", "hybrid"),
     *("momentum_delta_net", "delta_delta_net", "delta_mlp"),
