@@ -164,8 +164,20 @@ def readings(form: LinearForm) -> Tensor:
     Raises:
         ValueError: if the form has momentum and several writes a step.
     """
-    replay = _replay_delta(form) if isinstance(form, DeltaForm) else _replay_attention(form)
-    return torch.stack([*replay])
+    if isinstance(form, AttentionForm):
+        return torch.stack([*_replay_attention(form)])
+    return torch.stack([read(W, q) for W, q in zip(_replay_delta(form), form.writes.q, strict=True)])
+
+
+@torch.no_grad()
+def last_weights(form: DeltaForm) -> Tensor:
+    """Replay an unroll from its linear form: W after the last step, `[B, H, V, K]`.
+
+    Raises:
+        ValueError: as `readings`.
+    """
+    *_, W = _replay_delta(form)
+    return W
 
 
 def without_write(form: LinearForm, step: int, index: int | None = None) -> Tensor:
@@ -307,8 +319,9 @@ def _walk_attention(form: AttentionForm, first: int, last: int) -> Iterator[tupl
 
 
 def _replay_delta(form: DeltaForm) -> Iterator[Tensor]:
+    """Yield W after each step."""
     _check_momentum(form)
-    (q, k, u, e, a), W, C = form.writes, form.W, form.C
+    (_, k, u, e, a), W, C = form.writes, form.W, form.C
     for t, reset in enumerate(form.reset):
         W = mask_resets(W, reset)
         if form.value_decay is not None:
@@ -322,7 +335,7 @@ def _replay_delta(form: DeltaForm) -> Iterator[Tensor]:
             else:
                 C = write(form.momentum[t][..., None, None] * mask_resets(C, reset), value, key)
                 W = write(W, erased, key) + C
-        yield read(W, q[t])
+        yield W
 
 
 def _replay_attention(form: AttentionForm) -> Iterator[Tensor]:

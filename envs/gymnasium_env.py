@@ -64,6 +64,13 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self._lacks_last = False
         self._masks = ActionMasks(self.num_envs, len(self._actions))
 
+    @property
+    def action_meanings(self) -> tuple[str, ...]:
+        """Names of the actions, from the environment's `get_action_meanings`; empty if it has none."""
+        first = next(iter(getattr(self._env.unwrapped, "envs", ())), None)
+        name_actions = getattr(getattr(first, "unwrapped", None), "get_action_meanings", None)
+        return tuple(map(str, name_actions())) if callable(name_actions) else ()
+
     def reset(
         self, *, seed: Seeds | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:

@@ -54,6 +54,9 @@ class EndlessTMaze(gymnasium.Env[Numbers, np.int64]):
         done = self._remaining == 0
         return self._seen(), reward, done, not done and self._patience == 0, {}
 
+    def get_action_meanings(self) -> list[str]:
+        return ["FORWARD", "LEFT", "RIGHT"]
+
     def _enter(self) -> None:
         self._cue = int(self.np_random.integers(LEFT, RIGHT + 1))
         self._place, self._fork = 0, int(self.np_random.integers(1, self._length + 1))

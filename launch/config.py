@@ -364,6 +364,9 @@ class EvalConfig:
     """An environment of your own that the checkpoint may import: module:Id-v0, or module:make_it."""
     video: int = 0
     """Afterwards, record N whole Atari games as MP4 in RUN/videos, with what the memory does beside them."""
+    why: int = 0
+    """Afterwards, write a page in RUN/eval of the N moments of the first 2,000 steps of play at which the
+    memory mattered most: what it drew on, and the policy without it. Needs fast weights or attention."""
     max_episode_steps: int = 1_000_000
     """Abort longer episodes, in agent steps; finished ones are still scored."""
 

@@ -20,24 +20,30 @@ def to_html(report: Report) -> str:
     facts = "".join(
         f"<dt>{foreign.html(name)}</dt><dd>{foreign.html(value)}</dd>" for name, value in report.provenance
     )
+    body = f"""<nav aria-label="Contents"><ol>{links}</ol></nav>
+<main>
+{sections}
+<section id="made"><h2>How this was made</h2><dl>{facts}</dl></section>
+</main>"""
+    return document(report.title, report.subtitle, body)
+
+
+def document(title: str, lead: str, body: str, style: str = "") -> str:
+    """Return a page in light and dark with a title, a lead of plain text, a body of HTML and more CSS."""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{foreign.html(report.title)}</title>
+<title>{foreign.html(title)}</title>
 <style>
-{_style()}
+{_style()}{style}
 </style>
 </head>
 <body>
-<header><h1>{foreign.html(report.title)}</h1><p class="lead">{foreign.html(report.subtitle)}</p></header>
-<nav aria-label="Contents"><ol>{links}</ol></nav>
-<main>
-{sections}
-<section id="made"><h2>How this was made</h2><dl>{facts}</dl></section>
-</main>
+<header><h1>{foreign.html(title)}</h1><p class="lead">{foreign.html(lead)}</p></header>
+{body}
 </body>
 </html>
 """

@@ -36,6 +36,8 @@ from .recording import record_games
 from .report import comparable_scores, print_results, write_results
 from .returns import Evaluation
 from .video import need_libraries
+from .why import check_core
+from .why_page import write_why
 
 MakeEnv = Callable[[int], VectorEnv]
 
@@ -70,6 +72,8 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
         with closing(make_env(1)) as env:  # what is wrong with it is said before anything is written
             check_fit(spec, env)
             player, notes = _player(config, loaded, env, device)
+            if config.why:
+                check_core(loaded.agent)
             notes += observation_notes(env, spec)
     except (ValueError, FileNotFoundError) as error:
         raise UsageError(str(error)) from error
@@ -96,6 +100,8 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     say(console, f"saved as {target}")
     if config.video and protocol is not None:
         record_games(config, loaded, protocol, console)
+    if config.why:
+        write_why(config, loaded, player, protocol, make_env, device, console)
     if missing := sum(result.missing for result in results.values()):
         wanted = config.episodes * config.repeats * len(results)
         raise Incomplete(
@@ -120,6 +126,7 @@ def _check(config: EvalConfig) -> None:
     """Raise UsageError for numbers out of range."""
     require(config, "episodes", "repeats", "max_episode_steps", "forget_every", least=1)
     require(config, "video", "seed", least=0)
+    require(config, "why", least=0, most=100)
     require(config, "flicker", least=0, below=1)
 
 

@@ -137,7 +137,8 @@ class Repeats:
                     if "action_mask" in infos:
                         logits = forbid(logits, torch.from_numpy(infos["action_mask"]).to(device))
                         likeliest = logits.argmax(-1)
-                    actions = likeliest.cpu().numpy() if setup.greedy else self._draw(logits)
+                    randoms = [row.random for row in self.rows]
+                    actions = likeliest.cpu().numpy() if setup.greedy else draw_actions(logits, randoms)
                 observation, rewards, terminated, truncated, infos = env.step(actions)
                 self.notes.extend(infos.get("notes", ()))
                 over = terminated | truncated
@@ -169,12 +170,6 @@ class Repeats:
         if discarded > 10 * wanted:
             raise RunError(f"{discarded} episodes had no valid return; the score is not measurable")
 
-    def _draw(self, logits: Tensor) -> NDArray[np.int64]:
-        """Sample actions, each repeat with its own numbers: argmax of p_i / e_i with e_i ~ Exp(1)."""
-        shares = logits.softmax(-1).cpu().numpy()
-        exp_noise = np.stack([row.random.exponential(size=shares.shape[1]) for row in self.rows])
-        return (shares / exp_noise).argmax(1)
-
     def _finish_episode(self, row: Repeat, infos: dict[str, Any], i: int, discard_negative: bool) -> None:
         """Record what ended in this step: an episode, and maybe the game."""
         if infos["_game_return"][i]:
@@ -191,6 +186,13 @@ class Repeats:
             self.discarded_wrapped += 1
         # Otherwise the agent never acted in it (the life was lost while buttons were pressed for it).
         row.episode_steps, row.wrapped = 0, False
+
+
+def draw_actions(logits: Tensor, randoms: Sequence[np.random.Generator]) -> NDArray[np.int64]:
+    """Sample actions, each row with its own numbers: argmax of p_i / e_i with e_i ~ Exp(1)."""
+    shares = logits.softmax(-1).cpu().numpy()
+    exp_noise = np.stack([random.exponential(size=shares.shape[1]) for random in randoms])
+    return (shares / exp_noise).argmax(1)
 
 
 def _array(infos: dict[str, Any], key: str, size: int) -> NDArray[Any]:

@@ -46,6 +46,7 @@ LISTED = {
     ("launch/bench/throughput.py", "TemporaryDirectory"): MADE,
     ("launch/comparison/plots.py", "savefig"): MEMORY,
     ("launch/evaluation/video.py", "get_writer"): "a name of files.atomic_path",
+    ("launch/evaluation/why_page.py", "save"): MEMORY,
     ("launch/sharing/hub.py", "TemporaryDirectory"): MADE,
     ("launch/sharing/still.py", "save"): MEMORY,
     ("launch/training/profiling.py", "export_chrome_trace"): "a name of files.atomic_path",

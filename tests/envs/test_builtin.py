@@ -43,6 +43,13 @@ def test_right_answers_earn_one_each(name: str, seed: int) -> None:
         assert earned == (0 if wrong else (expected.target > unpaid).sum())
 
 
+def test_actions_have_the_names_that_an_environment_gives_them() -> None:
+    for name, names in (("EndlessTMaze", ("FORWARD", "LEFT", "RIGHT")), ("ColorCubes", ())):
+        env = make_vector_env(env_id=f"deltabeast/{name}-v0", num_envs=2)
+        assert env.action_meanings == names  # type: ignore[attr-defined]
+        env.close()
+
+
 @pytest.mark.parametrize(("name", "length"), [("EndlessTMaze", 8), ("EndlessTMazeLong", 32)])
 def test_corridors_are_as_long_as_said(name: str, length: int, seed: int) -> None:
     env = gymnasium.make(f"deltabeast/{name}-v0")

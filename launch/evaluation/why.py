@@ -1,0 +1,284 @@
+"""The moments of play at which the memory mattered most, and the past steps that it drew on: no drawing.
+
+All is computed from recorded inputs of the agent. The moments are the steps with the largest
+KL(p ‖ p_wiped), where p is the policy and p_wiped that with the core's whole state as an episode begins.
+Of what the memory reads at such a step each past step has a *share* (cores/provenance.py): what its writes
+add to the reading, with all keys, strengths and queries as realised. The *effect* of a write is another
+number: the write is taken out of the state right after its step, and the core computes all later steps again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...agents import Agent
+from ...agents.masks import forbid
+from ...cores import Core, State
+from ...cores.backbone import FastWeightCore
+from ...cores.fast_weights import FastWeights, MemoryTrace
+from ...cores.linear_form import DeltaForm
+from ...cores.observe import watch_traces
+from ...cores.provenance import Shares, core_shares, fractions, last_weights, linear_forms
+
+SOURCES = 3
+"""Past steps that are shown of each moment."""
+_CHUNK = 100
+"""Steps at once through the stem, and through a wiped core, whose state may be large."""
+
+
+class Inputs(NamedTuple):
+    """What an agent was given in T consecutive steps, the first one an episode's first."""
+
+    observation: Tensor
+    """`[T, ...]`."""
+    reward: Tensor
+    """Of the action before `[T]`."""
+    begins: Tensor
+    """Which steps begin an episode: bool `[T]`."""
+    allowed: Tensor | None = None
+    """Actions that the environment allows: bool `[T, A]`; None for all."""
+
+
+class Behaviour(NamedTuple):
+    """Policy `[..., A]`, as log probabilities in double precision, and values `[...]`."""
+
+    log_policy: Tensor
+    value: Tensor
+
+    def at(self, index: int) -> Behaviour:
+        return Behaviour(self.log_policy[index], self.value[index])
+
+
+@dataclass(frozen=True)
+class Source:
+    """A past step of which a reading has a share."""
+
+    step: int
+    fraction: float
+    """Its share as a signed fraction of the readings of all layers, (share·y) / (y·y)."""
+    by_layer: list[float]
+    """The same of each layer's reading alone."""
+    minus_share: Behaviour | None
+    """With the step's share taken out of every layer's reading, else as realised; None for a memory whose
+    output is a nonlinear function of what its linear form reads."""
+    undone: Behaviour | None
+    """The effect: with u = 0 in the step, and all later steps computed again; None for a memory whose state
+    is not the fast weights W of its linear form."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    step: int
+    begin: int
+    """The first step of its episode."""
+    kl: float
+    """KL(p ‖ p_wiped) in nats."""
+    remembering: Behaviour
+    wiped: Behaviour
+    sources: list[Source]
+    """The past steps of the episode with the largest fractions in size, largest first."""
+    own: float
+    """Fraction of what this very step writes before it reads."""
+    others: float
+    """Fractions of all other steps of the episode, summed."""
+
+
+def check_core(agent: Agent) -> None:
+    """Raise ValueError, naming cores that would do, for a core whose readings are no sums of past writes."""
+    device = agent.policy.weight.device
+    x = torch.zeros(1, 1, agent.core.input_size, device=device)
+    begins = torch.ones(1, 1, dtype=torch.bool, device=device)
+    forms = linear_forms(agent.core, x, agent.initial_state(1), begins)
+    if not forms or None in forms:
+        raise ValueError(
+            f"--why: what {agent.spec.core} remembers is no sum of what it wrote; omit it, or train a core "
+            "with fast weights or attention, such as delta_net, rdn, gated_delta_net or transformer"
+        )
+
+
+@torch.inference_mode()
+def explain(agent: Agent, inputs: Inputs, count: int) -> list[Moment]:
+    """Explain the `count` steps with the largest KL, largest first; fewer if there are fewer to choose among.
+
+    A step that begins an episode, where there is nothing to wipe, is none of them.
+    """
+    x = core_inputs(agent, inputs)
+    begins = inputs.begins.unsqueeze(1)
+    y, _ = agent.core.unroll(x.unsqueeze(1), agent.initial_state(1), begins)
+    remembering = _behaviour(agent, y.squeeze(1), inputs.allowed)
+    wiped = wiped_behaviour(agent, x, inputs.allowed)
+    kl = divergence(remembering.log_policy, wiped.log_policy)
+    return [
+        _explain_step(agent, inputs, x, t, float(kl[t]), remembering.at(t), wiped.at(t))
+        for t in largest(kl, inputs.begins, count)
+    ]
+
+
+def core_inputs(agent: Agent, inputs: Inputs) -> Tensor:
+    """Compute what the core reads at each step, `[T, n]`."""
+    pairs = zip(inputs.observation.split(_CHUNK), inputs.reward.split(_CHUNK), strict=True)
+    return torch.cat([agent.core_input(agent.trunk_features(seen), reward) for seen, reward in pairs])
+
+
+def wiped_behaviour(agent: Agent, x: Tensor, allowed: Tensor | None) -> Behaviour:
+    """Act on each of T core inputs `[T, n]` from the initial state."""
+    starts = (torch.ones(len(part), dtype=torch.bool, device=x.device) for part in x.split(_CHUNK))
+    pairs = zip(x.split(_CHUNK), starts, strict=True)
+    y = [agent.core.step(part, agent.initial_state(len(part)), start)[0] for part, start in pairs]
+    return _behaviour(agent, torch.cat(y), allowed)
+
+
+def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p ‖ q) in nats, of log probabilities `[..., A]`; actions of probability 0 add nothing."""
+    p = log_p.exp()
+    return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)
+
+
+def largest(kl: Tensor, begins: Tensor, count: int) -> list[int]:
+    """Return the steps with the largest values, earlier ones first among equals, but for those that begin."""
+    order = kl.masked_fill(begins, -torch.inf).argsort(descending=True, stable=True).tolist()
+    first = begins.tolist()
+    return [t for t in order if not first[t]][:count]
+
+
+def _behaviour(agent: Agent, y: Tensor, allowed: Tensor | None) -> Behaviour:
+    logits, values = agent.heads(y)
+    return Behaviour(
+        (logits if allowed is None else forbid(logits, allowed)).double().log_softmax(-1), values
+    )
+
+
+def _explain_step(
+    agent: Agent, inputs: Inputs, x: Tensor, t: int, kl: float, remembering: Behaviour, wiped: Behaviour
+) -> Moment:
+    begin = int(inputs.begins[: t + 1].nonzero()[-1])
+    episode, reset = x[begin : t + 1].unsqueeze(1), inputs.begins[begin : t + 1].unsqueeze(1)
+    allowed = None if inputs.allowed is None else inputs.allowed[t]
+    outputs: list[Tensor] = []
+    with watch_traces(agent.core, lambda layer, memory, trace: outputs.append(trace.y[-1])):
+        found = core_shares(agent.core, episode, agent.initial_state(1), reset, t - begin)
+    parts = [each for each in found if each is not None]
+    by_layer, total = layer_fractions(parts)
+    order = strongest(total[:-1])
+    linear = all(_is_close(part.reading, y) for part, y in zip(parts, outputs, strict=True))
+    minus = _minus_shares(agent, episode, reset, parts, order, allowed) if linear else None
+    sources = []
+    for n, j in enumerate(order):
+        y = _undone(agent.core, episode, reset, j)
+        undone = None if y is None else _behaviour(agent, y[0], allowed)
+        minus_share = None if minus is None else minus.at(n)
+        sources.append(Source(begin + j, float(total[j]), by_layer[:, j].tolist(), minus_share, undone))
+    own = float(total[-1])
+    others = float(total.sum() - total[-1] - total[order].sum())
+    return Moment(t, begin, kl, remembering, wiped, sources, own, others)
+
+
+def layer_fractions(parts: Sequence[Shares]) -> tuple[Tensor, Tensor]:
+    """Return each past step's fractions of each layer's reading `[L, t + 1]`, and of all together `[t + 1]`.
+
+    The latter are those of the layers weighted by their y·y, as `fractions` does over heads: the readings
+    side by side as one vector.
+    """
+    by_layer = torch.stack([fractions(part, over_heads=True).steps[:, 0] for part in parts]).double()
+    squares = torch.stack([part.reading.double().square().sum() for part in parts])
+    return by_layer, (squares / squares.sum().clamp(min=1e-300)) @ by_layer
+
+
+def strongest(fractions: Tensor) -> list[int]:
+    """Return the steps with the largest fractions in size, earlier ones first among equals."""
+    return fractions.abs().argsort(descending=True, stable=True)[:SOURCES].tolist()
+
+
+def _minus_shares(
+    agent: Agent,
+    x: Tensor,
+    reset: Tensor,
+    parts: Sequence[Shares],
+    steps: Sequence[int],
+    allowed: Tensor | None,
+) -> Behaviour:
+    """Act at the last step of x `[t + 1, 1, n]`, a row for each of `steps` whose share no layer reads."""
+    rows = len(steps)
+    readings = [part.reading - part.writes[steps, 0].sum(2) for part in parts]
+    _, state = agent.core.unroll(x[:-1], agent.initial_state(1), reset[:-1])  # time features count on
+    state = tuple(part.repeat_interleave(rows, 0) for part in state)
+    with _reading(agent.core, readings):
+        y, _ = agent.core.step(x[-1].repeat(rows, 1), state, reset[-1].repeat(rows))
+    return _behaviour(agent, y, allowed)
+
+
+@contextmanager
+def _reading(core: Core, readings: Sequence[Tensor]) -> Iterator[None]:
+    """Let each layer's memory read in a step what is given, `[B, H, V]`, whatever it would itself."""
+    assert isinstance(core, FastWeightCore)
+    memories = core.memories()
+
+    def replace(memory: FastWeights, y: Tensor) -> None:
+        vars(memory)["unroll"] = lambda projections, state, reset: (y.unsqueeze(0), state)
+
+    try:
+        for memory, y in zip(memories, readings, strict=True):
+            replace(memory, y)
+        yield
+    finally:
+        for memory in memories:
+            vars(memory).pop("unroll", None)
+
+
+def _undone(core: Core, x: Tensor, reset: Tensor, j: int) -> Tensor | None:
+    """Return the core's last output in an unroll of x `[T, 1, n]` with the writes of step j undone `[1, n]`.
+
+    Step j itself is as it was; T is beyond it. None where the state cannot be written so.
+    """
+    assert isinstance(core, FastWeightCore)
+    state, layers = core.initial_state(1, x.device), []
+    if j:
+        _, state = core.unroll(x[:j], state, reset[:j])
+
+    def undo(_: int, memory: FastWeights, trace: MemoryTrace) -> None:
+        layers.append(without_writes(memory, trace))
+
+    with watch_traces(core, undo):
+        _, after = core.unroll(x[j : j + 1], state, reset[j : j + 1])
+    undone = [layer for layer in layers if layer is not None]
+    if len(undone) < len(layers):
+        return None
+    of_layers = core.join(undone)
+    y, _ = core.unroll(x[j + 1 :], (*of_layers, *after[len(of_layers) :]), reset[j + 1 :])
+    return y[-1]
+
+
+def without_writes(memory: FastWeights, trace: MemoryTrace) -> State | None:
+    """Return the layer's state after a traced step, had it written nothing: u = 0, but decays and erasures.
+
+    None where its fast weights, side by side, are not the first columns of its linear form's W, as for
+    attention, and with momentum, where a write goes on after its step.
+    """
+    form, after = memory.linear_form(trace), memory.fast_weights(trace.after)
+    if not after or not isinstance(form, DeltaForm) or form.C is not None:
+        return None
+    widths = [W.shape[-1] for W in after]
+    if any(W.shape[:-1] != form.W.shape[:-1] for W in after) or not _is_close(
+        torch.cat(after, -1), last_weights(form)[..., : sum(widths)]
+    ):
+        return None
+    nothing = form._replace(writes=form.writes._replace(u=torch.zeros_like(form.writes.u)))
+    weights = iter(last_weights(nothing)[..., : sum(widths)].split(widths, -1))
+    parts = zip(memory.state_parts(), trace.after, strict=True)
+    return (
+        *(next(weights) if part.kind == "fast weights" else tensor for part, tensor in parts),
+        *trace.conv_state,
+    )
+
+
+def _is_close(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are equal up to single precision's rounding."""
+    return one.shape == other.shape and torch.allclose(
+        one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max())
+    )
