@@ -68,8 +68,10 @@ class GymnasiumEnvs(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     def action_meanings(self) -> tuple[str, ...]:
         """Names of the actions, from the environment's `get_action_meanings`; empty if it has none."""
         first = next(iter(getattr(self._env.unwrapped, "envs", ())), None)
-        name_actions = getattr(getattr(first, "unwrapped", None), "get_action_meanings", None)
-        return tuple(map(str, name_actions())) if callable(name_actions) else ()
+        try:
+            return tuple(map(str, first.unwrapped.get_action_meanings()))  # type: ignore[union-attr]
+        except Exception:  # foreign code, for names alone
+            return ()
 
     def reset(
         self, *, seed: Seeds | None = None, options: dict[str, Any] | None = None

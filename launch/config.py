@@ -348,10 +348,10 @@ class EvalConfig:
     1 2 4 8. The smallest N without loss is how far back it uses its memory."""
     memory: Annotated[tuple[str, ...], arg(metavar="OP [OP ...]")] = ()
     """Evaluate the agent again, from the same seeds, with each of these operations on its memory. T is an
-    agent step of each episode. freeze@T: what steps from T on write is read by no later one. undo@T: what
-    step T writes. scale:X, scale:X@T: what steps write, from T on, is scaled by X. noise:X, noise:X@T: after
-    each step, from T on, fast weights get Gaussian noise of X times their root mean square. wipe@T: the state
-    is reset at step T. wipe-every:N: --forget-every N."""
+    agent step of each episode. freeze@T: what steps from T on write is taken back. undo@T: what step T
+    writes is taken back. scale:X, scale:X@T: what steps write, from T on, is scaled by X. noise:X, noise:X@T:
+    after each step, from T on, fast weights get Gaussian noise of X times their root mean square. wipe@T: the
+    state is reset at step T. wipe-every:N: the same as --forget-every N."""
     seed: int = 1
     """Seed of environments and sampling."""
     device: str = "auto"

@@ -1822,11 +1822,13 @@ MUTANTS = [
     ("launch/evaluation/memory_ops.py", 'kind == "noise" and amount < 0', "False"),
     ("launch/evaluation/memory_ops.py", '0 if text == "0" else', ""),
     ("launch/evaluation/memory_ops.py", "amount + 0.0", "amount"),
-    ("launch/evaluation/returns.py", "!= [*map(len, other.returns)] or", "== [] or"),
+    ("launch/evaluation/returns.py", "!= [*map(len, theirs)] or", "== [] or"),
+    ("launch/evaluation/returns.py", "each.unfinished or", ""),
+    ("launch/evaluation/returns.py", "or each.discarded_wrapped", ""),
     (
         "launch/evaluation/returns.py",
-        "bootstrap_interval(differences))",
-        "bootstrap_interval([*map(abs, differences)]))",
+        "bootstrap_interval(differences) if",
+        "bootstrap_interval([*map(abs, differences)]) if",
     ),
 ]
 

@@ -17,7 +17,7 @@ _FORMS = {
     "scale": ("scale:X[@T]", f"X a number, {_T}"),
     "noise": ("noise:X[@T]", f"X a number of at least 0, {_T}"),
     "wipe": ("wipe@T", _T),
-    "wipe-every": ("wipe-every:N", "N a number of agent steps"),
+    "wipe-every": ("wipe-every:N", "N a number of agent steps, at least 1"),
 }
 """How each is written; [@T] may be left out."""
 
@@ -48,11 +48,11 @@ class MemoryOp:
 
     def check(self, core: Core, name: str) -> None:
         """Raise UsageError unless a core, of that name, has what the operation changes. Wipes fit all."""
-        if self.kind in ("freeze", "undo") and not core.initial_state(1):
+        if not self.kind.startswith("wipe") and not core.initial_state(1):
             raise UsageError(f"--memory {self}: {name} has no memory; evaluate an agent that has one")
         if self.kind in ("scale", "noise") and not writes_fast_weights(core):
             raise UsageError(
-                f"--memory {self}: it changes fast weights, which not every layer of {name} has; "
+                f"--memory {self}: it changes fast weights, which {name} does not have in every layer; "
                 "give freeze@T, undo@T, wipe@T or wipe-every:N"
             )
 

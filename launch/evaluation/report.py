@@ -113,7 +113,7 @@ def _as_json(name: str, result: Evaluation, trained: Evaluation) -> dict[str, An
         "summary": _as_dicts({kind: getattr(result, kind).summary() for kind in kinds}),
     }
     if name not in UNALTERED:
-        pairs = {kind: paired_difference(getattr(result, kind), getattr(trained, kind)) for kind in kinds}
+        pairs = {kind: paired_difference(result, trained, kind) for kind in kinds}
         content["difference"] = _as_dicts(pairs)
     return content
 

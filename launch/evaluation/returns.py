@@ -60,27 +60,6 @@ class Returns:
         )
 
 
-@dataclass(frozen=True)
-class Difference:
-    """How much more one player gets than another, episode by episode."""
-
-    mean: float
-    interval: tuple[float, float]
-    """95% interval of `mean`, by bootstrap over pairs of episodes"""
-
-
-def paired_difference(one: Returns, other: Returns) -> Difference | None:
-    """Compare two evaluations with the same seeds: the n-th episode of a repeat with the n-th of the other's.
-
-    None unless both have the same number of episodes in every repeat, and one at least.
-    """
-    if [*map(len, one.returns)] != [*map(len, other.returns)] or not any(one.returns):
-        return None
-    pairs = zip(one.returns, other.returns, strict=True)
-    differences = [a - b for ours, theirs in pairs for a, b in zip(ours, theirs, strict=True)]
-    return Difference(statistics.fmean(differences), bootstrap_interval(differences))
-
-
 @dataclass
 class Evaluation:
     """Result of an evaluation. `life`: the agent's episodes; `game`: the whole games among them."""
@@ -105,6 +84,31 @@ class Evaluation:
     def missing(self) -> int:
         """Episodes of those asked for that have no return: unfinished ones, and others of their repeats."""
         return self.episodes * self.repeats - sum(map(len, self.life.returns))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much more one player gets than another, episode by episode."""
+
+    mean: float
+    interval: tuple[float, float] | None
+    """95% interval of `mean`, by bootstrap over pairs of episodes; None of a single pair"""
+
+
+def paired_difference(one: Evaluation, other: Evaluation, kind: str) -> Difference | None:
+    """Compare two evaluations with the same seeds: the n-th episode of a repeat with the n-th of the other's.
+
+    `kind` is `life` or `game`. None without episodes, if their numbers differ in a repeat, and where an
+    episode of either has no return: later ones would be paired with others.
+    """
+    if any(each.unfinished or each.discarded_negative or each.discarded_wrapped for each in (one, other)):
+        return None
+    ours, theirs = (getattr(each, kind).returns for each in (one, other))
+    if [*map(len, ours)] != [*map(len, theirs)] or not any(ours):
+        return None
+    differences = [a - b for pair in zip(ours, theirs, strict=True) for a, b in zip(*pair, strict=True)]
+    interval = bootstrap_interval(differences) if len(differences) > 1 else None
+    return Difference(statistics.fmean(differences), interval)
 
 
 def bootstrap_interval(

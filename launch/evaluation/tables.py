@@ -63,7 +63,7 @@ def memory_table(
         cells, summary = [""] * len(columns), player.life.summary()
         if summary:
             interval, episodes = _DETAILS["95% interval"](summary), _DETAILS["episodes"](summary)
-            change = paired_difference(player.life, untouched.life) if name in altered else None
+            change = paired_difference(player, untouched, "life") if name in altered else None
             cells = [_mean_std(summary), interval, _difference(change) if change else "", episodes]
         if shown:
             share = normalized[name]
@@ -81,6 +81,8 @@ def _in_words(player: str) -> str:
 
 
 def _difference(change: Difference) -> str:
+    if change.interval is None:
+        return format_number(change.mean, abs(change.mean))
     low, high = change.interval
     return f"{format_number(change.mean, max(abs(low), abs(high)))} ({_span(low, high)})"
 
@@ -94,7 +96,7 @@ def evaluation_notes(players: Mapping[str, Evaluation], lives: bool) -> list[str
     if players.keys() - UNALTERED:
         notes.append(
             "difference: mean over each repeat's n-th episode less the untouched agent's n-th, from the same "
-            "seed, with its 95% bootstrap interval"
+            "seed, with its 95% bootstrap interval; none where an episode of either has no return"
         )
     if lives and any(player.life.returns != player.game.returns for player in players.values()):
         notes.append(

@@ -106,7 +106,7 @@ def replay(trace: Trace, env: VectorEnv) -> Iterator[npt.NDArray[np.uint8]]:
             observation, rewards, *_ = env.step(np.array([action]))
             total += float(rewards[0])
             if total != score:
-                raise RunError("the emulator did not repeat the game; no video can be made of it")
+                raise RunError("the emulator did not repeat the game; no pictures can be made of it")
     finally:
         env.close()
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.resources import files as resources
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -22,14 +22,14 @@ from ..config import EvalConfig
 from ..errors import RunError, writing
 from ..foreign import html
 from ..output import say
-from ..runs.directory import versions
+from ..runs.directory import eval_command, option_words, versions
 from ..units import count
 from .loading import Loaded
 from .play import Player
 from .progress import progress
 from .recording import games
 from .why import Behaviour, Moment, Source, explain
-from .why_play import MOST_NUMBERS, Play, action_names, pictures, play_stretch, screens
+from .why_play import MOST_NUMBERS, MOST_STEPS, Play, action_names, pictures, play_stretch, screens
 
 SHARE, EFFECT = "share taken out", "writes undone, rerun"
 _MOST_ACTIONS = 6
@@ -69,9 +69,10 @@ NUMBERS = (
     (
         EFFECT,
         "The effect of the writes: right after that past step they are taken out of the state (u = 0; the "
-        "step's decays and erasures stay), and the core computes all steps from there to this one again, so "
-        "that later keys, strengths, queries and writes change. Observations, rewards and actions are those "
-        "recorded. With one layer whose keys and strengths do not read the memory, share and effect agree.",
+        "step's decays, erasures and what it adds to a normaliser stay), and the core computes all steps "
+        "from there to this one again, so that later keys, strengths, queries and writes change. "
+        "Observations, rewards and actions are those recorded. With one layer whose queries, "
+        "keys, values and strengths do not read the memory, share and effect agree.",
     ),
 )
 """Terms of the page and what they are."""
@@ -99,7 +100,11 @@ def write_why(
     agent, env = loaded.agent, make_env(1)
     names = action_names(env)
     with progress(console, "why") as tell:
-        play = play_stretch(player, env, config.seed, not config.sample, config.episodes, device, tell=tell)
+        limit = min(MOST_STEPS, config.max_episode_steps)  # where the evaluation aborts an episode
+        play = play_stretch(
+            player, env, config.seed, not config.sample, config.episodes, device, limit, tell=tell
+        )
+    say(console, f"explaining {count(config.why, 'step')} of {len(play.actions):,}")
     moments = explain(agent, play.inputs(device), config.why)
     if not moments:
         raise RunError("--why: every episode ended at its first step, where there is no memory to wipe")
@@ -176,13 +181,9 @@ def to_html(
 
 def command(config: EvalConfig) -> str:
     """Return the command of an evaluation, with the options that are not the default."""
-    words = ["deltabeast", "eval", str(config.run)]
-    for option in fields(config)[1:]:
-        value = getattr(config, option.name)
-        if value != option.default:
-            words.append(f"--{option.name.replace('_', '-')}")
-            words += [] if value is True else map(str, value if isinstance(value, tuple) else (value,))
-    return shlex.join(words)
+    options = ((option.name, getattr(config, option.name), option.default) for option in fields(config)[1:])
+    words = (option_words(name, value) for name, value, default in options if value != default)
+    return eval_command(config.run, *chain.from_iterable(words))
 
 
 @dataclass(frozen=True)
@@ -201,11 +202,15 @@ class _Drawing:
         undone = [each for source in sources for each in (source.minus_share, source.undone) if each]
         behaviours = [moment.remembering, moment.wiped, *undone]
         highest = torch.stack([each.log_policy for each in behaviours]).amax(0)
-        shown = sorted(highest.argsort(descending=True, stable=True)[:_MOST_ACTIONS].tolist())
+        most = (
+            len(highest) if len(highest) == _MOST_ACTIONS + 1 else _MOST_ACTIONS
+        )  # never one alone as others
+        shown = sorted(highest.argsort(descending=True, stable=True)[:most].tolist())
         usual, without = (int(each.log_policy.argmax()) for each in behaviours[:2])
         changes = (
-            f"Likeliest with the memory: {self.names[usual]}; "
-            f"{'wiped, too' if usual == without else f'wiped: {self.names[without]}'}."
+            f"Likeliest: {self.names[usual]}, with the memory and wiped."
+            if usual == without
+            else f"Likeliest with the memory: {self.names[usual]}; wiped: {self.names[without]}."
         )
         largest = sum(source.fraction for source in sources)
         reading = (
@@ -280,4 +285,5 @@ class _Drawing:
 
 
 def _percent(fraction: float) -> str:
-    return f"{100 * fraction:+.0f}%".replace("-", "−")
+    percent = round(100 * fraction)
+    return f"{percent:+}%".replace("-", "−") if percent else "0%"

@@ -111,7 +111,7 @@ def screens(play: Play, colour: VectorEnv, steps: Collection[int]) -> dict[int, 
     pictures = {}
     for step, screen in enumerate(replay(trace, colour)):
         if step in steps:
-            pictures[step] = _stack(Image.fromarray(screen), side_by_side(play.observations[step]))
+            pictures[step] = _stack(Image.fromarray(screen), in_grey(play.observations[step]))
     return pictures
 
 
@@ -128,6 +128,11 @@ def side_by_side(channels: Pixels) -> Image.Image:
     """Draw an image `[C, H, W]`: three channels in colour, others each in grey, from left to right."""
     if len(channels) == 3:
         return Image.fromarray(np.ascontiguousarray(channels.transpose(1, 2, 0)))
+    return in_grey(channels)
+
+
+def in_grey(channels: Pixels) -> Image.Image:
+    """Draw the channels of `[C, H, W]`, each in grey, from left to right."""
     return Image.fromarray(np.concatenate(list(channels), axis=1))
 
 

@@ -63,6 +63,7 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     lines.append(("checkpoints", _list_checkpoints(checkpoints)))
     evaluations = sorted((run_dir / "eval").glob("*.json"), key=lambda path: _status(path)[1])
     lines += [("evaluation", _evaluation(path)) for path in evaluations]
+    lines += [("why", str(path)) for path in sorted((run_dir / "eval").glob("why-*/why.html"))]
     videos = sorted((run_dir / "videos").glob("[!.]*.mp4"))
     lines += [("video", str(path)) for path in videos]
     lines.append(("disk", _disk(run_dir)))

@@ -22,7 +22,7 @@ from deltabeast.launch.evaluation.altered_memory import AlteredMemory
 from deltabeast.launch.evaluation.evaluate import evaluate
 from deltabeast.launch.evaluation.memory_ops import MemoryOp, parse_op
 from deltabeast.launch.evaluation.play import Player, RandomAgent
-from deltabeast.launch.evaluation.returns import Returns, paired_difference
+from deltabeast.launch.evaluation.returns import Difference, Evaluation, Returns, paired_difference
 
 STEPS, ROWS = 14, 4
 SMALL = {"hidden_size": 8, "num_heads": 2, "num_layers": 2, "ff_size": 8}
@@ -228,13 +228,22 @@ def test_a_core_without_what_is_changed(name: str) -> None:
 def test_a_paired_difference_by_hand() -> None:
     """Its interval is that of the differences, however far the episodes themselves are apart."""
 
-    def of(*returns: list[float]) -> Returns:
-        return Returns(list(returns), [[1] * len(each) for each in returns])
+    def of(*returns: list[float], **more: int) -> Evaluation:
+        each = Returns(list(returns), [[1] * len(each) for each in returns])
+        return Evaluation(len(returns[0]), len(returns), each, Returns([[9.0]], [[1]]), **more)
 
-    found = paired_difference(of([1.0, 200.0], [50.0]), of([3.0, 201.0], [50.0]))
-    assert found is not None and found.mean == -1.0 and -2 <= found.interval[0] < found.interval[1] <= 0
-    same = paired_difference(of([5.0, 100.0]), of([3.0, 98.0]))
-    assert same is not None and same.mean == 2.0 and same.interval == (2.0, 2.0)
-    assert paired_difference(of([1.0, 2.0]), of([1.0], [2.0])) is None
-    assert paired_difference(of([1.0], [2.0, 3.0]), of([1.0, 3.0], [2.0])) is None
-    assert paired_difference(of([], []), of([], [])) is None
+    def difference(one: Evaluation, other: Evaluation) -> Difference | None:
+        return paired_difference(one, other, "life")
+
+    found = difference(of([1.0, 200.0], [50.0]), of([3.0, 201.0], [50.0]))
+    assert found is not None and found.interval is not None
+    assert found.mean == -1.0 and -2 <= found.interval[0] < found.interval[1] <= 0
+    assert difference(of([5.0, 100.0]), of([3.0, 98.0])) == Difference(2.0, (2.0, 2.0))
+    assert difference(of([5.0]), of([3.0])) == Difference(2.0, None), "no interval of one pair"
+    assert difference(of([1.0, 2.0]), of([1.0], [2.0])) is None
+    assert difference(of([1.0], [2.0, 3.0]), of([1.0, 3.0], [2.0])) is None
+    assert difference(of([], []), of([], [])) is None
+    for left_out in ("unfinished", "discarded_negative", "discarded_wrapped"):
+        whole, part = of([1.0, 2.0]), of([1.0, 2.0], **{left_out: 1})
+        assert difference(whole, part) is difference(part, whole) is None, left_out
+    assert paired_difference(of([1.0]), of([3.0]), "game") == Difference(0.0, None)
