@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -77,6 +78,12 @@ def _no_width_of_a_terminal() -> None:
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     group(items)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was imported and collected: it outlives every test."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:
