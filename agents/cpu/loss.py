@@ -12,6 +12,16 @@ from ..masks import forbids
 from ..unroll import Unroll
 
 
+def eager_term(clip_ratio: float, max_kl: float, values_are_normalised: bool) -> str | None:
+    """Return which of these options of `losses.actor_critic` C lacks, in words, or None."""
+    terms = {
+        "the ratio is clipped": clip_ratio > 0,
+        "steps far from the behaviour are left out": max_kl > 0,
+        "values are normalised": values_are_normalised,
+    }
+    return next((term for term, chosen in terms.items() if chosen), None)
+
+
 def fused_actor_critic(
     logits: Tensor,
     values: Tensor,
@@ -30,8 +40,8 @@ def fused_actor_critic(
     behavior = batch.behavior_logits, batch.action, bootstrapped, batch.done, batch.forced
     discount, baseline, entropy = (costs[name] for name in ("discount", "baseline_cost", "entropy_cost"))
     settings = discount, baseline, entropy, ROUNDING, costs.get("vtrace_lambda", 1.0)
-    eager_option = clip_ratio or max_kl or value_std is not None
-    in_c = not eager_option and native.is_supported(logits, values, *behavior)
+    in_c = not eager_term(clip_ratio, max_kl, value_std is not None)
+    in_c = in_c and native.is_supported(logits, values, *behavior)
     if not in_c or forbids(batch.behavior_logits):
         return actor_critic(
             logits,

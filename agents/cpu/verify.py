@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from ..unroll import Unroll
 from .agent import PARTS, FastAgent
 from .cache import CacheSpec
 from .inference import FastInference
+from .loss import eager_term
 from .ops import fused_ops
 
 DIGESTS = Path(__file__).with_name("digests.json")
@@ -70,8 +71,6 @@ def find_edited(part: str, agent: Agent, ops: UpdateOps) -> str | None:
     """Return why a part cannot take the place of the eager code: what was edited or replaced, in words."""
     if part in PARTS and (name := _replaced_on_instance(agent)):
         return f"{name} was replaced"
-    if part == "loss" and agent.value_normaliser is not None:
-        return "values are normalised"
     reasons = (sources.find_edited(_recorded(), eager) for eager in eager_counterparts(part, agent, ops))
     return next(filter(None, reasons), None)
 
@@ -109,11 +108,20 @@ def mismatches(learner: Learner, unroll: Unroll, parts: Collection[str], spec: C
     return per_part_diffs or dict.fromkeys(parts, combined_diff)
 
 
-def unedited_parts(parts: Collection[str], agent: Agent, ops: UpdateOps) -> tuple[list[str], list[str]]:
-    """Return the parts whose eager source is unedited, and notes for the rest."""
-    edits = {part: find_edited(part, agent, ops) for part in parts}
-    notes = [fallback_message(part, reason) for part, reason in edits.items() if reason]
-    return [part for part, reason in edits.items() if reason is None], notes
+def supported_parts(parts: Collection[str], learner: Learner) -> tuple[list[str], list[str]]:
+    """Return the parts that C has for a learner and whose source is unedited, and notes for the rest."""
+    config, agent = learner.config, learner.agent
+    term = eager_term(config.clip_ratio, config.replay_max_kl, agent.value_normaliser is not None)
+    reasons = {part: find_edited(part, agent, learner.ops) for part in parts}
+    if "loss" in reasons and term is not None:
+        reasons["loss"] = term
+    return _split(reasons)
+
+
+def _split(reasons: Mapping[str, str | None]) -> tuple[list[str], list[str]]:
+    """Return the parts without a reason to run in eager code, and a note for each of the others."""
+    notes = [fallback_message(part, reason) for part, reason in reasons.items() if reason]
+    return [part for part, reason in reasons.items() if reason is None], notes
 
 
 def fallback_message(part: str, why: str) -> str:
@@ -125,7 +133,7 @@ def verified_for_acting(agent: Agent, observation: Tensor) -> tuple[list[str], l
 
     They are compared on two steps, observation `[B, ...]` both times, the second of which reads a memory.
     """
-    parts, notes = unedited_parts(PARTS, agent, UpdateOps())
+    parts, notes = _split({part: find_edited(part, agent, UpdateOps()) for part in PARTS})
     if not parts or _acts_alike(agent, FastAgent(agent, parts), observation):
         return parts, notes
     return [], notes + [fallback_message(part, "C differs from it in the first steps") for part in parts]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...agents import Agent, Learner
 from ...agents.accelerate import ALL
 from ...agents.cpu.cache import NO_CACHE, CacheSpec
-from ...agents.cpu.verify import fallback_message, mismatches, unedited_parts, verification_unroll
+from ...agents.cpu.verify import fallback_message, mismatches, supported_parts, verification_unroll
 from ...kernels.native.compiling import identity
 from ..config import TrainConfig
 from .plan import compiles, overlaps
@@ -83,7 +83,7 @@ def fused_parts(
     device = learner.agent.policy.weight.device
     if config.fused == "off" or device.type != "cpu" or compiles(config, device):
         return [], [], {}
-    parts, notes = unedited_parts(ALL, learner.agent, learner.ops)
+    parts, notes = supported_parts(ALL, learner)
     record = FusedRecord.parse(fused_record or "")
     if record.build == identity():
         return [part for part in parts if part in record.parts], notes, {"fused": str(record)}

@@ -28,7 +28,7 @@ from deltabeast.agents import (
 from deltabeast.agents.accelerate import ALL, accelerate
 from deltabeast.agents.checkpoint import export_agent, save_checkpoint
 from deltabeast.agents.cpu.agent import FastAgent
-from deltabeast.agents.cpu.verify import mismatches, unedited_parts, verification_unroll
+from deltabeast.agents.cpu.verify import mismatches, supported_parts, verification_unroll
 from deltabeast.agents.executor import dry_run
 from deltabeast.agents.normaliser import moments
 from deltabeast.agents.reuse import minibatches
@@ -239,9 +239,17 @@ def test_what_is_not_finite_or_a_dry_run_changes_nothing(seed: int) -> None:
 def test_c_acts_with_true_values_and_leaves_the_loss_to_pytorch(seed: int) -> None:
     learner = learner_of()
     agent, batch = learner.agent, make_batch(learner.agent)
-    parts, notes = unedited_parts(ALL, agent, learner.ops)
+    parts, notes = supported_parts(ALL, learner)
     assert {*ALL} - {*parts} == {"loss"}
     assert notes == ["loss: the eager code runs, since values are normalised"]
+    learner.agent.value_normaliser, normaliser = None, agent.value_normaliser
+    assert supported_parts(ALL, learner) == ([*ALL], [])
+    for option, term in {"clip_ratio": "the ratio is clipped", "replay_max_kl": "far from"}.items():
+        learner.config, config = replace(learner.config, **{option: 0.2}), learner.config
+        (note,) = supported_parts(ALL, learner)[1]
+        learner.config = config
+        assert note.startswith("loss: the eager code runs") and term in note
+    learner.agent.value_normaliser = normaliser
     assert not mismatches(
         learner, verification_unroll(agent, batch.observation[0]), parts, FastAgent(agent).cache_spec
     )
