@@ -50,6 +50,12 @@ def test_less_than_a_step_is_refused(text: str) -> None:
         parse_steps(text)
 
 
+@pytest.mark.parametrize("text", ["1.5", "1600.25", "1.0001k"])
+def test_part_of_a_step_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a whole number of agent steps"):
+        parse_steps(text)
+
+
 @pytest.mark.parametrize(
     ("steps", "text"),
     [
