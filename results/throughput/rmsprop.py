@@ -9,8 +9,8 @@ import time
 import torch
 
 from deltabeast.agents import Agent, AgentSpec
-from deltabeast.agents.rmsprop import RMSprop
-from deltabeast.kernels.native import optimizers as native
+from deltabeast.agents.cpu.optimizer import fused_rmsprop_if_finite
+from deltabeast.agents.rmsprop import RMSprop, rmsprop_if_finite
 from deltabeast.launch.processes.machine import prepare_process
 
 ROUNDS = 31
@@ -19,8 +19,7 @@ AGENTS = (((12,), "mlp", "lstm"), ((4, 84, 84), "nature", "lstm"), ((4, 84, 84),
 
 def main():
     prepare_process(1)
-    in_c = native.is_supported
-    ways = {"torch": lambda *_: False, "C": in_c}
+    ways = {"torch": rmsprop_if_finite, "C": fused_rmsprop_if_finite}
     print("| stem | core | weights | torch, ms | C, ms | ratio |")
     print("|---|---|---|---|---|---|")
     for shape, stem, core in AGENTS:
@@ -30,9 +29,11 @@ def main():
         optimizer = RMSprop(parameters, lr=1e-3, alpha=0.99, eps=0.01)
         times = {way: [] for way in ways}
         for _ in range(ROUNDS):
-            for way, native.is_supported in ways.items():
+            for way, arithmetic in ways.items():
                 start = time.perf_counter()
-                optimizer.step_if_finite(torch.tensor(True), torch.tensor(1e-3), torch.tensor(1.0))
+                optimizer.step_if_finite(
+                    torch.tensor(True), torch.tensor(1e-3), torch.tensor(1.0), arithmetic
+                )
                 times[way].append((time.perf_counter() - start) * 1e3)
         before, now = (statistics.median(each) for each in times.values())
         count = sum(parameter.numel() for parameter in parameters)
