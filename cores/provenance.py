@@ -128,30 +128,34 @@ def fractions(parts: Shares, over_heads: bool = False) -> Fractions:
 
 
 @torch.no_grad()
-def fraction_matrix(form: LinearForm, over_heads: bool = False) -> Fractions:
-    """Return the fractions of all T readings: steps `[T, T, B, H]`, initial `[T, B, H]`, reading first.
+def fraction_matrix(form: LinearForm, over_heads: bool = False, first: int = 0) -> Fractions:
+    """Return the fractions of R readings, those of steps `first` to T - 1: steps `[R, T, B, H]`, initial
+    `[R, B, H]`, reading first.
 
-    Entry (t, j) is that of step j in the reading of step t, 0 for j > t. Over heads without H.
+    Entry (r, j) is that of step j in the reading of step first + r, 0 for later j. Over heads without H.
 
-    Costs a replay and one walk back with all later readings at once: O(T²) operations and numbers, as long as
-    5 to 18 unrolls at 1,000 steps, measured as for `core_shares`.
+    Costs a replay and one walk back with all later readings at once: O(R T) operations and numbers; for all
+    readings as long as 5 to 18 unrolls at 1,000 steps, measured as for `core_shares`.
 
     Raises:
-        ValueError: as `readings`.
+        ValueError: as `readings`, or if the unroll has no step `first`.
     """
+    _check_step(form.reset, first)
     y, u, episode, axes = readings(form), _values(form), form.reset.cumsum(0), _axes(over_heads)
     T, S, size = len(y), len(u) // len(y), y.shape[1:2] if over_heads else y.shape[1:3]
-    direction, scale = _direction(y, axes)
-    steps, initial = y.new_zeros(T, T, *size), y.new_zeros(T, *size)
-    for n, weight in _walk_back(form, 0, T - 1):
+    direction, scale = _direction(y[first:], axes)
+    steps, initial = y.new_zeros(T - first, T, *size), y.new_zeros(T - first, *size)
+    for n, weight in _walk_back(form, first, T - 1):
         if n < 0:
             initial = _project(weight, direction, scale, axes)
         else:
             j = n // S
-            steps[j:, j] += _project(u[n] * weight, direction[j:], scale[j:], axes)
-    age = torch.arange(T).unsqueeze(1) - torch.arange(T)
-    seen = (episode.unsqueeze(1) == episode) & (age <= _reach(form)).unsqueeze(2).to(episode.device)
-    whole = episode == 0
+            later = slice(max(j - first, 0), None)
+            steps[later, j] += _project(u[n] * weight, direction[later], scale[later], axes)
+    age = torch.arange(first, T).unsqueeze(1) - torch.arange(T)
+    near = (age <= _reach(form)).unsqueeze(2).to(episode.device)
+    seen = (episode[first:].unsqueeze(1) == episode) & near
+    whole = episode[first:] == 0
     if not over_heads:
         seen, whole = seen.unsqueeze(-1), whole.unsqueeze(-1)
     return Fractions(torch.where(seen, steps, 0.0), torch.where(whole, initial, 0.0))

@@ -32,6 +32,7 @@ TAGS = {
     **_tags("lag", "behavior_kl", "effective_sample_share", "replay_age"),
     **_tags("learner", "forced_share"),
     **_tags("memory", "write_strength", "recurrent_write_strength", "fast_weight_norm"),
+    **_tags("memory", "read_age", "read_beyond_10", "read_beyond_100", "read_beyond_1000"),
     **_tags("time", "share_emulation", "share_inference", "share_learning", "share_waiting"),
     **_tags("score", "score_wraps"),
 }

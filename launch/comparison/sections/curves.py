@@ -18,6 +18,8 @@ MEMORY = {
     "write_strength": "write strength β (0 keeps what is stored, 1 replaces it)",
     "recurrent_write_strength": "write strength β of Delta RNN's recurrent matrix",
     "fast_weight_norm": "Frobenius norm of a head's fast weights",
+    "read_age": "median age of what is read, in agent steps (1,001 for all above 1,000)",
+    "read_beyond_100": "share of what is read that was written more than 100 agent steps before",
 }
 """The logged metrics of fast-weight memories, and what they are."""
 

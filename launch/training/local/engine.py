@@ -45,6 +45,7 @@ from ..plan import (
 )
 from ..progress import Window
 from ..randomness import actor_seed, rng_states, set_rng_states
+from ..reading_ages import ReadingAges
 from ..reuse import (
     REFILLS,
     batches_of_updates,
@@ -130,6 +131,7 @@ class LocalEngine(Engine):
         # In turns on a CPU actors run the learner's own agent.
         self._shares_agent = self.device.type == "cpu" and not overlaps(config, self.device)
         self.replay = make_replay(self.process_config, agent, 0)
+        self.reading_ages = ReadingAges(agent)
         version = self.learner.version
         self.weights = SharedWeights(version) if self._shares_agent else WeightStore(agent, version)
         self.actors = [self._make_actor(index, env, start_step) for index, env in enumerate(self._envs)]
@@ -241,6 +243,7 @@ class LocalEngine(Engine):
     def _batches(self) -> Iterator[Unroll]:
         """Yield what each update learns from; `_left_of_batch` counts the updates that its batch has left."""
         for batch in self.source:
+            self.reading_ages.add(batch)
             self._left_of_batch = updates_per_batch(self.config)
             version = self.learner.version
             with self.stopwatch("learning"), _learner_failures():
@@ -268,6 +271,10 @@ class LocalEngine(Engine):
             **replay,
             **rng_states(self.device),
         }
+
+    def row(self) -> dict[str, float]:
+        with self.stopwatch("learning"):
+            return self.reading_ages.sample()
 
     def stages(self) -> str:
         return f"learner: {self.stopwatch.stage}; {self.source.stage()}{self.workers.stage()}"

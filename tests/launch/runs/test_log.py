@@ -35,6 +35,7 @@ DOCUMENTED = [
     *("behavior_kl", "effective_sample_share", "replay_age"),
     "forced_share",
     *("write_strength", "recurrent_write_strength", "fast_weight_norm"),
+    *("read_age", "read_beyond_10", "read_beyond_100", "read_beyond_1000"),
     *("share_emulation", "share_inference", "share_learning", "share_waiting"),
 ]
 
