@@ -1,0 +1,178 @@
+"""Whether a core does as `Core` promises: an unroll is its steps, resets begin anew, rows are their own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .base import Core, State
+
+_TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-7}
+"""Largest difference, relative to the largest number of what is compared."""
+
+Result = tuple[Tensor, State]
+"""Outputs `[T, B, output_size]`, and the state after the last step, tensors `[B, ...]`."""
+
+
+@torch.no_grad()
+def violations(core: Core, x: Tensor) -> list[str]:
+    """Return what a core does otherwise than `Core` promises, a line each; empty for nothing.
+
+    The truth is each episode of each row by itself, step by step from the initial state. Steps and unrolls of
+    all rows, with resets, are compared with it: in float32, and in float64 where the core can.
+
+    Args:
+        core: the core, which does not change.
+        x: what it reads in play, float32 `[T, B, input_size]`, with T >= 4 and B >= 2. No two rows are equal.
+
+    Raises:
+        ValueError: for fewer steps or rows.
+    """
+    if len(x) < 4 or x.shape[1] < 2:
+        raise ValueError(f"the core's input is {list(x.shape)}; give at least 4 steps and 2 rows")
+    found = _violations(core, x)
+    if found:
+        return found
+    try:
+        in_float64 = copy.deepcopy(core).double()
+        _each_episode_alone(in_float64, x[:1].double(), torch.ones_like(x[:1, :, 0], dtype=torch.bool))
+    except (RuntimeError, TypeError):  # as a core of one's own may
+        return []
+    return [f"{line}, in float64" for line in _violations(in_float64, x.double())]
+
+
+def resets(steps: int, rows: int) -> Tensor:
+    """Return bool `[T, B]`: an episode begins in all rows at step 0, in the first one at steps 1 and 2, too.
+
+    In each row another one begins, the later the row the later, in the last row at the last step.
+    """
+    reset = torch.zeros(steps, rows, dtype=torch.bool)
+    reset[0] = reset[1:3, 0] = True
+    for row in range(rows):
+        reset[(steps - 1) * (row + 1) // rows, row] = True
+    return reset
+
+
+def _violations(core: Core, x: Tensor) -> list[str]:
+    reset = resets(*x.shape[:2]).to(x.device)
+    truth = _each_episode_alone(core, x, reset)
+    if not all(part.isfinite().all() for part in (truth[0], *truth[1])):
+        return ["its outputs or states are not finite"]
+    ways: dict[str, Callable[[Core, Tensor, Tensor], Result]] = {
+        "the same steps, computed again, differ": _each_episode_alone,
+        "a row's steps differ from those of its episodes alone": _each_row_alone,
+        "steps of several rows differ from those of each alone": _steps,
+        "an unroll differs from its steps": partial(_unrolls, cut=len(x)),
+        "an unroll in two parts differs from its steps": partial(_unrolls, cut=len(x) // 2),
+        "an unroll of one step differs from the step": partial(_unrolls, cut=1),
+    }
+    found = [
+        f"{what}{where}" for what, way in ways.items() if (where := _difference(way(core, x, reset), truth))
+    ]
+    return found + _of_states(core, x, truth)
+
+
+def _of_states(core: Core, x: Tensor, truth: Result) -> list[str]:
+    y, state = truth
+    B = len(y[0])
+    initial, found = core.initial_state(B, x.device), []
+    if any(part.any() for part in initial):
+        found.append("its initial state is not zero")
+    for row in range(B):
+        if state and all(
+            torch.equal(part[row], begin[row]) for part, begin in zip(state, initial, strict=True)
+        ):
+            found.append(f"its state stays what it was (row {row})")
+            break
+    given = tuple(part.clone() for part in state)
+    nothing = torch.zeros(B, dtype=torch.bool, device=x.device)
+    remembering, _ = core.step(x[-1], given, nothing)
+    if not all(map(torch.equal, given, state)):
+        found.append("a step writes into the state that it is given")
+    core.unroll(x, given := tuple(part.clone() for part in state), nothing.expand(len(x), B))
+    if not all(map(torch.equal, given, state)):
+        found.append("an unroll writes into the state that it is given")
+    if state and torch.equal(remembering, core.step(x[-1], initial, nothing)[0]):
+        found.append("its output does not depend on its state")
+    return found
+
+
+def _each_episode_alone(core: Core, x: Tensor, reset: Tensor) -> Result:
+    """Begin each episode of each row with the initial state, where no step has a reset."""
+    no_reset = torch.zeros(1, dtype=torch.bool, device=x.device)
+    outputs, ends = [], []
+    for row in range(x.shape[1]):
+        for t, begins in enumerate(reset[:, row].tolist()):
+            if begins:
+                state = tuple(part.to(_dtype(part, x)) for part in core.initial_state(1, x.device))
+            y, state = core.step(x[t, row : row + 1], state, no_reset)
+            outputs.append(y)
+        ends.append(state)
+    y = torch.cat(outputs).unflatten(0, (x.shape[1], len(x))).transpose(0, 1)
+    return y, tuple(map(torch.cat, zip(*ends, strict=True)))
+
+
+def _each_row_alone(core: Core, x: Tensor, reset: Tensor) -> Result:
+    rows = [_steps(core, x[:, row : row + 1], reset[:, row : row + 1]) for row in range(x.shape[1])]
+    return torch.cat([y for y, _ in rows], 1), tuple(
+        map(torch.cat, zip(*(end for _, end in rows), strict=True))
+    )
+
+
+def _steps(core: Core, x: Tensor, reset: Tensor) -> Result:
+    state, outputs = _noise(core, x), []
+    for x_t, reset_t in zip(x, reset, strict=True):
+        y, state = core.step(x_t, state, reset_t)
+        outputs.append(y)
+    return torch.stack(outputs), state
+
+
+def _unrolls(core: Core, x: Tensor, reset: Tensor, cut: int) -> Result:
+    """Unroll `cut` steps, then the others."""
+    state, outputs = _noise(core, x), []
+    for part in (slice(cut), slice(cut, None)):
+        if len(x[part]):
+            y, state = core.unroll(x[part], state, reset[part])
+            outputs.append(y)
+    return torch.cat(outputs), state
+
+
+def _noise(core: Core, x: Tensor) -> State:
+    """Return a state of random numbers between 0 and 1, of which the first reset must leave nothing."""
+    generator = torch.Generator(x.device).manual_seed(0)
+    initial = core.initial_state(x.shape[1], x.device)
+    numbers = (torch.rand(part.shape, generator=generator, device=x.device) for part in initial)
+    return tuple(each.to(_dtype(part, x)) for each, part in zip(numbers, initial, strict=True))
+
+
+def _dtype(part: Tensor, x: Tensor) -> torch.dtype:
+    """Return x's dtype for a part of a state that has floating-point numbers."""
+    return x.dtype if part.is_floating_point() else part.dtype
+
+
+def _difference(result: Result, truth: Result) -> str:
+    """Say where a result first differs from the truth, and by how much; nothing if it does not."""
+    allowed = _TOLERANCES[truth[0].dtype]
+    error = _relative(result[0], truth[0])
+    if bool((error > allowed).any()):
+        t, row = (error > allowed).nonzero()[0].tolist()
+        return f" (step {t}, row {row}: {float(error[t, row]):.1g} of the largest output)"
+    for number, (part, wanted) in enumerate(zip(result[1], truth[1], strict=True)):
+        error = _relative(part, wanted)
+        if bool((error > allowed).any()):
+            row = int((error > allowed).nonzero()[0, 0])
+            return (
+                f" (last state, tensor {number}, row {row}: {float(error.max()):.1g} of its largest number)"
+            )
+    return ""
+
+
+def _relative(x: Tensor, wanted: Tensor) -> Tensor:
+    """Return |x - wanted| relative to the largest number of `wanted`, the most of each of its last vectors;
+    infinite where x is not finite."""
+    error = (x.double() - wanted.double()).abs() / wanted.double().abs().max().clamp(min=1e-12)
+    return error.nan_to_num(torch.inf).amax(-1)
