@@ -1820,11 +1820,6 @@ MUTANTS = [
     ("cores/delta_delta_net.py", "return {1: 0}  # W alone", "return super().form_columns()"),
     ("launch/evaluation/altered_memory.py", "each.u[-1] for each in writes", "each.k[-1] for each in writes"),
     ("launch/evaluation/altered_memory.py", "rows = into == self._source", "rows = into == self._step"),
-    (
-        "launch/evaluation/altered_memory.py",
-        "donor.act(observation, reward, done,",
-        "donor.act(observation, reward, reset,",
-    ),
     ("launch/evaluation/memory_ops.py", 'or (kind == "restore" and source == step)', ""),
     ("launch/evaluation/memory_ops.py", "{**options, **spec.core_options}", "spec.core_options"),
     ("launch/evaluation/altered_memory.py", "into.masked_fill(done, 0)", "into"),

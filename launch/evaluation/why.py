@@ -236,22 +236,26 @@ def _undone(core: Core, x: Tensor, reset: Tensor, j: int) -> Tensor | None:
 
     Step j itself is as it was; T is beyond it. None where the state cannot be written so.
     """
-    assert isinstance(core, FastWeightCore)
-    state, layers = core.initial_state(1, x.device), []
+    state = core.initial_state(1, x.device)
     if j:
         _, state = core.unroll(x[:j], state, reset[:j])
+    undone = step_without_writes(core, x[j], state, reset[j])
+    return None if undone is None else core.unroll(x[j + 1 :], undone, reset[j + 1 :])[0][-1]
 
-    def undo(_: int, memory: FastWeights, trace: MemoryTrace) -> None:
-        layers.append(without_writes(memory, trace))
 
-    with watch_traces(core, undo):
-        _, after = core.unroll(x[j : j + 1], state, reset[j : j + 1])
+def step_without_writes(core: Core, x: Tensor, state: State, reset: Tensor) -> State | None:
+    """Take a step, as `core.step`, and return the state after it, had it written nothing in any layer.
+
+    It decays and erases as it did. None where the state of a layer cannot be written so.
+    """
+    layers: list[State | None] = []
+    with watch_traces(core, lambda _, memory, trace: layers.append(without_writes(memory, trace))):
+        _, after = core.step(x, state, reset)
     undone = [layer for layer in layers if layer is not None]
-    if len(undone) < len(layers):
+    if not isinstance(core, FastWeightCore) or len(undone) < len(layers):
         return None
     of_layers = core.join(undone)
-    y, _ = core.unroll(x[j + 1 :], (*of_layers, *after[len(of_layers) :]), reset[j + 1 :])
-    return y[-1]
+    return (*of_layers, *after[len(of_layers) :])
 
 
 def without_writes(memory: FastWeights, trace: MemoryTrace) -> State | None:
