@@ -1722,7 +1722,7 @@ MUTANTS = [
         "agent.core.unroll(x[:-1], agent.initial_state(1), reset[:-1])",
         "x, agent.initial_state(1)",
     ),
-    ("launch/evaluation/why.py", 'vars(memory).pop("unroll", None)', "pass"),
+    ("cores/observe.py", "del memory.unroll", "pass"),
     ("launch/evaluation/why.py", "*after[len(of_layers) :]", "*core.initial_state(1)[len(of_layers) :]"),
     ("launch/evaluation/why.py", "core.join(undone)", "after"),
     ("launch/evaluation/why.py", " or form.C is not None:", ":"),
