@@ -134,19 +134,31 @@ def _finite(k: Tensor) -> Tensor:
 
 @torch.no_grad()
 def writes_under_keys(core: Core) -> bool:
-    """Return whether every layer writes its fast weights under keys, which `erase` and `insert` need."""
-    return writes_fast_weights(core) and all(
-        isinstance(form, DeltaForm) and max(_columns(memory)) < form.W.shape[-1]
-        for memory, form in zip(_memories(core), empty_forms(core, 1), strict=True)
+    """Return whether every layer writes its fast weights under keys, which `erase` and `insert` need.
+
+    Then they are those of its linear form, where `form_columns` says.
+    """
+    if not writes_fast_weights(core) or not isinstance(core, FastWeightCore):
+        return False
+    state = tuple(torch.arange(float(x.numel())).view_as(x).to(x) / x.numel() for x in core.initial_state(1))
+    forms, weights = _one_step(core, state, begins=False), _fast_weights(core, state)
+    return all(
+        isinstance(form, DeltaForm)
+        and max(columns := _columns(memory)) < form.W.shape[-1]
+        and torch.equal(form.W[..., columns], W)
+        for memory, form, W in zip(core.memories(), forms, weights, strict=True)
     )
 
 
 def empty_forms(core: Core, rows: int, device: torch.device | str | None = None) -> list[LinearForm | None]:
-    """Return the linear forms of one step from an empty state: their shapes, B being `rows`."""
-    state = core.initial_state(rows, device)
-    device = state[0].device
-    x = torch.zeros(1, rows, core.input_size, device=device, dtype=next(core.parameters()).dtype)
-    return linear_forms(core, x, state, torch.ones(1, rows, dtype=torch.bool, device=device))
+    """Return the linear forms of one step from an empty state, which have the shapes of any; B is `rows`."""
+    return _one_step(core, core.initial_state(rows, device), begins=True)
+
+
+def _one_step(core: Core, state: State, begins: bool) -> list[LinearForm | None]:
+    rows, device = len(state[0]), state[0].device
+    x = torch.zeros(1, rows, core.input_size, dtype=next(core.parameters()).dtype, device=device)
+    return linear_forms(core, x, state, torch.full((1, rows), begins, device=device))
 
 
 @torch.no_grad()
@@ -277,10 +289,6 @@ def _fast_weights(core: Core, state: State) -> list[Tensor]:
         torch.cat([layer[i] for i in memory.form_columns()], -1)
         for memory, layer in zip(core.memories(), layers, strict=True)
     ]
-
-
-def _memories(core: Core) -> list[FastWeights]:
-    return core.memories() if isinstance(core, FastWeightCore) else []
 
 
 def _columns(memory: FastWeights) -> list[int]:

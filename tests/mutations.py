@@ -1810,6 +1810,7 @@ MUTANTS = [
     ("cores/surgery.py", "(key / square.masked_fill(square == 0, 1))", "key"),
     ("cores/surgery.py", "None if C is None else erase_keys(C, k)\n\n    if len", "C\n\n    if len"),
     ("cores/surgery.py", "W = write(W, u - read(W, e), k)", "W = write(W, u, k)"),
+    ("cores/surgery.py", "and torch.equal(form.W[..., columns], W)", ""),
     ("cores/surgery.py", "None if C is None else write(C, u, k)", "C"),
     ("cores/surgery.py", "return new if rows is None else", "return new if True else"),
     (

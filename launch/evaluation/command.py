@@ -147,9 +147,12 @@ def _donors(
     donors: dict[MemoryOp, Agent | None] = dict.fromkeys(ops)
     for op in ops:
         if op.run:
-            donor = load(run_here(op.run), "latest", config.trust_core, lambda text: say(console, text)).agent
-            op.check_donor(donor, agent)
-            donors[op] = donor
+            try:
+                found = load(run_here(op.run), "latest", config.trust_core, lambda text: say(console, text))
+            except UsageError as error:
+                raise UsageError(f"--memory {op}: {error}") from error
+            op.check_donor(found.agent, agent)
+            donors[op] = found.agent
     return donors
 
 

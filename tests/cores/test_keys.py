@@ -11,7 +11,8 @@ from torch import Tensor
 
 from deltabeast.cores import Core, FastWeightCore, State, core_names, make_core
 from deltabeast.cores.delta_net import DeltaMemory
-from deltabeast.cores.linear_form import DeltaForm
+from deltabeast.cores.fast_weights import MemoryTrace
+from deltabeast.cores.linear_form import DeltaForm, LinearForm
 from deltabeast.cores.provenance import linear_forms
 from deltabeast.cores.surgery import (
     erase,
@@ -168,6 +169,16 @@ def test_a_rule_of_one_s_own_has_no_keys() -> None:
 
     core = Own(3, **SMALL)
     assert not writes_under_keys(core)
+
+
+def test_a_form_of_other_weights_has_no_keys() -> None:
+    class Own(FastWeightCore):
+        class memory(DeltaMemory):
+            def linear_form(self, trace: MemoryTrace) -> LinearForm | None:
+                form = super().linear_form(trace)
+                return form._replace(W=form.W.mT) if isinstance(form, DeltaForm) else form
+
+    assert not writes_under_keys(Own(3, **SMALL))
 
 
 def test_matrices_by_hand() -> None:
