@@ -346,6 +346,8 @@ def test_a_donor_has_to_fit(changes: dict[str, Any], message: str | None) -> Non
         else contextlib.nullcontext()
     ):
         parse_op("transplant:a@3").check_donor(donor, agent)
+    if not message:
+        parse_op("transplant:a@3").check_donor(agent, donor)
 
 
 def test_a_paired_difference_by_hand() -> None:
