@@ -37,6 +37,7 @@ from deltabeast.agents import Agent
 from deltabeast.cores import State
 from deltabeast.cores.provenance import core_shares, linear_forms
 from deltabeast.cores.surgery import insert, replace_memory, scale_writes, write_again, writes_under_keys
+from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.evaluation.environments import env_maker
 from deltabeast.launch.evaluation.loading import load
 from deltabeast.launch.evaluation.why import Inputs, core_inputs, layer_fractions, step_without_writes
@@ -180,8 +181,13 @@ def main() -> None:
     parser.add_argument("--corridors", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if options.corridors < 1:
+        parser.error(f"--corridors {options.corridors}; give at least 1")
     for run in options.runs:
-        loaded = load(run, "latest", None, print)
+        try:
+            loaded = load(run, "latest", None, print)
+        except (UsageError, RunError) as error:
+            parser.error(str(error))
         agent = loaded.agent.eval()
         if "EndlessTMaze" not in (agent.spec.env_id or "") or not writes_under_keys(agent.core):
             parser.error(
