@@ -199,15 +199,9 @@ def main() -> None:
 
 
 def measure(agent: Agent, count: int, seed: int) -> list[Answer]:
-    """Examine `count` corridors, or as many as 10 times that number of episodes have."""
-    play = play_stretch(
-        agent,
-        env_maker(agent.spec, None, None)(1),
-        seed,
-        greedy=True,
-        episodes=10 * count,
-        most_steps=20 * count,
-    )
+    """Examine `count` corridors; fewer if 40 steps of play for each do not have as many."""
+    env = env_maker(agent.spec, None, None)(1)
+    play = play_stretch(agent, env, seed, greedy=True, episodes=count, most_steps=40 * count)
     found = list(corridors(play.observations, play.begins, play.actions))[:count]
     inputs, random = play.inputs("cpu"), np.random.default_rng(seed)
     return [examine(agent, inputs, corridor, random) for corridor in found]
