@@ -33,6 +33,9 @@ class DeltaDeltaMemory(LinearMemory):
         heads, h, size = W.shape
         return StatePart("fast weights", (heads, 3 * h + 1, size)), W
 
+    def form_columns(self) -> dict[int, int]:
+        return {1: 0}  # W alone
+
     def write_read(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, ...], state: State, reset: Tensor
     ) -> tuple[Tensor, State]:

@@ -52,6 +52,10 @@ class DeltaMLPMemory(FastWeights):
         shapes = ((self.num_heads, 4 * h, h), (self.num_heads, h, 4 * h))
         return tuple(StatePart("fast weights", shape) for shape in shapes) * len(self.norms)
 
+    def form_columns(self) -> dict[int, int]:
+        """Each W2, behind the column that only its own step reads."""
+        return {2 * i + 1: 1 + 4 * self.head_size * i for i in range(len(self.norms))}
+
     def unroll(self, projections: tuple[Tensor, ...], state: State, reset: Tensor) -> tuple[Tensor, State]:
         x, after = projections[0], state[:0]
         for i, (W1, W2) in enumerate(zip(state[::2], state[1::2], strict=True)):

@@ -145,6 +145,18 @@ class FastWeights(nn.Module, ABC):
         """
         return None
 
+    def form_columns(self) -> dict[int, int]:
+        """Return which state tensors are columns of the linear form's W: their index, and the first column.
+
+        By default the fast weights side by side, from column 0 on.
+        """
+        columns, first = {}, 0
+        for index, part in enumerate(self.state_parts()):
+            if part.kind == "fast weights":
+                columns[index] = first
+                first += part.shape[-1]
+        return columns
+
     def fast_weights(self, state: State) -> list[Tensor]:
         """Select the fast weights from the state of the rule or of the layer; none for attention."""
         declared = zip(state, self.state_parts(), strict=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +59,35 @@ def watch_traces(core: Core, on_trace: Callable[[int, FastWeights, MemoryTrace],
             hook = memory.register_forward_hook(partial(pass_on, index))
             stack.callback(hook.remove)
         yield
+
+
+@contextmanager
+def replaced_readings(core: Core, readings: Sequence[Tensor]) -> Iterator[None]:
+    """Let each layer's memory read in a `step` what is given, whatever it would itself; nothing is written.
+
+    Args:
+        core: a core in the backbone.
+        readings: for each layer `[B, H, h]`.
+
+    Raises:
+        ValueError: if there are not as many layers.
+    """
+    memories = core.memories() if isinstance(core, FastWeightCore) else []
+    if len(readings) != len(memories):
+        raise ValueError(f"readings of {len(readings)} layers; give one for each of {len(memories)}")
+    with ExitStack() as stack:
+        for memory, y in zip(memories, readings, strict=True):
+            stack.enter_context(_replaced_reading(memory, y))
+        yield
+
+
+@contextmanager
+def _replaced_reading(memory: FastWeights, y: Tensor) -> Iterator[None]:
+    memory.unroll = lambda projections, state, reset: (y.unsqueeze(0), state)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del memory.unroll
 
 
 @torch.no_grad()

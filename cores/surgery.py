@@ -1,6 +1,11 @@
-"""Surgery on a running memory: what a step wrote taken back, scaled or blurred, given the states around it.
+"""Surgery on a running memory: writes taken back, scaled or made again, keys erased, values put under keys.
 
 One implementation for all cores, on states alone: what a memory declares of its state says what writes go to.
+Keys and values are those of a linear form (`linear_form.py`), which `provenance.linear_forms` returns:
+
+    forms = linear_forms(core, x, state, reset)
+    keys = [form.writes.k[t] for form in forms]   # of step t, by layer
+    state = erase(core, state, keys)              # a reading under them is now 0
 """
 
 from __future__ import annotations
@@ -10,10 +15,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..kernels.reference import mask_resets
+from ..kernels.reference import mask_resets, read, write
 from .backbone import FastWeightCore
 from .base import Core, State
-from .fast_weights import StatePart
+from .fast_weights import FastWeights, StatePart
+from .linear_form import DeltaForm, LinearForm
+from .provenance import linear_forms
 
 _WRITTEN = ("fast weights", "momentum", "normaliser")
 
@@ -66,6 +73,246 @@ def add_noise(core: Core, state: State, amount: Tensor, normal: Callable[[Tensor
         return torch.where(by == 0, W, W + by * W.square().mean((-2, -1), keepdim=True).sqrt() * normal(W))
 
     return _change(core, state, state, blur, ("fast weights",))
+
+
+def replace_memory(core: Core, state: State, other: State, rows: Tensor) -> State:
+    """Put the memory of another state of the same core in place of a state's, bit for bit.
+
+    Which tensors that are, `scale_writes` says; all else goes on.
+
+    Args:
+        core: the core of both.
+        state: a state, tensors `[B, ...]`.
+        other: one of the same shapes, such as a former one of this core, or one of other weights.
+        rows: bool `[B]`, in which rows.
+
+    Raises:
+        ValueError: if the states differ in shape.
+    """
+    if [part.shape for part in state] != [part.shape for part in other]:
+        raise ValueError("the states differ in shape; give two of the same core, sizes and batch")
+    return _change(core, other, state, lambda theirs, own: _in_rows(rows, theirs, own), _WRITTEN)
+
+
+def insert_values(W: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Put values under keys: `W = W + (v - W k) kᵀ / |k|²`, the delta rule at strength 1 with a unit key.
+
+    Then `W k = v`, and W x is as before for every x orthogonal to the keys. Of several keys one after the
+    other is written: a later one changes what is read under an earlier one unless they are orthogonal. Keys
+    of zeros, and such that are not finite, write nothing.
+
+    Args:
+        W: fast weights `[..., V, K]`.
+        k: S keys `[..., S, K]`.
+        v: their values `[..., S, V]`.
+    """
+    now = W.double()  # which has the square of every key in single precision
+    for key, value in zip(_finite(k).unbind(-2), v.double().unbind(-2), strict=True):
+        square = key.square().sum(-1, keepdim=True)
+        missing = torch.where(square > 0, value - (now @ key.unsqueeze(-1)).squeeze(-1), 0)
+        now = now + missing.unsqueeze(-1) * (key / square.masked_fill(square == 0, 1)).unsqueeze(-2)
+    return now.to(W.dtype)
+
+
+def erase_keys(W: Tensor, k: Tensor) -> Tensor:
+    """Erase what is stored under keys: `W = W (I - K⁺ K)`, of one key `W (I - k kᵀ / |k|²)`.
+
+    Then `W k = 0` for each key, and W x is as before for every x orthogonal to all of them. A key of zeros
+    erases nothing, nor does one that is not finite.
+
+    Args:
+        W: fast weights `[..., V, K]`.
+        k: S keys `[..., S, K]`, the rows of the matrix K.
+    """
+    keys = _finite(k)
+    return (W.double() - W.double() @ torch.linalg.pinv(keys) @ keys).to(W.dtype)
+
+
+def _finite(k: Tensor) -> Tensor:
+    return torch.where(k.isfinite().all(-1, keepdim=True), k, 0).double()
+
+
+@torch.no_grad()
+def writes_under_keys(core: Core) -> bool:
+    """Return whether every layer writes its fast weights under keys, which `erase` and `insert` need.
+
+    Then they are those of its linear form, where `form_columns` says.
+    """
+    if not writes_fast_weights(core) or not isinstance(core, FastWeightCore):
+        return False
+    state = tuple(torch.arange(float(x.numel())).view_as(x).to(x) / x.numel() for x in core.initial_state(1))
+    forms, weights = _one_step(core, state, begins=False), _fast_weights(core, state)
+    return all(
+        isinstance(form, DeltaForm)
+        and max(columns := _columns(memory)) < form.W.shape[-1]
+        and torch.equal(form.W[..., columns], W)
+        for memory, form, W in zip(core.memories(), forms, weights, strict=True)
+    )
+
+
+def empty_forms(core: Core, rows: int, device: torch.device | str | None = None) -> list[LinearForm | None]:
+    """Return the linear forms of one step from an empty state, which have the shapes of any; B is `rows`."""
+    return _one_step(core, core.initial_state(rows, device), begins=True)
+
+
+def _one_step(core: Core, state: State, begins: bool) -> list[LinearForm | None]:
+    rows, device = len(state[0]), state[0].device
+    x = torch.zeros(1, rows, core.input_size, dtype=next(core.parameters()).dtype, device=device)
+    return linear_forms(core, x, state, torch.full((1, rows), begins, device=device))
+
+
+@torch.no_grad()
+def erase(core: Core, state: State, keys: Sequence[Tensor], rows: Tensor | None = None) -> State:
+    """Erase what is stored under keys in every layer and head: `W = W (I - k kᵀ / |k|²)`.
+
+    W are the fast weights that the linear form reads: of `delta_delta_net` W, of `delta_mlp` each W2. Average
+    writes C of momentum lose their keys, too, else they would be back in the next step. A normaliser, which
+    counts keys, goes on: what it divides is 0.
+
+    Args:
+        core: a core of which `writes_under_keys` is true.
+        state: its state, tensors `[B, ...]`.
+        keys: for each layer S keys a head, `[B, H, S, K]`, as `Writes.k` has them of a step.
+        rows: bool `[B]`, in which rows; None for all.
+
+    Raises:
+        ValueError: if the layers, or the shapes of one, are not the core's; and for another core.
+    """
+
+    def wipe(W: Tensor, C: Tensor | None, k: Tensor) -> tuple[Tensor, Tensor | None]:
+        return erase_keys(W, k), None if C is None else erase_keys(C, k)
+
+    return _change_weights(core, state, [(k,) for k in keys], [() for _ in keys], wipe, rows)
+
+
+@torch.no_grad()
+def insert(
+    core: Core, state: State, keys: Sequence[Tensor], values: Sequence[Tensor], rows: Tensor | None = None
+) -> State:
+    """Put values under keys in every layer and head: `W = W + (v - W k) kᵀ / |k|²`; then `W k = v`.
+
+    Several keys of a head are written one after the other (`insert_values`). Of momentum's C all are erased,
+    which so adds nothing to v. Where a reading is divided by a normaliser, v is what is divided.
+
+    Args:
+        core, state, keys, rows: as of `erase`.
+        values: for each layer, one for each key, `[B, H, S, V]`.
+
+    Raises:
+        ValueError: as `erase`.
+    """
+
+    def put(W: Tensor, C: Tensor | None, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
+        return insert_values(W, k, v), None if C is None else erase_keys(C, k)
+
+    if len(keys) != len(values):
+        raise ValueError(f"keys of {len(keys)} layers and values of {len(values)}; give both for each layer")
+    return _change_weights(core, state, [(k,) for k in keys], [(v,) for v in values], put, rows)
+
+
+@torch.no_grad()
+def write_again(
+    core: Core, state: State, forms: Sequence[LinearForm | None], t: int, rows: Tensor | None = None
+) -> State:
+    """Make the writes of a step once more, as they were realised: `W = W + (u - W e) kᵀ` for each, in order.
+
+    Nothing decays. With momentum C gets u kᵀ, too.
+
+    Args:
+        core, state, rows: as of `erase`.
+        forms: of each layer, such as `provenance.linear_forms` returns of an unroll of this core.
+        t: the step of that unroll.
+
+    Raises:
+        ValueError: as `erase`; if the unroll has no step t.
+    """
+
+    def repeat(
+        W: Tensor, C: Tensor | None, keys: Tensor, erased: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        for k, e, u in zip(keys.unbind(2), erased.unbind(2), values.unbind(2), strict=True):
+            W = write(W, u - read(W, e), k)
+            C = None if C is None else write(C, u, k)
+        return W, C
+
+    writes = [form.writes for form in forms if isinstance(form, DeltaForm)]
+    if writes and not 0 <= t < len(writes[0].q):
+        raise ValueError(f"step is {t}; the unroll has steps 0 to {len(writes[0].q) - 1}")
+    return _change_weights(
+        core, state, [(w.k[t], w.e[t]) for w in writes], [(w.u[t],) for w in writes], repeat, rows
+    )
+
+
+def _change_weights(
+    core: Core,
+    state: State,
+    keys: Sequence[tuple[Tensor, ...]],
+    values: Sequence[tuple[Tensor, ...]],
+    change: Callable[..., tuple[Tensor, Tensor | None]],
+    rows: Tensor | None,
+) -> State:
+    """Put `change(W, C, *keys, *values)` in place of each layer's W, side by side, and of momentum's C.
+
+    Of a layer's keys it gets those numbers that are columns of W, not of what its form has besides.
+    """
+    weights = _fast_weights(core, state)
+    if len(keys) != len(weights):
+        raise ValueError(f"keys of {len(keys)} layers; give those of all {len(weights)}")
+    assert isinstance(core, FastWeightCore)
+    count = len(state) - bool(core.clock)
+    changed = []
+    for n, (memory, layer) in enumerate(zip(core.memories(), core.split(state[:count]), strict=True)):
+        W = weights[n]
+        _check_shapes(n, memory, W, keys[n], values[n])
+        columns = torch.tensor(_columns(memory), device=W.device)
+        kinds = [part.kind for part in memory.state_parts()]
+        momentum = kinds.index("momentum") if "momentum" in kinds else None
+        C = None if momentum is None else layer[momentum]
+        W, C = change(W, C, *(k[..., columns] for k in keys[n]), *values[n])
+        indices = [*memory.form_columns()]
+        parts = dict(zip(indices, W.split([layer[i].shape[-1] for i in indices], -1), strict=True))
+        if momentum is not None and C is not None:
+            parts[momentum] = C
+        changed.append(tuple(_in_rows(rows, parts[i], x) if i in parts else x for i, x in enumerate(layer)))
+    return (*core.join(changed), *state[count:])
+
+
+def _fast_weights(core: Core, state: State) -> list[Tensor]:
+    """Return of each layer the fast weights that its linear form reads, side by side: `[B, H, V, K]`."""
+    if not writes_fast_weights(core):
+        raise ValueError(
+            f"{type(core).__name__} does not have fast weights in every layer; give a core that does"
+        )
+    assert isinstance(core, FastWeightCore)
+    layers = core.split(state[: len(state) - bool(core.clock)])
+    return [
+        torch.cat([layer[i] for i in memory.form_columns()], -1)
+        for memory, layer in zip(core.memories(), layers, strict=True)
+    ]
+
+
+def _columns(memory: FastWeights) -> list[int]:
+    """Return which of the columns of its linear form the state has, in the state's order."""
+    shapes = [part.shape for part in memory.state_parts()]
+    return [
+        column
+        for index, first in memory.form_columns().items()
+        for column in range(first, first + shapes[index][-1])
+    ]
+
+
+def _check_shapes(
+    layer: int, memory: FastWeights, W: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]
+) -> None:
+    (B, H, V, _), K, shape = W.shape, max(_columns(memory)) + 1, keys[0].shape
+    if any(k.dim() != 4 or k.shape != shape or shape[:2] != (B, H) or shape[-1] < K for k in keys):
+        raise ValueError(f"layer {layer}: keys are {list(shape)}; give [{B}, {H}, S, {K}]")
+    if any(v.shape != (*shape[:3], V) for v in values):
+        raise ValueError(f"layer {layer}: values are {list(values[0].shape)}; give {[*shape[:3], V]}")
+
+
+def _in_rows(rows: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
+    return new if rows is None else torch.where(_per_row(rows, old) > 0, new, old)
 
 
 def _change(

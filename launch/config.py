@@ -350,7 +350,10 @@ class EvalConfig:
     """Evaluate the agent again, from the same seeds, with each of these operations on its memory. T is an
     agent step of each episode. freeze@T: what steps from T on write is taken back. undo@T: what step T
     writes is taken back. scale:X, scale:X@T: what steps write, from T on, is scaled by X. noise:X, noise:X@T:
-    after each step, from T on, fast weights get Gaussian noise of X times their root mean square. wipe@T: the
+    after each step, from T on, fast weights get Gaussian noise of X times their root mean square. erase@T,
+    erase:S@T: after step T, what is stored under the keys of step T, or S, is erased. insert:S@T: what step S
+    wrote is put under the keys of step T. restore:S@T: after step T the memory is again as after step S.
+    transplant:RUN@T: it is that of another run's agent, of the same core, which saw the same. wipe@T: the
     state is reset at step T. wipe-every:N: the same as --forget-every N."""
     seed: int = 1
     """Seed of environments and sampling."""

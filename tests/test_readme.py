@@ -65,3 +65,20 @@ def test_a_reading_is_explained(seed: int) -> None:
     parts, without = names["parts"], eval(last.split("#")[0], names)
     assert parts.writes.shape == (6, 2, 4, 2, 32) and parts.initial.shape == (2, 4, 32)
     torch.testing.assert_close(parts.reading - without[5], parts.writes[3].sum(2), rtol=1e-3, atol=1e-6)
+
+
+def test_associations_are_changed(seed: int) -> None:
+    core = make_core("delta_net", 5)
+    state, reset = core.initial_state(2), torch.zeros(7, 2, dtype=torch.bool)
+    x, values = torch.randn(7, 2, 5), [torch.randn(2, 4, 1, 32) for _ in range(2)]
+    names: dict[str, Any] = {"core": core, "x": x, "state": state, "reset": reset, "t": 5, "values": values}
+    code = example("cores/README.md", "Associations", "python")
+    assert code.count("\nstate = ") == 3
+    for line in code.splitlines():
+        exec(compile(line, "README.md", "exec"), names)
+        W, keys = names["state"][0], names.get("keys")
+        if line.startswith("state = erase") and keys:
+            assert all((W[:, n] @ keys[n].mT).abs().max() < 1e-5 for n in range(2))
+        if line.startswith("state = insert") and keys:
+            for n in range(2):
+                torch.testing.assert_close((W[:, n] @ keys[n].mT).mT, values[n], rtol=1e-4, atol=1e-4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from rich.console import Console
 
-from ...agents import AgentSpec
+from ...agents import Agent, AgentSpec
 from ...agents.cpu.agent import FastAgent
 from ...agents.cpu.verify import verified_for_acting
 from ...envs import available_cores
@@ -58,6 +58,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     spec = loaded.agent.spec
     for op in ops:
         op.check(loaded.agent.core, spec.core)
+    donors = _donors(config, ops, loaded.agent, console)
     if spec.game is None:
         check_env(spec.env_id or "", spec.env_options, config.trust_env, loaded.checkpoint)
     if config.video and spec.game is None:
@@ -87,7 +88,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
         say(console, f"this agent was trained under {spec.protocol}, not {protocol}")
     for note in notes:
         say(console, note)
-    results = _play(config, loaded, player, ops, protocol, make_env, device, processes, console)
+    results = _play(config, loaded, player, donors, protocol, make_env, device, processes, console)
     for note in dict.fromkeys(note for result in results.values() for note in result.notes):
         say(console, f"note: {note}")
     if not results["trained"].life.summary():
@@ -139,6 +140,22 @@ def _memory_ops(config: EvalConfig) -> list[MemoryOp]:
     return list(dict.fromkeys([*(MemoryOp("wipe-every", n) for n in sorted(config.forget_every)), *ops]))
 
 
+def _donors(
+    config: EvalConfig, ops: Sequence[MemoryOp], agent: Agent, console: Console
+) -> dict[MemoryOp, Agent | None]:
+    """Load the other agent of each operation that needs one. Raises UsageError, RunError."""
+    donors: dict[MemoryOp, Agent | None] = dict.fromkeys(ops)
+    for op in ops:
+        if op.run:
+            try:
+                found = load(run_here(op.run), "latest", config.trust_core, lambda text: say(console, text))
+            except UsageError as error:
+                raise UsageError(f"--memory {op}: {error}") from error
+            op.check_donor(found.agent, agent)
+            donors[op] = found.agent
+    return donors
+
+
 def _process_count(device: torch.device, episodes: int) -> int:
     """Choose one process per core on a CPU, unless the episodes are too few to pay for starting them."""
     return available_cores() if device.type == "cpu" and episodes >= 50 else 1
@@ -160,20 +177,24 @@ def _play(
     config: EvalConfig,
     loaded: Loaded,
     player: Player,
-    ops: Sequence[MemoryOp],
+    ops: Mapping[MemoryOp, Agent | None],
     protocol: str | None,
     make_env: MakeEnv,
     device: torch.device,
     processes: int,
     console: Console,
 ) -> dict[str, Evaluation]:
-    """Evaluate the agent, and if asked random play and the agent with its memory changed, by player."""
+    """Evaluate the agent, and if asked random play and the agent with its memory changed, by player.
+
+    `ops` have the donors of those that need one.
+    """
     spec = loaded.agent.spec
     players: dict[str, Player] = {"trained": player}
     if config.random:
         players["random"] = RandomAgent(spec.num_actions)
-    for op in ops:
-        players[op.player_name] = AlteredMemory(players["trained"], loaded.agent.core, op)
+    for op, donor in ops.items():
+        donor = donor and donor.to(device).eval()
+        players[op.player_name] = AlteredMemory(players["trained"], loaded.agent.core, op, donor)
     results = {}
     for name, player in players.items():
         with progress(console, name) as tell:

@@ -5,17 +5,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ...agents import Agent
 from ...cores import Core
-from ...cores.surgery import writes_fast_weights
+from ...cores.options import options_of
+from ...cores.registry import find_core
+from ...cores.surgery import writes_fast_weights, writes_under_keys
 from ..errors import UsageError
 from ..units import parse_steps
 
 _T = "T an agent step of the episode, from 0 on"
+_ST = "S and T agent steps of the episode, from 0 on, S"
 _FORMS = {
     "freeze": ("freeze@T", _T),
     "undo": ("undo@T", _T),
     "scale": ("scale:X[@T]", f"X a number, {_T}"),
     "noise": ("noise:X[@T]", f"X a number of at least 0, {_T}"),
+    "erase": ("erase@T or erase:S@T", f"{_ST} not after T"),
+    "insert": ("insert:S@T", f"{_ST} not after T"),
+    "restore": ("restore:S@T", f"{_ST} before T"),
+    "transplant": ("transplant:RUN@T", f"RUN a run of the same core and environment, {_T}"),
     "wipe": ("wipe@T", _T),
     "wipe-every": ("wipe-every:N", "N a number of agent steps, at least 1"),
 }
@@ -32,14 +40,26 @@ class MemoryOp:
     """T, or N of wipe-every."""
     amount: float = 0.0
     """X of scale and noise; 0 for freeze and undo, which scale by it."""
+    source: int = 0
+    """S of erase, insert and restore."""
+    run: str = ""
+    """RUN of transplant."""
 
     def __str__(self) -> str:
         """Return the operation as one writes it."""
-        if self.kind == "wipe-every":
-            return f"wipe-every:{self.step}"
-        if self.kind not in ("scale", "noise"):
-            return f"{self.kind}@{self.step}"
-        return f"{self.kind}:{str(self.amount).removesuffix('.0')}" + (f"@{self.step}" if self.step else "")
+        match self.kind:
+            case "wipe-every":
+                return f"wipe-every:{self.step}"
+            case "scale" | "noise":
+                since = f"@{self.step}" if self.step else ""
+                return f"{self.kind}:{str(self.amount).removesuffix('.0')}{since}"
+            case "insert" | "restore":
+                return f"{self.kind}:{self.source}@{self.step}"
+            case "erase" if self.source != self.step:
+                return f"erase:{self.source}@{self.step}"
+            case "transplant":
+                return f"transplant:{self.run}@{self.step}"
+        return f"{self.kind}@{self.step}"
 
     @property
     def player_name(self) -> str:
@@ -53,13 +73,40 @@ class MemoryOp:
         if self.kind in ("scale", "noise") and not writes_fast_weights(core):
             raise UsageError(
                 f"--memory {self}: it changes fast weights, which {name} does not have in every layer; "
-                "give freeze@T, undo@T, wipe@T or wipe-every:N"
+                "give freeze@T, undo@T, restore:S@T, wipe@T or wipe-every:N"
             )
+        if self.kind in ("erase", "insert") and not writes_under_keys(core):
+            raise UsageError(
+                f"--memory {self}: {name} does not write under keys in every layer; "
+                "give freeze@T, undo@T, restore:S@T, wipe@T or wipe-every:N"
+            )
+
+    def check_donor(self, donor: Agent, agent: Agent) -> None:
+        """Raise UsageError unless a donor has the core, sizes and environment of an agent."""
+        their = _traits(donor)
+        for what, ours in _traits(agent).items():
+            if their[what] != ours:
+                differs = f"its {what} is {their[what]}, this agent's {ours}"
+                raise UsageError(f"--memory {self}: {differs}; give a run of the same")
+
+
+def _traits(agent: Agent) -> dict[str, object]:
+    """Return what must be the same for another agent's memory to fit, by name, the core first."""
+    spec = agent.spec
+    options = {name: option.default for name, option in options_of(find_core(spec.core)).items()}
+    return {
+        "core": spec.core,
+        **{f"core option {name}": value for name, value in {**options, **spec.core_options}.items()},
+        "state": [list(part.shape[1:]) for part in agent.initial_state(1)],
+        "environment": spec.game or spec.env_id,
+        "observation": list(spec.observation_shape),
+    }
 
 
 def parse_op(word: str) -> MemoryOp:
     """Read an operation, such as freeze@500 or scale:0.5. Raises UsageError."""
-    head, at, step = word.partition("@")
+    last = word.startswith("transplant:") and "@" in word  # of a run's name, too, @ may be part
+    head, at, step = word.rpartition("@") if last else word.partition("@")
     kind, colon, value = head.partition(":")
     if kind not in _FORMS:
         forms = ", ".join(form for form, _ in _FORMS.values())
@@ -70,12 +117,24 @@ def parse_op(word: str) -> MemoryOp:
                 return MemoryOp(kind, _parse_step(step))
             case "scale" | "noise", ":", _:
                 return MemoryOp(kind, _parse_step(step) if at else 0, _parse_amount(kind, value))
+            case "erase", "", "@":
+                return MemoryOp(kind, T := _parse_step(step), source=T)
+            case "erase" | "insert" | "restore", ":", "@":
+                return _between(kind, _parse_step(value), _parse_step(step))
+            case "transplant", ":", "@" if value:
+                return MemoryOp(kind, _parse_step(step), run=value)
             case "wipe-every", ":", "":
                 return MemoryOp(kind, parse_steps(value))
     except ValueError:
         pass
     form, letters = _FORMS[kind]
     raise UsageError(f"--memory {word}: give {form}, {letters}")
+
+
+def _between(kind: str, source: int, step: int) -> MemoryOp:
+    if source > step or (kind == "restore" and source == step):
+        raise ValueError
+    return MemoryOp(kind, step, source=source)
 
 
 def _parse_step(text: str) -> int:

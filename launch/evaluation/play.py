@@ -133,12 +133,8 @@ class Repeats:
                 seen = torch.from_numpy(observation).to(device)
                 with torch.inference_mode():
                     output, state = player.act(seen, reward, done, state, greedy=True)
-                    likeliest, logits = output.action, output.policy_logits
-                    if "action_mask" in infos:
-                        logits = forbid(logits, torch.from_numpy(infos["action_mask"]).to(device))
-                        likeliest = logits.argmax(-1)
                     randoms = [row.random for row in self.rows]
-                    actions = likeliest.cpu().numpy() if setup.greedy else draw_actions(logits, randoms)
+                    actions = choose_actions(output, infos, setup.greedy, randoms)
                 observation, rewards, terminated, truncated, infos = env.step(actions)
                 self.notes.extend(infos.get("notes", ()))
                 over = terminated | truncated
@@ -186,6 +182,17 @@ class Repeats:
             self.discarded_wrapped += 1
         # Otherwise the agent never acted in it (the life was lost while buttons were pressed for it).
         row.episode_steps, row.wrapped = 0, False
+
+
+def choose_actions(
+    output: AgentOutput, infos: dict[str, Any], greedy: bool, randoms: Sequence[np.random.Generator]
+) -> NDArray[np.int64]:
+    """Choose the likeliest of the actions that the environment allows, or draw one, for each row."""
+    likeliest, logits = output.action, output.policy_logits
+    if "action_mask" in infos:
+        logits = forbid(logits, torch.from_numpy(infos["action_mask"]).to(logits.device))
+        likeliest = logits.argmax(-1)
+    return likeliest.cpu().numpy() if greedy else draw_actions(logits, randoms)
 
 
 def draw_actions(logits: Tensor, randoms: Sequence[np.random.Generator]) -> NDArray[np.int64]:

@@ -15,15 +15,11 @@ from .progress import progress
 from .video import play_game, write_video
 
 
-def games(spec: AgentSpec, protocol: str) -> tuple[AtariGames, AtariGames]:
-    """Return the game of an agent as it sees it, and in colour."""
+def game(spec: AgentSpec, protocol: str, colour: bool = False) -> AtariGames:
+    """Return the game of an agent, one row of it, as it sees it or in colour."""
     assert spec.game is not None
     full = full_action_set(spec)
-    seen, colour = (
-        AtariGames(spec.game, 1, protocol, 1, full, colour=each, options=spec.env_options)
-        for each in (False, True)
-    )
-    return seen, colour
+    return AtariGames(spec.game, 1, protocol, 1, full, colour=colour, options=spec.env_options)
 
 
 def captions(loaded: Loaded, protocol: str, actions: str) -> tuple[str, str]:
@@ -37,7 +33,7 @@ def record_games(config: EvalConfig, loaded: Loaded, protocol: str, console: Con
     """Record `--video` games under RUN/videos, each from a seed of its own. Raises RunError."""
     actions = "sampled" if config.sample else "greedy"
     for number in range(1, config.video + 1):
-        play, colour = games(loaded.agent.spec, protocol)
+        play, colour = (game(loaded.agent.spec, protocol, each) for each in (False, True))
         name = f"{protocol}-{loaded.step}-{actions}-seed-{config.seed}-game-{number}.mp4"
         target = loaded.run_dir / "videos" / name
         seed = config.seed + 1000 * number

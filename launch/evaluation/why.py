@@ -9,8 +9,7 @@ number: the write is taken out of the state right after its step, and the core c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from ...cores import Core, State
 from ...cores.backbone import FastWeightCore
 from ...cores.fast_weights import FastWeights, MemoryTrace
 from ...cores.linear_form import DeltaForm
-from ...cores.observe import watch_traces
+from ...cores.observe import replaced_readings, watch_traces
 from ...cores.provenance import Shares, core_shares, fractions, last_weights, linear_forms
 
 SOURCES = 3
@@ -208,27 +207,9 @@ def _minus_shares(
     readings = [part.reading - part.writes[steps, 0].sum(2) for part in parts]
     _, state = agent.core.unroll(x[:-1], agent.initial_state(1), reset[:-1])  # time features count on
     state = tuple(part.repeat_interleave(rows, 0) for part in state)
-    with _reading(agent.core, readings):
+    with replaced_readings(agent.core, readings):
         y, _ = agent.core.step(x[-1].repeat(rows, 1), state, reset[-1].repeat(rows))
     return _behaviour(agent, y, allowed)
-
-
-@contextmanager
-def _reading(core: Core, readings: Sequence[Tensor]) -> Iterator[None]:
-    """Let each layer's memory read in a step what is given, `[B, H, V]`, whatever it would itself."""
-    assert isinstance(core, FastWeightCore)
-    memories = core.memories()
-
-    def replace(memory: FastWeights, y: Tensor) -> None:
-        vars(memory)["unroll"] = lambda projections, state, reset: (y.unsqueeze(0), state)
-
-    try:
-        for memory, y in zip(memories, readings, strict=True):
-            replace(memory, y)
-        yield
-    finally:
-        for memory in memories:
-            vars(memory).pop("unroll", None)
 
 
 def _undone(core: Core, x: Tensor, reset: Tensor, j: int) -> Tensor | None:
@@ -236,22 +217,26 @@ def _undone(core: Core, x: Tensor, reset: Tensor, j: int) -> Tensor | None:
 
     Step j itself is as it was; T is beyond it. None where the state cannot be written so.
     """
-    assert isinstance(core, FastWeightCore)
-    state, layers = core.initial_state(1, x.device), []
+    state = core.initial_state(1, x.device)
     if j:
         _, state = core.unroll(x[:j], state, reset[:j])
+    undone = step_without_writes(core, x[j], state, reset[j])
+    return None if undone is None else core.unroll(x[j + 1 :], undone, reset[j + 1 :])[0][-1]
 
-    def undo(_: int, memory: FastWeights, trace: MemoryTrace) -> None:
-        layers.append(without_writes(memory, trace))
 
-    with watch_traces(core, undo):
-        _, after = core.unroll(x[j : j + 1], state, reset[j : j + 1])
+def step_without_writes(core: Core, x: Tensor, state: State, reset: Tensor) -> State | None:
+    """Take a step, as `core.step`, and return the state after it, had it written nothing in any layer.
+
+    It decays and erases as it did. None where the state of a layer cannot be written so.
+    """
+    layers: list[State | None] = []
+    with watch_traces(core, lambda _, memory, trace: layers.append(without_writes(memory, trace))):
+        _, after = core.step(x, state, reset)
     undone = [layer for layer in layers if layer is not None]
-    if len(undone) < len(layers):
+    if not isinstance(core, FastWeightCore) or len(undone) < len(layers):
         return None
     of_layers = core.join(undone)
-    y, _ = core.unroll(x[j + 1 :], (*of_layers, *after[len(of_layers) :]), reset[j + 1 :])
-    return y[-1]
+    return (*of_layers, *after[len(of_layers) :])
 
 
 def without_writes(memory: FastWeights, trace: MemoryTrace) -> State | None:

@@ -27,7 +27,7 @@ from ..units import count
 from .loading import Loaded
 from .play import Player
 from .progress import progress
-from .recording import games
+from .recording import game
 from .why import Behaviour, Moment, Source, explain
 from .why_play import MOST_NUMBERS, MOST_STEPS, Play, action_names, pictures, play_stretch, screens
 
@@ -112,9 +112,7 @@ def write_why(
     if protocol is None:
         shown = pictures(play, steps)
     else:
-        seen, colour = games(agent.spec, protocol)
-        seen.close()
-        shown = screens(play, colour, steps)
+        shown = screens(play, game(agent.spec, protocol, colour=True), steps)
     encoded = {step: _png(image) for step, image in sorted(shown.items())}
     page = to_html(config, loaded, protocol, play, moments, encoded, names)
     name = f"why-{protocol or 'env'}-{loaded.step}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"

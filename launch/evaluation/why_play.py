@@ -12,8 +12,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from PIL import Image, ImageDraw, ImageFont
 
-from ...agents.masks import forbid
-from .play import Player, draw_actions
+from .play import Player, choose_actions
 from .video import Trace, replay
 from .why import Inputs
 
@@ -79,11 +78,9 @@ def play_stretch(
             seen, reward, done = (torch.from_numpy(each).to(device) for each in (observation, rewards, over))
             with torch.inference_mode():
                 output, state = player.act(seen, reward, done, state, greedy=True)
-                logits = output.policy_logits
-                if "action_mask" in infos:
-                    play.allowed.append(infos["action_mask"][0].copy())
-                    logits = forbid(logits, torch.from_numpy(infos["action_mask"]).to(device))
-                actions = logits.argmax(-1).cpu().numpy() if greedy else draw_actions(logits, [random])
+                actions = choose_actions(output, infos, greedy, [random])
+            if "action_mask" in infos:
+                play.allowed.append(infos["action_mask"][0].copy())
             observation, rewards, terminated, truncated, infos = env.step(actions)
             over = terminated | truncated
             ended += int(over[0])

@@ -11,7 +11,7 @@ from PIL import Image
 from ...envs import find_protocol
 from ..errors import RunError
 from ..evaluation.loading import Loaded
-from ..evaluation.recording import captions, games
+from ..evaluation.recording import captions, game
 from ..evaluation.video import draw_pictures, play_game, replay
 
 MOST_STEPS = 20_000
@@ -22,7 +22,7 @@ def draw_still(loaded: Loaded, tell: Callable[[str], None]) -> bytes | None:
     spec = loaded.agent.spec
     if spec.game is None or spec.protocol is None:
         return None
-    play, colour = games(spec, spec.protocol)
+    play, colour = (game(spec, spec.protocol, each) for each in (False, True))
     try:
         trace = play_game(loaded.agent.eval(), play, 1, True, MOST_STEPS)
     except RunError:

@@ -8,7 +8,7 @@ import torch
 from deltabeast.cores import FastWeightCore, core_names, make_core
 from deltabeast.cores.attention import SoftmaxMemory
 from deltabeast.cores.fast_weights import MemoryTrace
-from deltabeast.cores.observe import watch_memory
+from deltabeast.cores.observe import replaced_readings, watch_memory, watch_traces
 from deltabeast.cores.registry import find_core
 
 SIZES = {"hidden_size": 12, "num_layers": 2, "num_heads": 3, "ff_size": 8}
@@ -107,3 +107,28 @@ def test_memory_is_watched_where_it_is(core: str) -> None:
     with watch_memory(memory) as layers, torch.no_grad(), torch.device("meta"):
         memory.step(x, state, reset)
     assert len(layers) == 2 and all(layer.norm.is_cpu and layer.change.is_cpu for layer in layers)
+
+
+@pytest.mark.parametrize("core", ["rdn", "softmax_attention"])
+def test_readings_are_replaced(core: str, seed: int) -> None:
+    """Layer by layer, with nothing written; afterwards all is as it was."""
+    agent = make_core(core, 3, hidden_size=8, num_heads=2, ff_size=8)
+    x, state, reset = torch.randn(4, 3), agent.initial_state(4), torch.zeros(4, dtype=torch.bool)
+    _, state = agent.step(x, state, reset)
+    before = agent.step(x, state, reset)
+    readings, found = [torch.randn(4, 2, 4) for _ in range(2)], []
+    with (
+        replaced_readings(agent, readings),
+        watch_traces(agent, lambda n, _, trace: found.append(trace.y[0])),
+    ):
+        y, after = agent.step(x, state, reset)
+    assert all(torch.equal(*pair) for pair in zip(found, readings, strict=True))
+    assert all(torch.equal(*pair) for pair in zip(after, state, strict=True))
+    assert not torch.equal(y, before[0])
+    again = agent.step(x, state, reset)
+    assert torch.equal(again[0], before[0]) and not torch.equal(again[1][0], state[0])
+    with (
+        pytest.raises(ValueError, match="readings of 1 layers; give one for each of 2"),
+        replaced_readings(agent, readings[:1]),
+    ):
+        pass

@@ -120,6 +120,13 @@ def test_every_protocol_can_be_asked_for() -> None:
             "choose from freeze@T, undo@T",
         ),
         ("eval nowhere --memory undo@3 freeze", "--memory freeze", "give freeze@T, T an agent step"),
+        ("eval nowhere --memory restore:3@3", "--memory restore:3@3: give restore:S@T", "S before T"),
+        ("eval nowhere --memory insert:4@3", "--memory insert:4@3: give insert:S@T", "S not after T"),
+        (
+            "eval nowhere --memory transplant:a",
+            "--memory transplant:a: give transplant:RUN@T",
+            "RUN a run of",
+        ),
         ("eval nowhere --memory scale:.5 scale:0.5", "--memory: scale:.5 is given twice", "give it once"),
         ("eval nowhere --memory undo@1 undo@1", "--memory: undo@1 is given twice", "give it once"),
         ("eval nowhere --forget-every 2 4 02", "--forget-every: 2 is given twice", "give it once"),

@@ -104,6 +104,13 @@ def test_an_agent_that_remembers_two_steps(tmp_path: Path, capsys: pytest.Captur
     ]  # fmt: skip
     assert table[8].split()[-5:-1] == ["0", "(0", "to", "0)"] and "(" not in table[-1]
     assert "…" not in printed and "forgets every" not in printed
+    own, nowhere = f"transplant:{run}@1", f"transplant:{tmp_path}@1"
+    main(["eval", str(run), "--memory", own, "--repeats", "2", "--episodes", "20", "--device", "cpu"])
+    again = json.loads(max((run / "eval").glob("*.json")).read_text())["results"]
+    assert again[own] == {**again["trained"], "difference": {"life": nothing, "game": nothing}}
+    with pytest.raises(SystemExit):
+        main(["eval", str(run), "--memory", nowhere, "--device", "cpu"])
+    assert f"--memory {nowhere}: no run at {tmp_path}; give" in capsys.readouterr().err
 
 
 def test_compare_draws_what_less_memory_costs(tmp_path: Path) -> None:
