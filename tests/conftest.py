@@ -96,7 +96,9 @@ def seed() -> int:
     print(f"seed {SEED} (repeat with DELTABEAST_TEST_SEED={SEED})")  # pytest shows output of failures only
     random.seed(SEED)
     np.random.seed(SEED % 2**32)  # noqa: NPY002 - third-party environments may draw from it
-    torch.manual_seed(SEED)
+    torch.default_generator.manual_seed(SEED)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(SEED)
     return SEED
 
 
