@@ -31,7 +31,7 @@ SHORT = [
     for backend, rule in CASES
     if backend == "native" or rule in (rules.DELTA_RULE, rules.MOMENTUM_DELTA, *SLOW)
 ]
-"""what `make test` shows an operator with: one serves both backends, and Triton's part is alike for all rules"""
+"""what shows an operator: one serves both backends, and Triton's part in it is alike for all rules"""
 BOUNDED = (rules.RECURRENT_DELTA, *SLOW)  # by tanh and sigmoid, inside
 TOLERANCE = 1e-5  # ten times that for one row
 
