@@ -43,7 +43,8 @@ demo: $(INSTALLED) ## train an RDN agent on a real Atari game and score it besid
 	@echo "watch it play: $(BIN)/pip install --constraint $(CONSTRAINTS) --editable '.[video]' && $(BIN)/deltabeast eval $(DEMO) --video 1"
 
 # A worker a core; files that share a fixture stay together, and come in the order of tests/side_by_side.py.
-TEST := $(BIN)/python -m pytest --numprocesses $$(nproc 2>/dev/null || sysctl -n hw.ncpu) --maxprocesses 8 \
+# Tests start hundreds of processes, which need not compile the project each, whatever the environment says.
+TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $$(nproc 2>/dev/null || sysctl -n hw.ncpu) --maxprocesses 8 \
 	--dist loadgroup --no-loadscope-reorder
 LINT := lint
 test: $(READY) ## lint, check types and run the tests, with the same random numbers each time

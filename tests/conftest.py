@@ -53,8 +53,25 @@ def _let_the_interpreter_patch_once() -> None:
     interpreter._patch_lang = patch_if_need_be
 
 
+def _let_the_interpreter_remember_types() -> None:
+    """At each operation it makes a table of NumPy's types."""
+    try:
+        from triton.runtime import interpreter
+    except ImportError:
+        return
+    find, found = interpreter._get_np_dtype, {}
+
+    def find_once(kind: Any) -> Any:
+        if kind.name not in found:
+            found[kind.name] = find(kind)
+        return found[kind.name]
+
+    interpreter._get_np_dtype = find_once
+
+
 if os.environ.get("TRITON_INTERPRET") == "1":
     _let_the_interpreter_loop()
+    _let_the_interpreter_remember_types()
     _let_the_interpreter_patch_once()
 
 
@@ -96,7 +113,9 @@ def seed() -> int:
     print(f"seed {SEED} (repeat with DELTABEAST_TEST_SEED={SEED})")  # pytest shows output of failures only
     random.seed(SEED)
     np.random.seed(SEED % 2**32)  # noqa: NPY002 - third-party environments may draw from it
-    torch.manual_seed(SEED)
+    torch.default_generator.manual_seed(SEED)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(SEED)
     return SEED
 
 

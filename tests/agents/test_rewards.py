@@ -157,10 +157,10 @@ for name, pays in PAYS.items():
 @pytest.mark.parametrize("name", PAYS)
 def test_the_better_of_two_arms_is_found_though_both_pay_more_than_one(name: str) -> None:
     torch.manual_seed(0)
-    env = make_vector_env(env_id=f"Arms{name}-v0", num_envs=16)
+    env = make_vector_env(env_id=f"Arms{name}-v0", num_envs=8)
     agent = Agent(AgentSpec((2,), 2, "feedforward", "mlp"))
-    learner = Learner(agent, LearnerConfig(16 * 20 * 60, learning_rate=3e-3))
-    actor = Actor(env, agent, SharedWeights(), 20, seed=1)
-    for _ in range(60):
+    learner = Learner(agent, LearnerConfig(8 * 10 * 40, learning_rate=3e-3))
+    actor = Actor(env, agent, SharedWeights(), 10, seed=1)
+    for _ in range(40):
         learner.update(actor.collect())
     assert float(actor.collect().behavior_logits.softmax(-1).mean((0, 1))[1]) > 0.9

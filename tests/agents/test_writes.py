@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,8 +56,13 @@ LISTED = {
 """calls elsewhere: (file, function) -> why they can do no harm"""
 
 
-def calls() -> Iterator[tuple[str, str, int]]:
-    """Each writing call of the product: file, function, line."""
+@functools.cache
+def calls() -> tuple[tuple[str, str, int], ...]:
+    """Return each writing call of the product: file, function, line."""
+    return tuple(_calls())
+
+
+def _calls() -> Iterator[tuple[str, str, int]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             file = str(path.relative_to(ROOT))

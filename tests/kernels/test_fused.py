@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib.util import find_spec
 from typing import Any
 
@@ -26,14 +26,26 @@ if find_spec("triton"):
     DEVICE["triton"] = "cuda" if torch.cuda.is_available() else "cpu"
 CASES = [(backend, rule) for backend in DEVICE for rule in RULES if backend in rule.backends]
 SLOW = (rules.LSTM, rules.GRU)
+SHORT = [
+    (backend, rule)
+    for backend, rule in CASES
+    if backend == "native" or rule in (rules.DELTA_RULE, rules.MOMENTUM_DELTA, *SLOW)
+]
+"""what shows an operator: one serves both backends, and Triton's part in it is alike for all rules"""
 BOUNDED = (rules.RECURRENT_DELTA, *SLOW)  # by tanh and sigmoid, inside
 TOLERANCE = 1e-5  # ten times that for one row
 
 
-def cases(some: Iterable[tuple[str, Rule]]) -> pytest.MarkDecorator:
+def cases(
+    some: Iterable[tuple[str, Rule]], short: Collection[tuple[str, Rule]] = CASES
+) -> pytest.MarkDecorator:
     made = [
-        pytest.param(backend, rule, marks=marks_of(rule), id=f"{backend}-{rule.name}")
-        for backend, rule in some
+        pytest.param(
+            *case,
+            marks=marks_of(case[1]) if case in short else pytest.mark.long,
+            id=f"{case[0]}-{case[1].name}",
+        )
+        for case in some
     ]
     return pytest.mark.parametrize(("backend", "rule"), made)
 
@@ -81,8 +93,8 @@ def test_small_pre_activations(backend: str, rule: Rule, seed: int) -> None:
 def test_takes_any_size(backend: str, rule: Rule, seed: int) -> None:
     """Odd ones, and ones below any block: what pads them never shows."""
     for _ in range(3):
-        inputs = make_inputs(rule, 3, most=1, sizes=(1, 3, 15, 17, 33))
-        reset = make_reset("random", 3, inputs[0].shape[1])
+        inputs = make_inputs(rule, 2, most=1, sizes=(1, 3, 15, 17, 33))
+        reset = make_reset("random", 2, inputs[0].shape[1])
         want = run(rule, inputs, reset, "reference", torch.float64)
         got = run(rule, inputs, reset, backend, torch.float32, DEVICE[backend])
         assert_as_good_as_reference(rule, inputs, reset, got, want)
@@ -91,8 +103,8 @@ def test_takes_any_size(backend: str, rule: Rule, seed: int) -> None:
 @cases(CASES)
 def test_takes_any_strides(backend: str, rule: Rule, seed: int) -> None:
     """Inputs that are views of one projection, or transposed, or expanded."""
-    inputs = make_inputs(rule, 3, most=2)
-    reset = make_reset("random", 3, inputs[0].shape[1])
+    inputs = make_inputs(rule, 2, most=2)
+    reset = make_reset("random", 2, inputs[0].shape[1])
     want = run(rule, inputs, reset, backend, torch.float32, DEVICE[backend])
     leaves = [x.requires_grad_() for x in on_device(backend, inputs)]
     views = []
@@ -117,8 +129,8 @@ def test_takes_any_strides(backend: str, rule: Rule, seed: int) -> None:
 @cases(CASES)
 def test_gradient_of_the_state_alone(backend: str, rule: Rule, seed: int) -> None:
     """Outputs that no loss uses have no gradient, which is not a zero one."""
-    inputs = make_inputs(rule, 3, most=2)
-    reset = make_reset("none", 3, inputs[0].shape[1])
+    inputs = make_inputs(rule, 2, most=2)
+    reset = make_reset("none", 2, inputs[0].shape[1])
     weights = [
         torch.randn(out.shape, dtype=torch.float64) for out in rule(*inputs, reset, backend="reference")
     ]
@@ -164,7 +176,7 @@ def test_ignores_autocast(backend: str, rule: Rule, seed: int) -> None:
     assert all(torch.equal(got[name], want[name]) for name in want)
 
 
-@cases(CASES)
+@cases(CASES, SHORT)
 def test_compiles_into_one_graph(backend: str, rule: Rule, seed: int) -> None:
     """No graph break: `torch.compile` and CUDA graphs take the kernels as they are."""
     inputs = make_inputs(rule, 3, most=1)
@@ -200,7 +212,7 @@ def operator(backend: str, rule: Rule) -> tuple[Any, tuple[object, ...]]:
     return getattr(torch.ops.deltabeast, f"{name}_forward").default, more
 
 
-@cases(CASES)
+@cases(CASES, SHORT)
 def test_operators_are_well_formed(backend: str, rule: Rule, seed: int) -> None:
     """Schema, shapes on fake tensors, autograd registration."""
     inputs = [x.requires_grad_() for x in on_device(backend, make_inputs(rule, 2, most=1))]
