@@ -39,14 +39,33 @@ context.set_forkserver_preload(
 )
 
 
-def _train(arguments: list[str], output: Path) -> None:
+def _print_to(output: Path) -> None:
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+
+
+def _train(arguments: list[str], output: Path) -> None:
+    _print_to(output)
     os.setsid()  # a group of its own, which a test may signal as a terminal would
     from deltabeast.launch.cli import main
 
     main(["train", *arguments])
+
+
+def said_by(code: str, output: Path) -> str:
+    """Run Python code in a process of its own, and return what it prints, to a file that is new."""
+    process = context.Process(target=_execute, args=(code, output))
+    process.start()
+    process.join(60)
+    process.kill()
+    assert process.exitcode == 0, output.read_text()
+    return output.read_text()
+
+
+def _execute(code: str, output: Path) -> None:
+    _print_to(output)
+    exec(code, {})
 
 
 class Training:

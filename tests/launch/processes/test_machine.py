@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import platform
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
+from training_process import said_by
 
 from deltabeast.launch.processes import machine
 from deltabeast.launch.processes.machine import autocast_dtype, lacks_memory, resolve_device
@@ -31,9 +31,8 @@ print(default, kept)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators keep memory their own way")
-def test_freed_memory_is_not_faulted_in_again() -> None:
-    done = subprocess.run([sys.executable, "-c", _FAULTS], capture_output=True, text=True, check=True)
-    default, kept = map(int, done.stdout.split())
+def test_freed_memory_is_not_faulted_in_again(tmp_path: Path) -> None:
+    default, kept = map(int, said_by(_FAULTS, tmp_path / "faults").split())
     assert kept < 0.3 * default, (default, kept)
 
 
@@ -77,7 +76,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
         resolve_device("cuda:2")
 
 
-def test_numbers_below_the_normal_ones_are_zero_on_every_thread() -> None:
+def test_numbers_below_the_normal_ones_are_zero_on_every_thread(tmp_path: Path) -> None:
     """Alone in a process, whose threads begin with its first large operation."""
     code = """
 import torch
@@ -87,7 +86,7 @@ prepare_process(2)
 small = torch.full((1 << 22,), 1e-30)
 assert torch.get_num_threads() == 2 and not (small * 1e-10).any() and (small * 1e-7).all()
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    said_by(code, tmp_path / "said")
 
 
 def test_only_what_says_so_lacks_memory() -> None:

@@ -188,6 +188,7 @@ def test_a_run_calls_no_function_and_names_no_code_by_an_option(
     check_env(env_id, options, env_id, here)
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_what_is_named_is_evaluated_in_as_many_processes_as_ever(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +201,7 @@ def test_what_is_named_is_evaluated_in_as_many_processes_as_ever(
     assert ran(here) == 3
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_training_with_a_core_of_ones_own_asks_nothing(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

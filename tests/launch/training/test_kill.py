@@ -25,17 +25,20 @@ from deltabeast.agents import find_checkpoints, load_latest
 from deltabeast.launch.processes.supervision import SAME_REQUEST
 from deltabeast.launch.runs.presets import PRESETS
 
-STEPS = 2400
+STEPS, MORE_STEPS = 1200, 2400
 EXACT = ("--deterministic", "--log-seconds", "0", "--milestone-steps", "500")
 OFTEN = ("--checkpoint-minutes", "0.005")
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run_dir = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    training = Training(run_dir, *CARTPOLE, *EXACT, "--steps", str(STEPS))
+def train_without_a_kill(run_dir: Path, steps: int) -> Path:
+    training = Training(run_dir, *CARTPOLE, *EXACT, "--steps", str(steps))
     assert training.wait() == 0, training.output()
     return run_dir
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_without_a_kill(tmp_path_factory.mktemp("runs") / "uninterrupted", STEPS)
 
 
 def test_a_signal_saves_and_ends_the_process_and_the_run_goes_on(
@@ -45,7 +48,7 @@ def test_a_signal_saves_and_ends_the_process_and_the_run_goes_on(
     arguments = (*CARTPOLE, *EXACT, "--steps", str(STEPS))
     for number in (signal.SIGTERM, signal.SIGINT):
         training = Training(run_dir, *arguments)
-        goal = last_step(run_dir) + random.randrange(100, 400)
+        goal = last_step(run_dir) + random.randrange(100, 300)
         assert training.wait_for(lambda goal=goal: last_step(run_dir) >= goal), training.output()
         training.send(number)
         assert training.wait() == -number, training.output()  # died of it: a shell loop stops too
@@ -100,14 +103,15 @@ def test_a_later_signal_exits_at_once(tmp_path: Path, number: signal.Signals) ->
 
 
 @pytest.mark.long
-def test_ten_kills_lose_at_most_one_interval_each(uninterrupted: Path, tmp_path: Path, seed: int) -> None:
+def test_ten_kills_lose_at_most_one_interval_each(tmp_path: Path, seed: int) -> None:
+    uninterrupted = train_without_a_kill(tmp_path / "uninterrupted", MORE_STEPS)
     run_dir = tmp_path / "run"
     batch = 20
     saved = 0
     for kill in range(11):
         # Checkpoints after every update make the kill fall into one; the others fall between two.
         minutes = random.choice(["0", "0.002", "0.005"])
-        arguments = (*CARTPOLE, *EXACT, "--steps", str(STEPS), "--checkpoint-minutes", minutes)
+        arguments = (*CARTPOLE, *EXACT, "--steps", str(MORE_STEPS), "--checkpoint-minutes", minutes)
         training = Training(run_dir, *arguments)
         if kill == 10:
             assert training.wait() == 0, training.output()
@@ -116,7 +120,7 @@ def test_ten_kills_lose_at_most_one_interval_each(uninterrupted: Path, tmp_path:
         if kill in (3, 7):  # while it starts: what an earlier one logged may still be there
             time.sleep(random.random())
         else:
-            goal = saved + random.randrange(batch, STEPS // 8)
+            goal = saved + random.randrange(batch, MORE_STEPS // 8)
             began = training.wait_for(
                 lambda goal=goal, t=training: _went_on(t) and last_step(run_dir) >= goal
             )
@@ -141,17 +145,17 @@ def test_ten_kills_lose_at_most_one_interval_each(uninterrupted: Path, tmp_path:
             assert (f"{state['scores']['best']:.8g}" if state["scores"]["best"] is not None else "") == best
         saved = step
     assert_same_run(uninterrupted, run_dir)
-    assert [int(row["step"]) for row in rows(run_dir)] == list(range(batch, STEPS + 1, batch))
+    assert [int(row["step"]) for row in rows(run_dir)] == list(range(batch, MORE_STEPS + 1, batch))
     rate = PRESETS["gymnasium"]["learning_rate"]
     for row in rows(run_dir):  # the schedule of the learning rate follows the steps
         updates = int(row["step"]) // batch
         corrected = rate * (1 - 0.99**updates) ** 0.5  # RMSProp's start
-        annealed = corrected * (1 - (updates - 1) * batch / STEPS)
+        annealed = corrected * (1 - (updates - 1) * batch / MORE_STEPS)
         assert float(row["learning_rate"]) == pytest.approx(annealed, rel=1e-6)
     assert not list((run_dir / "checkpoints").glob(".*")), "a killed save left something behind"
     events = EventAccumulator(str(run_dir)).Reload()
     for tag in ("loss/total", "score/episodes", "learner/learning_rate"):
-        assert [event.step for event in events.Scalars(tag)] == list(range(batch, STEPS + 1, batch)), tag
+        assert [event.step for event in events.Scalars(tag)] == list(range(batch, MORE_STEPS + 1, batch)), tag
     written = [float(row["total_loss"]) for row in rows(run_dir)]
     assert [event.value for event in events.Scalars("loss/total")] == pytest.approx(written, rel=1e-5)
     kept = [c.step for c in find_checkpoints(run_dir)]

@@ -121,6 +121,7 @@ RESERVED = {
 """Options, GPUs of the cluster, cores; threads of torch, and of the emulators of each actor."""
 
 
+@pytest.mark.usefixtures("quick_children")
 @pytest.mark.parametrize("case", RESERVED)
 def test_a_run_takes_the_cores_that_it_reserved(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
