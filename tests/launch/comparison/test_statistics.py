@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rliable import library, metrics
 
 from deltabeast.launch.comparison.statistics import (
     as_scores,
@@ -19,11 +18,20 @@ from deltabeast.launch.comparison.statistics import (
 )
 
 THEIRS = {
-    mean: metrics.aggregate_mean,
-    median: metrics.aggregate_median,
-    iqm: metrics.aggregate_iqm,
-    optimality_gap: metrics.aggregate_optimality_gap,
+    mean: "aggregate_mean",
+    median: "aggregate_median",
+    iqm: "aggregate_iqm",
+    optimality_gap: "aggregate_optimality_gap",
 }
+
+
+@pytest.fixture(scope="module")
+def rliable() -> Any:
+    """Imported where it is needed, since that takes seconds."""
+    import rliable.library
+    import rliable.metrics
+
+    return rliable
 
 
 def scores_of(rng: np.random.Generator, runs: int, games: int) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -33,30 +41,33 @@ def scores_of(rng: np.random.Generator, runs: int, games: int) -> np.ndarray[Any
 
 @pytest.mark.parametrize("ours", THEIRS, ids=lambda function: function.__name__)
 @pytest.mark.parametrize(("runs", "games"), [(1, 1), (1, 7), (2, 3), (3, 20), (5, 1), (10, 26)])
-def test_aggregates_are_those_of_rliable(ours: Any, runs: int, games: int, seed: int) -> None:
+def test_aggregates_are_those_of_rliable(ours: Any, runs: int, games: int, rliable: Any, seed: int) -> None:
     scores = scores_of(np.random.default_rng(seed), runs, games)
-    assert ours(list(scores.T)) == pytest.approx(float(THEIRS[ours](scores)), rel=1e-12)
+    assert ours(list(scores.T)) == pytest.approx(
+        float(getattr(rliable.metrics, THEIRS[ours])(scores)), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("runs_x", "runs_y", "games"), [(1, 1, 1), (3, 3, 5), (4, 7, 3), (10, 2, 20)])
 def test_probability_of_improvement_is_that_of_rliable(
-    runs_x: int, runs_y: int, games: int, seed: int
+    runs_x: int, runs_y: int, games: int, rliable: Any, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     # Whole numbers, so that there are ties.
     x, y = rng.integers(4, size=(runs_x, games)) * 1.0, rng.integers(4, size=(runs_y, games)) * 1.0
     ours = probability_of_improvement(list(x.T), list(y.T))
-    assert ours == pytest.approx(float(metrics.probability_of_improvement(x, y)), rel=1e-12)
+    assert ours == pytest.approx(float(rliable.metrics.probability_of_improvement(x, y)), rel=1e-12)
     assert ours + probability_of_improvement(list(y.T), list(x.T)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("ours", [iqm, median], ids=["iqm", "median"])
-def test_intervals_are_those_of_rliable(ours: Any, seed: int) -> None:
+def test_intervals_are_those_of_rliable(ours: Any, rliable: Any, seed: int) -> None:
     """Both draw at random: ends of the intervals may differ by what chance leaves of 2,000 draws."""
     scores = scores_of(np.random.default_rng(seed), 5, 8)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - rliable draws from it
-    points, theirs = library.get_interval_estimates(
-        {"x": scores}, lambda s: np.array([THEIRS[ours](s)]), reps=4000
+    aggregate = getattr(rliable.metrics, THEIRS[ours])
+    points, theirs = rliable.library.get_interval_estimates(
+        {"x": scores}, lambda s: np.array([aggregate(s)]), reps=4000
     )
     got = bootstrap(ours, list(scores.T), reps=2000, seed=seed)
     assert got.value == pytest.approx(float(points["x"][0]))
@@ -65,12 +76,12 @@ def test_intervals_are_those_of_rliable(ours: Any, seed: int) -> None:
     assert got.high == pytest.approx(float(theirs["x"][1, 0]), abs=0.15 * width)
 
 
-def test_intervals_of_a_probability_are_those_of_rliable(seed: int) -> None:
+def test_intervals_of_a_probability_are_those_of_rliable(rliable: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, y = scores_of(rng, 6, 4), scores_of(rng, 5, 4)
     np.random.seed(seed % 2**32)  # noqa: NPY002
-    points, theirs = library.get_interval_estimates(
-        {"p": [x, y]}, lambda a, b: np.array([metrics.probability_of_improvement(a, b)]), reps=300
+    points, theirs = rliable.library.get_interval_estimates(
+        {"p": [x, y]}, lambda a, b: np.array([rliable.metrics.probability_of_improvement(a, b)]), reps=300
     )
     got = bootstrap(probability_of_improvement, list(x.T), list(y.T), reps=4000, seed=seed)
     assert got.value == pytest.approx(float(points["p"][0]))
