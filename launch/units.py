@@ -18,7 +18,7 @@ def parse_steps(text: str) -> int:
         raise ValueError(f"'{text}' is not a number of agent steps; {remedy}")
     if steps < 1:
         raise ValueError(f"'{text}' is less than one agent step; {remedy}")
-    if steps % 1:
+    if steps != steps.to_integral_value():
         raise ValueError(f"'{text}' is not a whole number of agent steps; {remedy}")
     return int(steps)
 

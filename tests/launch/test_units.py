@@ -23,6 +23,7 @@ from deltabeast.launch.units import count, format_rate, format_score, format_ste
         ("1.001k", 1001),  # 1.001 * 1000 is 1000.9999999999999
         ("0.29M", 290_000),
         ("1", 1),
+        ("1e30", 10**30),
     ],
 )
 def test_parse(text: str, steps: int) -> None:
