@@ -12,7 +12,7 @@ from torch import Tensor
 from .base import Core, State
 
 _TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-7}
-"""Largest difference, relative to the largest number of what is compared."""
+"""What is allowed: differences relative to the largest number of what is compared; in 16 bits 1e-2."""
 
 Result = tuple[Tensor, State]
 """Outputs `[T, B, output_size]`, and the state after the last step, tensors `[B, ...]`."""
@@ -23,7 +23,8 @@ def violations(core: Core, x: Tensor) -> list[str]:
     """Return what a core does otherwise than `Core` promises, a line each; empty for nothing.
 
     The truth is each episode of each row by itself, step by step from the initial state. Steps and unrolls of
-    all rows, with resets, are compared with it: in float32, and in float64 where the core can.
+    all rows, with resets, are compared with it, in float32, and in float64 where the core can. They begin
+    with states of random numbers and of nan, which the first reset ends.
 
     Args:
         core: the core, which does not change.
@@ -69,6 +70,10 @@ def _violations(core: Core, x: Tensor) -> list[str]:
         "an unroll differs from its steps": partial(_unrolls, cut=len(x)),
         "an unroll in two parts differs from its steps": partial(_unrolls, cut=len(x) // 2),
         "an unroll of one step differs from the step": partial(_unrolls, cut=1),
+        "steps after a state that was nan differ from an episode's": partial(_steps, broken=True),
+        "an unroll after a state that was nan differs from an episode's": partial(
+            _unrolls, cut=len(x), broken=True
+        ),
     }
     found = [
         f"{what}{where}" for what, way in ways.items() if (where := _difference(way(core, x, reset), truth))
@@ -123,17 +128,17 @@ def _each_row_alone(core: Core, x: Tensor, reset: Tensor) -> Result:
     )
 
 
-def _steps(core: Core, x: Tensor, reset: Tensor) -> Result:
-    state, outputs = _noise(core, x), []
+def _steps(core: Core, x: Tensor, reset: Tensor, broken: bool = False) -> Result:
+    state, outputs = _noise(core, x, broken), []
     for x_t, reset_t in zip(x, reset, strict=True):
         y, state = core.step(x_t, state, reset_t)
         outputs.append(y)
     return torch.stack(outputs), state
 
 
-def _unrolls(core: Core, x: Tensor, reset: Tensor, cut: int) -> Result:
+def _unrolls(core: Core, x: Tensor, reset: Tensor, cut: int, broken: bool = False) -> Result:
     """Unroll `cut` steps, then the others."""
-    state, outputs = _noise(core, x), []
+    state, outputs = _noise(core, x, broken), []
     for part in (slice(cut), slice(cut, None)):
         if len(x[part]):
             y, state = core.unroll(x[part], state, reset[part])
@@ -141,12 +146,15 @@ def _unrolls(core: Core, x: Tensor, reset: Tensor, cut: int) -> Result:
     return torch.cat(outputs), state
 
 
-def _noise(core: Core, x: Tensor) -> State:
-    """Return a state of random numbers between 0 and 1, of which the first reset must leave nothing."""
+def _noise(core: Core, x: Tensor, broken: bool) -> State:
+    """Return a state of random numbers from 0 to 3, or nan, of which the first reset must leave nothing."""
     generator = torch.Generator(x.device).manual_seed(0)
     initial = core.initial_state(x.shape[1], x.device)
-    numbers = (torch.rand(part.shape, generator=generator, device=x.device) for part in initial)
-    return tuple(each.to(_dtype(part, x)) for each, part in zip(numbers, initial, strict=True))
+    numbers = (3 * torch.rand(part.shape, generator=generator, device=x.device) for part in initial)
+    noise = [each.to(_dtype(part, x)) for each, part in zip(numbers, initial, strict=True)]
+    if broken:
+        noise = [part.fill_(torch.nan) if part.is_floating_point() else part for part in noise]
+    return tuple(noise)
 
 
 def _dtype(part: Tensor, x: Tensor) -> torch.dtype:
@@ -156,23 +164,25 @@ def _dtype(part: Tensor, x: Tensor) -> torch.dtype:
 
 def _difference(result: Result, truth: Result) -> str:
     """Say where a result first differs from the truth, and by how much; nothing if it does not."""
-    allowed = _TOLERANCES[truth[0].dtype]
-    error = _relative(result[0], truth[0])
-    if bool((error > allowed).any()):
-        t, row = (error > allowed).nonzero()[0].tolist()
-        return f" (step {t}, row {row}: {float(error[t, row]):.1g} of the largest output)"
-    for number, (part, wanted) in enumerate(zip(result[1], truth[1], strict=True)):
-        error = _relative(part, wanted)
-        if bool((error > allowed).any()):
-            row = int((error > allowed).nonzero()[0, 0])
-            return (
-                f" (last state, tensor {number}, row {row}: {float(error.max()):.1g} of its largest number)"
-            )
+    shapes, wanted = ([[*part.shape] for part in (y, *state)] for y, state in (result, truth))
+    if shapes != wanted:
+        return f" (shapes of output and state are {shapes}, not {wanted})"
+    excess = _excess(result[0], truth[0], dims=2)
+    if bool((excess > 1).any()):
+        t, row = (excess > 1).nonzero()[0].tolist()
+        return f" (step {t}, row {row}, by {float(excess[t, row]):,.0f} times what is allowed)"
+    for number, (part, of_truth) in enumerate(zip(result[1], truth[1], strict=True)):
+        excess = _excess(part, of_truth, dims=1)
+        if bool((excess > 1).any()):
+            row = int((excess > 1).nonzero()[0])
+            by = f"{float(excess[row]):,.0f} times what is allowed"
+            return f" (last state, tensor {number}, row {row}, by {by})"
     return ""
 
 
-def _relative(x: Tensor, wanted: Tensor) -> Tensor:
-    """Return |x - wanted| relative to the largest number of `wanted`, the most of each of its last vectors;
-    infinite where x is not finite."""
-    error = (x.double() - wanted.double()).abs() / wanted.double().abs().max().clamp(min=1e-12)
-    return error.nan_to_num(torch.inf).amax(-1)
+def _excess(x: Tensor, truth: Tensor, dims: int) -> Tensor:
+    """Return |x - truth| relative to what is allowed, the most over all but the first dimensions; infinite
+    where x is not finite."""
+    allowed = _TOLERANCES.get(truth.dtype, 1e-2) * truth.double().abs().max().clamp(min=1e-12)
+    error = (x.double() - truth.double()).abs() / allowed
+    return error.nan_to_num(torch.inf, torch.inf).reshape(*x.shape[:dims], -1).amax(-1)

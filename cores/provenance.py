@@ -129,10 +129,10 @@ def fractions(parts: Shares, over_heads: bool = False) -> Fractions:
 
 @torch.no_grad()
 def fraction_matrix(form: LinearForm, over_heads: bool = False, first: int = 0) -> Fractions:
-    """Return the fractions of R readings, those of steps `first` to T - 1: steps `[R, T, B, H]`, initial
-    `[R, B, H]`, reading first.
+    """Return the fractions of the R readings from step `first` on.
 
-    Entry (r, j) is that of step j in the reading of step first + r, 0 for later j. Over heads without H.
+    Steps `[R, T, B, H]`: entry (r, j) is that of step j in the reading of step first + r, 0 for later j.
+    Initial `[R, B, H]`. Over heads without H.
 
     Costs a replay and one walk back with all later readings at once: O(R T) operations and numbers; for all
     readings as long as 5 to 18 unrolls at 1,000 steps, measured as for `core_shares`.
@@ -263,8 +263,14 @@ def _walk_back(form: LinearForm, first: int, last: int) -> Iterator[tuple[int, T
     return _walk_attention(form, first, last)
 
 
+def can_be_replayed(form: LinearForm) -> bool:
+    """Return whether `readings` and `shares` take a form: not one of momentum with several writes a step."""
+    return not isinstance(form, DeltaForm) or form.momentum is None or form.writes.k.shape[3] == 1
+
+
 def _check_momentum(form: DeltaForm) -> None:
-    if form.momentum is not None and (S := form.writes.k.shape[3]) > 1:
+    if not can_be_replayed(form):
+        S = form.writes.k.shape[3]
         raise ValueError(f"momentum with {S} writes a step; give each write a step of its own")
 
 

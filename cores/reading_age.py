@@ -50,5 +50,5 @@ def median_age(by_age: Tensor) -> float:
 
 
 def share_beyond(by_age: Tensor, age: int) -> float:
-    """Return which part of what is read is older than `age`, at most T - 1: beyond that no age is known."""
+    """Return which part of what is read is older than `age`, at most T - 1: later ones are not told apart."""
     return float(by_age[age + 1 :].sum())

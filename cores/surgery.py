@@ -91,7 +91,7 @@ def replace_memory(core: Core, state: State, other: State, rows: Tensor) -> Stat
     """
     if [part.shape for part in state] != [part.shape for part in other]:
         raise ValueError("the states differ in shape; give two of the same core, sizes and batch")
-    return _change(core, other, state, lambda theirs, own: _in_rows(rows, theirs, own), _WRITTEN)
+    return _change(core, other, state, lambda theirs, own: in_rows(rows, theirs, own), _WRITTEN)
 
 
 def insert_values(W: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -125,6 +125,8 @@ def erase_keys(W: Tensor, k: Tensor) -> Tensor:
         k: S keys `[..., S, K]`, the rows of the matrix K.
     """
     keys = _finite(k)
+    largest = keys.abs().amax(-1, keepdim=True)  # or the pseudoinverse would take a small key for nothing
+    keys = keys / torch.where(largest > 0, largest, 1)
     return (W.double() - W.double() @ torch.linalg.pinv(keys) @ keys).to(W.dtype)
 
 
@@ -176,7 +178,8 @@ def erase(core: Core, state: State, keys: Sequence[Tensor], rows: Tensor | None 
         rows: bool `[B]`, in which rows; None for all.
 
     Raises:
-        ValueError: if the layers, or the shapes of one, are not the core's; and for another core.
+        ValueError: if the layers, or the shapes of one, are not the core's; for a core without fast weights
+            in every layer. Whether it writes them under keys is not checked.
     """
 
     def wipe(W: Tensor, C: Tensor | None, k: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -256,6 +259,8 @@ def _change_weights(
     Of a layer's keys it gets those numbers that are columns of W, not of what its form has besides.
     """
     weights = _fast_weights(core, state)
+    if rows is not None and rows.shape != weights[0].shape[:1]:
+        raise ValueError(f"rows are {[*rows.shape]}; give {[*weights[0].shape[:1]]}")
     if len(keys) != len(weights):
         raise ValueError(f"keys of {len(keys)} layers; give those of all {len(weights)}")
     assert isinstance(core, FastWeightCore)
@@ -273,7 +278,7 @@ def _change_weights(
         parts = dict(zip(indices, W.split([layer[i].shape[-1] for i in indices], -1), strict=True))
         if momentum is not None and C is not None:
             parts[momentum] = C
-        changed.append(tuple(_in_rows(rows, parts[i], x) if i in parts else x for i, x in enumerate(layer)))
+        changed.append(tuple(in_rows(rows, parts[i], x) if i in parts else x for i, x in enumerate(layer)))
     return (*core.join(changed), *state[count:])
 
 
@@ -311,7 +316,8 @@ def _check_shapes(
         raise ValueError(f"layer {layer}: values are {list(values[0].shape)}; give {[*shape[:3], V]}")
 
 
-def _in_rows(rows: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
+def in_rows(rows: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
+    """Select `new` in some rows, bool `[B]`, and `old` in the others, both `[B, ...]`; None for all rows."""
     return new if rows is None else torch.where(_per_row(rows, old) > 0, new, old)
 
 

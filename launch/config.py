@@ -370,6 +370,9 @@ class EvalConfig:
     why: int = 0
     """Afterwards, write a page in RUN/eval of the N moments of the first 2,000 steps of play at which the
     memory mattered most: what it drew on, and the policy without it. Needs fast weights or attention."""
+    certificate: bool = False
+    """Say whether the memory works as the core promises, whether the agent uses it (what its return loses
+    with the memory wiped at each step), how far back it reads, and how soon it recovers from a wrong one."""
     max_episode_steps: int = 1_000_000
     """Abort longer episodes, in agent steps; finished ones are still scored."""
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 
 
 def parse_steps(text: str) -> int:
     """Read `200M`, `1.5M`, `30k` or `1600` as a number of agent steps. Raises ValueError in one line."""
     scale = {"k": 10**3, "m": 10**6, "b": 10**9}.get(text[-1:].lower(), 1)
     remedy = "write 200M, 30k or 1600"
+    number = text[:-1] if scale > 1 else text
     try:
-        steps = Decimal(text[:-1] if scale > 1 else text) * scale
-    except InvalidOperation:
-        steps = Decimal("nan")
-    if not math.isfinite(steps):  # nor is 1e999, as a float
+        finite = math.isfinite(float(number) * scale)
+    except ValueError:
+        finite = False
+    if not finite:
         raise ValueError(f"'{text}' is not a number of agent steps; {remedy}")
+    steps = Fraction(number) * scale  # exact, unlike the float
     if steps < 1:
         raise ValueError(f"'{text}' is less than one agent step; {remedy}")
-    if steps != steps.to_integral_value():
+    if steps.denominator > 1:
         raise ValueError(f"'{text}' is not a whole number of agent steps; {remedy}")
     return int(steps)
 

@@ -12,7 +12,7 @@ from ...agents import AgentOutput
 from ...cores import Core, State
 from ...cores.linear_form import DeltaForm, LinearForm
 from ...cores.observe import watch_traces
-from ...cores.surgery import add_noise, empty_forms, erase, insert, replace_memory, scale_writes
+from ...cores.surgery import add_noise, empty_forms, erase, in_rows, insert, replace_memory, scale_writes
 from .memory_ops import MemoryOp
 from .play import Player
 
@@ -61,7 +61,7 @@ class AlteredMemory:
         elif forms or self.op.kind == "restore":
             rows = into == self._source
             pairs = zip(self._to_save(after, forms), saved, strict=True)
-            saved = tuple(torch.where(_per_row(rows, old), new, old) for new, old in pairs)
+            saved = tuple(in_rows(rows, new, old) for new, old in pairs)
         after = self._operate(before, after, saved, forms, reset, into)
         return output, (*after, into + 1, *saved)
 
@@ -124,7 +124,3 @@ class AlteredMemory:
         return torch.stack([torch.randn(like.shape[1:], generator=each) for each in self._generators]).to(
             like
         )
-
-
-def _per_row(x: Tensor, like: Tensor) -> Tensor:
-    return x.view(-1, *(1,) * (like.dim() - 1))

@@ -26,6 +26,7 @@ from ..runs.consent import check_env
 from ..sharing.hub import run_here
 from ..training.plan import observation_notes
 from .altered_memory import AlteredMemory
+from .certificate import Certificate, certify
 from .environments import check_fit, choose_protocol, env_maker
 from .evaluate import evaluate
 from .loading import Loaded, load
@@ -33,11 +34,12 @@ from .memory_ops import MemoryOp, parse_op
 from .play import Player, RandomAgent
 from .progress import progress
 from .recording import record_games
-from .report import comparable_scores, print_results, write_results
-from .returns import Evaluation
+from .report import comparable_scores, print_certificate, print_results, write_results
+from .returns import Evaluation, paired_difference
 from .video import need_libraries
 from .why import check_core
 from .why_page import write_why
+from .why_play import MOST_STEPS, play_stretch
 
 MakeEnv = Callable[[int], VectorEnv]
 
@@ -97,7 +99,10 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
         )
     scores = comparable_scores(spec, protocol, config.sample)
     print_results(results, spec, protocol, scores, console)
-    target = write_results(config, results, loaded, protocol, scores)
+    certificate = None
+    if config.certificate:
+        certificate = make_certificate(config, loaded, player, results, make_env, device, console)
+    target = write_results(config, results, loaded, protocol, scores, certificate)
     say(console, f"saved as {target}")
     if config.video and protocol is not None:
         record_games(config, loaded, protocol, console)
@@ -137,7 +142,8 @@ def _memory_ops(config: EvalConfig) -> list[MemoryOp]:
     for word, op in zip(config.memory, ops, strict=True):
         if ops.count(op) > 1:
             raise UsageError(f"--memory: {word} is given twice; give it once")
-    return list(dict.fromkeys([*(MemoryOp("wipe-every", n) for n in sorted(config.forget_every)), *ops]))
+    every = sorted({*config.forget_every, *([1] if config.certificate else [])})
+    return list(dict.fromkeys([*(MemoryOp("wipe-every", n) for n in every), *ops]))
 
 
 def _donors(
@@ -212,6 +218,29 @@ def _play(
                 processes=processes,
             )
     return results
+
+
+def make_certificate(
+    config: EvalConfig,
+    loaded: Loaded,
+    player: Player,
+    results: Mapping[str, Evaluation],
+    make_env: MakeEnv,
+    device: torch.device,
+    console: Console,
+) -> Certificate:
+    """Play a stretch, examine the agent on it, and print what is found."""
+    with progress(console, "certificate") as tell:
+        limit = min(MOST_STEPS, config.max_episode_steps)
+        greedy = not config.sample
+        play = play_stretch(
+            player, make_env(1), config.seed, greedy, config.episodes, device, limit, tell=tell
+        )
+    wiped = results[MemoryOp("wipe-every", 1).player_name]
+    cost = paired_difference(wiped, results["trained"], "life")
+    certificate = certify(loaded.agent, play.inputs(device), cost)
+    print_certificate(certificate, console)
+    return certificate
 
 
 def _title(config: EvalConfig, loaded: Loaded, protocol: str | None) -> str:

@@ -187,7 +187,7 @@ class Repeats:
 def choose_actions(
     output: AgentOutput, infos: dict[str, Any], greedy: bool, randoms: Sequence[np.random.Generator]
 ) -> NDArray[np.int64]:
-    """Choose the likeliest of the actions that the environment allows, or draw one, for each row."""
+    """Choose the likeliest of the actions that the environment allows, or draw one, for each row: `[B]`."""
     likeliest, logits = output.action, output.policy_logits
     if "action_mask" in infos:
         logits = forbid(logits, torch.from_numpy(infos["action_mask"]).to(logits.device))

@@ -18,6 +18,7 @@ from ..errors import RunError
 from ..output import say
 from ..runs import published
 from ..runs.directory import versions
+from .certificate import Certificate, lines
 from .loading import Loaded
 from .returns import Evaluation, paired_difference
 from .tables import UNALTERED, evaluation_notes, evaluation_table, memory_table
@@ -47,6 +48,12 @@ def print_results(
         say(console, note)
 
 
+def print_certificate(certificate: Certificate, console: Console) -> None:
+    say(console, "certificate of the memory")
+    for name, answer in lines(certificate.as_json()):
+        say(console, f"{name:8}  {answer}")
+
+
 def _notes_on_published(spec: AgentSpec, scores: Scores) -> list[str]:
     notes = []
     if scores and spec.core_options:
@@ -65,6 +72,7 @@ def write_results(
     loaded: Loaded,
     protocol: str | None,
     scores: Scores,
+    certificate: Certificate | None = None,
 ) -> Path:
     """Write RUN/eval/*.json; return its path. Raises RunError."""
     now, spec = datetime.now(UTC), loaded.agent.spec
@@ -87,6 +95,8 @@ def write_results(
         "published": {f"{millions}M": score._asdict() for millions, score in scores.items()},
         "results": {name: _as_json(name, result, results["trained"]) for name, result in results.items()},
     }
+    if certificate is not None:
+        content["certificate"] = certificate.as_json()
     name = f"{protocol or 'env'}-{loaded.step}-{now:%Y%m%dT%H%M%S.%fZ}.json"
     target = loaded.run_dir / "eval" / name
     try:

@@ -110,7 +110,7 @@ def explain(agent: Agent, inputs: Inputs, count: int) -> list[Moment]:
     x = core_inputs(agent, inputs)
     begins = inputs.begins.unsqueeze(1)
     y, _ = agent.core.unroll(x.unsqueeze(1), agent.initial_state(1), begins)
-    remembering = _behaviour(agent, y.squeeze(1), inputs.allowed)
+    remembering = behaviour(agent, y.squeeze(1), inputs.allowed)
     wiped = wiped_behaviour(agent, x, inputs.allowed)
     kl = divergence(remembering.log_policy, wiped.log_policy)
     return [
@@ -130,7 +130,7 @@ def wiped_behaviour(agent: Agent, x: Tensor, allowed: Tensor | None) -> Behaviou
     starts = (torch.ones(len(part), dtype=torch.bool, device=x.device) for part in x.split(_CHUNK))
     pairs = zip(x.split(_CHUNK), starts, strict=True)
     y = [agent.core.step(part, agent.initial_state(len(part)), start)[0] for part, start in pairs]
-    return _behaviour(agent, torch.cat(y), allowed)
+    return behaviour(agent, torch.cat(y), allowed)
 
 
 def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -146,7 +146,8 @@ def largest(kl: Tensor, begins: Tensor, count: int) -> list[int]:
     return [t for t in order if not first[t]][:count]
 
 
-def _behaviour(agent: Agent, y: Tensor, allowed: Tensor | None) -> Behaviour:
+def behaviour(agent: Agent, y: Tensor, allowed: Tensor | None) -> Behaviour:
+    """Compute policy and value from the core's outputs `[..., n]`; allowed actions are bool `[..., A]`."""
     logits, values = agent.heads(y)
     return Behaviour(
         (logits if allowed is None else forbid(logits, allowed)).double().log_softmax(-1), values
@@ -170,7 +171,7 @@ def _explain_step(
     sources = []
     for n, j in enumerate(order):
         y = _undone(agent.core, episode, reset, j)
-        undone = None if y is None else _behaviour(agent, y[0], allowed)
+        undone = None if y is None else behaviour(agent, y[0], allowed)
         minus_share = None if minus is None else minus.at(n)
         sources.append(Source(begin + j, float(total[j]), by_layer[:, j].tolist(), minus_share, undone))
     own = float(total[-1])
@@ -209,7 +210,7 @@ def _minus_shares(
     state = tuple(part.repeat_interleave(rows, 0) for part in state)
     with replaced_readings(agent.core, readings):
         y, _ = agent.core.step(x[-1].repeat(rows, 1), state, reset[-1].repeat(rows))
-    return _behaviour(agent, y, allowed)
+    return behaviour(agent, y, allowed)
 
 
 def _undone(core: Core, x: Tensor, reset: Tensor, j: int) -> Tensor | None:
@@ -227,7 +228,8 @@ def _undone(core: Core, x: Tensor, reset: Tensor, j: int) -> Tensor | None:
 def step_without_writes(core: Core, x: Tensor, state: State, reset: Tensor) -> State | None:
     """Take a step, as `core.step`, and return the state after it, had it written nothing in any layer.
 
-    It decays and erases as it did. None where the state of a layer cannot be written so.
+    x `[B, input_size]`, reset bool `[B]`. It decays and erases as it did. None where the state of a layer
+    cannot be written so.
     """
     layers: list[State | None] = []
     with watch_traces(core, lambda _, memory, trace: layers.append(without_writes(memory, trace))):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..comparison.tables import Table
 from ..config import TrainConfig
+from ..evaluation.certificate import lines
 from ..foreign import markdown, terminal
 from ..runs.consent import consent, needs_consent
 from ..runs.directory import option_words
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # torch takes a while, and a card's name is asked for without
 
 TAGS = ("reinforcement-learning", "deltabeast", "fast-weight-programmers")
 CARD, CURVE, STILL = "README.md", "curve.png", "still.png"
+CERTIFICATE = "`deltabeast eval --certificate`: each answer is independent of the others."
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ def write_card(exported: Exported) -> str:
         _about(exported, subject),
         *([exported.note] if exported.note else []),
         "## Scores\n" + _scores(exported),
+        *_memory(exported),
         *(f"![{name.removesuffix('.png')}]({name})" for name in exported.pictures),
         "## How to load it\n" + _loading(exported),
         "## How it was trained\n" + _training(exported),
@@ -81,6 +84,8 @@ def can_be_shown(evaluation: Mapping[str, Any]) -> bool:
     """Return whether an evaluation has what a card shows, and each of it is of the right kind."""
     try:
         _mean(evaluation), _rows(evaluation)
+        if evaluation.get("certificate"):
+            lines(evaluation["certificate"]), str(evaluation["time"])
     except (LookupError, TypeError, ValueError, AttributeError):
         return False
     return True
@@ -132,6 +137,16 @@ def _rows(evaluation: Mapping[str, Any]) -> list[tuple[str, ...]]:
         interval = f"{format_score(low, mean)} to {format_score(high, mean)}"
         rows.append((_how(evaluation), f"a {kind}", shown, interval, str(result["count"])))
     return rows
+
+
+def _memory(exported: Exported) -> list[str]:
+    """Return the answers of the newest certificate (`eval --certificate`) as a section, if there is one."""
+    found = [each for each in exported.evaluations if each.get("certificate")]
+    if not found:
+        return []
+    newest = max(found, key=lambda each: str(each["time"]))
+    rows = [(name, markdown(answer)) for name, answer in lines(newest["certificate"])]
+    return ["## Memory\n" + Table(None, ("", _how(newest)), rows, 2, CERTIFICATE).to_markdown()]
 
 
 def _has_lives(evaluation: Mapping[str, Any]) -> bool:

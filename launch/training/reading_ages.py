@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...agents import Agent, Unroll
 from ...cores.base import State
-from ...cores.provenance import linear_forms
+from ...cores.provenance import can_be_replayed, linear_forms
 from ...cores.reading_age import median_age, reading_ages, share_beyond
 
 BEYOND = (10, 100, 1000)
@@ -26,7 +26,10 @@ _CHUNK = 100
 
 
 class _Part(NamedTuple):
-    """What the agent was given in an unroll of the environment, each with a batch of one."""
+    """What the agent was given in an unroll of the environment, each with a batch of one.
+
+    Any of them may be the oldest one when readings are explained, so each has the state at its beginning.
+    """
 
     observation: Tensor
     reward: Tensor
@@ -106,9 +109,6 @@ class ReadingAges:
         )
         pairs = zip(observation.squeeze(1).split(_CHUNK), reward.squeeze(1).split(_CHUNK), strict=True)
         x = torch.cat([agent.core_input(agent.trunk_features(seen), r) for seen, r in pairs]).unsqueeze(1)
-        try:
-            forms = linear_forms(agent.core, x, self._parts[0].state, done)
-            some = [form for form in forms if form is not None]
-            return reading_ages(some, self._steps - _READINGS).cpu() if some else None
-        except ValueError:  # momentum with several writes a step
-            return None
+        forms = linear_forms(agent.core, x, self._parts[0].state, done)
+        some = [form for form in forms if form is not None and can_be_replayed(form)]
+        return reading_ages(some, self._steps - _READINGS).cpu() if some else None

@@ -153,6 +153,20 @@ class Random(Wrapped):
         return y * (1 + 0.01 * torch.rand_like(y)), after
 
 
+class ResetByMultiplying(Wrapped):
+    """0 times nan is nan."""
+
+    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        begun = each(lambda part: part * (~reset).view(-1, *(1,) * (part.dim() - 1)), state)
+        return self.inner.step(x, begun, torch.zeros_like(reset))
+
+
+class OneOutput(Wrapped):
+    def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        y, after = self.inner.unroll(x, state, reset)
+        return y[:1], after
+
+
 class NotANumber(Wrapped):
     def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         y, after = self.inner.unroll(x, state, reset)
@@ -176,6 +190,8 @@ FAULTS = {
     LittleDrift: "an unroll differs from its steps",
     Begun: "its initial state is not zero",
     Random: "the same steps, computed again, differ",
+    ResetByMultiplying: "steps after a state that was nan",
+    OneOutput: "an unroll differs from its steps (shapes of output and state are [[1, ",
     NotANumber: "an unroll differs from its steps",
 }
 
@@ -222,6 +238,31 @@ def test_a_core_for_float32_alone(seed: int) -> None:
     assert violations(Single(core_of("lstm")), inputs()) == []
 
 
+class Counter(Core):
+    """Its state has a number a row, one of them whole."""
+
+    def __init__(self, lose: bool) -> None:
+        super().__init__(INPUTS, INPUTS)
+        self.lose = lose
+
+    def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
+        return torch.zeros(batch_size), torch.zeros(batch_size, dtype=torch.int64)
+
+    def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        total, steps = state
+        outputs = []
+        for x_t, reset_t in zip(x, reset, strict=True):
+            total = torch.where(reset_t, 0.0, total) + x_t.sum(-1)
+            steps = torch.where(reset_t, 0, steps) + 1
+            outputs.append(x_t + (total / steps).unsqueeze(-1))
+        return torch.stack(outputs), (total * (len(x) == 1 or not self.lose), steps)
+
+
+def test_a_state_of_one_number_a_row(seed: int) -> None:
+    assert violations(Counter(lose=False), inputs()) == []
+    assert any("last state, tensor 0, row 0" in line for line in violations(Counter(lose=True), inputs()))
+
+
 def test_where_and_how_much(seed: int) -> None:
     class Later(Wrapped):
         def unroll(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
@@ -231,7 +272,7 @@ def test_where_and_how_much(seed: int) -> None:
             return y, after
 
     found = violations(Later(core_of("lstm")), inputs())
-    assert found[0].startswith("an unroll differs from its steps (step 5, row 2: 0.5 of the largest output)")
+    assert found[0] == "an unroll differs from its steps (step 5, row 2, by 500 times what is allowed)"
 
 
 def test_the_episodes_of_the_check() -> None:

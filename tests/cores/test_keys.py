@@ -230,3 +230,18 @@ def test_what_does_not_fit_is_told(seed: int) -> None:
         erase(make_core("gru", 3, hidden_size=6), (torch.zeros(1, 6),), [])
     with pytest.raises(ValueError, match="differ in shape; give two of the same core"):
         replace_memory(core, state, state[:0], torch.ones(ROWS))
+
+
+def test_keys_of_very_different_lengths_are_all_erased(seed: int) -> None:
+    W, k = torch.randn(3, 4, 5), torch.randn(3, 2, 5)
+    k[:, 1] *= 1e-18
+    erased = erase_keys(W, k)
+    read = (erased @ (k / k.norm(dim=-1, keepdim=True)).transpose(-1, -2)).abs().max()
+    assert read < 1e-5
+
+
+def test_rows_of_another_number_are_refused(seed: int) -> None:
+    core = make_core("delta_net", 3, hidden_size=8, num_heads=2, num_layers=1, ff_size=8)
+    keys = [torch.randn(2, 2, 1, 4)]
+    with pytest.raises(ValueError, match=r"rows are \[1\]; give \[2\]"):
+        erase(core, core.initial_state(2), keys, torch.tensor([True]))

@@ -21,7 +21,7 @@ MEMORY = {
     "read_age": "median age of what is read, in agent steps (1,001 for all above 1,000)",
     "read_beyond_100": "share of what is read that was written more than 100 agent steps before",
 }
-"""The logged metrics of fast-weight memories, and what they are."""
+"""The logged metrics of memories, and what they are."""
 
 
 def learning(comparison: Comparison, style: Mapping[str, Look]) -> Section:
@@ -97,11 +97,11 @@ def memory(comparison: Comparison, style: Mapping[str, Look]) -> Section:
                 means = statistics.fmean(first), statistics.fmean(last)
                 rows.append([name_of(game), label, words, *means, min(last), max(last)])
     if not drawn:
-        return Section("Memory", ["None of these series has logged metrics of fast weights."])
+        return Section("Memory", ["None of these series has logged metrics of its memory."])
     text = [
-        "Means over updates, heads and layers, as the log has them. A norm that only grows means that old "
-        "associations stay and interfere; a write strength near 1, that every write replaces what its key "
-        "held."
+        "Means over updates, heads and layers, as the log has them; ages are samples of what is read in the "
+        "first environment. A norm that only grows means that old associations stay and interfere; a write "
+        "strength near 1, that every write replaces what its key held."
     ]
     columns = ("game", "series", "metric", "first", "last", "last, lowest seed", "last, highest seed")
     return Section("Memory", text, plots=drawn, tables=[Table("memory", columns, rows, 3)])

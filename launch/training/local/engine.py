@@ -273,7 +273,7 @@ class LocalEngine(Engine):
         }
 
     def row(self) -> dict[str, float]:
-        with self.stopwatch("learning"):
+        with self.stopwatch("learning"), _learner_failures():
             return self.reading_ages.sample()
 
     def stages(self) -> str:

@@ -77,11 +77,14 @@ def test_an_agent_that_remembers_two_steps(tmp_path: Path, capsys: pytest.Captur
             "1",
             "3",
             *("--memory", "undo@0", "wipe@1", "wipe@2", "undo@2", "freeze@2", "freeze@0", "wipe-every:2"),
-            *("--repeats", "2", "--episodes", "20", "--device", "cpu"),
+            *("--repeats", "2", "--episodes", "20", "--device", "cpu", "--certificate"),
         ]
     )
     (file,) = (run / "eval").glob("*.json")
-    results = json.loads(file.read_text())["results"]
+    saved = json.loads(file.read_text())
+    results, certificate = saved["results"], saved["certificate"]
+    assert certificate["correct"] and certificate["used"]
+    assert certificate["cost"] == results["forgets every 1"]["difference"]["life"]
     resets, ops = ["forgets every 1", "forgets every 2", "forgets every 3"], ["undo@0", "wipe@1", "wipe@2"]
     assert list(results) == ["trained", *resets, *ops, "undo@2", "freeze@2", "freeze@0"]
     mean = {name: result["summary"]["game"]["mean"] for name, result in results.items()}
@@ -103,6 +106,7 @@ def test_an_agent_that_remembers_two_steps(tmp_path: Path, capsys: pytest.Captur
         "undo@0", "wipe@1", "wipe@2", "undo@2", "freeze@2", "freeze@0", "untouched",
     ]  # fmt: skip
     assert table[8].split()[-5:-1] == ["0", "(0", "to", "0)"] and "(" not in table[-1]
+    assert "certificate of the memory" in printed and "used      yes: with the memory wiped" in printed
     assert "…" not in printed and "forgets every" not in printed
     own, nowhere = f"transplant:{run}@1", f"transplant:{tmp_path}@1"
     main(["eval", str(run), "--memory", own, "--repeats", "2", "--episodes", "20", "--device", "cpu"])

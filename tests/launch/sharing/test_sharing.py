@@ -59,7 +59,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--milestone-steps",
         "40",
     )
-    for options in ((), ("--sample",), ("--checkpoint", "40")):
+    for options in ((), ("--sample", "--certificate"), ("--checkpoint", "40")):
         main(["eval", str(folder), "--episodes", "2", "--repeats", "2", *options])
     return folder
 
@@ -102,6 +102,8 @@ def test_the_card_says_what_it_is_and_nothing_of_this_machine(trained: Path, exp
     assert (
         "The best of one." in card and "| a game |" in card and "greedy" in card and "sampled actions" in card
     )
+    memory = card.split("## Memory\n")[1].split("## ")[0]
+    assert "| correct | yes |" in memory and "sampled actions" in memory and "| recovers |" not in memory
     assert "(curve.png)" in card and Image.open(exported / "curve.png").size[0] > 300
     for file in exported.rglob("*"):
         if file.is_file():

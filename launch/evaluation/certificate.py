@@ -1,0 +1,218 @@
+"""`eval --certificate`: does the memory work, does the agent use it, how far back, and does it recover?
+
+Four answers that are independent of each other. Whether it *works* is what the core promises
+(cores/contract.py), on inputs of play. Whether it is *used* is what a wiped memory costs in return. How far
+back it *reads* is of cores with a linear form (cores/reading_age.py). How fast it *recovers* is asked of the
+same inputs with another moment's memory in place of its own.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...agents import Agent
+from ...cores import State
+from ...cores.contract import violations
+from ...cores.provenance import can_be_replayed, linear_forms
+from ...cores.reading_age import median_age, reading_ages, share_beyond
+from ...cores.surgery import replace_memory
+from ..tables import format_number
+from ..units import count
+from .returns import Difference
+from .why import Inputs, behaviour, core_inputs, divergence, wiped_behaviour
+
+BEYOND = (10, 100, 1000)
+"""Ages of which it is said what part of the readings is older."""
+_ROWS, _STEPS = 4, 64
+"""Size of the unroll on which the core's contract is checked."""
+_READINGS = 200
+"""The last steps of the stretch, of whose readings the ages are."""
+_MOMENTS, _HORIZON = 20, 200
+"""How often another memory is put in, and how many steps are then looked at."""
+_RECOVERED = 0.1
+"""The part of the largest change of the policy below which it counts as recovered."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What becomes of an agent's policy π with another moment's memory: KL(π ‖ π with it), step by step."""
+
+    steps: list[int | None]
+    """For each memory that was put in, after how many steps the KL stays below a tenth of its largest; None
+    where it does not before the episode or the horizon ends."""
+    kl: float
+    """Mean of the largest KL, in nats."""
+
+    @property
+    def median(self) -> float | None:
+        """Median of the steps; None where half of them or more did not recover."""
+        ordered = sorted(self.steps, key=lambda n: (n is None, n or 0))
+        middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
+        return statistics.fmean(n for n in middle if n is not None) if middle and None not in middle else None
+
+
+@dataclass(frozen=True)
+class Certificate:
+    violations: list[str]
+    """In which the core breaks its contract."""
+    cost: Difference | None
+    """What an episode returns with the memory wiped at each step, less what it returns with it; None where
+    episodes cannot be paired."""
+    kl_wiped: float
+    """Mean KL(π ‖ π with the memory wiped) of a step, in nats."""
+    read_age: float | None
+    """Median age of what is read, in steps; None for a core without a linear form."""
+    read_beyond: dict[int, float]
+    """Which part of what is read is older than so many steps."""
+    recovery: Recovery | None
+    """None for a core without a state."""
+
+    @property
+    def correct(self) -> bool:
+        return not self.violations
+
+    @property
+    def used(self) -> bool | None:
+        """Whether a wiped memory costs return, its 95% interval without 0; None if it has no interval."""
+        if self.cost is None or self.cost.interval is None:
+            return None
+        return self.cost.interval[1] < 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"correct": self.correct, "used": self.used, **asdict(self)}
+
+
+@torch.inference_mode()
+def certify(agent: Agent, inputs: Inputs, cost: Difference | None) -> Certificate:
+    """Examine an agent on what it was given in play; `cost` as in `Certificate`."""
+    x = core_inputs(agent, inputs)
+    begins = inputs.begins.unsqueeze(1)
+    y, _ = agent.core.unroll(x.unsqueeze(1), agent.initial_state(1), begins)
+    log_policy = behaviour(agent, y.squeeze(1), inputs.allowed).log_policy
+    kl_wiped = divergence(log_policy, wiped_behaviour(agent, x, inputs.allowed).log_policy).mean()
+    age, beyond = _ages(agent, x, begins)
+    return Certificate(
+        violations(agent.core, _in_rows(x)), cost, float(kl_wiped), age, beyond, recovery(agent, x, inputs)
+    )
+
+
+def _in_rows(x: Tensor) -> Tensor:
+    """Cut core inputs `[N, n]` into rows that follow each other, `[T, B, n]`; repeat them if they are few."""
+    least = 4 * _ROWS
+    x = x.repeat(-(-least // len(x)), 1) if len(x) < least else x
+    steps = min(_STEPS, len(x) // _ROWS)
+    return x[: steps * _ROWS].unflatten(0, (_ROWS, steps)).transpose(0, 1).contiguous()
+
+
+def _ages(agent: Agent, x: Tensor, begins: Tensor) -> tuple[float | None, dict[int, float]]:
+    forms = linear_forms(agent.core, x.unsqueeze(1), agent.initial_state(1), begins)
+    some = [form for form in forms if form is not None and can_be_replayed(form)]
+    if not some:
+        return None, {}
+    by_age = reading_ages(some, max(0, len(x) - _READINGS))
+    if not by_age.isfinite().all():
+        return None, {}
+    return median_age(by_age), {age: share_beyond(by_age, age) for age in BEYOND if age < len(x)}
+
+
+def recovery(agent: Agent, x: Tensor, inputs: Inputs) -> Recovery | None:
+    """Put another moment's memory in place of an agent's own, at moments spread over core inputs `[N, n]`.
+
+    The other moment is half of the stretch away. Only steps of the same episode are looked at.
+    """
+    if not agent.initial_state(1):
+        return None
+    N, begins = len(x), inputs.begins.tolist()
+    candidates = [t for t in range(N - 1) if not begins[t + 1]]
+    if not candidates:
+        return None
+    moments = sorted({candidates[i * len(candidates) // _MOMENTS] for i in range(_MOMENTS)})
+    others = [(t + N // 2) % N for t in moments]
+    after = _states_after(agent, x, inputs.begins, {*moments, *others})
+    own, other = (
+        tuple(torch.cat(parts) for parts in zip(*(after[t] for t in steps), strict=True))
+        for steps in (moments, others)
+    )
+    every = torch.ones(len(moments), dtype=torch.bool, device=x.device)
+    poisoned = replace_memory(agent.core, own, other, every)
+    rows = [_following(begins, t) for t in moments]
+    steps = max(map(len, rows))
+    index = torch.tensor([[*row, *[row[-1]] * (steps - len(row))] for row in rows], device=x.device).T
+    allowed = None if inputs.allowed is None else inputs.allowed[index]
+    no_reset = torch.zeros(index.shape, dtype=torch.bool, device=x.device)
+    clean, changed = (
+        behaviour(agent, agent.core.unroll(x[index], state, no_reset)[0], allowed).log_policy
+        for state in (own, poisoned)
+    )
+    kl = divergence(clean, changed).T.tolist()
+    curves = [curve[: len(row)] for curve, row in zip(kl, rows, strict=True)]
+    largest = [max(curve) for curve in curves]
+    return Recovery([*map(_steps_until, curves)], statistics.fmean(largest))
+
+
+def _following(begins: list[bool], t: int) -> list[int]:
+    """Return the steps after t in its episode, at most `_HORIZON`."""
+    end = next((n for n in range(t + 1, len(begins)) if begins[n]), len(begins))
+    return [*range(t + 1, min(end, t + 1 + _HORIZON))]
+
+
+def _steps_until(curve: list[float]) -> int | None:
+    """Return after how many steps a curve stays below `_RECOVERED` of its largest value; 0 if it is 0."""
+    above = [n for n, value in enumerate(curve, 1) if value > _RECOVERED * max(curve)]
+    if not above:
+        return 0
+    return above[-1] if above[-1] < len(curve) else None
+
+
+def _states_after(agent: Agent, x: Tensor, begins: Tensor, steps: set[int]) -> dict[int, State]:
+    """Return the state after each of these steps of a stretch, with a batch of one."""
+    state, begun, found = agent.initial_state(1), 0, {}
+    for t in sorted(steps):
+        part = slice(begun, t + 1)
+        _, state = agent.core.unroll(x[part].unsqueeze(1), state, begins[part].unsqueeze(1))
+        begun, found[t] = t + 1, state
+    return found
+
+
+def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Say each answer of a stored certificate in words: its name, and the answer."""
+    faults = certificate["violations"]
+    correct = "yes" if not faults else f"no: {'; '.join(faults)}"
+    answers = [("correct", correct), ("used", _use(certificate))]
+    if certificate["read_age"] is not None:
+        parts = ", ".join(
+            f"{part:.0%} beyond {int(age):,}" for age, part in certificate["read_beyond"].items()
+        )
+        answers.append(
+            ("reads", f"{certificate['read_age']:,.0f} steps back (median of what is read), {parts}")
+        )
+    if certificate["recovery"] is not None:
+        answers.append(("recovers", _recovers(Recovery(**certificate["recovery"]))))
+    return answers
+
+
+def _use(certificate: Mapping[str, Any]) -> str:
+    cost, kl = certificate["cost"], f"KL of the policy {certificate['kl_wiped']:.2g} nats a step"
+    if cost is None or cost["interval"] is None:
+        return f"unknown: too few episodes that can be paired with those of a wiped memory ({kl})"
+    low, high = (format_number(end, max(map(abs, cost["interval"]))) for end in cost["interval"])
+    by = f"{format_number(cost['mean'])} ({low} to {high}; {kl})"
+    changes = f"with the memory wiped at each step an episode's return changes by {by}"
+    return f"{'yes' if certificate['used'] else 'no'}: {changes}"
+
+
+def _recovers(found: Recovery) -> str:
+    lost = sum(n is None for n in found.steps)
+    if found.median is None:
+        return f"not before the episode or {_HORIZON} steps end in {lost} of {len(found.steps)} moments"
+    never = f", in {lost} not before the episode or {_HORIZON} steps end" if lost else ""
+    return (
+        f"{found.median:,.0f} steps after the memory of another moment is put in (median of "
+        f"{count(len(found.steps), 'moment')}{never})"
+    )
