@@ -183,7 +183,8 @@ def _states_after(agent: Agent, x: Tensor, begins: Tensor, steps: set[int]) -> d
 def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Say each answer of a stored certificate in words: its name, and the answer."""
     faults = certificate["violations"]
-    correct = "yes" if not faults else f"no: {'; '.join(faults)}"
+    more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+    correct = "yes" if not faults else f"no: {faults[0]}{more}"
     answers = [("correct", correct), ("used", _use(certificate))]
     if certificate["read_age"] is not None:
         parts = ", ".join(
