@@ -1,4 +1,4 @@
-"""Surgery on a running memory: what a step wrote taken back, scaled or blurred, given the states around it.
+"""Surgery on a running memory: what a step wrote taken back, scaled or blurred; another's memory.
 
 One implementation for all cores, on states alone: what a memory declares of its state says what writes go to.
 """
@@ -66,6 +66,21 @@ def add_noise(core: Core, state: State, amount: Tensor, normal: Callable[[Tensor
         return torch.where(by == 0, W, W + by * W.square().mean((-2, -1), keepdim=True).sqrt() * normal(W))
 
     return _change(core, state, state, blur, ("fast weights",))
+
+
+def transplant(core: Core, state: State, donor: State) -> State:
+    """Put the memory of another agent's state in place of one's own: both of cores made alike.
+
+    The memory is what `scale_writes` scales; last outputs, the inputs of `short_conv` and the time stay one's
+    own.
+
+    Raises:
+        ValueError: if the states differ in their shapes.
+    """
+    ours, theirs = ([tuple(part.shape) for part in each] for each in (state, donor))
+    if ours != theirs:
+        raise ValueError(f"a state of shapes {theirs} for one of {ours}; give that of a core made alike")
+    return _change(core, donor, state, lambda theirs, _: theirs, _WRITTEN)
 
 
 def _change(
