@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
 
-from .commands import Command, Pause, Refused, Step
+from .commands import Command, Pause, Refused, Restart, Step
 from .session import Session
 
 MOST_VIEWERS = 100
@@ -57,14 +57,14 @@ class Audience:
     async def follow(self, command: Command) -> str:
         """Follow a command and tell all viewers; return what it did. Raises Refused."""
         async with self._one_at_a_time:
-            steps = []
             if isinstance(command, Step):
-                self.session.paused = True
-                steps = [await asyncio.to_thread(self.session.step)]
-                said = ""
+                self.session.paused, said = True, ""
             else:
                 said = await asyncio.to_thread(self.session.apply, command)
-        self._publish(steps, anew=not steps and not self.session.history())
+            begun = isinstance(command, Restart)
+            shown = isinstance(command, Step) or begun
+            steps = [await asyncio.to_thread(self.session.step)] if shown else []
+        self._publish(steps, anew=begun)
         if isinstance(command, Pause):
             self._changed.set()
         return said

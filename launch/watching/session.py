@@ -97,18 +97,17 @@ class Session:
         }
 
     def apply(self, command: Command) -> str:
-        """Follow a command other than Step; return what it did. Raises Refused."""
+        """Follow a command, other than to step; return what it did. Raises Refused."""
         self.said = self._apply(command)
         return self.said
 
     def _apply(self, command: Command) -> str:
         match command:
+            case Step():
+                return ""
             case Pause(on):
                 self.paused = on
                 return "paused" if on else "plays on"
-            case Step():
-                self.step()
-                return ""
             case Speed(factor):
                 if factor not in SPEEDS:
                     raise Refused(f"speed {factor:g}; choose one of {', '.join(map('{:g}'.format, SPEEDS))}")

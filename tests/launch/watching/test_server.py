@@ -154,9 +154,9 @@ def test_viewers_see_the_same_steps_and_commands_reach_all(session: Session) -> 
                 assert message["anew"] and len(message["steps"]) == taken + 1
                 assert message["steps"][0] == first["steps"][0] and audience.viewers == 3
             await client.command(b'{"do":"restart","seed":5}')
-            while not (message := await next_or_state(other))["anew"] or message["steps"]:
+            while not (message := await next_or_state(other))["anew"] or message["state"]["seed"] != 5:
                 pass
-            assert message["state"]["seed"] == 5
+            assert [step[0]["step"] for step in message["steps"]] == [0]  # a paused one is shown, too
 
     serving(session, check)
 
