@@ -154,7 +154,8 @@ def test_the_page_fits_every_width(
         assert (sum(map(int, ground[4:-1].split(", "))) < 150) is dark
     unnamed = page.look(
         "[...document.querySelectorAll('img, canvas, button, select, input')].filter(e => "
-        "!e.closest('[hidden]') && !(e.alt || e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).length"
+        "!e.closest('[hidden]') && !(e.alt || e.getAttribute('aria-label') || e.textContent.trim() || "
+        "e.labels?.length)).length"
     )
     assert unnamed == 0
 
