@@ -154,7 +154,8 @@ def test_a_wiped_memory_acts_as_without_memory(tmp_path: Path, seed: int) -> Non
     assert first[0]["kl"] == 0 and first[0]["policy"] == first[0]["wiped"]
     assert all(each["kl"] > 1e-4 and each["policy"] != each["wiped"] for each in first[1:])
     session.apply(Wipe(0))
-    (after,) = take(session, 1)
+    after, later = take(session, 2)
+    assert later["kl"] > 1e-4 and later["reading"]["first"] == 6
     assert after["policy"] == after["wiped"] and after["kl"] == 0 and not after["begins"]
     assert after["reading"]["shares"] == [1000] and after["reading"]["first"] == 6
 
