@@ -1843,7 +1843,7 @@ MUTANTS = [
     ("launch/watching/readings.py", "(sizes[-1] + abs(older)) / 2", "sizes[-1]"),
     ("launch/watching/seat.py", "        self._readings.drop_latest()\n", ""),
     ("launch/watching/seat.py", "self._state, self._wipe_next = after, False", "self._state = after"),
-    ("launch/watching/record.py", '.replace("<", "\\u003c")', ""),
+    ("launch/watching/record.py", 'replace("<"', 'replace("~"'),
     ("launch/watching/session.py", "if self.seats[n].begins_next:", "if True:"),
     ("launch/watching/app.py", 'if kind != "application/json":', "if False:"),
     ("launch/watching/app.py", "if len(content) > _MOST_BYTES:", "if False:"),
