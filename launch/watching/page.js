@@ -92,6 +92,10 @@ function showSeen(box, seen, label, largest) {
     draw.fillRect(x, signed ? 12 : zero - reach, size, signed ? 2 * reach : reach);
     draw.fillStyle = colours.policy;
     draw.fillRect(x, Math.min(zero, zero - share * reach), size, Math.abs(share * reach));
+    draw.fillStyle = colours.muted;
+    draw.textAlign = "center";
+    draw.font = "9px " + getComputedStyle(document.body).fontFamily;
+    if (!signed) draw.fillText(String(i), x + size / 2, height - 5);
   });
   draw.fillStyle = colours.muted;
   draw.fillRect(8, zero, width - 16, 1);
