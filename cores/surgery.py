@@ -75,7 +75,7 @@ def add_noise(core: Core, state: State, amount: Tensor, normal: Callable[[Tensor
     return _change(core, state, state, blur, ("fast weights",))
 
 
-def replace_memory(core: Core, state: State, other: State, rows: Tensor) -> State:
+def replace_memory(core: Core, state: State, other: State, rows: Tensor | None = None) -> State:
     """Put the memory of another state of the same core in place of a state's, bit for bit.
 
     Which tensors that are, `scale_writes` says; all else goes on.
@@ -84,7 +84,7 @@ def replace_memory(core: Core, state: State, other: State, rows: Tensor) -> Stat
         core: the core of both.
         state: a state, tensors `[B, ...]`.
         other: one of the same shapes, such as a former one of this core, or one of other weights.
-        rows: bool `[B]`, in which rows.
+        rows: bool `[B]`, in which rows; None for all.
 
     Raises:
         ValueError: if the states differ in shape.

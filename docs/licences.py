@@ -14,7 +14,7 @@ HEAD = """# Licences
 deltabeast is MIT. What it needs, and what its extras add, each with what that needs itself. All are installed
 by you, under licences that allow use, change and sharing. One asks for more: ale-py, the Atari emulator, is
 GPL-2.0, so whoever passes on a bundle that holds it, such as an image, does that under the GPL's terms."""
-EXTRAS = ("", "ray", "video", "memory", "wandb", "mlflow", "hub", "yaml", "docs")
+EXTRAS = ("", "ray", "video", "memory", "wandb", "mlflow", "hub", "yaml", "watch", "docs")
 SHORT = {
     "OSI Approved": "",
     "The MIT License": "MIT",

@@ -33,6 +33,7 @@ from .config import (
     ProbeConfig,
     PushConfig,
     TrainConfig,
+    WatchConfig,
 )
 from .config_file import begin_with, show_config, taken_from_file, typed_values
 from .errors import RunError, StoppedBySignal, UsageError
@@ -169,6 +170,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
     "probe": (ProbeConfig, _lazily("probe.command", "probe")),
     "card": (CardConfig, _lazily("probe.card", "make_card")),
     "eval": (EvalConfig, _lazily("evaluation.command", "evaluate_run")),
+    "watch": (WatchConfig, _lazily("watching.command", "watch")),
     "compare": (CompareConfig, _lazily("comparison.command", "compare_runs")),
     "games": (GamesConfig, games),
     "cores": (CoresConfig, cores),

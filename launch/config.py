@@ -378,6 +378,42 @@ class EvalConfig:
 
 
 @dataclass
+class WatchConfig:
+    """Watch a saved agent play in a browser, beside what its memory does, and operate on that memory."""
+
+    run: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """Directory of a run, whose newest checkpoint plays, newer ones from their next episode on; or one
+    checkpoint in it, or hub:OWNER/NAME[@COMMIT]."""
+    beside: Path | None = None
+    """Another run, or checkpoint, to play beside it from the same seed."""
+    checkpoint: str = "latest"
+    """latest, a number of agent steps (50M: the first checkpoint at or after it), or a checkpoint's path."""
+    protocol: ProtocolName | None = None
+    """How the game is played and what an episode is; default: as the agent was trained."""
+    flicker: float | None = None
+    """Probability that a screen of the game is black; default: as the agent was trained."""
+    sample: bool = False
+    """Sample actions from the policy instead of taking the most likely one."""
+    seed: int = 1
+    """Seed of environments and sampling."""
+    port: int = 8722
+    """Port of the page; 0: any that is free."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Any but this machine's own makes a token, and serves only whoever has it."""
+    open: bool = True
+    """Open the page in a browser."""
+    record: Path | None = None
+    """Instead of serving, write a game, or several short ones, as the same page in a single file that needs
+    no server, for example game.html."""
+    steps: int = 2_000
+    """Most agent steps that --record writes."""
+    trust_core: str | None = None
+    """A core of your own that the checkpoint may import: package.module:Class, as it was trained with."""
+    trust_env: str | None = None
+    """An environment of your own that the checkpoint may import: module:Id-v0, or module:make_it."""
+
+
+@dataclass
 class CompareConfig:
     """Compare runs: curves, scores, statistics and memory as a report to publish; loads no weights."""
 

@@ -1847,11 +1847,30 @@ MUTANTS = [
         "bootstrap_interval(differences) if",
         "bootstrap_interval([*map(abs, differences)]) if",
     ),
+    ("launch/watching/guard.py", 'origin != f"http://{host}"', 'origin == f"http://{host}"'),
+    ("launch/watching/guard.py", 'or site not in ("same-origin", "none")', ""),
+    ("launch/watching/guard.py", "if not self.token and not _names_loopback(host):", "if False:"),
+    (
+        "launch/watching/audience.py",
+        "if not self._viewers or self.session.paused:",
+        "if self.session.paused:",
+    ),
+    ("launch/watching/audience.py", "if queue.full():", "if False:"),
+    ("launch/watching/readings.py", "if begins or len(linear) < len(forms):", "if False:"),
+    ("launch/watching/readings.py", "(sizes[-1] + abs(older)) / 2", "sizes[-1]"),
+    ("launch/watching/seat.py", "        self._readings.drop_latest()\n", ""),
+    ("launch/watching/seat.py", "self._state, self._wipe_next = after, False", "self._state = after"),
+    ("launch/watching/record.py", 'replace("<"', 'replace("~"'),
+    ("launch/watching/session.py", "if self.seats[n].begins_next:", "if True:"),
+    ("launch/watching/app.py", 'if kind != "application/json":', "if False:"),
+    ("launch/watching/app.py", "if len(content) > _MOST_BYTES:", "if False:"),
+    ("cores/surgery.py", "_change(core, donor, state, lambda theirs, _: theirs, _WRITTEN)", "donor"),
 ]
 
 
 # The tests of a file, by a part of its name.
 TESTS = {
+    "launch/watching": ("tests/launch/watching", "-m", "not long"),
     "launch/bench": ("tests/launch/bench/test_fla.py", "tests/launch/bench/test_memories.py"),
     "triton/generalised": ("tests/kernels/test_triton.py", "-k", "generalised and not compile"),
     "kernels/native/generalised": ("tests/kernels/test_backends.py", "-k", "generalised"),

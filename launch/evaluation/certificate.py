@@ -139,8 +139,7 @@ def recovery(agent: Agent, x: Tensor, inputs: Inputs) -> Recovery | None:
         tuple(torch.cat(parts) for parts in zip(*(after[t] for t in steps), strict=True))
         for steps in (moments, others)
     )
-    every = torch.ones(len(moments), dtype=torch.bool, device=x.device)
-    poisoned = replace_memory(agent.core, own, other, every)
+    poisoned = replace_memory(agent.core, own, other)
     rows = [_following(begins, t) for t in moments]
     steps = max(map(len, rows))
     index = torch.tensor([[*row, *[row[-1]] * (steps - len(row))] for row in rows], device=x.device).T

@@ -50,6 +50,7 @@ LISTED = {
     ("launch/evaluation/why_page.py", "save"): MEMORY,
     ("launch/sharing/hub.py", "TemporaryDirectory"): MADE,
     ("launch/sharing/still.py", "save"): MEMORY,
+    ("launch/watching/pictures.py", "save"): MEMORY,
     ("launch/training/profiling.py", "export_chrome_trace"): "a name of files.atomic_path",
     ("launch/training/ray/local_ray.py", "TemporaryDirectory"): MADE,
 }

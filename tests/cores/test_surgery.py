@@ -15,7 +15,7 @@ from deltabeast.cores import Core, FastWeightCore, State, StatePart, core_names,
 from deltabeast.cores.delta_net import DeltaMemory
 from deltabeast.cores.fast_weights import MemoryTrace
 from deltabeast.cores.observe import watch_traces
-from deltabeast.cores.surgery import add_noise, scale_writes, writes_fast_weights
+from deltabeast.cores.surgery import add_noise, replace_memory, scale_writes, writes_fast_weights
 
 STEPS, ROWS, HEADS, SIZE = 12, 5, 2, 4
 SMALL = {"hidden_size": HEADS * SIZE, "num_heads": HEADS, "ff_size": 8}
@@ -248,3 +248,21 @@ def test_a_hybrid_s_layers_are_each_of_their_own_kind(seed: int) -> None:
     got = scale_writes(core, before, after, torch.zeros(3, dtype=torch.bool), torch.zeros(3))
     assert [torch.equal(*pair) for pair in zip(got, before, strict=True)] == [True, False, True, True, True]
     assert torch.equal(got[1], after[1])
+
+
+@pytest.mark.parametrize("clock", [0, 3])
+@pytest.mark.parametrize("core", ["rdn", "momentum_delta_net", "softmax_attention", "lstm"])
+def test_a_memory_is_transplanted(core: str, clock: int, seed: int) -> None:
+    """With each tensor that writes change, of an LSTM and of attention all; the time and outputs stay."""
+    made = small(core, **({} if core == "lstm" else {"clock": clock}))
+    own, donor = (
+        tuple(torch.randn_like(part, dtype=torch.float64) for part in made.initial_state(2)) for _ in range(2)
+    )
+    taken = replace_memory(made, own, donor)
+    kinds = ["cache"] * len(own)
+    if isinstance(made, FastWeightCore):
+        kinds = [part.kind for part in made.memories()[0].layer_state_parts()] + ["time"] * bool(clock)
+    for kind, one, other, found in zip(kinds, own, donor, taken, strict=True):
+        assert torch.equal(found, one if kind in ("output", "time") else other), kind
+    with pytest.raises(ValueError, match="give two of the same core"):
+        replace_memory(made, own, tuple(part[:1] for part in donor))

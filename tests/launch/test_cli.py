@@ -55,7 +55,7 @@ def test_every_protocol_can_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("arguments", "wrong", "right"),
     [
-        ("", "no command", "train, probe, card, eval, compare"),
+        ("", "no command", "train, probe, card, eval, watch, compare"),
         ("trian", "trian", "did you mean train?"),
         ("train --gmae gopher", "--gmae", "did you mean --game?"),
         ("train --deterministc", "--deterministc", "did you mean --deterministic?"),
@@ -145,6 +145,10 @@ def test_every_protocol_can_be_asked_for() -> None:
         ("eval nowhere --episodes 0", "--episodes 0", "at least 1"),
         ("eval nowhere --flicker 1.5", "--flicker 1.5", "from 0 to less than 1"),
         ("eval nowhere --seed -1", "--seed -1", "not be negative"),
+        ("watch", "RUN is missing", "deltabeast watch --help"),
+        ("watch nowhere", "no run at nowhere", "runs/gopher/rdn/seed-1"),
+        ("watch nowhere --steps 0", "--steps 0", "from 1 to 20000"),
+        ("watch nowhere --seed -1", "--seed -1", "from 0 to"),
         ("info nowhere", "no run at nowhere", "runs/gopher/rdn/seed-1"),
         ("compare", "no run given", "--published"),
         ("compare nowhere", "no run at nowhere", "their folder"),

@@ -1,0 +1,59 @@
+"""`deltabeast watch RUN --record FILE`: a game as the same page, in one file that needs no server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ...agents import files
+from ..errors import writing
+from ..evaluation.progress import progress
+from ..output import say
+from .page import page_file
+from .session import Session
+
+SHORT = 300
+"""Steps until which another game follows one that has ended."""
+
+
+def record(session: Session, path: Path, most_steps: int, console: Console) -> None:
+    """Play a game of the first agent, or several short ones, and write the page. Raises RunError."""
+    steps: list[list[dict[str, Any]]] = []
+    games = 0
+    with progress(console, "watch") as tell:
+        while len(steps) < most_steps and (len(steps) < SHORT or session.games == games):
+            games = session.games
+            steps.append(session.step())
+            tell(0, 1, len(steps))
+    state = session.state() | {"viewers": 1}
+    with writing(path.parent):
+        files.write(path, to_html({"state": state, "anew": True, "steps": steps}))
+    say(console, f"saved {len(steps):,} steps as {path}")
+
+
+def to_html(message: dict[str, Any]) -> str:
+    """Return the page with a message embedded, of what a viewer is sent."""
+    data = json.dumps(message, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    page, style, script = (page_file(name) for name in ("page.html", "page.css", "page.js"))
+    page = page.replace('<script src="/page.js" defer></script>\n', "")
+    policy = (
+        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{meta}')
+    page = page.replace('<link rel="stylesheet" href="/page.css">', f"<style>{style}</style>")
+    embedded = (
+        f'<script type="application/json" id="recording">{data}</script>\n<script>{script}</script>\n</body>'
+    )
+    head, body = page.rsplit("</body>", 1)
+    return head + embedded + body
+
+
+def _digest(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -1,0 +1,161 @@
+"""A game, or two beside each other from one seed, that viewers watch and command: no network."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from .commands import (
+    SPEEDS,
+    Command,
+    Pause,
+    Refused,
+    Restart,
+    Speed,
+    Step,
+    Transplant,
+    Undo,
+    UseCheckpoint,
+    Wipe,
+)
+from .readings import WINDOW
+from .seat import Record, Seat
+from .source import Source
+
+HISTORY = WINDOW
+"""Latest steps that a new viewer is told: those that a reading can name."""
+FASTEST = 60.0
+"""Steps a second, at most."""
+
+
+class Session:
+    """Seats in step with each other, and what viewers chose: pause and speed."""
+
+    def __init__(self, sources: Sequence[Source], greedy: bool, seed: int) -> None:
+        self.sources, self.seed = list(sources), seed
+        self.seats = [Seat(source.agent, source.make_envs, greedy, seed) for source in sources]
+        self.paused, self.speed = False, 1.0
+        self.said = ""
+        """What the latest command did."""
+        self._history: deque[list[Record]] = deque(maxlen=HISTORY)
+        self._steps = [source.saved_steps() for source in sources]
+        self._waiting: dict[int, int] = {}
+        """Newer checkpoints, by seat, that play from the next episode on."""
+        self._greedy = greedy
+
+    @property
+    def seconds_per_step(self) -> float:
+        return 1 / min(FASTEST, self.speed * self.sources[0].steps_per_second)
+
+    @property
+    def games(self) -> int:
+        """How many games the first agent has ended."""
+        return self.seats[0].games
+
+    def close(self) -> None:
+        for seat in self.seats:
+            seat.close()
+
+    def step(self) -> list[Record]:
+        """Take one step with every agent. Raises EnvironmentFailed."""
+        for n, step in list(self._waiting.items()):
+            if self.seats[n].begins_next:
+                del self._waiting[n]
+                self._use(n, step)
+        records = [seat.step() for seat in self.seats]
+        self._history.append(records)
+        return records
+
+    def history(self) -> list[list[Record]]:
+        """Return the latest steps, oldest first."""
+        return list(self._history)
+
+    def look_for_checkpoints(self) -> bool:
+        """Note checkpoints that were saved since; return whether there are any, or some have gone."""
+        steps = [source.saved_steps() for source in self.sources]
+        if steps == self._steps:
+            return False
+        self._steps = steps
+        for n, source in enumerate(self.sources):
+            if not steps[n]:
+                self.said = f"{source.run} is gone; its agent plays on as it is"
+            elif source.follows and steps[n][-1] > source.step:
+                self._waiting[n] = steps[n][-1]
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """Describe all but the steps, in plain types."""
+        return {
+            "paused": self.paused,
+            "speed": self.speed,
+            "speeds": SPEEDS,
+            "seed": self.seed,
+            "said": self.said,
+            "steps_per_second": self.sources[0].steps_per_second,
+            "seats": [self._seat(n) for n in range(len(self.seats))],
+        }
+
+    def apply(self, command: Command) -> str:
+        """Follow a command, other than to step; return what it did. Raises Refused."""
+        self.said = self._apply(command)
+        return self.said
+
+    def _apply(self, command: Command) -> str:
+        match command:
+            case Step():
+                return ""
+            case Pause(on):
+                self.paused = on
+                return "paused" if on else "plays on"
+            case Speed(factor):
+                if factor not in SPEEDS:
+                    raise Refused(f"speed {factor:g}; choose one of {', '.join(map('{:g}'.format, SPEEDS))}")
+                self.speed = factor
+                return f"speed {factor:g}"
+            case Restart(seed):
+                self.seed = seed
+                self._history.clear()
+                for seat in self.seats:
+                    seat.restart(seed)
+                return f"begun anew with seed {seed}"
+            case Wipe(n):
+                return self._of(n).wipe()
+            case Undo(n):
+                return self._of(n).undo()
+            case Transplant(n):
+                if len(self.seats) < 2:
+                    raise Refused("there is no agent beside; give --beside RUN")
+                return self._of(n).take_memory(self.seats[1 - n])
+            case UseCheckpoint(n, step):
+                self._of(n)
+                self._waiting.pop(n, None)
+                return self._use(n, step)
+
+    def _use(self, n: int, step: int) -> str:
+        try:
+            return self._of(n).use(self.sources[n].load(step), step)
+        except Refused as error:
+            self.said = str(error)
+            raise
+
+    def _of(self, n: int) -> Seat:
+        if n >= len(self.seats):
+            raise Refused(f"there is no agent {n}; agents count from 0 to {len(self.seats) - 1}")
+        return self.seats[n]
+
+    def _seat(self, n: int) -> dict[str, Any]:
+        source, seat = self.sources[n], self.seats[n]
+        return {
+            "title": source.title,
+            "core": source.spec.core,
+            "step": source.step,
+            "about": ", ".join(
+                filter(None, (source.protocol, "greedy" if self._greedy else "sampled actions"))
+            ),
+            "actions": source.actions,
+            "checkpoints": self._steps[n],
+            "waiting": self._waiting.get(n),
+            "has_memory": seat.has_memory,
+            "can_transplant": len(self.seats) == 2 and seat.fits(self.seats[1 - n]),
+        }

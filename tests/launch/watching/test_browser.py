@@ -1,0 +1,178 @@
+"""The page in a real browser, through its buttons and keys. Long; skipped where no Chromium is."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import browser
+import pytest
+from watching import make_agent, make_session, save_run
+
+from deltabeast.launch.cli import main
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(browser.FOUND is None, reason=f"no browser here: none of {', '.join(browser.NAMES)}"),
+]
+COMMAND = "import sys; from deltabeast.launch.cli import main; main(sys.argv[1:])"
+Serve = Callable[..., str]
+WIDTHS = (360, 800, 1400, 1600)
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[browser.Page]:
+    with browser.browser(tmp_path / "profile") as page:
+        yield page
+        assert [error for error in page.errors if "status of 400" not in error] == []  # refused commands
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Serves runs, and returns the page's address; interrupted in the end."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str | Path) -> str:
+        given = [*map(str, arguments), "--port", "0", "--no-open"]
+        process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, "watch", *given], stdout=subprocess.PIPE, text=True
+        )
+        processes.append(process)
+        assert process.stdout is not None
+        words = process.stdout.readline().split()
+        return next(word for word in words if word.startswith("http"))
+
+    yield begin
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == -signal.SIGINT
+
+
+def state_of(address: str) -> dict[str, Any]:
+    """What the server says, to a viewer of its own."""
+    with urllib.request.urlopen(f"{address}events", timeout=20) as stream:
+        found: dict[str, Any] = json.loads(stream.readline().removeprefix(b"data: "))
+        return found
+
+
+def text(selector: str) -> str:
+    return f"document.querySelector({selector!r}).textContent"
+
+
+STEP = "Number(document.querySelector('[data-of=step]').textContent.replace(',', ''))"
+SAID = text("#said")
+
+
+def test_buttons_and_keys_do_what_they_say(
+    page: browser.Page, serve: Serve, tmp_path: Path, seed: int
+) -> None:
+    run = save_run(tmp_path / "run", make_agent("rdn"))
+    save_run(run, make_agent("rdn"), 640)
+    address = serve(run)
+    page.resize(1400)
+    page.go(address)
+    page.until(f"document.querySelector('[data-of=step]') && {STEP} > 3")
+    assert page.look("document.title") == "EndlessTMaze-v0 · rdn · deltabeast watch"
+
+    page.click("#pause")
+    page.until("document.querySelector('#pause').getAttribute('aria-pressed') === 'true'")
+    before = state_of(address)
+    assert before["state"]["paused"]
+    page.until(f"{STEP} === {before['steps'][-1][0]['step']}")
+    page.click("#step")
+    page.until(f"{STEP} === {before['steps'][-1][0]['step'] + 1}")
+    page.press("ArrowRight")
+    page.until(f"{STEP} === {before['steps'][-1][0]['step'] + 2}")
+    shown = page.look("[...document.querySelectorAll('.policy .n')].map(each => Number(each.textContent))")
+    assert shown == pytest.approx(state_of(address)["steps"][-1][0]["policy"], abs=0.006)
+
+    page.click("[data-do=undo]")
+    page.until(f"{SAID}.includes('wrote was taken back')")
+    page.click("[data-do=undo]")
+    page.until(f"{SAID}.includes('no write to undo')")
+    page.press("w")
+    page.until(f"{SAID}.includes('memory wiped')")
+    page.click("#step")
+    page.until(f"{STEP} === {before['steps'][-1][0]['step'] + 3}")
+    (record,) = state_of(address)["steps"][-1]
+    assert record["policy"] == record["wiped"] and len(record["notes"]) == 2
+    assert page.look("document.querySelectorAll('.sources li:not(.empty)').length") == 0
+
+    page.look("(document.querySelector('.surgery select').value = '320') && true")
+    page.click("[data-do=checkpoint]")
+    page.until(f"{SAID}.includes('the checkpoint at 320 steps plays on')")
+    page.until(f"{text('h2')}.includes('320')")
+    page.look("(document.querySelector('#seed').value = '7') && true")
+    page.click("#restart")
+    page.until(f"{text('#about')}.includes('seed 7') && {STEP} === 0")
+    page.press("+")
+    page.until("document.querySelector('#speed').value === '2'")
+    page.look("document.activeElement.blur()")
+    page.press(" ")
+    page.until(f"{STEP} > 5 && {STEP} < 300 && !state.paused")
+    assert state_of(address)["state"]["seed"] == 7
+
+
+def test_a_hidden_page_lets_the_game_stand_still(
+    page: browser.Page, serve: Serve, tmp_path: Path, seed: int
+) -> None:
+    address = serve(save_run(tmp_path / "run", make_agent("lstm")))
+    page.go(address)
+    page.until(f"document.querySelector('[data-of=step]') && {STEP} > 1")
+    page.look("Object.defineProperty(document, 'hidden', {value: true}) && true")
+    page.look("document.dispatchEvent(new Event('visibilitychange'))")
+    page.until("source === null")
+    assert state_of(address)["state"]["viewers"] == 1  # this question
+
+
+@pytest.mark.parametrize("cores", [("rdn",), ("rdn", "rdn"), ("lstm", "softmax_attention"), ("feedforward",)])
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_fits_every_width(
+    cores: tuple[str, ...], dark: bool, page: browser.Page, tmp_path: Path, seed: int
+) -> None:
+    from deltabeast.launch.watching.record import to_html
+
+    runs = [save_run(tmp_path / str(n), make_agent(core)) for n, core in enumerate(cores)]
+    session = make_session(*runs)
+    steps = [session.step() for _ in range(30)]
+    path = tmp_path / "game.html"
+    path.write_text(to_html({"state": session.state(), "anew": True, "steps": steps}))
+    page.go(path.as_uri())
+    page.until(f"document.querySelector('[data-of=step]') && {STEP} > 1")
+    page.click("#pause")
+    for width in WIDTHS:
+        page.resize(width, 900, dark)
+        page.until(f"innerWidth === {width}")
+        assert page.look("document.documentElement.scrollWidth") <= width
+        ground = page.look("getComputedStyle(document.documentElement).backgroundColor")
+        assert (sum(map(int, ground[4:-1].split(", "))) < 150) is dark
+    unnamed = page.look(
+        "[...document.querySelectorAll('img, canvas, button, select, input')].filter(e => "
+        "!e.closest('[hidden]') && !(e.alt || e.getAttribute('aria-label') || e.textContent.trim() || "
+        "e.labels?.length)).length"
+    )
+    assert unnamed == 0
+
+
+def test_a_recorded_game_plays_without_a_server(page: browser.Page, tmp_path: Path, seed: int) -> None:
+    run = save_run(tmp_path / "run", make_agent("delta_net"))
+    path = tmp_path / "game.html"
+    main(["watch", str(run), "--record", str(path), "--steps", "60"])
+    page.go(path.as_uri())
+    page.until(f"document.querySelector('[data-of=step]') && {STEP} > 2")
+    page.click("#pause")
+    before = page.look(STEP)
+    page.click("#step")
+    page.until(f"{STEP} === {before + 1}")
+    page.look("($('place').value = 59, $('place').dispatchEvent(new Event('input')))")
+    page.until(f"{STEP} === 59")
+    assert page.look("[...document.querySelectorAll('.live')].every(e => e.hidden)")
+    page.look("document.activeElement.blur()")
+    page.press(" ")  # from the end it begins anew
+    page.until(f"{STEP} < 59")
