@@ -1864,7 +1864,11 @@ MUTANTS = [
     ("launch/watching/session.py", "if self.seats[n].begins_next:", "if True:"),
     ("launch/watching/app.py", 'if kind != "application/json":', "if False:"),
     ("launch/watching/app.py", "if len(content) > _MOST_BYTES:", "if False:"),
-    ("cores/surgery.py", "_change(core, donor, state, lambda theirs, _: theirs, _WRITTEN)", "donor"),
+    (
+        "cores/surgery.py",
+        "_change(core, other, state, lambda theirs, own: in_rows(rows, theirs, own), _WRITTEN)",
+        "other",
+    ),
 ]
 
 

@@ -14,7 +14,7 @@ from ..config import WatchConfig
 from ..errors import UsageError, one_line
 from ..evaluation.environments import check_fit, choose_protocol, env_maker
 from ..evaluation.loading import load
-from ..evaluation.recording import games
+from ..evaluation.recording import game
 from ..evaluation.video import EMULATOR_FRAMES_PER_SECOND
 from ..evaluation.why_play import action_names
 from ..runs.consent import check_env
@@ -64,7 +64,8 @@ class Source:
         """Make the environment and, of an Atari game, the same in colour."""
         if self.spec.game is None:
             return self._make_env(1), None
-        return games(self.spec, self.protocol or DEFAULT_PROTOCOL)
+        protocol = self.protocol or DEFAULT_PROTOCOL
+        return game(self.spec, protocol, colour=False), game(self.spec, protocol, colour=True)
 
     def saved_steps(self) -> list[int]:
         """List the checkpoints that there are now, oldest first; none if the run is gone."""
