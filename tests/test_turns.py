@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,9 @@ import torch
 from torch import Tensor
 
 from deltabeast.agents import Agent, AgentSpec
+from deltabeast.cores import State
+from deltabeast.cores.linear_form import DeltaForm, Writes
+from deltabeast.cores.provenance import Shares, fractions, linear_forms, shares
 from deltabeast.launch.evaluation.altered_memory import AlteredMemory
 from deltabeast.launch.evaluation.memory_ops import parse_op
 from deltabeast.launch.evaluation.why import Inputs
@@ -58,40 +62,112 @@ def test_corridors(turns: ModuleType) -> None:
     ]
 
 
+class Played:
+    """An agent, which turns left or right at random, and what it was given in all of STEPS."""
+
+    def __init__(self, core: str) -> None:
+        sizes = {"hidden_size": 8, "num_heads": 2, "ff_size": 8}
+        self.agent = Agent(AgentSpec((5,), 3, core, "mlp", sizes)).eval()
+        with torch.no_grad():
+            self.agent.policy.weight.mul_(5)
+            self.agent.policy.bias[FORWARD] = -99
+        self.inputs = Inputs(
+            torch.from_numpy(np.stack([seen(cue, fork) for cue, fork, *_ in STEPS])),
+            torch.randn(len(STEPS)),
+            torch.tensor([step[3] for step in STEPS]),
+        )
+
+    def act(self, steps: range, state: State, player: Any = None) -> tuple[Tensor, State]:
+        """Policy `[A]` of the last of these steps, and the state after it."""
+        for t in steps:
+            with torch.inference_mode():
+                given = (part[t : t + 1] for part in self.inputs[:3])
+                output, state = (player or self.agent).act(*given, state, greedy=True)
+        return output.policy_logits[0].softmax(-1), state
+
+    def forms(self, begin: int, end: int, state: State, observation: Tensor | None = None) -> list[DeltaForm]:
+        """What each layer does in steps begin to end - 1."""
+        seen, reward, begins = (part[begin:end] for part in self.inputs[:3])
+        with torch.inference_mode():
+            x = self.agent.core_input(
+                self.agent.trunk_features(seen if observation is None else observation), reward
+            )
+            found = linear_forms(self.agent.core, x.unsqueeze(1), state, begins.unsqueeze(1))
+        return [form for form in found if isinstance(form, DeltaForm)]
+
+
 @pytest.mark.parametrize("core", ["delta_net", "rdn"])
 def test_what_is_changed(turns: ModuleType, core: str, seed: int) -> None:
-    """As `undo@T` and `wipe@T` play it, step by step."""
-    sizes = {"hidden_size": 8, "num_heads": 2, "ff_size": 8}
-    agent = Agent(AgentSpec((5,), 3, core, "mlp", sizes)).eval()
-    observation = torch.from_numpy(np.stack([seen(cue, fork) for cue, fork, *_ in STEPS]))
-    begins = torch.tensor([step[3] for step in STEPS])
-    inputs = Inputs(observation, torch.randn(len(STEPS)), begins)
+    """As `undo@T` and `wipe@T` play it, and as equations on W say, step by step."""
+    played = Played(core)
+    agent, observation = played.agent, played.inputs.observation
     at = turns.Corridor(0, 7, 8, LEFT, "other")
-    answer = turns.examine(agent, inputs, at, np.random.default_rng(1))
-
-    def right(player: Any, observation: Tensor = observation) -> float:
-        state = player.initial_state(1)
-        for t in range(at.fork + 1):
-            step = (part[t : t + 1] for part in (observation, inputs.reward, begins))
-            with torch.inference_mode():
-                output, state = player.act(*step, state, greedy=True)
-        return float(output.policy_logits.softmax(-1)[0, RIGHT])
-
-    def probability(op: str) -> float:
-        return right(AlteredMemory(agent, agent.core, parse_op(op)))
-
-    found = {name: p for name, (_, p) in answer.flipped.items()}
-    assert found["as it was"] == pytest.approx(right(agent), abs=1e-6)
-    assert found["undone"] == pytest.approx(probability("undo@7"), abs=1e-6)
-    others = [probability(f"undo@{step}") for step in range(7)]
-    assert min(abs(found["random undone"] - p) for p in others) < 1e-6
-    assert len({round(p, 6) for p in (*found.values(), *others)}) > 8, "all are different"
+    answer = turns.examine(agent, played.inputs, at, np.random.default_rng(1))
     mirrored = observation.clone()
     mirrored[7, 1:3] = mirrored[7, 1:3].flip(0)
     torch.testing.assert_close(turns.opposite(observation, at), mirrored[7:8])
-    assert -1 < answer.share < 1 and answer.older == "other"
-    if core == "delta_net":  # RDN's last output goes on
-        assert found["wiped"] == pytest.approx(probability("wipe@8"), abs=1e-6)
+
+    _, before = played.act(range(7), agent.initial_state(1))
+    _, after = played.act(range(7, 8), before)
+    own, other = (played.forms(7, 8, before, seen[7:8]) for seen in (observation, mirrored))
+
+    def by_hand(change: Callable[[Tensor, Writes, Writes], Tensor]) -> Tensor:
+        """The policy at the fork with W `[V, K]` of each layer and head changed after the cue's step."""
+        weights, *rest = (part.clone() for part in after)  # [1, layers, heads, V, K]
+        for layer, (mine, theirs) in enumerate(zip(own, other, strict=True)):
+            for head in range(2):
+                writes = (
+                    Writes(*(x[0, 0, head].reshape(-1) for x in each.writes)) for each in (mine, theirs)
+                )
+                weights[0, layer, head] = change(weights[0, layer, head], *writes)
+        return played.act(range(8, 9), (weights, *rest))[0]
+
+    def altered(op: str) -> Tensor:
+        player = AlteredMemory(agent, agent.core, parse_op(op))
+        return played.act(range(9), player.initial_state(1), player)[0]
+
+    expected = {
+        "as it was": played.act(range(8, 9), after)[0],
+        "undone": altered("undo@7"),
+        "undone, u = 0": by_hand(lambda W, own, _: W - own.u.outer(own.k)),
+        "opposite written": by_hand(lambda W, _, other: W + (other.u - W @ other.e).outer(other.k)),
+        "opposite inserted": by_hand(
+            lambda W, own, other: W + (other.u - W @ own.k).outer(own.k) / own.k.square().sum()
+        ),
+        "wiped": by_hand(lambda W, *_: 0 * W),  # RDN's last output goes on
+    }
+    others = [altered(f"undo@{step}") for step in range(7)]
+    chance = answer.flipped["random undone"]
+    expected["random undone"] = min(others, key=lambda policy: abs(float(policy[RIGHT]) - chance[1]))
+    for name, policy in expected.items():
+        flips, right = answer.flipped[name]
+        assert right == pytest.approx(float(policy[RIGHT]), abs=1e-6), name
+        assert flips == (int(policy.argmax()) == RIGHT), name
+    assert answer.flipped.keys() == expected.keys()
+    assert len({round(found, 5) for _, found in answer.flipped.values()}) == 7, "all are different"
+    assert answer.older == "other"
+
+
+def test_which_step_is_named(turns: ModuleType, seed: int) -> None:
+    """Whichever step the cue is taken to be, its share is that of the layers' readings side by side."""
+    played = Played("delta_net")
+    for begin, fork in ((0, 8), (17, 19)):
+        forms = played.forms(begin, fork + 1, played.agent.initial_state(1))
+        parts = [shares(form, fork - begin) for form in forms]
+        joined = Shares(*(torch.cat([getattr(part, name) for part in parts], -1) for name in Shares._fields))
+        expected = fractions(joined, over_heads=True).steps[:-1, 0]
+        found = [
+            turns.examine(
+                played.agent,
+                played.inputs,
+                turns.Corridor(begin, cue, fork, LEFT, "none"),
+                np.random.default_rng(1),
+            )
+            for cue in range(begin, fork)
+        ]
+        assert [each.share for each in found] == pytest.approx(expected.tolist(), abs=1e-5)
+        largest = int(expected.abs().argmax())
+        assert [each.named for each in found] == [step == largest for step in range(fork - begin)]
 
 
 def test_a_table_by_hand(turns: ModuleType) -> None:

@@ -120,7 +120,7 @@ def last_step(run_dir: Path) -> int:
 
 def metrics(run_dir: Path) -> list[dict[str, str]]:
     """The rows without what the clock decides."""
-    timed = ("time", "sps", "share_")
+    timed = ("time", "sps", "share_", "read_")
     return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in rows(run_dir)]
 
 

@@ -5,7 +5,7 @@
 # Usage: results/atari/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes. SCREENS=1 CORES="lstm rdn" SEEDS="1 2": those alone.
 set -euo pipefail
-runs=${1:?where runs are kept} part=${2:-1/1}
+runs=${1:?directory for the runs} part=${2:-1/1}
 number=0
 
 # screens, core

@@ -2,7 +2,7 @@
 # Cores x two seeds on a memory task; finished runs are skipped, killed ones resumed.
 # Usage: results/cores/run.sh RUNS_DIR [CORE...]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 set -euo pipefail
-runs=${1:?where runs are kept}
+runs=${1:?directory for the runs}
 deltabeast=${DELTABEAST:-deltabeast}
 shift
 cores=("$@")

@@ -4,7 +4,7 @@
 # Usage: results/first-hour/run.sh RUNS_DIR [CORE]    (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # Several share the runs, each on a core of its own. ENVS="CartPole-v1" CORES=lstm SEEDS="4 5": those alone.
 set -euo pipefail
-runs=${1:?where runs are kept}
+runs=${1:?directory for the runs}
 alone="taskset -c ${2:-0} ${DELTABEAST:-deltabeast}"
 
 envs=(

@@ -4,7 +4,7 @@
 # Usage: results/memory-surgery/run.sh RUNS_DIR   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # CORES="rdn kda" SEEDS="4 5" STEPS=1M: others.
 set -euo pipefail
-runs=${1:?where runs are kept}
+runs=${1:?directory for the runs}
 for core in ${CORES:-delta_net rdn}; do
 	for seed in ${SEEDS:-1 2 3}; do
 		"${DELTABEAST:-deltabeast}" train --env deltabeast/EndlessTMaze-v0 --core "$core" --core-options hidden_size 32 \

@@ -2,9 +2,9 @@
 
     python results/memory-surgery/turns.py RUN [RUN ...] [--corridors 200] [--seed 1]
 
-RUN is a run of deltabeast/EndlessTMaze-v0 or EndlessTMazeLong-v0 whose core writes fast weights under keys.
+RUN is a run of deltabeast/EndlessTMaze-v0 or EndlessTMazeLong-v0 whose core writes under keys in every layer.
 The agent plays greedily; counted are the corridors whose cue it saw in one step and whose fork it answered at
-once, as the cue said. There the truth is known: the turn comes from the cue's step. Of each one is asked:
+once, as the cue said. The right answer is then the cue's step. Of each one is asked:
 
     cue named first   whether the cue's step has the largest share of what all layers read at the fork, in
                       size, among all steps before it in the episode; in brackets the mean of its share
@@ -191,7 +191,7 @@ def main() -> None:
         agent = loaded.agent.eval()
         if "EndlessTMaze" not in (agent.spec.env_id or "") or not writes_under_keys(agent.core):
             parser.error(
-                f"{run}: give a run of deltabeast/EndlessTMaze-v0 whose core has fast weights in every layer"
+                f"{run}: give a run of deltabeast/EndlessTMaze-v0 whose core writes under keys in every layer"
             )
         answers = measure(agent, options.corridors, options.seed)
         print(f"\n{run}: {agent.spec.core}, step {loaded.step:,}, {agent.spec.env_id}, seed {options.seed}")

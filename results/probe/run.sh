@@ -5,7 +5,7 @@
 # published: all that the papers have, for a GPU.
 # 1/2 and 2/2 share a task's runs between two processes.
 set -euo pipefail
-runs=${1:?where runs are kept} task=${2:?which task} part=${3:-1/1}
+runs=${1:?directory for the runs} task=${2:?which task} part=${3:-1/1}
 number=0
 seed=1
 

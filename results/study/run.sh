@@ -4,7 +4,7 @@
 # Usage: results/study/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes.
 set -euo pipefail
-runs=${1:?where runs are kept} part=${2:-1/1}
+runs=${1:?directory for the runs} part=${2:-1/1}
 number=0 scores=$(dirname "$0")/scores.csv
 
 train() { # TASK ROW SEED OPTIONS...: one run, if it is in this part

@@ -7,7 +7,7 @@
 # BPTT=per_step: as published, without gradients through the memory; STEPS=3M: longer; CORE="rdn --core-options clock 4":
 # that one instead of all; each into a RUNS_DIR of its own.
 set -euo pipefail
-runs=${1:?where runs are kept} part=${2:-1/1}
+runs=${1:?directory for the runs} part=${2:-1/1}
 number=0
 
 # name, environment, discount

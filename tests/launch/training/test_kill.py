@@ -48,7 +48,7 @@ def test_a_signal_saves_and_ends_the_process_and_the_run_goes_on(
     arguments = (*CARTPOLE, *EXACT, "--steps", str(STEPS))
     for number in (signal.SIGTERM, signal.SIGINT):
         training = Training(run_dir, *arguments)
-        goal = last_step(run_dir) + random.randrange(100, 300)
+        goal = last_step(run_dir) + random.randrange(40, 120)
         assert training.wait_for(lambda goal=goal: last_step(run_dir) >= goal), training.output()
         training.send(number)
         assert training.wait() == -number, training.output()  # died of it: a shell loop stops too

@@ -28,6 +28,7 @@ def quick_workers() -> Iterator[dict[str, str]]:
         yield {"setup_worker_path": ray_workers.__file__}
         server.kill()
         server.join()
+        del os.environ[ray_workers.SERVER]
 
 
 @pytest.fixture(scope="package")
