@@ -18,7 +18,8 @@ from ..errors import RunError
 from ..output import say
 from ..runs import published
 from ..runs.directory import versions
-from .certificate import Certificate, lines
+from .answers import lines
+from .certificate import Certificate
 from .loading import Loaded
 from .returns import Evaluation, paired_difference
 from .tables import UNALTERED, evaluation_notes, evaluation_table, memory_table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..comparison.tables import Table
 from ..config import TrainConfig
-from ..evaluation.certificate import lines
+from ..evaluation.answers import lines
 from ..foreign import markdown, terminal
 from ..runs.consent import consent, needs_consent
 from ..runs.directory import option_words

@@ -1,6 +1,6 @@
 """Does a trained agent's memory hold the last cue where provenance says it does? Corridors of EndlessTMaze.
 
-    python results/memory-surgery/turns.py RUN [RUN ...] [--corridors 200] [--seed 1]
+    python results/memory-surgery/turns.py RUN [RUN ...] [--corridors 200] [--seed 1] [--figure PNG]
 
 RUN is a run of deltabeast/EndlessTMaze-v0 or EndlessTMazeLong-v0 whose core writes under keys in every layer.
 The agent plays greedily; counted are the corridors whose cue it saw in one step and whose fork it answered at
@@ -180,9 +180,11 @@ def main() -> None:
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="+")
     parser.add_argument("--corridors", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--figure", metavar="PNG", type=Path, help="draw what turns the agents")
     options = parser.parse_args()
     if options.corridors < 1:
         parser.error(f"--corridors {options.corridors}; give at least 1")
+    found: list[tuple[str, list[Answer]]] = []
     for run in options.runs:
         try:
             loaded = load(run, "latest", None, print)
@@ -194,8 +196,52 @@ def main() -> None:
                 f"{run}: give a run of deltabeast/EndlessTMaze-v0 whose core writes under keys in every layer"
             )
         answers = measure(agent, options.corridors, options.seed)
+        found.append((agent.spec.core, answers))
         print(f"\n{run}: {agent.spec.core}, step {loaded.step:,}, {agent.spec.env_id}, seed {options.seed}")
         print(table(answers) if answers else "no corridor was answered as its cue said")
+    if options.figure and all(answers for _, answers in found):
+        draw(found, options.figure)
+
+
+def draw(found: Sequence[tuple[str, Sequence[Answer]]], target: Path) -> None:
+    """Draw how many turns each change flips: a dot a run, apart by what the corridor before had shown."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    changes = {
+        "random undone": "another step's write undone",
+        "undone": "the cue's write undone",
+        "opposite written": "opposite cue written after it",
+        "opposite inserted": "opposite cue inserted under its key",
+    }
+    colours = dict(
+        zip(dict.fromkeys(core for core, _ in found), ("#0072b2", "#d55e00", "#009e73"), strict=False)
+    )
+    figure, axes = plt.subplots(1, 2, figsize=(9, 2.9), sharey=True, layout="constrained")
+    for panel, older in zip(axes, OLDER, strict=True):
+        for n, (core, answers) in enumerate(found):
+            for row, change in enumerate(changes):
+                flips = [
+                    each.flipped[change][0]
+                    for each in answers
+                    if each.older == older and change in each.flipped
+                ]
+                y = row + 0.09 * (n - (len(found) - 1) / 2)
+                panel.plot(
+                    100 * sum(flips) / len(flips), y, "o", color=colours[core], clip_on=False, markersize=5
+                )
+        panel.set_title(f"the corridor before had the {older} cue", fontsize=10)
+        panel.set_xlim(0, 100)
+        panel.set_xlabel("% of turns that flip")
+        panel.grid(axis="x", alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    axes[0].set_yticks(range(len(changes)), changes.values())
+    axes[0].invert_yaxis()
+    handles = [plt.Line2D([], [], marker="o", linestyle="", color=colour) for colour in colours.values()]
+    figure.legend(handles, colours, loc="outside upper right", ncols=len(colours), frameon=False)
+    figure.savefig(target, dpi=150)
 
 
 def measure(agent: Agent, count: int, seed: int) -> list[Answer]:

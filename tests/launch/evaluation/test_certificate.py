@@ -12,14 +12,8 @@ from deltabeast.agents import Agent, AgentSpec
 from deltabeast.cores.provenance import linear_forms
 from deltabeast.cores.reading_age import reading_ages
 from deltabeast.cores.surgery import replace_memory
-from deltabeast.launch.evaluation.certificate import (
-    Certificate,
-    Recovery,
-    _steps_until,
-    certify,
-    lines,
-    recovery,
-)
+from deltabeast.launch.evaluation.answers import Recovery, lines
+from deltabeast.launch.evaluation.certificate import Certificate, _steps_until, certify, recovery
 from deltabeast.launch.evaluation.returns import Difference
 from deltabeast.launch.evaluation.why import Inputs, core_inputs
 
