@@ -234,6 +234,7 @@ def draw(found: Sequence[tuple[str, Sequence[Answer]]], target: Path) -> None:
                 )
         panel.set_title(f"the corridor before had the {older} cue", fontsize=10)
         panel.set_xlim(0, 100)
+        panel.set_xticks((0, 25, 50, 75))
         panel.set_xlabel("% of turns that flip")
         panel.grid(axis="x", alpha=0.3)
         panel.spines[["top", "right"]].set_visible(False)
