@@ -10,8 +10,12 @@ from typing import Any
 from ..tables import format_number
 from ..units import count
 
-HORIZON = 200
-"""How many steps after a memory was put in are looked at."""
+LEAST_PAIRS = 10
+"""Pairs of episodes below which nothing is said of use: intervals of so few are too narrow."""
+LEAST_STEPS, HORIZON = 10, 200
+"""How many steps of its episode follow a moment at which a memory is put in, and how many are looked at."""
+SMALLEST_KL = 1e-6
+"""In nats: a change of the policy below this is rounding."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +40,12 @@ def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Say each answer of a stored certificate in words: its name, and the answer."""
     faults = certificate["violations"]
     more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-    correct = "yes" if not faults else f"no: {faults[0]}{more}"
-    answers = [("correct", correct), ("used", _use(certificate))]
+    answers = [("correct", f"no: {faults[0]}{more}" if faults else "yes"), ("used", _use(certificate))]
     if certificate["read_age"] is not None:
-        parts = ", ".join(
-            f"{part:.0%} beyond {int(age):,}" for age, part in certificate["read_beyond"].items()
-        )
+        beyond = certificate["read_beyond"].items()
+        parts = [f"{_steps(certificate['read_age'])} back (median of what is read)"]
         answers.append(
-            ("reads", f"{certificate['read_age']:,.0f} steps back (median of what is read), {parts}")
+            ("reads", ", ".join([*parts, *(f"{part:.0%} beyond {int(n):,}" for n, part in beyond)]))
         )
     if certificate["recovery"] is not None:
         answers.append(("recovers", _recovers(Recovery(**certificate["recovery"]))))
@@ -51,21 +53,30 @@ def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _use(certificate: Mapping[str, Any]) -> str:
-    cost, kl = certificate["cost"], f"KL of the policy {certificate['kl_wiped']:.2g} nats a step"
-    if cost is None or cost["interval"] is None:
-        return f"unknown: too few episodes that can be paired with those of a wiped memory ({kl})"
-    low, high = (format_number(end, max(map(abs, cost["interval"]))) for end in cost["interval"])
-    by = f"{format_number(cost['mean'])} ({low} to {high}; {kl})"
-    changes = f"with the memory wiped at each step an episode's return changes by {by}"
-    return f"{'yes' if certificate['used'] else 'no'}: {changes}"
+    cost, pairs, kl = certificate["cost"], count(certificate["pairs"], "pair"), certificate["kl_wiped"]
+    policy = "" if kl is None else f"; KL of the policy {kl:.2g} nats a step"
+    if cost is None:
+        return f"unknown: an episode of either, with the memory wiped or not, has no return{policy}"
+    if certificate["used"] is None:
+        return f"unknown: {pairs} of episodes; at least {LEAST_PAIRS} say something{policy}"
+    size = max(map(abs, cost["interval"]))
+    mean, low, high = (format_number(each, size) for each in (cost["mean"], *cost["interval"]))
+    answer = "yes" if certificate["used"] else "no" if size == 0 else "not shown"
+    changes = f"with the memory wiped at each step an episode's return changes by {mean} ({low} to {high}"
+    return f"{answer}: {changes}; {pairs}{policy})"
 
 
 def _recovers(found: Recovery) -> str:
-    lost = sum(n is None for n in found.steps)
+    moments, lost = count(len(found.steps), "moment"), sum(n is None for n in found.steps)
+    if not found.steps:
+        return "nothing to recover from: another moment's memory does not change the policy"
+    kl = f"largest KL {found.kl:.2g} nats"
     if found.median is None:
-        return f"not before the episode or {HORIZON} steps end in {lost} of {len(found.steps)} moments"
+        return f"not before the episode or {HORIZON} steps end in {lost} of {moments} ({kl})"
     never = f", in {lost} not before the episode or {HORIZON} steps end" if lost else ""
-    return (
-        f"{found.median:,.0f} steps after the memory of another moment is put in (median of "
-        f"{count(len(found.steps), 'moment')}{never})"
-    )
+    after = f"{_steps(found.median)} after the memory of another moment is put in"
+    return f"{after} (median of {moments}{never}; {kl})"
+
+
+def _steps(number: float) -> str:
+    return count(int(number), "step") if number == int(number) else f"{number:,} steps"

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +23,7 @@ from ...cores.contract import violations
 from ...cores.provenance import can_be_replayed, linear_forms
 from ...cores.reading_age import median_age, reading_ages, share_beyond
 from ...cores.surgery import replace_memory
-from .answers import HORIZON, Recovery
+from .answers import HORIZON, LEAST_PAIRS, LEAST_STEPS, SMALLEST_KL, Recovery
 from .returns import Difference
 from .why import Inputs, behaviour, core_inputs, divergence, wiped_behaviour
 
@@ -44,14 +46,16 @@ class Certificate:
     cost: Difference | None
     """What an episode returns with the memory wiped at each step, less what it returns with it; None where
     episodes cannot be paired."""
-    kl_wiped: float
-    """Mean KL(π ‖ π with the memory wiped) of a step, in nats."""
+    pairs: int
+    """Number of episodes that are paired."""
+    kl_wiped: float | None
+    """Mean KL(π ‖ π with the memory wiped) of a step, in nats; None if a policy is not finite."""
     read_age: float | None
     """Median age of what is read, in steps; None for a core without a linear form."""
     read_beyond: dict[int, float]
     """Which part of what is read is older than so many steps."""
     recovery: Recovery | None
-    """None for a core without a state."""
+    """None for a core without a state, and where no episode has a moment with enough steps after it."""
 
     @property
     def correct(self) -> bool:
@@ -59,8 +63,8 @@ class Certificate:
 
     @property
     def used(self) -> bool | None:
-        """Whether a wiped memory costs return, its 95% interval without 0; None if it has no interval."""
-        if self.cost is None or self.cost.interval is None:
+        """Whether a wiped memory costs return: the 95% interval is below 0. None below `LEAST_PAIRS`."""
+        if self.cost is None or self.cost.interval is None or self.pairs < LEAST_PAIRS:
             return None
         return self.cost.interval[1] < 0
 
@@ -69,17 +73,20 @@ class Certificate:
 
 
 @torch.inference_mode()
-def certify(agent: Agent, inputs: Inputs, cost: Difference | None) -> Certificate:
-    """Examine an agent on what it was given in play; `cost` as in `Certificate`."""
+def certify(agent: Agent, inputs: Inputs, cost: Difference | None, pairs: int) -> Certificate:
+    """Examine an agent on what it was given in play; `cost` and `pairs` as in `Certificate`."""
     x = core_inputs(agent, inputs)
     begins = inputs.begins.unsqueeze(1)
     y, _ = agent.core.unroll(x.unsqueeze(1), agent.initial_state(1), begins)
     log_policy = behaviour(agent, y.squeeze(1), inputs.allowed).log_policy
-    kl_wiped = divergence(log_policy, wiped_behaviour(agent, x, inputs.allowed).log_policy).mean()
-    age, beyond = _ages(agent, x, begins)
-    return Certificate(
-        violations(agent.core, _in_rows(x)), cost, float(kl_wiped), age, beyond, recovery(agent, x, inputs)
-    )
+    wiped = wiped_behaviour(agent, x, inputs.allowed).log_policy
+    faults = violations(agent.core, _in_rows(x))
+    age, beyond = _ages(agent, x, inputs.begins)
+    if log_policy.isnan().any() or wiped.isnan().any():
+        faults.append("the agent's policy is not finite")
+        return Certificate(faults, cost, pairs, None, age, beyond, None)
+    kl = float(divergence(log_policy, wiped).mean())
+    return Certificate(faults, cost, pairs, kl, age, beyond, recovery(agent, x, inputs))
 
 
 def _in_rows(x: Tensor) -> Tensor:
@@ -91,35 +98,36 @@ def _in_rows(x: Tensor) -> Tensor:
 
 
 def _ages(agent: Agent, x: Tensor, begins: Tensor) -> tuple[float | None, dict[int, float]]:
-    forms = linear_forms(agent.core, x.unsqueeze(1), agent.initial_state(1), begins)
+    forms = linear_forms(agent.core, x.unsqueeze(1), agent.initial_state(1), begins.unsqueeze(1))
     some = [form for form in forms if form is not None and can_be_replayed(form)]
     if not some:
         return None, {}
     by_age = reading_ages(some, max(0, len(x) - _READINGS))
     if not by_age.isfinite().all():
         return None, {}
-    return median_age(by_age), {age: share_beyond(by_age, age) for age in BEYOND if age < len(x)}
+    starts = [*begins.nonzero().flatten().tolist(), len(x)]
+    longest = max(end - start for start, end in pairwise(starts))
+    return median_age(by_age), {age: share_beyond(by_age, age) for age in BEYOND if age < longest}
 
 
 def recovery(agent: Agent, x: Tensor, inputs: Inputs) -> Recovery | None:
     """Put another moment's memory in place of an agent's own, at moments spread over core inputs `[N, n]`.
 
-    The other moment is half of the stretch away. Only steps of the same episode are looked at.
+    The other moments are drawn at random, always the same. Only steps of the same episode are looked at.
     """
     if not agent.initial_state(1):
         return None
-    N, begins = len(x), inputs.begins.tolist()
-    candidates = [t for t in range(N - 1) if not begins[t + 1]]
+    begins = inputs.begins.tolist()
+    candidates = [t for t in range(len(x)) if len(_following(begins, t)) >= LEAST_STEPS]
     if not candidates:
         return None
     moments = sorted({candidates[i * len(candidates) // _MOMENTS] for i in range(_MOMENTS)})
-    others = [(t + N // 2) % N for t in moments]
+    others = np.random.default_rng(0).integers(len(x), size=len(moments)).tolist()
     after = _states_after(agent, x, inputs.begins, {*moments, *others})
     own, other = (
         tuple(torch.cat(parts) for parts in zip(*(after[t] for t in steps), strict=True))
         for steps in (moments, others)
     )
-    poisoned = replace_memory(agent.core, own, other)
     rows = [_following(begins, t) for t in moments]
     steps = max(map(len, rows))
     index = torch.tensor([[*row, *[row[-1]] * (steps - len(row))] for row in rows], device=x.device).T
@@ -127,25 +135,23 @@ def recovery(agent: Agent, x: Tensor, inputs: Inputs) -> Recovery | None:
     no_reset = torch.zeros(index.shape, dtype=torch.bool, device=x.device)
     clean, changed = (
         behaviour(agent, agent.core.unroll(x[index], state, no_reset)[0], allowed).log_policy
-        for state in (own, poisoned)
+        for state in (own, replace_memory(agent.core, own, other))
     )
     kl = divergence(clean, changed).T.tolist()
     curves = [curve[: len(row)] for curve, row in zip(kl, rows, strict=True)]
-    largest = [max(curve) for curve in curves]
-    return Recovery([*map(_steps_until, curves)], statistics.fmean(largest))
+    curves = [curve for curve in curves if max(curve) >= SMALLEST_KL]
+    return Recovery([*map(_steps_until, curves)], statistics.fmean([max(curve) for curve in curves] or [0.0]))
 
 
 def _following(begins: list[bool], t: int) -> list[int]:
     """Return the steps after t in its episode, at most `HORIZON`."""
-    end = next((n for n in range(t + 1, len(begins)) if begins[n]), len(begins))
-    return [*range(t + 1, min(end, t + 1 + HORIZON))]
+    last = min(len(begins), t + 1 + HORIZON)
+    return [*range(t + 1, next((n for n in range(t + 1, last) if begins[n]), last))]
 
 
 def _steps_until(curve: list[float]) -> int | None:
-    """Return after how many steps a curve stays below `_RECOVERED` of its largest value; 0 if it is 0."""
+    """Return after how many steps a curve stays below `_RECOVERED` of its largest value, if it does."""
     above = [n for n, value in enumerate(curve, 1) if value > _RECOVERED * max(curve)]
-    if not above:
-        return 0
     return above[-1] if above[-1] < len(curve) else None
 
 

@@ -18,7 +18,7 @@ from ...agents.cpu.agent import FastAgent
 from ...agents.cpu.verify import verified_for_acting
 from ...envs import available_cores
 from ..config import EvalConfig
-from ..errors import Incomplete, RunError, UsageError, require
+from ..errors import Incomplete, RunError, UsageError, one_line, require
 from ..output import say
 from ..processes.machine import prepare_process, resolve_device
 from ..runs import published
@@ -228,8 +228,8 @@ def make_certificate(
     make_env: MakeEnv,
     device: torch.device,
     console: Console,
-) -> Certificate:
-    """Play a stretch, examine the agent on it, and print what is found."""
+) -> Certificate | None:
+    """Play a stretch, examine the agent on it, and print what is found; None if that fails, which is said."""
     with progress(console, "certificate") as tell:
         limit = min(MOST_STEPS, config.max_episode_steps)
         greedy = not config.sample
@@ -238,7 +238,12 @@ def make_certificate(
         )
     wiped = results[MemoryOp("wipe-every", 1).player_name]
     cost = paired_difference(wiped, results["trained"], "life")
-    certificate = certify(loaded.agent, play.inputs(device), cost)
+    pairs = sum(map(len, wiped.life.returns))
+    try:
+        certificate = certify(loaded.agent, play.inputs(device), cost, pairs)
+    except Exception as error:  # of a core of one's own; what was evaluated is saved all the same
+        say(console, f"no certificate: {one_line(error)}")
+        return None
     print_certificate(certificate, console)
     return certificate
 

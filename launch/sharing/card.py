@@ -140,13 +140,15 @@ def _rows(evaluation: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _memory(exported: Exported) -> list[str]:
-    """Return the answers of the newest certificate (`eval --certificate`) as a section, if there is one."""
+    """Return the answers of a certificate (`eval --certificate`) as a section, if there is one: that of most
+    episodes, of equal ones the newest."""
     found = [each for each in exported.evaluations if each.get("certificate")]
     if not found:
         return []
-    newest = max(found, key=lambda each: str(each["time"]))
-    rows = [(name, markdown(answer)) for name, answer in lines(newest["certificate"])]
-    return ["## Memory\n" + Table(None, ("", _how(newest)), rows, 2, CERTIFICATE).to_markdown()]
+    best = max(found, key=lambda each: (each["certificate"]["pairs"], str(each["time"])))
+    half = " Examined before the numbers were rounded to 16 bits." if exported.half else ""
+    table = Table(None, ("", _how(best)), lines(best["certificate"]), 2, CERTIFICATE + half)
+    return ["## Memory\n" + table.to_markdown()]
 
 
 def _has_lives(evaluation: Mapping[str, Any]) -> bool:

@@ -82,7 +82,7 @@ def planted(run: Path) -> dict[str, list[str]]:
     for fault in FAULTS:
         agent.core = fault(sound)
         try:
-            found[fault.__name__] = certify(agent, play.inputs("cpu"), None).violations
+            found[fault.__name__] = certify(agent, play.inputs("cpu"), None, 0).violations
         except Exception as error:  # a broken core may break what looks at it, too
             found[fault.__name__] = [f"raised {error!r}"]
     return found

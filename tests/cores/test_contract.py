@@ -102,7 +102,7 @@ def test_where_and_how_much(seed: int) -> None:
             return y, after
 
     found = violations(Later(core_of("lstm")), inputs())
-    assert found[0] == "an unroll differs from its steps (step 5, row 2, by 500 times what is allowed)"
+    assert found[0] == "an unroll differs from its steps (step 5, row 2, by 5,000,000 times what is allowed)"
 
 
 def test_the_episodes_of_the_check() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -26,49 +28,60 @@ def agent_of(core: str) -> Agent:
     return Agent(AgentSpec((5,), A, core=core, stem="mlp", core_options=options)).eval()
 
 
-def inputs_of(begins: tuple[int, ...] = (0, 1, 20, 45)) -> Inputs:
-    first = torch.zeros(N, dtype=torch.bool)
+def inputs_of(begins: tuple[int, ...] = (0, 1, 20, 45), steps: int = N) -> Inputs:
+    first = torch.zeros(steps, dtype=torch.bool)
     first[list(begins)] = True
-    allowed = torch.rand(N, A) < 0.7
+    allowed = torch.rand(steps, A) < 0.7
     allowed[:, 1] = True
-    return Inputs(torch.randn(N, 5), torch.randn(N), first, allowed)
+    return Inputs(torch.randn(steps, 5), torch.randn(steps), first, allowed)
+
+
+def policies(agent: Agent, y: Tensor, allowed: Tensor) -> Tensor:
+    return agent.heads(y)[0].masked_fill(~allowed, -torch.inf).double().softmax(-1)
+
+
+def kl(p: Tensor, q: Tensor) -> float:
+    return sum(float(a * (a / b).log()) for a, b in zip(p.flatten(), q.flatten(), strict=True) if a > 0)
 
 
 @torch.no_grad()
-def written_out(agent: Agent, inputs: Inputs) -> list[list[float]]:
-    """KL(π ‖ π with the memory of half a stretch away), of each moment until its episode ends."""
-    x, begins = core_inputs(agent, inputs), inputs.begins
+def written_out(agent: Agent, inputs: Inputs, left: int, most: int) -> list[list[float]]:
+    """KL(π ‖ π with the memory of a random step), of each moment until its episode ends, step by step."""
+    x, begins, steps = core_inputs(agent, inputs), inputs.begins.tolist(), len(inputs.begins)
     assert inputs.allowed is not None
-    states, state = [], agent.initial_state(1)
-    for t in range(N):
-        _, state = agent.core.step(x[t : t + 1], state, begins[t : t + 1])
+    states, state, no_reset = [], agent.initial_state(1), torch.tensor([False])
+    for t in range(steps):
+        _, state = agent.core.step(x[t : t + 1], state, inputs.begins[t : t + 1])
         states.append(state)
-    candidates = [t for t in range(N - 1) if not begins[t + 1]]
+    ends = [next((s for s in range(t + 1, steps) if begins[s]), steps) for t in range(steps)]
+    candidates = [t for t in range(steps) if ends[t] - t - 1 >= left]
+    moments = sorted({candidates[i * len(candidates) // 20] for i in range(20)})
+    others = np.random.default_rng(0).integers(steps, size=len(moments))
     curves = []
-    for t in sorted({candidates[i * len(candidates) // 20] for i in range(20)}):
-        other = replace_memory(agent.core, states[t], states[(t + N // 2) % N], torch.tensor([True]))
-        curve, pair, s = [], [states[t], other], t + 1
-        while s < N and not begins[s]:
-            policies = []
+    for t, other in zip(moments, others, strict=True):
+        pair = [states[t], replace_memory(agent.core, states[t], states[other], torch.tensor([True]))]
+        curve = []
+        for s in range(t + 1, min(ends[t], t + 1 + most)):
+            both = []
             for n in (0, 1):
-                y, pair[n] = agent.core.step(x[s : s + 1], pair[n], begins[s : s + 1])
-                logits = agent.heads(y)[0][0].masked_fill(~inputs.allowed[s], -torch.inf)
-                policies.append(logits.double().softmax(-1))
-            p, q = (each[inputs.allowed[s]] for each in policies)
-            curve.append(float((p * (p / q).log()).sum()))
-            s += 1
+                y, pair[n] = agent.core.step(x[s : s + 1], pair[n], no_reset)
+                both.append(policies(agent, y, inputs.allowed[s]))
+            curve.append(kl(*both))
         curves.append(curve)
     return curves
 
 
-@pytest.mark.parametrize("core", ["rdn", "lstm", "transformer"])
-def test_recovery_is_that_of_single_steps(core: str, seed: int) -> None:
-    agent, inputs = agent_of(core), inputs_of()
-    curves = written_out(agent, inputs)
+@pytest.mark.parametrize(
+    ("core", "begins", "steps"),
+    [("rdn", (0, 1, 20, 45), N), ("lstm", (0, 7), N), ("lstm", (0, 9), 240), ("transformer", (0,), N)],
+)
+def test_recovery_is_that_of_single_steps(core: str, begins: tuple[int, ...], steps: int, seed: int) -> None:
+    agent, inputs = agent_of(core), inputs_of(begins, steps)
+    curves = [curve for curve in written_out(agent, inputs, 10, 200) if max(curve) >= 1e-6]
     found = recovery(agent, core_inputs(agent, inputs), inputs)
     assert found is not None
     assert found.kl == pytest.approx(sum(map(max, curves)) / len(curves), rel=1e-3)
-    assert len(found.steps) == len(curves)
+    assert len(found.steps) == len(curves) > 10
     for n, curve in zip(found.steps, curves, strict=True):
         ratio = [value / max(curve) for value in curve]
         if all(abs(each - 0.1) > 1e-3 for each in ratio):  # else rounding decides
@@ -76,10 +89,20 @@ def test_recovery_is_that_of_single_steps(core: str, seed: int) -> None:
             assert n == after
 
 
+def test_nothing_to_recover_from(seed: int) -> None:
+    """Of a policy that the memory does not change, but for rounding."""
+    agent, inputs = agent_of("lstm"), inputs_of()
+    with torch.no_grad():
+        agent.policy.weight.fill_(1e-9)
+    found = certify(agent, inputs, None, 0)
+    assert found.recovery == Recovery([], 0.0)
+    assert dict(lines(found.as_json()))["recovers"].startswith("nothing to recover from")
+    assert recovery(agent, core_inputs(agent, inputs), inputs_of(tuple(range(0, N, 10)))) is None
+
+
 def test_steps_until_it_stays_below_a_tenth() -> None:
     assert _steps_until([1.0, 0.2, 0.05, 0.11, 0.1, 0.0]) == 4
     assert _steps_until([0.05, 1.0, 0.2]) is None
-    assert _steps_until([0.0, 0.0]) == 0
     assert _steps_until([1.0, 0.0]) == 1
 
 
@@ -91,8 +114,12 @@ def test_medians() -> None:
     assert Recovery([0], 0.0).median == 0
 
 
-def certificate(cost: Difference | None) -> Certificate:
-    return Certificate([], cost, 0.5, None, {}, None)
+def certificate(cost: Difference | None, pairs: int = 10) -> Certificate:
+    return Certificate([], cost, pairs, 0.5, None, {}, None)
+
+
+def use(cost: Difference | None, pairs: int = 10) -> str:
+    return dict(lines(certificate(cost, pairs).as_json()))["used"]
 
 
 def test_used_is_what_costs_return() -> None:
@@ -101,16 +128,20 @@ def test_used_is_what_costs_return() -> None:
     assert certificate(Difference(1.0, (0.5, 1.5))).used is False
     assert certificate(Difference(-1.0, None)).used is None
     assert certificate(None).used is None
-    answers = dict(lines(certificate(Difference(-1.0, (-2.0, -0.1))).as_json()))
-    assert answers["used"].startswith(
-        "yes: with the memory wiped at each step an episode's return changes by -1"
+    assert certificate(Difference(-1.0, (-2.0, -0.1)), 9).used is None
+    assert use(Difference(-1.0, (-2.0, -0.1))) == (
+        "yes: with the memory wiped at each step an episode's return changes by -1 (-2 to -0.1; 10 pairs; KL "
+        "of the policy 0.5 nats a step)"
     )
-    assert dict(lines(certificate(None).as_json()))["used"].startswith("unknown: too few episodes")
+    assert use(Difference(-1.0, (-2.0, 0.1))).startswith("not shown: with the memory wiped")
+    assert use(Difference(0.0, (0.0, 0.0))).startswith("no: with the memory wiped")
+    assert use(Difference(-1.0, (-2.0, -0.1)), 9).startswith("unknown: 9 pairs of episodes; at least 10 say")
+    assert use(None).startswith("unknown: an episode of either")
 
 
 def test_a_sound_agent(seed: int) -> None:
     agent, inputs = agent_of("rdn"), inputs_of()
-    found = certify(agent, inputs, None)
+    found = certify(agent, inputs, None, 0)
     assert found.correct
     x = core_inputs(agent, inputs).unsqueeze(1)
     with torch.no_grad():
@@ -118,13 +149,19 @@ def test_a_sound_agent(seed: int) -> None:
     by_age = reading_ages([form for form in forms if form is not None])
     assert found.read_age == int((by_age.cumsum(0) < 0.5).sum())
     assert found.read_beyond == {10: pytest.approx(float(by_age[11:].sum()))}
+    with torch.no_grad():
+        wiped, _ = agent.core.step(x[:, 0], agent.initial_state(N), torch.ones(N, dtype=torch.bool))
+        y, _ = agent.core.unroll(x, agent.initial_state(1), inputs.begins.unsqueeze(1))
+        assert inputs.allowed is not None
+        p, q = (policies(agent, each, inputs.allowed) for each in (y[:, 0], wiped))
+    assert found.kl_wiped == pytest.approx(kl(p, q) / N, rel=1e-3)
     said = dict(lines(found.as_json()))
     assert list(said) == ["correct", "used", "reads", "recovers"] and said["correct"] == "yes"
 
 
 def test_an_agent_without_memory_is_correct_and_unused(seed: int) -> None:
     agent = agent_of("feedforward")
-    found = certify(agent, inputs_of(), Difference(0.0, (0.0, 0.0)))
+    found = certify(agent, inputs_of(), Difference(0.0, (0.0, 0.0)), 10)
     assert (found.correct, found.used, found.read_age, found.recovery) == (True, False, None, None)
     assert found.kl_wiped == pytest.approx(0, abs=1e-6)
 
@@ -137,16 +174,28 @@ def test_a_planted_fault_is_named(seed: int, monkeypatch: pytest.MonkeyPatch) ->
         return step(x, state, torch.zeros_like(reset))
 
     monkeypatch.setattr(agent.core, "step", without_resets)
-    found = certify(agent, inputs_of(), None)
+    found = certify(agent, inputs_of(), None, 0)
     assert not found.correct
     assert dict(lines(found.as_json()))["correct"].startswith(
         "no: a row's steps differ from those of its episodes"
     )
 
 
+def test_a_policy_that_is_not_finite(seed: int) -> None:
+    agent = agent_of("rdn")
+    with torch.no_grad():
+        agent.policy.weight[0, 0] = torch.nan
+    found = certify(agent, inputs_of(), None, 0)
+    assert found.violations == ["the agent's policy is not finite"]
+    assert (found.kl_wiped, found.recovery) == (None, None)
+    json.dumps(found.as_json(), allow_nan=False)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_the_shortest_play(steps: int, seed: int) -> None:
     inputs = Inputs(*(each[:steps] for each in inputs_of((0,)) if each is not None))
-    found = certify(agent_of("rdn"), inputs, None)
-    assert found.correct
-    assert (found.recovery is None) == (steps == 1)
+    found = certify(agent_of("rdn"), inputs, None, 0)
+    assert found.correct and found.recovery is None
+    assert dict(lines(found.as_json()))["reads"] in (
+        f"{n} step{'s' * (n != 1)} back (median of what is read)" for n in range(steps)
+    )
