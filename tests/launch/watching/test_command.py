@@ -53,9 +53,9 @@ def test_what_is_wrong_is_one_line(
     assert "protocols are for Atari games" in refused(capsys, run, "--protocol", "ale-standard")
     assert "no checkpoint" in refused(capsys, run, "--checkpoint", "999")
     assert "is a folder; name a file" in refused(capsys, run, "--record", str(tmp_path))
-    assert "--steps is of a recording; give --record FILE" in refused(capsys, run, "--steps", "50")
+    assert "--steps is of a recording; give --record FILE" in refused(capsys, "nowhere", "--steps", "50")
     for option in (("--port", "0"), ("--host", "::1")):
-        assert "--record needs none; omit them" in refused(capsys, run, "--record", "x.html", *option)
+        assert "--record needs none; omit them" in refused(capsys, "nowhere", "--record", "x.html", *option)
     with listen("127.0.0.1", 0) as sock:
         port = str(sock.getsockname()[1])
         assert f"port {port} is in use; give another --port" in refused(capsys, run, "--port", port)
