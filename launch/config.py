@@ -401,10 +401,10 @@ class WatchConfig:
     host: str = "127.0.0.1"
     """Address to listen on. Any but this machine's own makes a token, and serves only whoever has it."""
     open: bool = True
-    """Open the page in a browser."""
+    """Open the page in a browser; one with a token is yours to open."""
     record: Path | None = None
-    """Instead of serving, write a game, or several short ones, as the same page in a single file that needs
-    no server, for example game.html."""
+    """Instead of serving, write a game, or several short ones, as the same page in a single new file that
+    needs no server, for example game.html."""
     steps: int = 2_000
     """Most agent steps that --record writes."""
     trust_core: str | None = None

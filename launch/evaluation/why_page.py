@@ -113,7 +113,7 @@ def write_why(
         shown = pictures(play, steps)
     else:
         shown = screens(play, game(agent.spec, protocol, colour=True), steps)
-    encoded = {step: png(image) for step, image in sorted(shown.items())}
+    encoded = {step: _png(image) for step, image in sorted(shown.items())}
     page = to_html(config, loaded, protocol, play, moments, encoded, names)
     name = f"why-{protocol or 'env'}-{loaded.step}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     folder = loaded.run_dir / "eval" / name
@@ -125,7 +125,7 @@ def write_why(
     return folder / "why.html"
 
 
-def png(image: Image.Image) -> bytes:
+def _png(image: Image.Image) -> bytes:
     content = io.BytesIO()
     image.save(content, format="PNG", optimize=True)
     return content.getvalue()

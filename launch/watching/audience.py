@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
 
+from ..errors import one_line
 from .commands import Command, Pause, Refused, Restart, Step
 from .session import Session
 
@@ -30,21 +31,30 @@ class Audience:
         self._changed = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._closed = False
+        self._failure: Exception | None = None
+        """What a command raised: it ends the game."""
 
     @property
     def viewers(self) -> int:
         return len(self._viewers)
 
     async def play(self) -> None:
-        """Play while somebody looks and the game is not paused; wait, at no cost, at other times."""
+        """Play while somebody looks and the game is not paused; wait, at no cost, at other times.
+
+        Raises what a step or a command raised.
+        """
         looked = time.monotonic()
         while True:
             self._changed.clear()
-            if not self._viewers or self.session.paused:
+            if self._failure is not None:
+                raise self._failure
+            if not self._goes_on():
                 await self._changed.wait()
                 continue
             began = time.monotonic()
             async with self._one_at_a_time:
+                if not self._goes_on():  # a command came first
+                    continue
                 if began - looked > _LOOK:
                     looked = began
                     await asyncio.to_thread(self.session.look_for_checkpoints)
@@ -57,22 +67,23 @@ class Audience:
     async def follow(self, command: Command) -> str:
         """Follow a command and tell all viewers; return what it did. Raises Refused."""
         async with self._one_at_a_time:
-            if isinstance(command, Step):
-                self.session.paused, said = True, ""
-            else:
+            try:
                 said = await asyncio.to_thread(self.session.apply, command)
-            begun = isinstance(command, Restart)
-            shown = isinstance(command, Step) or begun
-            steps = [await asyncio.to_thread(self.session.step)] if shown else []
-        self._publish(steps, anew=begun)
+                shown = isinstance(command, Step | Restart)
+                steps = [await asyncio.to_thread(self.session.step)] if shown else []
+            except Refused:
+                raise
+            except Exception as error:
+                self._failure = error
+                self._changed.set()
+                raise Refused(f"the game has ended: {one_line(error)}") from error
+        self._publish(steps, anew=isinstance(command, Restart))
         if isinstance(command, Pause):
             self._changed.set()
         return said
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
-        """Yield what a new viewer sees: first all that is remembered, then each step. Raises Refused."""
-        if len(self._viewers) >= MOST_VIEWERS:
-            raise Refused(f"{MOST_VIEWERS} viewers look on already; close a page")
+        """Yield what a new viewer sees: first all that is remembered, then each step."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(_BEHIND)
         async with self._one_at_a_time:
             self._viewers.add(queue)
@@ -95,6 +106,9 @@ class Audience:
         self._closed = True
         for queue in self._viewers:
             _put(queue, None)
+
+    def _goes_on(self) -> bool:
+        return bool(self._viewers) and not self.session.paused and self._failure is None
 
     def _publish(self, steps: list[list[dict[str, Any]]], anew: bool = False) -> None:
         message = self._message(steps, anew)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import closing, suppress
+from contextlib import closing
 
 from rich.console import Console
 
@@ -11,7 +10,7 @@ from ..config import WatchConfig
 from ..errors import UsageError, require
 from ..output import tell
 from ..processes.machine import prepare_process
-from .record import record
+from .record import need_new_file, record
 from .session import Session
 from .source import Source
 
@@ -22,10 +21,11 @@ def watch(config: WatchConfig) -> None:
     require(config, "port", least=0, most=65535)
     require(config, "steps", least=1, most=20_000)
     require(config, "flicker", least=0, below=1)
+    _refuse_ignored(config)
     if config.record is None:
         _need_server()
-    elif config.record.is_dir():
-        raise UsageError(f"--record {config.record} is a folder; name a file in it, such as game.html")
+    else:
+        need_new_file(config.record)
     prepare_process(threads=1)
     sources = [Source(config, config.run, config.checkpoint, tell)]
     if config.beside is not None:
@@ -36,9 +36,14 @@ def watch(config: WatchConfig) -> None:
             return
         from .serve import serve
 
-        with suppress(OSError):
-            os.nice(19)  # training goes first
         serve(session, config)
+
+
+def _refuse_ignored(config: WatchConfig) -> None:
+    if config.record is None and config.steps != WatchConfig.steps:
+        raise UsageError("--steps is of a recording; give --record FILE, or omit it")
+    if config.record is not None and (config.port, config.host) != (WatchConfig.port, WatchConfig.host):
+        raise UsageError("--port and --host are of a server, and --record needs none; omit them")
 
 
 def _need_server() -> None:

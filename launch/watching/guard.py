@@ -6,7 +6,6 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -15,7 +14,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-COOKIE = "deltabeast-watch"
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -41,7 +39,7 @@ class Guard:
 
     Without a token the Host must be loopback, so that no name of somebody else's that leads here
     (DNS rebinding) is answered; with one, whoever has it may come by any name. An Origin, where a browser
-    sends it, must be that Host in either case.
+    sends it, must be that Host in either case. A link on another page may open this one, but no more.
     """
 
     def __init__(self, app: App, token: str | None) -> None:
@@ -51,13 +49,17 @@ class Guard:
         if scope["type"] != "http":
             return
         headers = _headers(scope)
-        refusal = _NOT_ITSELF if headers is None else self._refuse(scope, headers)
+        if headers is None:
+            await _answer(send, 403, _NOT_ITSELF)
+            return
+        refusal = self._refuse(scope, headers)
         if refusal is not None:
             await _answer(send, 403, refusal)
             return
         if self.token and (given := _given_token(scope)):
             if secrets.compare_digest(given.encode(), self.token.encode()) and scope["path"] == "/":
-                cookie = f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+                name = _cookie_name(headers.get("host", ""))
+                cookie = f"{name}={self.token}; Path=/; HttpOnly; SameSite=Lax"  # Strict: not after a link
                 await _answer(send, 303, "", {"location": "/", "set-cookie": cookie})
             else:
                 await _answer(send, 403, _NO_TOKEN)
@@ -73,25 +75,26 @@ class Guard:
     def _refuse(self, scope: Scope, headers: dict[str, str]) -> str | None:
         host = headers.get("host", "")
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
+        own = site in ("same-origin", "none") or _opens_the_page(scope, headers)
         if not self.token and not _names_loopback(host):
             return "this page is for this machine alone; open it at 127.0.0.1"
-        if (origin is not None and origin != f"http://{host}") or site not in ("same-origin", "none"):
+        if (origin is not None and origin != f"http://{host}") or not own:
             return _NOT_ITSELF
-        if self.token and not _given_token(scope) and not self._has_cookie(headers.get("cookie", "")):
+        if self.token and not _given_token(scope) and not self._has_cookie(headers):
             return _NO_TOKEN
         return None
 
-    def _has_cookie(self, header: str) -> bool:
-        try:
-            cookie = SimpleCookie(header).get(COOKIE)
-        except CookieError:
-            return False
-        token = cookie.value if cookie else ""
-        return secrets.compare_digest(token.encode(), (self.token or "").encode())
+    def _has_cookie(self, headers: dict[str, str]) -> bool:
+        wanted = f"{_cookie_name(headers.get('host', ''))}={self.token}".encode()
+        given = headers.get("cookie", "").split(";")  # http.cookies gives up at others' that it cannot parse
+        return any(secrets.compare_digest(each.strip().encode(), wanted) for each in given)
 
 
 _NOT_ITSELF = "this page is asked by itself alone; open its address in a browser"
 _NO_TOKEN = "open the address that `deltabeast watch` printed: its token is missing or wrong"
+
+
+_ONCE = ("host", "origin", "cookie", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest")
 
 
 def _headers(scope: Scope) -> dict[str, str] | None:
@@ -99,10 +102,22 @@ def _headers(scope: Scope) -> dict[str, str] | None:
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1").lower()
-        if key in found and key in ("host", "origin", "cookie", "sec-fetch-site"):
+        if key in found and key in _ONCE:
             return None
         found[key] = value.decode("latin-1")
     return found
+
+
+def _opens_the_page(scope: Scope, headers: dict[str, str]) -> bool:
+    """Return whether a link, on whatever page, was followed to this one, in a tab of its own."""
+    goes = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+    return bool(scope["method"] == "GET" and scope["path"] == "/" and goes == ("navigate", "document"))
+
+
+def _cookie_name(host: str) -> str:
+    """Return the cookie's name, by the port: a browser sends a host's cookies to all of its ports."""
+    port = re.search(r":([0-9]+)$", host)
+    return f"deltabeast-watch-{port[1] if port else 80}"
 
 
 def _names_loopback(host: str) -> bool:

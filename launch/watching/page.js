@@ -311,9 +311,9 @@ class View {
     this.about = about;
     const name = `${about.core}, trained for ${whole(about.step)} steps`;
     this.find("h2").textContent = state.seats.length > 1 ? `${about.title}: ${about.core}` : name;
-    this.root.setAttribute("aria-label", name);
+    this.root.setAttribute("aria-label", state.seats.length > 1 ? `${name}: ${about.run}` : name);
     const parts = [about.about];
-    if (state.seats.length > 1) parts.unshift(`trained for ${whole(about.step)} steps`);
+    if (state.seats.length > 1) parts.unshift(about.run, `trained for ${whole(about.step)} steps`);
     if (about.waiting) parts.push(`its checkpoint at ${whole(about.waiting)} plays from the next episode on`);
     this.find(".about").textContent = parts.join(" · ");
     for (const word of ["wipe", "undo"]) this.find(`[data-do="${word}"]`).disabled = !about.has_memory;
@@ -479,6 +479,7 @@ async function send(command) {
 
 // --- live --------------------------------------------------------------------------------------------------
 
+const SILENT = "The server does not answer; the page looks for it.";
 let source = null;
 
 function connect() {
@@ -486,12 +487,28 @@ function connect() {
   source = new EventSource("/events");
   source.onmessage = (event) => receive(JSON.parse(event.data));
   source.onopen = () => say("");
-  source.onerror = () => {
-    say("The server does not answer; the page looks for it.");
+  source.onerror = async () => {
+    say(SILENT);
     if (source.readyState !== EventSource.CLOSED) return;
     source = null;
     setTimeout(connect, 3000);
+    say(await whyRefused());
   };
+}
+
+// An EventSource does not tell what it was answered.
+async function whyRefused() {
+  const enough = new AbortController();
+  try {
+    const answer = await fetch("/events", { signal: enough.signal });
+    if (answer.ok) return "";
+    const text = await answer.text();
+    return text.startsWith("{") ? JSON.parse(text).error : text;
+  } catch {
+    return SILENT;
+  } finally {
+    enough.abort();
+  }
 }
 
 // Nobody looks at a hidden page: the game stands still, and costs nothing.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from ...agents import files
-from ..errors import writing
+from ..errors import UsageError, writing
 from ..evaluation.progress import progress
 from ..output import say
 from .page import page_file
@@ -19,6 +20,17 @@ from .session import Session
 
 SHORT = 300
 """Steps until which another game follows one that has ended."""
+
+
+def need_new_file(path: Path) -> None:
+    """Raise UsageError, naming the remedy, if no file of that name can be made."""
+    if path.is_dir():
+        raise UsageError(f"--record {path} is a folder; name a file in it, such as game.html")
+    if os.path.lexists(path):
+        raise UsageError(f"--record {path} is there already; remove it, or give another name")
+    folder = next(each for each in path.absolute().parents if os.path.lexists(each))
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"--record {path}: nothing can be written to {folder}; name another folder")
 
 
 def record(session: Session, path: Path, most_steps: int, console: Console) -> None:
@@ -31,8 +43,10 @@ def record(session: Session, path: Path, most_steps: int, console: Console) -> N
             steps.append(session.step())
             tell(0, 1, len(steps))
     state = session.state() | {"viewers": 1}
+    html = to_html({"state": state, "anew": True, "steps": steps})
     with writing(path.parent):
-        files.write(path, to_html({"state": state, "anew": True, "steps": steps}))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.create(path, files.encoded(html))
     say(console, f"saved {len(steps):,} steps as {path}")
 
 

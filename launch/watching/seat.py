@@ -69,8 +69,9 @@ class Seat:
 
     def restart(self, seed: int) -> None:
         """Begin anew from a seed, as the first repeat of an evaluation with that seed does."""
+        envs = seen_env, colour = self._make_envs()
         self.close()
-        self._envs = seen_env, colour = self._make_envs()
+        self._envs = envs
         self._random = np.random.default_rng([seed, 0])
         self._observation, self._infos = seen_env.reset(seed=seed)
         self._screen = None if colour is None else colour.reset(seed=seed)[0]
@@ -121,7 +122,7 @@ class Seat:
     def wipe(self) -> str:
         """Let the core begin the next step from its initial state, as in a new episode."""
         self._need_memory()
-        self._wipe_next = True
+        self._wipe_next, self._done = True, None
         return self._note("memory wiped")
 
     def undo(self) -> str:
@@ -129,6 +130,7 @@ class Seat:
         self._need_memory()
         if self._done is None:
             raise Refused("there is no write to undo; let the agent take a step first")
+        self._need_running()
         before, after, begins = self._done
         with torch.inference_mode():
             self._state = scale_writes(self.agent.core, before, after, begins, torch.zeros(1))
@@ -141,8 +143,13 @@ class Seat:
         self._need_memory()
         if not self.fits(other):
             raise Refused("the agents' memories differ; watch two runs of one core of one size")
+        self._need_running()
+        if other._over or other._wipe_next:
+            raise Refused("the other's memory is empty as its next step begins; let it take a step first")
+        own = self.agent.initial_state(1) if self._wipe_next else self._state
         with torch.inference_mode():
-            self._state = replace_memory(self.agent.core, self._state, other._state)
+            self._state = replace_memory(self.agent.core, own, other._state)
+        self._wipe_next = False
         self._readings.clear()
         self._done = None
         return self._note("plays on with the memory of the agent beside")
@@ -155,6 +162,12 @@ class Seat:
     def _need_memory(self) -> None:
         if not self._state:
             raise Refused(f"{self.agent.spec.core} has no memory; watch an agent that has one")
+
+    def _need_running(self) -> None:
+        if self._over:
+            raise Refused(
+                "the next step begins an episode, without a memory; let the agent take a step first"
+            )
 
     def _note(self, text: str) -> str:
         self._notes.append(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import secrets
 import socket
 import threading
@@ -54,6 +55,8 @@ def listen(host: str, port: int) -> socket.socket:
         except OSError:
             sock.close()
             raise
+    except ValueError as error:  # UnicodeError: a part of a name has at most 63 letters
+        raise UsageError(f"--host {host} is no name of a machine; omit it") from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise UsageError(
@@ -95,8 +98,11 @@ async def _serve(session: Session, sock: socket.socket, config: WatchConfig) -> 
     server = _Server(settings(make_app(audience, token)), audience)
     address = address_of(config.host, sock.getsockname()[1], token)
     tell(f"watch it at {address} (Ctrl-C ends it)")
-    if config.open:  # in a thread that nobody waits for: a browser of the terminal stays until it is left
+    if config.open and token is None:  # a browser's command line, and so a token in it, is read by others
+        # in a thread that nobody waits for: a browser of the terminal stays until it is left
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    with suppress(OSError):
+        os.nice(19)  # training goes first; of this thread and those that it begins: not of the browser
     playing, serving = (asyncio.create_task(each) for each in (audience.play(), server.serve(sockets=[sock])))
     await asyncio.wait({playing, serving}, return_when=asyncio.FIRST_COMPLETED)
     audience.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from .commands import (
@@ -27,6 +29,8 @@ HISTORY = WINDOW
 """Latest steps that a new viewer is told: those that a reading can name."""
 FASTEST = 60.0
 """Steps a second, at most."""
+_MOST_BYTES = 8_000_000
+"""Of those steps' pictures, in base64: a noisy one of 210 x 160 pixels has 135,000."""
 
 
 class Session:
@@ -38,6 +42,7 @@ class Session:
         self.paused, self.speed = False, 1.0
         self.said = ""
         """What the latest command did."""
+        self._names = short_names([source.run for source in sources])
         self._history: deque[list[Record]] = deque(maxlen=HISTORY)
         self._steps = [source.saved_steps() for source in sources]
         self._waiting: dict[int, int] = {}
@@ -62,27 +67,30 @@ class Session:
         for n, step in list(self._waiting.items()):
             if self.seats[n].begins_next:
                 del self._waiting[n]
-                self._use(n, step)
+                with suppress(Refused):  # said; the agent plays on as it is
+                    self._use(n, step)
         records = [seat.step() for seat in self.seats]
         self._history.append(records)
+        while len(self._history) > 1 and sum(map(_bytes, self._history)) > _MOST_BYTES:
+            self._history.popleft()
         return records
 
     def history(self) -> list[list[Record]]:
         """Return the latest steps, oldest first."""
         return list(self._history)
 
-    def look_for_checkpoints(self) -> bool:
-        """Note checkpoints that were saved since; return whether there are any, or some have gone."""
+    def look_for_checkpoints(self) -> None:
+        """Let checkpoints that were saved since wait for the next episode."""
         steps = [source.saved_steps() for source in self.sources]
         if steps == self._steps:
-            return False
+            return
         self._steps = steps
         for n, source in enumerate(self.sources):
             if not steps[n]:
                 self.said = f"{source.run} is gone; its agent plays on as it is"
+                self._waiting.pop(n, None)
             elif source.follows and steps[n][-1] > source.step:
                 self._waiting[n] = steps[n][-1]
-        return True
 
     def state(self) -> dict[str, Any]:
         """Describe all but the steps, in plain types."""
@@ -97,14 +105,15 @@ class Session:
         }
 
     def apply(self, command: Command) -> str:
-        """Follow a command, other than to step; return what it did. Raises Refused."""
+        """Follow a command, up to the step that it asks for; return what it did. Raises Refused."""
         self.said = self._apply(command)
         return self.said
 
     def _apply(self, command: Command) -> str:
         match command:
             case Step():
-                return ""
+                self.paused = True
+                return self.said
             case Pause(on):
                 self.paused = on
                 return "paused" if on else "plays on"
@@ -149,6 +158,7 @@ class Session:
         return {
             "title": source.title,
             "core": source.spec.core,
+            "run": self._names[n],
             "step": source.step,
             "about": ", ".join(
                 filter(None, (source.protocol, "greedy" if self._greedy else "sampled actions"))
@@ -159,3 +169,17 @@ class Session:
             "has_memory": seat.has_memory,
             "can_transplant": len(self.seats) == 2 and seat.fits(self.seats[1 - n]),
         }
+
+
+def short_names(runs: Sequence[Path]) -> list[str]:
+    """Return the last parts of paths, as many as tell different ones apart."""
+    parts = [run.absolute().parts for run in runs]
+    for n in range(1, max(map(len, parts)) + 1):
+        names = [str(Path(*each[-n:])) for each in parts]
+        if len(set(names)) == len(set(parts)):
+            break
+    return names
+
+
+def _bytes(records: list[Record]) -> int:
+    return sum(len(record["seen"].get("png", "")) for record in records)

@@ -92,6 +92,15 @@ def test_buttons_and_keys_do_what_they_say(
     shown = page.look("[...document.querySelectorAll('.policy .n')].map(each => Number(each.textContent))")
     assert shown == pytest.approx(state_of(address)["steps"][-1][0]["policy"], abs=0.006)
 
+    count = before["steps"][-1][0]["step"] + 3
+    mirror = make_session(run)
+    for _ in range(count):
+        mirror.step()
+    while mirror.seats[0].begins_next:  # before an episode begins there is nothing to undo
+        page.click("#step")
+        page.until(f"{STEP} === {count}")
+        mirror.step()
+        count += 1
     page.click("[data-do=undo]")
     page.until(f"{SAID}.includes('wrote was taken back')")
     page.click("[data-do=undo]")
@@ -99,7 +108,7 @@ def test_buttons_and_keys_do_what_they_say(
     page.press("w")
     page.until(f"{SAID}.includes('memory wiped')")
     page.click("#step")
-    page.until(f"{STEP} === {before['steps'][-1][0]['step'] + 3}")
+    page.until(f"{STEP} === {count}")
     (record,) = state_of(address)["steps"][-1]
     assert record["policy"] == record["wiped"] and len(record["notes"]) == 2
     assert page.look("document.querySelectorAll('.sources li:not(.empty)').length") == 0
@@ -129,6 +138,17 @@ def test_a_hidden_page_lets_the_game_stand_still(
     page.look("document.dispatchEvent(new Event('visibilitychange'))")
     page.until("source === null")
     assert state_of(address)["state"]["viewers"] == 1  # this question
+
+
+def test_a_page_says_why_it_is_refused(page: browser.Page, serve: Serve, tmp_path: Path, seed: int) -> None:
+    address = serve(save_run(tmp_path / "run", make_agent("lstm")))
+    page.go(address)
+    page.until(f"document.querySelector('[data-of=step]') && {STEP} > 1")
+    page.look(
+        '(window.fetch = async () => new Response(\'{"error": "close a page"}\', {status: 503})) && true'
+    )
+    page.look("source.close() || source.onerror() && true")
+    page.until(f"{SAID} === 'close a page'")
 
 
 @pytest.mark.parametrize("cores", [("rdn",), ("rdn", "rdn"), ("lstm", "softmax_attention"), ("feedforward",)])

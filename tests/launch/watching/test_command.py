@@ -5,18 +5,30 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import queue
 import re
+import signal
 import socket
+import subprocess
 import sys
+import threading
+import urllib.request
+import webbrowser
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 from watching import make_agent, make_session, save_run
 
 from deltabeast.agents import Agent, AgentSpec
 from deltabeast.launch.cli import main
-from deltabeast.launch.errors import UsageError
+from deltabeast.launch.config import WatchConfig
+from deltabeast.launch.errors import RunError, UsageError
+from deltabeast.launch.watching import serve
 from deltabeast.launch.watching.page import page_file
+from deltabeast.launch.watching.record import record
 from deltabeast.launch.watching.serve import address_of, listen
 
 
@@ -41,6 +53,9 @@ def test_what_is_wrong_is_one_line(
     assert "protocols are for Atari games" in refused(capsys, run, "--protocol", "ale-standard")
     assert "no checkpoint" in refused(capsys, run, "--checkpoint", "999")
     assert "is a folder; name a file" in refused(capsys, run, "--record", str(tmp_path))
+    assert "--steps is of a recording; give --record FILE" in refused(capsys, "nowhere", "--steps", "50")
+    for option in (("--port", "0"), ("--host", "::1")):
+        assert "--record needs none; omit them" in refused(capsys, "nowhere", "--record", "x.html", *option)
     with listen("127.0.0.1", 0) as sock:
         port = str(sock.getsockname()[1])
         assert f"port {port} is in use; give another --port" in refused(capsys, run, "--port", port)
@@ -58,6 +73,8 @@ def test_what_is_wrong_is_one_line(
 def test_a_host_that_cannot_be_is_one_line() -> None:
     with pytest.raises(UsageError, match=r"cannot listen on --host 192\.0\.2\.1"):
         listen("192.0.2.1", 0)
+    with pytest.raises(UsageError, match=r"a{80} is no name of a machine"):
+        listen("a" * 80, 0)
 
 
 def test_addresses() -> None:
@@ -84,6 +101,112 @@ def test_a_recorded_game_is_the_page_in_one_file(tmp_path: Path, seed: int) -> N
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert f"<{tag}>{content}</{tag}>" in text and f"'sha256-{digest}'" in policy
     assert "default-src 'none'" in policy and "unsafe" not in policy and "http:" not in policy
+
+
+def test_a_recording_replaces_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, link = tmp_path / "config.json", tmp_path / "link.html"
+    file.write_text("{}")
+    link.symlink_to(tmp_path / "nowhere")
+    for path in (file, link):  # before anything is loaded: there is no run
+        error = refused(capsys, "nowhere", "--record", str(path))
+        assert "is there already; remove it, or give another name" in error
+    for path in (file / "game.html", file / "new" / "game.html"):
+        assert f"nothing can be written to {file}" in refused(capsys, "nowhere", "--record", str(path))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: path != tmp_path)
+        path = tmp_path / "new" / "game.html"
+        assert f"nothing can be written to {tmp_path}" in refused(capsys, "nowhere", "--record", str(path))
+    assert file.read_text() == "{}" and link.is_symlink() and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_file_that_came_while_a_game_was_recorded_stays(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "game.html"
+    path.write_text("mine")
+    with pytest.raises(RunError, match="cannot write to"):
+        record(make_session(save_run(tmp_path / "run", make_agent("lstm"))), path, 3, Console(quiet=True))
+    assert path.read_text() == "mine"
+
+
+SERVE = """
+import os, sys, webbrowser
+webbrowser.open = lambda address: print("opens", address, os.getpriority(os.PRIO_PROCESS, 0), flush=True)
+from deltabeast.launch.cli import main
+main(["watch", sys.argv[1], "--port", "0"])
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_served_page_ends_by_signals(number: signal.Signals, tmp_path: Path, seed: int) -> None:
+    run = save_run(tmp_path / "run", make_agent("lstm"))
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    with subprocess.Popen([sys.executable, "-c", SERVE, run], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline(), process.stdout.readline()]
+            (address,) = {word for line in lines for word in line.split() if word.startswith("http")}
+            assert f"opens {address} {niceness}\n" in lines
+            with urllib.request.urlopen(f"{address}events", timeout=20) as stream:
+                assert stream.readline().startswith(b'data: {"state"')
+                assert os.getpriority(os.PRIO_PROCESS, process.pid) == 19
+                process.send_signal(number)
+                stream.read()  # to its end
+            assert process.wait(20) == -number
+        finally:
+            process.kill()
+
+
+def test_a_page_is_served_until_it_is_told_to_end(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers: list[serve._Server] = []
+    opened: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+
+    class Server(serve._Server):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            servers.append(self)
+
+    def browse(address: str) -> None:
+        opened.put((address, os.getpriority(os.PRIO_PROCESS, 0)))
+
+    monkeypatch.setattr(serve, "_Server", Server)
+    monkeypatch.setattr(webbrowser, "open", browse)
+    session = make_session(save_run(tmp_path, make_agent("lstm")))
+    given = WatchConfig(tmp_path, port=0)
+    thread = threading.Thread(target=serve.serve, args=(session, given), daemon=True)
+    thread.start()
+    address, priority = opened.get(timeout=20)
+    assert priority == os.getpriority(os.PRIO_PROCESS, 0)  # the browser's is the user's
+    with urllib.request.urlopen(f"{address}events", timeout=20) as stream:
+        assert stream.readline().startswith(b'data: {"state"')
+        if sys.platform == "linux":  # where a thread has a priority of its own
+            assert thread.native_id and os.getpriority(os.PRIO_PROCESS, thread.native_id) == 19
+        servers[0].handle_exit(signal.SIGTERM, None)
+        stream.read()  # to its end
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(("host", "opened"), [("127.0.0.1", 1), ("0.0.0.0", 0)])
+def test_a_token_is_in_no_command_line(
+    host: str, opened: int, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    async def end(self: serve._Server, sockets: object = None) -> None:
+        pass
+
+    monkeypatch.setattr(serve._Server, "serve", end)
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    monkeypatch.setattr(webbrowser, "open", addresses.put)
+    session = make_session(save_run(tmp_path, make_agent("lstm")))
+    serve.serve(session, WatchConfig(tmp_path, host=host, port=0))
+    for _ in range(opened):
+        assert addresses.get(timeout=5).startswith("http://127.0.0.1:")
+    assert addresses.empty()
 
 
 def test_a_recording_ends_with_a_game_and_holds_several_short_ones(tmp_path: Path, seed: int) -> None:
@@ -126,9 +249,9 @@ def test_a_game_is_shown_in_colour(tmp_path: Path, seed: int) -> None:
 
     with_colour = AtariGames("pong", 1, "paper-code", 1, False, colour=True)
     screen, _ = with_colour.reset(seed=1)
-    for record in records:
-        png = Image.open(io.BytesIO(base64.b64decode(record["seen"]["png"]))).convert("RGB")
+    for each in records:
+        png = Image.open(io.BytesIO(base64.b64decode(each["seen"]["png"]))).convert("RGB")
         np.testing.assert_array_equal(np.asarray(png), screen[0, -1])
-        screen = with_colour.step(np.array([record["action"]]))[0]
+        screen = with_colour.step(np.array([each["action"]]))[0]
     with_colour.close()
     assert session.state()["seats"][0]["actions"][0] == "NOOP" and session.seconds_per_step == 1 / 15

@@ -17,6 +17,7 @@ from watching import Client, make_agent, make_session, save_run
 
 from deltabeast.launch.watching.app import FILES, make_app
 from deltabeast.launch.watching.audience import MOST_VIEWERS, Audience
+from deltabeast.launch.watching.commands import Pause
 from deltabeast.launch.watching.guard import is_loopback
 from deltabeast.launch.watching.session import Session
 
@@ -123,11 +124,11 @@ def test_only_the_token_opens_what_others_can_reach(session: Session) -> None:
     async def check(client: Client, audience: Audience) -> None:
         for path in (*FILES, "/events", "/nowhere", "/?token=wrong", f"/events?token={token}", "/?token="):
             assert (await client.ask(path))[0] == 403, path
-        assert (await client.ask("/", cookie="deltabeast-watch=wrong"))[0] == 403
+        assert (await client.ask("/", cookie="deltabeast-watch-8722=wrong"))[0] == 403
         assert audience.viewers == 0
         status, headers, _ = await client.ask(f"/?token={token}", host="lab.example:80")
         assert status == 303 and headers["location"] == "/"
-        assert "HttpOnly" in headers["set-cookie"] and "SameSite=Strict" in headers["set-cookie"]
+        assert "HttpOnly" in headers["set-cookie"] and "SameSite=Lax" in headers["set-cookie"]
         cookie = headers["set-cookie"].partition(";")[0]
         assert (await client.ask("/", host="lab.example:80", cookie=f"a=b; {cookie}"))[0] == 200
         given = {"host": "lab.example:80", "cookie": cookie, "origin": "http://evil.example"}
@@ -146,8 +147,6 @@ def test_viewers_see_the_same_steps_and_commands_reach_all(session: Session) -> 
             while not (await next_or_state(one))["state"]["paused"]:
                 pass
             taken = len(session.history())
-            await asyncio.sleep(0.2)
-            assert len(session.history()) == taken
             await client.command(b'{"do":"step"}')
             assert len(session.history()) == taken + 1
             async with client.events() as late:
@@ -177,7 +176,9 @@ def test_without_viewers_the_game_stands_still(session: Session) -> None:
             await next_steps(events)
         while audience.viewers:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
+        async with audience._one_at_a_time:  # the step that was under way has ended
+            pass
+        await asyncio.sleep(0.05)
         taken, used = len(session.history()), time.process_time()
         await asyncio.sleep(0.5)
         assert len(session.history()) == taken and time.process_time() - used < 0.1
@@ -195,8 +196,9 @@ def test_fifty_viewers_and_one_that_does_not_read(session: Session) -> None:
             for viewer in viewers:
                 await next_steps(viewer)
             before = len(session.history())
-            await asyncio.sleep(0.4)
-            assert len(session.history()) > before + 10 and audience.viewers == 51
+            while len(session.history()) <= before + 10:  # `serving` limits how long
+                await asyncio.sleep(0.01)
+            assert audience.viewers == 51
         while audience.viewers:
             await asyncio.sleep(0.01)
 
@@ -257,6 +259,94 @@ def test_what_ends_the_game_is_raised(session: Session, monkeypatch: pytest.Monk
                 await asyncio.wait_for(audience.play(), 5)
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("command", [b'{"do":"step"}', b'{"do":"restart","seed":2}'])
+def test_a_command_that_fails_ends_the_game_and_says_why(
+    command: bytes, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the environment")
+
+    async def check() -> None:
+        audience = Audience(session)
+        client = Client(make_app(audience))
+        session.paused = True
+        playing = asyncio.create_task(audience.play())
+        await asyncio.sleep(0)
+        monkeypatch.setattr(session.seats[0], "restart" if b"restart" in command else "step", fail)
+        assert await client.command(command) == (400, b'{"error":"the game has ended: the environment"}')
+        with pytest.raises(RuntimeError, match="the environment"):
+            await asyncio.wait_for(playing, 5)
+
+    asyncio.run(check())
+
+
+def test_no_step_follows_a_pause_that_was_answered(session: Session) -> None:
+    async def check(client: Client, audience: Audience) -> None:
+        async with client.events() as events:
+            await next_steps(events)
+            async with audience._one_at_a_time:
+                await asyncio.sleep(0.1)  # the next step is due, and waits
+                session.apply(Pause(True))
+                taken = len(session.history())
+            await asyncio.sleep(0.1)
+            assert len(session.history()) == taken
+
+    serving(session, check)
+
+
+LINK = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+
+
+def test_a_link_opens_the_page_and_no_more(session: Session) -> None:
+    async def check(client: Client, audience: Audience) -> None:
+        assert (await client.ask("/", **LINK))[0] == 200
+        for change in (
+            {"sec_fetch_dest": "iframe"},
+            {"sec_fetch_mode": "no-cors"},
+            {"origin": "http://evil.example"},
+            {"host": "evil.example"},
+        ):
+            assert (await client.ask("/", **LINK | change))[0] == 403, change
+        for path in ("/page.js", "/events", "/nowhere"):
+            assert (await client.ask(path, **LINK))[0] == 403
+        body = b'{"do":"wipe","seat":0}'
+        assert (await client.ask("/command", "POST", body, content_type="application/json", **LINK))[0] == 403
+        assert (await client.ask("/", "POST", **LINK))[0] == 403
+        assert audience.viewers == 0 and not session.seats[0]._notes
+
+    serving(session, check)
+
+
+def test_a_link_with_the_token_opens_the_page(session: Session) -> None:
+    async def check(client: Client, _: Audience) -> None:
+        status, headers, _body = await client.ask("/?token=right", **LINK)
+        cookie, _, rest = headers["set-cookie"].partition(";")
+        assert status == 303 and "SameSite=Lax" in rest  # a Strict one is not sent as the link goes on
+        assert (await client.ask("/", cookie=cookie, **LINK))[0] == 200
+        assert (await client.ask("/", **LINK))[0] == 403
+
+    serving(session, check, "right")
+
+
+def test_a_token_is_found_among_the_cookies_of_others(session: Session) -> None:
+    async def check(client: Client, _: Audience) -> None:
+        own = "deltabeast-watch-8722=right"
+        for cookies in (
+            own,
+            f"a=b; {own}",
+            f'{{"a": 1}}; b[c]="; {own}',
+            f"{own};x",
+            f"deltabeast-watch-8722=old; {own}",
+        ):
+            assert (await client.ask("/", cookie=cookies))[0] == 200, cookies
+        for cookies in ("", "deltabeast-watch-9000=right", "x=" + own, own + "er", own.upper()):
+            assert (await client.ask("/", cookie=cookies))[0] == 403, cookies
+        at_80 = {"host": "lab.example", "cookie": "deltabeast-watch-80=right"}
+        assert (await client.ask("/", **at_80))[0] == 200
+
+    serving(session, check, "right")
 
 
 def test_loopback_is_told_from_other_addresses() -> None:

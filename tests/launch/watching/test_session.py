@@ -11,7 +11,7 @@ import pytest
 import torch
 from watching import MAZE, SHORT, make_agent, make_session, save_run
 
-from deltabeast.agents import Agent
+from deltabeast.agents import Agent, find_checkpoints
 from deltabeast.cores.backbone import FastWeightCore
 from deltabeast.cores.observe import watch_traces
 from deltabeast.cores.provenance import core_shares, fractions
@@ -32,7 +32,7 @@ from deltabeast.launch.watching.commands import (
     parse_command,
 )
 from deltabeast.launch.watching.readings import Readings
-from deltabeast.launch.watching.session import Session
+from deltabeast.launch.watching.session import Session, short_names
 
 Records = list[dict[str, Any]]
 
@@ -186,13 +186,78 @@ def test_the_others_memory_is_taken(tmp_path: Path, seed: int) -> None:
         make_session(one).apply(Transplant(0))
 
 
+def steps_until_an_end(session: Session) -> None:
+    session.step()
+    while not session.seats[0].begins_next:
+        session.step()
+
+
+def fast_weights(session: Session, seat: int) -> list[torch.Tensor]:
+    core = session.seats[seat].agent.core
+    assert isinstance(core, FastWeightCore)
+    kinds = [part.kind for part in core.memories()[0].state_parts()]
+    state = session.seats[seat]._state
+    return [part for part, kind in zip(state, kinds, strict=True) if kind == "fast weights"]
+
+
+def test_a_wipe_gives_way_to_the_others_memory(tmp_path: Path, seed: int) -> None:
+    one, other = (save_run(tmp_path / name, make_agent("rdn")) for name in "ab")
+    session = make_session(one, other)
+    for _ in range(4):
+        session.step()
+    session.apply(Wipe(0))
+    with pytest.raises(Refused, match="no write to undo"):
+        session.apply(Undo(0))
+    with pytest.raises(Refused, match="the other's memory is empty"):
+        session.apply(Transplant(1))  # it is wiped as the next step begins
+    session.apply(Transplant(0))
+    taken = zip(fast_weights(session, 0), fast_weights(session, 1), strict=True)
+    assert all(torch.equal(*pair) and pair[0].any() for pair in taken)
+    own = [
+        part for part in session.seats[0]._state if not any(part is each for each in fast_weights(session, 0))
+    ]
+    assert own and not any(part.any() for part in own)  # the last outputs are wiped all the same
+    (record, _) = session.step()
+    assert record["kl"] > 1e-4 and record["policy"] != record["wiped"]
+    assert record["notes"] == ["memory wiped", "plays on with the memory of the agent beside"]
+
+
+def test_nothing_is_taken_or_undone_just_before_an_episode_begins(tmp_path: Path, seed: int) -> None:
+    session = make_session(*(save_run(tmp_path / name, make_agent("rdn")) for name in "ab"))
+    with pytest.raises(Refused, match="the next step begins an episode"):
+        session.apply(Transplant(0))
+    steps_until_an_end(session)
+    for command in (Transplant(0), Undo(0)):
+        with pytest.raises(Refused, match="the next step begins an episode"):
+            session.apply(command)
+    (record, _) = session.step()
+    assert record["begins"] and record["notes"] == []
+    session.seats[1]._over, session.seats[0]._over = True, False
+    with pytest.raises(Refused, match="the other's memory is empty"):
+        session.apply(Transplant(0))
+
+
+def test_environments_that_cannot_be_made_anew_leave_the_old_ones(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = make_session(save_run(tmp_path, make_agent("lstm")))
+
+    def fail() -> Any:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(session.seats[0], "_make_envs", fail)
+    with pytest.raises(OSError, match="no memory"):
+        session.apply(Restart(3))
+    assert len(take(session, 2)) == 2
+
+
 def test_newer_checkpoints_play_from_the_next_episode_on(tmp_path: Path, seed: int) -> None:
     save_run(tmp_path, make_agent("rdn"))
     session = make_session(tmp_path)
     take(session, 3)
     newer = make_agent("rdn")
     save_run(tmp_path, newer, 640)
-    assert session.look_for_checkpoints() and not session.look_for_checkpoints()
+    session.look_for_checkpoints()
     about = session.state()["seats"][0]
     assert (about["step"], about["waiting"], about["checkpoints"]) == (320, 640, [320, 640])
     records = take(session, 20)
@@ -209,11 +274,61 @@ def test_newer_checkpoints_play_from_the_next_episode_on(tmp_path: Path, seed: i
 
 def test_a_run_that_is_deleted_plays_on(tmp_path: Path, seed: int) -> None:
     session = make_session(save_run(tmp_path / "run", make_agent("rdn")))
+    save_run(tmp_path / "run", make_agent("rdn"), 640)
+    session.look_for_checkpoints()
+    assert session.state()["seats"][0]["waiting"] == 640
     shutil.rmtree(tmp_path / "run")
-    assert session.look_for_checkpoints()
-    assert "is gone; its agent plays on" in session.said and len(take(session, 3)) == 3
+    session.look_for_checkpoints()
+    assert session.state()["seats"][0]["waiting"] is None
+    assert "is gone; its agent plays on" in session.said and len(take(session, 20)) == 20
+    assert "is gone; its agent plays on" in session.said
     with pytest.raises(Refused, match="no checkpoint at 320 steps"):
         session.apply(UseCheckpoint(0, 320))
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [("other", "holds another agent"), ("damaged", "damaged"), ("gone", "no checkpoint at 640")],
+)
+def test_an_agent_plays_on_where_a_newer_checkpoint_cannot_be_loaded(
+    fault: str, why: str, tmp_path: Path, seed: int
+) -> None:
+    save_run(tmp_path, make_agent("lstm"))
+    session = make_session(tmp_path)
+    take(session, 3)
+    weights = session.seats[0].agent.policy.weight
+    save_run(tmp_path, make_agent("lstm", hidden_size=9 if fault == "other" else 8), 640)
+    session.look_for_checkpoints()
+    (newer,) = (each.path for each in find_checkpoints(tmp_path) if each.step == 640)
+    if fault == "gone":
+        shutil.rmtree(newer)
+    elif fault == "damaged":
+        next(newer.glob("*.safetensors")).write_bytes(b"")
+    records = take(session, 20)
+    about = session.state()["seats"][0]
+    assert any(each["begins"] for each in records) and not any(each["notes"] for each in records)
+    assert why in session.said and (about["step"], about["waiting"]) == (320, None)
+    assert session.seats[0].agent.policy.weight is weights
+
+
+def test_runs_are_told_apart_by_their_last_parts(tmp_path: Path, seed: int) -> None:
+    runs = [save_run(tmp_path / core / "seed-1", make_agent(core)) for core in ("rdn", "lstm")]
+    session = make_session(*runs)
+    assert [seat["run"] for seat in session.state()["seats"]] == ["rdn/seed-1", "lstm/seed-1"]
+    a, b = Path("/r/a/seed-1"), Path("/r/a/seed-2")
+    assert short_names([a]) == ["seed-1"] and short_names([a, a]) == ["seed-1", "seed-1"]
+    assert short_names([a, b]) == ["seed-1", "seed-2"] and short_names([Path("/a/b"), Path("b")])[0] == "a/b"
+
+
+def test_a_history_is_bounded_by_its_bytes(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = make_session(save_run(tmp_path, make_agent("feedforward")))
+    monkeypatch.setattr("deltabeast.launch.watching.seat.seen", lambda _: {"png": "x" * 1_500_000})
+    records = take(session, 9)
+    assert [step[0] for step in session.history()] == records[-5:]  # at most 8 MB
+    monkeypatch.setattr("deltabeast.launch.watching.seat.seen", lambda _: {"png": "x" * 9_000_000})
+    assert [step[0] for step in session.history()] != take(session, 1) and len(session.history()) == 1
 
 
 @pytest.mark.parametrize(
