@@ -15,7 +15,7 @@ from deltabeast.cores.provenance import linear_forms
 from deltabeast.cores.reading_age import reading_ages
 from deltabeast.cores.surgery import replace_memory
 from deltabeast.launch.evaluation.answers import Recovery, lines
-from deltabeast.launch.evaluation.certificate import Certificate, _steps_until, certify, recovery
+from deltabeast.launch.evaluation.certificate import Certificate, _following, _steps_until, certify, recovery
 from deltabeast.launch.evaluation.returns import Difference
 from deltabeast.launch.evaluation.why import Inputs, core_inputs
 
@@ -104,6 +104,13 @@ def test_steps_until_it_stays_below_a_tenth() -> None:
     assert _steps_until([1.0, 0.2, 0.05, 0.11, 0.1, 0.0]) == 4
     assert _steps_until([0.05, 1.0, 0.2]) is None
     assert _steps_until([1.0, 0.0]) == 1
+
+
+def test_steps_that_follow_are_of_the_episode_and_at_most_200() -> None:
+    begins = [True, *[False] * 299, True, False]
+    assert _following(begins, 3) == [*range(4, 204)]
+    assert _following(begins, 290) == [*range(291, 300)]
+    assert _following(begins, 299) == [] and _following(begins, 300) == [301]
 
 
 def test_medians() -> None:
