@@ -60,6 +60,10 @@ class WindowMemory(FastWeights):
         vectors = StatePart("cache", (*slots, self.key_size))
         return vectors, vectors, StatePart("cache", slots)
 
+    def empty_newest(self, state: State) -> State:
+        """Empty the newest slot, which no later step sees; the others stay where they are, and age on."""
+        return tuple(torch.cat((part[:, :, :-1], torch.zeros_like(part[:, :, -1:])), 2) for part in state)
+
     def _slots(self, k: Tensor, decay: Tensor, state: State, reset: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys that each step sees, its own last, `[T, B, H, h, N + 1]`, and their decays so far.
 

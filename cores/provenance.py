@@ -170,18 +170,18 @@ def readings(form: LinearForm) -> Tensor:
     """
     if isinstance(form, AttentionForm):
         return torch.stack([*_replay_attention(form)])
-    return torch.stack([read(W, q) for W, q in zip(_replay_delta(form), form.writes.q, strict=True)])
+    return torch.stack([read(W, q) for (W, _), q in zip(_replay_delta(form), form.writes.q, strict=True)])
 
 
 @torch.no_grad()
-def last_weights(form: DeltaForm) -> Tensor:
-    """Replay an unroll from its linear form: W after the last step, `[B, H, V, K]`.
+def last_state(form: DeltaForm) -> tuple[Tensor, Tensor | None]:
+    """Replay an unroll from its linear form: W and C after the last step, `[B, H, V, K]`.
 
     Raises:
         ValueError: as `readings`.
     """
-    *_, W = _replay_delta(form)
-    return W
+    *_, last = _replay_delta(form)
+    return last
 
 
 def without_write(form: LinearForm, step: int, index: int | None = None) -> Tensor:
@@ -328,8 +328,8 @@ def _walk_attention(form: AttentionForm, first: int, last: int) -> Iterator[tupl
     yield -1, initial.sum(0).flatten(2, 3)
 
 
-def _replay_delta(form: DeltaForm) -> Iterator[Tensor]:
-    """Yield W after each step."""
+def _replay_delta(form: DeltaForm) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield W and C after each step."""
     _check_momentum(form)
     (_, k, u, e, a), W, C = form.writes, form.W, form.C
     for t, reset in enumerate(form.reset):
@@ -345,7 +345,7 @@ def _replay_delta(form: DeltaForm) -> Iterator[Tensor]:
             else:
                 C = write(form.momentum[t][..., None, None] * mask_resets(C, reset), value, key)
                 W = write(W, erased, key) + C
-        yield W
+        yield W, C
 
 
 def _replay_attention(form: AttentionForm) -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""Surgery on a running memory: writes taken back, scaled or made again, keys erased, values put under keys.
+"""Surgery on a running memory: writes undone, scaled or made again, keys erased, values put under keys.
 
 One implementation for all cores, on states alone: what a memory declares of its state says what writes go to.
 Keys and values are those of a linear form (`linear_form.py`), which `provenance.linear_forms` returns:
@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from ..kernels.reference import mask_resets, read, write
+from .attention import WindowMemory
 from .backbone import FastWeightCore
 from .base import Core, State
-from .fast_weights import FastWeights, StatePart
-from .linear_form import DeltaForm, LinearForm
-from .provenance import linear_forms
+from .fast_weights import FastWeights, MemoryTrace, StatePart
+from .linear_form import AttentionForm, DeltaForm, LinearForm
+from .observe import watch_traces
+from .provenance import can_be_replayed, last_state, linear_forms
 
 _WRITTEN = ("fast weights", "momentum", "normaliser")
 
@@ -164,6 +166,72 @@ def _one_step(core: Core, state: State, begins: bool) -> list[LinearForm | None]
 
 
 @torch.no_grad()
+def step_without_writes(core: Core, x: Tensor, state: State, reset: Tensor) -> State | None:
+    """Take a step, as `core.step`, and return the state after it, had no layer's linear form written in it.
+
+    The step itself reads what it writes. It decays and erases as it did, what it adds to a normaliser stays,
+    and so does all else, as after the step: what it wrote is taken out, u = 0 in each of the form's writes.
+    That is another operation than `scale_writes` with factor 0, which takes decay and erasure back, too.
+
+    * With momentum u kᵀ is missing from W and from the average writes C, so that no later step gets it.
+    * Of `delta_delta_net` it is the write to W, of `delta_mlp` those to each W2: those that have shares. What
+      the step writes to M and W1 stays.
+    * In attention's window the slot of the step is empty: its key and value are masked out from then on. The
+      other slots age as they do, and weights that are divided by their sum are by that of what is left. A
+      DeltaFormer's later writes erase nothing of it.
+
+    Args:
+        core: a core in the backbone.
+        x: its input `[B, input_size]`.
+        state: the state before the step, tensors `[B, ...]`.
+        reset: bool `[B]`.
+
+    Returns:
+        None where a layer has no linear form, or one that does not say what the step did to its state, and
+        for a core outside the backbone.
+    """
+    layers: list[State | None] = []
+    with watch_traces(core, lambda _, memory, trace: layers.append(_without_writes(memory, trace))):
+        _, after = core.step(x, state, reset)
+    undone = [layer for layer in layers if layer is not None]
+    if not isinstance(core, FastWeightCore) or len(undone) < len(layers):
+        return None
+    of_layers = core.join(undone)
+    return (*of_layers, *after[len(of_layers) :])
+
+
+def _without_writes(memory: FastWeights, trace: MemoryTrace) -> State | None:
+    """Return a layer's state after a traced step, had it written nothing."""
+    form = memory.linear_form(trace)
+    if isinstance(memory, WindowMemory) and isinstance(form, AttentionForm):
+        return (*memory.empty_newest(trace.after), *trace.conv_state)
+    if not isinstance(form, DeltaForm) or not can_be_replayed(form):
+        return None
+    as_it_was = _tensors_after(memory, form)
+    if not as_it_was or any(not nearly_equal(x, trace.after[i]) for i, x in as_it_was.items()):
+        return None
+    nothing = form.writes._replace(u=torch.zeros_like(form.writes.u))
+    undone = _tensors_after(memory, form._replace(writes=nothing))
+    return (*(undone.get(i, x) for i, x in enumerate(trace.after)), *trace.conv_state)
+
+
+def _tensors_after(memory: FastWeights, form: DeltaForm) -> dict[int, Tensor]:
+    """Return which of a layer's state tensors its form has after the last step, by index."""
+    W, C = last_state(form)
+    parts, columns = memory.state_parts(), memory.form_columns()
+    found = {i: W[..., first : first + parts[i].shape[-1]] for i, first in columns.items()}
+    momentum = _momentum(memory)
+    return found if C is None or momentum is None else {**found, momentum: C}
+
+
+def nearly_equal(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are equal up to single precision's rounding, and of one shape."""
+    return one.shape == other.shape and torch.allclose(
+        one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max())
+    )
+
+
+@torch.no_grad()
 def erase(core: Core, state: State, keys: Sequence[Tensor], rows: Tensor | None = None) -> State:
     """Erase what is stored under keys in every layer and head: `W = W (I - k kᵀ / |k|²)`.
 
@@ -270,8 +338,7 @@ def _change_weights(
         W = weights[n]
         _check_shapes(n, memory, W, keys[n], values[n])
         columns = torch.tensor(_columns(memory), device=W.device)
-        kinds = [part.kind for part in memory.state_parts()]
-        momentum = kinds.index("momentum") if "momentum" in kinds else None
+        momentum = _momentum(memory)
         C = None if momentum is None else layer[momentum]
         W, C = change(W, C, *(k[..., columns] for k in keys[n]), *values[n])
         indices = [*memory.form_columns()]
@@ -304,6 +371,11 @@ def _columns(memory: FastWeights) -> list[int]:
         for index, first in memory.form_columns().items()
         for column in range(first, first + shapes[index][-1])
     ]
+
+
+def _momentum(memory: FastWeights) -> int | None:
+    """Return which state tensor has the average writes, if any."""
+    return next((i for i, part in enumerate(memory.state_parts()) if part.kind == "momentum"), None)
 
 
 def _check_shapes(

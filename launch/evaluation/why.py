@@ -3,8 +3,9 @@
 All is computed from recorded inputs of the agent. The moments are the steps with the largest
 KL(p ‖ p_wiped), where p is the policy and p_wiped that with the core's whole state as an episode begins.
 Of what the memory reads at such a step each past step has a *share* (cores/provenance.py): what its writes
-add to the reading, with all keys, strengths and queries as realised. The *effect* of a write is another
-number: the write is taken out of the state right after its step, and the core computes all later steps again.
+add to the reading, with all keys, strengths and queries as realised. The *effect* of its writes is another
+number: they are taken out of the state right after the step (`surgery.step_without_writes`), and the core
+computes all later steps again.
 """
 
 from __future__ import annotations
@@ -18,12 +19,10 @@ from torch import Tensor
 
 from ...agents import Agent
 from ...agents.masks import forbid
-from ...cores import Core, State
-from ...cores.backbone import FastWeightCore
-from ...cores.fast_weights import FastWeights, MemoryTrace
-from ...cores.linear_form import DeltaForm
+from ...cores import Core
 from ...cores.observe import replaced_readings, watch_traces
-from ...cores.provenance import Shares, core_shares, fractions, last_weights, linear_forms
+from ...cores.provenance import Shares, core_shares, fractions, linear_forms
+from ...cores.surgery import nearly_equal, step_without_writes
 
 SOURCES = 3
 """Past steps that are shown of each moment."""
@@ -67,8 +66,8 @@ class Source:
     """With the step's share taken out of every layer's reading, else as realised; None for a memory whose
     output is a nonlinear function of what its linear form reads."""
     undone: Behaviour | None
-    """The effect: with u = 0 in the step, and all later steps computed again; None for a memory whose state
-    is not the fast weights W of its linear form."""
+    """The effect: with the step's writes undone, and all later steps computed again; None for a memory whose
+    linear form does not say what a step does to its state."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def _explain_step(
     parts = [each for each in found if each is not None]
     by_layer, total = layer_fractions(parts)
     order = strongest(total[:-1])
-    linear = all(_is_close(part.reading, y) for part, y in zip(parts, outputs, strict=True))
+    linear = all(nearly_equal(part.reading, y) for part, y in zip(parts, outputs, strict=True))
     minus = _minus_shares(agent, episode, reset, parts, order, allowed) if linear else None
     sources = []
     for n, j in enumerate(order):
@@ -216,56 +215,10 @@ def _minus_shares(
 def _undone(core: Core, x: Tensor, reset: Tensor, j: int) -> Tensor | None:
     """Return the core's last output in an unroll of x `[T, 1, n]` with the writes of step j undone `[1, n]`.
 
-    Step j itself is as it was; T is beyond it. None where the state cannot be written so.
+    Step j itself is as it was; T is beyond it. None where `step_without_writes` returns it.
     """
     state = core.initial_state(1, x.device)
     if j:
         _, state = core.unroll(x[:j], state, reset[:j])
     undone = step_without_writes(core, x[j], state, reset[j])
     return None if undone is None else core.unroll(x[j + 1 :], undone, reset[j + 1 :])[0][-1]
-
-
-def step_without_writes(core: Core, x: Tensor, state: State, reset: Tensor) -> State | None:
-    """Take a step, as `core.step`, and return the state after it, had it written nothing in any layer.
-
-    x `[B, input_size]`, reset bool `[B]`. It decays and erases as it did. None where the state of a layer
-    cannot be written so.
-    """
-    layers: list[State | None] = []
-    with watch_traces(core, lambda _, memory, trace: layers.append(without_writes(memory, trace))):
-        _, after = core.step(x, state, reset)
-    undone = [layer for layer in layers if layer is not None]
-    if not isinstance(core, FastWeightCore) or len(undone) < len(layers):
-        return None
-    of_layers = core.join(undone)
-    return (*of_layers, *after[len(of_layers) :])
-
-
-def without_writes(memory: FastWeights, trace: MemoryTrace) -> State | None:
-    """Return the layer's state after a traced step, had it written nothing: u = 0, but decays and erasures.
-
-    None where its fast weights, side by side, are not the first columns of its linear form's W, as for
-    attention, and with momentum, where a write goes on after its step.
-    """
-    form, after = memory.linear_form(trace), memory.fast_weights(trace.after)
-    if not after or not isinstance(form, DeltaForm) or form.C is not None:
-        return None
-    widths = [W.shape[-1] for W in after]
-    if any(W.shape[:-1] != form.W.shape[:-1] for W in after) or not _is_close(
-        torch.cat(after, -1), last_weights(form)[..., : sum(widths)]
-    ):
-        return None
-    nothing = form._replace(writes=form.writes._replace(u=torch.zeros_like(form.writes.u)))
-    weights = iter(last_weights(nothing)[..., : sum(widths)].split(widths, -1))
-    parts = zip(memory.state_parts(), trace.after, strict=True)
-    return (
-        *(next(weights) if part.kind == "fast weights" else tensor for part, tensor in parts),
-        *trace.conv_state,
-    )
-
-
-def _is_close(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors are equal up to single precision's rounding."""
-    return one.shape == other.shape and torch.allclose(
-        one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max())
-    )

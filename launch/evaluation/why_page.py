@@ -68,11 +68,14 @@ NUMBERS = (
     ),
     (
         EFFECT,
-        "The effect of the writes: right after that past step they are taken out of the state (u = 0; the "
-        "step's decays, erasures and what it adds to a normaliser stay), and the core computes all steps "
-        "from there to this one again, so that later keys, strengths, queries and writes change. "
-        "Observations, rewards and actions are those recorded. With one layer whose queries, "
-        "keys, values and strengths do not read the memory, share and effect agree.",
+        "The effect of the writes: right after that past step they are taken out of the state, and the core "
+        "computes all steps from there to this one again, so that later keys, strengths, queries and writes "
+        "change. u = 0 in fast weights and in momentum; the step's decays and erasures stay, as does what it "
+        "adds to a normaliser, or writes to matrices that have no share (M of delta_delta_net, W1 of "
+        "delta_mlp). In attention the step's key and value are masked out of the window, and the weights of "
+        "the others sum to 1 without them. Observations, rewards and actions are those recorded. With one "
+        "layer of fast weights whose queries, keys, values and strengths do not read them, share and effect "
+        "agree.",
     ),
 )
 """Terms of the page and what they are."""
@@ -240,7 +243,11 @@ class _Drawing:
             else f"<h4>{term} <span>{why_not}</span></h4>"
             for term, behaviour, why_not in (
                 (SHARE, source.minus_share, "not for this core, whose output is not linear in the reading"),
-                (EFFECT, source.undone, "not for this core, whose state is not the matrix of the shares"),
+                (
+                    EFFECT,
+                    source.undone,
+                    "not for this core, whose linear form does not say what a step does to its state",
+                ),
             )
         )
         caption = f"step {source.step:,}{of_layers if len(source.by_layer) > 1 else ''}"

@@ -36,11 +36,18 @@ from torch import Tensor
 from deltabeast.agents import Agent
 from deltabeast.cores import State
 from deltabeast.cores.provenance import core_shares, linear_forms
-from deltabeast.cores.surgery import insert, replace_memory, scale_writes, write_again, writes_under_keys
+from deltabeast.cores.surgery import (
+    insert,
+    replace_memory,
+    scale_writes,
+    step_without_writes,
+    write_again,
+    writes_under_keys,
+)
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.evaluation.environments import env_maker
 from deltabeast.launch.evaluation.loading import load
-from deltabeast.launch.evaluation.why import Inputs, core_inputs, layer_fractions, step_without_writes
+from deltabeast.launch.evaluation.why import Inputs, core_inputs, layer_fractions
 from deltabeast.launch.evaluation.why_play import play_stretch
 
 FORWARD, LEFT, RIGHT = range(3)

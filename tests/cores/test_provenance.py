@@ -24,7 +24,7 @@ from deltabeast.cores.provenance import (
     core_shares,
     fraction_matrix,
     fractions,
-    last_weights,
+    last_state,
     linear_forms,
     readings,
     shares,
@@ -789,7 +789,8 @@ def test_of_a_reading_by_hand() -> None:
     assert got.writes.flatten().tolist() == [1.0, 1.0] and got.initial.flatten().tolist() == [4.0]
     assert fractions(got).steps.flatten().tolist() == pytest.approx([1 / 6, 1 / 6])
     assert without_write(form, 0).flatten().tolist() == [4.0, 5.0]
-    assert last_weights(form).flatten().tolist() == [1.0, 5.0]
+    W, C = last_state(form)
+    assert W.flatten().tolist() == [1.0, 5.0] and C is None
     nothing = form._replace(W=0 * form.W, writes=form.writes._replace(u=0 * u))
     assert not fractions(shares(nothing, 1)).steps.any() and not fraction_matrix(nothing).steps.any()
 
