@@ -19,6 +19,8 @@ from .value_normaliser import ValueNormaliser
 Bptt = Literal["full", "per_step"]
 LEGACY_DEFAULTS: Final = {"reward_clip": 1.0}
 """Values of fields of `AgentSpec` that old checkpoints lack, where they differ from today's defaults."""
+_STEPS_AT_ONCE = 100
+"""Through the stem, in `core_inputs`."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,14 @@ class Agent(nn.Module):
         with self.autocast():
             features = self.stem.project(trunk_features)
         return self.append_reward(features, reward)
+
+    def core_inputs(self, observation: Tensor, reward: Tensor) -> Tensor:
+        """Compute what the core reads in N steps, which may be many: a hundred at once go through the stem.
+
+        observation `[N, ...]`, reward `[N]` of the action before -> `[N, feature_size + 1]`.
+        """
+        pairs = zip(observation.split(_STEPS_AT_ONCE), reward.split(_STEPS_AT_ONCE), strict=True)
+        return torch.cat([self.core_input(self.trunk_features(seen), before) for seen, before in pairs])
 
     def append_reward(self, features: Tensor, reward: Tensor) -> Tensor:
         """Append the last reward `[N]`, as the core reads it, to the features `[N, feature_size]`."""

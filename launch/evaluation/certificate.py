@@ -25,7 +25,7 @@ from ...cores.reading_age import median_age, reading_ages, share_beyond
 from ...cores.surgery import replace_memory
 from .answers import HORIZON, LEAST_PAIRS, LEAST_STEPS, SMALLEST_KL, Recovery
 from .returns import Difference
-from .why import Inputs, behaviour, core_inputs, divergence, wiped_behaviour
+from .why import Inputs, behaviour, divergence, wiped_behaviour
 
 BEYOND = (10, 100, 1000)
 """Ages of which it is said what part of the readings is older."""
@@ -75,7 +75,7 @@ class Certificate:
 @torch.inference_mode()
 def certify(agent: Agent, inputs: Inputs, cost: Difference | None, pairs: int) -> Certificate:
     """Examine an agent on what it was given in play; `cost` and `pairs` as in `Certificate`."""
-    x = core_inputs(agent, inputs)
+    x = agent.core_inputs(inputs.observation, inputs.reward)
     begins = inputs.begins.unsqueeze(1)
     y, _ = agent.core.unroll(x.unsqueeze(1), agent.initial_state(1), begins)
     log_policy = behaviour(agent, y.squeeze(1), inputs.allowed).log_policy

@@ -27,7 +27,7 @@ from ...cores.surgery import nearly_equal, step_without_writes
 SOURCES = 3
 """Past steps that are shown of each moment."""
 _CHUNK = 100
-"""Steps at once through the stem, and through a wiped core, whose state may be large."""
+"""Steps at once through a wiped core, whose state may be large."""
 
 
 class Inputs(NamedTuple):
@@ -106,7 +106,7 @@ def explain(agent: Agent, inputs: Inputs, count: int) -> list[Moment]:
 
     A step that begins an episode, where there is nothing to wipe, is none of them.
     """
-    x = core_inputs(agent, inputs)
+    x = agent.core_inputs(inputs.observation, inputs.reward)
     begins = inputs.begins.unsqueeze(1)
     y, _ = agent.core.unroll(x.unsqueeze(1), agent.initial_state(1), begins)
     remembering = behaviour(agent, y.squeeze(1), inputs.allowed)
@@ -116,12 +116,6 @@ def explain(agent: Agent, inputs: Inputs, count: int) -> list[Moment]:
         _explain_step(agent, inputs, x, t, float(kl[t]), remembering.at(t), wiped.at(t))
         for t in largest(kl, inputs.begins, count)
     ]
-
-
-def core_inputs(agent: Agent, inputs: Inputs) -> Tensor:
-    """Compute what the core reads at each step, `[T, n]`."""
-    pairs = zip(inputs.observation.split(_CHUNK), inputs.reward.split(_CHUNK), strict=True)
-    return torch.cat([agent.core_input(agent.trunk_features(seen), reward) for seen, reward in pairs])
 
 
 def wiped_behaviour(agent: Agent, x: Tensor, allowed: Tensor | None) -> Behaviour:

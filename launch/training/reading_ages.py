@@ -21,8 +21,6 @@ BEYOND = (10, 100, 1000)
 _READINGS = 32
 """The last steps, whose readings are explained."""
 _SHARE_OF_TIME = 0.005
-_CHUNK = 100
-"""Observations at once through the stem."""
 
 
 class _Part(NamedTuple):
@@ -107,8 +105,7 @@ class ReadingAges:
         observation, reward, done = (
             torch.cat([getattr(part, name) for part in self._parts]) for name in _Part._fields[:3]
         )
-        pairs = zip(observation.squeeze(1).split(_CHUNK), reward.squeeze(1).split(_CHUNK), strict=True)
-        x = torch.cat([agent.core_input(agent.trunk_features(seen), r) for seen, r in pairs]).unsqueeze(1)
+        x = agent.core_inputs(observation.squeeze(1), reward.squeeze(1)).unsqueeze(1)
         forms = linear_forms(agent.core, x, self._parts[0].state, done)
         some = [form for form in forms if form is not None and can_be_replayed(form)]
         return reading_ages(some, self._steps - _READINGS).cpu() if some else None

@@ -47,7 +47,7 @@ from deltabeast.cores.surgery import (
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.evaluation.environments import env_maker
 from deltabeast.launch.evaluation.loading import load
-from deltabeast.launch.evaluation.why import Inputs, core_inputs, layer_fractions
+from deltabeast.launch.evaluation.why import Inputs, layer_fractions
 from deltabeast.launch.evaluation.why_play import play_stretch
 
 FORWARD, LEFT, RIGHT = range(3)
@@ -113,7 +113,7 @@ def examine(agent: Agent, inputs: Inputs, at: Corridor, random: np.random.Genera
     """Name the step that the fork's reading comes from, change the memory, and see where the agent turns."""
     core = agent.core
     episode = Inputs(*(each[at.begin : at.fork + 1] for each in inputs[:3]))
-    x, reset = core_inputs(agent, episode).unsqueeze(1), episode.begins.unsqueeze(1)
+    x, reset = agent.core_inputs(*episode[:2]).unsqueeze(1), episode.begins.unsqueeze(1)
     reward = inputs.reward[at.cue_step : at.cue_step + 1]
     mirrored = agent.core_input(agent.trunk_features(opposite(inputs.observation, at)), reward).unsqueeze(1)
     cue, fork = at.cue_step - at.begin, at.fork - at.begin

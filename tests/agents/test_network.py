@@ -112,6 +112,18 @@ def test_the_last_reward_is_an_input_and_is_clipped(seed: int) -> None:
     assert value(1.0) == value(50.0) != value(0.0) != value(-1.0) == value(-7.0)
 
 
+@pytest.mark.parametrize("steps", [1, 100, 101, 250])
+def test_what_the_core_reads_in_many_steps_is_what_it_reads_in_each(steps: int, seed: int) -> None:
+    agent = Agent(AgentSpec((3,), 4, "lstm", "mlp", {"hidden_size": 4}))
+    observation, reward = torch.randn(steps, 3), torch.randn(steps)
+    with torch.no_grad():
+        got = agent.core_inputs(observation, reward)
+        assert len(got) == steps
+        for t in {0, 99, 100, steps - 1} & {*range(steps)}:
+            x = agent.core_input(agent.trunk_features(observation[t : t + 1]), reward[t : t + 1])
+            torch.testing.assert_close(got[t], x[0])
+
+
 def test_actions_are_drawn_from_the_policy_and_greedy_takes_the_best(seed: int) -> None:
     agent = small_agent("feedforward")
     observation = torch.randn(1, 7).expand(40_000, 7)

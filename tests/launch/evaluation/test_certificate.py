@@ -17,7 +17,7 @@ from deltabeast.cores.surgery import replace_memory
 from deltabeast.launch.evaluation.answers import Recovery, lines
 from deltabeast.launch.evaluation.certificate import Certificate, _following, _steps_until, certify, recovery
 from deltabeast.launch.evaluation.returns import Difference
-from deltabeast.launch.evaluation.why import Inputs, core_inputs
+from deltabeast.launch.evaluation.why import Inputs
 
 N, A = 46, 4
 SIZES = {"hidden_size": 8, "num_heads": 2, "num_layers": 2, "ff_size": 8}
@@ -47,7 +47,7 @@ def kl(p: Tensor, q: Tensor) -> float:
 @torch.no_grad()
 def written_out(agent: Agent, inputs: Inputs, left: int, most: int) -> list[list[float]]:
     """KL(π ‖ π with the memory of a random step), of each moment until its episode ends, step by step."""
-    x, begins, steps = core_inputs(agent, inputs), inputs.begins.tolist(), len(inputs.begins)
+    x, begins, steps = agent.core_inputs(*inputs[:2]), inputs.begins.tolist(), len(inputs.begins)
     assert inputs.allowed is not None
     states, state, no_reset = [], agent.initial_state(1), torch.tensor([False])
     for t in range(steps):
@@ -78,7 +78,7 @@ def written_out(agent: Agent, inputs: Inputs, left: int, most: int) -> list[list
 def test_recovery_is_that_of_single_steps(core: str, begins: tuple[int, ...], steps: int, seed: int) -> None:
     agent, inputs = agent_of(core), inputs_of(begins, steps)
     curves = [curve for curve in written_out(agent, inputs, 10, 200) if max(curve) >= 1e-6]
-    found = recovery(agent, core_inputs(agent, inputs), inputs)
+    found = recovery(agent, agent.core_inputs(*inputs[:2]), inputs)
     assert found is not None
     assert found.kl == pytest.approx(sum(map(max, curves)) / len(curves), rel=1e-3)
     assert len(found.steps) == len(curves) > 10
@@ -97,7 +97,7 @@ def test_nothing_to_recover_from(seed: int) -> None:
     found = certify(agent, inputs, None, 0)
     assert found.recovery == Recovery([], 0.0)
     assert dict(lines(found.as_json()))["recovers"].startswith("nothing to recover from")
-    assert recovery(agent, core_inputs(agent, inputs), inputs_of(tuple(range(0, N, 10)))) is None
+    assert recovery(agent, agent.core_inputs(*inputs[:2]), inputs_of(tuple(range(0, N, 10)))) is None
 
 
 def test_steps_until_it_stays_below_a_tenth() -> None:
@@ -150,7 +150,7 @@ def test_a_sound_agent(seed: int) -> None:
     agent, inputs = agent_of("rdn"), inputs_of()
     found = certify(agent, inputs, None, 0)
     assert found.correct
-    x = core_inputs(agent, inputs).unsqueeze(1)
+    x = agent.core_inputs(*inputs[:2]).unsqueeze(1)
     with torch.no_grad():
         forms = linear_forms(agent.core, x, agent.initial_state(1), inputs.begins.unsqueeze(1))
     by_age = reading_ages([form for form in forms if form is not None])

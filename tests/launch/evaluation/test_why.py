@@ -34,7 +34,6 @@ from deltabeast.launch.evaluation.why import (
     Moment,
     _minus_shares,
     check_core,
-    core_inputs,
     explain,
     layer_fractions,
     strongest,
@@ -166,7 +165,7 @@ def test_a_share_is_taken_out_of_every_layers_reading(core: str, seed: int) -> N
     network = agent.core
     assert isinstance(network, FastWeightCore)
     with torch.no_grad():
-        features = core_inputs(agent, inputs)
+        features = agent.core_inputs(*inputs[:2])
     for moment in explain(agent, inputs, 3):
         t, forms = moment.step - moment.begin, actor.joined(moment)
         for source in moment.sources:
@@ -256,7 +255,7 @@ def test_every_core_in_the_backbone_is_explained(seed: int) -> None:
         if name in NONLINEAR:
             continue
         with torch.inference_mode():
-            x = core_inputs(agent, inputs)[moment.begin : moment.step + 1].unsqueeze(1)
+            x = agent.core_inputs(*inputs[:2])[moment.begin : moment.step + 1].unsqueeze(1)
             reset = inputs.begins[moment.begin : moment.step + 1].unsqueeze(1)
             found = core_shares(agent.core, x, agent.initial_state(1), reset, len(x) - 1)
             parts = [part._replace(initial=part.reading, writes=0 * part.writes) for part in found if part]

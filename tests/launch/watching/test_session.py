@@ -19,7 +19,7 @@ from deltabeast.envs import make_vector_env
 from deltabeast.launch.evaluation.altered_memory import AlteredMemory
 from deltabeast.launch.evaluation.memory_ops import parse_op
 from deltabeast.launch.evaluation.play import Player
-from deltabeast.launch.evaluation.why import core_inputs, layer_fractions
+from deltabeast.launch.evaluation.why import layer_fractions
 from deltabeast.launch.evaluation.why_play import Play, play_stretch
 from deltabeast.launch.watching.commands import (
     Refused,
@@ -84,7 +84,7 @@ def test_shares_are_those_of_the_episode(core: str, seed: int, tmp_path: Path) -
     records, play = take(session, 9), played(agent, 9)
     inputs = play.inputs("cpu")
     with torch.inference_mode():
-        x = core_inputs(agent, inputs).unsqueeze(1)
+        x = agent.core_inputs(*inputs[:2]).unsqueeze(1)
     for t, record in enumerate(records):
         parts = [
             part
