@@ -19,8 +19,8 @@ from deltabeast.cores import State
 from deltabeast.cores.linear_form import DeltaForm, Writes
 from deltabeast.cores.provenance import Shares, fractions, linear_forms, shares
 from deltabeast.launch.evaluation.altered_memory import AlteredMemory
+from deltabeast.launch.evaluation.examination import Inputs
 from deltabeast.launch.evaluation.memory_ops import parse_op
-from deltabeast.launch.evaluation.why import Inputs
 
 FORWARD, LEFT, RIGHT = range(3)
 

@@ -24,8 +24,8 @@ from ...cores.provenance import can_be_replayed, linear_forms
 from ...cores.reading_age import median_age, reading_ages, share_beyond
 from ...cores.surgery import replace_memory
 from .answers import HORIZON, LEAST_PAIRS, LEAST_STEPS, SMALLEST_KL, Recovery
+from .examination import Examination, Inputs, behaviour, divergence
 from .returns import Difference
-from .why import Inputs, behaviour, divergence, wiped_behaviour
 
 BEYOND = (10, 100, 1000)
 """Ages of which it is said what part of the readings is older."""
@@ -73,19 +73,15 @@ class Certificate:
 
 
 @torch.inference_mode()
-def certify(agent: Agent, inputs: Inputs, cost: Difference | None, pairs: int) -> Certificate:
-    """Examine an agent on what it was given in play; `cost` and `pairs` as in `Certificate`."""
-    x = agent.core_inputs(inputs.observation, inputs.reward)
-    begins = inputs.begins.unsqueeze(1)
-    y, _ = agent.core.unroll(x.unsqueeze(1), agent.initial_state(1), begins)
-    log_policy = behaviour(agent, y.squeeze(1), inputs.allowed).log_policy
-    wiped = wiped_behaviour(agent, x, inputs.allowed).log_policy
+def certify(agent: Agent, examination: Examination, cost: Difference | None, pairs: int) -> Certificate:
+    """Examine an agent's memory on a stretch of its play; `cost` and `pairs` as in `Certificate`."""
+    inputs, x = examination.inputs, examination.x
     faults = violations(agent.core, _in_rows(x))
     age, beyond = _ages(agent, x, inputs.begins)
-    if log_policy.isnan().any() or wiped.isnan().any():
+    if examination.remembering.log_policy.isnan().any() or examination.wiped.log_policy.isnan().any():
         faults.append("the agent's policy is not finite")
         return Certificate(faults, cost, pairs, None, age, beyond, None)
-    kl = float(divergence(log_policy, wiped).mean())
+    kl = float(examination.kl.mean())
     return Certificate(faults, cost, pairs, kl, age, beyond, recovery(agent, x, inputs))
 
 

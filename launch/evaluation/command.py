@@ -36,10 +36,10 @@ from .progress import progress
 from .recording import record_games
 from .report import comparable_scores, print_certificate, print_results, write_results
 from .returns import Evaluation, paired_difference
+from .stretch import Stretch, take_stretch
 from .video import need_libraries
 from .why import check_core
 from .why_page import write_why
-from .why_play import MOST_STEPS, play_stretch
 
 MakeEnv = Callable[[int], VectorEnv]
 
@@ -99,15 +99,17 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
         )
     scores = comparable_scores(spec, protocol, config.sample)
     print_results(results, spec, protocol, scores, console)
-    certificate = None
+    stretch = certificate = None
     if config.certificate:
-        certificate = make_certificate(config, loaded, player, results, make_env, device, console)
+        stretch = take_stretch(config, loaded.agent, player, make_env, device, console)
+        certificate = make_certificate(stretch, results, console)
     target = write_results(config, results, loaded, protocol, scores, certificate)
     say(console, f"saved as {target}")
     if config.video and protocol is not None:
         record_games(config, loaded, protocol, console)
     if config.why:
-        write_why(config, loaded, player, protocol, make_env, device, console)
+        stretch = stretch or take_stretch(config, loaded.agent, player, make_env, device, console)
+        write_why(config, loaded, protocol, stretch, console)
     if missing := sum(result.missing for result in results.values()):
         wanted = config.episodes * config.repeats * len(results)
         raise Incomplete(
@@ -221,26 +223,14 @@ def _play(
 
 
 def make_certificate(
-    config: EvalConfig,
-    loaded: Loaded,
-    player: Player,
-    results: Mapping[str, Evaluation],
-    make_env: MakeEnv,
-    device: torch.device,
-    console: Console,
+    stretch: Stretch, results: Mapping[str, Evaluation], console: Console
 ) -> Certificate | None:
-    """Play a stretch, examine the agent on it, and print what is found; None if that fails, which is said."""
-    with progress(console, "certificate") as tell:
-        limit = min(MOST_STEPS, config.max_episode_steps)
-        greedy = not config.sample
-        play = play_stretch(
-            player, make_env(1), config.seed, greedy, config.episodes, device, limit, tell=tell
-        )
+    """Examine the agent on its play, and print what is found; None if that fails, which is said."""
     wiped = results[MemoryOp("wipe-every", 1).player_name]
     cost = paired_difference(wiped, results["trained"], "life")
     pairs = sum(map(len, wiped.life.returns))
     try:
-        certificate = certify(loaded.agent, play.inputs(device), cost, pairs)
+        certificate = certify(stretch.agent, stretch.examination, cost, pairs)
     except Exception as error:  # of a core of one's own; what was evaluated is saved all the same
         say(console, f"no certificate: {one_line(error)}")
         return None

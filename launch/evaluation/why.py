@@ -12,45 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...agents import Agent
-from ...agents.masks import forbid
 from ...cores import Core
 from ...cores.observe import replaced_readings, watch_traces
 from ...cores.provenance import Shares, core_shares, fractions, linear_forms
 from ...cores.surgery import nearly_equal, step_without_writes
+from .examination import Behaviour, Examination, behaviour
 
 SOURCES = 3
 """Past steps that are shown of each moment."""
-_CHUNK = 100
-"""Steps at once through a wiped core, whose state may be large."""
-
-
-class Inputs(NamedTuple):
-    """What an agent was given in T consecutive steps, the first one an episode's first."""
-
-    observation: Tensor
-    """`[T, ...]`."""
-    reward: Tensor
-    """Of the action before `[T]`."""
-    begins: Tensor
-    """Which steps begin an episode: bool `[T]`."""
-    allowed: Tensor | None = None
-    """Actions that the environment allows: bool `[T, A]`; None for all."""
-
-
-class Behaviour(NamedTuple):
-    """Policy `[..., A]`, as log probabilities in double precision, and values `[...]`."""
-
-    log_policy: Tensor
-    value: Tensor
-
-    def at(self, index: int) -> Behaviour:
-        return Behaviour(self.log_policy[index], self.value[index])
 
 
 @dataclass(frozen=True)
@@ -101,35 +75,13 @@ def check_core(agent: Agent) -> None:
 
 
 @torch.inference_mode()
-def explain(agent: Agent, inputs: Inputs, count: int) -> list[Moment]:
+def explain(agent: Agent, examination: Examination, count: int) -> list[Moment]:
     """Explain the `count` steps with the largest KL, largest first; fewer if there are fewer to choose among.
 
     A step that begins an episode, where there is nothing to wipe, is none of them.
     """
-    x = agent.core_inputs(inputs.observation, inputs.reward)
-    begins = inputs.begins.unsqueeze(1)
-    y, _ = agent.core.unroll(x.unsqueeze(1), agent.initial_state(1), begins)
-    remembering = behaviour(agent, y.squeeze(1), inputs.allowed)
-    wiped = wiped_behaviour(agent, x, inputs.allowed)
-    kl = divergence(remembering.log_policy, wiped.log_policy)
-    return [
-        _explain_step(agent, inputs, x, t, float(kl[t]), remembering.at(t), wiped.at(t))
-        for t in largest(kl, inputs.begins, count)
-    ]
-
-
-def wiped_behaviour(agent: Agent, x: Tensor, allowed: Tensor | None) -> Behaviour:
-    """Act on each of T core inputs `[T, n]` from the initial state."""
-    starts = (torch.ones(len(part), dtype=torch.bool, device=x.device) for part in x.split(_CHUNK))
-    pairs = zip(x.split(_CHUNK), starts, strict=True)
-    y = [agent.core.step(part, agent.initial_state(len(part)), start)[0] for part, start in pairs]
-    return behaviour(agent, torch.cat(y), allowed)
-
-
-def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p ‖ q) in nats, of log probabilities `[..., A]`; actions of probability 0 add nothing."""
-    p = log_p.exp()
-    return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)
+    steps = largest(examination.kl, examination.inputs.begins, count)
+    return [_explain_step(agent, examination, t) for t in steps]
 
 
 def largest(kl: Tensor, begins: Tensor, count: int) -> list[int]:
@@ -139,17 +91,8 @@ def largest(kl: Tensor, begins: Tensor, count: int) -> list[int]:
     return [t for t in order if not first[t]][:count]
 
 
-def behaviour(agent: Agent, y: Tensor, allowed: Tensor | None) -> Behaviour:
-    """Compute policy and value from the core's outputs `[..., n]`; allowed actions are bool `[..., A]`."""
-    logits, values = agent.heads(y)
-    return Behaviour(
-        (logits if allowed is None else forbid(logits, allowed)).double().log_softmax(-1), values
-    )
-
-
-def _explain_step(
-    agent: Agent, inputs: Inputs, x: Tensor, t: int, kl: float, remembering: Behaviour, wiped: Behaviour
-) -> Moment:
+def _explain_step(agent: Agent, examination: Examination, t: int) -> Moment:
+    inputs, x = examination.inputs, examination.x
     begin = int(inputs.begins[: t + 1].nonzero()[-1])
     episode, reset = x[begin : t + 1].unsqueeze(1), inputs.begins[begin : t + 1].unsqueeze(1)
     allowed = None if inputs.allowed is None else inputs.allowed[t]
@@ -169,7 +112,8 @@ def _explain_step(
         sources.append(Source(begin + j, float(total[j]), by_layer[:, j].tolist(), minus_share, undone))
     own = float(total[-1])
     others = float(total.sum() - total[-1] - total[order].sum())
-    return Moment(t, begin, kl, remembering, wiped, sources, own, others)
+    both = examination.remembering.at(t), examination.wiped.at(t)
+    return Moment(t, begin, float(examination.kl[t]), *both, sources, own, others)
 
 
 def layer_fractions(parts: Sequence[Shares]) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.resources import files as resources
@@ -12,7 +12,6 @@ from itertools import chain
 from pathlib import Path
 
 import torch
-from gymnasium.vector import VectorEnv
 from PIL import Image
 from rich.console import Console
 
@@ -24,12 +23,12 @@ from ..foreign import html
 from ..output import say
 from ..runs.directory import eval_command, option_words, versions
 from ..units import count
+from .examination import Behaviour
 from .loading import Loaded
-from .play import Player
-from .progress import progress
 from .recording import game
-from .why import Behaviour, Moment, Source, explain
-from .why_play import MOST_NUMBERS, MOST_STEPS, Play, action_names, pictures, play_stretch, screens
+from .stretch import Stretch
+from .why import Moment, Source, explain
+from .why_play import MOST_NUMBERS, Play, pictures, screens
 
 SHARE, EFFECT = "share taken out", "writes undone, rerun"
 _MOST_ACTIONS = 6
@@ -88,27 +87,15 @@ PICTURES = {
 
 
 def write_why(
-    config: EvalConfig,
-    loaded: Loaded,
-    player: Player,
-    protocol: str | None,
-    make_env: Callable[[int], VectorEnv],
-    device: torch.device,
-    console: Console,
+    config: EvalConfig, loaded: Loaded, protocol: str | None, stretch: Stretch, console: Console
 ) -> Path:
-    """Play a stretch, explain it, and write the page and its pictures to a new folder in RUN/eval.
+    """Explain a stretch of play, and write the page and its pictures to a new folder in RUN/eval.
 
     Returns the page's path. Raises RunError.
     """
-    agent, env = loaded.agent, make_env(1)
-    names = action_names(env)
-    with progress(console, "why") as tell:
-        limit = min(MOST_STEPS, config.max_episode_steps)  # where the evaluation aborts an episode
-        play = play_stretch(
-            player, env, config.seed, not config.sample, config.episodes, device, limit, tell=tell
-        )
+    agent, play = stretch.agent, stretch.play
     say(console, f"explaining {count(config.why, 'step')} of {len(play.actions):,}")
-    moments = explain(agent, play.inputs(device), config.why)
+    moments = explain(agent, stretch.examination, config.why)
     if not moments:
         raise RunError("--why: every episode ended at its first step, where there is no memory to wipe")
     steps = {step for moment in moments for step in (moment.step, *(each.step for each in moment.sources))}
@@ -117,7 +104,7 @@ def write_why(
     else:
         shown = screens(play, game(agent.spec, protocol, colour=True), steps)
     encoded = {step: _png(image) for step, image in sorted(shown.items())}
-    page = to_html(config, loaded, protocol, play, moments, encoded, names)
+    page = to_html(config, loaded, protocol, play, moments, encoded, stretch.names)
     name = f"why-{protocol or 'env'}-{loaded.step}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     folder = loaded.run_dir / "eval" / name
     with writing(folder):

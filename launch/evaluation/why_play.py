@@ -1,4 +1,4 @@
-"""The stretch of play that `eval --why` explains, and pictures of its steps."""
+"""A stretch of play, and pictures of its steps for `eval --why`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from gymnasium.vector import VectorEnv
 from PIL import Image, ImageDraw, ImageFont
 
+from .examination import Inputs
 from .play import Player, choose_actions
 from .video import Trace, replay
-from .why import Inputs
 
 MOST_STEPS = 2_000
 """Agent steps of the stretch, unless its episodes end before."""

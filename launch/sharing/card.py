@@ -146,7 +146,7 @@ def _memory(exported: Exported) -> list[str]:
     if not found:
         return []
     best = max(found, key=lambda each: (each["certificate"]["pairs"], str(each["time"])))
-    half = " Examined before the numbers were rounded to 16 bits." if exported.half else ""
+    half = " Examination before the numbers were rounded to 16 bits." if exported.half else ""
     table = Table(None, ("", _how(best)), lines(best["certificate"]), 2, CERTIFICATE + half)
     return ["## Memory\n" + table.to_markdown()]
 

@@ -18,8 +18,8 @@ from ...cores.fast_weights import FastWeights, MemoryTrace
 from ...cores.linear_form import LinearForm
 from ...cores.observe import MemoryStep, watch_memory, watch_traces
 from ...cores.surgery import replace_memory, scale_writes
+from ..evaluation.examination import divergence
 from ..evaluation.play import draw_actions
-from ..evaluation.why import divergence
 from .commands import Refused
 from .pictures import screen, seen
 from .plain import each_rounded, per_mille, rounded

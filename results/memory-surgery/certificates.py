@@ -22,6 +22,7 @@ import numpy as np
 from deltabeast.launch.cli import main as deltabeast
 from deltabeast.launch.evaluation.certificate import certify
 from deltabeast.launch.evaluation.environments import env_maker
+from deltabeast.launch.evaluation.examination import examine
 from deltabeast.launch.evaluation.loading import load
 from deltabeast.launch.evaluation.why_play import play_stretch
 
@@ -82,7 +83,7 @@ def planted(run: Path) -> dict[str, list[str]]:
     for fault in FAULTS:
         agent.core = fault(sound)
         try:
-            found[fault.__name__] = certify(agent, play.inputs("cpu"), None, 0).violations
+            found[fault.__name__] = certify(agent, examine(agent, play.inputs("cpu")), None, 0).violations
         except Exception as error:  # a broken core may break what looks at it, too
             found[fault.__name__] = [f"raised {error!r}"]
     return found

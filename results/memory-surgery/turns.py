@@ -46,8 +46,9 @@ from deltabeast.cores.surgery import (
 )
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.evaluation.environments import env_maker
+from deltabeast.launch.evaluation.examination import Inputs
 from deltabeast.launch.evaluation.loading import load
-from deltabeast.launch.evaluation.why import Inputs, layer_fractions
+from deltabeast.launch.evaluation.why import layer_fractions
 from deltabeast.launch.evaluation.why_play import play_stretch
 
 FORWARD, LEFT, RIGHT = range(3)

@@ -16,8 +16,8 @@ from deltabeast.cores.reading_age import reading_ages
 from deltabeast.cores.surgery import replace_memory
 from deltabeast.launch.evaluation.answers import Recovery, lines
 from deltabeast.launch.evaluation.certificate import Certificate, _following, _steps_until, certify, recovery
+from deltabeast.launch.evaluation.examination import Inputs, examine
 from deltabeast.launch.evaluation.returns import Difference
-from deltabeast.launch.evaluation.why import Inputs
 
 N, A = 46, 4
 SIZES = {"hidden_size": 8, "num_heads": 2, "num_layers": 2, "ff_size": 8}
@@ -34,6 +34,10 @@ def inputs_of(begins: tuple[int, ...] = (0, 1, 20, 45), steps: int = N) -> Input
     allowed = torch.rand(steps, A) < 0.7
     allowed[:, 1] = True
     return Inputs(torch.randn(steps, 5), torch.randn(steps), first, allowed)
+
+
+def certified(agent: Agent, inputs: Inputs, cost: Difference | None, pairs: int) -> Certificate:
+    return certify(agent, examine(agent, inputs), cost, pairs)
 
 
 def policies(agent: Agent, y: Tensor, allowed: Tensor) -> Tensor:
@@ -94,7 +98,7 @@ def test_nothing_to_recover_from(seed: int) -> None:
     agent, inputs = agent_of("lstm"), inputs_of()
     with torch.no_grad():
         agent.policy.weight.fill_(1e-9)
-    found = certify(agent, inputs, None, 0)
+    found = certified(agent, inputs, None, 0)
     assert found.recovery == Recovery([], 0.0)
     assert dict(lines(found.as_json()))["recovers"].startswith("nothing to recover from")
     assert recovery(agent, agent.core_inputs(*inputs[:2]), inputs_of(tuple(range(0, N, 10)))) is None
@@ -148,7 +152,7 @@ def test_used_is_what_costs_return() -> None:
 
 def test_a_sound_agent(seed: int) -> None:
     agent, inputs = agent_of("rdn"), inputs_of()
-    found = certify(agent, inputs, None, 0)
+    found = certified(agent, inputs, None, 0)
     assert found.correct
     x = agent.core_inputs(*inputs[:2]).unsqueeze(1)
     with torch.no_grad():
@@ -168,7 +172,7 @@ def test_a_sound_agent(seed: int) -> None:
 
 def test_an_agent_without_memory_is_correct_and_unused(seed: int) -> None:
     agent = agent_of("feedforward")
-    found = certify(agent, inputs_of(), Difference(0.0, (0.0, 0.0)), 10)
+    found = certified(agent, inputs_of(), Difference(0.0, (0.0, 0.0)), 10)
     assert (found.correct, found.used, found.read_age, found.recovery) == (True, False, None, None)
     assert found.kl_wiped == pytest.approx(0, abs=1e-6)
 
@@ -181,7 +185,7 @@ def test_a_planted_fault_is_named(seed: int, monkeypatch: pytest.MonkeyPatch) ->
         return step(x, state, torch.zeros_like(reset))
 
     monkeypatch.setattr(agent.core, "step", without_resets)
-    found = certify(agent, inputs_of(), None, 0)
+    found = certified(agent, inputs_of(), None, 0)
     assert not found.correct
     assert dict(lines(found.as_json()))["correct"].startswith(
         "no: a row's steps differ from those of its episodes"
@@ -192,7 +196,7 @@ def test_a_policy_that_is_not_finite(seed: int) -> None:
     agent = agent_of("rdn")
     with torch.no_grad():
         agent.policy.weight[0, 0] = torch.nan
-    found = certify(agent, inputs_of(), None, 0)
+    found = certified(agent, inputs_of(), None, 0)
     assert found.violations == ["the agent's policy is not finite"]
     assert (found.kl_wiped, found.recovery) == (None, None)
     json.dumps(found.as_json(), allow_nan=False)
@@ -201,7 +205,7 @@ def test_a_policy_that_is_not_finite(seed: int) -> None:
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_the_shortest_play(steps: int, seed: int) -> None:
     inputs = Inputs(*(each[:steps] for each in inputs_of((0,)) if each is not None))
-    found = certify(agent_of("rdn"), inputs, None, 0)
+    found = certified(agent_of("rdn"), inputs, None, 0)
     assert found.correct and found.recovery is None
     assert dict(lines(found.as_json()))["reads"] in (
         f"{n} step{'s' * (n != 1)} back (median of what is read)" for n in range(steps)

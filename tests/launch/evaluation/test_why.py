@@ -26,11 +26,12 @@ from deltabeast.envs import make_vector_env
 from deltabeast.envs.atari import AtariGames
 from deltabeast.launch.cli import main
 from deltabeast.launch.config import EvalConfig
+from deltabeast.launch.evaluation import stretch
 from deltabeast.launch.evaluation.command import evaluate_run
+from deltabeast.launch.evaluation.examination import Inputs, examine
 from deltabeast.launch.evaluation.loading import Loaded
 from deltabeast.launch.evaluation.video import Trace, replay
 from deltabeast.launch.evaluation.why import (
-    Inputs,
     Moment,
     _minus_shares,
     check_core,
@@ -57,6 +58,10 @@ def make_inputs(steps: int = 24, begins: tuple[int, ...] = (0, 9), allowed: Tens
     begin = torch.zeros(steps, dtype=torch.bool)
     begin[list(begins)] = True
     return Inputs(torch.randn(steps, 3), torch.randn(steps), begin, allowed)
+
+
+def explained(agent: Agent, inputs: Inputs, count: int) -> list[Moment]:
+    return explain(agent, examine(agent, inputs), count)
 
 
 class Actor:
@@ -105,7 +110,7 @@ def test_moments_are_the_largest_changes_by_a_wiped_state(seed: int) -> None:
         divergences.append((float(kl_divergence(Categorical(logits=logits), wiped)), t, output))
     assert all(divergences[t][0] == pytest.approx(0, abs=1e-6) for t in (0, 9, 10))
     expected = sorted(divergences, key=lambda each: each[0], reverse=True)[:5]
-    moments = explain(agent, inputs, 5)
+    moments = explained(agent, inputs, 5)
     assert [moment.step for moment in moments] == [t for _, t, _ in expected]
     for moment, (kl, t, wiped_output) in zip(moments, expected, strict=True):
         assert moment.kl == pytest.approx(kl, rel=1e-3) and kl > 1e-4
@@ -120,10 +125,10 @@ def test_moments_are_the_largest_changes_by_a_wiped_state(seed: int) -> None:
 
 def test_no_moment_begins_an_episode(seed: int) -> None:
     agent = make_agent()
-    moments = explain(agent, make_inputs(6, (0, 1, 2, 4)), 10)
+    moments = explained(agent, make_inputs(6, (0, 1, 2, 4)), 10)
     assert sorted(moment.step for moment in moments) == [3, 5]
     assert [len(moment.sources) for moment in moments] == [1, 1]
-    assert explain(agent, make_inputs(3, (0, 1, 2)), 10) == []
+    assert explained(agent, make_inputs(3, (0, 1, 2)), 10) == []
 
 
 @pytest.mark.parametrize("core", ["rdn", "softmax_attention", "delta_rnn"])
@@ -131,7 +136,7 @@ def test_shares_are_those_of_an_actors_single_steps(core: str, seed: int) -> Non
     """Over layers and heads as if all readings were one vector, in float64."""
     agent, inputs = make_agent(core), make_inputs()
     actor = Actor(agent, inputs)
-    for moment in explain(agent, inputs, 4):
+    for moment in explained(agent, inputs, 4):
         t = moment.step - moment.begin
         parts = [shares(form, t) for form in actor.joined(moment)]
         vectors = torch.cat([part.writes.sum(3).flatten(1) for part in parts], 1).double()  # [t + 1, all]
@@ -166,7 +171,7 @@ def test_a_share_is_taken_out_of_every_layers_reading(core: str, seed: int) -> N
     assert isinstance(network, FastWeightCore)
     with torch.no_grad():
         features = agent.core_inputs(*inputs[:2])
-    for moment in explain(agent, inputs, 3):
+    for moment in explained(agent, inputs, 3):
         t, forms = moment.step - moment.begin, actor.joined(moment)
         for source in moment.sources:
             with torch.no_grad():
@@ -209,7 +214,7 @@ def test_undone_writes_are_missing_in_all_later_steps(core: str, options: dict[s
     agent, inputs = make_agent(core, **options), make_inputs()
     actor = Actor(agent, inputs)
     differ = 0
-    for moment in explain(agent, inputs, 3):
+    for moment in explained(agent, inputs, 3):
         for source in moment.sources:
             state = take_out(core, actor.states[source.step + 1], actor.forms[source.step])
             with torch.no_grad():
@@ -225,7 +230,7 @@ def test_undone_writes_are_missing_in_all_later_steps(core: str, options: dict[s
 
 @pytest.mark.parametrize("core", ["delta_net", "momentum_delta_net", "delta_delta_net", "delta_mlp"])
 def test_share_and_effect_agree_where_nothing_written_depends_on_a_reading(core: str, seed: int) -> None:
-    for moment in explain(make_agent(core, num_layers=1), make_inputs(), 3):
+    for moment in explained(make_agent(core, num_layers=1), make_inputs(), 3):
         for source in moment.sources:
             assert source.minus_share is not None and source.undone is not None
             torch.testing.assert_close(source.minus_share, source.undone, rtol=1e-4, atol=1e-5)
@@ -248,7 +253,7 @@ def test_every_core_in_the_backbone_is_explained(seed: int) -> None:
         agent = plain if name in ("hybrid", "rdn_large") else make_agent(name, clock=2)
         check_core(agent)
         inputs = make_inputs(7, (0, 2))
-        (moment,) = explain(agent, inputs, 1)
+        (moment,) = explained(agent, inputs, 1)
         for source in moment.sources:
             assert (source.minus_share is None) == (name in NONLINEAR), name
             assert source.undone is not None, name
@@ -267,7 +272,7 @@ def test_every_core_in_the_backbone_is_explained(seed: int) -> None:
 
 def test_all_that_follows_a_reading_is_computed(seed: int) -> None:
     agent = make_agent("delta_net", short_conv=3, head_norm=True, output_gate="silu", clock=3)
-    for moment in explain(agent, make_inputs(), 3):
+    for moment in explained(agent, make_inputs(), 3):
         for source in moment.sources:
             assert source.minus_share is not None and source.undone is not None
             for each in (source.minus_share, source.undone):
@@ -277,7 +282,7 @@ def test_all_that_follows_a_reading_is_computed(seed: int) -> None:
 def test_forbidden_actions_stay_so(seed: int) -> None:
     allowed = torch.rand(24, 4) < 0.6
     allowed[:, 1] = True
-    for moment in explain(make_agent(), make_inputs(allowed=allowed), 4):
+    for moment in explained(make_agent(), make_inputs(allowed=allowed), 4):
         others = [each for source in moment.sources for each in (source.minus_share, source.undone)]
         assert moment.kl > 0
         for each in (moment.remembering, moment.wiped, *others):
@@ -336,7 +341,7 @@ def test_the_cue_is_named_where_the_truth_is_known() -> None:
     begins = torch.zeros(len(seen), dtype=torch.bool)
     begins[[0, 9]] = True
     inputs = Inputs(torch.eye(4)[seen], torch.zeros(len(seen)), begins)
-    moments = explain(cue_agent(), inputs, 5)
+    moments = explained(cue_agent(), inputs, 5)
     cues = {3: 0, 6: 4, 8: 4, 11: 9}
     assert [moment.step for moment in moments[:4]] == list(cues) and moments[4].kl == pytest.approx(
         0, abs=1e-9
@@ -422,6 +427,22 @@ def test_a_page_depends_on_the_seed_alone(tmp_path: Path) -> None:
     assert References(other.read_text()).alts != References(first.read_text()).alts
 
 
+def test_a_certificate_beside_it_looks_at_the_same_play(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, played = save_maze_agent(tmp_path), []
+
+    def play(*arguments: Any, **options: Any) -> Play:
+        played.append(play_stretch(*arguments, **options))
+        return played[-1]
+
+    monkeypatch.setattr(stretch, "play_stretch", play)
+    alone, beside = page_of(run), page_of(run, certificate=True)
+    assert len(played) == 2 and played[0].actions == played[1].actions
+    without_command = [page.read_text().replace(" --certificate", "") for page in (alone, beside)]
+    assert without_command[0] == without_command[1] and "--certificate" in beside.read_text()
+
+
 def test_names_are_escaped(tmp_path: Path, seed: int) -> None:
     spec = AgentSpec((3,), 4, "rdn", "mlp", OPTIONS, env_id="<script>alert(1)</script>")
     agent = Agent(spec).eval()
@@ -431,7 +452,7 @@ def test_names_are_escaped(tmp_path: Path, seed: int) -> None:
     config = EvalConfig(Path("<i>run"), why=1)
     encoded = dict.fromkeys(range(6), b"png")
     loaded = Loaded(tmp_path, agent, tmp_path, 1600)
-    text = to_html(config, loaded, None, play, explain(agent, inputs, 1), encoded, names)
+    text = to_html(config, loaded, None, play, explained(agent, inputs, 1), encoded, names)
     assert "<script" not in text and "<b>" not in text and "<i>" not in text and "\x1b" not in text
     assert "&lt;b&gt;one" in text and "&lt;script&gt;" in text and "&amp;amp;" in text
     References(text)
@@ -513,7 +534,7 @@ def test_readings_of_single_steps_are_the_actors(seed: int) -> None:
     """What the tests above compare with: the joined forms read what the actor's memory read."""
     agent, inputs = make_agent(), make_inputs()
     actor = Actor(agent, inputs)
-    (moment,) = explain(agent, inputs, 1)
+    (moment,) = explained(agent, inputs, 1)
     outputs: list[Tensor] = []
     with watch_traces(agent.core, lambda layer, memory, trace: outputs.append(trace.y[0])), torch.no_grad():
         agent.act(*actor.step(moment.step), actor.states[moment.step])
