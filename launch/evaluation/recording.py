@@ -22,11 +22,15 @@ def game(spec: AgentSpec, protocol: str, colour: bool = False) -> AtariGames:
     return AtariGames(spec.game, 1, protocol, 1, full, colour=colour, options=spec.env_options)
 
 
+def game_title(name: str) -> str:
+    """Return a game's title, such as Space Invaders, of its name."""
+    return name.replace("_", " ").title()
+
+
 def captions(loaded: Loaded, protocol: str, actions: str) -> tuple[str, str]:
     """Return title and subtitle of a game's pictures."""
     spec = loaded.agent.spec
-    title = str(spec.game).replace("_", " ").title()
-    return title, f"{spec.core}, step {loaded.step:,}, {protocol}, {actions}"
+    return game_title(spec.game or ""), f"{spec.core}, step {loaded.step:,}, {protocol}, {actions}"
 
 
 def record_games(config: EvalConfig, loaded: Loaded, protocol: str, console: Console) -> None:

@@ -25,7 +25,7 @@ from ..runs.directory import eval_command, option_words, versions
 from ..units import count
 from .examination import Behaviour
 from .loading import Loaded
-from .recording import game
+from .recording import game, game_title
 from .stretch import Stretch
 from .why import Moment, Source, explain
 from .why_play import MOST_NUMBERS, Play, pictures, screens
@@ -132,7 +132,7 @@ def to_html(
 ) -> str:
     """Return the page; `encoded` has a PNG of each step that is shown."""
     spec = loaded.agent.spec
-    game = spec.game.replace("_", " ").title() if spec.game else spec.env_id or ""
+    title = game_title(spec.game) if spec.game else spec.env_id or ""
     episodes = sum(play.begins)
     lead = (
         f"The {count(len(moments), 'step')} at which wiping the memory changes the policy most, of the first "
@@ -164,7 +164,7 @@ def to_html(
 <section id="made"><h2>How this was made</h2><dl>{facts}</dl></section>
 </main>"""
     style = (resources(__package__) / "why.css").read_text(encoding="utf-8").rstrip()
-    return document(f"What {spec.core} remembers in {game}", lead, body, f"\n{style}")
+    return document(f"What {spec.core} remembers in {title}", lead, body, f"\n{style}")
 
 
 def command(config: EvalConfig) -> str:

@@ -14,7 +14,7 @@ from ..config import WatchConfig
 from ..errors import UsageError, one_line
 from ..evaluation.environments import check_fit, choose_protocol, env_maker
 from ..evaluation.loading import load
-from ..evaluation.recording import game
+from ..evaluation.recording import game, game_title
 from ..evaluation.video import EMULATOR_FRAMES_PER_SECOND
 from ..evaluation.why_play import action_names
 from ..runs.consent import check_env
@@ -51,7 +51,7 @@ class Source:
     @property
     def title(self) -> str:
         spec = self.spec
-        return spec.game.replace("_", " ").title() if spec.game else (spec.env_id or "").split("/")[-1]
+        return game_title(spec.game) if spec.game else (spec.env_id or "").split("/")[-1]
 
     @property
     def steps_per_second(self) -> float:
