@@ -43,7 +43,8 @@ class Session:
         self.said = ""
         """What the latest command did."""
         self._names = short_names([source.run for source in sources])
-        self._history: deque[list[Record]] = deque(maxlen=HISTORY)
+        self._history: deque[list[Record]] = deque()
+        self._bytes = 0  # of its pictures
         self._steps = [source.saved_steps() for source in sources]
         self._waiting: dict[int, int] = {}
         """Newer checkpoints, by seat, that play from the next episode on."""
@@ -71,8 +72,9 @@ class Session:
                     self._use(n, step)
         records = [seat.step() for seat in self.seats]
         self._history.append(records)
-        while len(self._history) > 1 and sum(map(_bytes, self._history)) > _MOST_BYTES:
-            self._history.popleft()
+        self._bytes += _bytes(records)
+        while len(self._history) > (HISTORY if self._bytes <= _MOST_BYTES else 1):
+            self._bytes -= _bytes(self._history.popleft())
         return records
 
     def history(self) -> list[list[Record]]:
@@ -125,6 +127,7 @@ class Session:
             case Restart(seed):
                 self.seed = seed
                 self._history.clear()
+                self._bytes = 0
                 for seat in self.seats:
                     seat.restart(seed)
                 return f"begun anew with seed {seed}"

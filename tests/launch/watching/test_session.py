@@ -329,6 +329,21 @@ def test_a_history_is_bounded_by_its_bytes(
     assert [step[0] for step in session.history()] == records[-5:]  # at most 8 MB
     monkeypatch.setattr("deltabeast.launch.watching.seat.seen", lambda _: {"png": "x" * 9_000_000})
     assert [step[0] for step in session.history()] != take(session, 1) and len(session.history()) == 1
+    monkeypatch.setattr("deltabeast.launch.watching.seat.seen", lambda _: {"png": "x" * 1_500_000})
+    session.apply(Restart(8))
+    records = take(session, 7)
+    assert [step[0] for step in session.history()] == records[-5:]
+
+
+def test_a_history_is_bounded_by_its_steps(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltabeast.launch.watching.session.HISTORY", 4)
+    session = make_session(save_run(tmp_path, make_agent("feedforward")))
+    records = take(session, 3)
+    assert [step[0] for step in session.history()] == records
+    records += take(session, 6)
+    assert [step[0] for step in session.history()] == records[-4:]
 
 
 @pytest.mark.parametrize(
