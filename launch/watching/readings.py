@@ -6,8 +6,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from ...cores.linear_form import LinearForm, join
 from ...cores.provenance import shares
+from ...cores.reading_age import median_age
 from ..evaluation.why import layer_fractions, strongest
 
 WINDOW = 256
@@ -64,8 +67,8 @@ class Readings:
         numbers = [step for step, _ in self._steps]
         by_step = dict(zip(numbers, total.tolist(), strict=True))
         older = 1.0 - sum(by_step.values())
-        sizes = total.abs().flip(0).cumsum(0)
-        newer = int((sizes < (sizes[-1] + abs(older)) / 2).sum())
+        by_age = torch.cat([total.flip(0), total.new_tensor([older])]).abs()
+        newer = int(median_age(by_age / by_age.sum()))
         return Reading(
             numbers[0],
             [by_step.get(step, 0.0) for step in range(numbers[0], numbers[-1] + 1)],
