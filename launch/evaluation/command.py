@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -55,8 +54,8 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     console = console or Console(width=None if sys.stdout.isatty() else 160)
     _check(config)
     ops = _memory_ops(config)
-    config = replace(config, run=run_here(config.run))
-    loaded = load(config.run, config.checkpoint, config.trust_core, lambda text: say(console, text))
+    run = run_here(config.run)
+    loaded = load(run, config.checkpoint, config.trust_core, lambda text: say(console, text))
     spec = loaded.agent.spec
     for op in ops:
         op.check(loaded.agent.core, spec.core)

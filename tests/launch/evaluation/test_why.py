@@ -466,6 +466,18 @@ def test_the_command_is_the_one_that_was_given() -> None:
     assert command(EvalConfig(Path("run"))) == "deltabeast eval run"
 
 
+def test_the_command_of_an_agent_from_a_hub_names_it_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = save_maze_agent(tmp_path)
+    monkeypatch.setattr("deltabeast.launch.evaluation.command.run_here", lambda _: run)
+    named = EvalConfig(Path("hub:me/maze@v1"), episodes=1, repeats=1, device="cpu", why=1)
+    evaluate_run(named, Console(quiet=True))
+    (page,) = run.glob("eval/why-*/why.html")
+    text = page.read_text()
+    assert "deltabeast eval hub:me/maze@v1 --episodes 1" in text and f"eval {run}" not in text
+
+
 def test_a_memory_without_writes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = save_maze_agent(tmp_path, "lstm")
     with pytest.raises(SystemExit) as ended:
