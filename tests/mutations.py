@@ -1773,7 +1773,9 @@ MUTANTS = [
     ("launch/runs/consent.py", "thing.isidentifier() or ", ""),
     ("launch/runs/consent.py", " or may_name_code(options)", ""),
     ("launch/training/env_options.py", "**spec.kwargs}", "}"),
-    ("launch/training/reading_ages.py", "if env == 0:", "if env == 1:"),
+    ("launch/training/reading_ages.py", "if env == self._env:", "if env == 1:"),
+    ("launch/training/ray/actor_process.py", "ReadingAges(agent, self.first_env)", "ReadingAges(agent)"),
+    ("launch/training/ray/traffic.py", "self._bytes, self._reading_ages = 0, {}", "self._bytes = 0"),
     ("launch/training/reading_ages.py", "number != self._parts[-1].number + 1", "False"),
     ("launch/training/reading_ages.py", "now + (now - begun) / _SHARE_OF_TIME", "now"),
     ("cores/provenance.py", ".mul_(a[n])", ""),
@@ -2020,6 +2022,10 @@ TESTS = {
     "training/threads": ("tests/launch/training/test_threads.py",),
     **dict.fromkeys(
         ("ray/actors", "ray/learners"), ("tests/launch/training/ray/test_faults.py", "-k", "version")
+    ),
+    **dict.fromkeys(
+        ("ray/actor_process", "ray/traffic"),
+        ("tests/launch/training/ray/test_engine.py", "-k", "how_far_back"),
     ),
     "ray/cluster": ("tests/launch/training/ray/test_cluster.py", "-k", "hears_no_signal"),
     "processes/child": ("tests/launch/processes/test_child.py",),
