@@ -12,7 +12,9 @@ from ...agents.reading import read_bytes
 from ..errors import UsageError
 from ..evaluation.loading import Loaded
 from ..pages import PageFolder
+from ..runs.consent import consent
 from ..watching.record import recorded_message
+from ..watching.source import title_of
 from .card import GAME
 
 MOST_BYTES = 1 << 28
@@ -20,18 +22,19 @@ MOST_BYTES = 1 << 28
 
 def read_game(path: Path, loaded: Loaded) -> bytes:
     """Return a recording of this agent. Raises UsageError, in one line, for any other file."""
-    words = ("deltabeast", "watch", str(loaded.run_dir), "--checkpoint", str(loaded.step), "--record", "FILE")
+    spec, ours = loaded.agent.spec, _about(loaded)
+    words = ["deltabeast", "watch", str(loaded.run_dir), *consent(spec.core, spec.env_id)]
+    words += ["--checkpoint", str(loaded.step), "--record", "FILE"]
     remedy = f"make one with `{shlex.join(words)}`"
     try:
         content = read_bytes(path, MOST_BYTES)
-        core, step = _agent_in(content)
+        shown = _about_recorded(content)
     except OSError as error:
         raise UsageError(f"--recording {path} cannot be read: {files.why(error)}") from error
     except ValueError:
         raise UsageError(f"--recording {path} is no recorded game; {remedy}") from None
-    if (core, step) != _agent(loaded):
-        shown = f"{core} at step {step:,}, not {loaded.agent.spec.core} at step {loaded.step:,}"
-        raise UsageError(f"--recording {path} is of {shown}; {remedy}")
+    if shown != ours:
+        raise UsageError(f"--recording {path} is of {shown}, not of {ours}; {remedy}")
     return content
 
 
@@ -47,7 +50,7 @@ def put_game(
     present, of = None, None
     with suppress(OSError, ValueError):
         present = read_bytes(path, MOST_BYTES)
-        of = _agent_in(present)
+        of = _about_recorded(present)
     if game is not None:
         if game != present:
             PageFolder(folder, tell, is_ours=False).write(GAME, game)
@@ -55,17 +58,18 @@ def put_game(
     if of is not None and has_another:
         tell(f"{path} is of another agent: it is {files.set_aside(path, 'previous').name} now")
         return False
-    return of == _agent(loaded)
+    return of == _about(loaded)
 
 
-def _agent(loaded: Loaded) -> tuple[str, int]:
-    return loaded.agent.spec.core, loaded.step
+def _about(loaded: Loaded) -> str:
+    spec = loaded.agent.spec
+    return f"{spec.core} on {title_of(spec)} at step {loaded.step:,}"
 
 
-def _agent_in(content: bytes) -> tuple[str, int]:
-    """Return core and agent steps of the first agent in a recording. Raises ValueError if it is none."""
+def _about_recorded(content: bytes) -> str:
+    """Say the same of the first agent in a recording. Raises ValueError if it is none."""
     try:
         seat = recorded_message(content)["state"]["seats"][0]
-        return str(seat["core"]), int(seat["step"])
-    except (LookupError, TypeError, RecursionError) as error:
+        return f"{seat['core']} on {seat['title']} at step {int(seat['step']):,}"
+    except (LookupError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError("no recording") from error

@@ -342,7 +342,10 @@ def test_another_file_than_a_recording_of_the_agent_is_one_line(
         assert f"--recording {file} is no recorded game; {anew}" in refused(file)
     file.write_bytes(b"\xff\xfe")
     assert "is no recorded game" in refused(file)
-    other = "feedforward at step 40, not feedforward at step 100"
+    file.write_text(whole.replace('"title":"CartPole-v1"', '"title":"Pong"'))
+    ours = "feedforward on CartPole-v1 at step 100"
+    assert f"{file} is of feedforward on Pong at step 100, not of {ours}; {anew}" in refused(file)
+    other = f"feedforward on CartPole-v1 at step 40, not of {ours}"
     assert f"--recording {recordings[2]} is of {other}; {anew}" in refused(recordings[2])
     assert f"--recording {tmp_path / 'none'} cannot be read: No such file" in refused(tmp_path / "none")
     assert "cannot be read: it is not a regular file" in refused(tmp_path)
