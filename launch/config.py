@@ -464,6 +464,9 @@ class ExportConfig:
     """Store numbers in 16 bits: half the size, scores hardly change."""
     note: str | None = None
     """Extra text for the card, for example how this agent was chosen among seeds."""
+    recording: Path | None = None
+    """A game that `deltabeast watch RUN --record FILE` wrote: it goes with the agent, as game.html, to which
+    the card links."""
     trust_core: str | None = None
     """A core of your own that the checkpoint may import: package.module:Class, as it was trained with."""
 

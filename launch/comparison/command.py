@@ -34,6 +34,7 @@ from .sections import runs as run_sections
 from .sections import scores as score_sections
 from .sections.abilities import abilities
 from .sections.forgetting import forgetting
+from .sections.operations import operations
 from .sections.probes import probes as probe_section
 from .sections.published import published_sections
 from .sections.relative import relative
@@ -128,6 +129,7 @@ def _report(
             *of_pairs,
             curve_sections.memory(comparison, style),
             *forgetting(comparison, style),
+            *operations(comparison),
             run_sections.published_differences(comparison, board),
             Section("Left out", [] if left_out else ["Nothing."], points=left_out),
             run_sections.runs(comparison, board),

@@ -13,6 +13,7 @@ from typing import Any
 from ...agents.manifest import checkpoint_paths, damaged_file, read_spec
 from ...agents.reading import read_json
 from ...envs import canonical_game, find_protocol, varied
+from ..evaluation.returns import Difference
 from ..runs.consent import consent
 from ..runs.directory import core_name, eval_command, read_config, read_words, was_truncated
 from ..runs.log import MOST_ROWS, read_log
@@ -24,6 +25,8 @@ _SETTINGS = frozenset(GROUPING_OPTIONS) - {"game", "env", "core", "protocol", "f
 
 WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "gru", "lstm"})
 """Cores whose gradients cross the whole unroll under either `--bptt`, so that it is no setting of theirs."""
+_FORGETS = r"forgets every (\d+)"
+"""How `evaluation/memory_ops.py` names results with state resets."""
 TRUNCATED = "lstm, truncated"
 """Name of an LSTM whose gradients an earlier version cut at every step; no run is made so any more."""
 
@@ -47,6 +50,8 @@ class Evaluation:
     """further episodes, which did not end"""
     forgetful: Mapping[float, float] = field(default_factory=dict)
     """the game return, or if no game ended that of an episode, by the agent steps between state resets"""
+    operations: Mapping[str, Difference] = field(default_factory=dict)
+    """what each other operation on the memory changes in the return of an agent's episode, by its name"""
 
 
 @dataclass(frozen=True)
@@ -267,15 +272,30 @@ def _evaluation(file: Path) -> Evaluation:
         time=str(content["time"]),
         unfinished=int(result.get("unfinished", 0)),
         forgetful=_forgetful(content["results"]),
+        operations=_operations(content["results"]),
     )
 
 
 def _forgetful(results: Mapping[str, Any]) -> dict[float, float]:
-    """Read what the agent scored with less memory; `evaluation/memory_ops.py` names those results."""
+    """Read what the agent scored with less memory."""
     kind = "game" if results["trained"]["summary"]["game"] else "life"
     scores = {}
     for name, result in results.items():
-        every, summary = re.fullmatch(r"forgets every (\d+)", name), result["summary"][kind]
+        every, summary = re.fullmatch(_FORGETS, name), result["summary"][kind]
         if every and summary:
             scores[float(every[1])] = float(summary["mean"])
     return scores
+
+
+def _operations(results: Mapping[str, Any]) -> dict[str, Difference]:
+    """Read the paired differences of the operations that are no state resets, where episodes were paired."""
+    found = {}
+    for name, result in results.items():
+        change = result.get("difference", {}).get("life")
+        if change and not re.fullmatch(_FORGETS, name):
+            interval = None
+            if change["interval"] is not None:
+                low, high = map(float, change["interval"])
+                interval = low, high
+            found[name] = Difference(float(change["mean"]), interval)
+    return found

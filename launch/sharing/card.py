@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch takes a while, and a card's name is asked for without
     from ...agents import Agent, AgentSpec
 
 TAGS = ("reinforcement-learning", "deltabeast", "fast-weight-programmers")
-CARD, CURVE, STILL = "README.md", "curve.png", "still.png"
+CARD, CURVE, STILL, GAME = "README.md", "curve.png", "still.png", "game.html"
 CERTIFICATE = "`deltabeast eval --certificate`: each answer is independent of the others."
 
 
@@ -39,6 +39,8 @@ class Exported:
     pictures: Sequence[str]
     half: bool
     note: str | None
+    has_game: bool = False
+    """whether a recorded game lies beside the card"""
 
 
 def write_card(exported: Exported) -> str:
@@ -54,6 +56,7 @@ def write_card(exported: Exported) -> str:
         "## Scores\n" + _scores(exported),
         *_memory(exported),
         *(f"![{name.removesuffix('.png')}]({name})" for name in exported.pictures),
+        *([_game(exported)] if exported.has_game else []),
         "## How to load it\n" + _loading(exported),
         "## How it was trained\n" + _training(exported),
     ]
@@ -149,6 +152,14 @@ def _memory(exported: Exported) -> list[str]:
     half = " Examination before the numbers were rounded to 16 bits." if exported.half else ""
     table = Table(None, ("", _how(best)), lines(best["certificate"]), 2, CERTIFICATE + half)
     return ["## Memory\n" + table.to_markdown()]
+
+
+def _game(exported: Exported) -> str:
+    half = " Played before the numbers were rounded to 16 bits." if exported.half else ""
+    return (
+        f"[A recorded game]({GAME}), step by step with what the memory reads and writes: a page to open in a "
+        f"browser, without a server.{half}"
+    )
 
 
 def _has_lives(evaluation: Mapping[str, Any]) -> bool:

@@ -24,6 +24,7 @@ from ..runs.directory import read_config, read_words
 from ..runs.log import MOST_ROWS, copy_rows_up_to, read_log
 from ..runs.options import FIXED, deciding
 from .card import CARD, CURVE, STILL, Exported, can_be_shown, write_card
+from .game import put_game, read_game
 from .still import draw_still
 
 
@@ -34,18 +35,21 @@ def export(config: ExportConfig, console: Console | None = None) -> Path:
     loaded = load(config.run, config.checkpoint, config.trust_core, tell)
     folder = config.folder
     _check_folder(folder, loaded.run_dir)
+    game = None if config.recording is None else read_game(config.recording, loaded)
     try:
         known = [_weights(path) for path in checkpoint_paths(folder)]
         checkpoint = export_agent(folder, loaded.step, loaded.agent, config.half)
         if others := sorted(path.name for path in set(checkpoint.parent.iterdir()) - {checkpoint}):
             tell(f"left beside it in {checkpoint.parent}: {', '.join(others)}")
-        if _weights(checkpoint) not in known:  # what was evaluated here was another agent
+        is_new = _weights(checkpoint) not in known
+        if is_new:  # what was evaluated here was another agent
             _clear_evaluations(loaded.run_dir, folder, tell)
         _copy_config(loaded, folder)
         _copy_evaluations(loaded, folder, tell)
         pages = PageFolder(folder, tell, is_ours=bool(known))
         pictures = _pictures(loaded, folder, pages, tell)
-        pages.write_page(CARD, write_card(_read(loaded, folder, pictures, config)))
+        has_game = put_game(game, loaded, folder, is_new, tell)
+        pages.write_page(CARD, write_card(_read(loaded, folder, pictures, has_game, config)))
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {files.why(error)}") from error
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
@@ -148,7 +152,9 @@ def _curve(loaded: Loaded, folder: Path) -> bytes | None:
     return figures.png
 
 
-def _read(loaded: Loaded, folder: Path, pictures: list[str], config: ExportConfig) -> Exported:
+def _read(
+    loaded: Loaded, folder: Path, pictures: list[str], has_game: bool, config: ExportConfig
+) -> Exported:
     evaluations = [read_object(file) for file in sorted((folder / "eval").glob("*.json"))]
     evaluations = list(filter(can_be_shown, evaluations))
     return Exported(
@@ -160,4 +166,5 @@ def _read(loaded: Loaded, folder: Path, pictures: list[str], config: ExportConfi
         pictures=pictures,
         half=config.half,
         note=config.note,
+        has_game=has_game,
     )

@@ -16,7 +16,7 @@ from ...agents.manifest import checkpoint_paths, damaged_file, is_exported
 from ..config import PushConfig
 from ..errors import RunError, UsageError, one_line
 from ..output import tell
-from .card import CARD
+from .card import CARD, GAME
 
 PREFIX = "hub:"
 FILES = (
@@ -24,6 +24,8 @@ FILES = (
     *(f"checkpoints/*/{name}" for name in ("agent.json", "weights.safetensors", "manifest.json")),
 )
 """What is sent and fetched: nothing that could execute."""
+SENT = (*FILES, GAME)
+"""A recorded game has a script, and is only sent."""
 MOST_FILES = 1_000
 MOST_FETCHED = 4 << 30
 """Bytes: an agent with its checkpoints has some megabytes."""
@@ -51,8 +53,8 @@ def push(config: PushConfig) -> None:
         commit = api.upload_folder(
             repo_id=owner_and_name,
             folder_path=folder,
-            allow_patterns=list(FILES),
-            delete_patterns=list(FILES),
+            allow_patterns=list(SENT),
+            delete_patterns=list(SENT),
             commit_message=f"{folder.name}, by deltabeast",
         )
     except Exception as error:  # of the library, of its HTTP client, of the network

@@ -42,14 +42,15 @@ class _Part(NamedTuple):
 
 
 class ReadingAges:
-    """The latest steps of the first environment, and when to explain what the agent reads in them.
+    """The latest steps of one environment, and when to explain what the agent reads in them.
 
     They are computed again with the newest weights, and the oldest ones begin with the state that an actor
     had there. Explaining takes at most 0.5% of the time in the mean.
     """
 
-    def __init__(self, agent: Agent, clock: Callable[[], float] = time.monotonic) -> None:
-        self._agent, self._clock = agent, clock
+    def __init__(self, agent: Agent, env: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        """`env` is the environment's number in `Unroll.origin`."""
+        self._agent, self._env, self._clock = agent, env, clock
         self._parts: deque[_Part] = deque()
         self._due = clock()
         self._off = False
@@ -59,7 +60,7 @@ class ReadingAges:
         if self._off or unroll.origin is None:
             return
         for column, (env, number) in enumerate(unroll.origin.tolist()):
-            if env == 0:
+            if env == self._env:
                 self._append(unroll, column, number)
 
     def _append(self, unroll: Unroll, column: int, number: int) -> None:

@@ -18,6 +18,8 @@ from ..output import say
 from .page import page_file
 from .session import Session
 
+_OPENING = '<script type="application/json" id="recording">'
+_END = "</body>\n</html>\n"
 SHORT = 300
 """Steps until which another game follows one that has ended."""
 
@@ -62,11 +64,17 @@ def to_html(message: dict[str, Any]) -> str:
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
     page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{meta}')
     page = page.replace('<link rel="stylesheet" href="/page.css">', f"<style>{style}</style>")
-    embedded = (
-        f'<script type="application/json" id="recording">{data}</script>\n<script>{script}</script>\n</body>'
-    )
+    embedded = f"{_OPENING}{data}</script>\n<script>{script}</script>\n</body>"
     head, body = page.rsplit("</body>", 1)
     return head + embedded + body
+
+
+def recorded_message(html: bytes) -> Any:
+    """Return the message embedded in a whole page, of any version. Raises ValueError if there is none."""
+    _, _, rest = html.decode().partition(_OPENING)
+    if not rest.endswith(_END):
+        raise ValueError("the page is no recording, or not whole")
+    return json.loads(rest.partition("</script>")[0])
 
 
 def _digest(content: str) -> str:

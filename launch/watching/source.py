@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gymnasium.vector import VectorEnv
 
-from ...agents import Agent, Checkpoint, CheckpointError, find_checkpoints, load_agent
+from ...agents import Agent, AgentSpec, Checkpoint, CheckpointError, find_checkpoints, load_agent
 from ...envs import DEFAULT_PROTOCOL, find_protocol
 from ..config import WatchConfig
 from ..errors import UsageError, one_line
@@ -23,6 +23,11 @@ from .commands import Refused
 
 SLOW_STEPS = 5.0
 """Steps a second in environments that have no speed of their own."""
+
+
+def title_of(spec: AgentSpec) -> str:
+    """Return the name of an agent's game, as it is shown."""
+    return game_title(spec.game) if spec.game else (spec.env_id or "").split("/")[-1]
 
 
 class Source:
@@ -50,8 +55,7 @@ class Source:
 
     @property
     def title(self) -> str:
-        spec = self.spec
-        return game_title(spec.game) if spec.game else (spec.env_id or "").split("/")[-1]
+        return title_of(self.spec)
 
     @property
     def steps_per_second(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ....agents import Actor, Agent, AgentSpec, split
+from ....agents import Actor, Agent, AgentSpec, Unroll, split
 from ....agents.accelerate import inference_for
 from ...config import TrainConfig
 from ...processes.child import leave_signals_to_parent
@@ -17,6 +17,7 @@ from ...processes.machine import autocast_dtype, prepare_process
 from ..flat_parameters import FlatWeights
 from ..plan import make_env, returns_discount
 from ..randomness import seed_generators
+from ..reading_ages import ReadingAges
 from . import cluster
 from .cluster import Location, Ref
 from .packing import pack
@@ -45,6 +46,8 @@ class Header:
     nbytes: int
     seconds: Mapping[str, float]
     """seconds that this unroll took, by stage"""
+    reading_ages: Mapping[str, float]
+    """how far back the actor's first environment reads, as `ReadingAges.sample` has it; most often empty"""
 
 
 @dataclass
@@ -61,6 +64,8 @@ class ActorProcess:
     """of the `Actor`, where it goes on"""
     first_env: int = 0
     """number of its first environment among those of all actors and incarnations"""
+    explains: bool = False
+    """whether it looks now and then how far back its first environment reads"""
 
     _sequence = 0
     _rest_until = 0.0
@@ -94,6 +99,7 @@ class ActorProcess:
         )
         if self.state is not None:
             self._actor.load_state_dict(self.state)
+        self._reading_ages = ReadingAges(agent, self.first_env) if self.explains else None
         return cluster.locate()
 
     def collect(self, order: Order) -> tuple[Any, ...]:
@@ -104,10 +110,19 @@ class ActorProcess:
         unroll = self._actor.collect()
         with stopwatch("packing"):
             packed = [pack(part) for part in split(unroll, self.columns)]
+        reading_ages = self._explain(unroll)
         seconds = {stage: now - before.get(stage, 0.0) for stage, now in stopwatch.seconds.items()}
-        header = Header(self._sequence, unroll.num_steps, sum(part.nbytes for part in packed), seconds)
+        nbytes = sum(part.nbytes for part in packed)
+        header = Header(self._sequence, unroll.num_steps, nbytes, seconds, reading_ages)
         self._sequence += len(packed)
         return header, *packed
+
+    def _explain(self, unroll: Unroll) -> dict[str, float]:
+        if self._reading_ages is None:
+            return {}
+        with self._actor.stopwatch("explaining"):
+            self._reading_ages.add(unroll)
+            return self._reading_ages.sample()
 
     def _take_weights(self, order: Order) -> None:
         """Fetch the weights of an order; over a slow link that takes at most half of the time."""

@@ -142,6 +142,7 @@ class RayEngine(Engine):
             self.sharding.columns,
             self._actor_states[index] if self._actor_states is not None else None,
             (incarnation * self.config.num_actors + index) * self.config.num_envs,
+            index == 0,
             cpus=self.config.actor_cpus,
             gpus=self.config.actor_gpus,
             spread=True,

@@ -27,6 +27,7 @@ from deltabeast.launch.comparison.runs import WITHOUT_FAST_WEIGHTS, Run, find_ru
 from deltabeast.launch.comparison.scores import ScoreBoard, score_board, unequal_steps
 from deltabeast.launch.comparison.sections.abilities import abilities
 from deltabeast.launch.comparison.sections.forgetting import forgetting
+from deltabeast.launch.comparison.sections.operations import operations
 from deltabeast.launch.comparison.sections.published import score_text
 from deltabeast.launch.comparison.sections.relative import relative
 from deltabeast.launch.comparison.sections.runs import published_differences
@@ -106,6 +107,10 @@ def damage_evaluation(run: Path) -> None:
     (run / "eval" / "broken.json").write_text('{"results": null}')
 
 
+def damage_operation(run: Path) -> None:
+    operate(run, "2026-03-01", {"wipe@7": (1.0, [2.0])})
+
+
 def leave_episodes_endless(run: Path) -> None:
     (file,) = (run / "eval").glob("*.json")
     content = json.loads(file.read_text())
@@ -117,6 +122,7 @@ def leave_episodes_endless(run: Path) -> None:
     ("harm", "said"),
     [
         (leave_episodes_endless, "3 episodes of eval/"),
+        (damage_operation, "cannot be read; evaluate again with"),
         (damage_config, "config.json cannot be read"),
         (damage_log, "logs.csv is damaged"),
         (damage_wide_log, "logs.csv is damaged"),
@@ -392,6 +398,50 @@ def test_state_resets_are_averaged_only_where_evaluated_alike(tmp_path: Path) ->
     comparison, _ = compared(tmp_path)
     (section,) = forgetting(comparison, looks(comparison.core_of))
     assert [row[3:] for row in section.tables[0].rows] == [[30.0, 30.0, 30.0, 2]] * 2
+
+
+def operate(run: Path, time: str, changes: dict[str, Any], step: int = 300_000, greedy: bool = True) -> Path:
+    """Add an evaluation with operations on the memory, as `eval` writes it: mean and interval of each."""
+    path = add_evaluation(run, 5.0, step=step, greedy=greedy, time=time)
+    content = json.loads(path.read_text())
+    trained = content["results"]["trained"]
+    for name, change in changes.items():
+        whole = {"mean": 100.0, "interval": None}  # of games: not what is shown
+        paired = {"life": change and dict(zip(("mean", "interval"), change, strict=True)), "game": whole}
+        content["results"][name] = {**trained, "difference": paired}
+    content["results"]["random"] = trained
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_what_operations_on_the_memory_change_is_tabulated_by_series(tmp_path: Path) -> None:
+    rdn, _, other = (make_run(tmp_path, seed=seed) for seed in (1, 2, 3))
+    lstm = make_run(tmp_path, core="lstm")
+    comparison, _ = compared(tmp_path)
+    assert operations(comparison) == []
+    resets = {"forgets every 4": (-9.0, [-9.0, -9.0])}
+    newest = operate(rdn, "2026-03-02", {"wipe@7": (-4.0, [-5.0, -3.0]), **resets})
+    newest.rename(newest.with_name("a.json"))  # whatever its name is
+    operate(rdn, "2026-03-01", {"wipe@7": (-1.0, None), "scale:0.5": (-0.25, [-1.0, 0.5])})
+    operate(rdn, "2026-03-03", {"wipe@7": (-30.0, None)}, step=200_000)
+    operate(rdn, "2026-03-04", {"undo@0": (-40.0, None)}, greedy=False)
+    operate(other, "2026-03-01", {"wipe@7": (2.0, [1.0, 3.0]), "noise:1": None})
+    operate(lstm, "2026-03-01", {"wipe@7": (0.5, None), "restore:6@7": (0.0, [0.0, 0.0])})
+    comparison, _ = compared(tmp_path)
+    (section,) = operations(comparison)
+    shown, numbers = section.tables
+    assert numbers.name == "memory-operations" and numbers.csv_only and not shown.csv_only
+    assert [list(row) for row in numbers.rows] == [
+        ["gopher", "lstm", "wipe@7", 0.5, None, None, 1],
+        ["gopher", "lstm", "restore:6@7", 0.0, 0.0, 0.0, 1],
+        ["gopher", "rdn", "wipe@7", -1.0, -4.0, 2.0, 2],
+        ["gopher", "rdn", "scale:0.5", -0.25, -1.0, 0.5, 1],
+    ]
+    assert shown.columns == ("game", "series", "wipe@7", "restore:6@7", "scale:0.5")
+    assert [list(row) for row in shown.rows] == [
+        ["gopher", "lstm", "0.50", "0", None],
+        ["gopher", "rdn", "−1.00 [−4.00, 2.00]", None, "−0.25 [−1.00, 0.50]"],
+    ]
 
 
 def test_what_is_said_of_scores_is_of_those_shown(tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ from comparison_runs import add_evaluation, make_run
 
 from deltabeast.agents import Agent, AgentSpec
 from deltabeast.launch.cli import main
+from deltabeast.launch.comparison.grouping import compare
+from deltabeast.launch.comparison.runs import read_run
+from deltabeast.launch.comparison.sections.operations import operations
 from deltabeast.launch.evaluation.altered_memory import AlteredMemory
 from deltabeast.launch.evaluation.memory_ops import MemoryOp
 
@@ -112,12 +115,20 @@ def test_an_agent_that_remembers_two_steps(tmp_path: Path, capsys: pytest.Captur
     main(["eval", str(run), "--memory", own, "--repeats", "2", "--episodes", "20", "--device", "cpu"])
     again = json.loads(max((run / "eval").glob("*.json")).read_text())["results"]
     assert again[own] == {**again["trained"], "difference": {"life": nothing, "game": nothing}}
+    found, _ = read_run(run)
+    assert found is not None
+    (section,) = operations(compare([found]))
+    of_both = [(op, each[op]) for each in (results, again) for op in each if "@" in op]
+    assert section.tables[1].rows == [
+        ["TwoStepsBefore-v0", "gru", op, (life := result["difference"]["life"])["mean"], *life["interval"], 1]
+        for op, result in of_both
+    ]
     with pytest.raises(SystemExit):
         main(["eval", str(run), "--memory", nowhere, "--device", "cpu"])
     assert f"--memory {nowhere}: no run at {tmp_path}; give" in capsys.readouterr().err
 
 
-def test_compare_draws_what_less_memory_costs(tmp_path: Path) -> None:
+def test_compare_shows_what_less_memory_and_operations_cost(tmp_path: Path) -> None:
     for seed in (1, 2):
         run = make_run(tmp_path / "runs", core="rdn", seed=seed)
         file = add_evaluation(run, 10.0 * seed)
@@ -125,6 +136,8 @@ def test_compare_draws_what_less_memory_costs(tmp_path: Path) -> None:
         for every, value in ((1, 2.0), (4, 8.0)):
             summary = {kind: {"mean": value * seed, "count": 5} for kind in ("life", "game")}
             content["results"][f"forgets every {every}"] = {"summary": summary}
+        change = {"mean": -3.0 * seed, "interval": [-9.0, -1.0]}
+        content["results"]["wipe@3"] = {"summary": summary, "difference": {"life": change, "game": None}}
         file.write_text(json.dumps(content))
     make_run(tmp_path / "runs", core="lstm", scores=[7.0])  # was not evaluated so
     main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
@@ -133,6 +146,9 @@ def test_compare_draws_what_less_memory_costs(tmp_path: Path) -> None:
         ("rdn", "1", 3.0), ("rdn", "4", 12.0), ("rdn", "never", 45.0),
     ]  # fmt: skip
     assert (tmp_path / "out" / "plots" / "forgetting-gopher.png").is_file()
+    (row,) = csv.DictReader((tmp_path / "out" / "tables" / "memory-operations.csv").open(newline=""))
+    assert (row["series"], row["operation"], float(row["difference"])) == ("rdn", "wipe@3", -4.5)
+    assert "| gopher | rdn | −4.50 [−6.00, −3.00] |" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_a_number_below_one_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -281,6 +281,77 @@ def test_two_processes_may_fetch_the_same_agent(exported: Path, tmp_path: Path) 
     load_agent(target)
 
 
+LINK = "[A recorded game](game.html)"
+
+
+@pytest.fixture(scope="module")
+def recordings(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two games of the last step, and one of another."""
+    folder = tmp_path_factory.mktemp("games")
+    for name, *options in (("1", "--seed", "1"), ("2", "--seed", "2"), ("40", "--checkpoint", "40")):
+        main(["watch", str(trained), "--record", str(folder / f"{name}.html"), "--steps", "5", *options])
+    return [folder / f"{name}.html" for name in ("1", "2", "40")]
+
+
+def test_a_recorded_game_lies_beside_the_card_and_replaces_nothing(
+    trained: Path,
+    exported: Path,
+    recordings: list[Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("deltabeast.launch.sharing.export._pictures", lambda *_: [])  # which take a while
+    card, game = exported / "README.md", exported / "game.html"
+    for theirs in (recordings[2].read_bytes(), b"mine"):  # of another step, and no recording
+        game.write_bytes(theirs)
+        main(["export", str(trained), str(exported)])
+        assert LINK not in card.read_text() and game.read_bytes() == theirs
+    for recording in (recordings[0], recordings[0], recordings[1], game):
+        main(["export", str(trained), str(exported), "--recording", str(recording)])
+        assert LINK in card.read_text() and "16 bits" not in card.read_text()
+    main(["export", str(trained), str(exported), "--half"])  # other numbers, so another agent
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert f"{game} is of another agent: it is game.previous-3.html now" in said
+    assert LINK not in card.read_text() and not game.exists()
+    aside = [exported / f"game.previous{number}.html" for number in ("", "-2", "-3")]
+    games = [path.read_bytes() for path in recordings]
+    assert [path.read_bytes() for path in aside] == [b"mine", *games[:2]] and games[0] != games[1]
+    main(["export", str(trained), str(exported), "--half", "--recording", str(recordings[1])])
+    assert "Played before the numbers were rounded to 16 bits." in card.read_text()
+    main(["export", str(trained), str(exported), "--half"])
+    assert LINK in card.read_text() and game.read_bytes() == games[1], "of the same agent"
+    assert recordings[1].read_bytes() == games[1]
+
+
+def test_another_file_than_a_recording_of_the_agent_is_one_line(
+    trained: Path, recordings: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(path: Path) -> str:
+        return failing(capsys, "export", trained, tmp_path / "new", "--recording", path)[1]
+
+    anew = f"make one with `deltabeast watch {trained} --checkpoint 100 --record FILE`"
+    file = tmp_path / "file.html"
+    whole = recordings[0].read_text()
+    for text in (
+        "",
+        "<html></html>",
+        whole.replace('"seats":[', '"seats":3,"x":['),
+        whole[:-9],
+    ):
+        file.write_text(text)
+        assert f"--recording {file} is no recorded game; {anew}" in refused(file)
+    file.write_bytes(b"\xff\xfe")
+    assert "is no recorded game" in refused(file)
+    file.write_text(whole.replace('"title":"CartPole-v1"', '"title":"Pong"'))
+    ours = "feedforward on CartPole-v1 at step 100"
+    assert f"{file} is of feedforward on Pong at step 100, not of {ours}; {anew}" in refused(file)
+    other = f"feedforward on CartPole-v1 at step 40, not of {ours}"
+    assert f"--recording {recordings[2]} is of {other}; {anew}" in refused(recordings[2])
+    assert f"--recording {tmp_path / 'none'} cannot be read: No such file" in refused(tmp_path / "none")
+    assert "cannot be read: it is not a regular file" in refused(tmp_path)
+    assert not (tmp_path / "new").exists()
+
+
 def test_half_precision_is_half_the_size_and_the_same_to_rounding(trained: Path, tmp_path: Path) -> None:
     main(["export", str(trained), str(tmp_path / "half"), "--half"])
     main(["export", str(trained), str(tmp_path / "whole")])
@@ -356,8 +427,10 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
 
 
 def test_what_is_pushed_is_evaluated_from_the_hub_by_its_commit(
-    exported: Path, hub: Hub, capsys: pytest.CaptureFixture[str]
+    trained: Path, exported: Path, recordings: list[Path], hub: Hub, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    main(["export", str(trained), str(exported), "--recording", str(recordings[0])])
+    capsys.readouterr()
     (exported / "secret.txt").write_text("not to be sent")
     for folder in (exported, next(exported.glob("checkpoints/*"))):
         (folder / "code.py").write_text("print('never')")
@@ -368,12 +441,14 @@ def test_what_is_pushed_is_evaluated_from_the_hub_by_its_commit(
     assert f"deltabeast eval hub:me/cartpole@{first}" in said
     assert {"README.md", "config.json"} <= files.keys()
     assert not [name for name in files if name.endswith((".py", ".txt"))]
+    assert files["game.html"] == recordings[0].read_bytes()  # sent, though not fetched
     files["evil.pkl"] = files["checkpoints/evil.py"] = b"somebody else's"
 
-    (exported / "curve.png").unlink()
+    for name in ("curve.png", "game.html"):
+        (exported / name).unlink()
     main(["push", str(exported), "me/cartpole"])
     second, later = hub.files("me/cartpole", "main")
-    assert second != first and "curve.png" not in later  # what is gone here is gone there
+    assert second != first and not {"curve.png", "game.html"} & later.keys()  # gone here, gone there
 
     quick = ("--episodes", "1", "--repeats", "1")
     for name, commit in (("hub:me/cartpole", second), (f"hub:me/cartpole@{first}", first)):

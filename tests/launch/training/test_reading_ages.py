@@ -60,7 +60,7 @@ def directly(agent: Agent, unrolls: list[Unroll], last: int) -> torch.Tensor:
 @pytest.mark.parametrize("cut", ["whole", "split", "joined"])
 def test_ages_of_the_first_environments_last_steps(cut: str, seed: int) -> None:
     agent = agent_of("linear_transformer")  # which forgets nothing
-    ages = ReadingAges(agent, Clock())
+    ages = ReadingAges(agent, clock=Clock())
     unrolls = [unroll_of(agent, n, begins=cut == "split" and n == 5) for n in range(12)]
     for unroll in unrolls[:11]:
         assert ages.sample() == {}
@@ -82,7 +82,7 @@ def test_ages_of_the_first_environments_last_steps(cut: str, seed: int) -> None:
 
 def test_explaining_waits_for_two_hundred_times_what_it_took(seed: int) -> None:
     agent, clock = agent_of("delta_net"), Clock()
-    ages = ReadingAges(agent, clock)
+    ages = ReadingAges(agent, clock=clock)
     for number in range(11):
         ages.add(unroll_of(agent, number))
     assert ages.sample()  # from second 2 to second 3
@@ -94,7 +94,7 @@ def test_explaining_waits_for_two_hundred_times_what_it_took(seed: int) -> None:
 
 def test_steps_that_are_missing_begin_a_new_stretch(seed: int) -> None:
     agent = agent_of("delta_net")
-    ages = ReadingAges(agent, Clock())
+    ages = ReadingAges(agent, clock=Clock())
     for number in [*range(5), *range(6, 16)]:
         ages.add(unroll_of(agent, number))
     assert ages.sample() == {}
@@ -107,7 +107,7 @@ def test_steps_that_are_missing_begin_a_new_stretch(seed: int) -> None:
 @pytest.mark.parametrize("core", ["lstm", "feedforward"])
 def test_memories_that_add_nothing_up_have_no_ages(core: str, seed: int) -> None:
     agent = agent_of(core)
-    ages = ReadingAges(agent, Clock())
+    ages = ReadingAges(agent, clock=Clock())
     for number in range(11):
         ages.add(unroll_of(agent, number))
     assert ages.sample() == {}

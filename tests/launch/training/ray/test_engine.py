@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,28 @@ import torch
 from gymnasium.vector import VectorEnv
 from ray.cluster_utils import Cluster
 from session_seed import SEED
-from training_process import CARTPOLE, assert_same, metrics, newest
+from training_process import CARTPOLE, assert_same, metrics, newest, rows
 from watched_run import SMALL, Watched
 
+from deltabeast.agents import Agent
 from deltabeast.agents.accelerate import ALL
 from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.training import reading_ages
 from deltabeast.launch.training.command import train
+from deltabeast.launch.training.flat_parameters import flatten
 from deltabeast.launch.training.local import engine as local_engine
 from deltabeast.launch.training.plan import agent_spec, make_env, resolve
 from deltabeast.launch.training.ray import actor_process
 from deltabeast.launch.training.ray import cluster as ray_cluster
-from deltabeast.launch.training.ray.actor_process import ActorProcess
+from deltabeast.launch.training.ray.actor_process import ActorProcess, Order
 from deltabeast.launch.training.ray.cluster import Location, ObjectGone, Reply
 from deltabeast.launch.training.ray.learner_process import LearnerProcess
 from deltabeast.launch.training.ray.learners import Learners, Shard
 from deltabeast.launch.training.ray.ledger import ShardId
+from deltabeast.launch.training.ray.packing import unpack
+from deltabeast.launch.training.ray.traffic import Traffic
+from deltabeast.launch.training.reading_ages import ReadingAges
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -107,21 +114,27 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("minibatch", ["2", pytest.param("4", marks=pytest.mark.long)])
+@pytest.mark.parametrize(("minibatch", "length"), [("2", 5), pytest.param("4", 260, marks=pytest.mark.long)])
 def test_a_batch_is_learned_from_several_times_as_by_the_local_engine(
-    cluster: Cluster, minibatch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, minibatch: str, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And where that can be told, how far back the agent reads is logged by both."""
     monkeypatch.setattr(local_engine, "available_cores", lambda: 1)  # as many threads as a learner
     reuse = ("--passes", "3", "--minibatch-size", minibatch, "--optimizer", "adam", "--vtrace-lambda", "0.9")
     reuse = (*reuse, "--normalise-values")
-    arguments = [*CARTPOLE[:-2], "--deterministic", "--log-seconds", "0", "--steps", "80", *reuse]
+    steps = 4 * 4 * length
+    lengths = ("--unroll-length", str(length), "--steps", str(steps))
+    arguments = [*CARTPOLE[:-2], "--deterministic", "--log-seconds", "0", *lengths, *reuse]
     train(parse(["train", *arguments, "--run-dir", str(tmp_path / "local")]))
     with ExitStack() as stack:
         Watched(cluster, tmp_path / "ray", stack, *arguments, *SMALL).run.run()
     (_, weights, state), (_, others, other) = newest(tmp_path / "local"), newest(tmp_path / "ray")
     assert_same(weights, others, "weights")
     assert_same(state["learner"], other["learner"], "learner")
-    assert state["learner"]["steps"] == 80 and state["learner"]["version"] == 4 * 3 * 4 // int(minibatch)
+    assert state["learner"]["steps"] == steps and state["learner"]["version"] == 4 * 3 * 4 // int(minibatch)
+    for engine in ("local", "ray"):
+        ages = [row["read_age"] for row in rows(tmp_path / engine)]
+        assert [bool(age) for age in ages] == [False] * 3 + [length == 260], engine
 
 
 @pytest.mark.parametrize("learners", ["1", pytest.param("2", marks=pytest.mark.long)])
@@ -233,3 +246,35 @@ def test_processes_use_the_cores_that_they_reserve(monkeypatch: pytest.MonkeyPat
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_first_actor_tells_how_far_back_it_reads(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Of its first environment, with the weights that it acts with; the newest ones are logged, once."""
+    monkeypatch.setattr(reading_ages, "BEYOND", (5, 10))  # of so few steps
+    sizes = ("--num-envs", "2", "--batch-size", "2", "--unroll-length", "15")
+    config = parse(["train", *CARTPOLE[:-2], *sizes, "--engine", "ray"])
+    resolve(config)
+    spec = agent_spec(config, make_env(config, 1))
+    agent = Agent(spec)
+    monkeypatch.setattr(ray_cluster, "locate", lambda: None)
+    monkeypatch.setattr(ray_cluster, "fetch", lambda *_: flatten(agent))
+    process = ActorProcess(config, spec, ALL, 1, 1, None, first_env=6, explains=True)
+    silent = ActorProcess(config, spec, ALL, 1, 1, None)
+    ages = {env: ReadingAges(agent, env) for env in (6, 7)}
+    traffic = Traffic(1)
+    for each in (process, silent):
+        each.begin()
+    for number in range(3):
+        header, *shards = process.collect(Order(number, [None]))
+        assert silent.collect(Order(number, [None]))[0].reading_ages == {}
+        for shard in shards:
+            for each in ages.values():
+                each.add(unpack(shard, torch.device("cpu")))
+        told = [each.sample() for each in ages.values()]
+        if number == 2:
+            assert header.reading_ages == told[0] != told[1]
+        traffic.add(0, header)
+    assert header.reading_ages["read_age"] >= 0
+    traffic.add(0, replace(header, reading_ages={}))  # nothing new
+    assert traffic.row([None]).items() >= header.reading_ages.items()
+    assert "read_age" not in traffic.row([None])
