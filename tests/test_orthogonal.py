@@ -86,6 +86,8 @@ def test_survey(orthogonal: ModuleType, core: str, seed: int) -> None:
         }
         expected = {
             "share": float((left @ q[FORK]).norm()),
+            "fraction": float((left @ q[FORK]) @ (y := W @ q[FORK]) / (y @ y)),
+            "norm": float(key.norm()),
             "overlap": float(np.mean([cos(k[t], key) for t in later])),
             "opposite": cos(other[CUE], key),
             "query": cos(q[FORK], key),

@@ -8,6 +8,8 @@ nothing at k·c = 0. The *cue's head* has the largest share of the cue in what i
 of the other heads, and of an agent before training that is given the same inputs, printed are medians over
 corridors; of the writes after the cue's own, up to the fork, means within a corridor:
 
+    fraction      of what the head reads at the fork that of the cue's write, (share·y) / (y·y)
+    norm          |c|; of positive keys whose sum is 1 from K^-1/2, all alike, to 1, all in one entry
     overlap       |cos(k, c)| of a later write's key and the cue's
     opposite      |cos(k, c)| of the key that the opposite cue would have been written under, and the cue's
     query         |cos(q, c)| of the fork's query and the cue's key
@@ -48,7 +50,7 @@ from deltabeast.cores import State
 from deltabeast.cores.backbone import FastWeightCore
 from deltabeast.cores.linear import LinearMemory
 from deltabeast.cores.linear_form import DeltaForm
-from deltabeast.cores.provenance import linear_forms, readings, shares
+from deltabeast.cores.provenance import fractions, linear_forms, readings, shares
 from deltabeast.cores.surgery import erase_keys, insert
 from deltabeast.launch.evaluation.environments import env_maker
 from deltabeast.launch.evaluation.loading import load
@@ -64,6 +66,8 @@ class Found(NamedTuple):
 
     share: Tensor
     """Size of the cue's share of what is read at the fork."""
+    fraction: Tensor
+    norm: Tensor
     overlap: Tensor
     opposite: Tensor
     query: Tensor
@@ -103,8 +107,11 @@ def survey_layer(form: DeltaForm, mirrored: DeltaForm) -> tuple[Tensor, ...]:
     repeated = form.writes._replace(
         k=form.writes.k[:1].expand_as(form.writes.k), e=form.writes.k[:1] * beta[:, None, :, None, None]
     )
+    parts = shares(form, fork)
     return (
-        shares(form, fork).writes[0, 0, :, 0].norm(dim=-1),
+        parts.writes[0, 0, :, 0].norm(dim=-1),
+        fractions(parts).steps[0, 0],
+        key.norm(dim=-1),
         F.cosine_similarity(k[1:], key, dim=-1).abs().mean(0),
         F.cosine_similarity(mirrored.writes.k[0, 0, :, 0], key, dim=-1).abs(),
         F.cosine_similarity(form.writes.q[fork, 0], key, dim=-1).abs(),
@@ -163,7 +170,11 @@ def surgery(
     """Return which keys turn the agent, if the opposite cue's value is put under them after the cue."""
     x, after, own, other = around(agent, inputs, at)
     keys, following = ([form.writes.k[t] for form in own] for t in (0, 1))  # [1, H, 1, K]
-    values = [form.writes.u[0] for form in other]
+    # Where the opposite cue's key points away from the cue's, its value is what is read under it negated.
+    values = [
+        form.writes.u[0] * torch.where((form.writes.k[0] * key).sum(-1, keepdim=True) < 0, -1, 1)
+        for key, form in zip(keys, other, strict=True)
+    ]
     alone = [torch.zeros_like(key) for key in keys]  # keys of zeros write nothing
     alone[head[0]][:, head[1]] = 1
 

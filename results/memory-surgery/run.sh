@@ -3,7 +3,6 @@
 # of a CPU. Finished runs are skipped, killed ones resumed.
 # Usage: results/memory-surgery/run.sh RUNS_DIR   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # CORES="rdn kda" SEEDS="4 5" STEPS=1M: others. OPTIONS="feature_map unit normalise none": further options of the core.
-# CORES="rdn kda" SEEDS="4 5" STEPS=1M: others.
 set -euo pipefail
 runs=${1:?directory for the runs}
 for core in ${CORES:-delta_net rdn}; do
