@@ -151,3 +151,21 @@ def test_surgery(orthogonal: ModuleType, seed: int) -> None:
         assert expected == {name: found[name] for name in expected}
         compared.append(tuple(expected.values()))
     assert len(set(compared)) > 2, "they do not always agree"
+
+
+def test_what_is_left_of_any_step(orthogonal: ModuleType, seed: int) -> None:
+    """Of a stretch in the middle of an unroll, with other writes before and behind it."""
+    agent, inputs = agent_and_inputs("delta_net")
+    with torch.inference_mode():
+        x, reset = core_inputs(agent, inputs).unsqueeze(1), inputs.begins.unsqueeze(1)
+        form = linear_forms(agent.core, x, agent.initial_state(1), reset)[1]
+    assert isinstance(form, DeltaForm)
+    for first, last in ((1, 1), (1, 4), (3, 6)):
+        expected = []
+        for _, k, _, e in written(agent, inputs)[2:]:
+            key = k[first]
+            for t in range(last, first, -1):
+                key = key - e[t] * (k[t] @ key)  # (I - e kᵀ) taken back to the first step
+            expected.append(float(k[first] @ key / (k[first] @ k[first])))
+        found = orthogonal.left(orthogonal.part(form, first, last))
+        assert found.tolist() == pytest.approx(expected, abs=1e-5)

@@ -28,7 +28,8 @@ turns that flip. With --length corridors are longer than in training: only the f
 of forks answered wrongly apart.
 
 RUN may also be an Atari agent with fast weights: then it is the overlap of keys some steps apart, and what is
-left under the older one, of an episode with sampled actions.
+left under the older one, of an episode with sampled actions: medians over steps, of heads their median and
+the best one.
 """
 
 from __future__ import annotations
@@ -311,9 +312,11 @@ def survey_game(agent: Agent, seed: int, steps: int = 1200) -> None:
             k = form.writes.k[:, 0, :, 0]
             cosines = [F.cosine_similarity(k[lag:], k[:-lag], dim=-1).abs() for lag in LAGS]
             remains = [torch.stack([left(part(form, c, c + lag)) for c in starts]) for lag in LAGS]
-            for what, values in (("overlap", cosines), ("left", remains)):
-                row = "".join(f"{float(each.median()):12.3f}" for each in values)
-                print(f"{f'{name}, layer {layer + 1}, {what}':32}" + row)
+            for what, values, best in (("overlap", cosines, torch.amin), ("left", remains, torch.amax)):
+                print(f"{name}, layer {layer + 1}, {what}")
+                for heads, of_heads in (("all heads", torch.median), ("best head", best)):
+                    row = (float(of_heads(each.median(0).values)) for each in values)
+                    print(f"    {heads:28}" + "".join(f"{value:12.3f}" for value in row))
 
 
 def draw(found: Sequence[tuple[str, Mapping[str, float], Mapping[str, float]]], target: Path) -> None:
