@@ -60,6 +60,8 @@ def test_corridors(turns: ModuleType) -> None:
         (0, 7, 8, LEFT, "other"),
         (17, 17, 19, RIGHT, "none"),
     ]
+    wrong, right = {*turns.corridors(*play, right_only=False)}, {*turns.corridors(*play)}
+    assert wrong - right == {(0, 5, 6, RIGHT, "other")} and right < wrong
 
 
 class Played:

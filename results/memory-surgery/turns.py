@@ -85,9 +85,12 @@ class Answer(NamedTuple):
 
 
 def corridors(
-    observations: Sequence[np.ndarray], begins: Sequence[bool], actions: Sequence[int]
+    observations: Sequence[np.ndarray],
+    begins: Sequence[bool],
+    actions: Sequence[int],
+    right_only: bool = True,
 ) -> Iterator[Corridor]:
-    """Find the corridors whose cue was seen in one step and whose fork was answered at once and rightly."""
+    """Find the corridors whose cue was seen in one step and whose fork was answered at once, and rightly."""
     begin = cue_step = cue = last = shown = 0
     for t, (seen, begins_here, action) in enumerate(zip(observations, begins, actions, strict=True)):
         if begins_here:
@@ -97,7 +100,7 @@ def corridors(
                 last = cue
             cue_step, cue, shown = t, now, shown + 1
         if seen[FORK]:
-            if shown == 1 and action == cue:
+            if shown == 1 and action != FORWARD and (action == cue or not right_only):
                 yield Corridor(begin, cue_step, t, cue, OLDER[cue == last] if last else "none")
             shown = 0 if action != FORWARD else 2  # not at once
 
