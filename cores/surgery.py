@@ -167,18 +167,18 @@ def _one_step(core: Core, state: State, begins: bool) -> list[LinearForm | None]
 
 @torch.no_grad()
 def step_without_writes(core: Core, x: Tensor, state: State, reset: Tensor) -> State | None:
-    """Take a step, as `core.step`, and return the state after it, had no layer's linear form written in it.
+    """Take a step, as `core.step`, and return the state after it, had it written nothing: u = 0.
 
-    The step itself reads what it writes. It decays and erases as it did, what it adds to a normaliser stays,
-    and so does all else, as after the step: what it wrote is taken out, u = 0 in each of the form's writes.
-    That is another operation than `scale_writes` with factor 0, which takes decay and erasure back, too.
+    u are the values of all writes in each layer's linear form. The step itself reads them; it decays and
+    erases as it did, what it adds to a normaliser stays, and all that is no memory is as after the step.
+    `scale_writes` with factor 0 is another operation: it takes back decay and erasure, too.
 
     * With momentum u kᵀ is missing from W and from the average writes C, so that no later step gets it.
-    * Of `delta_delta_net` it is the write to W, of `delta_mlp` those to each W2: those that have shares. What
-      the step writes to M and W1 stays.
+    * Of `delta_delta_net` W misses it, of `delta_mlp` each W2, whose writes have shares. What the step writes
+      to M and W1 stays.
     * In attention's window the slot of the step is empty: its key and value are masked out from then on. The
-      other slots age as they do, and weights that are divided by their sum are by that of what is left. A
-      DeltaFormer's later writes erase nothing of it.
+      other slots age as they do; weights that are divided by their sum are divided by what is left of it. A
+      DeltaFormer's later writes subtract nothing of what the slot had.
 
     Args:
         core: a core in the backbone.

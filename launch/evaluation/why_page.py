@@ -71,8 +71,8 @@ NUMBERS = (
         "computes all steps from there to this one again, so that later keys, strengths, queries and writes "
         "change. u = 0 in fast weights and in momentum; the step's decays and erasures stay, as does what it "
         "adds to a normaliser, or writes to matrices that have no share (M of delta_delta_net, W1 of "
-        "delta_mlp). In attention the step's key and value are masked out of the window, and the weights of "
-        "the others sum to 1 without them. Observations, rewards and actions are those recorded. With one "
+        "delta_mlp). In attention the step's key and value are masked out of the window; weights that sum "
+        "to 1 do so without them. Observations, rewards and actions are those recorded. With one "
         "layer of fast weights whose queries, keys, values and strengths do not read them, share and effect "
         "agree.",
     ),

@@ -120,6 +120,22 @@ def by_hand(agent: Agent, parts: list[Any], y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(k), torch.stack(u)
 
 
+@pytest.mark.parametrize(
+    "core",
+    ["softmax_attention", "gtrxl", "deltaformer", "momentum_delta_net", "delta_delta_net", "delta_mlp"],
+)
+def test_an_undone_step_is_missing_in_later_ones_alone(core: str, seed: int) -> None:
+    """Also of memories that are no single matrix; row 0 has one episode."""
+    agent, play = make_agent(core), Play()
+    untouched, *undone = (
+        play.logits(player) for player in (agent, *(altered(agent, f"undo@{T}") for T in (2, 3)))
+    )
+    for T, logits in zip((2, 3), undone, strict=True):
+        differs = (logits != untouched).flatten(2).any(-1)
+        assert differs[:, 0].tolist() == [t > T for t in range(STEPS)]
+    assert not torch.equal(*undone)
+
+
 SIZES: dict[str, dict[str, Any]] = {
     "hybrid": {"hidden_size": 8, "num_heads": 2},
     **{name: {"hidden_size": 8} for name in ("lstm", "gru")},
