@@ -14,7 +14,7 @@ from torch import Tensor
 from deltabeast.agents import Agent, AgentSpec
 from deltabeast.cores.linear_form import DeltaForm
 from deltabeast.cores.provenance import linear_forms
-from deltabeast.launch.evaluation.why import Inputs, core_inputs
+from deltabeast.launch.evaluation.examination import Inputs
 
 FORWARD, LEFT, RIGHT = range(3)
 CUE, FORK = 2, 6
@@ -40,7 +40,7 @@ def agent_and_inputs(core: str) -> tuple[Agent, Inputs]:
 def written(agent: Agent, inputs: Inputs) -> list[tuple[Tensor, ...]]:
     """q, k, u, e of each layer and head in turn, `[T, n]` in double precision."""
     with torch.inference_mode():
-        x, reset = core_inputs(agent, inputs).unsqueeze(1), inputs.begins.unsqueeze(1)
+        x, reset = agent.core_inputs(*inputs[:2]).unsqueeze(1), inputs.begins.unsqueeze(1)
         forms = linear_forms(agent.core, x, agent.initial_state(1), reset)
     deltas = [form.writes for form in forms if isinstance(form, DeltaForm)]
     return [
@@ -157,7 +157,7 @@ def test_what_is_left_of_any_step(orthogonal: ModuleType, seed: int) -> None:
     """Of a stretch in the middle of an unroll, with other writes before and behind it."""
     agent, inputs = agent_and_inputs("delta_net")
     with torch.inference_mode():
-        x, reset = core_inputs(agent, inputs).unsqueeze(1), inputs.begins.unsqueeze(1)
+        x, reset = agent.core_inputs(*inputs[:2]).unsqueeze(1), inputs.begins.unsqueeze(1)
         form = linear_forms(agent.core, x, agent.initial_state(1), reset)[1]
     assert isinstance(form, DeltaForm)
     for first, last in ((1, 1), (1, 4), (3, 6)):

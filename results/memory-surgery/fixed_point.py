@@ -32,7 +32,6 @@ from deltabeast.launch.evaluation.environments import env_maker
 from deltabeast.launch.evaluation.loading import load
 from deltabeast.launch.evaluation.recording import game
 from deltabeast.launch.evaluation.video import play_game
-from deltabeast.launch.evaluation.why import core_inputs
 from deltabeast.launch.evaluation.why_play import play_stretch
 
 EDGES = (1, 4, 16, 64, 256, 1024, 4096)
@@ -68,7 +67,8 @@ def measure_shuffled(run: Path, draws: int) -> tuple[str, np.ndarray, np.ndarray
     agent = load(run, "latest", None, print).agent.eval()
     env = env_maker(agent.spec, agent.spec.protocol, 1)(1)
     play = play_stretch(agent, env, 1, greedy=False, episodes=1, most_steps=SHUFFLED)
-    x = core_inputs(agent, play.inputs("cpu"))
+    inputs = play.inputs("cpu")
+    x = agent.core_inputs(*inputs[:2])
     begins = torch.arange(len(x)).unsqueeze(1) == 0
     for n, form in enumerate(linear_forms(agent.core, x.unsqueeze(1), agent.initial_state(1), begins)):
         if isinstance(form, DeltaForm) and (form.writes.decay == 1).all():

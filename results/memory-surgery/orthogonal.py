@@ -54,8 +54,8 @@ from deltabeast.cores.linear_form import DeltaForm
 from deltabeast.cores.provenance import fractions, linear_forms, readings, shares
 from deltabeast.cores.surgery import erase_keys, insert
 from deltabeast.launch.evaluation.environments import env_maker
+from deltabeast.launch.evaluation.examination import Inputs
 from deltabeast.launch.evaluation.loading import load
-from deltabeast.launch.evaluation.why import Inputs, core_inputs
 from deltabeast.launch.evaluation.why_play import play_stretch
 
 OVERLAPS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -139,7 +139,7 @@ def around(
     """Return what the core reads after the cue `[T, 1, n]`, its state then, what each layer does from the cue
     to the fork, and what it would have done in the cue's step at the opposite cue."""
     steps = Inputs(*(each[at.begin : at.fork + 1] for each in inputs[:3]))
-    x, reset = core_inputs(agent, steps).unsqueeze(1), steps.begins.unsqueeze(1)
+    x, reset = agent.core_inputs(*steps[:2]).unsqueeze(1), steps.begins.unsqueeze(1)
     cue = at.cue_step - at.begin
     before, after = states_around(agent, x, reset, cue)
     reward = inputs.reward[at.cue_step : at.cue_step + 1]
@@ -305,7 +305,7 @@ def survey_game(agent: Agent, seed: int, steps: int = 1200) -> None:
     )
     print(f"{'':32}" + "".join(f"{f'{lag} later':>12}" for lag in LAGS))
     for name, player in (("trained", agent), ("before training", untrained(agent, seed))):
-        x = core_inputs(player, inputs).unsqueeze(1)
+        x = player.core_inputs(*inputs[:2]).unsqueeze(1)
         forms = linear_forms(player.core, x, player.initial_state(1), begins)
         for layer, form in enumerate(forms):
             starts = range(64, len(x) - max(LAGS), 16)
