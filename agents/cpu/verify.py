@@ -91,9 +91,19 @@ def _recorded() -> dict[str, str]:
 
 
 def mismatches(learner: Learner, unroll: Unroll, parts: Collection[str], spec: CacheSpec) -> dict[str, str]:
-    """Return which of these parts differ from the eager code on an unroll, each with what differs."""
-    before = {name: buffer.clone() for name, buffer in learner.agent.named_buffers()}
+    """Return which of these parts differ from the eager code on an unroll, each with what differs.
+
+    With parameters that are all 0 drawn at random meanwhile: where a convolution's bias is 0 and so are its
+    pixels (those that have never changed, normalised), rounding alone decides the gradient of a ReLU.
+    """
+    tensors = [*learner.agent.buffers(), *learner.agent.parameters()]
+    before = [x.detach().clone() for x in tensors]
+    generator = torch.Generator().manual_seed(0)
     try:
+        with torch.no_grad():
+            for parameter in learner.agent.parameters():
+                if not parameter.any():
+                    parameter.uniform_(-0.1, 0.1, generator=generator)
         if learner.agent.normaliser is not None:  # without statistics, as in a new run, it would only clip
             learner.agent.normaliser.update_stats([learner.agent.normaliser.moments(unroll.observation)])
         if not (combined_diff := _difference(learner, unroll, parts, spec)):
@@ -103,8 +113,8 @@ def mismatches(learner: Learner, unroll: Unroll, parts: Collection[str], spec: C
         }
     finally:
         with torch.no_grad():
-            for name, buffer in learner.agent.named_buffers():
-                buffer.copy_(before[name])
+            for x, was in zip(tensors, before, strict=True):
+                x.copy_(was)
     return per_part_diffs or dict.fromkeys(parts, combined_diff)
 
 

@@ -24,10 +24,11 @@ from deltabeast.agents import (
     load_agent,
     split,
 )
-from deltabeast.agents.accelerate import accelerate
+from deltabeast.agents.accelerate import ALL, accelerate
 from deltabeast.agents.checkpoint import export_agent, save_checkpoint
 from deltabeast.agents.cpu.agent import FastAgent
 from deltabeast.agents.cpu.cache import NO_CACHE, CacheSpec
+from deltabeast.agents.cpu.verify import mismatches, verification_unroll
 from deltabeast.agents.normaliser import (
     LIMIT,
     PIXEL_LIMIT,
@@ -277,3 +278,16 @@ def test_the_kernel_has_pytorchs_bits(seed: int) -> None:
         assert x.dtype is dtype and torch.equal(x, layer(pixels[0]).to(dtype))
     with pytest.raises(ValueError, match=r"give torch\.uint8"):
         standardised(pixels[0].float(), by_pixel, PIXEL_LIMIT, torch.float32)
+
+
+@pytest.mark.parametrize("stem", ["shallow", "nature"])
+def test_c_is_compared_where_a_picture_stands_still(stem: str, seed: int) -> None:
+    """Still pixels are 0 once normalised: with biases of 0 rounding alone would decide a ReLU's gradient."""
+    learner = learner_of(AgentSpec((4, 84, 84), A, core="feedforward", stem=stem, normalised=(0, 1, 2, 3)))
+    picture = torch.full((3, 4, 84, 84), 87, dtype=torch.uint8)
+    picture[:, :, 40:44, 40:44] = torch.randint(256, (3, 4, 4, 4), dtype=torch.uint8)
+    before = copy.deepcopy(learner.agent.state_dict())
+    unroll = verification_unroll(learner.agent, picture)
+    assert mismatches(learner, unroll, ALL, FastAgent(learner.agent).cache_spec) == {}
+    for name, tensor in learner.agent.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
