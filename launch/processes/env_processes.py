@@ -96,7 +96,7 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         answers: int,
     ) -> None:
         for index, rows in enumerate(self._rows):
-            name = f"environments {rows.start} to {rows.stop - 1}{of and f' of {of}'}"
+            name = _numbers(rows) + (of and f" of {of}")
             self._children.append(
                 Child(name, _serve, make, rows, num_envs, index, len(self._rows), cpus and cpus[index])
             )
@@ -226,6 +226,11 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         with suppress(OSError):
             self._answers.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
         self._answers.close()
+
+
+def _numbers(rows: slice) -> str:
+    last = rows.stop - 1
+    return f"environment {last}" if rows.start == last else f"environments {rows.start} to {last}"
 
 
 def _serve(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -114,6 +115,7 @@ def apart(stack: ExitStack, games: int, answer: float) -> dict[str, Callable[[fl
 
 def play(core: int, games: int) -> None:
     """Play in a process of its own, whenever its standard input says for how long."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process ends this one
     os.sched_setaffinity(0, {core})
     env = make(games)
     env.reset(seed=core)
