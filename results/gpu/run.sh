@@ -59,9 +59,10 @@ bench_part() { # NAME SECONDS ARGUMENTS...
 }
 
 acting() {
-	local sizes=(--games 256 --rounds 3 --seconds 3)
-	[ "$DEVICE" != cpu ] || sizes=(--games 8 --rounds 1 --seconds 0.5)
-	part acting 140 "$PYTHON" results/gpu/processes.py "${sizes[@]}" --json "$OUT/acting.json"
+	local many=(--games 256 --rounds 3 --seconds 3) few=(--games 16 --rounds 2 --seconds 2)
+	[ "$DEVICE" != cpu ] || many=(--games 8 --rounds 1 --seconds 0.5) few=(--games 4 --rounds 1 --seconds 0.5)
+	part acting 140 "$PYTHON" results/gpu/processes.py "${many[@]}" --json "$OUT/acting.json"
+	part acting-few 45 "$PYTHON" results/gpu/processes.py "${few[@]}" --arms threads processes free --json "$OUT/acting-few.json"
 }
 
 changed_tests() {
