@@ -123,7 +123,7 @@ class Strays(Match):
 
 
 class Odd(Match):
-    """Shows masks from its third step on, and is cut after 5 to 8 steps."""
+    """Is cut after 5 to 8 steps; where their number is odd it shows masks from the third on."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         shown = super().reset(seed=seed)
@@ -132,7 +132,7 @@ class Odd(Match):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         frame, reward, *_ = super().step(action)
-        mask = {"action_mask": np.array([1, self.count % 2])} if self.count > 2 else {}
+        mask = {"action_mask": np.array([1, self.count % 2])} if self.count > 2 and self.length % 2 else {}
         return frame, reward, False, self.count >= self.length, mask
 
 
