@@ -123,7 +123,7 @@ class Strays(Match):
 
 
 class Odd(Match):
-    """Is cut after 5 to 8 steps; where their number is odd it shows masks from the third on."""
+    """Is cut after 5 to 8 steps; shows masks from the third on, after its first few episodes."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         shown = super().reset(seed=seed)
@@ -132,7 +132,11 @@ class Odd(Match):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         frame, reward, *_ = super().step(action)
-        mask = {"action_mask": np.array([1, self.count % 2])} if self.count > 2 and self.length % 2 else {}
+        mask = (
+            {"action_mask": np.array([1, self.count % 2])}
+            if self.count > 2 and self.total > 3 * self.length
+            else {}
+        )
         return frame, reward, False, self.count >= self.length, mask
 
 
