@@ -535,7 +535,9 @@ class BenchEnvConfig:
     num_envs: tuple[int, ...] = (8, 32, 128)
     """Numbers of environments stepped together."""
     threads: tuple[int, ...] = ()
-    """Numbers of emulator threads; default: 1 and as many as there are cores."""
+    """Numbers of emulator threads; default: 1 and as many as there are cores, none with --processes."""
+    processes: tuple[int, ...] = ()
+    """Numbers of processes of one thread each; default: as many as there are cores, none with --threads."""
     seconds: float = 2.0
     """Total seconds per setting, split over three measurements; the median is reported."""
     json: Path | None = None

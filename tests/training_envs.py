@@ -122,6 +122,37 @@ class Strays(Match):
         return 3 * frame, *rest  # type: ignore[return-value]
 
 
+class Odd(Match):
+    """Is cut after 5 to 8 steps; shows masks from the third on, after its first few episodes."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        shown = super().reset(seed=seed)
+        self.length = int(self.np_random.integers(5, 9))
+        return shown
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        frame, reward, *_ = super().step(action)
+        mask = (
+            {"action_mask": np.array([1, self.count % 2])}
+            if self.count > 2 and self.total > 3 * self.length
+            else {}
+        )
+        return frame, reward, False, self.count >= self.length, mask
+
+
+class Unpicklable(Exception):
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__("neither")
+
+
+def leaves(num_envs: int) -> Any:
+    os._exit(3)
+
+
+def raises_unpicklable(num_envs: int) -> Any:
+    raise Unpicklable(1, 2)
+
+
 class Stalls(Match):
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         if self.total >= FAILS_AT:
@@ -274,6 +305,7 @@ KINDS = (
         Stalls,
         Forgets,
         Numbered,
+        Odd,
     ),
     *(WhichThird, WhichCode, Recall, DrawsGlobally),
 )

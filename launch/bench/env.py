@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 
 from ...envs import available_cores, canonical_game, make_vector_env
 from ..config import BenchEnvConfig
-from ..errors import UsageError, require, require_positive
+from ..errors import RunError, UsageError, require, require_positive
+from ..processes.child import ChildDied
+from ..processes.env_processes import ProcessEnvs
 
 _MEASUREMENTS = 3
 
@@ -25,38 +28,56 @@ class EnvSpeed:
     game: str
     num_envs: int
     threads: int
+    """of each process"""
+    processes: int
+    """1 if the benchmark's own plays"""
     steps_per_second: float
 
 
 def bench_env(config: BenchEnvConfig) -> Iterator[EnvSpeed]:
-    """Time every game with every number of environments and threads, under the protocol paper-code.
+    """Time every game with every number of environments and threads, or processes of one thread each, under
+    the protocol paper-code.
 
-    Raises UsageError for a game or a number that cannot be.
+    Raises UsageError for a game or a number that cannot be, RunError for a process that dies.
     """
-    require(config, "num_envs", "threads", least=1)
+    require(config, "num_envs", "threads", "processes", least=1)
     require_positive(config, "seconds")
-    threads = config.threads or tuple(sorted({1, available_cores()}))
+    cores, asked = available_cores(), config.threads or config.processes
+    threads = config.threads if asked else tuple(sorted({1, cores}))
+    processes = config.processes if asked or cores == 1 else (cores,)
+    players = [*((count, 1) for count in threads), *((1, count) for count in processes)]
     try:
         games = [canonical_game(name) for name in config.games]
     except ValueError as error:
         raise UsageError(str(error)) from error
     if not games or not config.num_envs:
         raise UsageError("nothing to measure: give --games and --num-envs")
-    if max(config.num_envs) < min(threads):
-        raise UsageError(
-            f"--num-envs {max(config.num_envs)}: give at least as many as --threads {min(threads)}"
-        )
+    if max(config.num_envs) < min(map(max, players)):
+        flag, least = ("threads", min(threads)) if threads else ("processes", min(processes))
+        raise UsageError(f"--num-envs {max(config.num_envs)}: give at least as many as --{flag} {least}")
     for game in games:
         for num_envs in config.num_envs:
-            for count in threads:
-                if count <= num_envs:
-                    yield EnvSpeed(game, num_envs, count, _speed(game, num_envs, count, config.seconds))
+            for each, count in players:
+                if max(each, count) <= num_envs:
+                    yield EnvSpeed(
+                        game, num_envs, each, count, _speed(game, num_envs, each, count, config.seconds)
+                    )
 
 
-def _speed(game: str, num_envs: int, threads: int, seconds: float) -> float:
-    with closing(make_vector_env(game, num_envs=num_envs, num_threads=threads)) as env:
-        env.reset(seed=0)
-        return statistics.median(emulation_speed(env, seconds / _MEASUREMENTS) for _ in range(_MEASUREMENTS))
+def _speed(game: str, num_envs: int, threads: int, processes: int, seconds: float) -> float:
+    make = partial(make_vector_env, game, num_threads=threads)
+    try:
+        with closing(_make(make, num_envs, processes)) as env:
+            env.reset(seed=0)
+            speeds = [emulation_speed(env, seconds / _MEASUREMENTS) for _ in range(_MEASUREMENTS)]
+    except ChildDied as error:
+        raise RunError(str(error)) from None
+    return statistics.median(speeds)
+
+
+def _make(make: Callable[..., VectorEnv], num_envs: int, processes: int) -> VectorEnv:
+    """Make environments for this process, or for several as an actor beside a GPU has them."""
+    return make(num_envs=num_envs) if processes == 1 else ProcessEnvs(make, num_envs, processes, copy=False)
 
 
 def emulation_speed(env: VectorEnv, seconds: float) -> float:

@@ -38,11 +38,11 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def env_speed_table(speeds: Sequence[EnvSpeed]) -> Table:
-    """Show agent steps a second of every game, number of environments and threads."""
-    table = plain_table("game", "environments", "threads", "agent steps/s")
+    """Show agent steps a second of every game, number of environments, processes and threads of each."""
+    table = plain_table("game", "environments", "processes", "threads", "agent steps/s")
     for speed in speeds:
-        row = speed.game, str(speed.num_envs), str(speed.threads), f"{speed.steps_per_second:,.0f}"
-        table.add_row(*row)
+        numbers = str(speed.num_envs), str(speed.processes), str(speed.threads)
+        table.add_row(speed.game, *numbers, f"{speed.steps_per_second:,.0f}")
     return table
 
 
@@ -50,6 +50,7 @@ def throughput_table(results: Sequence[Throughput]) -> Table:
     """Show each stage alone, the bound they make, and what training reaches of it."""
     table = plain_table("", "agent steps/s")
     for result in results:
+        table.add_row("by", result.uses)
         for name in ("emulation", "inference", "learning"):
             table.add_row(f"{name} alone", f"{getattr(result, name):,.0f}")
         if result.bound != result.bound_apart:

@@ -66,6 +66,8 @@ class Throughput:
     """observations that crossed the bus, bytes per agent step; 0 on a CPU"""
     peak_memory_bytes: int
     """peak of the process, or of the GPU"""
+    uses: str
+    """processes and threads of the training, in words"""
 
 
 def bench_throughput(config: BenchThroughputConfig) -> Iterator[Throughput]:
@@ -89,12 +91,12 @@ def bench_throughput(config: BenchThroughputConfig) -> Iterator[Throughput]:
     middle = {
         field.name: statistics.median(getattr(one, field.name) for one in rounds)
         for field in dataclasses.fields(Throughput)
-        if field.name != "time_shares"
+        if field.name not in ("time_shares", "uses")
     }
     shares = {
         name: statistics.median(one.time_shares[name] for one in rounds) for name in rounds[0].time_shares
     }
-    yield Throughput(**middle, time_shares=shares)
+    yield Throughput(**middle, time_shares=shares, uses=rounds[0].uses)
 
 
 def _train_config(config: BenchThroughputConfig, run_dir: Path) -> TrainConfig:
@@ -141,6 +143,7 @@ def _measure(run: Run, engine: LocalEngine, seconds: float) -> Throughput:
         time_shares=shares,
         bus_bytes=bus_bytes,
         peak_memory_bytes=peak,
+        uses=engine.uses,
     )
 
 

@@ -70,6 +70,11 @@ class Child:
         except (EOFError, OSError) as error:
             raise self._died() from error
 
+    def check(self) -> None:
+        """Raises ChildDied if the process has ended."""
+        if self._process.exitcode is not None:
+            raise self._died()
+
     def close(self) -> None:
         """Close the pipe, which tells a process that waits for messages to end."""
         self.connection.close()

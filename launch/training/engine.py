@@ -15,6 +15,7 @@ import torch
 from ...agents import Agent, Episodes
 from ...envs import EnvironmentFailed
 from ..errors import one_line
+from ..processes.child import ChildDied
 from ..processes.machine import lacks_memory
 from .progress import Window
 
@@ -40,11 +41,13 @@ class ActorError(RuntimeError):
 def actor_failed(who: str, error: BaseException) -> ActorError:
     """Return the failure of `who`, with its cause attached; an environment names itself.
 
-    Where memory is lacking there is no cause: no traceback would say more.
+    Where memory is lacking, or a process died, there is no cause: no traceback would say more.
     """
     if lacks_memory(error):
         smaller = "give a smaller --unroll-length, --num-envs or --batch-size"
         return ActorError(f"out of memory: {smaller}")
+    if isinstance(error, ChildDied):
+        return ActorError(str(error))
     failure = ActorError(str(error) if isinstance(error, EnvironmentFailed) else f"{who} failed: {error!r}")
     failure.__cause__ = error
     return failure

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -19,8 +21,11 @@ from ...agents.shapes import build_on_meta, count_numbers
 from ...cores.registry import read_core_options
 from ...envs import DEFAULT_PROTOCOL, Protocol, canonical_game, game_info, make_vector_env, varied
 from ...envs.env_shard import ShardedEnv
+from ...envs.finding import find_spec
 from ..config import TrainConfig
-from ..errors import require, require_positive, wrong_input
+from ..errors import RunError, require, require_positive, wrong_input
+from ..processes.child import ChildDied
+from ..processes.env_processes import ProcessEnvs
 from ..processes.machine import check_memory, memory_for
 from ..processes.supervision import slow
 from ..runs.actions import action_set
@@ -34,6 +39,12 @@ from .reuse import check_replay, minibatch_size, num_replayed
 
 PAPER_SWEEP = "paper20"
 """The --game that stands for all games of the publication."""
+
+FEW_CORES = 4
+"""On fewer cores threads play as many games as processes do, and the learner needs one as well."""
+FEW_ENVS = 4
+"""A process has at least this many environments other than games: a step of theirs may take no longer than
+waking one, some 30 us (a game's takes 500)."""
 
 LARGEST = 65_536
 """More environments, or steps of an unroll, are a slip of the keyboard and would take all memory."""
@@ -185,6 +196,23 @@ def env_groups(config: TrainConfig, device: torch.device) -> int:
     return 2 if device.type == "cuda" and overlaps(config, device) and fits else 1
 
 
+def env_processes(config: TrainConfig, device: torch.device, num_envs: int, cores: int) -> int:
+    """Return how many processes step `num_envs` environments of one group on `cores`; 0 if this one does.
+
+    Beside a GPU a process of one thread on each core plays more games than threads do (results/gpu). On a CPU
+    the workers have a core each already. An own vector form is not cut: the seeds of its environments may
+    depend on their number.
+    """
+    if device.type != "cuda" or cores < FEW_CORES:
+        return 0
+    if config.game is None and find_spec(config.env or "").vector_entry_point is not None:
+        return 0
+    least = 1 if config.game is not None else FEW_ENVS
+    most = min(cores, num_envs // least)
+    # As few as are no slower: each step takes as long as the process with the most environments.
+    return math.ceil(num_envs / math.ceil(num_envs / most)) if most > 1 else 0
+
+
 def per_process(config: TrainConfig, count: int) -> TrainConfig:
     """Return the options of one of `count` processes that share a run."""
     return replace(
@@ -217,19 +245,40 @@ def protocol_name(config: TrainConfig) -> str:
 
 def make_env(config: TrainConfig, num_threads: int | None, shard: EnvShard | None = None) -> VectorEnv:
     """Make the environments of a run, or a process's share of them, `shard`."""
-    with slow(f"{config.game or config.env}: making it, and a first reset,"):
-        env = make_vector_env(
-            config.game,
-            env_id=config.env,
-            num_envs=config.num_envs,
-            protocol=protocol_name(config),
-            num_threads=num_threads,
-            observations=config.observations,
-            options=config.env_options,
-            full_action_set=None if config.num_actions is None else False,
-            num_actions=config.num_actions,
-        )
+    with _slow(config):
+        env: VectorEnv = _env_maker(config, num_threads)(num_envs=config.num_envs)
     return ShardedEnv(env, *shard) if shard else env
+
+
+def make_process_envs(config: TrainConfig, processes: int, of: str) -> ProcessEnvs:
+    """Make environments that `processes` step; `of` says whose they are. Observations are overwritten by the
+    next step.
+
+    Raises RunError for a process that dies.
+    """
+    try:
+        with _slow(config):
+            return ProcessEnvs(_env_maker(config, 1), config.num_envs, processes, of, copy=False)
+    except ChildDied as error:
+        raise RunError(str(error)) from None
+
+
+def _slow(config: TrainConfig) -> AbstractContextManager[None]:
+    return slow(f"{config.game or config.env}: making it, and a first reset,")
+
+
+def _env_maker(config: TrainConfig, num_threads: int | None) -> Callable[..., VectorEnv]:
+    return partial(
+        make_vector_env,
+        config.game,
+        env_id=config.env,
+        protocol=protocol_name(config),
+        num_threads=num_threads,
+        observations=config.observations,
+        options=config.env_options,
+        full_action_set=None if config.num_actions is None else False,
+        num_actions=config.num_actions,
+    )
 
 
 def agent_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:

@@ -28,10 +28,12 @@ def operation_threads(config: TrainConfig, threads: int, agent: Agent) -> int:
     return 1 if spin_waits and config.threads is None else threads
 
 
-def uses(count: int, threads: int) -> str:
-    """Return in words the processes and threads that a run uses."""
+def uses(count: int, threads: int, env_processes: int = 0) -> str:
+    """Return in words the processes and threads that a run uses, and the processes that only step
+    environments."""
     processes = "1 process" if count == 1 else f"{count} processes"
-    return f"{processes} of {threads} thread{'s' if threads > 1 else ''}"
+    beside = f", environments in {env_processes} more" if env_processes else ""
+    return f"{processes} of {threads} thread{'s' if threads > 1 else ''}{beside}"
 
 
 def thread_notes(cpus: int, count: int, threads: int) -> list[str]:

@@ -1,64 +1,192 @@
-"""Play Pong in many processes, each with one thread on a core of its own: what the cores could do together.
+"""Play Pong by threads and by processes in turns, alone and while a stand-in for a GPU chooses actions.
 
-Usage: python results/gpu/processes.py   (Linux; prints agent steps/s)
-One process, then as many as half of the cores (every other core, the first half), then one a core.
+Usage: python results/gpu/processes.py [--games 256] [--rounds 3] [--seconds 3] [--answer 1] [--json FILE]
+
+Prints agent steps/s, the median and all rounds, and the time of a core that each step took. The stand-in
+needs no GPU: it answers after `--answer` milliseconds, during which it takes no core.
+
+apart           one process a core, which plays its share of the games by itself: what the cores can do
+threads, alone  half of the games, as one of an actor's two groups has them, with random actions
+threads         two groups in turn, played while the stand-in chooses for the other: `Actor`s in threads
+processes ...   the same by `ProcessEnvs`, on one core each
+free ...        the same, the system choosing the cores
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import signal
+import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from deltabeast.envs import make_vector_env
+from deltabeast.envs import available_cores, make_vector_env
+from deltabeast.launch.processes.env_processes import ProcessEnvs
+from deltabeast.launch.processes.machine import prepare_process
 
-GAMES, SECONDS = 16, 3.0
+GAME, STEPS, GROUPS = "pong", 20, 2
+
+
+def make(num_envs: int) -> Any:
+    return make_vector_env(GAME, num_envs=num_envs, num_threads=1)
 
 
 def main() -> None:
-    cores = range(os.cpu_count() or 1)
-    half = max(1, len(cores) // 2)
-    for name, chosen in (
-        ("one", cores[:1]),
-        ("half, every other", cores[::2]),
-        ("the first half", cores[:half]),
-        ("all", cores),
-    ):
-        speeds = together(chosen)
-        print(f"{name}: {sum(speeds):.0f} steps/s, {min(speeds):.0f} to {max(speeds):.0f} each", flush=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--games", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--answer", type=float, default=1.0, help="milliseconds")
+    parser.add_argument("--arms", nargs="+", default=["apart", "threads", "processes", "free"])
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    prepare_process()
+    speeds: dict[str, list[float]] = {}
+    cpu: dict[str, list[float]] = {}
+    settings = {**vars(given), "json": None, "cores": available_cores()}
+    results = {"settings": settings, "steps_per_second": speeds, "core_microseconds_per_step": cpu}
+    with ExitStack() as stack:
+        arms: dict[str, Callable[[float], float]] = {}
+        stack.callback(show, given, speeds, cpu)  # also where the time is up before the end
+        for name in given.arms:
+            began = time.perf_counter()
+            arms |= ARMS[name](stack, given.games, given.answer / 1000)
+            print(f"{name}: begun after {time.perf_counter() - began:.1f} s", flush=True)
+        for _ in range(given.rounds):
+            for name, measure in arms.items():
+                spent, start = _cpu_seconds(), time.perf_counter()
+                speed = measure(given.seconds)
+                each = (_cpu_seconds() - spent) / (speed * (time.perf_counter() - start))
+                speeds.setdefault(name, []).append(speed)
+                cpu.setdefault(name, []).append(each * 1e6)
+                print(f"{name}: {speed:,.0f} steps/s, {each * 1e6:.0f} us of a core each", flush=True)
+            if given.json:
+                given.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
-def together(cores: Sequence[int]) -> list[float]:
-    """Return what each of the processes on these cores does while all of them play."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen([sys.executable, __file__, str(core)], **pipes) for core in cores]
-    for process in processes:
-        process.stdout.readline()
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    return [float(process.communicate()[0]) for process in processes]
+def show(given: Any, speeds: dict[str, list[float]], cpu: dict[str, list[float]]) -> None:
+    print(f"\n{given.games} games of {GAME}, {available_cores()} cores: agent steps/s, us of a core for each")
+    for name, each in speeds.items():
+        rounds = " ".join(f"{speed:,.0f}" for speed in each)
+        print(f"{name:22}{statistics.median(each):>8,.0f}{statistics.median(cpu[name]):>6.0f}   ({rounds})")
 
 
-def play(core: int) -> None:
+def _cpu_seconds() -> float:
+    """Return the time that this process and its children have spent on cores so far."""
+    children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+    ticks = 0
+    for pid in ("self", *(child for some in children for child in some)):
+        ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def apart(stack: ExitStack, games: int, answer: float) -> dict[str, Callable[[float], float]]:
+    cores = sorted(os.sched_getaffinity(0))
+    shares = [games // len(cores) + (index < games % len(cores)) for index in range(len(cores))]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    players = [
+        subprocess.Popen([sys.executable, __file__, "play", str(core), str(share)], **pipes)
+        for core, share in zip(cores, shares, strict=True)
+    ]
+    for player in players:
+        stack.callback(player.kill)
+        player.stdout.readline()
+
+    def measure(seconds: float) -> float:
+        for player in players:
+            player.stdin.write(f"{seconds}\n")
+            player.stdin.flush()
+        return sum(float(player.stdout.readline()) for player in players)
+
+    return {"apart": measure}
+
+
+def play(core: int, games: int) -> None:
+    """Play in a process of its own, whenever its standard input says for how long."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process ends this one
     os.sched_setaffinity(0, {core})
-    env = make_vector_env("pong", num_envs=GAMES, num_threads=1)
+    env = make(games)
     env.reset(seed=core)
-    actions = np.random.default_rng(0).integers(6, size=(1000, GAMES))
-    for warming in actions[:20]:
-        env.step(warming)
+    _alone(env, 0.2)
     print("ready", flush=True)
-    sys.stdin.readline()
+    for line in sys.stdin:
+        print(_alone(env, float(line)), flush=True)
+
+
+def _alone(env: Any, seconds: float) -> float:
+    actions = np.random.default_rng(0).integers(env.single_action_space.n, size=(1000, env.num_envs))
     steps, start = 0, time.perf_counter()
-    while time.perf_counter() - start < SECONDS:
+    while (passed := time.perf_counter() - start) < seconds:
         env.step(actions[steps % len(actions)])
         steps += 1
-    print(steps * GAMES / (time.perf_counter() - start))
+    return steps * env.num_envs / passed
+
+
+def threads(stack: ExitStack, games: int, answer: float) -> dict[str, Callable[[float], float]]:
+    envs = [
+        make_vector_env(GAME, num_envs=games // GROUPS, num_threads=available_cores()) for _ in range(GROUPS)
+    ]
+    return _both("threads", stack, envs, answer)
+
+
+def processes(stack: ExitStack, games: int, answer: float, free: bool = False) -> dict[str, Any]:
+    count = min(available_cores(), games // GROUPS)
+    cores = None if free else sorted(os.sched_getaffinity(0))
+    envs = [ProcessEnvs(make, games // GROUPS, count, cpus=cores, copy=False) for _ in range(GROUPS)]
+    return _both("free" if free else "processes", stack, envs, answer)
+
+
+ARMS = {"apart": apart, "threads": threads, "processes": processes, "free": partial(processes, free=True)}
+
+
+def _both(name: str, stack: ExitStack, envs: list[Any], answer: float) -> dict[str, Callable[[float], float]]:
+    from deltabeast.agents import Actor, Agent, AgentSpec, WeightStore
+    from deltabeast.agents.inference import EagerInference
+    from deltabeast.launch.training.local.sources import Threads
+
+    class StandIn(EagerInference):
+        """A GPU that answers after a time."""
+
+        def select_actions(self, unroll: Any, t: int) -> None:
+            time.sleep(answer)
+            unroll.action[t].random_(0, self._agent.spec.num_actions)
+
+    for env in envs:
+        stack.callback(env.close)
+    space, actions = envs[0].single_observation_space, envs[0].single_action_space.n
+    agent = Agent(AgentSpec(space.shape, int(actions), core="feedforward", stem="shallow"))
+    weights = WeightStore(agent)
+    actors = [Actor(env, agent, weights, STEPS, seed, inference=StandIn) for seed, env in enumerate(envs)]
+
+    def acting(seconds: float) -> float:
+        stop = threading.Event()
+        with Threads(actors, envs[0].num_envs, stop) as source:
+            unrolls = iter(source)
+            for _ in islice(unrolls, GROUPS):  # until both are under way
+                pass
+            steps, start = 0, time.perf_counter()
+            while (passed := time.perf_counter() - start) < seconds:
+                steps += next(unrolls).num_steps
+            stop.set()
+        return steps / passed
+
+    return {f"{name}, alone": lambda seconds: _alone(envs[0], seconds), name: acting}
 
 
 if __name__ == "__main__":
-    play(int(sys.argv[1])) if len(sys.argv) > 1 else main()
+    if sys.argv[1:2] == ["play"]:
+        play(int(sys.argv[2]), int(sys.argv[3]))
+    else:
+        main()

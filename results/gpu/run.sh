@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Tests and times what needs a GPU, in ten minutes on 16 cores, what is most wanted first: `make gpu`, or by itself.
 #
-# Usage: [OUT=results/gpu/new] [PYTHON=python3] [WHEELS=folder] [LIMIT=570] [DEVICE=cuda] results/gpu/run.sh [tests|kernels|training|all_kernels]...
+# Usage: [OUT=results/gpu/new] [PYTHON=python3] [WHEELS=folder] [LIMIT=570] [DEVICE=cuda] results/gpu/run.sh [PART]...
+#
+# Parts: acting (games by threads and by processes), changed_tests, training (by both), kernels, cpu (1 to 16 processes), cell (a run
+# that goes on at each call); not unless named: tests, all_kernels.
 #
 # Each part has a time limit, and all together have LIMIT seconds; a part that fails or is stopped does not stop the others, but
 # the exit status is 1. OUT gets log.txt with everything, parts.txt with how each part ended, and the numbers as JSON.
@@ -9,9 +12,9 @@
 # build/gpu. With fla-core among them, its kernels are timed beside ours. DEVICE=cpu tries the script, with tiny sizes.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
-[ $# -gt 0 ] || set -- tests kernels training all_kernels
+[ $# -gt 0 ] || set -- acting changed_tests training kernels cpu cell
 for name in "$@"; do
-	[[ " tests kernels training all_kernels " = *" $name "* ]] || { sed -n '/^# Usage/p' "$0" >&2; exit 2; }
+	[[ " acting changed_tests training kernels cpu cell tests all_kernels " = *" $name "* ]] || { sed -n '/^# Usage/,/^# that/p' "$0" >&2; exit 2; }
 done
 DEVICE=${DEVICE:-cuda} OUT=${OUT:-results/gpu/new} PYTHON=${PYTHON:-python3} LIMIT=${LIMIT:-570}
 mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit
@@ -25,6 +28,9 @@ fi
 export PYTHONUNBUFFERED=1 TORCHINDUCTOR_COMPILE_THREADS=1
 export TRITON_CACHE_AUTOTUNING=1 # fla tries many settings of each kernel: once, not in each process
 DELTABEAST=("$PYTHON" -c 'from deltabeast.launch.cli import main; main()')
+# as on so few cores that environments are stepped in the process of the actors
+BY_THREADS=("$PYTHON" -c 'from deltabeast.launch.training import plan; plan.FEW_CORES = 1 << 20
+from deltabeast.launch.cli import main; main()')
 CORES=$(nproc)
 
 failures=0
@@ -47,10 +53,23 @@ test_part() { # NAME SECONDS TESTS...
 	part "$1" "$2" "$PYTHON" -m pytest -q --numprocesses "$((CORES < 16 ? CORES : 16))" --dist worksteal -m "not long" "${@:3}"
 }
 bench_part() { # NAME SECONDS ARGUMENTS...
-	part "$1" "$2" "${DELTABEAST[@]}" bench "${@:3}" --device "$DEVICE" --json "$OUT/$1.json"
+	local program=("${DELTABEAST[@]}")
+	[[ $1 != threads-* ]] || program=("${BY_THREADS[@]}")
+	part "$1" "$2" "${program[@]}" bench "${@:3}" --device "$DEVICE" --json "$OUT/$1.json"
 }
 
-# Those of kernels first: most of kernels/triton has changed since a GPU last ran it.
+acting() {
+	local many=(--games 256 --rounds 3 --seconds 3) few=(--games 16 --rounds 2 --seconds 2)
+	[ "$DEVICE" != cpu ] || many=(--games 8 --rounds 1 --seconds 0.5) few=(--games 4 --rounds 1 --seconds 0.5)
+	part acting 140 "$PYTHON" results/gpu/processes.py "${many[@]}" --json "$OUT/acting.json"
+	part acting-few 45 "$PYTHON" results/gpu/processes.py "${few[@]}" --arms threads processes free --json "$OUT/acting-few.json"
+}
+
+changed_tests() {
+	test_part changed-tests 90 tests/launch/training/test_on_a_gpu.py tests/launch/processes/test_env_processes.py \
+		tests/launch/training/local/test_in_processes.py tests/agents/cuda
+}
+
 tests() {
 	test_part tests-of-kernels 160 tests/kernels/test_triton.py tests/launch/bench/test_fla.py
 	test_part tests-of-agents 90 tests/agents/cuda tests/launch/training/test_on_a_gpu.py tests/agents/test_compiled.py \
@@ -72,11 +91,29 @@ all_kernels() {
 }
 
 training() {
-	local games=256 options=(throughput --stem nature --rounds 1 --seconds 3 --compile off)
-	[ "$DEVICE" != cpu ] || games=8 options=(throughput --stem nature --rounds 1 --seconds 0.5 --unroll-length 5 --batch-size 4)
-	bench_part threads 75 "${options[@]}" --num-envs "$games"
-	bench_part groups-of-threads 75 "${options[@]}" --num-envs "$((games / 4))" --num-actors 4
-	part processes 40 "$PYTHON" results/gpu/processes.py
+	local games=256 core options=(throughput --rounds 1 --seconds 3 --compile off)
+	[ "$DEVICE" != cpu ] || games=8 options=(throughput --rounds 1 --seconds 0.5 --unroll-length 5 --batch-size 4)
+	for core in rdn lstm; do
+		bench_part "processes-$core" 45 "${options[@]}" --num-envs "$games" --core "$core" --stem nature
+		bench_part "threads-$core" 60 "${options[@]}" --num-envs "$games" --core "$core" --stem nature
+	done
+	bench_part processes-residual 45 "${options[@]}" --num-envs "$games"
+}
+
+cpu() {
+	local count
+	for count in 1 2 4 8 16; do
+		[ "$count" -le "$CORES" ] || break
+		part "cpu-$count" 25 taskset --cpu-list "0-$((count - 1))" "${DELTABEAST[@]}" bench throughput --device cpu --stem nature \
+			--num-envs 32 --rounds 1 --seconds 2 --json "$OUT/cpu-$count.json"
+	done
+}
+
+cell() { # what the time that is left is good for; a later call goes on with it
+	local sizes=(--preset laptop-2026-11 --num-envs 256 --steps 50M)
+	[ "$DEVICE" != cpu ] || sizes=(--preset laptop-2026-11 --steps 2000)
+	part cell 570 "${DELTABEAST[@]}" train --game pong --core rdn "${sizes[@]}" --log-seconds 5 --device "$DEVICE" \
+		--checkpoint-minutes 1 --run-dir "$(dirname "$OUT")/cell"
 }
 
 git log -1 --format='commit %H' 2> /dev/null

@@ -33,10 +33,12 @@ from ..engine import (
 )
 from ..plan import (
     env_groups,
+    env_processes,
     env_shard,
     make_agent,
     make_env,
     make_learner,
+    make_process_envs,
     observation_notes,
     overlaps,
     per_process,
@@ -88,22 +90,27 @@ class LocalEngine(Engine):
             self._envs = self._make_envs()
             self.agent = make_agent(config, self._envs[0])
             replay = replay_notes(config, self._envs[0], self.agent, self.device)
-        self.uses = uses(self._count, self._threads)
+        self.uses = uses(self._count, self._threads, self._env_processes * len(self._envs))
         self.notes = [*observation_notes(self._envs[0], self.agent.spec), *replay]
         if cpus is None and config.threads is None:
             self.notes += thread_notes(self.cpus, self._count, self._threads)
 
     def _make_envs(self) -> list[VectorEnv]:
         """Make a vector environment for each `Actor`: on a GPU 2 N of them for `--num-actors N`, with half of
-        the environments each (`env_groups`)."""
+        the environments each (`env_groups`), in processes of their own if that pays."""
         config, split = self.config, env_groups(self.config, self.device)
         part = replace(self.process_config, num_envs=self.process_config.num_envs // split)
-        # Actors that run at the same time divide the process's threads.
+        # Actors that run at the same time divide the process's threads, or the cores.
         at_once = config.num_actors if overlaps(config, self.device) else 1
         threads = max(1, self._threads // at_once)
-        envs = []
-        for _ in range(config.num_actors * split):
-            envs.append(make_env(part, threads, env_shard(config, self._count, 0)))
+        processes = env_processes(config, self.device, part.num_envs, self.cpus // at_once)
+        self._env_processes = processes
+        envs: list[VectorEnv] = []
+        for index in range(config.num_actors * split):
+            if processes:
+                envs.append(make_process_envs(part, processes, f"actor {index}"))
+            else:
+                envs.append(make_env(part, threads, env_shard(config, self._count, 0)))
             self._stack.callback(envs[-1].close)
         return envs
 

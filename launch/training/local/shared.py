@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
-import tempfile
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ....agents.shapes import count_numbers
+from ...processes.nameless import nameless_file
 
 _ALIGNMENT = 64
 """Bytes between the beginnings of two tensors are a multiple of this: a cache line."""
@@ -20,19 +19,9 @@ _ALIGNMENT = 64
 def new_file(agent: nn.Module, gradients: int) -> int:
     """Return the descriptor of a file with room for the agent's tensors and `gradients` times its gradients.
 
-    It is no file of /dev/shm, which is small in containers: 64 MiB in Docker's. Raises OSError if there is no
-    memory for it.
+    Raises OSError if there is no memory for it.
     """
-    file = _without_a_name()
-    size = _gradients_begin(agent) + gradients * _gradient_bytes(agent)
-    try:
-        os.ftruncate(file, size)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file, 0, size)  # now, as a page that cannot be had later would end the process
-    except OSError:
-        os.close(file)
-        raise
-    return file
+    return nameless_file(_gradients_begin(agent) + gradients * _gradient_bytes(agent))
 
 
 class Shared:
@@ -67,14 +56,6 @@ class Shared:
             views.append(part.view(tensor.dtype).view(tensor.shape))
             begin += _aligned(tensor.nbytes)
         return views
-
-
-def _without_a_name() -> int:
-    try:
-        return os.memfd_create("deltabeast")
-    except (AttributeError, OSError):  # macOS, and sandboxes that forbid it
-        with tempfile.TemporaryFile() as file:
-            return os.dup(file.fileno())
 
 
 def _tensors(agent: nn.Module) -> Sequence[Tensor]:

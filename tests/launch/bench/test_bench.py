@@ -123,19 +123,22 @@ def test_peak_memory_counts_what_lives_at_once() -> None:
     assert _peak_bytes(at_once) == 2 * _peak_bytes(one_after_another) == 8 << 20
 
 
-def test_environments_are_timed_by_game_number_and_threads(
+@pytest.mark.usefixtures("quick_children")
+def test_environments_are_timed_by_game_number_threads_and_processes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "env.json"
     arguments = ("--games", "pong", "Breakout", "--num-envs", "1", "2", "--threads", "1", "2")
+    arguments = (*arguments, "--processes", "2")
     code, out, _ = bench(capsys, "env", *arguments, "--seconds", "0.1", "--json", str(path))
     assert code == 0
     rows = json.loads(path.read_text())["results"]
     # More threads than environments would be idle.
-    cases = [(row["game"], row["num_envs"], row["threads"]) for row in rows]
-    assert cases == [(game, *sizes) for game in ("pong", "breakout") for sizes in ((1, 1), (2, 1), (2, 2))]
+    cases = [(row["game"], row["num_envs"], row["threads"], row["processes"]) for row in rows]
+    sizes = ((1, 1, 1), (2, 1, 1), (2, 2, 1), (2, 1, 2))
+    assert cases == [(game, *each) for game in ("pong", "breakout") for each in sizes]
     assert all(10 < row["steps_per_second"] < 1e6 for row in rows)
-    assert out.count("breakout") == 3
+    assert out.count("breakout") == 4
 
 
 @pytest.mark.parametrize("overlap", ["off", "on"])
@@ -146,7 +149,7 @@ def test_training_is_set_beside_its_stages(
     sizes = ("--num-envs", "4", "--batch-size", "4", "--unroll-length", "5", "--overlap", overlap)
     arguments = ("--stem", "nature", "--core", "feedforward", *sizes, "--seconds", "0.15", "--rounds", "1")
     code, out, error = bench(capsys, "throughput", *arguments, "--device", "cpu", "--json", str(path))
-    assert (code, error) == (0, "") and "of the bound" in out
+    assert (code, error) == (0, "") and "of the bound" in out and "1 process of" in out
     (result,) = json.loads(path.read_text())["results"]
     # One process with all four environments keeps what it computed, unless it computes in bfloat16.
     stages = [result[name] for name in ("emulation", "acting", "backward")]
@@ -182,6 +185,7 @@ def test_training_is_set_beside_its_stages(
         ("env --games", "--games has no value"),
         ("env --num-envs", "--num-envs has no value"),
         ("env --num-envs 2 --threads 3", "--num-envs 2: give at least as many as --threads 3"),
+        ("env --num-envs 2 --processes 3", "--num-envs 2: give at least as many as --processes 3"),
     ],
 )
 def test_wrong_input_is_told_in_one_line(

@@ -29,13 +29,13 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_stopped_and_goes_on(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (*RUNS[name], *SIZES, "--log-seconds", "0")
-    training = Training(tmp_path, *arguments, "--steps", "10M")
+    training = Training(tmp_path, *arguments, "--steps", "10M", daemon=False)
     assert training.wait_for(lambda: last_step(tmp_path) >= 1600, 400), training.output()
     training.send(signal.SIGTERM)
     assert training.wait(60) == -signal.SIGTERM
     step = newest(tmp_path)[0]
     assert step == last_step(tmp_path)
-    resumed = Training(tmp_path, *arguments, "--steps", str(step + 1600))
+    resumed = Training(tmp_path, *arguments, "--steps", str(step + 1600), daemon=False)
     assert resumed.wait(400) == 0, resumed.output()
     assert f"resuming {tmp_path} at step {step}" in resumed.output()
     for said in (training.output(), resumed.output()):
@@ -51,7 +51,7 @@ def test_a_run_is_stopped_and_goes_on(name: str, tmp_path: Path, capsys: pytest.
 def test_deterministic_runs_repeat_themselves(tmp_path: Path) -> None:
     arguments = (*RUNS["frames"], *SIZES, "--deterministic")
     for name, seed in (("one", "5"), ("other", "5"), ("third", "6")):
-        training = Training(tmp_path / name, *arguments, "--steps", "800", "--seed", seed)
+        training = Training(tmp_path / name, *arguments, "--steps", "800", "--seed", seed, daemon=False)
         assert training.wait(300) == 0, training.output()
     assert_same_run(tmp_path / "one", tmp_path / "other")
     with pytest.raises(AssertionError):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from deltabeast.launch.training.local import shared
 from deltabeast.launch.training.local.shared import Shared, new_file
 
 
@@ -70,7 +69,7 @@ def test_a_file_that_cannot_be_had_is_an_error_at_once(monkeypatch: pytest.Monke
     def full(*_: int) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(shared.os, "posix_fallocate", full, raising=False)
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
     with pytest.raises(OSError, match="No space left"):
         new_file(Odd(), gradients=1)
