@@ -26,6 +26,7 @@ from deltabeast.agents import Agent, AgentSpec
 from deltabeast.launch.cli import main
 from deltabeast.launch.config import WatchConfig
 from deltabeast.launch.errors import RunError, UsageError
+from deltabeast.launch.evaluation.loading import load
 from deltabeast.launch.watching import serve
 from deltabeast.launch.watching.page import page_file
 from deltabeast.launch.watching.record import record
@@ -68,6 +69,13 @@ def test_what_is_wrong_is_one_line(
     save_run(tmp_path / "theirs", agent)
     assert "--trust-core nowhere:Core" in refused(capsys, str(tmp_path / "theirs"))
     assert sorted(path.name for path in Path(run).iterdir()) == ["checkpoints"]
+
+
+def test_the_checkpoint_before_any_training_is_one_like_others(tmp_path: Path, seed: int) -> None:
+    run = save_run(tmp_path / "run", make_agent("lstm"), 0)
+    save_run(run, make_agent("lstm"), 320)
+    steps = [load(run, which, None, print).step for which in ("0", "1", "latest")]
+    assert steps == [0, 320, 320]
 
 
 def test_a_host_that_cannot_be_is_one_line() -> None:
