@@ -8,6 +8,7 @@ const $ = (id) => document.getElementById(id);
 const recorded = $("recording");
 let state = null;
 let views = [];
+let shown = "";  // whose views these are
 let colours = {};
 
 // --- small helpers -----------------------------------------------------------------------------------------
@@ -269,6 +270,10 @@ class View {
       button.addEventListener("click", () => this.command(button.dataset.do));
     }
     this.checkpoints = this.find(".surgery select");
+    this.checkpoints.addEventListener("change", () => {
+      this.chosen = this.checkpoints.value;
+      this.describe(this.about);
+    });
     this.sources = [1, 2, 3].map((rank) => {
       const item = make("li", "empty"), box = make("div", "screen"), line = make("p"), share = make("b"), ago = make("span");
       box.dataset.rank = rank;
@@ -284,7 +289,10 @@ class View {
 
   command(word) {
     const given = { do: word, seat: this.n };
-    if (word === "checkpoint") given.step = Number(this.checkpoints.value);
+    if (word === "checkpoint") {
+      given.step = Number(this.checkpoints.value);
+      this.chosen = null;
+    }
     send(given);
   }
 
@@ -320,13 +328,20 @@ class View {
     this.find('[data-do="transplant"]').hidden = state.seats.length < 2;
     this.find('[data-do="transplant"]').disabled = !about.can_transplant;
     this.find(".with-memory").hidden = !about.has_memory;
-    const saved = about.checkpoints.join();
-    this.find(".other").hidden = !saved;
-    if (this.saved !== saved) {
-      this.saved = saved;
-      this.checkpoints.replaceChildren(...about.checkpoints.map((step) => new Option(whole(step), step)));
-      this.checkpoints.value = about.step;
+    this.describeCheckpoints(about);
+  }
+
+  // The menu shows the checkpoint that plays, or one that the viewer chose since.
+  describeCheckpoints({ step, checkpoints }) {
+    const isSaved = checkpoints.includes(step), listed = isSaved ? checkpoints : [...checkpoints, step].sort((a, b) => a - b);
+    const names = listed.map((each) => whole(each) + (checkpoints.includes(each) ? "" : " (no longer saved)"));
+    if (this.listed !== names.join()) {
+      this.listed = names.join();
+      this.checkpoints.replaceChildren(...listed.map((each, n) => new Option(names[n], each)));
     }
+    const chosen = listed.includes(Number(this.chosen ?? NaN)) ? this.chosen : String(step);
+    if (this.checkpoints.value !== chosen) this.checkpoints.value = chosen;
+    this.find('[data-do="checkpoint"]').disabled = !checkpoints.includes(Number(chosen));
   }
 
   strip(name, ...about) {
@@ -429,9 +444,11 @@ class View {
 // --- messages ----------------------------------------------------------------------------------------------
 
 function receive(message) {
-  const before = state;
+  const who = JSON.stringify([message.state.server, message.state.seats.map(({ title, core, run, actions }) => [title, core, run, actions])]);
+  const before = who === shown ? state : null;
   state = message.state;
-  if (views.length !== state.seats.length) {
+  if (who !== shown) {
+    shown = who;
     $("seats").replaceChildren();
     views = state.seats.map((_, n) => new View(n, $("seats")));
     $("speed").replaceChildren(...state.speeds.map((factor) => new Option(`${factor}×`, factor)));

@@ -65,6 +65,12 @@ def text(selector: str) -> str:
     return f"document.querySelector({selector!r}).textContent"
 
 
+def choose(page: browser.Page, step: int) -> None:
+    """Choose a checkpoint in the menu."""
+    page.look(f"({MENU}.value = '{step}', {MENU}.dispatchEvent(new Event('change')))")
+
+
+MENU = "document.querySelector('.surgery select')"
 STEP = "Number(document.querySelector('[data-of=step]').textContent.replace(',', ''))"
 SAID = text("#said")
 
@@ -113,7 +119,7 @@ def test_buttons_and_keys_do_what_they_say(
     assert record["policy"] == record["wiped"] and len(record["notes"]) == 2
     assert page.look("document.querySelectorAll('.sources li:not(.empty)').length") == 0
 
-    page.look("(document.querySelector('.surgery select').value = '320') && true")
+    choose(page, 320)
     page.click("[data-do=checkpoint]")
     page.until(f"{SAID}.includes('the checkpoint at 320 steps plays on')")
     page.until(f"{text('h2')}.includes('320')")
@@ -126,6 +132,46 @@ def test_buttons_and_keys_do_what_they_say(
     page.press(" ")
     page.until(f"{STEP} > 5 && {STEP} < 300 && !state.paused")
     assert state_of(address)["state"]["seed"] == 7
+
+
+def receive(page: browser.Page, **about: Any) -> None:
+    """Let the page receive another message on its first agent."""
+    page.look(
+        f"receive({{state: {{...state, seats: [{{...state.seats[0], ...{json.dumps(about)}}}]}}, steps: []}})"
+    )
+
+
+def test_the_menu_shows_the_checkpoint_that_plays_and_leaves_a_choice(
+    page: browser.Page, serve: Serve, tmp_path: Path, seed: int
+) -> None:
+    address = serve(save_run(tmp_path / "run", make_agent("rdn")))
+    page.go(address)
+    page.until(f"document.querySelector('[data-of=step]') && {STEP} > 1")
+    page.click("#pause")
+    page.until("state.paused")
+    value, disabled = f"{MENU}.value", "document.querySelector('[data-do=checkpoint]').disabled"
+    receive(page, checkpoints=[320, 640])
+    assert page.look(value) == "320"
+    receive(page, step=640, checkpoints=[320, 640])  # it was taken up
+    assert page.look(value) == "640"
+    choose(page, 320)
+    receive(page, step=640, checkpoints=[320, 640, 960])
+    receive(page, step=960, checkpoints=[320, 640, 960])
+    assert page.look(value) == "320" and not page.look(disabled)
+    receive(page, step=960, checkpoints=[640, 1280])  # neither the choice nor what plays is there any more
+    assert page.look(value) == "960" and page.look(disabled)
+    assert page.look(f"[...{MENU}.options].map(e => e.text)") == ["640", "960 (no longer saved)", "1,280"]
+
+
+def test_another_server_has_another_page(page: browser.Page, serve: Serve, tmp_path: Path, seed: int) -> None:
+    page.go(serve(save_run(tmp_path / "run", make_agent("rdn"))))
+    page.until(f"document.querySelector('[data-of=step]') && {STEP} > 1")
+    session = make_session(save_run(tmp_path / "other", make_agent("lstm")))
+    first = {"state": session.state() | {"viewers": 1}, "anew": True, "steps": [session.step()]}
+    page.look("document.querySelector('.seat').id = 'old'")
+    page.look(f"source.close() || receive({json.dumps(first)})")
+    page.until("document.querySelectorAll('.strip').length === 3")  # norm, what the memory changes, value
+    assert page.look("document.querySelector('#old') === null")
 
 
 def test_a_hidden_page_lets_the_game_stand_still(
