@@ -1938,6 +1938,8 @@ MUTANTS = [
     ("launch/sharing/game.py", "of is not None and has_another", "has_another"),
     ("launch/sharing/game.py", "of is not None and has_another", "False"),
     ("launch/sharing/game.py", "return of == _about(loaded)", "return of is not None"),
+    ("launch/sharing/game.py", "if not _are_ours(weights, loaded):", "if False:"),
+    ("launch/watching/record.py", "goes_on = session.games == games", "goes_on = session.games == 0"),
     ("launch/watching/record.py", "if os.path.lexists(path):", "if path.exists():"),
     ("launch/watching/record.py", "not os.access(folder, os.W_OK | os.X_OK)", "False"),
     ("launch/watching/command.py", "config.steps != WatchConfig.steps", "False"),

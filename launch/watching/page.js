@@ -540,6 +540,12 @@ function look() {
 
 let timer = null;
 
+function showOrigin(message) {
+  $("made").hidden = false;
+  $("made").querySelector("dl").replaceChildren(...message.made.flatMap(([term, what]) => [make("dt", "", term), make("dd", "", what)]));
+  if (message.goes_on) $("about").textContent += `; the game goes on after these ${whole(message.steps.length)} steps: more with --steps`;
+}
+
 function goTo(place) {
   const all = views[0].records;
   place = Math.max(0, Math.min(all.length - 1, place));
@@ -619,7 +625,9 @@ if (recorded) {
   for (const element of document.querySelectorAll(".live")) element.hidden = true;
   for (const element of $("seat").content.querySelectorAll(".live")) element.hidden = true;
   document.querySelector(".recorded").hidden = false;
-  receive(JSON.parse(recorded.textContent));
+  const message = JSON.parse(recorded.textContent);
+  receive(message);
+  showOrigin(message);
   goTo(0);
   replayed({ do: "pause", on: matchMedia("(prefers-reduced-motion: reduce)").matches });
 } else {

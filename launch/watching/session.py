@@ -163,6 +163,7 @@ class Session:
             "core": source.spec.core,
             "run": self._names[n],
             "step": source.step,
+            "weights": source.weights,
             "about": ", ".join(
                 filter(None, (source.protocol, "greedy" if self._greedy else "sampled actions"))
             ),

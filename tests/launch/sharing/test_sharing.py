@@ -347,6 +347,8 @@ def test_another_file_than_a_recording_of_the_agent_is_one_line(
     assert f"{file} is of feedforward on Pong at step 100, not of {ours}; {anew}" in refused(file)
     other = f"feedforward on CartPole-v1 at step 40, not of {ours}"
     assert f"--recording {recordings[2]} is of {other}; {anew}" in refused(recordings[2])
+    file.write_text(re.sub('"weights":"[0-9a-f]{64}"', '"weights":"' + 64 * "0" + '"', whole))
+    assert f"{file} is of {ours}, but of other weights; {anew}" in refused(file)
     assert f"--recording {tmp_path / 'none'} cannot be read: No such file" in refused(tmp_path / "none")
     assert "cannot be read: it is not a regular file" in refused(tmp_path)
     assert not (tmp_path / "new").exists()

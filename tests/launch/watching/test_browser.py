@@ -208,7 +208,8 @@ def test_the_page_fits_every_width(
     session = make_session(*runs)
     steps = [session.step() for _ in range(30)]
     path = tmp_path / "game.html"
-    path.write_text(to_html({"state": session.state(), "anew": True, "steps": steps}))
+    about = {"state": session.state(), "made": [["command", "deltabeast watch"]], "goes_on": True}
+    path.write_text(to_html({**about, "anew": True, "steps": steps}))
     page.go(path.as_uri())
     page.until(f"document.querySelector('[data-of=step]') && {STEP} > 1")
     page.click("#pause")
@@ -233,6 +234,8 @@ def test_a_recorded_game_plays_without_a_server(page: browser.Page, tmp_path: Pa
     page.go(path.as_uri())
     page.until(f"document.querySelector('[data-of=step]') && {STEP} > 2")
     page.click("#pause")
+    assert "the game goes on after these 60 steps: more with --steps" in page.look(text("#about"))
+    assert str(path) in page.look(text("#made"))
     before = page.look(STEP)
     page.click("#step")
     page.until(f"{STEP} === {before + 1}")
