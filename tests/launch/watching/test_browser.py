@@ -84,7 +84,7 @@ def test_buttons_and_keys_do_what_they_say(
     page.resize(1400)
     page.go(address)
     page.until(f"document.querySelector('[data-of=step]') && {STEP} > 3")
-    assert page.look("document.title") == "EndlessTMaze-v0 · rdn · deltabeast watch"
+    assert page.look("document.title") == "EndlessTMaze-v0 · rdn · run · deltabeast watch"
 
     page.click("#pause")
     page.until("document.querySelector('#pause').getAttribute('aria-pressed') === 'true'")
@@ -119,12 +119,18 @@ def test_buttons_and_keys_do_what_they_say(
     assert record["policy"] == record["wiped"] and len(record["notes"]) == 2
     assert page.look("document.querySelectorAll('.sources li:not(.empty)').length") == 0
 
+    for wrong in ("-5", "1.5", "99999999999", ""):
+        page.look(f"(document.querySelector('#seed').value = '{wrong}') && true")
+        page.look("say('')")
+        page.click("#restart")
+        page.until(f"{SAID}.startsWith('A seed is a whole number from 0 to 2,147,483,647')")
+    assert state_of(address)["state"]["seed"] == 1
     choose(page, 320)
     page.click("[data-do=checkpoint]")
     page.until(f"{SAID}.includes('the checkpoint at 320 steps plays on')")
     page.until(f"{text('h2')}.includes('320')")
-    page.look("(document.querySelector('#seed').value = '7') && true")
-    page.click("#restart")
+    page.look("(document.querySelector('#seed').value = '7', document.querySelector('#seed').focus())")
+    page.press("Enter")
     page.until(f"{text('#about')}.includes('seed 7') && {STEP} === 0")
     page.press("+")
     page.until("document.querySelector('#speed').value === '2'")
