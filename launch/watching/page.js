@@ -689,7 +689,11 @@ $("pause").addEventListener("click", () => state && send({ do: "pause", on: !sta
 $("step").addEventListener("click", () => send({ do: "step" }));
 $("speed").addEventListener("change", () => send({ do: "speed", factor: Number($("speed").value) }));
 $("restart").addEventListener("click", restart);
-$("seed").addEventListener("keydown", (event) => event.key === "Enter" && restart());
+$("seed").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter") return;
+  restart();
+  $("seed").blur();  // keys are the game's again
+});
 $("place").addEventListener("input", () => {
   replayed({ do: "pause", on: true });
   goTo(Number($("place").value));
