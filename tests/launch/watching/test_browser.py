@@ -140,6 +140,51 @@ def test_buttons_and_keys_do_what_they_say(
     assert state_of(address)["state"]["seed"] == 7
 
 
+def test_a_card_does_not_move_as_it_plays(page: browser.Page, tmp_path: Path, seed: int) -> None:
+    run = save_run(tmp_path / "run", make_agent("rdn"))
+    path = tmp_path / "game.html"
+    main(["watch", str(run), "--record", str(path), "--steps", "60"])
+    page.go(path.as_uri())
+    page.until(f"document.querySelector('[data-of=step]') && {STEP} > 1")
+    page.click("#pause")
+    places = (
+        "[...document.querySelectorAll('.numbers dd, .policy, .sources, .strip')]"
+        ".map(e => [e.getBoundingClientRect().left, e.getBoundingClientRect().top])"
+    )
+    for width in WIDTHS:
+        page.resize(width)
+        page.until(f"innerWidth === {width}")
+        seen = []
+        for place in range(0, 60, 7):
+            page.look(f"($('place').value = {place}, $('place').dispatchEvent(new Event('input')))")
+            page.until(f"{STEP} === {place} && {text('#placed')} === '{place + 1} of 60'")
+            seen.append(page.look(f"scrollTo(0, 0) || {places}"))
+        assert all(each == seen[0] for each in seen)
+
+
+def test_keys_are_the_games_in_a_menu_and_on_the_slider(
+    page: browser.Page, tmp_path: Path, serve: Serve, seed: int
+) -> None:
+    page.go(serve(save_run(tmp_path / "run", make_agent("rdn"))))
+    page.until(f"document.querySelector('[data-of=step]') && {STEP} > 1")
+    page.look("$('speed').focus()")
+    page.press("w")
+    page.until(f"{SAID}.includes('memory wiped')")
+    path = tmp_path / "game.html"
+    main(["watch", str(tmp_path / "run"), "--record", str(path), "--steps", "60"])
+    page.go(path.as_uri())
+    page.until(f"document.querySelector('[data-of=step]') && {STEP} > 1 && !state.paused")
+    page.look("$('place').focus()")
+    page.press(" ")
+    page.until("state.paused")
+    terms = page.look(
+        "[...document.querySelectorAll('footer dt')].filter(e => !e.hidden).map(e => e.textContent)"
+    )
+    assert "undo" not in terms and "median age" in terms
+    shown = [page.look(f"percent({share})") for share in (0, 4, 5, 937, -42, 994, 995, 1049, -10000)]
+    assert shown == ["0%", "0%", "+0.1%", "+9.4%", "−0.4%", "+9.9%", "+10%", "+10%", "−100%"]
+
+
 def receive(page: browser.Page, **about: Any) -> None:
     """Let the page receive another message on its first agent."""
     page.look(

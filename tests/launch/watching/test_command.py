@@ -28,6 +28,7 @@ from deltabeast.launch.cli import main
 from deltabeast.launch.config import WatchConfig
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.evaluation.loading import load
+from deltabeast.launch.evaluation.progress import progress
 from deltabeast.launch.watching import serve
 from deltabeast.launch.watching.page import page_file
 from deltabeast.launch.watching.record import record, recorded_message
@@ -136,6 +137,16 @@ def test_a_recording_replaces_nothing(
         path = tmp_path / "new" / "game.html"
         assert f"nothing can be written to {tmp_path}" in refused(capsys, "nowhere", "--record", str(path))
     assert file.read_text() == "{}" and link.is_symlink() and len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_progress_of_a_recording_counts_games(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("deltabeast.launch.evaluation.progress._LINE_SECONDS", 0.0)
+        with progress(Console(width=80), "watch") as tell:
+            tell(2, None, 300)
+            tell(1, 4, 300)
+    lines = ["watch: 2 episodes ended, 300 steps", "watch: 1 of 4 episodes, 300 steps"]
+    assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_a_file_that_came_while_a_game_was_recorded_stays(tmp_path: Path, seed: int) -> None:
