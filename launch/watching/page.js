@@ -316,7 +316,7 @@ class View {
       this.describe(this.about);
     });
     this.sources = [1, 2, 3].map((rank) => {
-      const item = make("li", "empty"), box = make("div", "screen"), line = make("p"), share = make("b"), ago = make("span");
+      const item = make("li", "empty"), box = make("div", "screen"), line = make("p"), share = make("b", "", "0%"), ago = make("span", "", "0 steps ago");
       box.dataset.rank = rank;
       line.append(share, ago);
       item.append(box, line);
@@ -446,20 +446,15 @@ class View {
     const reading = record.reading;
     this.find(".reads").hidden = !this.records.some((each) => each.reading);
     this.renderMissing(record);
-    for (const { box } of this.sources) {
-      if (!box.firstElementChild) showSeen(box, record.seen, "nothing yet", this.largest);  // takes its room from the first step on
-    }
-    if (!reading) {
-      this.sources.forEach(({ item }) => item.classList.add("empty"));
-      this.find(".age").textContent = "";
-      return;
-    }
-    const ages = reading.age === null ? `over ${plural(reading.shares.length, "step")}` : plural(reading.age, "step");
-    this.find(".age").textContent = `median age ${ages}`;
+    const count = reading && plural(reading.age ?? reading.shares.length, "step");
+    this.find(".age").textContent = reading ? `median age ${reading.age === null ? "over " : ""}${count}` : "";
     this.sources.forEach(({ item, box, share, ago }, i) => {
-      const step = reading.sources[i], past = this.byStep.get(step), n = record.step - step;
+      const step = reading?.sources[i], past = this.byStep.get(step), n = record.step - step;
       item.classList.toggle("empty", !past);
-      if (!past) return;
+      if (!past) {  // what is invisible takes the same room
+        showSeen(box, record.seen, "nothing yet", this.largest);
+        return;
+      }
       const portion = percent(reading.shares[step - reading.first]), when = `${plural(n, "step")} ago`;
       share.textContent = portion;
       ago.textContent = when;
