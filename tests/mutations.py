@@ -1666,7 +1666,7 @@ MUTANTS = [
     ("launch/comparison/runs.py", "settings[name] = auto[name]", "pass"),
     ("launch/comparison/scores.py", ', "--flicker", str(flicker)]', "]"),
     ("launch/comparison/sections/forgetting.py", " if way_of(each) == way]", "]"),
-    ("launch/sharing/export.py", "is_new = _weights(checkpoint) not in known", "is_new = False"),
+    ("launch/sharing/export.py", "is_new = weights_digest(checkpoint) not in known", "is_new = False"),
     ("launch/sharing/export.py", " or _holds_nothing(folder)", ""),
     ("envs/tasks.py", "(score - task.random)", "score"),
     (
@@ -1939,6 +1939,9 @@ MUTANTS = [
     ("launch/sharing/game.py", "of is not None and has_another", "False"),
     ("launch/sharing/game.py", "return of == _about(loaded)", "return of is not None"),
     ("launch/sharing/game.py", "if not _are_ours(weights, loaded):", "if False:"),
+    ("launch/sharing/game.py", "and _are_ours(weights, loaded)", ""),
+    ("launch/watching/session.py", "alike = len(set(self._names)) < 2", "alike = True"),
+    ("launch/watching/seat.py", 'self._why_done = None, f"what step', 'self._why_done = None, f"which step'),
     ("launch/watching/record.py", "goes_on = session.games == games", "goes_on = session.games == 0"),
     ("launch/watching/record.py", "if os.path.lexists(path):", "if path.exists():"),
     ("launch/watching/record.py", "not os.access(folder, os.W_OK | os.X_OK)", "False"),
