@@ -43,6 +43,13 @@ def saved_step(checkpoint: Path) -> int:
     return step
 
 
+def weights_digest(checkpoint: Path) -> str | None:
+    """Read the SHA-256 of the file of an agent's weights; None if the manifest cannot be read."""
+    digests = read_object(checkpoint / "manifest.json").get("sha256")
+    digest = digests.get("weights.safetensors") if isinstance(digests, dict) else None
+    return digest if isinstance(digest, str) else None
+
+
 def is_milestone(checkpoint: Path) -> bool:
     """Return whether the checkpoint is kept for good."""
     return bool(read_object(checkpoint / "manifest.json").get("milestone"))

@@ -71,11 +71,12 @@ def _recovers(found: Recovery) -> str:
     if not found.steps:
         return "nothing to recover from: another moment's memory does not change the policy"
     kl = f"largest KL {found.kl:.2g} nats"
+    recovered = f"{len(found.steps) - lost} of {moments} recovered within the episode and {HORIZON} steps"
     if found.median is None:
-        return f"not before the episode or {HORIZON} steps end in {lost} of {moments} ({kl})"
-    never = f", in {lost} not before the episode or {HORIZON} steps end" if lost else ""
-    after = f"{_steps(found.median)} after the memory of another moment is put in"
-    return f"{after} (median of {moments}{never}; {kl})"
+        return f"{recovered} ({kl})"
+    return (
+        f"{recovered}; median of all: {_steps(found.median)} after another moment's memory is put in ({kl})"
+    )
 
 
 def _steps(number: float) -> str:

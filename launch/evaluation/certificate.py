@@ -9,6 +9,7 @@ same inputs with another moment's memory in place of its own.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -73,15 +74,27 @@ class Certificate:
 
 
 @torch.inference_mode()
-def certify(agent: Agent, examination: Examination, cost: Difference | None, pairs: int) -> Certificate:
-    """Examine an agent's memory on a stretch of its play; `cost` and `pairs` as in `Certificate`."""
+def certify(
+    agent: Agent,
+    examination: Examination,
+    cost: Difference | None,
+    pairs: int,
+    tell: Callable[[str], None] = lambda question: None,
+) -> Certificate:
+    """Examine an agent's memory on a stretch of its play; `cost` and `pairs` as in `Certificate`.
+
+    `tell` hears each question, which may take a minute, before it is asked.
+    """
     inputs, x = examination.inputs, examination.x
+    tell("does the core do what it promises?")
     faults = violations(agent.core, _in_rows(x))
+    tell("how far back does it read?")
     age, beyond = _ages(agent, x, inputs.begins)
     if examination.remembering.log_policy.isnan().any() or examination.wiped.log_policy.isnan().any():
         faults.append("the agent's policy is not finite")
         return Certificate(faults, cost, pairs, None, age, beyond, None)
     kl = float(examination.kl.mean())
+    tell("how soon does it recover?")
     return Certificate(faults, cost, pairs, kl, age, beyond, recovery(agent, x, inputs))
 
 

@@ -24,6 +24,7 @@ from ..runs import published
 from ..runs.consent import check_env
 from ..sharing.hub import run_here
 from ..training.plan import observation_notes
+from ..units import count
 from .altered_memory import AlteredMemory
 from .certificate import Certificate, certify
 from .environments import check_fit, choose_protocol, env_maker
@@ -228,8 +229,13 @@ def make_certificate(
     wiped = results[MemoryOp("wipe-every", 1).player_name]
     cost = paired_difference(wiped, results["trained"], "life")
     pairs = sum(map(len, wiped.life.returns))
+
+    def tell(question: str) -> None:
+        say(console, f"certificate: {question}")
+
     try:
-        certificate = certify(stretch.agent, stretch.examination, cost, pairs)
+        tell(f"what does wiping the memory change in {count(len(stretch.play.actions), 'step')}?")
+        certificate = certify(stretch.agent, stretch.examination, cost, pairs, tell)
     except Exception as error:  # of a core of one's own; what was evaluated is saved all the same
         say(console, f"no certificate: {one_line(error)}")
         return None

@@ -59,8 +59,8 @@ def _run_of(checkpoint: Path) -> Path:
 
 
 def _wanted(which: str) -> str | int:
-    """Parse a number of agent steps; leave a word or path as it is."""
+    """Parse a number of agent steps, which may be 0; leave a word or path as it is."""
     try:
-        return parse_steps(which)
+        return 0 if which == "0" else parse_steps(which)
     except ValueError:
         return which

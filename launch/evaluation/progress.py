@@ -7,29 +7,34 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..output import say
 from ..processes.supervision import watch
+from ..units import count
+
+Tell: TypeAlias = Callable[[int, int | None, int], None]
 
 _LINE_SECONDS = 15.0
 """Seconds between two lines of progress where there is no terminal."""
 
 
 @contextmanager
-def progress(console: Console, name: str) -> Iterator[Callable[[int, int, int], None]]:
+def progress(console: Console, name: str) -> Iterator[Tell]:
     """Yield a callback for `evaluate`: it draws a bar on a terminal, elsewhere prints a line at times.
 
-    Where it is not called for long, a line says so: an environment may hang.
+    It is given the episodes that have ended, how many there are (None: that is open), and steps. Where it is
+    not called for long, a line says so: an environment may hang.
     """
     called_at = time.monotonic()
     waits = f"{name}: an environment does not answer"
     silence = watch(threading.Event(), lambda: called_at, lambda: waits, partial(say, console), what="step")
     with silence, _shown(console, name) as show:
 
-        def tell(done: int, total: int, steps: int) -> None:
+        def tell(done: int, total: int | None, steps: int) -> None:
             nonlocal called_at
             called_at = time.monotonic()
             show(done, total, steps)
@@ -38,7 +43,7 @@ def progress(console: Console, name: str) -> Iterator[Callable[[int, int, int], 
 
 
 @contextmanager
-def _shown(console: Console, name: str) -> Iterator[Callable[[int, int, int], None]]:
+def _shown(console: Console, name: str) -> Iterator[Tell]:
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as bar:
@@ -49,10 +54,11 @@ def _shown(console: Console, name: str) -> Iterator[Callable[[int, int, int], No
         return
     spoke = time.monotonic()
 
-    def line(done: int, total: int, steps: int) -> None:
+    def line(done: int, total: int | None, steps: int) -> None:
         nonlocal spoke
         if time.monotonic() - spoke >= _LINE_SECONDS:
             spoke = time.monotonic()
-            say(console, f"{name}: {done} of {total} episodes, {steps:,} steps")
+            episodes = f"{count(done, 'episode')} ended" if total is None else f"{done} of {total} episodes"
+            say(console, f"{name}: {episodes}, {steps:,} steps")
 
     yield line

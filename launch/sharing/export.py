@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ...agents import files
 from ...agents.checkpoint import export_agent, is_leftover
-from ...agents.manifest import checkpoint_paths, is_exported
+from ...agents.manifest import checkpoint_paths, is_exported, weights_digest
 from ...agents.reading import read_object
 from ..comparison import plots
 from ..comparison.curves import band, curve_of
@@ -37,11 +37,11 @@ def export(config: ExportConfig, console: Console | None = None) -> Path:
     _check_folder(folder, loaded.run_dir)
     game = None if config.recording is None else read_game(config.recording, loaded)
     try:
-        known = [_weights(path) for path in checkpoint_paths(folder)]
+        known = [weights_digest(path) for path in checkpoint_paths(folder)]
         checkpoint = export_agent(folder, loaded.step, loaded.agent, config.half)
         if others := sorted(path.name for path in set(checkpoint.parent.iterdir()) - {checkpoint}):
             tell(f"left beside it in {checkpoint.parent}: {', '.join(others)}")
-        is_new = _weights(checkpoint) not in known
+        is_new = weights_digest(checkpoint) not in known
         if is_new:  # what was evaluated here was another agent
             _clear_evaluations(loaded.run_dir, folder, tell)
         _copy_config(loaded, folder)
@@ -80,11 +80,6 @@ def _holds_nothing(folder: Path) -> bool:
     within = [path for path in folder.iterdir() if path.name != "checkpoints"]
     checkpoints = folder / "checkpoints"
     return not within and (not checkpoints.exists() or all(map(is_leftover, checkpoints.iterdir())))
-
-
-def _weights(checkpoint: Path) -> object:
-    """The digest of an agent's numbers."""
-    return read_object(checkpoint / "manifest.json").get("sha256", {}).get("weights.safetensors")
 
 
 def _copy_config(loaded: Loaded, folder: Path) -> None:

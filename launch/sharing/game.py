@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...agents import files
+from ...agents.manifest import weights_digest
 from ...agents.reading import read_bytes
 from ..errors import UsageError
 from ..evaluation.loading import Loaded
@@ -28,13 +29,15 @@ def read_game(path: Path, loaded: Loaded) -> bytes:
     remedy = f"make one with `{shlex.join(words)}`"
     try:
         content = read_bytes(path, MOST_BYTES)
-        shown = _about_recorded(content)
+        shown, weights = _about_recorded(content)
     except OSError as error:
         raise UsageError(f"--recording {path} cannot be read: {files.why(error)}") from error
     except ValueError:
         raise UsageError(f"--recording {path} is no recorded game; {remedy}") from None
     if shown != ours:
         raise UsageError(f"--recording {path} is of {shown}, not of {ours}; {remedy}")
+    if not _are_ours(weights, loaded):
+        raise UsageError(f"--recording {path} is of {shown}, but of other weights; {remedy}")
     return content
 
 
@@ -47,10 +50,10 @@ def put_game(
     gets another name. Raises OSError.
     """
     path = folder / GAME
-    present, of = None, None
+    present, of, weights = None, None, None
     with suppress(OSError, ValueError):
         present = read_bytes(path, MOST_BYTES)
-        of = _about_recorded(present)
+        of, weights = _about_recorded(present)
     if game is not None:
         if game != present:
             PageFolder(folder, tell, is_ours=False).write(GAME, game)
@@ -58,7 +61,7 @@ def put_game(
     if of is not None and has_another:
         tell(f"{path} is of another agent: it is {files.set_aside(path, 'previous').name} now")
         return False
-    return of == _about(loaded)
+    return of == _about(loaded) and _are_ours(weights, loaded)
 
 
 def _about(loaded: Loaded) -> str:
@@ -66,10 +69,15 @@ def _about(loaded: Loaded) -> str:
     return f"{spec.core} on {title_of(spec)} at step {loaded.step:,}"
 
 
-def _about_recorded(content: bytes) -> str:
-    """Say the same of the first agent in a recording. Raises ValueError if it is none."""
+def _are_ours(weights: object, loaded: Loaded) -> bool:
+    """Return whether a digest is of this agent's weights; recordings of old have none."""
+    return weights is None or weights == weights_digest(loaded.checkpoint)
+
+
+def _about_recorded(content: bytes) -> tuple[str, object]:
+    """Say the same of the first agent in a recording, and its weights' digest. Raises ValueError."""
     try:
         seat = recorded_message(content)["state"]["seats"][0]
-        return f"{seat['core']} on {seat['title']} at step {int(seat['step']):,}"
-    except (LookupError, TypeError, OverflowError, RecursionError) as error:
+        return f"{seat['core']} on {seat['title']} at step {int(seat['step']):,}", seat.get("weights")
+    except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError("no recording") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -31,6 +32,7 @@ class Audience:
         self._changed = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._closed = False
+        self._id = secrets.token_hex(8)  # by which a page notices that it is another server's now
         self._failure: Exception | None = None
         """What a command raised: it ends the game."""
 
@@ -116,7 +118,7 @@ class Audience:
             _put(queue, message)
 
     def _message(self, steps: list[list[dict[str, Any]]], anew: bool) -> bytes:
-        state = self.session.state() | {"viewers": max(self.viewers, 1)}
+        state = self.session.state() | {"viewers": max(self.viewers, 1), "server": self._id}
         content = {"state": state, "anew": anew, "steps": steps}
         return b"data: " + json.dumps(content, separators=(",", ":"), allow_nan=False).encode() + b"\n\n"
 

@@ -32,7 +32,7 @@ def watch(config: WatchConfig) -> None:
         sources.append(Source(config, config.beside, "latest", tell))
     with closing(Session(sources, not config.sample, config.seed)) as session:
         if config.record is not None:
-            record(session, config.record, config.steps, Console())
+            record(session, config, config.record, Console())
             return
         from .serve import serve
 

@@ -81,6 +81,13 @@ KINDS: dict[str, type[Command]] = {
 """Commands by the word that stands in `do`."""
 
 
+_FORMS = {
+    "bool": "true or false",
+    "int": "a whole number from 0 to 2,147,483,647",
+    "float": "a number",
+}
+
+
 def parse_command(content: bytes) -> Command:
     """Parse a command such as `{"do": "wipe", "seat": 0}`. Raises Refused."""
     try:
@@ -93,7 +100,7 @@ def parse_command(content: bytes) -> Command:
     kind = KINDS[word]
     wanted = {field.name: str(field.type) for field in fields(kind)}
     if given.keys() - {"do"} != wanted.keys() or not all(_is(given[name], of) for name, of in wanted.items()):
-        form = ", ".join(f"{name} ({of})" for name, of in wanted.items())
+        form = ", ".join(f"{name} ({_FORMS[of]})" for name, of in wanted.items())
         raise Refused(f"{word}: give {form or 'nothing else'}")
     return kind(**{name: given[name] for name in wanted})
 

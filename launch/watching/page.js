@@ -8,6 +8,7 @@ const $ = (id) => document.getElementById(id);
 const recorded = $("recording");
 let state = null;
 let views = [];
+let shown = "";  // whose views these are
 let colours = {};
 
 // --- small helpers -----------------------------------------------------------------------------------------
@@ -30,10 +31,13 @@ function short(number, digits = 3) {
   return whole(Number(number.toPrecision(digits)));
 }
 
-function percent(perMille) {
-  const n = Math.round(perMille / 10);
-  return n ? minus((n > 0 ? "+" : "") + n) + "%" : "0%";
+// Of hundredths of a percent; below 10% with one more digit.
+function percent(share) {
+  const tenths = Math.round(share / 10), text = Math.abs(tenths) < 100 ? (tenths / 10).toFixed(1) : String(Math.round(share / 100));
+  return tenths ? minus((share > 0 ? "+" : "") + text) + "%" : "0%";
 }
+
+const plural = (n, word) => `${whole(n)} ${word}${n === 1 ? "" : "s"}`;
 
 function readColours() {
   const style = getComputedStyle(document.documentElement);
@@ -80,22 +84,25 @@ function showSeen(box, seen, label, largest) {
     return;
   }
   element.setAttribute("aria-label", label + ": " + seen.numbers.map((x) => short(x)).join(", "));
-  const [width, height] = [240, 150], ratio = 2;
+  const width = Math.max(90, box.clientWidth || 240), height = Math.round(0.62 * width), ratio = 2;
   [element.width, element.height] = [width * ratio, height * ratio];
   const draw = element.getContext("2d");
   draw.scale(ratio, ratio);
   const n = seen.numbers.length, pitch = (width - 20) / n, size = Math.min(pitch * 0.72, 40);
-  const signed = largest.signed, zero = signed ? height / 2 : height - 16, reach = signed ? height / 2 - 12 : height - 28;
+  const hasValues = pitch >= 36, top = hasValues ? 18 : 8, bottom = height - 18;
+  const zero = largest.signed ? (top + bottom) / 2 : bottom, reach = zero - top;
+  draw.textAlign = "center";
+  draw.font = "10px " + getComputedStyle(document.body).fontFamily;
   seen.numbers.forEach((value, i) => {
-    const x = 10 + pitch * (i + 0.5) - size / 2, share = largest[i] ? (value ?? 0) / largest[i] : 0;
+    const middle = 10 + pitch * (i + 0.5), x = middle - size / 2, share = largest[i] ? (value ?? 0) / largest[i] : 0;
     draw.fillStyle = colours.rule;
-    draw.fillRect(x, signed ? 12 : zero - reach, size, signed ? 2 * reach : reach);
+    draw.fillRect(x, top, size, bottom - top);
     draw.fillStyle = colours.policy;
     draw.fillRect(x, Math.min(zero, zero - share * reach), size, Math.abs(share * reach));
+    draw.fillStyle = colours.ink;
+    if (hasValues) draw.fillText(short(value, 2), middle, top - 5);
     draw.fillStyle = colours.muted;
-    draw.textAlign = "center";
-    draw.font = "9px " + getComputedStyle(document.body).fontFamily;
-    if (!signed) draw.fillText(String(i), x + size / 2, height - 5);
+    if (pitch >= 12 || i % 5 === 0) draw.fillText(String(i), middle, height - 5);
   });
   draw.fillStyle = colours.muted;
   draw.fillRect(8, zero, width - 16, 1);
@@ -104,13 +111,17 @@ function showSeen(box, seen, label, largest) {
 // --- strips over time, the present at the right end --------------------------------------------------------
 
 const LEFT = 48, RIGHT = 10;
+const spanOf = (width) => Math.max(50, Math.min(150, 10 * Math.floor((width - LEFT - RIGHT) / 50)));  // in steps
+const ticksOf = (span) => Array.from({ length: 9 }, (_, n) => (n + 1) * (span < 100 ? 10 : 50)).filter((ago) => ago < span);
 
 class Strip {
   constructor(parent, title, unit, className = "") {
     this.root = make("div", "strip " + className);
     const head = make("h3");
     this.now = make("span", "now");
-    head.append(make("span", "", title), make("span", "hint", unit), this.now);
+    const [before, after] = unit.split("▭"), hint = make("span", "hint", before);  // a scale of colours stands there
+    if (after) hint.append(make("span", "scale"), after);
+    head.append(make("span", "", title), hint, this.now);
     this.canvas = make("canvas");
     this.canvas.setAttribute("role", "img");
     this.title = title;
@@ -129,10 +140,11 @@ class Strip {
     const area = begin(this.canvas);
     if (!area) return;
     const { draw, width, height } = area;
-    const span = Math.max(50, Math.min(150, Math.floor((width - LEFT - RIGHT) / 5)));
+    const span = spanOf(width);
     const pitch = (width - LEFT - RIGHT) / span, now = view.now;
     const x = (step) => width - RIGHT - (now - step + 0.5) * pitch;
     const steps = view.records.filter((record) => record.step > now - span && record.step <= now);
+    for (const ago of ticksOf(span)) this.line(draw, x(now - ago), height, colours.rule, []);
     paint({ draw, width, height, x, pitch, steps, first: now - span + 1 });
     this.marks(view, area, x, steps);
   }
@@ -154,6 +166,24 @@ class Strip {
     draw.stroke();
     draw.restore();
   }
+}
+
+// Below all strips: how long ago.
+function drawTime(canvas) {
+  const area = begin(canvas);
+  if (!area) return;
+  const { draw, width } = area, span = spanOf(width), pitch = (width - LEFT - RIGHT) / span;
+  draw.fillStyle = colours.muted;
+  draw.textAlign = "left";
+  draw.fillText(`last ${span} steps`, LEFT, 11);
+  draw.textAlign = "right";
+  draw.fillText("now", width - RIGHT, 11);
+  draw.textAlign = "center";
+  for (const ago of ticksOf(span)) {
+    const x = width - RIGHT - (ago + 0.5) * pitch;
+    if (x > LEFT + 95 && x < width - RIGHT - 40) draw.fillText("−" + ago, x, 11);
+  }
+  canvas.setAttribute("aria-label", `The strips show the last ${span} steps.`);
 }
 
 function axis(low, high) {
@@ -232,27 +262,39 @@ function drawHeat(area, layers) {
 function drawShares(area, reading, now) {
   const { draw, height, x, pitch, first } = area;
   const all = reading.shares.slice(Math.max(0, first - reading.first));
-  const scale = axis(Math.min(...all, 0) / 10, Math.max(...all, 10) / 10);
-  const y = (value) => 14 + (1 - (value - scale.low) / (scale.high - scale.low)) * (height - 19);
+  const scale = axis(Math.min(...all, 0) / 100, Math.max(...all, 100) / 100);
+  const y = (value) => 17 + (1 - (value - scale.low) / (scale.high - scale.low)) * (height - 22);
   drawAxis(area, scale, y);
-  let lastLabel = { x: -99, y: 99 };
+  const labels = [];
   reading.shares.forEach((share, i) => {
     const step = reading.first + i;
     if (step < first) return;
     const rank = reading.sources.indexOf(step);
     draw.fillStyle = rank >= 0 ? colours.accent : step === now ? colours.muted : colours["accent-soft"];
-    const zero = y(0), end = y(share / 10), wide = Math.max(1.5, pitch - 1);
-    draw.fillRect(x(step) - wide / 2, Math.min(zero, end), wide, Math.max(0.5, Math.abs(end - zero)));
-    if (rank >= 0) {
-      draw.textAlign = "center";
-      draw.textBaseline = "alphabetic";
-      draw.font = "bold 11px " + getComputedStyle(document.body).fontFamily;
-      const label = { x: x(step), y: Math.max(10, Math.min(zero, end) - 3) };
-      if (label.x - lastLabel.x < 8 && Math.abs(label.y - lastLabel.y) < 10) label.y = Math.max(10, lastLabel.y - 10);
-      draw.fillText(String(rank + 1), label.x, label.y);
-      lastLabel = label;
-    }
+    const zero = y(0), end = y(share / 100), wide = Math.max(1.5, pitch - 1);
+    draw.fillRect(x(step) - wide / 2, Math.min(zero, end), wide, Math.abs(end - zero));
+    if (rank >= 0) labels.push({ text: String(rank + 1), at: x(step), top: Math.min(zero, end) });
   });
+  drawRanks(draw, labels, area.width - RIGHT);
+}
+
+// In a row above the bars, each at least so far from the next, with a line to its bar.
+function drawRanks(draw, labels, right) {
+  const APART = 11;
+  let next = right + APART / 2;
+  draw.textAlign = "center";
+  draw.textBaseline = "alphabetic";
+  draw.font = "bold 11px " + getComputedStyle(document.body).fontFamily;
+  draw.fillStyle = draw.strokeStyle = colours.accent;
+  draw.lineWidth = 1;
+  for (const { text, at, top } of labels.reverse()) {
+    next = Math.min(at, next - APART);
+    draw.fillText(text, next, 9);
+    draw.beginPath();
+    draw.moveTo(next, 11.5);
+    draw.lineTo(at, Math.max(13, top));
+    draw.stroke();
+  }
 }
 
 // --- one agent ---------------------------------------------------------------------------------------------
@@ -269,8 +311,12 @@ class View {
       button.addEventListener("click", () => this.command(button.dataset.do));
     }
     this.checkpoints = this.find(".surgery select");
+    this.checkpoints.addEventListener("change", () => {
+      this.chosen = this.checkpoints.value;
+      this.describe(this.about);
+    });
     this.sources = [1, 2, 3].map((rank) => {
-      const item = make("li", "empty"), box = make("div", "screen"), line = make("p"), share = make("b"), ago = make("span");
+      const item = make("li", "empty"), box = make("div", "screen"), line = make("p"), share = make("b", "", "0%"), ago = make("span", "", "0 steps ago");
       box.dataset.rank = rank;
       line.append(share, ago);
       item.append(box, line);
@@ -278,13 +324,17 @@ class View {
       return { item, box, share, ago };
     });
     this.strips = {};
+    this.reasons = {};
     root.append(this.root);
     new ResizeObserver(() => this.render()).observe(this.root);
   }
 
   command(word) {
     const given = { do: word, seat: this.n };
-    if (word === "checkpoint") given.step = Number(this.checkpoints.value);
+    if (word === "checkpoint") {
+      given.step = Number(this.checkpoints.value);
+      this.chosen = null;
+    }
     send(given);
   }
 
@@ -312,21 +362,38 @@ class View {
     const name = `${about.core}, trained for ${whole(about.step)} steps`;
     this.find("h2").textContent = state.seats.length > 1 ? `${about.title}: ${about.core}` : name;
     this.root.setAttribute("aria-label", state.seats.length > 1 ? `${name}: ${about.run}` : name);
-    const parts = [about.about];
-    if (state.seats.length > 1) parts.unshift(about.run, `trained for ${whole(about.step)} steps`);
+    const parts = state.seats.length > 1 ? [about.run, `trained for ${whole(about.step)} steps`, about.about] : [about.run, about.about];
     if (about.waiting) parts.push(`its checkpoint at ${whole(about.waiting)} plays from the next episode on`);
     this.find(".about").textContent = parts.join(" · ");
-    for (const word of ["wipe", "undo"]) this.find(`[data-do="${word}"]`).disabled = !about.has_memory;
+    const none = about.has_memory ? "" : `${about.core} has no memory`;
+    for (const word of ["wipe", "undo"]) this.forbid(word, none);
     this.find('[data-do="transplant"]').hidden = state.seats.length < 2;
-    this.find('[data-do="transplant"]').disabled = !about.can_transplant;
+    const differ = about.can_transplant ? "" : "the two memories differ: it takes two runs of one core and sizes";
+    this.forbid("transplant", state.seats.length < 2 ? "" : none || differ);
     this.find(".with-memory").hidden = !about.has_memory;
-    const saved = about.checkpoints.join();
-    this.find(".other").hidden = !saved;
-    if (this.saved !== saved) {
-      this.saved = saved;
-      this.checkpoints.replaceChildren(...about.checkpoints.map((step) => new Option(whole(step), step)));
-      this.checkpoints.value = about.step;
+    this.describeCheckpoints(about);
+  }
+
+  // The menu shows the checkpoint that plays, or one that the viewer chose since.
+  describeCheckpoints({ step, checkpoints }) {
+    const isSaved = checkpoints.includes(step), listed = isSaved ? checkpoints : [...checkpoints, step].sort((a, b) => a - b);
+    const names = listed.map((each) => whole(each) + (checkpoints.includes(each) ? "" : " (no longer saved)"));
+    if (this.listed !== names.join()) {
+      this.listed = names.join();
+      this.checkpoints.replaceChildren(...listed.map((each, n) => new Option(names[n], each)));
     }
+    const chosen = listed.includes(Number(this.chosen ?? NaN)) ? this.chosen : String(step);
+    if (this.checkpoints.value !== chosen) this.checkpoints.value = chosen;
+    this.forbid("checkpoint", checkpoints.includes(Number(chosen)) ? "" : `${whole(chosen)} is no longer saved`);
+  }
+
+  // Disable a button for a reason, or enable it.
+  forbid(word, why) {
+    const button = this.find(`[data-do="${word}"]`);
+    button.disabled = Boolean(why);
+    button.title = why;
+    this.reasons[word] = why;
+    this.find(".why").textContent = [...new Set(Object.values(this.reasons).filter(Boolean))].join("; ");
   }
 
   strip(name, ...about) {
@@ -338,6 +405,7 @@ class View {
     const record = this.byStep.get(this.now);
     if (!record || !this.about) return;
     showSeen(this.find(".game .screen"), record.seen, `What the agent sees at step ${record.step}`, this.largest);
+    this.find(".game figcaption").hidden = !record.seen.numbers;
     this.find('[data-of="score"]').textContent = short(record.score, 6);
     this.find('[data-of="value"]').textContent = short(record.value);
     this.find('[data-of="reward"]').textContent = short(record.reward);
@@ -377,38 +445,49 @@ class View {
   renderReading(record) {
     const reading = record.reading;
     this.find(".reads").hidden = !this.records.some((each) => each.reading);
-    if (!reading) {
-      this.sources.forEach(({ item }) => item.classList.add("empty"));
-      this.find(".age").textContent = "";
-      return;
-    }
-    const ages = reading.age === null ? `over ${reading.shares.length} steps` : `${whole(reading.age)} ${reading.age === 1 ? "step" : "steps"}`;
-    this.find(".age").textContent = `median age ${ages}`;
+    this.renderMissing(record);
+    const count = reading && plural(reading.age ?? reading.shares.length, "step");
+    this.find(".age").textContent = reading ? `median age ${reading.age === null ? "over " : ""}${count}` : "";
     this.sources.forEach(({ item, box, share, ago }, i) => {
-      const step = reading.sources[i], past = this.byStep.get(step), n = record.step - step;
+      const step = reading?.sources[i], past = this.byStep.get(step), n = record.step - step;
       item.classList.toggle("empty", !past);
-      if (!past) return;
-      const portion = percent(reading.shares[step - reading.first]), when = n === 1 ? "1 step ago" : `${whole(n)} steps ago`;
+      if (!past) {  // what is invisible takes the same room
+        showSeen(box, record.seen, "nothing yet", this.largest);
+        return;
+      }
+      const portion = percent(reading.shares[step - reading.first]), when = `${plural(n, "step")} ago`;
       share.textContent = portion;
       ago.textContent = when;
       showSeen(box, past.seen, `${when}: share ${portion}`, this.largest);
     });
   }
 
+  renderMissing(record) {
+    const isOpaque = record.layers?.length === 1 && record.layers[0].norm && !record.layers[0].change;
+    const { core, has_memory } = this.about;
+    const why = !has_memory ? `${core} has no memory: it acts on what it sees in this step alone.`
+      : isOpaque ? `What ${core} reads is not linear in what it wrote, and cannot be divided among past steps.` : "";
+    this.find(".missing").hidden = !why;
+    this.find(".missing").textContent = why;
+  }
+
   renderStrips(record) {
     const layers = (record.layers ?? []).map((_, n) => n);
     const reading = record.reading;
     if (reading || this.strips.shares) {
-      const older = reading && Math.abs(reading.older) >= 5 ? `older ${percent(reading.older)}` : "";
-      const own = reading ? `this step ${percent(reading.shares.at(-1))}` : "";
-      this.strip("shares", "share of the reading, by the step that wrote it", "%", "tall").draw(this, [older, own].filter(Boolean).map((text) => [text]), (area) => {
+      const strip = this.strip("shares", "share of the reading, by the step that wrote it", "%", "tall");
+      const first = record.step - spanOf(strip.canvas.clientWidth) + 1;
+      const left = reading ? reading.shares.slice(0, Math.max(0, first - reading.first)) : [];
+      const older = left.reduce((sum, share) => sum + share, reading?.older ?? 0);
+      const values = reading ? [`older ${percent(older)}`, `this step ${percent(reading.shares.at(-1))}`] : [];
+      strip.draw(this, values.map((text) => [text]), (area) => {
         if (reading) drawShares(area, reading, record.step);
       });
     }
     const written = layers.filter((n) => record.layers[n].strength);
     if (written.length) {
       const now = written.map((n) => [short(mean(record.layers[n].strength), 2), colours.layers[n % 6]]);
-      this.strip("heat", "write strength", "0 keeps, 1 replaces; one row a head", "heat").draw(this, now, (area) => drawHeat(area, written));
+      this.strip("heat", "write strength", "0 keeps ▭ 1 replaces; one row a head", "heat").draw(this, now, (area) => drawHeat(area, written));
     }
     const normed = layers.filter((n) => record.layers[n].norm);
     if (normed.length) {
@@ -423,15 +502,18 @@ class View {
     }
     const series = [{ of: (each) => each.value, colour: colours.ink }];
     this.strip("value", "value", "discounted reward to come").draw(this, [[short(record.value)]], (area) => drawCurves(area, series));
+    drawTime(this.find(".time"));
   }
 }
 
 // --- messages ----------------------------------------------------------------------------------------------
 
 function receive(message) {
-  const before = state;
+  const who = JSON.stringify([message.state.server, message.state.seats.map(({ title, core, run, actions }) => [title, core, run, actions])]);
+  const before = who === shown ? state : null;
   state = message.state;
-  if (views.length !== state.seats.length) {
+  if (who !== shown) {
+    shown = who;
     $("seats").replaceChildren();
     views = state.seats.map((_, n) => new View(n, $("seats")));
     $("speed").replaceChildren(...state.speeds.map((factor) => new Option(`${factor}×`, factor)));
@@ -441,7 +523,7 @@ function receive(message) {
   for (const step of message.steps) step.forEach((record, n) => views[n].add(record));
   const games = [...new Set(state.seats.map((seat) => seat.title))];
   $("title").textContent = games.join(", ");
-  document.title = `${games.join(", ")} · ${state.seats.map((seat) => seat.core).join(", ")} · deltabeast watch`;
+  document.title = [...["title", "core", "run"].map((name) => [...new Set(state.seats.map((seat) => seat[name]))].join(", ")), "deltabeast watch"].join(" · ");
   $("about").textContent = `seed ${whole(state.seed)}` + (recorded ? ", recorded" : `, ${state.viewers} watching`);
   if (before === null || before.seed !== state.seed) $("seed").value = state.seed;
   if (before !== null && before.said !== state.said) say(state.said);
@@ -523,11 +605,18 @@ function look() {
 
 let timer = null;
 
+function showOrigin(message) {
+  $("made").hidden = false;
+  $("made").querySelector("dl").replaceChildren(...message.made.flatMap(([term, what]) => [make("dt", "", term), make("dd", "", what)]));
+  if (message.goes_on) $("about").textContent += `; the game goes on after these ${whole(message.steps.length)} steps: more with --steps`;
+}
+
 function goTo(place) {
   const all = views[0].records;
   place = Math.max(0, Math.min(all.length - 1, place));
   views.forEach((view) => { view.now = view.records[Math.min(place, view.records.length - 1)].step; });
   $("place").value = place;
+  $("placed").textContent = `${whole(place + 1)} of ${whole(all.length)}`;
   const step = views.map((view) => view.byStep.get(view.now).notes).flat();
   say(step.join("; "));
   requestAnimationFrame(render);
@@ -558,6 +647,12 @@ function faster(by) {
   if (state.speeds[n]) send({ do: "speed", factor: state.speeds[n] });
 }
 
+function restart() {
+  const seed = $("seed").value, number = Number(seed);
+  if (seed.trim() && Number.isInteger(number) && number >= 0 && number < 2 ** 31) send({ do: "restart", seed: number });
+  else say("A seed is a whole number from 0 to 2,147,483,647; give one, then begin anew.");
+}
+
 const KEYS = {
   " ": () => send({ do: "pause", on: !state.paused }),
   ArrowRight: () => send({ do: "step" }),
@@ -567,7 +662,7 @@ const KEYS = {
   "-": () => faster(-1),
   w: () => focused().command("wipe"),
   u: () => focused().command("undo"),
-  r: () => $("restart").click(),
+  r: restart,
 };
 
 function focused() {
@@ -576,7 +671,9 @@ function focused() {
 
 function onKey(event) {
   const target = event.target;
-  const takesKeys = target.matches("input, select, summary") || (target.matches("button") && event.key === " ");
+  const isMenu = target.matches("select"), isSlider = target.matches("[type=range]");
+  const takesKeys = (target.matches("input") && !isSlider) || (target.matches("button, summary, select") && event.key === " ") ||
+    ((isMenu || isSlider) && event.key.startsWith("Arrow"));
   if (takesKeys || event.ctrlKey || event.metaKey || event.altKey || !state || !KEYS[event.key]) return;
   if (recorded && "wur".includes(event.key)) return;
   event.preventDefault();
@@ -586,7 +683,12 @@ function onKey(event) {
 $("pause").addEventListener("click", () => state && send({ do: "pause", on: !state.paused }));
 $("step").addEventListener("click", () => send({ do: "step" }));
 $("speed").addEventListener("change", () => send({ do: "speed", factor: Number($("speed").value) }));
-$("restart").addEventListener("click", () => send({ do: "restart", seed: Number($("seed").value) }));
+$("restart").addEventListener("click", restart);
+$("seed").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter") return;
+  restart();
+  $("seed").blur();  // keys are the game's again
+});
 $("place").addEventListener("input", () => {
   replayed({ do: "pause", on: true });
   goTo(Number($("place").value));
@@ -602,7 +704,9 @@ if (recorded) {
   for (const element of document.querySelectorAll(".live")) element.hidden = true;
   for (const element of $("seat").content.querySelectorAll(".live")) element.hidden = true;
   document.querySelector(".recorded").hidden = false;
-  receive(JSON.parse(recorded.textContent));
+  const message = JSON.parse(recorded.textContent);
+  receive(message);
+  showOrigin(message);
   goTo(0);
   replayed({ do: "pause", on: matchMedia("(prefers-reduced-motion: reduce)").matches });
 } else {

@@ -15,6 +15,6 @@ def each_rounded(values: Iterable[float], digits: int = 3) -> list[float | None]
     return [rounded(value, digits) for value in values]
 
 
-def per_mille(values: Iterable[float]) -> list[int]:
-    """Return finite fractions as whole thousandths."""
-    return [round(1000 * value) for value in values]
+def in_ten_thousandths(values: Iterable[float]) -> list[int]:
+    """Return finite fractions as whole hundredths of a percent."""
+    return [round(10_000 * value) for value in values]

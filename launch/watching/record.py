@@ -12,9 +12,12 @@ from typing import Any
 from rich.console import Console
 
 from ...agents import files
+from ..config import WatchConfig
 from ..errors import UsageError, writing
 from ..evaluation.progress import progress
 from ..output import say
+from ..units import count
+from .origin import how_made
 from .page import page_file
 from .session import Session
 
@@ -35,21 +38,23 @@ def need_new_file(path: Path) -> None:
         raise UsageError(f"--record {path}: nothing can be written to {folder}; name another folder")
 
 
-def record(session: Session, path: Path, most_steps: int, console: Console) -> None:
+def record(session: Session, config: WatchConfig, path: Path, console: Console) -> None:
     """Play a game of the first agent, or several short ones, and write the page. Raises RunError."""
     steps: list[list[dict[str, Any]]] = []
     games = 0
     with progress(console, "watch") as tell:
-        while len(steps) < most_steps and (len(steps) < SHORT or session.games == games):
+        while len(steps) < config.steps and (len(steps) < SHORT or session.games == games):
             games = session.games
             steps.append(session.step())
-            tell(0, 1, len(steps))
-    state = session.state() | {"viewers": 1}
-    html = to_html({"state": state, "anew": True, "steps": steps})
+            tell(session.games, None, len(steps))
+    goes_on = session.games == games
+    about = {"state": session.state() | {"viewers": 1}, "made": how_made(config, session), "goes_on": goes_on}
+    html = to_html({**about, "anew": True, "steps": steps})
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.create(path, files.encoded(html))
-    say(console, f"saved {len(steps):,} steps as {path}")
+    more = "; the game goes on: more with --steps" if goes_on else ""
+    say(console, f"saved {count(len(steps), 'step')} as {path}{more}")
 
 
 def to_html(message: dict[str, Any]) -> str:

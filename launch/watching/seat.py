@@ -22,7 +22,7 @@ from ..evaluation.examination import divergence
 from ..evaluation.play import draw_actions
 from .commands import Refused
 from .pictures import screen, seen
-from .plain import each_rounded, per_mille, rounded
+from .plain import each_rounded, in_ten_thousandths, rounded
 from .readings import Readings
 
 Record = dict[str, Any]
@@ -78,6 +78,7 @@ class Seat:
         self._reward, self._over, self._wipe_next = np.zeros(1, np.float32), True, False
         self._state = self.agent.initial_state(1)
         self._done: _Done | None = None
+        self._why_done = "no step was taken yet"  # where there is none
         self._readings = Readings()
         self._step = self._into = self._episode = 0
         self._score, self.games = 0.0, 0
@@ -123,19 +124,20 @@ class Seat:
         """Let the core begin the next step from its initial state, as in a new episode."""
         self._need_memory()
         self._wipe_next, self._done = True, None
+        self._why_done = "the memory is wiped as the next step begins"
         return self._note("memory wiped")
 
     def undo(self) -> str:
         """Take back what the latest step wrote: the whole change of the memory."""
         self._need_memory()
         if self._done is None:
-            raise Refused("there is no write to undo; let the agent take a step first")
+            raise Refused(f"there is no write to undo: {self._why_done}; let the agent take a step first")
         self._need_running()
         before, after, begins = self._done
         with torch.inference_mode():
             self._state = scale_writes(self.agent.core, before, after, begins, torch.zeros(1))
         self._readings.drop_latest()
-        self._done = None
+        self._done, self._why_done = None, f"what step {self._step - 1:,} wrote was taken back already"
         return self._note(f"what step {self._step - 1:,} wrote was taken back")
 
     def take_memory(self, other: Seat) -> str:
@@ -151,7 +153,7 @@ class Seat:
             self._state = replace_memory(self.agent.core, own, other._state)
         self._wipe_next = False
         self._readings.clear()
-        self._done = None
+        self._done, self._why_done = None, "the memory is a copy of the other agent's"
         return self._note("plays on with the memory of the agent beside")
 
     def use(self, agent: Agent, step: int) -> str:
@@ -215,8 +217,8 @@ class Seat:
             return None
         return {
             "first": reading.first,
-            "shares": per_mille(reading.fractions),
-            "older": round(1000 * reading.older),
+            "shares": in_ten_thousandths(reading.fractions),
+            "older": in_ten_thousandths([reading.older])[0],
             "sources": reading.sources,
             "age": reading.median_age,
         }

@@ -131,18 +131,33 @@ class Session:
                 for seat in self.seats:
                     seat.restart(seed)
                 return f"begun anew with seed {seed}"
-            case Wipe(n):
-                return self._of(n).wipe()
-            case Undo(n):
-                return self._of(n).undo()
+            case Wipe(n) | Undo(n) | Transplant(n) | UseCheckpoint(n):
+                seat = self._of(n)
+                try:
+                    return self._by(n) + self._operate(command, seat)
+                except Refused as error:
+                    raise Refused(f"{self._by(n)}{error}") from error
+
+    def _operate(self, command: Wipe | Undo | Transplant | UseCheckpoint, seat: Seat) -> str:
+        match command:
+            case Wipe():
+                return seat.wipe()
+            case Undo():
+                return seat.undo()
             case Transplant(n):
                 if len(self.seats) < 2:
                     raise Refused("there is no agent beside; give --beside RUN")
-                return self._of(n).take_memory(self.seats[1 - n])
+                return seat.take_memory(self.seats[1 - n])
             case UseCheckpoint(n, step):
-                self._of(n)
                 self._waiting.pop(n, None)
                 return self._use(n, step)
+
+    def _by(self, n: int) -> str:
+        """Say whom a message is of, where there are two agents."""
+        if len(self.seats) < 2:
+            return ""
+        alike = len(set(self._names)) < 2
+        return f"{('first', 'second')[n]} agent: " if alike else f"{self._names[n]}: "
 
     def _use(self, n: int, step: int) -> str:
         try:
@@ -163,6 +178,7 @@ class Session:
             "core": source.spec.core,
             "run": self._names[n],
             "step": source.step,
+            "weights": source.weights,
             "about": ", ".join(
                 filter(None, (source.protocol, "greedy" if self._greedy else "sampled actions"))
             ),

@@ -9,6 +9,7 @@ from pathlib import Path
 from gymnasium.vector import VectorEnv
 
 from ...agents import Agent, AgentSpec, Checkpoint, CheckpointError, find_checkpoints, load_agent
+from ...agents.manifest import weights_digest
 from ...envs import DEFAULT_PROTOCOL, find_protocol
 from ..config import WatchConfig
 from ..errors import UsageError, one_line
@@ -37,6 +38,7 @@ class Source:
         """Load the agent of a run, or of one checkpoint. Raises UsageError or RunError, in one line."""
         loaded = load(run_here(run), which, config.trust_core, say)
         self.agent, self.step = loaded.agent, loaded.step
+        self.weights = weights_digest(loaded.checkpoint)
         self.run = loaded.run_dir
         self.follows = which == "latest" and loaded.checkpoint != run
         """Whether newer checkpoints are taken up."""
@@ -86,7 +88,7 @@ class Source:
             raise Refused(one_line(error)) from error
         if agent.spec != self.spec:
             raise Refused(f"the checkpoint at {step:,} steps holds another agent; watch its run")
-        self.step = step
+        self.step, self.weights = step, weights_digest(found[step])
         return agent
 
     def _checkpoints(self) -> list[Checkpoint]:

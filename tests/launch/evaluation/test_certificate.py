@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,25 @@ def test_steps_that_follow_are_of_the_episode_and_at_most_200() -> None:
     assert _following(begins, 3) == [*range(4, 204)]
     assert _following(begins, 290) == [*range(291, 300)]
     assert _following(begins, 299) == [] and _following(begins, 300) == [301]
+
+
+def test_recoveries_are_counted_before_their_median() -> None:
+    def said(*steps: int | None) -> str:
+        found = replace(certificate(None), recovery=Recovery([*steps], 0.25))
+        return dict(lines(found.as_json()))["recovers"]
+
+    within = "recovered within the episode and 200 steps"
+    after = "after another moment's memory is put in (largest KL 0.25 nats)"
+    assert said(3, None, 1) == f"2 of 3 moments {within}; median of all: 3 steps {after}"
+    assert said(1) == f"1 of 1 moment {within}; median of all: 1 step {after}"
+    assert said(3, None, None) == f"1 of 3 moments {within} (largest KL 0.25 nats)"
+
+
+def test_questions_are_told_as_they_are_asked(seed: int) -> None:
+    told: list[str] = []
+    agent = agent_of("rdn")
+    certify(agent, examine(agent, inputs_of()), None, 0, told.append)
+    assert [text.split()[0] for text in told] == ["does", "how", "how"]
 
 
 def test_medians() -> None:

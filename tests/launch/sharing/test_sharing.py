@@ -302,7 +302,12 @@ def test_a_recorded_game_lies_beside_the_card_and_replaces_nothing(
 ) -> None:
     monkeypatch.setattr("deltabeast.launch.sharing.export._pictures", lambda *_: [])  # which take a while
     card, game = exported / "README.md", exported / "game.html"
-    for theirs in (recordings[2].read_bytes(), b"mine"):  # of another step, and no recording
+    retrained = re.sub(b'"weights":"[0-9a-f]+"', b'"weights":"0"', recordings[0].read_bytes())
+    for theirs in (
+        recordings[2].read_bytes(),
+        retrained,
+        b"mine",
+    ):  # of another step or weights; no recording
         game.write_bytes(theirs)
         main(["export", str(trained), str(exported)])
         assert LINK not in card.read_text() and game.read_bytes() == theirs
@@ -347,6 +352,8 @@ def test_another_file_than_a_recording_of_the_agent_is_one_line(
     assert f"{file} is of feedforward on Pong at step 100, not of {ours}; {anew}" in refused(file)
     other = f"feedforward on CartPole-v1 at step 40, not of {ours}"
     assert f"--recording {recordings[2]} is of {other}; {anew}" in refused(recordings[2])
+    file.write_text(re.sub('"weights":"[0-9a-f]{64}"', '"weights":"' + 64 * "0" + '"', whole))
+    assert f"{file} is of {ours}, but of other weights; {anew}" in refused(file)
     assert f"--recording {tmp_path / 'none'} cannot be read: No such file" in refused(tmp_path / "none")
     assert "cannot be read: it is not a regular file" in refused(tmp_path)
     assert not (tmp_path / "new").exists()

@@ -15,6 +15,7 @@ import sys
 import threading
 import urllib.request
 import webbrowser
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from deltabeast.agents import Agent, AgentSpec
 from deltabeast.launch.cli import main
 from deltabeast.launch.config import WatchConfig
 from deltabeast.launch.errors import RunError, UsageError
+from deltabeast.launch.evaluation.loading import load
+from deltabeast.launch.evaluation.progress import progress
 from deltabeast.launch.watching import serve
 from deltabeast.launch.watching.page import page_file
-from deltabeast.launch.watching.record import record
+from deltabeast.launch.watching.record import record, recorded_message
 from deltabeast.launch.watching.serve import address_of, listen
 
 
@@ -70,6 +73,13 @@ def test_what_is_wrong_is_one_line(
     assert sorted(path.name for path in Path(run).iterdir()) == ["checkpoints"]
 
 
+def test_the_checkpoint_before_any_training_is_one_like_others(tmp_path: Path, seed: int) -> None:
+    run = save_run(tmp_path / "run", make_agent("lstm"), 0)
+    save_run(run, make_agent("lstm"), 320)
+    steps = [load(run, which, None, print).step for which in ("0", "1", "latest")]
+    assert steps == [0, 320, 320]
+
+
 def test_a_host_that_cannot_be_is_one_line() -> None:
     with pytest.raises(UsageError, match=r"cannot listen on --host 192\.0\.2\.1"):
         listen("192.0.2.1", 0)
@@ -95,6 +105,14 @@ def test_a_recorded_game_is_the_page_in_one_file(tmp_path: Path, seed: int) -> N
     session = make_session(run, seed=3)
     assert message["steps"] == json.loads(json.dumps([session.step() for _ in range(40)]))
     assert message["state"]["seats"][0]["core"] == "rdn"
+    (weights,) = run.glob("checkpoints/*/weights.safetensors")
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert message["state"]["seats"][0]["weights"] == digest
+    made = dict(message["made"])
+    assert list(made) == ["command", "run", "checkpoint", "deltabeast"] and made["run"] == "run"
+    assert made["command"] == f"deltabeast watch {run} --seed 3 --record {path} --steps 40"
+    assert made["checkpoint"] == f"at 320 steps; SHA-256 of its weights {digest}"
+    assert made["deltabeast"].startswith(f"{version('deltabeast')}, commit ")
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="(.*?)"', text)
     for tag, name in (("script", "page.js"), ("style", "page.css")):
         content = page_file(name)
@@ -121,11 +139,22 @@ def test_a_recording_replaces_nothing(
     assert file.read_text() == "{}" and link.is_symlink() and len(list(tmp_path.iterdir())) == 2
 
 
+def test_the_progress_of_a_recording_counts_games(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("deltabeast.launch.evaluation.progress._LINE_SECONDS", 0.0)
+        with progress(Console(width=80), "watch") as tell:
+            tell(2, None, 300)
+            tell(1, 4, 300)
+    lines = ["watch: 2 episodes ended, 300 steps", "watch: 1 of 4 episodes, 300 steps"]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
 def test_a_file_that_came_while_a_game_was_recorded_stays(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "game.html"
     path.write_text("mine")
+    run = save_run(tmp_path / "run", make_agent("lstm"))
     with pytest.raises(RunError, match="cannot write to"):
-        record(make_session(save_run(tmp_path / "run", make_agent("lstm"))), path, 3, Console(quiet=True))
+        record(make_session(run), WatchConfig(run, steps=3), path, Console(quiet=True))
     assert path.read_text() == "mine"
 
 
@@ -209,9 +238,12 @@ def test_a_token_is_in_no_command_line(
     assert addresses.empty()
 
 
-def test_a_recording_ends_with_a_game_and_holds_several_short_ones(tmp_path: Path, seed: int) -> None:
+def test_a_recording_ends_with_a_game_and_holds_several_short_ones(
+    tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = save_run(tmp_path / "run", make_agent("lstm"))
     main(["watch", str(run), "--record", str(tmp_path / "game.html")])
+    assert "goes on" not in capsys.readouterr().out
     text = (tmp_path / "game.html").read_text()
     (data,) = re.findall(r'id="recording">(.*?)</script>', text)
     steps = json.loads(data)["steps"]
@@ -219,6 +251,14 @@ def test_a_recording_ends_with_a_game_and_holds_several_short_ones(tmp_path: Pat
     session = make_session(run)
     ends = [session.step()[0]["begins"] for _ in range(len(steps) + 1)]
     assert ends[-1]  # the next step would begin another
+    assert not json.loads(data)["goes_on"]
+    for end in (ends[1:].index(True) + 1, len(steps)):  # of the first game, and of the last
+        for cut in (0, 1):
+            path = tmp_path / f"{end}-{cut}.html"
+            main(["watch", str(run), "--record", str(path), "--steps", str(end - cut)])
+            said = " ".join(capsys.readouterr().out.split())
+            assert ("the game goes on: more with --steps" in said) is bool(cut)
+            assert recorded_message(path.read_bytes())["goes_on"] is bool(cut)
 
 
 def test_names_in_a_run_do_nothing_to_the_page(tmp_path: Path, seed: int) -> None:

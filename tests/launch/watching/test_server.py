@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import socket
 import threading
 import time
@@ -63,7 +64,7 @@ def test_the_page_is_three_files_and_needs_nothing_else(session: Session) -> Non
             assert "unsafe" not in headers["content-security-policy"]
             assert "http://" not in text and "https://" not in text and "innerHTML" not in text
         _, _, page = await client.ask("/")
-        assert b"style=" not in page and b" on" not in page.replace(b" one", b"").replace(b" on ", b"")
+        assert b"style=" not in page and not re.search(rb"<[^>]*\son\w+\s*=", page)
         for path in ("/../command.py", "/page.py", "/%2e%2e/config.py", "//etc/passwd", "/page.html", "/x"):
             status, _, body = await client.ask(path)
             assert status == 404 and b"import" not in body, path

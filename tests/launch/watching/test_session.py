@@ -95,7 +95,7 @@ def test_shares_are_those_of_the_episode(core: str, seed: int, tmp_path: Path) -
         reading, sizes = record["reading"], total.abs()
         first = t - record["into"]
         assert reading["first"] == first and reading["older"] == 0
-        assert reading["shares"] == pytest.approx((1000 * total[first:]).tolist(), abs=1.5)
+        assert reading["shares"] == pytest.approx((10_000 * total[first:]).tolist(), abs=1.5)
         largest = sizes[first:t].sort(descending=True).values[:3]
         torch.testing.assert_close(sizes[reading["sources"]], largest, rtol=1e-3, atol=1e-4)
         age = reading["age"]
@@ -132,18 +132,18 @@ def test_a_window_of_steps_leaves_the_rest_to_what_is_older(seed: int) -> None:
 def test_undo_is_that_of_an_evaluation(tmp_path: Path, seed: int) -> None:
     agent = make_agent("rdn")
     session = make_session(save_run(tmp_path, agent))
-    with pytest.raises(Refused, match="no write to undo"):
+    with pytest.raises(Refused, match="no write to undo: no step was taken yet"):
         session.apply(Undo(0))
     before = take(session, 4)
     assert "step 3 wrote" in session.apply(Undo(0))
-    with pytest.raises(Refused, match="no write to undo"):
+    with pytest.raises(Refused, match="no write to undo: what step 3 wrote was taken back already"):
         session.apply(Undo(0))
     after = take(session, 8)
     assert after[0]["notes"] == ["what step 3 wrote was taken back"] and after[1]["notes"] == []
     play = played(AlteredMemory(agent, agent.core, parse_op("undo@3")), 12)
     assert [each["action"] for each in before + after] == play.actions
     assert after[0]["reading"]["first"] == 0 and after[0]["reading"]["shares"][3] == 0
-    assert sum(after[0]["reading"]["shares"]) == pytest.approx(1000, abs=6)
+    assert sum(after[0]["reading"]["shares"]) == pytest.approx(10_000, abs=6)
     undisturbed = make_session(tmp_path)
     assert take(undisturbed, 12)[4]["policy"] != after[0]["policy"]
 
@@ -157,7 +157,7 @@ def test_a_wiped_memory_acts_as_without_memory(tmp_path: Path, seed: int) -> Non
     after, later = take(session, 2)
     assert later["kl"] > 1e-4 and later["reading"]["first"] == 6
     assert after["policy"] == after["wiped"] and after["kl"] == 0 and not after["begins"]
-    assert after["reading"]["shares"] == [1000] and after["reading"]["first"] == 6
+    assert after["reading"]["shares"] == [10_000] and after["reading"]["first"] == 6
 
 
 def test_the_others_memory_is_taken(tmp_path: Path, seed: int) -> None:
@@ -206,11 +206,13 @@ def test_a_wipe_gives_way_to_the_others_memory(tmp_path: Path, seed: int) -> Non
     for _ in range(4):
         session.step()
     session.apply(Wipe(0))
-    with pytest.raises(Refused, match="no write to undo"):
+    with pytest.raises(Refused, match=r"^a: there is no write to undo: the memory is wiped as the next"):
         session.apply(Undo(0))
-    with pytest.raises(Refused, match="the other's memory is empty"):
+    with pytest.raises(Refused, match=r"^b: the other's memory is empty"):
         session.apply(Transplant(1))  # it is wiped as the next step begins
-    session.apply(Transplant(0))
+    assert session.apply(Transplant(0)).startswith("a: step 4: plays on with the memory")
+    with pytest.raises(Refused, match="no write to undo: the memory is a copy of the other agent's"):
+        session.apply(Undo(0))
     taken = zip(fast_weights(session, 0), fast_weights(session, 1), strict=True)
     assert all(torch.equal(*pair) and pair[0].any() for pair in taken)
     own = [
@@ -393,13 +395,14 @@ def test_commands_are_parsed_or_refused() -> None:
         (b"[]", "one of pause, step"),
         (b'{"do": []}', "one of pause, step"),
         (b'{"do": "rm"}', "one of pause, step"),
-        (b'{"do": "wipe"}', r"wipe: give seat \(int\)"),
-        (b'{"do": "wipe", "seat": true}', r"wipe: give seat \(int\)"),
-        (b'{"do": "wipe", "seat": -1}', r"wipe: give seat \(int\)"),
-        (b'{"do": "wipe", "seat": 0, "path": "/"}', r"wipe: give seat \(int\)"),
+        (b'{"do": "wipe"}', r"wipe: give seat \(a whole number"),
+        (b'{"do": "wipe", "seat": true}', r"wipe: give seat \(a whole number"),
+        (b'{"do": "wipe", "seat": -1}', r"wipe: give seat \(a whole number"),
+        (b'{"do": "wipe", "seat": 0, "path": "/"}', r"wipe: give seat \(a whole number"),
+        (b'{"do": "restart", "seed": 2147483648}', r"seed \(a whole number from 0 to 2,147,483,647\)"),
         (b'{"do": "step", "seat": 0}', "step: give nothing else"),
         (b'{"do": "speed", "factor": NaN}', "speed: give factor|no JSON"),
-        (b'{"do": "pause", "on": 1}', r"pause: give on \(bool\)"),
+        (b'{"do": "pause", "on": 1}', r"pause: give on \(true or false\)"),
     ):
         with pytest.raises(Refused, match=why):
             parse_command(wrong)
@@ -420,3 +423,9 @@ def test_two_agents_play_from_one_seed(tmp_path: Path, seed: int) -> None:
     for _ in range(30):
         one, other = session.step()
         assert one == other
+    assert [session.apply(Wipe(n)) for n in (0, 1)] == [
+        "a: step 30: memory wiped",
+        "b: step 30: memory wiped",
+    ]
+    alike = make_session(tmp_path / "a", tmp_path / "a")
+    assert alike.apply(Wipe(1)) == "second agent: step 0: memory wiped"
