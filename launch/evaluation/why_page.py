@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.resources import files as resources
@@ -12,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 import torch
+from gymnasium.vector import VectorEnv
 from PIL import Image
 from rich.console import Console
 
@@ -23,12 +25,13 @@ from ..foreign import html
 from ..output import say
 from ..runs.directory import eval_command, option_words, versions
 from ..units import count
+from .environments import action_names
 from .examination import Behaviour
 from .loading import Loaded
 from .recording import game, game_title
-from .stretch import Stretch
+from .stretch import Play, Stretch
 from .why import Moment, Source, explain
-from .why_play import MOST_NUMBERS, Play, pictures, screens
+from .why_play import MOST_NUMBERS, pictures, screens
 
 SHARE, EFFECT = "share taken out", "writes undone, rerun"
 _MOST_ACTIONS = 6
@@ -87,7 +90,12 @@ PICTURES = {
 
 
 def write_why(
-    config: EvalConfig, loaded: Loaded, protocol: str | None, stretch: Stretch, console: Console
+    config: EvalConfig,
+    loaded: Loaded,
+    protocol: str | None,
+    stretch: Stretch,
+    make_env: Callable[[int], VectorEnv],
+    console: Console,
 ) -> Path:
     """Explain a stretch of play, and write the page and its pictures to a new folder in RUN/eval.
 
@@ -104,7 +112,9 @@ def write_why(
     else:
         shown = screens(play, game(agent.spec, protocol, colour=True), steps)
     encoded = {step: _png(image) for step, image in sorted(shown.items())}
-    page = to_html(config, loaded, protocol, play, moments, encoded, stretch.names)
+    with closing(make_env(1)) as env:
+        names = action_names(env)
+    page = to_html(config, loaded, protocol, play, moments, encoded, names)
     name = f"why-{protocol or 'env'}-{loaded.step}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     folder = loaded.run_dir / "eval" / name
     with writing(folder):

@@ -12,11 +12,10 @@ from ...agents import Agent, AgentSpec, Checkpoint, CheckpointError, find_checkp
 from ...envs import DEFAULT_PROTOCOL, find_protocol
 from ..config import WatchConfig
 from ..errors import UsageError, one_line
-from ..evaluation.environments import check_fit, choose_protocol, env_maker
+from ..evaluation.environments import action_names, check_fit, choose_protocol, env_maker
 from ..evaluation.loading import load
 from ..evaluation.recording import game, game_title
 from ..evaluation.video import EMULATOR_FRAMES_PER_SECOND
-from ..evaluation.why_play import action_names
 from ..runs.consent import check_env
 from ..sharing.hub import run_here
 from .commands import Refused

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from deltabeast.cores.generalised import GeneralisedMemory
 from deltabeast.cores.linear_form import DeltaForm, LinearForm, Writes, join, one_write
 from deltabeast.cores.observe import watch_traces
 from deltabeast.cores.provenance import core_shares, readings, shares, without_write
-from deltabeast.envs import make_vector_env
+from deltabeast.envs import EnvironmentFailed, make_vector_env
 from deltabeast.envs.atari import AtariGames
 from deltabeast.launch.cli import main
 from deltabeast.launch.config import EvalConfig
@@ -30,6 +32,7 @@ from deltabeast.launch.evaluation import stretch
 from deltabeast.launch.evaluation.command import evaluate_run
 from deltabeast.launch.evaluation.examination import Inputs, examine
 from deltabeast.launch.evaluation.loading import Loaded
+from deltabeast.launch.evaluation.stretch import Play, play_stretch
 from deltabeast.launch.evaluation.video import Trace, replay
 from deltabeast.launch.evaluation.why import (
     Moment,
@@ -40,7 +43,7 @@ from deltabeast.launch.evaluation.why import (
     strongest,
 )
 from deltabeast.launch.evaluation.why_page import command, to_html
-from deltabeast.launch.evaluation.why_play import Play, bars, pictures, play_stretch, screens, side_by_side
+from deltabeast.launch.evaluation.why_play import bars, pictures, screens, side_by_side
 
 OPTIONS = {"hidden_size": 8, "num_heads": 2, "num_layers": 2, "ff_size": 8}
 MAZE = "deltabeast/EndlessTMaze-v0"
@@ -441,6 +444,42 @@ def test_a_certificate_beside_it_looks_at_the_same_play(
     assert len(played) == 2 and played[0].actions == played[1].actions
     without_command = [page.read_text().replace(" --certificate", "") for page in (alone, beside)]
     assert without_command[0] == without_command[1] and "--certificate" in beside.read_text()
+
+
+def test_an_environment_that_fails_in_the_stretch_loses_no_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And `--why`, which cannot do without, says so after the results are saved."""
+    run = save_maze_agent(tmp_path)
+
+    def fail(*_: Any, **__: Any) -> Play:
+        raise EnvironmentFailed("Its-v0: step failed: KeyError: 3")
+
+    monkeypatch.setattr(stretch, "play_stretch", fail)
+    asked = EvalConfig(run, episodes=2, repeats=1, device="cpu", certificate=True)
+    saved = json.loads(evaluate_run(asked, Console(width=160)).read_text())
+    assert "no certificate: Its-v0: step failed: KeyError: 3" in capsys.readouterr().out
+    assert saved["results"]["trained"] and not saved.get("certificate")
+    with pytest.raises(EnvironmentFailed):
+        page_of(run)
+    assert len(list((run / "eval").glob("*.json"))) == 2
+
+
+@pytest.mark.parametrize("option", ["certificate", "why"])
+def test_a_stretch_that_hangs_is_named_by_its_option(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: list[str] = []
+
+    @contextmanager
+    def progress(_: Console, name: str) -> Iterator[Callable[..., None]]:
+        named.append(name)
+        yield lambda *_: None
+
+    monkeypatch.setattr(stretch, "progress", progress)
+    config = EvalConfig(save_maze_agent(tmp_path), episodes=1, repeats=1, device="cpu", **{option: True})
+    evaluate_run(config, Console(quiet=True))
+    assert named == [option]
 
 
 def test_names_are_escaped(tmp_path: Path, seed: int) -> None:
