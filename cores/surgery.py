@@ -193,10 +193,10 @@ def step_without_writes(core: Core, x: Tensor, state: State, reset: Tensor) -> S
     layers: list[State | None] = []
     with watch_traces(core, lambda _, memory, trace: layers.append(_without_writes(memory, trace))):
         _, after = core.step(x, state, reset)
-    undone = [layer for layer in layers if layer is not None]
-    if not isinstance(core, FastWeightCore) or len(undone) < len(layers):
+    found = [layer for layer in layers if layer is not None]
+    if not isinstance(core, FastWeightCore) or len(found) < len(layers):
         return None
-    of_layers = core.join(undone)
+    of_layers = core.join(found)
     return (*of_layers, *after[len(of_layers) :])
 
 
@@ -211,8 +211,8 @@ def _without_writes(memory: FastWeights, trace: MemoryTrace) -> State | None:
     if not as_it_was or any(not nearly_equal(x, trace.after[i]) for i, x in as_it_was.items()):
         return None
     nothing = form.writes._replace(u=torch.zeros_like(form.writes.u))
-    undone = _tensors_after(memory, form._replace(writes=nothing))
-    return (*(undone.get(i, x) for i, x in enumerate(trace.after)), *trace.conv_state)
+    without = _tensors_after(memory, form._replace(writes=nothing))
+    return (*(without.get(i, x) for i, x in enumerate(trace.after)), *trace.conv_state)
 
 
 def _tensors_after(memory: FastWeights, form: DeltaForm) -> dict[int, Tensor]:

@@ -1732,7 +1732,7 @@ MUTANTS = [
     ),
     ("cores/observe.py", "del memory.unroll", "pass"),
     ("cores/surgery.py", "*after[len(of_layers) :]", "*core.initial_state(1)[len(of_layers) :]"),
-    ("cores/surgery.py", "core.join(undone)", "after"),
+    ("cores/surgery.py", "core.join(found)", "after"),
     ("cores/surgery.py", "{**found, momentum: C}", "found"),
     ("cores/surgery.py", "if (C is None) != (momentum is None):", "if C is not None and momentum is None:"),
     ("cores/surgery.py", "rtol=1e-3", "rtol=1.1e-3"),

@@ -33,7 +33,7 @@ from .stretch import Play, Stretch
 from .why import Moment, Source, explain
 from .why_play import MOST_NUMBERS, pictures, screens
 
-SHARE, EFFECT = "share taken out", "writes undone, rerun"
+SHARE, EFFECT = "share taken out", "without its writes, rerun"
 _MOST_ACTIONS = 6
 """Actions with bars of their own."""
 
@@ -197,18 +197,18 @@ class _Drawing:
 
     def moment(self, n: int, moment: Moment) -> str:
         sources = moment.sources
-        undone = [each for source in sources for each in (source.minus_share, source.undone) if each]
-        behaviours = [moment.remembering, moment.wiped, *undone]
+        without = [each for source in sources for each in (source.minus_share, source.without_writes) if each]
+        behaviours = [moment.remembering, moment.wiped, *without]
         highest = torch.stack([each.log_policy for each in behaviours]).amax(0)
         most = (
             len(highest) if len(highest) == _MOST_ACTIONS + 1 else _MOST_ACTIONS
         )  # never one alone as others
         shown = sorted(highest.argsort(descending=True, stable=True)[:most].tolist())
-        usual, without = (int(each.log_policy.argmax()) for each in behaviours[:2])
+        usual, wiped = (int(each.log_policy.argmax()) for each in behaviours[:2])
         changes = (
             f"Likeliest: {self.names[usual]}, with the memory and wiped."
-            if usual == without
-            else f"Likeliest with the memory: {self.names[usual]}; wiped: {self.names[without]}."
+            if usual == wiped
+            else f"Likeliest with the memory: {self.names[usual]}; wiped: {self.names[wiped]}."
         )
         largest = sum(source.fraction for source in sources)
         reading = (
@@ -242,8 +242,8 @@ class _Drawing:
                 (SHARE, source.minus_share, "not for this core, whose output is not linear in the reading"),
                 (
                     EFFECT,
-                    source.undone,
-                    "not for this core, whose linear form does not say what a step does to its state",
+                    source.without_writes,
+                    "not for this core: its state cannot be computed from its writes",
                 ),
             )
         )

@@ -226,7 +226,9 @@ def take_out(core: str, state: State, forms: Sequence[LinearForm]) -> State:
         *((name, {}) for name in ("delta_product", "delta_rnn", "delta_lstm", "rwkv7")),
     ],
 )
-def test_undone_writes_are_missing_in_all_later_steps(core: str, options: dict[str, int], seed: int) -> None:
+def test_writes_taken_out_are_missing_in_all_later_steps(
+    core: str, options: dict[str, int], seed: int
+) -> None:
     """They are taken out after the step; then the actor goes on."""
     agent, inputs = make_agent(core, **options), make_inputs()
     actor = Actor(agent, inputs)
@@ -237,12 +239,14 @@ def test_undone_writes_are_missing_in_all_later_steps(core: str, options: dict[s
             with torch.no_grad():
                 for t in range(source.step + 1, moment.step + 1):
                     output, state = agent.act(*actor.step(t), state)
-            assert source.undone is not None
+            assert source.without_writes is not None
             share = source.minus_share
             expected = output.policy_logits[0].log_softmax(-1)
-            torch.testing.assert_close(source.undone.log_policy.float(), expected, rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(source.undone.value, output.baseline[0], rtol=1e-4, atol=1e-5)
-            differ += share is None or not torch.allclose(source.undone.value, share.value, atol=1e-6)
+            torch.testing.assert_close(
+                source.without_writes.log_policy.float(), expected, rtol=1e-4, atol=1e-5
+            )
+            torch.testing.assert_close(source.without_writes.value, output.baseline[0], rtol=1e-4, atol=1e-5)
+            differ += share is None or not torch.allclose(source.without_writes.value, share.value, atol=1e-6)
     assert differ, "the share and the effect are two numbers"
 
 
@@ -250,8 +254,8 @@ def test_undone_writes_are_missing_in_all_later_steps(core: str, options: dict[s
 def test_share_and_effect_agree_where_nothing_written_depends_on_a_reading(core: str, seed: int) -> None:
     for moment in explained(make_agent(core, num_layers=1), make_inputs(), 3):
         for source in moment.sources:
-            assert source.minus_share is not None and source.undone is not None
-            torch.testing.assert_close(source.minus_share, source.undone, rtol=1e-4, atol=1e-5)
+            assert source.minus_share is not None and source.without_writes is not None
+            torch.testing.assert_close(source.minus_share, source.without_writes, rtol=1e-4, atol=1e-5)
 
 
 NONLINEAR = {"delta_lstm"}
@@ -274,7 +278,7 @@ def test_every_core_in_the_backbone_is_explained(seed: int) -> None:
         (moment,) = explained(agent, inputs, 1)
         for source in moment.sources:
             assert (source.minus_share is None) == (name in NONLINEAR), name
-            assert source.undone is not None, name
+            assert source.without_writes is not None, name
         if name in NONLINEAR:
             continue
         with torch.inference_mode():
@@ -292,8 +296,8 @@ def test_all_that_follows_a_reading_is_computed(seed: int) -> None:
     agent = make_agent("delta_net", short_conv=3, head_norm=True, output_gate="silu", clock=3)
     for moment in explained(agent, make_inputs(), 3):
         for source in moment.sources:
-            assert source.minus_share is not None and source.undone is not None
-            for each in (source.minus_share, source.undone):
+            assert source.minus_share is not None and source.without_writes is not None
+            for each in (source.minus_share, source.without_writes):
                 assert not torch.equal(each.log_policy, moment.remembering.log_policy)
 
 
@@ -301,7 +305,7 @@ def test_forbidden_actions_stay_so(seed: int) -> None:
     allowed = torch.rand(24, 4) < 0.6
     allowed[:, 1] = True
     for moment in explained(make_agent(), make_inputs(allowed=allowed), 4):
-        others = [each for source in moment.sources for each in (source.minus_share, source.undone)]
+        others = [each for source in moment.sources for each in (source.minus_share, source.without_writes)]
         assert moment.kl > 0
         for each in (moment.remembering, moment.wiped, *others):
             assert each is not None
@@ -370,12 +374,12 @@ def test_the_cue_is_named_where_the_truth_is_known() -> None:
         assert all(other.fraction == 0 for other in others) and moment.own == 0
         turned = 1 if moment.step in (6, 8) else 0
         assert float(moment.remembering.log_policy[turned].exp()) == pytest.approx(0.9933, abs=1e-4)
-        assert first.minus_share is not None and first.undone is not None
-        for without in (moment.wiped, first.minus_share, first.undone):
+        assert first.minus_share is not None and first.without_writes is not None
+        for without in (moment.wiped, first.minus_share, first.without_writes):
             assert without.log_policy.exp().tolist() == pytest.approx([0.5, 0.5])
         for other in others:
-            assert other.undone is not None
-            torch.testing.assert_close(other.undone.log_policy, moment.remembering.log_policy)
+            assert other.without_writes is not None
+            torch.testing.assert_close(other.without_writes.log_policy, moment.remembering.log_policy)
 
 
 def save_maze_agent(folder: Path, core: str = "delta_net") -> Path:
@@ -431,7 +435,7 @@ def test_a_page_is_written_beside_the_evaluation(tmp_path: Path) -> None:
     shown = {int(alt.split(":")[0].removeprefix("Step ").replace(",", "")) for alt in references.alts}
     assert {file.name for file in page.parent.glob("*.png")} == {f"step-{step}.png" for step in shown}
     assert len(list((run / "eval").glob("*.json"))) == 1
-    for term in ("share taken out", "writes undone, rerun", "wiped", "with the memory"):
+    for term in ("share taken out", "without its writes, rerun", "wiped", "with the memory"):
         assert f"<dt>{term}</dt>" in text
 
 
