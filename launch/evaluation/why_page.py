@@ -28,7 +28,7 @@ from ..units import count
 from .environments import action_names
 from .examination import Behaviour
 from .loading import Loaded
-from .recording import game, game_title
+from .recording import game, title_of
 from .stretch import Play, Stretch
 from .why import Moment, Source, explain
 from .why_play import MOST_NUMBERS, pictures, screens
@@ -142,7 +142,6 @@ def to_html(
 ) -> str:
     """Return the page; `encoded` has a PNG of each step that is shown."""
     spec = loaded.agent.spec
-    title = game_title(spec.game) if spec.game else spec.env_id or ""
     episodes = sum(play.begins)
     lead = (
         f"The {count(len(moments), 'step')} at which wiping the memory changes the policy most, of the first "
@@ -174,7 +173,7 @@ def to_html(
 <section id="made"><h2>How this was made</h2><dl>{facts}</dl></section>
 </main>"""
     style = (resources(__package__) / "why.css").read_text(encoding="utf-8").rstrip()
-    return document(f"What {spec.core} remembers in {title}", lead, body, f"\n{style}")
+    return document(f"What {spec.core} remembers in {title_of(spec)}", lead, body, f"\n{style}")
 
 
 def command(config: EvalConfig) -> str:

@@ -11,10 +11,10 @@ from ...agents import files
 from ...agents.reading import read_bytes
 from ..errors import UsageError
 from ..evaluation.loading import Loaded
+from ..evaluation.recording import title_of
 from ..pages import PageFolder
 from ..runs.consent import consent
 from ..watching.record import recorded_message
-from ..watching.source import title_of
 from .card import GAME
 
 MOST_BYTES = 1 << 28

@@ -502,7 +502,7 @@ def test_a_stretch_that_hangs_is_named_by_its_option(
 
 
 def test_names_are_escaped(tmp_path: Path, seed: int) -> None:
-    spec = AgentSpec((3,), 4, "rdn", "mlp", OPTIONS, env_id="<script>alert(1)</script>")
+    spec = AgentSpec((3,), 4, "rdn", "mlp", OPTIONS, env_id="mine/<script>alert(1)")
     agent = Agent(spec).eval()
     inputs = make_inputs(6, (0,))
     play = Play(1, list(inputs.observation.numpy()), [0.0] * 6, [True] + [False] * 5, [], [0] * 6, [0.0] * 6)
@@ -512,7 +512,8 @@ def test_names_are_escaped(tmp_path: Path, seed: int) -> None:
     loaded = Loaded(tmp_path, agent, tmp_path, 1600)
     text = to_html(config, loaded, None, play, explained(agent, inputs, 1), encoded, names)
     assert "<script" not in text and "<b>" not in text and "<i>" not in text and "\x1b" not in text
-    assert "&lt;b&gt;one" in text and "&lt;script&gt;" in text and "&amp;amp;" in text
+    assert "What rdn remembers in &lt;script&gt;alert(1)</" in text, "as `watch` names it"
+    assert "&lt;b&gt;one" in text and "&amp;amp;" in text
     References(text)
 
 
