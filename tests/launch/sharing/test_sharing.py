@@ -329,6 +329,7 @@ def test_a_recorded_game_lies_beside_the_card_and_replaces_nothing(
     assert "Played before the numbers were rounded to 16 bits." in card.read_text()
     main(["export", str(trained), str(exported), "--half"])
     assert LINK in card.read_text() and game.read_bytes() == games[1], "of the same agent"
+    assert "without a link" not in capsys.readouterr().out.replace("\n", " ")
     assert recordings[1].read_bytes() == games[1]
 
 
