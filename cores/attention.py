@@ -61,7 +61,10 @@ class WindowMemory(FastWeights):
         return vectors, vectors, StatePart("cache", slots)
 
     def empty_newest(self, state: State) -> State:
-        """Empty the newest slot, which no later step sees; the others stay where they are, and age on."""
+        """Empty the newest slot, so that no later step sees what was in it; the others age as they do.
+
+        `state` are the rule's tensors, keys, values and the decays so far, of one layer: `[B, H, N, ...]`.
+        """
         return tuple(torch.cat((part[:, :, :-1], torch.zeros_like(part[:, :, -1:])), 2) for part in state)
 
     def _slots(self, k: Tensor, decay: Tensor, state: State, reset: Tensor) -> tuple[Tensor, Tensor]:

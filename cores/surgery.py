@@ -170,8 +170,8 @@ def step_without_writes(core: Core, x: Tensor, state: State, reset: Tensor) -> S
     """Take a step, as `core.step`, and return the state after it, had it written nothing: u = 0.
 
     u are the values of all writes in each layer's linear form. The step itself reads them; it decays and
-    erases as it did, what it adds to a normaliser stays, and all that is no memory is as after the step.
-    `scale_writes` with factor 0 is another operation: it takes back decay and erasure, too.
+    erases as it did, what it adds to a normaliser stays, and everything else in the state is as after the
+    step. `scale_writes` with factor 0 is another operation: it takes back decay and erasure, too.
 
     * With momentum u kᵀ is missing from W and from the average writes C, so that no later step gets it.
     * Of `delta_delta_net` W misses it, of `delta_mlp` each W2, whose writes have shares. What the step writes
@@ -187,16 +187,16 @@ def step_without_writes(core: Core, x: Tensor, state: State, reset: Tensor) -> S
         reset: bool `[B]`.
 
     Returns:
-        None where a layer has no linear form, or one that does not say what the step did to its state, and
-        for a core outside the backbone.
+        That state, tensors `[B, ...]`; None where a layer has no linear form, or one from which its state
+        after the step does not follow, and for a core outside the backbone.
     """
     layers: list[State | None] = []
     with watch_traces(core, lambda _, memory, trace: layers.append(_without_writes(memory, trace))):
         _, after = core.step(x, state, reset)
-    undone = [layer for layer in layers if layer is not None]
-    if not isinstance(core, FastWeightCore) or len(undone) < len(layers):
+    found = [layer for layer in layers if layer is not None]
+    if not isinstance(core, FastWeightCore) or len(found) < len(layers):
         return None
-    of_layers = core.join(undone)
+    of_layers = core.join(found)
     return (*of_layers, *after[len(of_layers) :])
 
 
@@ -211,21 +211,31 @@ def _without_writes(memory: FastWeights, trace: MemoryTrace) -> State | None:
     if not as_it_was or any(not nearly_equal(x, trace.after[i]) for i, x in as_it_was.items()):
         return None
     nothing = form.writes._replace(u=torch.zeros_like(form.writes.u))
-    undone = _tensors_after(memory, form._replace(writes=nothing))
-    return (*(undone.get(i, x) for i, x in enumerate(trace.after)), *trace.conv_state)
+    without = _tensors_after(memory, form._replace(writes=nothing))
+    return (*(without.get(i, x) for i, x in enumerate(trace.after)), *trace.conv_state)
 
 
 def _tensors_after(memory: FastWeights, form: DeltaForm) -> dict[int, Tensor]:
-    """Return which of a layer's state tensors its form has after the last step, by index."""
+    """Return which of a layer's state tensors its form has after the last step, by index.
+
+    None at all if only one of the two, the form or the state, has momentum's average writes.
+    """
     W, C = last_state(form)
+    momentum = _momentum(memory)
+    if (C is None) != (momentum is None):
+        return {}
     parts, columns = memory.state_parts(), memory.form_columns()
     found = {i: W[..., first : first + parts[i].shape[-1]] for i, first in columns.items()}
-    momentum = _momentum(memory)
     return found if C is None or momentum is None else {**found, momentum: C}
 
 
 def nearly_equal(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors are equal up to single precision's rounding, and of one shape."""
+    """Return whether two tensors of one shape differ by no more than 0.1% of each number and 0.01% of the
+    largest: `|one - other| <= 1e-3 |other| + 1e-4 max |other|`. False with nan.
+
+    So it says whether two computations are of the same rule. Rounding is far within: what a linear form
+    replays of 1,000 steps in single precision differs by less than a hundredth of that from the unroll.
+    """
     return one.shape == other.shape and torch.allclose(
         one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max())
     )

@@ -15,7 +15,7 @@ from rich.console import Console
 from ...agents import Agent, AgentSpec
 from ...agents.cpu.agent import FastAgent
 from ...agents.cpu.verify import verified_for_acting
-from ...envs import available_cores
+from ...envs import EnvironmentFailed, available_cores
 from ..config import EvalConfig
 from ..errors import Incomplete, RunError, UsageError, one_line, require
 from ..output import say
@@ -101,15 +101,19 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
     print_results(results, spec, protocol, scores, console)
     stretch = certificate = None
     if config.certificate:
-        stretch = take_stretch(config, loaded.agent, player, make_env, device, console)
-        certificate = make_certificate(stretch, results, console)
+        try:
+            stretch = take_stretch(config, loaded.agent, player, make_env, device, console, "certificate")
+        except EnvironmentFailed as error:  # what was evaluated is saved all the same
+            say(console, f"no certificate: {one_line(error)}")
+        else:
+            certificate = make_certificate(stretch, results, console)
     target = write_results(config, results, loaded, protocol, scores, certificate)
     say(console, f"saved as {target}")
     if config.video and protocol is not None:
         record_games(config, loaded, protocol, console)
     if config.why:
-        stretch = stretch or take_stretch(config, loaded.agent, player, make_env, device, console)
-        write_why(config, loaded, protocol, stretch, console)
+        stretch = stretch or take_stretch(config, loaded.agent, player, make_env, device, console, "why")
+        write_why(config, loaded, protocol, stretch, make_env, console)
     if missing := sum(result.missing for result in results.values()):
         wanted = config.episodes * config.repeats * len(results)
         raise Incomplete(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -75,3 +75,10 @@ def full_action_set(spec: AgentSpec) -> bool:
             "evaluate an agent that was trained on this game"
         )
     return which is ActionSet.ALL
+
+
+def action_names(env: VectorEnv) -> Sequence[str]:
+    """Return the names of an environment's actions: its own, or numbers."""
+    names: Sequence[str] = getattr(env, "action_meanings", ())
+    actions = int(env.single_action_space.n)  # type: ignore[attr-defined]
+    return names if len(names) == actions else [f"action {n}" for n in range(actions)]

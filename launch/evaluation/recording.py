@@ -27,6 +27,11 @@ def game_title(name: str) -> str:
     return name.replace("_", " ").title()
 
 
+def title_of(spec: AgentSpec) -> str:
+    """Return the title of an agent's game, or its environment's name without what is before a slash."""
+    return game_title(spec.game) if spec.game else (spec.env_id or "").split("/")[-1]
+
+
 def captions(loaded: Loaded, protocol: str, actions: str) -> tuple[str, str]:
     """Return title and subtitle of a game's pictures."""
     spec = loaded.agent.spec

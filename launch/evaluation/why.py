@@ -39,9 +39,9 @@ class Source:
     minus_share: Behaviour | None
     """With the step's share taken out of every layer's reading, else as realised; None for a memory whose
     output is a nonlinear function of what its linear form reads."""
-    undone: Behaviour | None
-    """The effect: with the step's writes undone, and all later steps computed again; None for a memory whose
-    linear form does not say what a step does to its state."""
+    without_writes: Behaviour | None
+    """The effect: without the step's writes, and with all later steps computed again; None for a memory whose
+    state does not follow from its linear form."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +106,10 @@ def _explain_step(agent: Agent, examination: Examination, t: int) -> Moment:
     minus = _minus_shares(agent, episode, reset, parts, order, allowed) if linear else None
     sources = []
     for n, j in enumerate(order):
-        y = _undone(agent.core, episode, reset, j)
-        undone = None if y is None else behaviour(agent, y[0], allowed)
+        y = _without_writes(agent.core, episode, reset, j)
+        without = None if y is None else behaviour(agent, y[0], allowed)
         minus_share = None if minus is None else minus.at(n)
-        sources.append(Source(begin + j, float(total[j]), by_layer[:, j].tolist(), minus_share, undone))
+        sources.append(Source(begin + j, float(total[j]), by_layer[:, j].tolist(), minus_share, without))
     own = float(total[-1])
     others = float(total.sum() - total[-1] - total[order].sum())
     both = examination.remembering.at(t), examination.wiped.at(t)
@@ -150,13 +150,13 @@ def _minus_shares(
     return behaviour(agent, y, allowed)
 
 
-def _undone(core: Core, x: Tensor, reset: Tensor, j: int) -> Tensor | None:
-    """Return the core's last output in an unroll of x `[T, 1, n]` with the writes of step j undone `[1, n]`.
+def _without_writes(core: Core, x: Tensor, reset: Tensor, j: int) -> Tensor | None:
+    """Return the core's last output in an unroll of x `[T, 1, n]` without the writes of step j `[1, n]`.
 
     Step j itself is as it was; T is beyond it. None where `step_without_writes` returns it.
     """
     state = core.initial_state(1, x.device)
     if j:
         _, state = core.unroll(x[:j], state, reset[:j])
-    undone = step_without_writes(core, x[j], state, reset[j])
-    return None if undone is None else core.unroll(x[j + 1 :], undone, reset[j + 1 :])[0][-1]
+    after = step_without_writes(core, x[j], state, reset[j])
+    return None if after is None else core.unroll(x[j + 1 :], after, reset[j + 1 :])[0][-1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.resources import files as resources
@@ -12,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 import torch
+from gymnasium.vector import VectorEnv
 from PIL import Image
 from rich.console import Console
 
@@ -23,14 +25,15 @@ from ..foreign import html
 from ..output import say
 from ..runs.directory import eval_command, option_words, versions
 from ..units import count
+from .environments import action_names
 from .examination import Behaviour
 from .loading import Loaded
-from .recording import game, game_title
-from .stretch import Stretch
+from .recording import game, title_of
+from .stretch import Play, Stretch
 from .why import Moment, Source, explain
-from .why_play import MOST_NUMBERS, Play, pictures, screens
+from .why_play import MOST_NUMBERS, pictures, screens
 
-SHARE, EFFECT = "share taken out", "writes undone, rerun"
+SHARE, EFFECT = "share taken out", "without its writes, rerun"
 _MOST_ACTIONS = 6
 """Actions with bars of their own."""
 
@@ -87,7 +90,12 @@ PICTURES = {
 
 
 def write_why(
-    config: EvalConfig, loaded: Loaded, protocol: str | None, stretch: Stretch, console: Console
+    config: EvalConfig,
+    loaded: Loaded,
+    protocol: str | None,
+    stretch: Stretch,
+    make_env: Callable[[int], VectorEnv],
+    console: Console,
 ) -> Path:
     """Explain a stretch of play, and write the page and its pictures to a new folder in RUN/eval.
 
@@ -104,7 +112,9 @@ def write_why(
     else:
         shown = screens(play, game(agent.spec, protocol, colour=True), steps)
     encoded = {step: _png(image) for step, image in sorted(shown.items())}
-    page = to_html(config, loaded, protocol, play, moments, encoded, stretch.names)
+    with closing(make_env(1)) as env:
+        names = action_names(env)
+    page = to_html(config, loaded, protocol, play, moments, encoded, names)
     name = f"why-{protocol or 'env'}-{loaded.step}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     folder = loaded.run_dir / "eval" / name
     with writing(folder):
@@ -132,7 +142,6 @@ def to_html(
 ) -> str:
     """Return the page; `encoded` has a PNG of each step that is shown."""
     spec = loaded.agent.spec
-    title = game_title(spec.game) if spec.game else spec.env_id or ""
     episodes = sum(play.begins)
     lead = (
         f"The {count(len(moments), 'step')} at which wiping the memory changes the policy most, of the first "
@@ -164,7 +173,7 @@ def to_html(
 <section id="made"><h2>How this was made</h2><dl>{facts}</dl></section>
 </main>"""
     style = (resources(__package__) / "why.css").read_text(encoding="utf-8").rstrip()
-    return document(f"What {spec.core} remembers in {title}", lead, body, f"\n{style}")
+    return document(f"What {spec.core} remembers in {title_of(spec)}", lead, body, f"\n{style}")
 
 
 def command(config: EvalConfig) -> str:
@@ -187,18 +196,18 @@ class _Drawing:
 
     def moment(self, n: int, moment: Moment) -> str:
         sources = moment.sources
-        undone = [each for source in sources for each in (source.minus_share, source.undone) if each]
-        behaviours = [moment.remembering, moment.wiped, *undone]
+        without = [each for source in sources for each in (source.minus_share, source.without_writes) if each]
+        behaviours = [moment.remembering, moment.wiped, *without]
         highest = torch.stack([each.log_policy for each in behaviours]).amax(0)
         most = (
             len(highest) if len(highest) == _MOST_ACTIONS + 1 else _MOST_ACTIONS
         )  # never one alone as others
         shown = sorted(highest.argsort(descending=True, stable=True)[:most].tolist())
-        usual, without = (int(each.log_policy.argmax()) for each in behaviours[:2])
+        usual, wiped = (int(each.log_policy.argmax()) for each in behaviours[:2])
         changes = (
             f"Likeliest: {self.names[usual]}, with the memory and wiped."
-            if usual == without
-            else f"Likeliest with the memory: {self.names[usual]}; wiped: {self.names[without]}."
+            if usual == wiped
+            else f"Likeliest with the memory: {self.names[usual]}; wiped: {self.names[wiped]}."
         )
         largest = sum(source.fraction for source in sources)
         reading = (
@@ -232,8 +241,8 @@ class _Drawing:
                 (SHARE, source.minus_share, "not for this core, whose output is not linear in the reading"),
                 (
                     EFFECT,
-                    source.undone,
-                    "not for this core, whose linear form does not say what a step does to its state",
+                    source.without_writes,
+                    "not for this core: its state cannot be computed from its writes",
                 ),
             )
         )

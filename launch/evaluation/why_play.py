@@ -1,23 +1,18 @@
-"""A stretch of play, and pictures of its steps for `eval --why`."""
+"""Pictures of the steps of a stretch of play, for `eval --why`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from gymnasium.vector import VectorEnv
 from PIL import Image, ImageDraw, ImageFont
 
-from .examination import Inputs
-from .play import Player, choose_actions
+from .stretch import Play
 from .video import Trace, replay
 
-MOST_STEPS = 2_000
-"""Agent steps of the stretch, unless its episodes end before."""
 _WIDTH = 320
 """Pixels of a picture."""
 MOST_NUMBERS = 24
@@ -25,78 +20,6 @@ MOST_NUMBERS = 24
 INK, GREY, PAPER, BAR = "#111827", "#6b7280", "#ffffff", "#0072b2"
 
 Pixels = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class Play:
-    """The first steps of an environment with one row, by agent step."""
-
-    seed: int
-    observations: list[npt.NDArray[Any]] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    """of the action before"""
-    begins: list[bool] = field(default_factory=list)
-    allowed: list[npt.NDArray[np.bool_]] = field(default_factory=list)
-    """of environments with action masks"""
-    actions: list[int] = field(default_factory=list)
-    score: list[float] = field(default_factory=list)
-    """sum of rewards so far"""
-
-    def inputs(self, device: torch.device | str) -> Inputs:
-        """Return what the agent was given."""
-        return Inputs(
-            torch.from_numpy(np.stack(self.observations)).to(device),
-            torch.tensor(self.rewards, device=device),
-            torch.tensor(self.begins, device=device),
-            torch.from_numpy(np.stack(self.allowed)).to(device) if self.allowed else None,
-        )
-
-
-def play_stretch(
-    player: Player,
-    env: VectorEnv,
-    seed: int,
-    greedy: bool,
-    episodes: int,
-    device: torch.device | str = "cpu",
-    most_steps: int = MOST_STEPS,
-    tell: Callable[[int, int, int], None] = lambda done, total, steps: None,
-) -> Play:
-    """Play as the first repeat of an evaluation with this seed does, `episodes` or `most_steps`.
-
-    `env` has one row, and is closed at the end.
-    """
-    play, random = Play(seed), np.random.default_rng([seed, 0])
-    try:
-        observation, infos = env.reset(seed=seed)
-        rewards, over, ended = np.zeros(1, np.float32), np.ones(1, bool), 0
-        state = player.initial_state(1, device)
-        while ended < episodes and len(play.actions) < most_steps:
-            play.observations.append(observation[0].copy())
-            play.rewards.append(float(rewards[0]))
-            play.begins.append(bool(over[0]))
-            seen, reward, done = (torch.from_numpy(each).to(device) for each in (observation, rewards, over))
-            with torch.inference_mode():
-                output, state = player.act(seen, reward, done, state, greedy=True)
-                actions = choose_actions(output, infos, greedy, [random])
-            if "action_mask" in infos:
-                play.allowed.append(infos["action_mask"][0].copy())
-            observation, rewards, terminated, truncated, infos = env.step(actions)
-            over = terminated | truncated
-            ended += int(over[0])
-            play.actions.append(int(actions[0]))
-            play.score.append(float(rewards[0]) + (play.score[-1] if play.score else 0.0))
-            tell(ended, episodes, len(play.actions))
-    finally:
-        env.close()
-    return play
-
-
-def action_names(env: VectorEnv) -> Sequence[str]:
-    """Return the names of an environment's actions: its own, or numbers."""
-    names: Sequence[str] = getattr(env, "action_meanings", ())
-    actions = int(env.single_action_space.n)  # type: ignore[attr-defined]
-    return names if len(names) == actions else [f"action {n}" for n in range(actions)]
 
 
 def screens(play: Play, colour: VectorEnv, steps: Collection[int]) -> dict[int, Image.Image]:

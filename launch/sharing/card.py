@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class Exported:
     note: str | None
     has_game: bool = False
     """whether a recorded game lies beside the card"""
+    reads_writes: bool = False
+    """whether what the memory reads is a sum of what it wrote, which such a game then shows"""
 
 
 def write_card(exported: Exported) -> str:
@@ -149,17 +152,23 @@ def _memory(exported: Exported) -> list[str]:
     if not found:
         return []
     best = max(found, key=lambda each: (each["certificate"]["pairs"], str(each["time"])))
-    half = " Examination before the numbers were rounded to 16 bits." if exported.half else ""
+    half = " Examined before the numbers were rounded to 16 bits." if exported.half else ""
     table = Table(None, ("", _how(best)), lines(best["certificate"]), 2, CERTIFICATE + half)
     return ["## Memory\n" + table.to_markdown()]
 
 
 def _game(exported: Exported) -> str:
     half = " Played before the numbers were rounded to 16 bits." if exported.half else ""
+    memory = " with what the memory reads and writes" if exported.reads_writes else ""
     return (
-        f"[A recorded game]({GAME}), step by step with what the memory reads and writes: a page to open in a "
-        f"browser, without a server.{half}"
+        f"[A recorded game]({GAME}), step by step{memory}: a page to open in a browser, without a "
+        f"server.{half}"
     )
+
+
+def links_game(card: str) -> bool:
+    """Return whether a card, maybe changed since it was written, has a link to the recorded game."""
+    return re.search(rf"\]\((\./)?{re.escape(GAME)}\)|[\"'](\./)?{re.escape(GAME)}[\"']", card) is not None
 
 
 def _has_lives(evaluation: Mapping[str, Any]) -> bool:

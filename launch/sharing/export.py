@@ -13,6 +13,8 @@ from ...agents import files
 from ...agents.checkpoint import export_agent, is_leftover
 from ...agents.manifest import checkpoint_paths, is_exported, weights_digest
 from ...agents.reading import read_object
+from ...cores import FastWeightCore
+from ...cores.surgery import empty_forms
 from ..comparison import plots
 from ..comparison.curves import band, curve_of
 from ..config import ExportConfig, Scope
@@ -113,7 +115,8 @@ def _clear_evaluations(run_dir: Path, folder: Path, tell: Callable[[str], None])
         files.remove(copy)
     if not evaluations.is_dir() or files.remove_folder(evaluations, ()):
         return
-    tell(f"{evaluations} is of another agent: it is {files.set_aside(evaluations, 'previous').name} now")
+    aside = files.set_aside(evaluations, "previous")
+    tell(f"{evaluations} is from before the weights here changed: it is {aside.name} now")
 
 
 def _is_copy(file: Path, original: Path) -> bool:
@@ -152,6 +155,7 @@ def _read(
 ) -> Exported:
     evaluations = [read_object(file) for file in sorted((folder / "eval").glob("*.json"))]
     evaluations = list(filter(can_be_shown, evaluations))
+    core = loaded.agent.core
     return Exported(
         agent=loaded.agent,
         step=loaded.step,
@@ -162,4 +166,5 @@ def _read(
         half=config.half,
         note=config.note,
         has_game=has_game,
+        reads_writes=isinstance(core, FastWeightCore) and None not in empty_forms(core, 1),
     )

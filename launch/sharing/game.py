@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,10 +13,9 @@ from ...agents.manifest import weights_digest
 from ...agents.reading import read_bytes
 from ..errors import UsageError
 from ..evaluation.loading import Loaded
-from ..pages import PageFolder
+from ..evaluation.recording import title_of
 from ..runs.consent import consent
 from ..watching.record import recorded_message
-from ..watching.source import title_of
 from .card import GAME
 
 MOST_BYTES = 1 << 28
@@ -47,7 +47,7 @@ def put_game(
     """Write a recording into the folder; return whether there is one of this agent now.
 
     Without a new one an earlier one stays, unless the folder `has_another` agent's. Whatever has to make room
-    gets another name. Raises OSError.
+    gets another name, and a file that is left without a link is named. Raises OSError.
     """
     path = folder / GAME
     present, of, weights = None, None, None
@@ -56,12 +56,22 @@ def put_game(
         of, weights = _about_recorded(present)
     if game is not None:
         if game != present:
-            PageFolder(folder, tell, is_ours=False).write(GAME, game)
+            if os.path.lexists(path):
+                aside = files.set_aside(path, "previous")
+                tell(f"{path} makes room for the new recording: it is {aside.name} now")
+            files.write(path, game)
         return True
     if of is not None and has_another:
-        tell(f"{path} is of another agent: it is {files.set_aside(path, 'previous').name} now")
+        aside = files.set_aside(path, "previous")
+        tell(f"{path} is from before the weights here changed: it is {aside.name} now")
         return False
-    return of == _about(loaded) and _are_ours(weights, loaded)
+    is_ours = of == _about(loaded) and _are_ours(weights, loaded)
+    if os.path.lexists(path) and not is_ours:
+        what = (
+            "no recorded game" if of is None else f"of {of}" if of != _about(loaded) else "of other weights"
+        )
+        tell(f"{path} is {what}, and stays without a link; `deltabeast push` does not send it")
+    return is_ours
 
 
 def _about(loaded: Loaded) -> str:

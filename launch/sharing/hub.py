@@ -13,10 +13,11 @@ from typing import Any
 
 from ...agents import files
 from ...agents.manifest import checkpoint_paths, damaged_file, is_exported
+from ...agents.reading import read_bytes
 from ..config import PushConfig
 from ..errors import RunError, UsageError, one_line
 from ..output import tell
-from .card import CARD, GAME
+from .card import CARD, GAME, links_game
 
 PREFIX = "hub:"
 FILES = (
@@ -24,12 +25,12 @@ FILES = (
     *(f"checkpoints/*/{name}" for name in ("agent.json", "weights.safetensors", "manifest.json")),
 )
 """What is sent and fetched: nothing that could execute."""
-SENT = (*FILES, GAME)
-"""A recorded game has a script, and is only sent."""
 MOST_FILES = 1_000
 MOST_FETCHED = 4 << 30
 """Bytes: an agent with its checkpoints has some megabytes."""
 HERE = Path("runs") / "hub"
+_MOST_BYTES = 1 << 28
+"""Of a card."""
 _HASH = "[0-9a-f]{40}"
 _REMEDY = "look at its name, at the network and HF_ENDPOINT, and at `hf auth login`"
 
@@ -44,6 +45,7 @@ def push(config: PushConfig) -> None:
     owner_and_name, revision = _parts(config.repo)
     if revision:
         raise UsageError(f"{config.repo}: a push makes a revision; give OWNER/NAME")
+    has_link = links_game(_card(folder))
     library = _library()
     if library.get_token() is None:
         raise UsageError("a push needs to know who you are; say `hf auth login`, or set HF_TOKEN")
@@ -53,14 +55,25 @@ def push(config: PushConfig) -> None:
         commit = api.upload_folder(
             repo_id=owner_and_name,
             folder_path=folder,
-            allow_patterns=list(SENT),
-            delete_patterns=list(SENT),
+            # A recorded game has a script: it is sent, never fetched. So a folder that was fetched has none,
+            # and its card a link to the one that is there.
+            allow_patterns=[*FILES, GAME] if has_link else [*FILES],
+            delete_patterns=[*FILES] if has_link else [*FILES, GAME],
             commit_message=f"{folder.name}, by deltabeast",
         )
     except Exception as error:  # of the library, of its HTTP client, of the network
         raise RunError(f"cannot push to {owner_and_name}: {one_line(error)}; {_REMEDY}") from error
     tell(f"pushed to {commit.commit_url}")
+    if has_link and not (folder / GAME).is_file():
+        tell(f"the card links {GAME}, which is not in {folder}: one that is at {owner_and_name} stays there")
     tell(f"next: deltabeast eval {PREFIX}{owner_and_name}@{commit.oid}")
+
+
+def _card(folder: Path) -> str:
+    try:
+        return read_bytes(folder / CARD, _MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def run_here(run: Path | str) -> Path:

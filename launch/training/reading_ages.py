@@ -44,8 +44,9 @@ class _Part(NamedTuple):
 class ReadingAges:
     """The latest steps of one environment, and when to explain what the agent reads in them.
 
-    They are computed again with the newest weights, and the oldest ones begin with the state that an actor
-    had there. Explaining takes at most 0.5% of the time in the mean.
+    They are computed again with the weights that the agent has then: the learner's newest, on a cluster those
+    that the first actor acts with. The oldest ones begin with the state that an actor had there. Explaining
+    takes at most 0.5% of the time in the mean.
     """
 
     def __init__(self, agent: Agent, env: int = 0, clock: Callable[[], float] = time.monotonic) -> None:

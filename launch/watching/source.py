@@ -8,27 +8,21 @@ from pathlib import Path
 
 from gymnasium.vector import VectorEnv
 
-from ...agents import Agent, AgentSpec, Checkpoint, CheckpointError, find_checkpoints, load_agent
+from ...agents import Agent, Checkpoint, CheckpointError, find_checkpoints, load_agent
 from ...agents.manifest import weights_digest
 from ...envs import DEFAULT_PROTOCOL, find_protocol
 from ..config import WatchConfig
 from ..errors import UsageError, one_line
-from ..evaluation.environments import check_fit, choose_protocol, env_maker
+from ..evaluation.environments import action_names, check_fit, choose_protocol, env_maker
 from ..evaluation.loading import load
-from ..evaluation.recording import game, game_title
+from ..evaluation.recording import game, title_of
 from ..evaluation.video import EMULATOR_FRAMES_PER_SECOND
-from ..evaluation.why_play import action_names
 from ..runs.consent import check_env
 from ..sharing.hub import run_here
 from .commands import Refused
 
 SLOW_STEPS = 5.0
 """Steps a second in environments that have no speed of their own."""
-
-
-def title_of(spec: AgentSpec) -> str:
-    """Return the name of an agent's game, as it is shown."""
-    return game_title(spec.game) if spec.game else (spec.env_id or "").split("/")[-1]
 
 
 class Source:

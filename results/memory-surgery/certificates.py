@@ -24,7 +24,7 @@ from deltabeast.launch.evaluation.certificate import certify
 from deltabeast.launch.evaluation.environments import env_maker
 from deltabeast.launch.evaluation.examination import examine
 from deltabeast.launch.evaluation.loading import load
-from deltabeast.launch.evaluation.why_play import play_stretch
+from deltabeast.launch.evaluation.stretch import play_stretch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from planted_faults import FAULTS

@@ -31,8 +31,8 @@ from deltabeast.cores.provenance import linear_forms
 from deltabeast.launch.evaluation.environments import env_maker
 from deltabeast.launch.evaluation.loading import load
 from deltabeast.launch.evaluation.recording import game
+from deltabeast.launch.evaluation.stretch import play_stretch
 from deltabeast.launch.evaluation.video import play_game
-from deltabeast.launch.evaluation.why_play import play_stretch
 
 EDGES = (1, 4, 16, 64, 256, 1024, 4096)
 """Steps of an episode between which medians are taken."""

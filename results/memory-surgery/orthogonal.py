@@ -56,7 +56,7 @@ from deltabeast.cores.surgery import erase_keys, insert
 from deltabeast.launch.evaluation.environments import env_maker
 from deltabeast.launch.evaluation.examination import Inputs
 from deltabeast.launch.evaluation.loading import load
-from deltabeast.launch.evaluation.why_play import play_stretch
+from deltabeast.launch.evaluation.stretch import play_stretch
 
 OVERLAPS = (0.0, 0.25, 0.5, 0.75, 1.0)
 LAGS = (1, 16, 64, 256)

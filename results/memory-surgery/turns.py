@@ -48,8 +48,8 @@ from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.evaluation.environments import env_maker
 from deltabeast.launch.evaluation.examination import Inputs
 from deltabeast.launch.evaluation.loading import load
+from deltabeast.launch.evaluation.stretch import play_stretch
 from deltabeast.launch.evaluation.why import layer_fractions
-from deltabeast.launch.evaluation.why_play import play_stretch
 
 FORWARD, LEFT, RIGHT = range(3)
 CUES, FORK = slice(0, 3), 4

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from deltabeast.cores import Core, FastWeightCore, State, core_names, make_core
 from deltabeast.cores.delta_net import DeltaMemory
-from deltabeast.cores.fast_weights import MemoryTrace
+from deltabeast.cores.fast_weights import MemoryTrace, StatePart
 from deltabeast.cores.gated_delta_net import MomentumDeltaMemory
 from deltabeast.cores.linear_form import DeltaForm, Writes
 from deltabeast.cores.observe import watch_traces
-from deltabeast.cores.surgery import scale_writes, step_without_writes
+from deltabeast.cores.surgery import nearly_equal, scale_writes, step_without_writes
 
 STEPS, ROWS, HEADS, SIZE = 12, 3, 2, 4
 SMALL = {"hidden_size": HEADS * SIZE, "num_heads": HEADS, "ff_size": 8}
@@ -116,6 +116,47 @@ def delta_mlp(memory: Any, steps: list[Parts], unwritten: list[bool], head: int)
     return xs
 
 
+def delta_product(memory: Any, steps: list[Parts], unwritten: list[bool], head: int) -> list[Tensor]:
+    """None of a step's writes is there; each of them erases."""
+    W, y = torch.zeros(SIZE, SIZE).double(), []
+    for (q, keys, values, betas, *gate), skip in zip(steps, unwritten, strict=True):
+        if memory.decay is not None:
+            rate = (gate[0] + memory.decay.b[head]).exp().log1p() * memory.decay.A[head].exp()
+            W = W * (-rate).exp()
+        without, written = W, W
+        for k, v, b in zip(keys.view(-1, SIZE), values.view(-1, SIZE), betas, strict=True):
+            k, beta = k / k.norm(), memory.beta_max * b.sigmoid()
+            without = erased(without, k, beta)
+            written = erased(written, k, beta) + beta * torch.outer(v, k)
+        y.append(written @ (q / q.norm()))
+        W = without if skip else written
+    return y
+
+
+def delta_rnn(memory: Any, steps: list[Parts], unwritten: list[bool], head: int) -> list[Tensor]:
+    """Both W and R miss their write; the output, which R reads next, is as it was."""
+    W, R, last = (
+        torch.zeros(SIZE, SIZE).double(),
+        torch.zeros(SIZE, SIZE).double(),
+        torch.zeros(SIZE).double(),
+    )
+    y = []
+    for (q, k, v, recurrent_k, recurrent_v, b, recurrent_b), skip in zip(steps, unwritten, strict=True):
+        query = last if memory.variant == "A" else last.softmax(0)
+        after = []
+        for M, key, value, beta in (
+            (W, k, v, b.sigmoid()),
+            (R, recurrent_k, recurrent_v, recurrent_b.sigmoid()),
+        ):
+            without = erased(M, key.softmax(0), beta)
+            after.append((without, without + beta * torch.outer(value, key.softmax(0))))
+        last = after[0][1] @ q.softmax(0) + after[1][1] @ query
+        last = last.softmax(0) if memory.variant == "A" else last
+        y.append(last)
+        W, R = (without if skip else written for without, written in after)
+    return y
+
+
 def attention(memory: Any, steps: list[Parts], unwritten: list[bool], head: int) -> list[Tensor]:
     """Every step of the window is weighed by itself; the unwritten ones are not there, at their age."""
     y = []
@@ -171,6 +212,10 @@ CASES: list[tuple[str, dict[str, Any], list[Rule]]] = [
     ("momentum_delta_net", {}, [momentum] * 2),
     ("delta_delta_net", {}, [delta_delta] * 2),
     ("delta_mlp", {"blocks": 2}, [delta_mlp] * 2),
+    ("delta_product", {}, [delta_product] * 2),
+    ("delta_product", {"writes": 3, "gated": True, "beta_max": 1}, [delta_product] * 2),
+    ("delta_rnn", {}, [delta_rnn] * 2),
+    ("delta_rnn", {"variant": "A"}, [delta_rnn] * 2),
     ("softmax_attention", {"window": 4}, [attention] * 2),
     ("softmax_attention", {"window": 1, "short_conv": 3}, [attention] * 2),
     ("softmax_attention", {"window": 5, "gated": True, "positions": True}, [attention] * 2),
@@ -287,12 +332,42 @@ def test_every_core_of_the_backbone(name: str, seed: int) -> None:
         assert torch.equal(mine, theirs) != memory, (n, kind)
 
 
+def test_what_is_nearly_equal() -> None:
+    """0.1% of a number and 0.01% of the largest, just inside and just outside."""
+    one = torch.tensor([2.0, -20.0, 0.0])  # which may differ by 0.004, 0.022 and 0.002
+    for n, most in enumerate((0.004, 0.022, 0.002)):
+        for sign in (-1, 1):
+            near, far = one.clone(), one.clone()
+            near[n] += 0.99 * sign * most
+            far[n] += 1.01 * sign * most
+            assert nearly_equal(near, one) and not nearly_equal(far, one), (n, sign)
+    assert not nearly_equal(one[:2], one) and not nearly_equal(one * torch.nan, one)
+    assert not nearly_equal(one[:1], one[:1].expand(2)), "of one shape"
+
+
 class Unlike(DeltaMemory):
     """Its form says another thing than its state."""
 
     def linear_form(self, trace: MemoryTrace) -> DeltaForm | None:
         form = super().linear_form(trace)
         return form and form._replace(W=form.W + 1)
+
+
+class WithoutMomentum(MomentumDeltaMemory):
+    """Its form says nothing of the average writes, and still is right for a first step."""
+
+    def linear_form(self, trace: MemoryTrace) -> DeltaForm:
+        form = super().linear_form(trace)
+        assert form is not None
+        return form._replace(momentum=None, C=None)
+
+
+class Undeclared(MomentumDeltaMemory):
+    """Its state does not say which of it are the average writes."""
+
+    def state_parts(self) -> tuple[StatePart, ...]:
+        W, C = super().state_parts()
+        return W, StatePart("output", C.shape)
 
 
 class OfSeveral(MomentumDeltaMemory):
@@ -312,7 +387,7 @@ class ByItself(DeltaMemory):
         return super().unroll(projections, state, reset)
 
 
-@pytest.mark.parametrize("kind", [Unlike, OfSeveral, ByItself])
+@pytest.mark.parametrize("kind", [Unlike, WithoutMomentum, Undeclared, OfSeveral, ByItself])
 def test_a_form_that_is_not_of_the_state_says_nothing(kind: Any, seed: int) -> None:
     own = type("Own", (FastWeightCore,), {"memory": kind})(3, **SMALL)
     x, reset = torch.randn(2, 3), torch.zeros(2, dtype=torch.bool)

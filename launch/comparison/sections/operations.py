@@ -19,7 +19,9 @@ from ..tables import Cell, Table
 _TEXT = (
     "The same agents, evaluated again with an operation on their memory in every episode (`eval --memory`): "
     "the mean return of an agent's episode less the untouched agent's, paired episode by episode from the "
-    "same seeds. Where it is negative, the operation costs something."
+    "same seeds. Where the whole interval is below 0, the operation costs something. Of each game those "
+    "evaluations count that were made in the commonest way (protocol, greedy or sampled); scores with the "
+    "state reset every N steps (`wipe-every:N`) are under 'With less memory'."
 )
 _INTERVALS = (
     "In brackets: the 95% bootstrap interval, over seeds, rough where they are few; of a single seed over "

@@ -429,6 +429,7 @@ def test_what_operations_on_the_memory_change_is_tabulated_by_series(tmp_path: P
     operate(lstm, "2026-03-01", {"wipe@7": (0.5, None), "restore:6@7": (0.0, [0.0, 0.0])})
     comparison, _ = compared(tmp_path)
     (section,) = operations(comparison)
+    assert "Where the whole interval is below 0, the operation costs something." in section.text[0]
     shown, numbers = section.tables
     assert numbers.name == "memory-operations" and numbers.csv_only and not shown.csv_only
     assert [list(row) for row in numbers.rows] == [

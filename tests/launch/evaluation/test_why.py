@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from deltabeast.cores.generalised import GeneralisedMemory
 from deltabeast.cores.linear_form import DeltaForm, LinearForm, Writes, join, one_write
 from deltabeast.cores.observe import watch_traces
 from deltabeast.cores.provenance import core_shares, readings, shares, without_write
-from deltabeast.envs import make_vector_env
+from deltabeast.envs import EnvironmentFailed, make_vector_env
 from deltabeast.envs.atari import AtariGames
 from deltabeast.launch.cli import main
 from deltabeast.launch.config import EvalConfig
@@ -30,6 +32,7 @@ from deltabeast.launch.evaluation import stretch
 from deltabeast.launch.evaluation.command import evaluate_run
 from deltabeast.launch.evaluation.examination import Inputs, examine
 from deltabeast.launch.evaluation.loading import Loaded
+from deltabeast.launch.evaluation.stretch import Play, play_stretch
 from deltabeast.launch.evaluation.video import Trace, replay
 from deltabeast.launch.evaluation.why import (
     Moment,
@@ -40,7 +43,7 @@ from deltabeast.launch.evaluation.why import (
     strongest,
 )
 from deltabeast.launch.evaluation.why_page import command, to_html
-from deltabeast.launch.evaluation.why_play import Play, bars, pictures, play_stretch, screens, side_by_side
+from deltabeast.launch.evaluation.why_play import bars, pictures, screens, side_by_side
 
 OPTIONS = {"hidden_size": 8, "num_heads": 2, "num_layers": 2, "ff_size": 8}
 MAZE = "deltabeast/EndlessTMaze-v0"
@@ -187,14 +190,27 @@ def test_a_share_is_taken_out_of_every_layers_reading(core: str, seed: int) -> N
             assert not torch.allclose(source.minus_share.value, moment.remembering.value, atol=1e-6)
 
 
+COLUMNS = {
+    "momentum_delta_net": {0: 0, 1: 0},
+    "delta_delta_net": {1: 0},
+    "delta_rnn": {0: 0, 1: 4},
+    "delta_lstm": {0: 0, 1: 4},
+}
+"""Which state tensors miss a write, if not the first alone, and where they begin in the form's matrix."""
+
+
 def take_out(core: str, state: State, forms: Sequence[LinearForm]) -> State:
-    """W less u kᵀ in each layer, with momentum C, too; of attention the newest slot."""
+    """Each W, with momentum C, less what is left of the step's writes when it ends; of attention the newest
+    slot."""
     parts = [part.clone() for part in state]
     for layer, form in enumerate(forms):
         if isinstance(form, DeltaForm):
-            _, k, u, *_ = form.writes
-            for n in {"momentum_delta_net": (0, 1), "delta_delta_net": (1,)}.get(core, (0,)):
-                parts[n][:, layer] -= torch.einsum("bhv,bhk->bhvk", u[0, :, :, 0], k[0, :, :, 0])
+            left = torch.zeros_like(form.W)
+            for k, u, e, decay in zip(*(each[0].unbind(2) for each in form.writes[1:]), strict=True):
+                left = left * decay.unsqueeze(-2)
+                left = left + torch.einsum("bhv,bhk->bhvk", u - (left @ e.unsqueeze(-1)).squeeze(-1), k)
+            for n, first in COLUMNS.get(core, {0: 0}).items():
+                parts[n][:, layer] -= left[..., first : first + parts[n].shape[-1]]
         else:
             for part in parts[:3]:
                 part[:, layer, :, -1] = 0
@@ -207,9 +223,12 @@ def take_out(core: str, state: State, forms: Sequence[LinearForm]) -> State:
         *((name, {}) for name in ("delta_net", "rdn", "linear_transformer", "momentum_delta_net")),
         *((name, {}) for name in ("delta_delta_net", "softmax_attention", "deltaformer")),
         *((name, {"clock": 3, "short_conv": 3}) for name in ("kda", "gtrxl")),
+        *((name, {}) for name in ("delta_product", "delta_rnn", "delta_lstm", "rwkv7")),
     ],
 )
-def test_undone_writes_are_missing_in_all_later_steps(core: str, options: dict[str, int], seed: int) -> None:
+def test_writes_taken_out_are_missing_in_all_later_steps(
+    core: str, options: dict[str, int], seed: int
+) -> None:
     """They are taken out after the step; then the actor goes on."""
     agent, inputs = make_agent(core, **options), make_inputs()
     actor = Actor(agent, inputs)
@@ -220,11 +239,14 @@ def test_undone_writes_are_missing_in_all_later_steps(core: str, options: dict[s
             with torch.no_grad():
                 for t in range(source.step + 1, moment.step + 1):
                     output, state = agent.act(*actor.step(t), state)
-            assert source.undone is not None and source.minus_share is not None
+            assert source.without_writes is not None
+            share = source.minus_share
             expected = output.policy_logits[0].log_softmax(-1)
-            torch.testing.assert_close(source.undone.log_policy.float(), expected, rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(source.undone.value, output.baseline[0], rtol=1e-4, atol=1e-5)
-            differ += not torch.allclose(source.undone.value, source.minus_share.value, atol=1e-6)
+            torch.testing.assert_close(
+                source.without_writes.log_policy.float(), expected, rtol=1e-4, atol=1e-5
+            )
+            torch.testing.assert_close(source.without_writes.value, output.baseline[0], rtol=1e-4, atol=1e-5)
+            differ += share is None or not torch.allclose(source.without_writes.value, share.value, atol=1e-6)
     assert differ, "the share and the effect are two numbers"
 
 
@@ -232,8 +254,8 @@ def test_undone_writes_are_missing_in_all_later_steps(core: str, options: dict[s
 def test_share_and_effect_agree_where_nothing_written_depends_on_a_reading(core: str, seed: int) -> None:
     for moment in explained(make_agent(core, num_layers=1), make_inputs(), 3):
         for source in moment.sources:
-            assert source.minus_share is not None and source.undone is not None
-            torch.testing.assert_close(source.minus_share, source.undone, rtol=1e-4, atol=1e-5)
+            assert source.minus_share is not None and source.without_writes is not None
+            torch.testing.assert_close(source.minus_share, source.without_writes, rtol=1e-4, atol=1e-5)
 
 
 NONLINEAR = {"delta_lstm"}
@@ -256,7 +278,7 @@ def test_every_core_in_the_backbone_is_explained(seed: int) -> None:
         (moment,) = explained(agent, inputs, 1)
         for source in moment.sources:
             assert (source.minus_share is None) == (name in NONLINEAR), name
-            assert source.undone is not None, name
+            assert source.without_writes is not None, name
         if name in NONLINEAR:
             continue
         with torch.inference_mode():
@@ -274,8 +296,8 @@ def test_all_that_follows_a_reading_is_computed(seed: int) -> None:
     agent = make_agent("delta_net", short_conv=3, head_norm=True, output_gate="silu", clock=3)
     for moment in explained(agent, make_inputs(), 3):
         for source in moment.sources:
-            assert source.minus_share is not None and source.undone is not None
-            for each in (source.minus_share, source.undone):
+            assert source.minus_share is not None and source.without_writes is not None
+            for each in (source.minus_share, source.without_writes):
                 assert not torch.equal(each.log_policy, moment.remembering.log_policy)
 
 
@@ -283,7 +305,7 @@ def test_forbidden_actions_stay_so(seed: int) -> None:
     allowed = torch.rand(24, 4) < 0.6
     allowed[:, 1] = True
     for moment in explained(make_agent(), make_inputs(allowed=allowed), 4):
-        others = [each for source in moment.sources for each in (source.minus_share, source.undone)]
+        others = [each for source in moment.sources for each in (source.minus_share, source.without_writes)]
         assert moment.kl > 0
         for each in (moment.remembering, moment.wiped, *others):
             assert each is not None
@@ -352,12 +374,12 @@ def test_the_cue_is_named_where_the_truth_is_known() -> None:
         assert all(other.fraction == 0 for other in others) and moment.own == 0
         turned = 1 if moment.step in (6, 8) else 0
         assert float(moment.remembering.log_policy[turned].exp()) == pytest.approx(0.9933, abs=1e-4)
-        assert first.minus_share is not None and first.undone is not None
-        for without in (moment.wiped, first.minus_share, first.undone):
+        assert first.minus_share is not None and first.without_writes is not None
+        for without in (moment.wiped, first.minus_share, first.without_writes):
             assert without.log_policy.exp().tolist() == pytest.approx([0.5, 0.5])
         for other in others:
-            assert other.undone is not None
-            torch.testing.assert_close(other.undone.log_policy, moment.remembering.log_policy)
+            assert other.without_writes is not None
+            torch.testing.assert_close(other.without_writes.log_policy, moment.remembering.log_policy)
 
 
 def save_maze_agent(folder: Path, core: str = "delta_net") -> Path:
@@ -413,7 +435,7 @@ def test_a_page_is_written_beside_the_evaluation(tmp_path: Path) -> None:
     shown = {int(alt.split(":")[0].removeprefix("Step ").replace(",", "")) for alt in references.alts}
     assert {file.name for file in page.parent.glob("*.png")} == {f"step-{step}.png" for step in shown}
     assert len(list((run / "eval").glob("*.json"))) == 1
-    for term in ("share taken out", "writes undone, rerun", "wiped", "with the memory"):
+    for term in ("share taken out", "without its writes, rerun", "wiped", "with the memory"):
         assert f"<dt>{term}</dt>" in text
 
 
@@ -443,8 +465,44 @@ def test_a_certificate_beside_it_looks_at_the_same_play(
     assert without_command[0] == without_command[1] and "--certificate" in beside.read_text()
 
 
+def test_an_environment_that_fails_in_the_stretch_loses_no_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And `--why`, which cannot do without, says so after the results are saved."""
+    run = save_maze_agent(tmp_path)
+
+    def fail(*_: Any, **__: Any) -> Play:
+        raise EnvironmentFailed("Its-v0: step failed: KeyError: 3")
+
+    monkeypatch.setattr(stretch, "play_stretch", fail)
+    asked = EvalConfig(run, episodes=2, repeats=1, device="cpu", certificate=True)
+    saved = json.loads(evaluate_run(asked, Console(width=160)).read_text())
+    assert "no certificate: Its-v0: step failed: KeyError: 3" in capsys.readouterr().out
+    assert saved["results"]["trained"] and not saved.get("certificate")
+    with pytest.raises(EnvironmentFailed):
+        page_of(run)
+    assert len(list((run / "eval").glob("*.json"))) == 2
+
+
+@pytest.mark.parametrize("option", ["certificate", "why"])
+def test_a_stretch_that_hangs_is_named_by_its_option(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: list[str] = []
+
+    @contextmanager
+    def progress(_: Console, name: str) -> Iterator[Callable[..., None]]:
+        named.append(name)
+        yield lambda *_: None
+
+    monkeypatch.setattr(stretch, "progress", progress)
+    config = EvalConfig(save_maze_agent(tmp_path), episodes=1, repeats=1, device="cpu", **{option: True})
+    evaluate_run(config, Console(quiet=True))
+    assert named == [option]
+
+
 def test_names_are_escaped(tmp_path: Path, seed: int) -> None:
-    spec = AgentSpec((3,), 4, "rdn", "mlp", OPTIONS, env_id="<script>alert(1)</script>")
+    spec = AgentSpec((3,), 4, "rdn", "mlp", OPTIONS, env_id="mine/<script>alert(1)")
     agent = Agent(spec).eval()
     inputs = make_inputs(6, (0,))
     play = Play(1, list(inputs.observation.numpy()), [0.0] * 6, [True] + [False] * 5, [], [0] * 6, [0.0] * 6)
@@ -454,7 +512,8 @@ def test_names_are_escaped(tmp_path: Path, seed: int) -> None:
     loaded = Loaded(tmp_path, agent, tmp_path, 1600)
     text = to_html(config, loaded, None, play, explained(agent, inputs, 1), encoded, names)
     assert "<script" not in text and "<b>" not in text and "<i>" not in text and "\x1b" not in text
-    assert "&lt;b&gt;one" in text and "&lt;script&gt;" in text and "&amp;amp;" in text
+    assert "What rdn remembers in &lt;script&gt;alert(1)</" in text, "as `watch` names it"
+    assert "&lt;b&gt;one" in text and "&amp;amp;" in text
     References(text)
 
 

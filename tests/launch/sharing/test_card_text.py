@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from deltabeast.agents import Agent, AgentSpec
-from deltabeast.launch.sharing.card import Exported, write_card
+from deltabeast.launch.sharing.card import Exported, links_game, write_card
 
 EVIL = "x</td><script>alert(1)</script>\n```\n[y](javascript:z) |\x1b[2J"
 
@@ -36,3 +36,21 @@ def test_code_of_others_that_an_agent_needs_is_named() -> None:
         "my_cores:Leaky", "CartPole-v1"
     )
     assert "importable" not in card("lstm", "CartPole-v1") + card("lstm", "popgym:popgym-Box-v0")
+
+
+def test_a_game_is_said_to_show_what_the_memory_does_where_it_does() -> None:
+    agent = Agent(AgentSpec((4,), 2, "lstm", "mlp", {"hidden_size": 8}))
+    agent.spec = replace(agent.spec, env_id="CartPole-v1")
+    plain = Exported(agent, 1, {}, {}, [], [], half=False, note=None, has_game=True)
+    memory = "step by step with what the memory reads and writes: a page"
+    assert memory not in write_card(plain) and "step by step: a page" in write_card(plain)
+    assert memory in write_card(replace(plain, reads_writes=True))
+
+
+def test_which_cards_link_a_game() -> None:
+    agent = Agent(AgentSpec((4,), 2, "lstm", "mlp", {"hidden_size": 8}))
+    agent.spec = replace(agent.spec, env_id="CartPole-v1")
+    exported = Exported(agent, 1, {}, {}, [], [], half=False, note="See game.html, or [mine](my-game.html).")
+    assert not links_game(write_card(exported)) and not links_game("")
+    assert links_game(write_card(replace(exported, has_game=True)))
+    assert links_game("[my own words](./game.html)") and links_game('<a href="game.html">')

@@ -24,11 +24,13 @@ from training_in_process import FEEDFORWARD, run
 
 from deltabeast.agents import Agent, AgentSpec, load_agent, save_checkpoint
 from deltabeast.launch.cli import main
-from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.config import ExportConfig, TrainConfig
+from deltabeast.launch.evaluation.loading import Loaded
 from deltabeast.launch.runs.directory import write_config
 from deltabeast.launch.runs.log import read_rows
 from deltabeast.launch.sharing import hub as hubs
 from deltabeast.launch.sharing.card import Exported, _training
+from deltabeast.launch.sharing.export import _read
 
 
 def failing(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
@@ -311,12 +313,19 @@ def test_a_recorded_game_lies_beside_the_card_and_replaces_nothing(
         game.write_bytes(theirs)
         main(["export", str(trained), str(exported)])
         assert LINK not in card.read_text() and game.read_bytes() == theirs
+        said = capsys.readouterr().out.replace("\n", " ")
+        what = "no recorded game" if theirs == b"mine" else "of feedforward on CartPole-v1 at step 40"
+        assert f"{game} is {what}, and stays without a link; `deltabeast push` does not send it" in said
     for recording in (recordings[0], recordings[0], recordings[1], game):
         main(["export", str(trained), str(exported), "--recording", str(recording)])
         assert LINK in card.read_text() and "16 bits" not in card.read_text()
+    said = capsys.readouterr().out.replace("\n", " ")
+    room = f"{game} makes room for the new recording: it is"
+    assert f"{room} game.previous.html now" in said and f"{room} game.previous-2.html now" in said
+    assert said.count("now") == 2 and "without a link" not in said and "somebody else" not in said
     main(["export", str(trained), str(exported), "--half"])  # other numbers, so another agent
     said = capsys.readouterr().out.replace("\n", " ")
-    assert f"{game} is of another agent: it is game.previous-3.html now" in said
+    assert f"{game} is from before the weights here changed: it is game.previous-3.html now" in said
     assert LINK not in card.read_text() and not game.exists()
     aside = [exported / f"game.previous{number}.html" for number in ("", "-2", "-3")]
     games = [path.read_bytes() for path in recordings]
@@ -325,7 +334,21 @@ def test_a_recorded_game_lies_beside_the_card_and_replaces_nothing(
     assert "Played before the numbers were rounded to 16 bits." in card.read_text()
     main(["export", str(trained), str(exported), "--half"])
     assert LINK in card.read_text() and game.read_bytes() == games[1], "of the same agent"
+    assert "without a link" not in capsys.readouterr().out.replace("\n", " ")
     assert recordings[1].read_bytes() == games[1]
+
+
+@pytest.mark.parametrize(
+    ("core", "expected"),
+    [("rdn", True), ("softmax_attention", True), ("lstm", False), ("feedforward", False)],
+)
+def test_a_game_shows_what_is_read_of_memories_that_are_sums(
+    core: str, expected: bool, tmp_path: Path
+) -> None:
+    agent = Agent(AgentSpec((4,), 2, core, "mlp", env_id="CartPole-v1"))
+    loaded = Loaded(tmp_path, agent, tmp_path, 1600)
+    config = ExportConfig(run=tmp_path, folder=tmp_path)
+    assert _read(loaded, tmp_path, [], True, config).reads_writes == expected
 
 
 def test_another_file_than_a_recording_of_the_agent_is_one_line(
@@ -454,8 +477,19 @@ def test_what_is_pushed_is_evaluated_from_the_hub_by_its_commit(
     for name in ("curve.png", "game.html"):
         (exported / name).unlink()
     main(["push", str(exported), "me/cartpole"])
+    assert f"which is not in {exported}: one that is at me/cartpole stays" in capsys.readouterr().out
     second, later = hub.files("me/cartpole", "main")
-    assert second != first and not {"curve.png", "game.html"} & later.keys()  # gone here, gone there
+    assert second != first and "curve.png" not in later  # gone here, gone there
+    assert later["game.html"] == files["game.html"]  # the card still links it, as that of a fetched folder
+
+    main(["export", str(trained), str(exported)])
+    assert LINK not in (exported / "README.md").read_text()
+    (exported / "curve.png").unlink()
+    (exported / "game.html").write_text("somebody's own")
+    main(["push", str(exported), "me/cartpole"])
+    second, later = hub.files("me/cartpole", "main")
+    assert "game.html" not in later  # to which nothing links
+    assert "game.html, which is not" not in capsys.readouterr().out
 
     quick = ("--episodes", "1", "--repeats", "1")
     for name, commit in (("hub:me/cartpole", second), (f"hub:me/cartpole@{first}", first)):

@@ -19,8 +19,8 @@ from deltabeast.envs import make_vector_env
 from deltabeast.launch.evaluation.altered_memory import AlteredMemory
 from deltabeast.launch.evaluation.memory_ops import parse_op
 from deltabeast.launch.evaluation.play import Player
+from deltabeast.launch.evaluation.stretch import Play, play_stretch
 from deltabeast.launch.evaluation.why import layer_fractions
-from deltabeast.launch.evaluation.why_play import Play, play_stretch
 from deltabeast.launch.watching.commands import (
     Refused,
     Restart,
