@@ -305,16 +305,16 @@ def test_a_recorded_game_lies_beside_the_card_and_replaces_nothing(
     monkeypatch.setattr("deltabeast.launch.sharing.export._pictures", lambda *_: [])  # which take a while
     card, game = exported / "README.md", exported / "game.html"
     retrained = re.sub(b'"weights":"[0-9a-f]+"', b'"weights":"0"', recordings[0].read_bytes())
-    for theirs in (
-        recordings[2].read_bytes(),
-        retrained,
-        b"mine",
-    ):  # of another step or weights; no recording
+    others = {
+        recordings[2].read_bytes(): "of feedforward on CartPole-v1 at step 40",
+        retrained: "of other weights",
+        b"mine": "no recorded game",
+    }
+    for theirs, what in others.items():
         game.write_bytes(theirs)
         main(["export", str(trained), str(exported)])
         assert LINK not in card.read_text() and game.read_bytes() == theirs
         said = capsys.readouterr().out.replace("\n", " ")
-        what = "no recorded game" if theirs == b"mine" else "of feedforward on CartPole-v1 at step 40"
         assert f"{game} is {what}, and stays without a link; `deltabeast push` does not send it" in said
     for recording in (recordings[0], recordings[0], recordings[1], game):
         main(["export", str(trained), str(exported), "--recording", str(recording)])
