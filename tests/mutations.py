@@ -1520,6 +1520,8 @@ MUTANTS = [
     ("launch/processes/env_processes.py", "            if status & part:\n", "            if True:\n"),
     ("launch/processes/env_processes.py", "np.where(reset[:, None], masks, self._masks)", "masks"),
     ("launch/processes/env_processes.py", " if note not in self._noted]", "]"),
+    ("launch/processes/env_processes.py", "        self._under_way = True\n", ""),
+    ("launch/processes/env_processes.py", "suppress(BrokenPipeError)", "suppress(KeyError)"),
     (
         "launch/processes/env_processes.py",
         "return observations.copy() if self._copy else observations",

@@ -140,6 +140,17 @@ class Odd(Match):
         return frame, reward, False, self.count >= self.length, mask
 
 
+class ShowsSeeds(gymnasium.vector.VectorEnv):
+    single_observation_space = spaces.Box(0, np.inf, (1,), np.float32)
+    single_action_space = spaces.Discrete(2)
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        return np.array(seed, np.float32)[:, None], {}
+
+
 class Unpicklable(Exception):
     def __init__(self, one: int, other: int) -> None:
         super().__init__("neither")

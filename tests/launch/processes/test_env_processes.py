@@ -20,6 +20,7 @@ from processes import alive
 
 from deltabeast.agents.action_log import ActionLog
 from deltabeast.envs import EnvironmentFailed, make_vector_env
+from deltabeast.envs.checks import environment_seeds
 from deltabeast.envs.conformance import check_vector_env
 from deltabeast.envs.rescue import DoesNotStart
 from deltabeast.launch.processes import env_processes
@@ -189,6 +190,38 @@ def test_a_process_that_dies_is_named(when: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(env_processes, "_PATIENCE", 0.1)
 
 
+def test_all_processes_that_die_are_named_too() -> None:
+    """Nobody reads the pipe that wakes them."""
+    env = ProcessEnvs(CUT, 2, 2)
+    env.reset(seed=1)
+    for child in env._children:
+        child.end()
+    with pytest.raises(ChildDied, match=r"^environment 0 \(process"):
+        env.step(np.zeros(2, int))
+
+
+def test_nothing_follows_a_call_that_was_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that comes late would pass for one to the next order."""
+    env = ProcessEnvs(CUT, 2, 2)
+    env.reset(seed=1)
+
+    def interrupt(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(env, "_wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            env.step(np.zeros(2, int))
+    with pytest.raises(RuntimeError, match="make the environments anew"):
+        env.step(np.zeros(2, int))
+
+
+def test_seeds_of_any_number_reach_a_process() -> None:
+    """More bytes than a pipe holds."""
+    shown, _ = ProcessEnvs(training_envs.ShowsSeeds, 200_000, 2).reset(seed=1)
+    np.testing.assert_array_equal(shown[:, 0], environment_seeds(1, 200_000).astype(np.float32))
+
+
 def test_it_is_closed_while_a_step_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(env_processes, "_PATIENCE", 0.1)
     env = ProcessEnvs(maker("training_envs:Stalls-v0"), 2, 2)
@@ -205,9 +238,19 @@ def test_it_is_closed_while_a_step_waits(monkeypatch: pytest.MonkeyPatch) -> Non
     env.close()
     thread.join(5)
     assert said
-    with pytest.raises(RuntimeError, match="closed"):
-        env.step(np.zeros(2, int))
+    for call in (partial(env.step, np.zeros(2, int)), env.reset):
+        with pytest.raises(RuntimeError, match="closed"):
+            call()
     env.close()
+
+
+def test_it_may_be_closed_at_any_moment_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    for moment in ("_wake", "_wait"):
+        env = ProcessEnvs(CUT, 2, 2)
+        carry_out = getattr(env, moment)
+        monkeypatch.setattr(env, moment, lambda *given, go=carry_out, env=env: env.close() or go(*given))
+        with pytest.raises(RuntimeError, match=r"^this environment is closed$"):
+            env.reset()
 
 
 _ORPHANED = """
