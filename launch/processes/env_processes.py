@@ -13,8 +13,9 @@ import socket
 import struct
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import Any
@@ -25,6 +26,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ...envs.checks import check_actions, environment_seeds, rows_to_reset
+from ..output import warnings_in_lines
 from .child import Child, ChildDied, RemoteTraceback, receive_file, send
 from .env_arrays import EPISODE_INFOS, Arrays, Described, Layout
 
@@ -97,11 +99,12 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         cpus: Sequence[int] | None,
         answers: int,
     ) -> None:
-        for index, rows in enumerate(self._rows):
-            name = _numbers(rows) + (of and f" of {of}")
-            self._children.append(
-                Child(name, _serve, make, rows, num_envs, index, len(self._rows), cpus and cpus[index])
-            )
+        with _one_thread_each():
+            for index, rows in enumerate(self._rows):
+                name = _numbers(rows) + (of and f" of {of}")
+                self._children.append(
+                    Child(name, _serve, make, rows, num_envs, index, len(self._rows), cpus and cpus[index])
+                )
         described: Described = _unless_failed(self._receive(range(len(self._children))))[0]
         self._describe(described, num_envs)
         layout = Layout(described, num_envs, len(self._children))
@@ -243,6 +246,30 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         self._answers.close()
 
 
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Let processes that begin within compute with one thread: NumPy's library starts one a core in each of
+    them, P times P, as soon as it is imported."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+@contextmanager
+def _warnings_of_one(index: int) -> Iterator[None]:
+    """Let the first of all processes show warnings: the others' environments are of the same code."""
+    with warnings_in_lines() if index == 0 else warnings.catch_warnings():
+        if index > 0:
+            warnings.simplefilter("ignore")
+        yield
+
+
 def _unless_failed(answers: Sequence[_Answer]) -> list[Any]:
     """Return what the processes sent. Raises the first error among it."""
     for failed, what in answers:
@@ -268,10 +295,9 @@ def _serve(
 ) -> None:
     """Run process number `index`: make its environments, and step them until the pipes are closed."""
     faulthandler.enable(file=2)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for what environments import
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
-    with suppress(EOFError, OSError):  # the other side has closed them, or is gone
+    with _warnings_of_one(index), suppress(EOFError, OSError):  # the other side has closed them, or is gone
         try:
             env = make(num_envs=rows.stop - rows.start)
         except Exception as error:

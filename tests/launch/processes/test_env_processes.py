@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -278,6 +279,55 @@ def test_no_process_outlives_the_one_that_began_it() -> None:
     while alive(pids):
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+_LEFT = """
+import os, sys
+from functools import partial
+from pathlib import Path
+from deltabeast.envs import make_vector_env
+from deltabeast.launch.processes.env_processes import ProcessEnvs
+if __name__ == "__main__":
+    env = ProcessEnvs(partial(make_vector_env, env_id="old_envs:CartPoleEnv"), 2, 2)
+    env.reset(seed=1)
+    for child in env._children:
+        given = Path(f"/proc/{child._process.pid}/environ").read_text().split("\\0")
+        print(*(each for each in given if each.startswith("OMP_NUM_THREADS")))
+    print(os.environ.get("OMP_NUM_THREADS"))
+"""
+
+
+_OLD = """
+import warnings
+from gymnasium.envs.classic_control import CartPoleEnv
+warnings.warn("it is old")
+"""
+
+
+def test_they_have_one_thread_warn_once_and_end_with_a_program_that_does_not_close_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "old_envs.py").write_text(_OLD)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("OMP_NUM_THREADS", None)
+    done = subprocess.run(
+        [sys.executable, "-c", _LEFT],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=environment,
+        cwd=tmp_path,
+    )
+    # where it is set before NumPy is imported
+    assert done.stdout.split() == ["OMP_NUM_THREADS=1", "OMP_NUM_THREADS=1", "None"]
+    assert re.fullmatch(r".*/old_envs.py:\d+: UserWarning: it is old\n", done.stderr)
+
+
+def test_the_threads_of_this_process_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    ProcessEnvs(maker("CartPole-v1"), 1, 1)
+    assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
 def test_they_import_no_torch() -> None:
