@@ -5,6 +5,8 @@ And a core that draws from torch's global generator.
 
 from __future__ import annotations
 
+import errno
+import mmap
 import multiprocessing
 import os
 import random
@@ -149,6 +151,14 @@ class ShowsSeeds(gymnasium.vector.VectorEnv):
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         return np.array(seed, np.float32)[:, None], {}
+
+
+def maps_nothing(num_envs: int) -> Any:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    mmap.mmap = refuse  # type: ignore[assignment,misc]
+    return ShowsSeeds(num_envs)
 
 
 class Unpicklable(Exception):

@@ -297,7 +297,7 @@ def _serve(
     faulthandler.enable(file=2)
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
-    with _warnings_of_one(index), suppress(EOFError, OSError):  # the other side has closed them, or is gone
+    with _warnings_of_one(index), suppress(EOFError, ConnectionError):  # the other side is gone
         try:
             env = make(num_envs=rows.stop - rows.start)
         except Exception as error:

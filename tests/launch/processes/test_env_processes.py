@@ -191,6 +191,13 @@ def test_a_process_that_dies_is_named(when: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(env_processes, "_PATIENCE", 0.1)
 
 
+def test_one_that_has_no_memory_for_its_arrays_did_not_end_well() -> None:
+    """It shows a traceback of its own."""
+    env = ProcessEnvs(training_envs.maps_nothing, 2, 2)
+    with pytest.raises(ChildDied, match=r"^environment [01] \(process \d+\) died: exit code 1$"):
+        env.reset(seed=1)
+
+
 def test_all_processes_that_die_are_named_too() -> None:
     """Nobody reads the pipe that wakes them."""
     env = ProcessEnvs(CUT, 2, 2)
