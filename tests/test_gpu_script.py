@@ -74,3 +74,14 @@ def test_a_signal_ends_the_part_and_the_script(number: int, tmp_path: Path) -> N
     assert len(lines := parts_of(tmp_path)) == 1 and lines[0].startswith("stopped by a signal")
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+
+
+def test_each_rule_is_timed_beside_fla_where_that_is_there(tmp_path: Path) -> None:
+    """The part reads their names, though it runs beside the script."""
+    assert begin(tmp_path, "kernels").wait(30) == 0
+    assert [line.partition(":")[0] for line in parts_of(tmp_path)] == ["settings-of-fla", "kernels"]
+    calls = [line for line in (tmp_path / "calls").read_text().splitlines() if " bench kernels " in line]
+    assert len(calls) == 8
+    alone = {line.rpartition("--rules ")[2] for line in calls if "--json" not in line}
+    (together,) = (line for line in calls if "--json" in line)
+    assert len(alone) == 7 and all(f" {rule} " in f"{together} " for rule in alone)
