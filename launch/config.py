@@ -128,8 +128,9 @@ class TrainConfig:
     every batch; default: one per core, as far as --num-envs and --batch-size (or --minibatch-size) can be
     divided."""
     threads: Annotated[int | None, Scope.SPEED, Only("local")] = None
-    """Threads of the run in all, divided among its processes; default: number of usable cores (the least of
-    CPU set, container quota and SLURM_CPUS_PER_TASK), in each process at most OMP_NUM_THREADS."""
+    """Threads of the run in all, divided among its processes, and beside a GPU cores where environments are
+    stepped; default: number of usable cores (the least of CPU set, container quota and SLURM_CPUS_PER_TASK),
+    in each process at most OMP_NUM_THREADS."""
     ray_address: Annotated[str | None, Scope.SPEED, Only("ray")] = None
     """The Ray cluster to train on: auto (the one this machine belongs to) or HOST:PORT; default: one that
     starts here and ends with the run."""

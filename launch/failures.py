@@ -8,6 +8,7 @@ import os
 from ..envs import EnvironmentFailed
 from .errors import trace_of
 from .foreign import beginning
+from .processes.child import ChildDied
 from .processes.machine import lacks_memory
 from .training.engine import ActorError
 
@@ -19,10 +20,10 @@ _REMEDIES = {
     errno.ENOSPC: "free some space, or give another place",
     errno.EDQUOT: "free some of your quota, or give another place",
     errno.EROFS: "give a place that can be written",
-    errno.EMFILE: "raise the limit of open files (ulimit -n), or give fewer --num-workers",
+    errno.EMFILE: "raise the limit of open files (ulimit -n), or give fewer --num-workers, or --threads",
     errno.ENFILE: "the machine has no more open files to give; end other programs",
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
-    errno.EAGAIN: "raise the limit of processes (ulimit -u), or give fewer --num-workers",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u), or give fewer --num-workers, or --threads",
     errno.ENOMEM: "give it less to do, or more memory",
 }
 
@@ -33,6 +34,8 @@ def explain(error: Exception) -> tuple[str, str, int]:
         return error.trace, str(error), 1
     if isinstance(error, ActorError):
         return trace_of(error.__cause__) if error.__cause__ else "", str(error), 1
+    if isinstance(error, ChildDied):
+        return "", str(error), 1
     if lacks_memory(error):
         return "", "out of memory; give it less to do, or more memory", 1
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):

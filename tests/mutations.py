@@ -1523,6 +1523,14 @@ MUTANTS = [
     ("launch/processes/env_processes.py", "            if status & part:\n", "            if True:\n"),
     ("launch/processes/env_processes.py", "np.where(reset[:, None], masks, self._masks)", "masks"),
     ("launch/processes/env_processes.py", " if note not in self._noted]", "]"),
+    ("launch/processes/env_processes.py", "        self._under_way = True\n", ""),
+    ("launch/processes/env_processes.py", "suppress(BrokenPipeError)", "suppress(KeyError)"),
+    (
+        "launch/processes/env_processes.py",
+        "suppress(EOFError, ConnectionError)",
+        "suppress(EOFError, OSError)",
+    ),
+    ("launch/processes/env_processes.py", "        if index > 0:\n", "        if index > 1:\n"),
     (
         "launch/processes/env_processes.py",
         "return observations.copy() if self._copy else observations",
@@ -1738,6 +1746,7 @@ MUTANTS = [
     ("launch/training/local/shared.py", "begin += _aligned(tensor.nbytes)", "begin += _ALIGNMENT"),
     ("launch/processes/nameless.py", "        os.close(file)\n        raise", "        raise"),
     ("launch/failures.py", "2 if error.filename else 1", "2"),
+    ("launch/failures.py", "isinstance(error, ChildDied)", "False"),
     ("launch/failures.py", "return error.trace, str(error), 1", 'return "", str(error), 1'),
     ("launch/failures.py", "what = beginning(", "what = str("),
     ("cores/provenance.py", "        yield W, C\n", "        yield form.W, C\n"),

@@ -5,6 +5,8 @@ And a core that draws from torch's global generator.
 
 from __future__ import annotations
 
+import errno
+import mmap
 import multiprocessing
 import os
 import random
@@ -138,6 +140,25 @@ class Odd(Match):
             else {}
         )
         return frame, reward, False, self.count >= self.length, mask
+
+
+class ShowsSeeds(gymnasium.vector.VectorEnv):
+    single_observation_space = spaces.Box(0, np.inf, (1,), np.float32)
+    single_action_space = spaces.Discrete(2)
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        return np.array(seed, np.float32)[:, None], {}
+
+
+def maps_nothing(num_envs: int) -> Any:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    mmap.mmap = refuse  # type: ignore[assignment,misc]
+    return ShowsSeeds(num_envs)
 
 
 class Unpicklable(Exception):

@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import reduction, resource_tracker
+from multiprocessing import reduction, resource_tracker, util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -47,6 +47,8 @@ class Child:
         )
         with signals_held_back():
             self._process.start()
+        # At our end multiprocessing tells daemons by SIGTERM, to which ours are deaf, and waits for them.
+        util.Finalize(self, self._process.kill, exitpriority=0)
         theirs.close()  # so that the death of the process ends the connection
 
     def send(self, message: Any) -> None:

@@ -13,8 +13,9 @@ import socket
 import struct
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import Any
@@ -25,7 +26,8 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ...envs.checks import check_actions, environment_seeds, rows_to_reset
-from .child import Child, RemoteTraceback, receive_file, send
+from ..output import warnings_in_lines
+from .child import Child, ChildDied, RemoteTraceback, receive_file, send
 from .env_arrays import EPISODE_INFOS, Arrays, Described, Layout
 
 Flags = npt.NDArray[np.bool_]
@@ -36,6 +38,8 @@ _LOOK_SECONDS = 1
 _PATIENCE = 5.0
 """Seconds that processes may take to end when they are no longer needed."""
 
+_Answer = tuple[bool, Any]
+"""Whether it is an error, with its traceback, and what was sent."""
 _STEP, _RESET = b"s", b"r"
 _MASKS, _LAST, _MESSAGE = 1, 2, 4
 """What else a process's answer has, added up: action masks, last observations, a message in its pipe."""
@@ -72,7 +76,7 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         """
         bounds = np.linspace(0, num_envs, processes + 1).round().astype(int).tolist()
         self._rows = [slice(begin, end) for begin, end in pairwise(bounds)]
-        self._copy, self._open, self._turn = copy, True, 0
+        self._copy, self._open, self._turn, self._under_way = copy, True, 0, False
         self._masks: Flags | None = None
         self._noted: set[str] = set()
         self._children: list[Child] = []
@@ -95,12 +99,13 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         cpus: Sequence[int] | None,
         answers: int,
     ) -> None:
-        for index, rows in enumerate(self._rows):
-            name = _numbers(rows) + (of and f" of {of}")
-            self._children.append(
-                Child(name, _serve, make, rows, num_envs, index, len(self._rows), cpus and cpus[index])
-            )
-        described: Described = self._messages(range(len(self._children)))[0]
+        with _one_thread_each():
+            for index, rows in enumerate(self._rows):
+                name = _numbers(rows) + (of and f" of {of}")
+                self._children.append(
+                    Child(name, _serve, make, rows, num_envs, index, len(self._rows), cpus and cpus[index])
+                )
+        described: Described = _unless_failed(self._receive(range(len(self._children))))[0]
         self._describe(described, num_envs)
         layout = Layout(described, num_envs, len(self._children))
         shared = [layout.new_file()]
@@ -132,12 +137,13 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
     ) -> tuple[Observations, dict[str, Any]]:
         rows = rows_to_reset(options, self.num_envs)
         seeds = None if seed is None else environment_seeds(seed, self.num_envs)
-        for child, own in zip(self._children, self._rows, strict=True):
+        messages = []
+        for own in self._rows:
             theirs = options
             if options is not None and "reset_mask" in options:
                 theirs = {**options, "reset_mask": rows[own]}
-            child.send((None if seeds is None else seeds[own].tolist(), theirs))
-        notes = self._let_all(_RESET)
+            messages.append((None if seeds is None else seeds[own].tolist(), theirs))
+        notes = self._let_all(_RESET, messages)
         return self._observations(), self._shown(notes, rows)
 
     def step(
@@ -180,15 +186,35 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
                 array[rows] = self._arrays[name][rows]
         return array
 
-    def _let_all(self, order: bytes) -> list[str]:
-        """Let all processes carry out an order, wait for them, and return what their environments noted.
+    def _let_all(self, order: bytes, messages: Sequence[Any] = ()) -> list[str]:
+        """Let all processes carry out an order, to which each may get a message, wait for them, and return
+        what their environments noted.
 
         Raises what an environment raised, or ChildDied.
         """
         self._check_open()
+        if self._under_way:  # answers to it may still come, and would pass for those to this order
+            raise RuntimeError("a call before was not carried out to its end: make the environments anew")
+        self._under_way = True
+        try:
+            self._wake(order)
+            for child, message in zip(self._children, messages, strict=False):
+                child.send(message)  # only now that it reads: a pipe holds some 100 KB
+            self._wait()
+            answers = self._receive(np.flatnonzero(self._arrays["status"] & _MESSAGE))
+        except (ChildDied, OSError, ValueError):
+            self._check_open()  # another thread may have closed it meanwhile
+            raise
+        self._under_way = False
+        return [note for notes in _unless_failed(answers) for note in notes]
+
+    def _wake(self, order: bytes) -> None:
+        with suppress(BrokenPipeError):  # all are dead, as `_wait` finds
+            self._wakers[self._turn].write(order * len(self._children))
         # Two pipes take turns: in one, a fast process could take a byte that is meant for a slow one.
-        self._wakers[self._turn].write(order * len(self._children))
         self._turn = 1 - self._turn
+
+    def _wait(self) -> None:
         missing = len(self._children)
         while missing:
             with suppress(BlockingIOError):  # none in all this time
@@ -197,21 +223,13 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
                 self._check_open()
                 for child in self._children:
                     child.check()
-        messages = self._messages(np.flatnonzero(self._arrays["status"] & _MESSAGE))
-        return [note for notes in messages for note in notes]
 
     def _check_open(self) -> None:
         if not self._open:
             raise RuntimeError("this environment is closed")
 
-    def _messages(self, indices: Any) -> list[Any]:
-        """Return what these processes send. Raises the first error among it, or ChildDied."""
-        received = [self._children[index].receive() for index in indices]
-        for failed, what in received:
-            if failed:
-                error, trace = what
-                raise error from RemoteTraceback(trace)
-        return [what for _, what in received]
+    def _receive(self, indices: Iterable[int]) -> list[_Answer]:
+        return [self._children[index].receive() for index in indices]
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the processes, even while a step waits for them in another thread."""
@@ -226,6 +244,39 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         with suppress(OSError):
             self._answers.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
         self._answers.close()
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Let processes that begin within compute with one thread: NumPy's library starts one a core in each of
+    them, P times P, as soon as it is imported."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+@contextmanager
+def _warnings_of_one(index: int) -> Iterator[None]:
+    """Let the first of all processes show warnings: the others' environments are of the same code."""
+    with warnings_in_lines() if index == 0 else warnings.catch_warnings():
+        if index > 0:
+            warnings.simplefilter("ignore")
+        yield
+
+
+def _unless_failed(answers: Sequence[_Answer]) -> list[Any]:
+    """Return what the processes sent. Raises the first error among it."""
+    for failed, what in answers:
+        if failed:
+            error, trace = what
+            raise error from RemoteTraceback(trace)
+    return [what for _, what in answers]
 
 
 def _numbers(rows: slice) -> str:
@@ -244,10 +295,9 @@ def _serve(
 ) -> None:
     """Run process number `index`: make its environments, and step them until the pipes are closed."""
     faulthandler.enable(file=2)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for what environments import
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
-    with suppress(EOFError, OSError):  # the other side has closed them, or is gone
+    with _warnings_of_one(index), suppress(EOFError, ConnectionError):  # the other side is gone
         try:
             env = make(num_envs=rows.stop - rows.start)
         except Exception as error:

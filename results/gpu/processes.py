@@ -34,7 +34,6 @@ import numpy as np
 
 from deltabeast.envs import available_cores, make_vector_env
 from deltabeast.launch.processes.env_processes import ProcessEnvs
-from deltabeast.launch.processes.machine import prepare_process
 
 GAME, STEPS, GROUPS = "pong", 20, 2
 
@@ -52,6 +51,8 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=["apart", "threads", "processes", "free"])
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    from deltabeast.launch.processes.machine import prepare_process  # with torch, which no player needs
+
     prepare_process()
     speeds: dict[str, list[float]] = {}
     cpu: dict[str, list[float]] = {}

@@ -4,10 +4,11 @@
 # Usage: [OUT=results/gpu/new] [PYTHON=python3] [WHEELS=folder] [LIMIT=570] [DEVICE=cuda] results/gpu/run.sh [PART]...
 #
 # Parts: acting (games by threads and by processes), changed_tests, training (by both), kernels, cpu (1 to 16 processes), cell (a run
-# that goes on at each call); not unless named: tests, all_kernels.
+# that goes on if a call finds it in OUT/cell); not unless named: tests, all_kernels.
 #
 # Each part has a time limit, and all together have LIMIT seconds; a part that fails or is stopped does not stop the others, but
-# the exit status is 1. OUT gets log.txt with everything, parts.txt with how each part ended, and the numbers as JSON.
+# the exit status is 1, except for the cell, which takes what time there is. SIGINT and SIGTERM end the part under way and the script,
+# with status 130. OUT gets log.txt with everything, parts.txt with how each part ended, and the numbers as JSON.
 # Without a network, carry WHEELS: this project's (`pip wheel --no-deps .`) and those that PYTHON lacks; they are unpacked into
 # build/gpu. With fla-core among them, its kernels are timed beside ours. DEVICE=cpu tries the script, with tiny sizes.
 set -uo pipefail
@@ -18,7 +19,7 @@ for name in "$@"; do
 done
 DEVICE=${DEVICE:-cuda} OUT=${OUT:-results/gpu/new} PYTHON=${PYTHON:-python3} LIMIT=${LIMIT:-570}
 mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit
-exec > >(tee "$OUT/log.txt") 2>&1
+exec > >(trap '' INT TERM; exec tee "$OUT/log.txt") 2>&1
 
 if [ -n "${WHEELS:-}" ]; then
 	"$PYTHON" -m pip install --quiet --no-index --no-deps --upgrade --target build/gpu "$WHEELS"/*.whl || exit
@@ -33,8 +34,18 @@ BY_THREADS=("$PYTHON" -c 'from deltabeast.launch.training import plan; plan.FEW_
 from deltabeast.launch.cli import main; main()')
 CORES=$(nproc)
 
-failures=0
+failures=0 running=
 : > "$OUT/parts.txt"
+stop() {
+	trap '' INT TERM
+	if [ -n "$running" ]; then
+		kill -INT "$running"
+		wait "$running"
+	fi 2> /dev/null
+	echo "stopped by a signal after $SECONDS s" | tee -a "$OUT/parts.txt"
+	exit 130
+}
+trap stop INT TERM
 part() { # NAME SECONDS COMMAND...: runs it, for that long at most
 	local name=$1 left=$((LIMIT - SECONDS)) start=$SECONDS status=0
 	local limit=$(($2 < left ? $2 : left))
@@ -45,8 +56,11 @@ part() { # NAME SECONDS COMMAND...: runs it, for that long at most
 	fi
 	echo "=== $name: $*"
 	# upon SIGINT pytest and the benchmark of kernels print what they have
-	timeout --signal=INT --kill-after=10 "$limit" "$@" || status=$?
-	[ "$status" = 0 ] || failures=$((failures + 1))
+	timeout --signal=INT --kill-after=10 "$limit" "$@" <&0 &
+	running=$!
+	wait "$running" || status=$? # a trap runs at once here, beside a command only after it
+	running=
+	[[ $status = 0 || $name-$status = cell-124 ]] || failures=$((failures + 1))
 	echo "$name: exit status $status after $((SECONDS - start)) s of $limit" | tee -a "$OUT/parts.txt"
 }
 test_part() { # NAME SECONDS TESTS...
@@ -101,19 +115,22 @@ training() {
 }
 
 cpu() {
-	local count
+	local count cpus sizes=(--num-envs 32 --seconds 2)
+	[ "$DEVICE" != cpu ] || sizes=(--num-envs 16 --batch-size 16 --unroll-length 5 --seconds 0.5)
+	cpus=$("$PYTHON" -c 'import os; print(*sorted(os.sched_getaffinity(0)), sep=",")') # a container's need not begin at 0
 	for count in 1 2 4 8 16; do
 		[ "$count" -le "$CORES" ] || break
-		part "cpu-$count" 25 taskset --cpu-list "0-$((count - 1))" "${DELTABEAST[@]}" bench throughput --device cpu --stem nature \
-			--num-envs 32 --rounds 1 --seconds 2 --json "$OUT/cpu-$count.json"
+		# one process alone takes 31 s of a Zen 4
+		part "cpu-$count" 45 taskset --cpu-list "$(cut -d, -f "1-$count" <<< "$cpus")" "${DELTABEAST[@]}" bench throughput --device cpu --stem nature \
+			"${sizes[@]}" --rounds 1 --json "$OUT/cpu-$count.json"
 	done
 }
 
-cell() { # what the time that is left is good for; a later call goes on with it
+cell() { # what the time that is left is good for
 	local sizes=(--preset laptop-2026-11 --num-envs 256 --steps 50M)
 	[ "$DEVICE" != cpu ] || sizes=(--preset laptop-2026-11 --steps 2000)
 	part cell 570 "${DELTABEAST[@]}" train --game pong --core rdn "${sizes[@]}" --log-seconds 5 --device "$DEVICE" \
-		--checkpoint-minutes 1 --run-dir "$(dirname "$OUT")/cell"
+		--checkpoint-minutes 1 --run-dir "$OUT/cell"
 }
 
 git log -1 --format='commit %H' 2> /dev/null

@@ -13,7 +13,7 @@ from command_line import run
 from deltabeast.envs import EnvironmentFailed
 from deltabeast.launch import cli
 from deltabeast.launch.failures import explain
-from deltabeast.launch.processes.child import RemoteTraceback
+from deltabeast.launch.processes.child import ChildDied, RemoteTraceback
 from deltabeast.launch.training.engine import ActorError, actor_failed
 
 NO_MEMORY = "out of memory; give it less to do, or more memory"
@@ -33,12 +33,14 @@ def refused(number: int, path: str | None = None) -> OSError:
         (refused(errno.EIO, "runs/a"), "runs/a: Input/output error", 2),
         (
             refused(errno.EMFILE),
-            "Too many open files; raise the limit of open files (ulimit -n), or give fewer --num-workers",
+            "Too many open files; raise the limit of open files (ulimit -n), or give fewer --num-workers, "
+            "or --threads",
             1,
         ),
         (
             RuntimeError("can't start new thread"),
-            "can't start new thread; raise the limit of processes (ulimit -u), or give fewer --num-workers",
+            "can't start new thread; raise the limit of processes (ulimit -u), or give fewer --num-workers, "
+            "or --threads",
             1,
         ),
         (RuntimeError("Symlink loop from '/a/b'"), "Symlink loop from '/a/b'; give another path", 2),
@@ -49,6 +51,7 @@ def refused(number: int, path: str | None = None) -> OSError:
         ),
         (MemoryError(), NO_MEMORY, 1),
         (torch.OutOfMemoryError("CUDA"), NO_MEMORY, 1),
+        (ChildDied("environment 2 died: exit code 3"), "environment 2 died: exit code 3", 1),
         (ActorError("worker 1 (process 3) died: exit code 3"), "worker 1 (process 3) died: exit code 3", 1),
         (actor_failed("actor 0", MemoryError()), SMALLER, 1),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from processes import alive
 
 from deltabeast.agents.action_log import ActionLog
 from deltabeast.envs import EnvironmentFailed, make_vector_env
+from deltabeast.envs.checks import environment_seeds
 from deltabeast.envs.conformance import check_vector_env
 from deltabeast.envs.rescue import DoesNotStart
 from deltabeast.launch.processes import env_processes
@@ -189,6 +191,45 @@ def test_a_process_that_dies_is_named(when: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(env_processes, "_PATIENCE", 0.1)
 
 
+def test_one_that_has_no_memory_for_its_arrays_did_not_end_well() -> None:
+    """It shows a traceback of its own."""
+    env = ProcessEnvs(training_envs.maps_nothing, 2, 2)
+    with pytest.raises(ChildDied, match=r"^environment [01] \(process \d+\) died: exit code 1$"):
+        env.reset(seed=1)
+
+
+def test_all_processes_that_die_are_named_too() -> None:
+    """Nobody reads the pipe that wakes them."""
+    env = ProcessEnvs(CUT, 2, 2)
+    env.reset(seed=1)
+    for child in env._children:
+        child.end()
+    with pytest.raises(ChildDied, match=r"^environment 0 \(process"):
+        env.step(np.zeros(2, int))
+
+
+def test_nothing_follows_a_call_that_was_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that comes late would pass for one to the next order."""
+    env = ProcessEnvs(CUT, 2, 2)
+    env.reset(seed=1)
+
+    def interrupt(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(env, "_wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            env.step(np.zeros(2, int))
+    with pytest.raises(RuntimeError, match="make the environments anew"):
+        env.step(np.zeros(2, int))
+
+
+def test_seeds_of_any_number_reach_a_process() -> None:
+    """More bytes than a pipe holds."""
+    shown, _ = ProcessEnvs(training_envs.ShowsSeeds, 200_000, 2).reset(seed=1)
+    np.testing.assert_array_equal(shown[:, 0], environment_seeds(1, 200_000).astype(np.float32))
+
+
 def test_it_is_closed_while_a_step_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(env_processes, "_PATIENCE", 0.1)
     env = ProcessEnvs(maker("training_envs:Stalls-v0"), 2, 2)
@@ -205,9 +246,19 @@ def test_it_is_closed_while_a_step_waits(monkeypatch: pytest.MonkeyPatch) -> Non
     env.close()
     thread.join(5)
     assert said
-    with pytest.raises(RuntimeError, match="closed"):
-        env.step(np.zeros(2, int))
+    for call in (partial(env.step, np.zeros(2, int)), env.reset):
+        with pytest.raises(RuntimeError, match="closed"):
+            call()
     env.close()
+
+
+def test_it_may_be_closed_at_any_moment_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    for moment in ("_wake", "_wait"):
+        env = ProcessEnvs(CUT, 2, 2)
+        carry_out = getattr(env, moment)
+        monkeypatch.setattr(env, moment, lambda *given, go=carry_out, env=env: env.close() or go(*given))
+        with pytest.raises(RuntimeError, match=r"^this environment is closed$"):
+            env.reset()
 
 
 _ORPHANED = """
@@ -235,6 +286,55 @@ def test_no_process_outlives_the_one_that_began_it() -> None:
     while alive(pids):
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+_LEFT = """
+import os, sys
+from functools import partial
+from pathlib import Path
+from deltabeast.envs import make_vector_env
+from deltabeast.launch.processes.env_processes import ProcessEnvs
+if __name__ == "__main__":
+    env = ProcessEnvs(partial(make_vector_env, env_id="old_envs:CartPoleEnv"), 2, 2)
+    env.reset(seed=1)
+    for child in env._children:
+        given = Path(f"/proc/{child._process.pid}/environ").read_text().split("\\0")
+        print(*(each for each in given if each.startswith("OMP_NUM_THREADS")))
+    print(os.environ.get("OMP_NUM_THREADS"))
+"""
+
+
+_OLD = """
+import warnings
+from gymnasium.envs.classic_control import CartPoleEnv
+warnings.warn("it is old")
+"""
+
+
+def test_they_have_one_thread_warn_once_and_end_with_a_program_that_does_not_close_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "old_envs.py").write_text(_OLD)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("OMP_NUM_THREADS", None)
+    done = subprocess.run(
+        [sys.executable, "-c", _LEFT],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=environment,
+        cwd=tmp_path,
+    )
+    # where it is set before NumPy is imported
+    assert done.stdout.split() == ["OMP_NUM_THREADS=1", "OMP_NUM_THREADS=1", "None"]
+    assert re.fullmatch(r".*/old_envs.py:\d+: UserWarning: it is old\n", done.stderr)
+
+
+def test_the_threads_of_this_process_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    ProcessEnvs(maker("CartPole-v1"), 1, 1)
+    assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
 def test_they_import_no_torch() -> None:
