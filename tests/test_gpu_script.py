@@ -35,7 +35,11 @@ def begin(folder: Path, *parts: str, train: str = "true") -> subprocess.Popen[st
     }
     environment = {**os.environ, "DEVICE": "cpu", **{name: str(value) for name, value in given.items()}}
     options: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "text": True}
-    return subprocess.Popen(["bash", SCRIPT, *parts], env=environment, start_new_session=True, **options)
+    # In the background of a shell SIGINT is ignored, which a script cannot change.
+    heeding = ["env", "--default-signal=INT"]
+    return subprocess.Popen(
+        [*heeding, "bash", SCRIPT, *parts], env=environment, start_new_session=True, **options
+    )
 
 
 def parts_of(folder: Path) -> list[str]:
