@@ -46,17 +46,18 @@ class PageFolder:
 
 def is_page(path: Path, mark: bytes) -> bool:
     """Return whether a page was written here, maybe changed since; `mark` is in those of earlier versions."""
-    content = _read(path)
+    content = read_page(path)
     return _SEAL in content or mark in content
 
 
 def is_as_written(path: Path) -> bool:
     """Return whether a page was written here and has not been changed."""
-    content, seal, digest = _read(path).rpartition(_SEAL)
+    content, seal, digest = read_page(path).rpartition(_SEAL)
     return bool(seal) and digest == _digest(content) + b" -->\n"
 
 
-def _read(path: Path) -> bytes:
+def read_page(path: Path) -> bytes:
+    """Read a page, maybe changed since it was written; empty if that fails."""
     try:
         return read_bytes(path, _MOST_BYTES)
     except OSError:

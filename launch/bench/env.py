@@ -14,8 +14,7 @@ from gymnasium.vector import VectorEnv
 
 from ...envs import available_cores, canonical_game, make_vector_env
 from ..config import BenchEnvConfig
-from ..errors import RunError, UsageError, require, require_positive
-from ..processes.child import ChildDied
+from ..errors import UsageError, require, require_positive
 from ..processes.env_processes import ProcessEnvs
 
 _MEASUREMENTS = 3
@@ -38,7 +37,7 @@ def bench_env(config: BenchEnvConfig) -> Iterator[EnvSpeed]:
     """Time every game with every number of environments and threads, or processes of one thread each, under
     the protocol paper-code.
 
-    Raises UsageError for a game or a number that cannot be, RunError for a process that dies.
+    Raises UsageError for a game or a number that cannot be, ChildDied.
     """
     require(config, "num_envs", "threads", "processes", least=1)
     require_positive(config, "seconds")
@@ -66,13 +65,9 @@ def bench_env(config: BenchEnvConfig) -> Iterator[EnvSpeed]:
 
 def _speed(game: str, num_envs: int, threads: int, processes: int, seconds: float) -> float:
     make = partial(make_vector_env, game, num_threads=threads)
-    try:
-        with closing(_make(make, num_envs, processes)) as env:
-            env.reset(seed=0)
-            speeds = [emulation_speed(env, seconds / _MEASUREMENTS) for _ in range(_MEASUREMENTS)]
-    except ChildDied as error:
-        raise RunError(str(error)) from None
-    return statistics.median(speeds)
+    with closing(_make(make, num_envs, processes)) as env:
+        env.reset(seed=0)
+        return statistics.median(emulation_speed(env, seconds / _MEASUREMENTS) for _ in range(_MEASUREMENTS))
 
 
 def _make(make: Callable[..., VectorEnv], num_envs: int, processes: int) -> VectorEnv:

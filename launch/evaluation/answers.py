@@ -12,10 +12,8 @@ from ..units import count
 
 LEAST_PAIRS = 10
 """Pairs of episodes below which nothing is said of use: intervals of so few are too narrow."""
-LEAST_STEPS, HORIZON = 10, 200
-"""How many steps of its episode follow a moment at which a memory is put in, and how many are looked at."""
-SMALLEST_KL = 1e-6
-"""In nats: a change of the policy below this is rounding."""
+HORIZON = 200
+"""How many steps are looked at after a moment at which a memory is put in, at most."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ...cores.contract import violations
 from ...cores.provenance import can_be_replayed, linear_forms
 from ...cores.reading_age import median_age, reading_ages, share_beyond
 from ...cores.surgery import replace_memory
-from .answers import HORIZON, LEAST_PAIRS, LEAST_STEPS, SMALLEST_KL, Recovery
+from .answers import HORIZON, LEAST_PAIRS, Recovery
 from .examination import Examination, Inputs, behaviour, divergence
 from .returns import Difference
 
@@ -34,8 +34,10 @@ _ROWS, _STEPS = 4, 64
 """Size of the unroll on which the core's contract is checked."""
 _READINGS = 200
 """The last steps of the stretch, of whose readings the ages are."""
-_MOMENTS = 20
-"""How often another memory is put in."""
+_MOMENTS, _LEAST_STEPS = 20, 10
+"""How often another memory is put in, and how many steps of its episode follow, at least."""
+_SMALLEST_KL = 1e-6
+"""In nats: a change of the policy below this is rounding."""
 _RECOVERED = 0.1
 """The part of the largest change of the policy below which it counts as recovered."""
 
@@ -127,7 +129,7 @@ def recovery(agent: Agent, x: Tensor, inputs: Inputs) -> Recovery | None:
     if not agent.initial_state(1):
         return None
     begins = inputs.begins.tolist()
-    candidates = [t for t in range(len(x)) if len(_following(begins, t)) >= LEAST_STEPS]
+    candidates = [t for t in range(len(x)) if len(_following(begins, t)) >= _LEAST_STEPS]
     if not candidates:
         return None
     moments = sorted({candidates[i * len(candidates) // _MOMENTS] for i in range(_MOMENTS)})
@@ -148,7 +150,7 @@ def recovery(agent: Agent, x: Tensor, inputs: Inputs) -> Recovery | None:
     )
     kl = divergence(clean, changed).T.tolist()
     curves = [curve[: len(row)] for curve, row in zip(kl, rows, strict=True)]
-    curves = [curve for curve in curves if max(curve) >= SMALLEST_KL]
+    curves = [curve for curve in curves if max(curve) >= _SMALLEST_KL]
     return Recovery([*map(_steps_until, curves)], statistics.fmean([max(curve) for curve in curves] or [0.0]))
 
 

@@ -113,7 +113,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
         record_games(config, loaded, protocol, console)
     if config.why:
         stretch = stretch or take_stretch(config, loaded.agent, player, make_env, device, console, "why")
-        write_why(config, loaded, protocol, stretch, make_env, console)
+        write_why(config, loaded, protocol, stretch, console)
     if missing := sum(result.missing for result in results.values()):
         wanted = config.episodes * config.repeats * len(results)
         raise Incomplete(

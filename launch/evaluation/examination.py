@@ -71,9 +71,10 @@ def examine(agent: Agent, inputs: Inputs) -> Examination:
 
 def _wiped_behaviour(agent: Agent, x: Tensor, allowed: Tensor | None) -> Behaviour:
     """Act on each of T core inputs `[T, n]` from the initial state."""
-    starts = (torch.ones(len(part), dtype=torch.bool, device=x.device) for part in x.split(_STEPS_AT_ONCE))
-    pairs = zip(x.split(_STEPS_AT_ONCE), starts, strict=True)
-    y = [agent.core.step(part, agent.initial_state(len(part)), start)[0] for part, start in pairs]
+    y = [
+        agent.core.step(part, agent.initial_state(len(part)), part.new_ones(len(part), dtype=torch.bool))[0]
+        for part in x.split(_STEPS_AT_ONCE)
+    ]
     return behaviour(agent, torch.cat(y), allowed)
 
 

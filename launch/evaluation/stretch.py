@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from rich.console import Console
 
 from ...agents import Agent
 from ..config import EvalConfig
+from .environments import action_names
 from .examination import Examination, Inputs, examine
 from .play import Player, choose_actions
 from .progress import progress
@@ -94,6 +95,7 @@ class Stretch:
 
     agent: Agent
     play: Play
+    action_names: Sequence[str]
     device: torch.device
 
     @cached_property
@@ -117,7 +119,9 @@ def take_stretch(
     """
     with progress(console, name) as tell:
         limit = min(MOST_STEPS, config.max_episode_steps)  # where the evaluation aborts an episode
+        env = make_env(1)
+        names = action_names(env)
         play = play_stretch(
-            player, make_env(1), config.seed, not config.sample, config.episodes, device, limit, tell=tell
+            player, env, config.seed, not config.sample, config.episodes, device, limit, tell=tell
         )
-    return Stretch(agent, play, device)
+    return Stretch(agent, play, names, device)

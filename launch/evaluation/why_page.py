@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files as resources
-from itertools import chain
 from pathlib import Path
 
 import torch
-from gymnasium.vector import VectorEnv
 from PIL import Image
 from rich.console import Console
 
@@ -23,9 +20,8 @@ from ..config import EvalConfig
 from ..errors import RunError, writing
 from ..foreign import html
 from ..output import say
-from ..runs.directory import eval_command, option_words, versions
+from ..runs.directory import changed_words, eval_command, versions
 from ..units import count
-from .environments import action_names
 from .examination import Behaviour
 from .loading import Loaded
 from .recording import game, title_of
@@ -94,7 +90,6 @@ def write_why(
     loaded: Loaded,
     protocol: str | None,
     stretch: Stretch,
-    make_env: Callable[[int], VectorEnv],
     console: Console,
 ) -> Path:
     """Explain a stretch of play, and write the page and its pictures to a new folder in RUN/eval.
@@ -112,9 +107,7 @@ def write_why(
     else:
         shown = screens(play, game(agent.spec, protocol, colour=True), steps)
     encoded = {step: _png(image) for step, image in sorted(shown.items())}
-    with closing(make_env(1)) as env:
-        names = action_names(env)
-    page = to_html(config, loaded, protocol, play, moments, encoded, names)
+    page = to_html(config, loaded, protocol, play, moments, encoded, stretch.action_names)
     name = f"why-{protocol or 'env'}-{loaded.step}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     folder = loaded.run_dir / "eval" / name
     with writing(folder):
@@ -178,9 +171,7 @@ def to_html(
 
 def command(config: EvalConfig) -> str:
     """Return the command of an evaluation, with the options that are not the default."""
-    options = ((option.name, getattr(config, option.name), option.default) for option in fields(config)[1:])
-    words = (option_words(name, value) for name, value, default in options if value != default)
-    return eval_command(config.run, *chain.from_iterable(words))
+    return eval_command(config.run, *changed_words(config))
 
 
 @dataclass(frozen=True)

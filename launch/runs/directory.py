@@ -11,7 +11,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -220,6 +220,14 @@ def option_words(name: str, value: object) -> list[str]:
         value = [word for pair in value.items() for word in pair]
     words = list(map(str, value if isinstance(value, list | tuple) else [value]))
     return [f"{flag}={words[0]}"] if len(words) == 1 and words[0].startswith("-") else [flag, *words]
+
+
+def changed_words(config: Any) -> list[str]:
+    """Spell the options of a command that are not the default; the first field is its argument, and none."""
+    options = ((option.name, getattr(config, option.name), option.default) for option in fields(config)[1:])
+    return [
+        word for name, value, default in options if value != default for word in option_words(name, value)
+    ]
 
 
 def path_word(path: Path) -> str:

@@ -65,13 +65,17 @@ def put_game(
         aside = files.set_aside(path, "previous")
         tell(f"{path} is from before the weights here changed: it is {aside.name} now")
         return False
-    is_ours = of == _about(loaded) and _are_ours(weights, loaded)
-    if os.path.lexists(path) and not is_ours:
-        what = (
-            "no recorded game" if of is None else f"of {of}" if of != _about(loaded) else "of other weights"
-        )
+    if of is None:
+        what = "no recorded game"
+    elif of != _about(loaded):
+        what = f"of {of}"
+    elif not _are_ours(weights, loaded):
+        what = "of other weights"
+    else:
+        return True
+    if os.path.lexists(path):
         tell(f"{path} is {what}, and stays without a link; `deltabeast push` does not send it")
-    return is_ours
+    return False
 
 
 def _about(loaded: Loaded) -> str:

@@ -13,10 +13,10 @@ from typing import Any
 
 from ...agents import files
 from ...agents.manifest import checkpoint_paths, damaged_file, is_exported
-from ...agents.reading import read_bytes
 from ..config import PushConfig
 from ..errors import RunError, UsageError, one_line
 from ..output import tell
+from ..pages import read_page
 from .card import CARD, GAME, links_game
 
 PREFIX = "hub:"
@@ -29,8 +29,6 @@ MOST_FILES = 1_000
 MOST_FETCHED = 4 << 30
 """Bytes: an agent with its checkpoints has some megabytes."""
 HERE = Path("runs") / "hub"
-_MOST_BYTES = 1 << 28
-"""Of a card."""
 _HASH = "[0-9a-f]{40}"
 _REMEDY = "look at its name, at the network and HF_ENDPOINT, and at `hf auth login`"
 
@@ -45,7 +43,7 @@ def push(config: PushConfig) -> None:
     owner_and_name, revision = _parts(config.repo)
     if revision:
         raise UsageError(f"{config.repo}: a push makes a revision; give OWNER/NAME")
-    has_link = links_game(_card(folder))
+    has_link = links_game(read_page(folder / CARD).decode(errors="replace"))
     library = _library()
     if library.get_token() is None:
         raise UsageError("a push needs to know who you are; say `hf auth login`, or set HF_TOKEN")
@@ -67,13 +65,6 @@ def push(config: PushConfig) -> None:
     if has_link and not (folder / GAME).is_file():
         tell(f"the card links {GAME}, which is not in {folder}: one that is at {owner_and_name} stays there")
     tell(f"next: deltabeast eval {PREFIX}{owner_and_name}@{commit.oid}")
-
-
-def _card(folder: Path) -> str:
-    try:
-        return read_bytes(folder / CARD, _MOST_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def run_here(run: Path | str) -> Path:

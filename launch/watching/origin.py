@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields
-from itertools import chain
 
 from ..config import WatchConfig
-from ..runs.directory import option_words, path_word, versions
+from ..runs.directory import changed_words, path_word, versions
 from .session import Session
 
 
@@ -28,6 +26,4 @@ def how_made(config: WatchConfig, session: Session) -> list[tuple[str, str]]:
 
 def command(config: WatchConfig) -> str:
     """Return the command, with the options that are not the default."""
-    options = ((option.name, getattr(config, option.name), option.default) for option in fields(config)[1:])
-    words = (option_words(name, value) for name, value, default in options if value != default)
-    return shlex.join(["deltabeast", "watch", path_word(config.run), *chain.from_iterable(words)])
+    return shlex.join(["deltabeast", "watch", path_word(config.run), *changed_words(config)])
