@@ -41,10 +41,10 @@ PAPER_SWEEP = "paper20"
 """The --game that stands for all games of the publication."""
 
 FEW_CORES = 4
-"""On fewer cores threads play as many games as processes do, and the learner needs one as well."""
+"""On fewer cores the learner and the actors of this process would take too many of them from the games."""
 FEW_ENVS = 4
 """A process has at least this many environments other than games: a step of theirs may take no longer than
-waking one, some 30 us (a game's takes 500)."""
+waking one, which a game's takes many times."""
 
 LARGEST = 65_536
 """More environments, or steps of an unroll, are a slip of the keyboard and would take all memory."""
