@@ -1525,23 +1525,35 @@ MUTANTS = [
     ("launch/processes/env_processes.py", " if note not in self._noted]", "]"),
     ("launch/processes/env_processes.py", "        self._under_way = True\n", ""),
     ("launch/processes/env_processes.py", "suppress(BrokenPipeError)", "suppress(KeyError)"),
+    ("launch/processes/env_processes.py", '        self._arrays["status"][...] = WORKING\n', ""),
+    ("launch/processes/env_processes.py", "== WORKING", "!= 0"),
     (
-        "launch/processes/env_processes.py",
+        "launch/training/plan.py",
+        "closing(ProcessEnvs(each, copy=False))) for each",
+        "closing(ProcessEnvs(each))) for each",
+    ),
+    (
+        "launch/training/plan.py",
+        'servers.append(EnvServers(make, config.num_envs, processes, f"actor {actor}"))',
+        'servers.append(EnvServers(make, config.num_envs, processes, "actor 0"))',
+    ),
+    (
+        "launch/processes/env_servers.py",
         "suppress(EOFError, ConnectionError)",
         "suppress(EOFError, OSError)",
     ),
-    ("launch/processes/env_processes.py", "        if index > 0:\n", "        if index > 1:\n"),
+    ("launch/processes/env_servers.py", "        if index > 0:\n", "        if index > 1:\n"),
     (
         "launch/processes/env_processes.py",
         "return observations.copy() if self._copy else observations",
         "return observations",
     ),
     (
-        "launch/processes/env_processes.py",
+        "launch/processes/env_servers.py",
         "        return dict.fromkeys(EPISODE_INFOS, 0)  # nothing has ended\n",
         "        return {}\n",
     ),
-    ("launch/processes/env_processes.py", "        pickle.loads(pickle.dumps(error))\n", "        pass\n"),
+    ("launch/processes/env_servers.py", "        pickle.loads(pickle.dumps(error))\n", "        pass\n"),
     (
         "launch/processes/env_arrays.py",
         "            begin += lines * _CACHE_LINE\n",
@@ -2123,7 +2135,8 @@ TESTS = {
         ),
         (
             *("tests/launch/test_config_file.py", "tests/launch/test_cli.py"),
-            *("tests/launch/training/test_seeds.py", "-k", "not_shown or one_line or minibatches_are_drawn"),
+            *("tests/launch/training/test_seeds.py", "tests/launch/training/local/test_in_processes.py"),
+            *("-k", "not_shown or one_line or minibatches_are_drawn or made_at_the_same_time"),
         ),
     ),
     "launch/c": ("tests/launch/test_config_file.py", "-k", "not version"),  # a copy has no commit

@@ -16,6 +16,7 @@ from ...envs import available_cores, canonical_game, make_vector_env
 from ..config import BenchEnvConfig
 from ..errors import UsageError, require, require_positive
 from ..processes.env_processes import ProcessEnvs
+from ..processes.env_servers import EnvServers
 
 _MEASUREMENTS = 3
 
@@ -72,7 +73,9 @@ def _speed(game: str, num_envs: int, threads: int, processes: int, seconds: floa
 
 def _make(make: Callable[..., VectorEnv], num_envs: int, processes: int) -> VectorEnv:
     """Make environments for this process, or for several as an actor beside a GPU has them."""
-    return make(num_envs=num_envs) if processes == 1 else ProcessEnvs(make, num_envs, processes, copy=False)
+    if processes == 1:
+        return make(num_envs=num_envs)
+    return ProcessEnvs(EnvServers(make, num_envs, processes), copy=False)
 
 
 def emulation_speed(env: VectorEnv, seconds: float) -> float:

@@ -88,8 +88,11 @@ class Child:
         self._process.kill()
         self._process.join()
 
+    def __str__(self) -> str:
+        return f"{self.name} (process {self._process.pid})"
+
     def _died(self) -> ChildDied:
-        return ChildDied(f"{self.name} {_how_it_ended(self._process)}")
+        return ChildDied(f"{self} died: {_how_it_ended(self._process)}")
 
 
 def send(connection: Connection, message: Any) -> None:
@@ -156,9 +159,7 @@ def _how_it_ended(process: BaseProcess) -> str:
     process.join(1.0)
     code = process.exitcode
     if code is None:
-        how = "it closed its pipe"
-    elif code == -signal.SIGKILL:
-        how = "killed by signal 9, as systems do where memory runs out (see dmesg)"
-    else:
-        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    return f"(process {process.pid}) died: {how}"
+        return "it closed its pipe"
+    if code == -signal.SIGKILL:
+        return "killed by signal 9, as systems do where memory runs out (see dmesg)"
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"

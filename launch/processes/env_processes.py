@@ -6,18 +6,11 @@ processes there are. The games are those that one process would play, bit for bi
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import pickle
 import socket
 import struct
-import time
-import traceback
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from itertools import pairwise
-from multiprocessing.connection import Connection
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from typing import Any
 
 import numpy as np
@@ -26,23 +19,15 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ...envs.checks import check_actions, environment_seeds, rows_to_reset
-from ..output import warnings_in_lines
-from .child import Child, ChildDied, RemoteTraceback, receive_file, send
-from .env_arrays import EPISODE_INFOS, Arrays, Described, Layout
+from .child import ChildDied
+from .env_arrays import Described, Layout
+from .env_servers import LAST, MASKS, MESSAGE, RESET, STEP, WORKING, EnvServers, unless_failed
 
 Flags = npt.NDArray[np.bool_]
 Observations = npt.NDArray[Any]
 
 _LOOK_SECONDS = 1
 """The death of a process is noticed after this time at most."""
-_PATIENCE = 5.0
-"""Seconds that processes may take to end when they are no longer needed."""
-
-_Answer = tuple[bool, Any]
-"""Whether it is an error, with its traceback, and what was sent."""
-_STEP, _RESET = b"s", b"r"
-_MASKS, _LAST, _MESSAGE = 1, 2, 4
-"""What else a process's answer has, added up: action masks, last observations, a message in its pipe."""
 
 
 class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any]]):
@@ -51,63 +36,39 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
     A step takes as long as the slowest process: each has N / P environments, rounded up or down.
     """
 
-    def __init__(
-        self,
-        make: Callable[..., VectorEnv[Any, Any, Any]],
-        num_envs: int,
-        processes: int,
-        of: str = "",
-        cpus: Sequence[int] | None = None,
-        copy: bool = True,
-    ) -> None:
-        """Start the processes and wait until their environments are made.
+    def __init__(self, servers: EnvServers, copy: bool = True) -> None:
+        """Wait until their environments are made.
 
         Args:
-            make: `make(num_envs=n)` makes n environments that keep the contract of envs/README.md and are
-                seeded one by one. A function of a module, or a `partial` of one; what that imports, each
-                process does.
-            num_envs: N.
-            processes: P, at most N.
-            of: whose environments they are, for messages.
-            cpus: a core for each process; None leaves that to the system.
+            servers: the processes, which are ours from now on, whatever happens here.
             copy: whether observations are copies. Others are overwritten by the next step.
 
         Raises what `make` raises, ChildDied for a process that died, OSError where there is no memory.
         """
-        bounds = np.linspace(0, num_envs, processes + 1).round().astype(int).tolist()
-        self._rows = [slice(begin, end) for begin, end in pairwise(bounds)]
+        self._servers, self._rows, self._children = servers, servers.rows, servers.children
         self._copy, self._open, self._turn, self._under_way = copy, True, 0, False
         self._masks: Flags | None = None
         self._noted: set[str] = set()
-        self._children: list[Child] = []
         self._wakers: list[Any] = []
-        self._answers, theirs = socket.socketpair()
-        timeout = struct.pack("ll", _LOOK_SECONDS, 0)
-        self._answers.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        try:
+            self._answers, theirs = socket.socketpair()
+        except OSError:
+            servers.close()
+            raise
         try:
             with closing(theirs):
-                self._start(make, num_envs, of, cpus, theirs.fileno())
+                self._share(theirs.fileno())
         except BaseException:
             self.close()
             raise
 
-    def _start(
-        self,
-        make: Callable[..., VectorEnv[Any, Any, Any]],
-        num_envs: int,
-        of: str,
-        cpus: Sequence[int] | None,
-        answers: int,
-    ) -> None:
-        with _one_thread_each():
-            for index, rows in enumerate(self._rows):
-                name = _numbers(rows) + (of and f" of {of}")
-                self._children.append(
-                    Child(name, _serve, make, rows, num_envs, index, len(self._rows), cpus and cpus[index])
-                )
-        described: Described = _unless_failed(self._receive(range(len(self._children))))[0]
-        self._describe(described, num_envs)
-        layout = Layout(described, num_envs, len(self._children))
+    def _share(self, answers: int) -> None:
+        """Share arrays and pipes with the processes once these say what their environments are."""
+        timeout = struct.pack("ll", _LOOK_SECONDS, 0)
+        self._answers.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        described: Described = unless_failed([child.receive() for child in self._children])[0]
+        self._describe(described, self._servers.num_envs)
+        layout = Layout(described, self.num_envs, len(self._children))
         shared = [layout.new_file()]
         try:
             self._arrays, self._infos = layout.arrays(shared[0]), tuple(described.infos)
@@ -143,7 +104,7 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
             if options is not None and "reset_mask" in options:
                 theirs = {**options, "reset_mask": rows[own]}
             messages.append((None if seeds is None else seeds[own].tolist(), theirs))
-        notes = self._let_all(_RESET, messages)
+        notes = self._let_all(RESET, messages)
         return self._observations(), self._shown(notes, rows)
 
     def step(
@@ -152,7 +113,7 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         count = int(self.single_action_space.n)  # type: ignore[attr-defined]
         checked, arrays = check_actions(actions, self.num_envs, count), self._arrays
         arrays["actions"][...] = checked
-        notes = self._let_all(_STEP)
+        notes = self._let_all(STEP)
         rewards, terminated, truncated = (
             arrays[name].copy() for name in ("rewards", "terminated", "truncated")
         )
@@ -166,10 +127,10 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         """Return the infos of a step, or of a `reset` of some environments `[N]`."""
         arrays, status = self._arrays, self._arrays["status"]
         infos: dict[str, Any] = {name: arrays[name].copy() for name in self._infos}
-        if (status & _LAST).any():
-            infos |= {name: self._where(_LAST, name, 0) for name in ("final_obs", "_final_obs")}
-        if (status & _MASKS).any():
-            masks = self._where(_MASKS, "action_mask", True)
+        if (status & LAST).any():
+            infos |= {name: self._where(LAST, name, 0) for name in ("final_obs", "_final_obs")}
+        if (status & MASKS).any():
+            masks = self._where(MASKS, "action_mask", True)
             if reset is not None and self._masks is not None:
                 masks = np.where(reset[:, None], masks, self._masks)
             infos["action_mask"] = self._masks = masks
@@ -196,17 +157,19 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         if self._under_way:  # answers to it may still come, and would pass for those to this order
             raise RuntimeError("a call before was not carried out to its end: make the environments anew")
         self._under_way = True
+        self._arrays["status"][...] = WORKING
         try:
             self._wake(order)
             for child, message in zip(self._children, messages, strict=False):
                 child.send(message)  # only now that it reads: a pipe holds some 100 KB
             self._wait()
-            answers = self._receive(np.flatnonzero(self._arrays["status"] & _MESSAGE))
+            asked = np.flatnonzero(self._arrays["status"] & MESSAGE)
+            answers = [self._children[index].receive() for index in asked]
         except (ChildDied, OSError, ValueError):
             self._check_open()  # another thread may have closed it meanwhile
             raise
         self._under_way = False
-        return [note for notes in _unless_failed(answers) for note in notes]
+        return [note for notes in unless_failed(answers) for note in notes]
 
     def _wake(self, order: bytes) -> None:
         with suppress(BrokenPipeError):  # all are dead, as `_wait` finds
@@ -228,141 +191,17 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         if not self._open:
             raise RuntimeError("this environment is closed")
 
-    def _receive(self, indices: Iterable[int]) -> list[_Answer]:
-        return [self._children[index].receive() for index in indices]
+    def working(self) -> list[str]:
+        """Name the processes whose step or reset is under way, for messages about what hangs."""
+        under_way = self._arrays["status"] == WORKING
+        return [str(child) for child, works in zip(self._children, under_way, strict=True) if works]
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the processes, even while a step waits for them in another thread."""
         self._open = False
         for waker in self._wakers:
             waker.close()  # they read its end, and end
-        for child in self._children:
-            child.close()
-        end = time.monotonic() + _PATIENCE
-        for child in self._children:
-            child.end(max(0.01, end - time.monotonic()))
+        self._servers.close()
         with suppress(OSError):
             self._answers.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
         self._answers.close()
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Let processes that begin within compute with one thread: NumPy's library starts one a core in each of
-    them, P times P, as soon as it is imported."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = before
-
-
-@contextmanager
-def _warnings_of_one(index: int) -> Iterator[None]:
-    """Let the first of all processes show warnings: the others' environments are of the same code."""
-    with warnings_in_lines() if index == 0 else warnings.catch_warnings():
-        if index > 0:
-            warnings.simplefilter("ignore")
-        yield
-
-
-def _unless_failed(answers: Sequence[_Answer]) -> list[Any]:
-    """Return what the processes sent. Raises the first error among it."""
-    for failed, what in answers:
-        if failed:
-            error, trace = what
-            raise error from RemoteTraceback(trace)
-    return [what for _, what in answers]
-
-
-def _numbers(rows: slice) -> str:
-    last = rows.stop - 1
-    return f"environment {last}" if rows.start == last else f"environments {rows.start} to {last}"
-
-
-def _serve(
-    connection: Connection,
-    make: Callable[..., VectorEnv[Any, Any, Any]],
-    rows: slice,
-    num_envs: int,
-    index: int,
-    processes: int,
-    cpu: int | None,
-) -> None:
-    """Run process number `index`: make its environments, and step them until the pipes are closed."""
-    faulthandler.enable(file=2)
-    if cpu is not None:
-        os.sched_setaffinity(0, {cpu})
-    with _warnings_of_one(index), suppress(EOFError, ConnectionError):  # the other side is gone
-        try:
-            env = make(num_envs=rows.stop - rows.start)
-        except Exception as error:
-            send(connection, (True, _portable(error)))
-            return
-        with closing(env):
-            described = Described.of(env)
-            send(connection, (False, described))
-            file, *sleepers, answers = (receive_file(connection) for _ in range(4))
-            arrays = Layout(described, num_envs, processes).arrays(file)
-            os.close(file)
-            status = arrays.pop("status")[index : index + 1]
-            own = {name: array[rows] for name, array in arrays.items()}
-            _work(connection, env, own, status, sleepers, answers)
-
-
-def _work(
-    connection: Connection,
-    env: VectorEnv[Any, Any, Any],
-    own: Arrays,
-    status: npt.NDArray[np.uint8],
-    sleepers: Sequence[int],
-    answers: int,
-) -> None:
-    turn = 0
-    while order := os.read(sleepers[turn], 1):
-        turn = 1 - turn
-        try:
-            infos = _step(env, own) if order == _STEP else _reset(env, own, *connection.recv())
-            for name, value in infos.items():
-                if name in own:
-                    own[name][...] = value
-            has = _MASKS * ("action_mask" in infos) + _LAST * ("final_obs" in infos)
-            message = (False, infos["notes"]) if "notes" in infos else None
-        except Exception as error:
-            has, message = 0, (True, _portable(error))
-        status[0] = has + _MESSAGE * (message is not None)
-        os.write(answers, order)
-        if message is not None:  # only now: it may wait for a reader
-            send(connection, message)
-
-
-def _step(env: VectorEnv[Any, Any, Any], own: Arrays) -> dict[str, Any]:
-    shown = env.step(own["actions"])
-    for name, value in zip(("observations", "rewards", "terminated", "truncated"), shown, strict=False):
-        own[name][...] = value
-    return shown[4]
-
-
-def _reset(
-    env: VectorEnv[Any, Any, Any], own: Arrays, seeds: list[int] | None, options: dict[str, Any] | None
-) -> dict[str, Any]:
-    """Reset those of the environments that are asked for, if any."""
-    if options is not None and "reset_mask" in options and not options["reset_mask"].any():
-        return dict.fromkeys(EPISODE_INFOS, 0)  # nothing has ended
-    # Gymnasium declares one seed for all; environments of make_vector_env take one each.
-    own["observations"][...], infos = env.reset(seed=seeds, options=options)  # type: ignore[arg-type]
-    return infos
-
-
-def _portable(error: Exception) -> tuple[Exception, str]:
-    """Return an error that another process can raise, and its traceback."""
-    trace = "".join(traceback.format_exception(error)).rstrip()
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        error = RuntimeError(repr(error))
-    return error, trace

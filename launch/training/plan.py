@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from ..config import TrainConfig
 from ..errors import RunError, require, require_positive, wrong_input
 from ..processes.child import ChildDied
 from ..processes.env_processes import ProcessEnvs
+from ..processes.env_servers import EnvServers
 from ..processes.machine import check_memory, memory_for
 from ..processes.supervision import slow
 from ..runs.actions import action_set
@@ -250,15 +251,19 @@ def make_env(config: TrainConfig, num_threads: int | None, shard: EnvShard | Non
     return ShardedEnv(env, *shard) if shard else env
 
 
-def make_process_envs(config: TrainConfig, processes: int, of: str) -> ProcessEnvs:
-    """Make environments that `processes` step; `of` says whose they are. Observations are overwritten by the
-    next step.
+def make_process_envs(config: TrainConfig, processes: int, actors: int, stack: ExitStack) -> list[VectorEnv]:
+    """Make the environments of each actor, which `processes` step, and which `stack` closes. Observations are
+    overwritten by the next step.
 
     Raises RunError for a process that dies.
     """
+    make, servers = _env_maker(config, 1), []
     try:
         with _slow(config):
-            return ProcessEnvs(_env_maker(config, 1), config.num_envs, processes, of, copy=False)
+            for actor in range(actors):  # all before any is waited for
+                servers.append(EnvServers(make, config.num_envs, processes, f"actor {actor}"))
+                stack.callback(servers[-1].close)
+            return [stack.enter_context(closing(ProcessEnvs(each, copy=False))) for each in servers]
     except ChildDied as error:
         raise RunError(str(error)) from None
 

@@ -34,6 +34,7 @@ import numpy as np
 
 from deltabeast.envs import available_cores, make_vector_env
 from deltabeast.launch.processes.env_processes import ProcessEnvs
+from deltabeast.launch.processes.env_servers import EnvServers
 
 GAME, STEPS, GROUPS = "pong", 20, 2
 
@@ -145,7 +146,8 @@ def threads(stack: ExitStack, games: int, answer: float) -> dict[str, Callable[[
 def processes(stack: ExitStack, games: int, answer: float, free: bool = False) -> dict[str, Any]:
     count = min(available_cores(), games // GROUPS)
     cores = None if free else sorted(os.sched_getaffinity(0))
-    envs = [ProcessEnvs(make, games // GROUPS, count, cpus=cores, copy=False) for _ in range(GROUPS)]
+    servers = [EnvServers(make, games // GROUPS, count, cpus=cores) for _ in range(GROUPS)]
+    envs = [ProcessEnvs(each, copy=False) for each in servers]
     return _both("free" if free else "processes", stack, envs, answer)
 
 

@@ -19,6 +19,7 @@ from ....agents.weights import SharedWeights
 from ....envs import available_cores
 from ...config import TrainConfig
 from ...errors import wrong_input
+from ...processes.env_processes import ProcessEnvs
 from ...processes.machine import autocast_dtype, own_cpus, pin, resolve_device
 from ...units import parse_steps
 from ..cpu_parts import cache_spec, fused_parts
@@ -105,12 +106,12 @@ class LocalEngine(Engine):
         threads = max(1, self._threads // at_once)
         processes = env_processes(config, self.device, part.num_envs, self.cpus // at_once)
         self._env_processes = processes
+        actors = config.num_actors * split
+        if processes:
+            return make_process_envs(part, processes, actors, self._stack)
         envs: list[VectorEnv] = []
-        for index in range(config.num_actors * split):
-            if processes:
-                envs.append(make_process_envs(part, processes, f"actor {index}"))
-            else:
-                envs.append(make_env(part, threads, env_shard(config, self._count, 0)))
+        for _ in range(actors):
+            envs.append(make_env(part, threads, env_shard(config, self._count, 0)))
             self._stack.callback(envs[-1].close)
         return envs
 
@@ -284,7 +285,9 @@ class LocalEngine(Engine):
             return self.reading_ages.sample()
 
     def stages(self) -> str:
-        return f"learner: {self.stopwatch.stage}; {self.source.stage()}{self.workers.stage()}"
+        working = [name for env in self._envs if isinstance(env, ProcessEnvs) for name in env.working()]
+        steps = f"; steps of {', '.join(working)} under way" if working else ""
+        return f"learner: {self.stopwatch.stage}; {self.source.stage()}{self.workers.stage()}{steps}"
 
     def new_window(self) -> Window:
         actors = [actor.stopwatch for actor in self.actors]

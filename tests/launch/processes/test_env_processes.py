@@ -24,9 +24,10 @@ from deltabeast.envs import EnvironmentFailed, make_vector_env
 from deltabeast.envs.checks import environment_seeds
 from deltabeast.envs.conformance import check_vector_env
 from deltabeast.envs.rescue import DoesNotStart
-from deltabeast.launch.processes import env_processes
+from deltabeast.launch.processes import env_servers
 from deltabeast.launch.processes.child import ChildDied
 from deltabeast.launch.processes.env_processes import ProcessEnvs
+from deltabeast.launch.processes.env_servers import EnvServers
 
 pytestmark = pytest.mark.usefixtures("quick_children", "nothing_is_left")
 
@@ -57,6 +58,10 @@ def maker(name: str, **options: Any) -> Any:
 GAME = partial(make_vector_env, "breakout", num_threads=1)
 CUT = maker("training_envs:Odd-v0")
 FLICKERING = partial(GAME, protocol="ale-standard+flicker0.5")
+
+
+def in_processes(make: Any, num_envs: int, processes: int, of: str = "", copy: bool = True) -> ProcessEnvs:
+    return ProcessEnvs(EnvServers(make, num_envs, processes, of), copy)
 
 
 def assert_equal(one: Any, other: Any) -> None:
@@ -102,7 +107,7 @@ def played(env: Any, steps: int, seed: int) -> Iterator[tuple[Any, ...]]:
 def test_the_games_are_those_of_one_process(
     make: Any, num_envs: int, processes: int, steps: int, seed: int
 ) -> None:
-    env, one = ProcessEnvs(make, num_envs, processes, copy=False), make(num_envs=num_envs)
+    env, one = in_processes(make, num_envs, processes, copy=False), make(num_envs=num_envs)
     assert [rows.stop - rows.start for rows in env._rows] == {3: [2, 1, 2], 2: [1, 1], 1: [1]}[processes]
     for name in ("single_observation_space", "observation_space", "action_space", "metadata"):
         assert getattr(env, name) == getattr(one, name)
@@ -110,6 +115,7 @@ def test_the_games_are_those_of_one_process(
         assert hasattr(env, name) == hasattr(one, name) and getattr(env, name, 0) == getattr(one, name, 0)
     keys: set[str] = set()
     for here, there in zip(played(env, steps, seed), played(one, steps, seed), strict=True):
+        assert env.working() == []
         for mine, theirs in zip(here, there, strict=True):
             if isinstance(mine, dict):
                 keys |= mine.keys()
@@ -119,22 +125,22 @@ def test_the_games_are_those_of_one_process(
 
 
 def test_they_keep_the_contract(seed: int) -> None:
-    check_vector_env(ProcessEnvs(CUT, 3, 2), steps=60, seed=seed)
+    check_vector_env(in_processes(CUT, 3, 2), steps=60, seed=seed)
 
 
 def test_an_action_log_repeats_them(seed: int) -> None:
     """As `--deterministic` restores them, in any number of processes."""
-    log = ActionLog(ProcessEnvs(maker("CartPole-v1"), 3, 2))
+    log = ActionLog(in_processes(maker("CartPole-v1"), 3, 2))
     log.reset(seed=seed)
     for step in range(120):
         observation = log.step(np.arange(3) + step & 1)[0]
-    again = ActionLog(ProcessEnvs(maker("CartPole-v1"), 3, 3))
+    again = ActionLog(in_processes(maker("CartPole-v1"), 3, 3))
     np.testing.assert_array_equal(again.replay(log.state_dict()), observation)
     assert log._games.sum() > 0
 
 
 def test_after_wrong_calls_they_go_on(seed: int) -> None:
-    env = ProcessEnvs(CUT, 3, 2)
+    env = in_processes(CUT, 3, 2)
     env.reset(seed=seed)
     for mask in (np.zeros(3, bool), np.ones(2, bool)):
         with pytest.raises(ValueError, match="reset_mask must be 3 booleans"):
@@ -155,26 +161,26 @@ def test_an_environment_that_raises_is_named_as_in_one_process() -> None:
         return str(failed.value), failed.value.trace
 
     make = maker("training_envs:Raises-v0")
-    here, there = message(make(num_envs=3)), message(ProcessEnvs(make, 3, 2))
+    here, there = message(make(num_envs=3)), message(in_processes(make, 3, 2))
     assert here == there and 'raise KeyError("the emulator broke")' in there[1]
 
 
 def test_one_that_does_not_start_is_named() -> None:
     with pytest.raises(DoesNotStart, match=r"CartPole-v1 does not start: TypeError: .*'colour'"):
-        ProcessEnvs(maker("CartPole-v1", colour=1), 4, 2)
+        in_processes(maker("CartPole-v1", colour=1), 4, 2)
     with pytest.raises(ValueError, match="unknown environment 'Bogus-v0'"):
-        ProcessEnvs(maker("Bogus-v0"), 4, 2)
+        in_processes(maker("Bogus-v0"), 4, 2)
 
 
 def test_an_error_that_cannot_be_sent_is_told_with_its_traceback() -> None:
     with pytest.raises(RuntimeError, match=r"^Unpicklable\('neither'\)$") as failed:
-        ProcessEnvs(training_envs.raises_unpicklable, 2, 2)
+        in_processes(training_envs.raises_unpicklable, 2, 2)
     assert "in raises_unpicklable" in str(failed.value.__cause__)
 
 
 @pytest.mark.parametrize("when", ["before a step", "during one"])
 def test_a_process_that_dies_is_named(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = ProcessEnvs(maker("training_envs:Stalls-v0"), 5, 3, of="actor 1")
+    env = in_processes(maker("training_envs:Stalls-v0"), 5, 3, of="actor 1")
     env.reset(seed=1)
     for _ in range(93 if when == "during one" else 3):
         env.step(np.zeros(5, int))
@@ -188,19 +194,37 @@ def test_a_process_that_dies_is_named(when: str, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ChildDied, match=rf"^environment 2 of actor 1 \(process {pid}\) died: killed by"):
         env.step(np.zeros(5, int))
     assert time.monotonic() - began < 5
-    monkeypatch.setattr(env_processes, "_PATIENCE", 0.1)
+    monkeypatch.setattr(env_servers, "_PATIENCE", 0.1)
+
+
+def test_a_process_that_hangs_is_named() -> None:
+    """For as long as it does."""
+    env = in_processes(CUT, 5, 3, of="actor 1")
+    env.reset(seed=1)
+    pid = env._children[1]._process.pid
+    assert pid is not None and env.working() == []
+    os.kill(pid, signal.SIGSTOP)
+    thread = threading.Thread(target=env.step, args=(np.zeros(5, int),))
+    thread.start()
+    end = time.monotonic() + 10
+    while env.working() != [f"environment 2 of actor 1 (process {pid})"]:
+        assert time.monotonic() < end and thread.is_alive()
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGCONT)
+    thread.join(10)
+    assert not thread.is_alive() and env.working() == []
 
 
 def test_one_that_has_no_memory_for_its_arrays_did_not_end_well() -> None:
     """It shows a traceback of its own."""
-    env = ProcessEnvs(training_envs.maps_nothing, 2, 2)
+    env = in_processes(training_envs.maps_nothing, 2, 2)
     with pytest.raises(ChildDied, match=r"^environment [01] \(process \d+\) died: exit code 1$"):
         env.reset(seed=1)
 
 
 def test_all_processes_that_die_are_named_too() -> None:
     """Nobody reads the pipe that wakes them."""
-    env = ProcessEnvs(CUT, 2, 2)
+    env = in_processes(CUT, 2, 2)
     env.reset(seed=1)
     for child in env._children:
         child.end()
@@ -210,7 +234,7 @@ def test_all_processes_that_die_are_named_too() -> None:
 
 def test_nothing_follows_a_call_that_was_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that comes late would pass for one to the next order."""
-    env = ProcessEnvs(CUT, 2, 2)
+    env = in_processes(CUT, 2, 2)
     env.reset(seed=1)
 
     def interrupt(*_: int) -> None:
@@ -226,13 +250,13 @@ def test_nothing_follows_a_call_that_was_not_carried_out(monkeypatch: pytest.Mon
 
 def test_seeds_of_any_number_reach_a_process() -> None:
     """More bytes than a pipe holds."""
-    shown, _ = ProcessEnvs(training_envs.ShowsSeeds, 200_000, 2).reset(seed=1)
+    shown, _ = in_processes(training_envs.ShowsSeeds, 200_000, 2).reset(seed=1)
     np.testing.assert_array_equal(shown[:, 0], environment_seeds(1, 200_000).astype(np.float32))
 
 
 def test_it_is_closed_while_a_step_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env_processes, "_PATIENCE", 0.1)
-    env = ProcessEnvs(maker("training_envs:Stalls-v0"), 2, 2)
+    monkeypatch.setattr(env_servers, "_PATIENCE", 0.1)
+    env = in_processes(maker("training_envs:Stalls-v0"), 2, 2)
     said: list[str] = []
 
     def step() -> None:
@@ -254,7 +278,7 @@ def test_it_is_closed_while_a_step_waits(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_it_may_be_closed_at_any_moment_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     for moment in ("_wake", "_wait"):
-        env = ProcessEnvs(CUT, 2, 2)
+        env = in_processes(CUT, 2, 2)
         carry_out = getattr(env, moment)
         monkeypatch.setattr(env, moment, lambda *given, go=carry_out, env=env: env.close() or go(*given))
         with pytest.raises(RuntimeError, match=r"^this environment is closed$"):
@@ -267,8 +291,9 @@ from functools import partial
 import numpy as np
 from deltabeast.envs import make_vector_env
 from deltabeast.launch.processes.env_processes import ProcessEnvs
+from deltabeast.launch.processes.env_servers import EnvServers
 if __name__ == "__main__":
-    env = ProcessEnvs(partial(make_vector_env, env_id="CartPole-v1"), 2, 2)
+    env = ProcessEnvs(EnvServers(partial(make_vector_env, env_id="CartPole-v1"), 2, 2))
     env.reset(seed=1)
     print(*(child._process.pid for child in env._children), flush=True)
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
@@ -294,8 +319,9 @@ from functools import partial
 from pathlib import Path
 from deltabeast.envs import make_vector_env
 from deltabeast.launch.processes.env_processes import ProcessEnvs
+from deltabeast.launch.processes.env_servers import EnvServers
 if __name__ == "__main__":
-    env = ProcessEnvs(partial(make_vector_env, env_id="old_envs:CartPoleEnv"), 2, 2)
+    env = ProcessEnvs(EnvServers(partial(make_vector_env, env_id="old_envs:CartPoleEnv"), 2, 2))
     env.reset(seed=1)
     for child in env._children:
         given = Path(f"/proc/{child._process.pid}/environ").read_text().split("\\0")
@@ -333,7 +359,7 @@ def test_they_have_one_thread_warn_once_and_end_with_a_program_that_does_not_clo
 
 def test_the_threads_of_this_process_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    ProcessEnvs(maker("CartPole-v1"), 1, 1)
+    in_processes(maker("CartPole-v1"), 1, 1)
     assert os.environ["OMP_NUM_THREADS"] == "3"
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import training_envs
-from training_in_process import EXACT, FEEDFORWARD, Killed, kill_at, on_update, run
+from training_in_process import EXACT, FEEDFORWARD, Killed, kill_at, listen, on_update, run
 from training_process import CARTPOLE, assert_same_run, last_step, newest, rows
 
 from deltabeast.agents import Learner
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, StoppedBySignal
+from deltabeast.launch.processes import supervision
+from deltabeast.launch.processes.env_processes import ProcessEnvs
+from deltabeast.launch.processes.env_servers import EnvServers
 from deltabeast.launch.training import plan
 from deltabeast.launch.training.local import engine as local_engine
 from deltabeast.launch.training.threads import uses
@@ -123,6 +128,48 @@ def test_a_process_that_dies_is_named_and_loses_nothing(
     assert str(raised.value).startswith(f"environments 2 to 3 of actor 0 (process {killed[0]}) died: ")
     assert "Traceback" not in capsys.readouterr().out
     assert newest(tmp_path)[0] == last_step(tmp_path) >= 200
+
+
+@pytest.mark.usefixtures("two")
+def test_a_process_that_hangs_is_named_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung: list[int] = []
+
+    def hang(learner: Learner) -> None:
+        if learner.version == 10:
+            (child,) = (c for c in multiprocessing.active_children() if "2 to 3 of actor 0" in c.name)
+            assert child.pid is not None
+            hung.append(child.pid)
+            os.kill(child.pid, signal.SIGSTOP)
+
+    monkeypatch.setattr(supervision, "SILENCE", 0.5)
+    said = listen(monkeypatch, "no update for", lambda: os.kill(hung[0], signal.SIGCONT))
+    on_update(monkeypatch, hang)
+    run(tmp_path, *MATCH, "--steps", "800")
+    silent = [message for message in said if message.startswith("no update for")]
+    assert f"steps of environments 2 to 3 of actor 0 (process {hung[0]}) under way" in silent[0]
+    assert newest(tmp_path)[0] == 800
+
+
+def test_groups_are_made_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    class Noted(EnvServers):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            begun.append(given[3])
+
+    def ready(servers: EnvServers, copy: bool) -> ProcessEnvs:
+        assert begun == ["actor 0", "actor 1"] and not copy
+        return ProcessEnvs(servers, copy)
+
+    monkeypatch.setattr(plan, "EnvServers", Noted)
+    monkeypatch.setattr(plan, "ProcessEnvs", ready)
+    with ExitStack() as stack:
+        config = replace(parse(["train", *MATCH]), num_envs=4)
+        envs = plan.make_process_envs(config, 2, 2, stack)
+        assert [env.num_envs for env in envs] == [4, 4]
 
 
 @pytest.mark.usefixtures("two")
