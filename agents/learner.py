@@ -122,6 +122,8 @@ class PartialUpdate:
     """Moments of the value targets, float64 `[3, 1]`; None unless the agent normalises values."""
     replayed: tuple[int, int] = (0, 0)
     """Number of replayed environments, and the updates between acting and learning, summed over them."""
+    num_learned: int = 0
+    """Number of agent steps that the gradients are of: fresh ones, and such as were learned from before."""
 
 
 class Learner:
@@ -230,7 +232,15 @@ class Learner:
             parameter.grad = gradient
         targets = None if self._targets is None else self._targets.clone()
         replayed = (0, 0) if batch.replayed is None else ages(batch.replayed, self.version)
-        part = PartialUpdate(metrics, 0, batch.version, Episodes(), targets=targets, replayed=replayed)
+        part = PartialUpdate(
+            metrics,
+            0,
+            batch.version,
+            Episodes(),
+            targets=targets,
+            replayed=replayed,
+            num_learned=batch.num_steps,
+        )
         counted = batch if batch.counted == "itself" else batch.counted
         if counted is None:
             return part
@@ -280,6 +290,8 @@ class Learner:
         lag = self.version - min(partial.version for partial in partial_updates)
         num_replayed, age = map(sum, zip(*(partial.replayed for partial in partial_updates), strict=True))
         replay_metric = {"replay_age": age / num_replayed} if num_replayed else {}
+        num_learned = sum(partial.num_learned for partial in partial_updates)
+        num_fresh = sum(partial.num_steps for partial in partial_updates)
 
         def metrics() -> dict[str, float]:
             return {
@@ -288,12 +300,14 @@ class Learner:
                 "clipped_grad_share": float(norm_metric["grad_norm"] > self.config.max_grad_norm),
                 "learning_rate": rate,
                 "policy_lag": lag,
+                "num_learned": num_learned,
+                "num_fresh": num_fresh,
                 **divisor_metric,
                 **replay_metric,
             }
 
         reported = self._executor.report(metrics)
-        self.steps += sum(partial.num_steps for partial in partial_updates)
+        self.steps += num_fresh
         self.version += 1
         return reported
 

@@ -29,7 +29,7 @@ TAGS = {
     **_tags("loss", "total_loss", "policy_loss", "baseline_loss", "entropy"),
     **_tags("learner", "grad_norm", "clipped_grad_share", "learning_rate", "reward_divisor"),
     **_tags("lag", "policy_lag", "policy_lag_max", "clipped_rho_share", "log_rho_abs_max"),
-    **_tags("lag", "behavior_kl", "effective_sample_share", "replay_age"),
+    **_tags("lag", "behavior_kl", "effective_sample_share", "reuse", "replay_age"),
     **_tags("learner", "forced_share"),
     **_tags("memory", "write_strength", "recurrent_write_strength", "fast_weight_norm"),
     **_tags("memory", "read_age", "read_beyond_10", "read_beyond_100", "read_beyond_1000"),

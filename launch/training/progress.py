@@ -130,12 +130,14 @@ class Window:
                 values[name].append(value)
         means = {name: sum(several) / len(several) for name, several in values.items()}
         lag_max = max(metrics["policy_lag"] for metrics in self._updates)
+        learned, fresh = (means.pop(name, 0.0) for name in ("num_learned", "num_fresh"))
+        reuse = {"reuse": learned / fresh} if fresh else {}  # none of a batch that is learned from again
         learner, *actors = (
             {stage: seconds - old.get(stage, 0.0) for stage, seconds in watch.seconds.items()}
             for watch, old in zip(self._watches, self._seconds, strict=True)
         )
         shares = time_shares(learner, actors, self.age(), self._in_turns)
-        row = {**means, "policy_lag_max": lag_max, **shares}
+        row = {**means, "policy_lag_max": lag_max, **reuse, **shares}
         self._begin()
         return row
 

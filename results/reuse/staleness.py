@@ -99,14 +99,14 @@ def errors(agent: Agent, stretch: Stretch, unroll: int, burn_in: int, zeros: boo
         divergence.append((log_p.exp() * (log_p - log_q)).sum(-1))
         counted.append(stretch.done[begin : begin + unroll].cumsum(0) == 0)
     of, kl, where = (torch.stack(each) for each in (apart, divergence, counted))
-    return Errors(
-        of[:, 0][where[:, 0]].mean().item(), of[where].mean().item(), kl[where].mean().item()
-    )
+    return Errors(of[:, 0][where[:, 0]].mean().item(), of[where].mean().item(), kl[where].mean().item())
 
 
 def steps_of(run: Path) -> list[int]:
     """List the milestones of a run, oldest first."""
-    return sorted(saved_step(path) for path in (run / "checkpoints").iterdir() if (path / "manifest.json").exists())
+    return sorted(
+        saved_step(path) for path in (run / "checkpoints").iterdir() if (path / "manifest.json").exists()
+    )
 
 
 def main() -> None:
@@ -128,7 +128,9 @@ def main() -> None:
         if len(milestones) < 2 + max(given.ages):
             sys.exit(f"{run} has {len(milestones)} milestones; train it with a smaller --milestone-steps")
         agents = {step: load(run, str(step), None, print).agent for step in milestones}
-        print(f"### {run}\n\n| age, steps | burn-in | first | all | policy | none |\n|--:|--:|--:|--:|--:|--:|")
+        print(
+            f"### {run}\n\n| age, steps | burn-in | first | all | policy | none |\n|--:|--:|--:|--:|--:|--:|"
+        )
         for age in given.ages:
             points = np.linspace(1, len(milestones) - 1 - age, POINTS).astype(int)
             stretches = [play(agents[milestones[at]], given.envs, given.steps, at) for at in points]
@@ -137,9 +139,18 @@ def main() -> None:
             for burn_in in given.burn_in:
                 pairs = list(zip(newer, stretches, strict=True))
                 stored = [errors(agent, stretch, given.unroll, burn_in) for agent, stretch in pairs]
-                none = [errors(agent, stretch, given.unroll, burn_in, zeros=True).first for agent, stretch in pairs]
-                found = [*(statistics.median(each) for each in zip(*stored, strict=True)), statistics.median(none)]
-                print(f"| {span:,.0f} | {burn_in} | {' | '.join(f'{value:.2g}' for value in found)} |", flush=True)
+                none = [
+                    errors(agent, stretch, given.unroll, burn_in, zeros=True).first
+                    for agent, stretch in pairs
+                ]
+                found = [
+                    *(statistics.median(each) for each in zip(*stored, strict=True)),
+                    statistics.median(none),
+                ]
+                print(
+                    f"| {span:,.0f} | {burn_in} | {' | '.join(f'{value:.2g}' for value in found)} |",
+                    flush=True,
+                )
                 rows.append([run.parent.name, run.name, span, burn_in, *(f"{value:.4g}" for value in found)])
         print()
     if given.csv is not None:

@@ -102,7 +102,7 @@ class Collective:
         names = sorted(own.metrics)
         returns = [] if own.returns is None else own.returns.flatten().tolist()
         values = [own.metrics[name] for name in names]
-        numbers = [*returns, own.num_steps, own.version, *own.replayed, *values]
+        numbers = [*returns, own.num_steps, own.version, own.num_learned, *own.replayed, *values]
         mine = torch.tensor(numbers, dtype=torch.float64, device=self._device)
         several = own.moments, own.targets
         there = [torch.as_tensor(moments) for moments in several if moments is not None]
@@ -112,14 +112,14 @@ class Collective:
         partial_updates = []
         for rank, gathered in enumerate(everyone):
             theirs = gathered[: len(returns)].cpu().numpy().reshape(3, -1) if returns else None
-            steps, version, count, age, *values = gathered[len(returns) : len(numbers)].tolist()
+            steps, version, learned, count, age, *values = gathered[len(returns) : len(numbers)].tolist()
             metrics = dict(zip(names, values, strict=True))
             episodes = own.episodes if rank == self.rank else Episodes()
             counts, replayed = (int(steps), int(version)), (int(count), int(age))
             found = iter(views(gathered[len(numbers) :], there))
             moments, targets = (None if each is None else next(found) for each in several)
             partial_updates.append(
-                PartialUpdate(metrics, *counts, episodes, moments, theirs, targets, replayed)
+                PartialUpdate(metrics, *counts, episodes, moments, theirs, targets, replayed, int(learned))
             )
         return partial_updates
 

@@ -32,7 +32,7 @@ DOCUMENTED = [
         "reward_divisor",
     ),
     *("policy_lag", "policy_lag_max", "clipped_rho_share", "log_rho_abs_max", "score_wraps"),
-    *("behavior_kl", "effective_sample_share", "replay_age"),
+    *("behavior_kl", "effective_sample_share", "reuse", "replay_age"),
     "forced_share",
     *("write_strength", "recurrent_write_strength", "fast_weight_norm"),
     *("read_age", "read_beyond_10", "read_beyond_100", "read_beyond_1000"),

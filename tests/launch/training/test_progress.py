@@ -92,6 +92,17 @@ def test_a_metric_that_not_every_update_has_is_a_mean_over_those_that_have_it() 
     assert (row["policy_lag"], row["policy_lag_max"], row["age"]) == (3.0, 6.0, 6.5)
 
 
+def test_reuse_is_over_all_updates_of_a_window() -> None:
+    window = Window(Stopwatch(), [Stopwatch()], in_turns=True)
+    again, new = ({"policy_lag": 0.0, "num_learned": 96, "num_fresh": fresh} for fresh in (0, 64))
+    window.add(again)
+    assert "reuse" not in window.close()
+    for metrics in (again, again, new):
+        window.add(metrics)
+    row = window.close()
+    assert row["reuse"] == 4.5 and not {"num_learned", "num_fresh"} & row.keys()
+
+
 def test_speed_is_over_a_window_and_not_since_the_start() -> None:
     clock = Clock()
     speed = Speed(500, clock)

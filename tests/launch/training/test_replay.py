@@ -128,6 +128,7 @@ def test_a_run_learns_from_fresh_and_replayed_unrolls(
             assert all(max(0, version - 4) <= each < version for each in acted)
             assert float(row["replay_age"]) == pytest.approx(version - sum(acted) / 4, rel=1e-4)
     assert logged[0]["replay_age"] == ""
+    assert [float(row["reuse"]) for row in logged] == [1.0] + [2.0] * 7
     assert "the replay buffer takes " in capsys.readouterr().out
 
 
@@ -214,6 +215,7 @@ def test_workers_replay_from_buffers_of_their_own(tmp_path: Path, monkeypatch: p
     assert [int(row["step"]) for row in logged] == [20 * n for n in range(1, 11)]
     ages = [row["replay_age"] for row in logged]
     assert ages[0] == ages[8] == "" and all(0 < float(age) < 24 for age in ages[1:8] + ages[9:])
+    assert [float(row["reuse"]) for row in logged] == [2.0] + [4.0] * 7 + [2.0, 4.0]
 
 
 def test_nothing_is_cached_that_the_learner_could_not_use() -> None:

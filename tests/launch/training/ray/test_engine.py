@@ -175,6 +175,7 @@ def test_a_replay_buffer_goes_on_where_a_run_was_stopped(
     assert len(state["replay"]) == int(learners) and state["replay"][0]["added"] == 8
     told = metrics(tmp_path / "whole")
     assert told == [{name: row[name] for name in told[0]} for row in metrics(tmp_path / "parts")]
+    assert [float(row["reuse"]) for row in told] == [2.0] + [4.0] * 7
 
 
 @pytest.mark.parametrize("layout", [random.Random(SEED).choice(list(LAYOUTS))])
