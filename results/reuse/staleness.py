@@ -1,19 +1,19 @@
 """How stale is the state that is stored with a replayed trajectory, and what does a burn-in mend?
 
-    python results/reuse/staleness.py RUN [RUN ...] [--ages 1 4 16 64] [--burn-in 0 16 64] [--unroll 16] [--csv FILE]
+    python results/reuse/staleness.py RUN [RUN ...] [--ages 1 8 32 96] [--burn-in 0 16 64] [--csv FILE]
 
-RUN has milestones (`train --milestone-steps`). For each age, in agent steps between two of them as multiples of
-the first milestone, and for POINTS of them over the run: the older agent plays, and stores its core's state
-where trajectories begin, as actors do. The newer agent reads the same steps: from the episodes' beginning, which is
-what its memory would hold had it acted itself; and from the stored state, or through a burn-in from the one stored so
-many steps before. Printed are medians over points, of means over trajectories:
+RUN has milestones (`train --milestone-steps`), of which an age is a number. At POINTS of the run the older
+of two that are so far apart plays, and stores its core's state where trajectories begin, as actors do. The
+newer reads the same steps: from where the episodes begin, which is what its memory would hold had it acted
+itself; and from the stored state, or through a burn-in from the one that was stored so many steps before.
+Printed are medians over points of means over trajectories:
 
     first      |y - y'| / |y| of the core's output at the first step of a trajectory
     all        the same, over all its steps
     policy     KL(policy | policy'), in nats, over all its steps
-    none       `first` for a state of zeros, in place of the stored one
+    zeros      `first` where a state of zeros takes the place of the stored one
 
-A trajectory in which an episode begins counts up to there: a reset makes every state right.
+A trajectory counts up to where an episode begins: a reset makes every state right.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Errors(NamedTuple):
 
 @torch.no_grad()
 def errors(agent: Agent, stretch: Stretch, unroll: int, burn_in: int, zeros: bool = False) -> Errors:
-    """Compare what an agent reads of trajectories from states that another stored with what it reads of episodes."""
+    """Compare outputs over trajectories that begin as another agent stored with those over whole episodes."""
     T, N = stretch.done.shape
     x = agent.core_inputs(stretch.inputs.flatten(0, 1), stretch.reward.flatten()).unflatten(0, (T, N))
     true, _, _ = agent.unroll_core(x, agent.initial_state(N), stretch.done)
@@ -114,7 +114,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
-    parser.add_argument("--ages", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--ages", type=int, nargs="+", default=[1, 8, 32, 96])
     parser.add_argument("--burn-in", type=int, nargs="+", default=[0, 16, 64])
     parser.add_argument("--unroll", type=int, default=16)
     parser.add_argument("--envs", type=int, default=16)
@@ -129,7 +129,7 @@ def main() -> None:
             sys.exit(f"{run} has {len(milestones)} milestones; train it with a smaller --milestone-steps")
         agents = {step: load(run, str(step), None, print).agent for step in milestones}
         print(
-            f"### {run}\n\n| age, steps | burn-in | first | all | policy | none |\n|--:|--:|--:|--:|--:|--:|"
+            f"### {run}\n\n| age, steps | burn-in | first | all | policy | zeros |\n|--:|--:|--:|--:|--:|--:|"
         )
         for age in given.ages:
             points = np.linspace(1, len(milestones) - 1 - age, POINTS).astype(int)
@@ -156,7 +156,7 @@ def main() -> None:
     if given.csv is not None:
         with given.csv.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["core", "run", "age", "burn_in", "first", "all", "policy", "none"])
+            writer.writerow(["core", "run", "age", "burn_in", "first", "all", "policy", "zeros"])
             writer.writerows(rows)
 
 
