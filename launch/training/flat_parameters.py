@@ -30,6 +30,21 @@ def gradient_views(flat: Tensor, parameters: Sequence[Tensor]) -> tuple[list[Ten
     return views(flat[:numbers], parameters), flat[numbers:]
 
 
+def write_gradients(flat: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Copy the `gradients_of` parameters into one tensor."""
+    *gradients, has_grad = gradients_of(parameters)
+    places, counts = gradient_views(flat, parameters)
+    for place, gradient in zip([*places, counts], [*gradients, has_grad], strict=True):
+        place.copy_(gradient)
+
+
+def add_part(several: Sequence[Tensor], index: int) -> None:
+    """Add up part `index` of flat tensors `[N]`, as many parts as tensors, in their order, in the first."""
+    first, *others = (flat.tensor_split(len(several))[index] for flat in several)
+    for other in others:
+        first.add_(other)
+
+
 def flatten(agent: nn.Module) -> NDArray[np.float32]:
     """Copy parameters and statistics into one array, float32 `[N]`."""
     return torch.cat([weight.flatten() for weight in _as_float32(agent)]).cpu().numpy()

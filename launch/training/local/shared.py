@@ -43,11 +43,12 @@ class Shared:
         for view, tensor in zip(self._views(), _tensors(self._agent), strict=True):
             tensor.data = view
 
-    def gradients(self, index: int) -> Tensor:
-        """Return the room for one process's gradients, float32 `[N + P]`: N numbers in P parameters."""
+    def gradients(self, count: int) -> Sequence[Tensor]:
+        """Return the room for the gradients of each process, float32 `[N + P]`: N numbers in P parameters."""
         size = _gradient_bytes(self._agent)
-        begin = _gradients_begin(self._agent) + index * size
-        return self._bytes[begin : begin + size].view(torch.float32)[: _gradient_numbers(self._agent)]
+        begin = _gradients_begin(self._agent)
+        places = self._bytes[begin : begin + count * size].view(torch.float32).view(count, -1)
+        return places[:, : _gradient_numbers(self._agent)].unbind()
 
     def _views(self) -> Sequence[Tensor]:
         views, begin = [], 0

@@ -2,9 +2,10 @@
 
 On a CPU one process a core, each with one thread, does more than one process whose operations are spread
 over all cores: nothing waits at barriers, emulators and inference hand over to each other on the same core,
-and the small operations of a recurrent core keep all cores busy too. The main process is the first of them;
-it adds up the gradients and changes the weights, which all see in shared memory. The update is
-unchanged, except that each draws minibatches, and replays, from its own share.
+and the small operations of a recurrent core keep all cores busy too. All add up the gradients, a part each,
+in shared memory: one process would take 10 ms for those of 16, as long as they act. The main process is the
+first of them; it changes the weights, which are there, too. The update is unchanged, except that each draws
+minibatches, and replays, from its own share.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ...processes.child import Child, ChildDied, RemoteTraceback, receive_file, 
 from ...processes.machine import pin, prepare_process
 from ..cpu_parts import cache_spec
 from ..engine import ActorError, actor_failed
-from ..flat_parameters import gradient_views, gradients_of
+from ..flat_parameters import add_part, gradient_views, write_gradients
 from ..plan import env_shard, make_env, make_learner, per_process, returns_discount
 from ..randomness import actor_seed, seed_generators
 from ..reuse import batches_of_updates, make_replay
@@ -59,11 +60,12 @@ class Worker:
         index: int,
         start_step: int,
         agent: Agent,
-        gradients: Tensor,
+        gradients: Sequence[Tensor],
         parts: Collection[str],
         threads: int,
     ) -> None:
-        """`config` is the run's, `count` the number of processes, of which this one is number `index`."""
+        """`config` is the run's, `count` the number of processes, of which this one is number `index`;
+        `gradients` are where all leave theirs."""
         self.process_config, shard = per_process(config, count), env_shard(config, count, index)
         self.agent = agent
         self.device = torch.device("cpu")
@@ -86,7 +88,7 @@ class Worker:
             )
         ]
         self.replay = make_replay(self.process_config, agent, index)
-        self._gradients = gradients
+        self._index, self._gradients = index, gradients
         self._updates = self._batches()
 
     def update(self, version: int, reward_divisor: float) -> PartialUpdate:
@@ -98,16 +100,16 @@ class Worker:
             torch.autograd.graph.increment_version([*self.agent.parameters(), *self.agent.buffers()])
         self.weights.version = self.learner.version = version  # it also seeds what is drawn
         contribution = self.learner.backward(next(self._updates))
-        parameters = list(self.agent.parameters())
-        *gradients, has_grad = gradients_of(parameters)
-        shared, shared_has_grad = gradient_views(self._gradients, parameters)
-        for view, gradient in zip([*shared, shared_has_grad], [*gradients, has_grad], strict=True):
-            view.copy_(gradient)
+        write_gradients(self._gradients[self._index], list(self.agent.parameters()))
         # Pickle would put tensors into shared memory.
         moments, targets = (
             x.numpy() if isinstance(x, Tensor) else x for x in (contribution.moments, contribution.targets)
         )
         return replace(contribution, moments=moments, targets=targets)
+
+    def add_part(self) -> None:
+        """Add up this process's part of all gradients, which everyone has left."""
+        add_part(self._gradients, self._index)
 
     def _batches(self) -> Iterator[Unroll]:
         for batch in Lockstep(self.actors, self.process_config.batch_size):
@@ -155,12 +157,12 @@ class Workers:
         if not self._children:
             return
         self._agent = agent
-        file = new_file(agent, len(self._children))
+        file = new_file(agent, 1 + len(self._children))
         try:
             shared = Shared(file, agent)
             shared.publish()
+            self._gradients = shared.gradients(1 + len(self._children))
             for index, child in enumerate(self._children):
-                self._gradients.append(shared.gradients(index))
                 self._send(index, agent.spec, agent.autocast_dtype, parts)
                 child.send_file(file)
         except ChildDied as error:
@@ -214,15 +216,21 @@ class Workers:
         raise ActorError(message) from RemoteTraceback(trace)
 
     def add_gradients(self) -> None:
-        """Add what the workers left to the gradients of the agent's parameters."""
-        parameters = list(self._agent.parameters()) if self._agent else []
-        for shared in self._gradients:
-            gradients, flags = gradient_views(shared, parameters)
-            for parameter, gradient, has_grad in zip(parameters, gradients, flags.tolist(), strict=True):
-                if parameter.grad is not None:
-                    parameter.grad.add_(gradient)
-                elif has_grad:
-                    parameter.grad = gradient.clone()
+        """Add what the workers left to the gradients of the agent's parameters, which are in shared memory
+        then, until the next `update`.
+
+        Raises as `results` does.
+        """
+        if self._agent is None:
+            return
+        parameters = list(self._agent.parameters())
+        write_gradients(self._gradients[0], parameters)
+        self.start(Worker.add_part)
+        add_part(self._gradients, 0)
+        self.results()
+        gradients, counts = gradient_views(self._gradients[0], parameters)
+        for parameter, gradient, count in zip(parameters, gradients, counts.tolist(), strict=True):
+            parameter.grad = gradient if count else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the main process's actor's state: only RNG and progress, identical in all workers."""
@@ -263,7 +271,7 @@ def _serve(
         try:
             if worker is None:
                 spec, dtype, parts = order
-                agent, gradients = _shared_agent(spec, dtype, receive_file(connection), index)
+                agent, gradients = _shared_agent(spec, dtype, receive_file(connection), count)
                 given = agent, gradients, parts, threads
                 worker, result = Worker(config, count, index, start_step, *given), None
                 worker.learner.all_reduce = partial(_total, connection)
@@ -283,12 +291,14 @@ def _serve(
             return
 
 
-def _shared_agent(spec: AgentSpec, dtype: torch.dtype | None, file: int, index: int) -> tuple[Agent, Tensor]:
-    """Return the main process's agent, whose weights are in a file, and the room for this one's gradients."""
+def _shared_agent(
+    spec: AgentSpec, dtype: torch.dtype | None, file: int, count: int
+) -> tuple[Agent, Sequence[Tensor]]:
+    """Return the main process's agent, whose weights are in a file, and where each leaves its gradients."""
     with torch.random.fork_rng(devices=[]):  # building it must not advance the global RNG
         agent = Agent(spec)
     agent.autocast_dtype = dtype
     shared = Shared(file, agent)
     os.close(file)
     shared.adopt()
-    return agent, shared.gradients(index - 1)
+    return agent, shared.gradients(count)

@@ -18,7 +18,7 @@ from deltabeast.agents.accelerate import ALL
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.processes.machine import own_cpus
-from deltabeast.launch.training.flat_parameters import gradients_of
+from deltabeast.launch.training.flat_parameters import add_part, gradients_of
 from deltabeast.launch.training.local.workers import Worker, Workers
 from deltabeast.launch.training.plan import agent_spec, make_env, per_process, resolve, worker_count
 from deltabeast.launch.training.ray import collective
@@ -57,19 +57,23 @@ def test_each_takes_its_share_and_the_run_goes_on(tmp_path: Path) -> None:
     assert before is None or os.sched_getaffinity(0) == before, "the cores are given back"
 
 
-def test_the_gradients_of_a_worker_are_added(seed: int) -> None:
-    """What it leaves in shared memory is its batch's gradient, and the main process adds it to its own."""
+def test_the_gradients_of_a_worker_are_added(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it leaves in shared memory is its batch's gradient; each adds a part of it to the main one's."""
     config = parse(["train", *MATCH])
     resolve(config)
     agent = Agent(agent_spec(config, make_env(config, 1)))
     parameters = list(agent.parameters())
-    left = torch.full((sum(p.numel() for p in parameters) + len(parameters),), torch.nan)
-    Worker(config, 2, 1, 0, agent, left, ALL, threads=1).update(version=7, reward_divisor=1.0)
+    places = torch.full((2, sum(p.numel() for p in parameters) + len(parameters)), torch.nan).unbind()
+    worker = Worker(config, 2, 1, 0, agent, places, ALL, threads=1)
+    worker.update(version=7, reward_divisor=1.0)
+    left = places[1]
+    assert places[0].isnan().all()
     expected = torch.cat([p.grad.flatten() for p in agent.parameters()])
     assert torch.equal(left[: len(expected)], expected) and expected.abs().sum() > 0
     assert left[len(expected) :].eq(1).all(), "all parameters have one"
     workers = Workers(config, count=1, threads=1, cpus=None)
-    workers._agent, workers._gradients = agent, [left]
+    workers._agent, workers._gradients = agent, places
+    monkeypatch.setattr(workers, "start", lambda function: function(worker))
     own = [torch.randn_like(p) for p in agent.parameters()]
     for parameter, gradient in zip(agent.parameters(), own, strict=True):
         parameter.grad = gradient.clone()
@@ -95,7 +99,9 @@ def test_a_parameter_that_only_one_process_uses_has_its_gradient_in_all(
     left = torch.cat([part.flatten() for part in gradients_of(list(worker.parameters()))])
     if engine == "local":
         workers = Workers(parse(["train", *MATCH]), count=1, threads=1)
-        workers._agent, workers._gradients = main, [left]  # type: ignore[assignment]
+        places = [torch.empty_like(left), left]
+        workers._agent, workers._gradients = main, places  # type: ignore[assignment]
+        monkeypatch.setattr(workers, "start", lambda _: add_part(places, 1))
         workers.add_gradients()
     else:
         monkeypatch.setattr(collective.dist, "all_reduce", lambda tensor: tensor.add_(left))
@@ -105,6 +111,19 @@ def test_a_parameter_that_only_one_process_uses_has_its_gradient_in_all(
     assert all(p.grad is None or p.grad.shape == p.shape for p in main.values())
     left.fill_(9.0)
     assert main["worker"].grad.eq(8).all(), "it is no view of what the worker writes next"
+
+
+@pytest.mark.parametrize(("count", "numbers"), [(1, 5), (3, 7), (5, 3), (16, 1001)])
+def test_parts_of_all_gradients_make_their_sum(count: int, numbers: int, seed: int) -> None:
+    """In any order of the processes, bit for bit as one adds them one after another."""
+    several = torch.randn(count, numbers).unbind()
+    expected, others = several[0].clone(), [each.clone() for each in several[1:]]
+    for each in others:
+        expected += each
+    for index in torch.randperm(count).tolist():
+        add_part(several, index)
+    assert torch.equal(several[0], expected)
+    assert all(torch.equal(each, was) for each, was in zip(several[1:], others, strict=True))
 
 
 @pytest.mark.usefixtures("quick_children")
