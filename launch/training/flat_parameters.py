@@ -38,13 +38,6 @@ def write_gradients(flat: Tensor, parameters: Sequence[Tensor]) -> None:
         place.copy_(gradient)
 
 
-def add_part(several: Sequence[Tensor], index: int) -> None:
-    """Add up part `index` of flat tensors `[N]`, as many parts as tensors, in their order, in the first."""
-    first, *others = (flat.tensor_split(len(several))[index] for flat in several)
-    for other in others:
-        first.add_(other)
-
-
 def flatten(agent: nn.Module) -> NDArray[np.float32]:
     """Copy parameters and statistics into one array, float32 `[N]`."""
     return torch.cat([weight.flatten() for weight in _as_float32(agent)]).cpu().numpy()

@@ -240,9 +240,8 @@ class LocalEngine(Engine):
         for batch in self._batches():
             with self.stopwatch("learning"), _learner_failures():
                 part = self.learner.backward(batch)
-            parts = [part, *self.workers.results()]
+            parts = self.workers.add_up(part)
             with self.stopwatch("learning"):
-                self.workers.add_gradients()
                 metrics = learner.step(parts)
                 self.weights.publish(self.agent, learner.version)
             yield Update([metrics], [part.episodes for part in parts])

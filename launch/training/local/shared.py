@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +17,21 @@ _ALIGNMENT = 64
 """Bytes between the beginnings of two tensors are a multiple of this: a cache line."""
 
 
-def new_file(agent: nn.Module, gradients: int) -> int:
-    """Return the descriptor of a file with room for the agent's tensors and `gradients` times its gradients.
+class Room(NamedTuple):
+    """Where one process leaves what it computed of an update."""
+
+    gradients: Tensor
+    """float32 `[N + P]`: N numbers in P parameters, as `flat_parameters.gradients_of` lists them"""
+    moments: Tensor
+    """of the D entries of observations, float64 `[3, D]`; D is 0 for an agent that does not normalise them"""
+
+
+def new_file(agent: nn.Module, rooms: int) -> int:
+    """Return the descriptor of a file with room for the agent's tensors, and `rooms`.
 
     Raises OSError if there is no memory for it.
     """
-    return nameless_file(_gradients_begin(agent) + gradients * _gradient_bytes(agent))
+    return nameless_file(_rooms_begin(agent) + rooms * sum(_room_bytes(agent)))
 
 
 class Shared:
@@ -43,12 +53,18 @@ class Shared:
         for view, tensor in zip(self._views(), _tensors(self._agent), strict=True):
             tensor.data = view
 
-    def gradients(self, count: int) -> Sequence[Tensor]:
-        """Return the room for the gradients of each process, float32 `[N + P]`: N numbers in P parameters."""
-        size = _gradient_bytes(self._agent)
-        begin = _gradients_begin(self._agent)
-        places = self._bytes[begin : begin + count * size].view(torch.float32).view(count, -1)
-        return places[:, : _gradient_numbers(self._agent)].unbind()
+    def rooms(self, count: int) -> Sequence[Room]:
+        """Return the rooms of all processes."""
+        sizes, begin = _room_bytes(self._agent), _rooms_begin(self._agent)
+        rows = self._bytes[begin : begin + count * sum(sizes)].view(count, -1).unbind()
+        parts = [row.split(sizes) for row in rows]
+        return [
+            Room(
+                gradients.view(torch.float32)[: _gradient_numbers(self._agent)],
+                moments.view(torch.float64)[: 3 * _entries(self._agent)].view(3, -1),
+            )
+            for gradients, moments in parts
+        ]
 
     def _views(self) -> Sequence[Tensor]:
         views, begin = [], 0
@@ -63,8 +79,15 @@ def _tensors(agent: nn.Module) -> Sequence[Tensor]:
     return [*agent.parameters(), *agent.buffers()]
 
 
-def _gradient_bytes(agent: nn.Module) -> int:
-    return _aligned(4 * _gradient_numbers(agent))
+def _room_bytes(agent: nn.Module) -> list[int]:
+    """Return the bytes of gradients and of moments."""
+    return [_aligned(4 * _gradient_numbers(agent)), _aligned(8 * 3 * _entries(agent))]
+
+
+def _entries(agent: nn.Module) -> int:
+    """Count the entries of observations of which the agent has statistics."""
+    normaliser = getattr(agent, "normaliser", None)
+    return normaliser.statistics.shape[1] if normaliser is not None else 0
 
 
 def _gradient_numbers(agent: nn.Module) -> int:
@@ -73,7 +96,7 @@ def _gradient_numbers(agent: nn.Module) -> int:
     return count_numbers(parameters) + len(parameters)
 
 
-def _gradients_begin(agent: nn.Module) -> int:
+def _rooms_begin(agent: nn.Module) -> int:
     return sum(_aligned(tensor.nbytes) for tensor in _tensors(agent))
 
 

@@ -2,10 +2,10 @@
 
 On a CPU one process a core, each with one thread, does more than one process whose operations are spread
 over all cores: nothing waits at barriers, emulators and inference hand over to each other on the same core,
-and the small operations of a recurrent core keep all cores busy too. All add up the gradients, a part each,
-in shared memory: one process would take 10 ms for those of 16, as long as they act. The main process is the
-first of them; it changes the weights, which are there, too. The update is unchanged, except that each draws
-minibatches, and replays, from its own share.
+and the small operations of a recurrent core keep all cores busy too. What they compute they leave in shared
+memory and add up together, a part each: one process would take as long for sixteen as these for acting. The
+main process is the first of them; it changes the weights, which are in shared memory, too. The update is
+unchanged, except that each draws minibatches, and replays, from its own share.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ...processes.child import Child, ChildDied, RemoteTraceback, receive_file, 
 from ...processes.machine import pin, prepare_process
 from ..cpu_parts import cache_spec
 from ..engine import ActorError, actor_failed
-from ..flat_parameters import add_part, gradient_views, write_gradients
 from ..plan import env_shard, make_env, make_learner, per_process, returns_discount
 from ..randomness import actor_seed, seed_generators
 from ..reuse import batches_of_updates, make_replay
 from ..threads import operation_threads
-from .shared import Shared, new_file
+from .contributions import Contributions
+from .shared import Room, Shared, new_file
 from .sources import Lockstep
 
 _PATIENCE = 10.0
@@ -60,12 +60,11 @@ class Worker:
         index: int,
         start_step: int,
         agent: Agent,
-        gradients: Sequence[Tensor],
+        contributions: Contributions,
         parts: Collection[str],
         threads: int,
     ) -> None:
-        """`config` is the run's, `count` the number of processes, of which this one is number `index`;
-        `gradients` are where all leave theirs."""
+        """`config` is the run's, `count` the number of processes, of which this one is number `index`."""
         self.process_config, shard = per_process(config, count), env_shard(config, count, index)
         self.agent = agent
         self.device = torch.device("cpu")
@@ -88,28 +87,25 @@ class Worker:
             )
         ]
         self.replay = make_replay(self.process_config, agent, index)
-        self._index, self._gradients = index, gradients
+        self._contributions = contributions
         self._updates = self._batches()
 
     def update(self, version: int, reward_divisor: float) -> PartialUpdate:
-        """Act with the weights of `version`, and leave the gradients of this share in shared memory."""
+        """Act with the weights of `version`, and leave the gradients of this share in shared memory, and the
+        moments of its observations."""
         self.learner.set_reward_divisor(reward_divisor)
         if version != self.weights.version:
             # The main process wrote the weights through shared memory, past this process's version counters,
             # by which caches (agents/cpu/cache.py, weight_transforms.py) know what they were computed from.
             torch.autograd.graph.increment_version([*self.agent.parameters(), *self.agent.buffers()])
         self.weights.version = self.learner.version = version  # it also seeds what is drawn
-        contribution = self.learner.backward(next(self._updates))
-        write_gradients(self._gradients[self._index], list(self.agent.parameters()))
+        own = self._contributions.leave(self.learner.backward(next(self._updates)))
         # Pickle would put tensors into shared memory.
-        moments, targets = (
-            x.numpy() if isinstance(x, Tensor) else x for x in (contribution.moments, contribution.targets)
-        )
-        return replace(contribution, moments=moments, targets=targets)
+        return replace(own, targets=own.targets.numpy() if isinstance(own.targets, Tensor) else own.targets)
 
-    def add_part(self) -> None:
-        """Add up this process's part of all gradients, which everyone has left."""
-        add_part(self._gradients, self._index)
+    def add_part(self, counted: bool) -> None:
+        """Add up this process's part of what all have left."""
+        self._contributions.add_part(counted)
 
     def _batches(self) -> Iterator[Unroll]:
         for batch in Lockstep(self.actors, self.process_config.batch_size):
@@ -146,8 +142,7 @@ class Workers:
             for index in range(1, count)
         ]
         self._waiting: set[int] = set()
-        self._gradients: list[Tensor] = []
-        self._agent: Agent | None = None
+        self._contributions: Contributions | None = None
 
     def publish_agent(self, agent: Agent, parts: Collection[str]) -> None:
         """Share the agent's weights with all, and what C may compute of it.
@@ -156,12 +151,11 @@ class Workers:
         """
         if not self._children:
             return
-        self._agent = agent
         file = new_file(agent, 1 + len(self._children))
         try:
             shared = Shared(file, agent)
             shared.publish()
-            self._gradients = shared.gradients(1 + len(self._children))
+            self._contributions = Contributions(shared.rooms(1 + len(self._children)), agent, 0)
             for index, child in enumerate(self._children):
                 self._send(index, agent.spec, agent.autocast_dtype, parts)
                 child.send_file(file)
@@ -215,22 +209,22 @@ class Workers:
             raise NonFiniteError(message)
         raise ActorError(message) from RemoteTraceback(trace)
 
-    def add_gradients(self) -> None:
-        """Add what the workers left to the gradients of the agent's parameters, which are in shared memory
-        then, until the next `update`.
+    def add_up(self, own: PartialUpdate) -> list[PartialUpdate]:
+        """Wait for the workers' updates, and add up what all have computed: gradients in the parameters'
+        `grad`, moments in the agent's statistics. Return everyone's update.
 
         Raises as `results` does.
         """
-        if self._agent is None:
-            return
-        parameters = list(self._agent.parameters())
-        write_gradients(self._gradients[0], parameters)
-        self.start(Worker.add_part)
-        add_part(self._gradients, 0)
+        contributions = self._contributions
+        if contributions is None:
+            return [own]
+        updates = [contributions.leave(own), *self.results()]
+        counted = any(update.num_steps for update in updates)
+        self.start(Worker.add_part, counted)
+        contributions.add_part(counted)
         self.results()
-        gradients, counts = gradient_views(self._gradients[0], parameters)
-        for parameter, gradient, count in zip(parameters, gradients, counts.tolist(), strict=True):
-            parameter.grad = gradient if count else None
+        contributions.take()
+        return updates
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the main process's actor's state: only RNG and progress, identical in all workers."""
@@ -271,8 +265,8 @@ def _serve(
         try:
             if worker is None:
                 spec, dtype, parts = order
-                agent, gradients = _shared_agent(spec, dtype, receive_file(connection), count)
-                given = agent, gradients, parts, threads
+                agent, rooms = _shared_agent(spec, dtype, receive_file(connection), count)
+                given = agent, Contributions(rooms, agent, index), parts, threads
                 worker, result = Worker(config, count, index, start_step, *given), None
                 worker.learner.all_reduce = partial(_total, connection)
             else:
@@ -293,12 +287,12 @@ def _serve(
 
 def _shared_agent(
     spec: AgentSpec, dtype: torch.dtype | None, file: int, count: int
-) -> tuple[Agent, Sequence[Tensor]]:
-    """Return the main process's agent, whose weights are in a file, and where each leaves its gradients."""
+) -> tuple[Agent, Sequence[Room]]:
+    """Return the main process's agent, whose weights are in a file, and the rooms of all processes."""
     with torch.random.fork_rng(devices=[]):  # building it must not advance the global RNG
         agent = Agent(spec)
     agent.autocast_dtype = dtype
     shared = Shared(file, agent)
     os.close(file)
     shared.adopt()
-    return agent, shared.gradients(count)
+    return agent, shared.rooms(count)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from deltabeast.agents.normaliser import make_normaliser
 from deltabeast.launch.training.local.shared import Shared, new_file
 
 
@@ -37,7 +38,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_two_agents_have_the_same_tensors(seed: int) -> None:
     one, other = Odd(), Odd()
     before = [tensor.clone() for tensor in one.tensors()]
-    file = new_file(one, gradients=2)
+    file = new_file(one, 2)
     Shared(file, one).publish()
     Shared(file, other).adopt()
     os.close(file)
@@ -49,18 +50,23 @@ def test_two_agents_have_the_same_tensors(seed: int) -> None:
     assert isinstance(one.weight, nn.Parameter) and one.weight.is_leaf
 
 
-def test_each_has_room_of_its_own_for_gradients(seed: int) -> None:
+@pytest.mark.parametrize("entries", [0, 3])
+def test_each_has_rooms_of_its_own(entries: int, seed: int) -> None:
     one, other = Odd(), Odd()
-    file = new_file(one, gradients=2)
+    if entries:
+        one.normaliser, other.normaliser = (make_normaliser((entries,), range(entries)) for _ in range(2))
+    file = new_file(one, 3)
     mine, theirs = Shared(file, one), Shared(file, other)
     os.close(file)
     mine.publish()
-    rooms = mine.gradients(2)
-    assert [room.shape for room in rooms] == [(25,), (25,)] and rooms[0].dtype == torch.float32
-    rooms[0].fill_(1.0)
-    rooms[1].fill_(2.0)
-    assert [room.unique().tolist() for room in theirs.gradients(2)] == [[1.0], [2.0]]
-    assert rooms[0].eq(1).all() and not one.weight.eq(1).any(), "nothing lies in another's place"
+    rooms = mine.rooms(3)
+    assert all(room.gradients.shape == (25,) and room.moments.shape == (3, entries) for room in rooms)
+    assert {(room.gradients.dtype, room.moments.dtype) for room in rooms} == {(torch.float32, torch.float64)}
+    for number, tensor in enumerate(tensor for room in rooms for tensor in room):
+        tensor.fill_(1.0 + number)
+    found = [tensor.unique().tolist() for room in theirs.rooms(3) for tensor in room]
+    assert found == [[1.0 + n] if entries or n % 2 == 0 else [] for n in range(6)], "none in another's place"
+    assert not one.weight.eq(1).any()
 
 
 def test_a_file_that_cannot_be_had_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +78,6 @@ def test_a_file_that_cannot_be_had_is_an_error_at_once(monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
     with pytest.raises(OSError, match="No space left"):
-        new_file(Odd(), gradients=1)
+        new_file(Odd(), 1)
     after = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
     assert before == after, "and leaves no descriptor"

@@ -6,19 +6,25 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from training_in_process import on_update, run
 from training_process import CARTPOLE, TINY, Training, last_step, newest, rows
 
-from deltabeast.agents import Agent, Learner
+from deltabeast.agents import Agent, Episodes, Learner, PartialUpdate
 from deltabeast.agents.accelerate import ALL
+from deltabeast.agents.normaliser import make_normaliser, merge, moments
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.processes.machine import own_cpus
-from deltabeast.launch.training.flat_parameters import add_part, gradients_of
+from deltabeast.launch.training.flat_parameters import gradients_of
+from deltabeast.launch.training.local.contributions import Contributions
+from deltabeast.launch.training.local.shared import Room, Shared, new_file
 from deltabeast.launch.training.local.workers import Worker, Workers
 from deltabeast.launch.training.plan import agent_spec, make_env, per_process, resolve, worker_count
 from deltabeast.launch.training.ray import collective
@@ -57,27 +63,35 @@ def test_each_takes_its_share_and_the_run_goes_on(tmp_path: Path) -> None:
     assert before is None or os.sched_getaffinity(0) == before, "the cores are given back"
 
 
+def shared_rooms(agent: nn.Module, count: int) -> Sequence[Room]:
+    file = new_file(agent, count)
+    shared = Shared(file, agent)
+    os.close(file)
+    shared.publish()
+    return shared.rooms(count)
+
+
 def test_the_gradients_of_a_worker_are_added(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it leaves in shared memory is its batch's gradient; each adds a part of it to the main one's."""
     config = parse(["train", *MATCH])
     resolve(config)
     agent = Agent(agent_spec(config, make_env(config, 1)))
-    parameters = list(agent.parameters())
-    places = torch.full((2, sum(p.numel() for p in parameters) + len(parameters)), torch.nan).unbind()
-    worker = Worker(config, 2, 1, 0, agent, places, ALL, threads=1)
-    worker.update(version=7, reward_divisor=1.0)
-    left = places[1]
-    assert places[0].isnan().all()
+    rooms = shared_rooms(agent, 2)
+    rooms[0].gradients.fill_(torch.nan)
+    worker = Worker(config, 2, 1, 0, agent, Contributions(rooms, agent, 1), ALL, threads=1)
+    update = worker.update(version=7, reward_divisor=1.0)
+    left = rooms[1].gradients
+    assert rooms[0].gradients.isnan().all()
     expected = torch.cat([p.grad.flatten() for p in agent.parameters()])
     assert torch.equal(left[: len(expected)], expected) and expected.abs().sum() > 0
     assert left[len(expected) :].eq(1).all(), "all parameters have one"
     workers = Workers(config, count=1, threads=1, cpus=None)
-    workers._agent, workers._gradients = agent, places
-    monkeypatch.setattr(workers, "start", lambda function: function(worker))
+    workers._contributions = Contributions(rooms, agent, 0)
+    monkeypatch.setattr(workers, "start", lambda function, counted: function(worker, counted))
     own = [torch.randn_like(p) for p in agent.parameters()]
     for parameter, gradient in zip(agent.parameters(), own, strict=True):
         parameter.grad = gradient.clone()
-    workers.add_gradients()
+    workers.add_up(update)
     added = torch.cat([p.grad.flatten() for p in agent.parameters()])
     torch.testing.assert_close(added, expected + torch.cat([g.flatten() for g in own]))
 
@@ -90,19 +104,16 @@ def test_a_parameter_that_only_one_process_uses_has_its_gradient_in_all(
 
     def make(used: dict[str, float]) -> torch.nn.ParameterDict:
         shapes = {"both": (2, 3), "main": (4,), "worker": (3, 1), "zero": (2,), "neither": (5,)}
-        held = torch.nn.ParameterDict({name: torch.zeros(shape) for name, shape in shapes.items()})
+        made = torch.nn.ParameterDict({name: torch.zeros(shape) for name, shape in shapes.items()})
+        made.normaliser = None
         for name, value in used.items():
-            held[name].grad = torch.full(shapes[name], value)
-        return held
+            made[name].grad = torch.full(shapes[name], value)
+        return made
 
     main, worker = make({"both": 1.0, "main": 2.0}), make({"both": 4.0, "worker": 8.0, "zero": 0.0})
     left = torch.cat([part.flatten() for part in gradients_of(list(worker.parameters()))])
     if engine == "local":
-        workers = Workers(parse(["train", *MATCH]), count=1, threads=1)
-        places = [torch.empty_like(left), left]
-        workers._agent, workers._gradients = main, places  # type: ignore[assignment]
-        monkeypatch.setattr(workers, "start", lambda _: add_part(places, 1))
-        workers.add_gradients()
+        left, _ = add_up([main, worker])
     else:
         monkeypatch.setattr(collective.dist, "all_reduce", lambda tensor: tensor.add_(left))
         collective.Collective(0, 2, CPU)._add_gradients(main)  # type: ignore[arg-type]
@@ -113,17 +124,45 @@ def test_a_parameter_that_only_one_process_uses_has_its_gradient_in_all(
     assert main["worker"].grad.eq(8).all(), "it is no view of what the worker writes next"
 
 
-@pytest.mark.parametrize(("count", "numbers"), [(1, 5), (3, 7), (5, 3), (16, 1001)])
-def test_parts_of_all_gradients_make_their_sum(count: int, numbers: int, seed: int) -> None:
-    """In any order of the processes, bit for bit as one adds them one after another."""
-    several = torch.randn(count, numbers).unbind()
-    expected, others = several[0].clone(), [each.clone() for each in several[1:]]
-    for each in others:
-        expected += each
+def add_up(agents: Sequence[Any], moments: Sequence[Any] | None = None) -> tuple[Tensor, Any]:
+    """Add up the gradients that the agents of as many processes have, and moments, in the first one's; return
+    what the last has left, and its statistics."""
+    rooms, count = shared_rooms(agents[0], len(agents)), len(agents)
+    processes = [Contributions(rooms, agent, index) for index, agent in enumerate(agents)]
+    for process, own in zip(processes, moments or [None] * count, strict=True):
+        left = process.leave(PartialUpdate({}, 1, 0, Episodes(), moments=own))
+        assert left.moments is None and left.num_steps == 1
     for index in torch.randperm(count).tolist():
-        add_part(several, index)
-    assert torch.equal(several[0], expected)
-    assert all(torch.equal(each, was) for each, was in zip(several[1:], others, strict=True))
+        # All agents have the same tensors in a run.
+        Contributions(rooms, agents[0], index).add_part(counted=moments is not None)
+    processes[0].take()
+    return rooms[-1].gradients, agents[0].normaliser and agents[0].normaliser.statistics
+
+
+@pytest.mark.parametrize(("count", "entries"), [(2, 5), (3, 1), (5, 3), (16, 1001)])
+def test_parts_make_the_sum_of_all(count: int, entries: int, seed: int) -> None:
+    """In any order of the processes, bit for bit as one adds one contribution after another."""
+
+    def make() -> nn.Module:
+        agent = nn.Linear(entries, 3)
+        agent.normaliser = make_normaliser((entries,), range(entries))
+        for parameter in agent.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        return agent
+
+    agents = [make() for _ in range(count)]
+    several = [moments(torch.randn(1 + each % 4, entries)) for each in range(count)]
+    agents[0].normaliser.update_stats([moments(torch.randn(7, entries))])  # type: ignore[operator,union-attr]
+    statistics = merge(agents[0].normaliser.statistics.clone(), *several)  # type: ignore[arg-type,union-attr]
+    sums = [p.grad.clone() for p in agents[0].parameters() if p.grad is not None]
+    for agent in agents[1:]:
+        for total, parameter in zip(sums, agent.parameters(), strict=True):
+            total += parameter.grad
+    _, merged = add_up(agents, several)
+    assert torch.equal(merged, statistics)
+    assert all(torch.equal(p.grad, each) for p, each in zip(agents[0].parameters(), sums, strict=True))  # type: ignore[arg-type]
+    _, merged = add_up(agents)
+    assert torch.equal(merged, statistics), "minibatches that do not count do not count"
 
 
 @pytest.mark.usefixtures("quick_children")
