@@ -115,7 +115,8 @@ class PartialUpdate:
     """Weight version that acted: the number of updates applied to it before."""
     episodes: Episodes
     moments: Tensor | NDArray[np.float64] | None = None
-    """Moments of the observations, float64 `[3, D]` (normaliser.py); None if the agent does not normalise."""
+    """Moments of the observations, float64 `[3, D]` (normaliser.py); None if the agent does not normalise,
+    or where another process's are those of all."""
     returns: NDArray[np.float64] | None = None
     """Moments of the returns, float64 `[3, 1]` (returns.py); None unless rewards are normalised."""
     targets: Tensor | NDArray[np.float64] | None = None

@@ -1534,8 +1534,8 @@ MUTANTS = [
     ),
     (
         "launch/training/plan.py",
-        'servers.append(EnvServers(make, config.num_envs, processes, f"actor {actor}"))',
-        'servers.append(EnvServers(make, config.num_envs, processes, "actor 0"))',
+        'EnvServers(make, config.num_envs, processes, f"actor {actor}")',
+        'EnvServers(make, config.num_envs, processes, "actor 0")',
     ),
     (
         "launch/processes/env_servers.py",
@@ -1754,7 +1754,9 @@ MUTANTS = [
     ("launch/training/local/shared.py", "begin : begin + count * sum(sizes)", "0 : count * sum(sizes)"),
     ("launch/training/local/shared.py", "_aligned(8 * 3 * _entries(agent))", "0"),
     ("launch/training/local/contributions.py", "gradient if count else None", "gradient"),
-    ("launch/training/local/contributions.py", "if counted and", "if"),
+    ("launch/training/local/contributions.py", "        if counted:\n", "        if True:\n"),
+    ("launch/training/local/contributions.py", " and room.moments.numel()", ""),
+    ("launch/training/local/contributions.py", "own.num_steps and room", "room"),
     ("launch/training/local/contributions.py", "return replace(own, moments=None)", "return own"),
     ("launch/training/local/contributions.py", "len(self._rooms), -1)", "len(self._rooms), 0)"),
     ("launch/training/local/workers.py", "        self.start(Worker.add_part, counted)\n", ""),

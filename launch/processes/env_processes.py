@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         """Wait until their environments are made.
 
         Args:
-            servers: the processes, which are ours from now on, whatever happens here.
+            servers: the processes, which `close` ends, as does an error here.
             copy: whether observations are copies. Others are overwritten by the next step.
 
         Raises what `make` raises, ChildDied for a process that died, OSError where there is no memory.
@@ -50,17 +50,13 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         self._masks: Flags | None = None
         self._noted: set[str] = set()
         self._wakers: list[Any] = []
-        try:
+        with ExitStack() as undo:
+            undo.callback(servers.close)
             self._answers, theirs = socket.socketpair()
-        except OSError:
-            servers.close()
-            raise
-        try:
+            undo.callback(self.close)
             with closing(theirs):
                 self._share(theirs.fileno())
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
 
     def _share(self, answers: int) -> None:
         """Share arrays and pipes with the processes once these say what their environments are."""

@@ -35,8 +35,7 @@ Answer = tuple[bool, Any]
 
 
 class EnvServers:
-    """P processes for N environments, which make theirs from now on: several of these do so at the same
-    time."""
+    """P processes that make N environments as soon as they have begun; `ProcessEnvs` waits for them."""
 
     def __init__(
         self,

@@ -257,12 +257,13 @@ def make_process_envs(config: TrainConfig, processes: int, actors: int, stack: E
 
     Raises RunError for a process that dies.
     """
-    make, servers = _env_maker(config, 1), []
+    make = _env_maker(config, 1)
     try:
         with _slow(config):
-            for actor in range(actors):  # all before any is waited for
-                servers.append(EnvServers(make, config.num_envs, processes, f"actor {actor}"))
-                stack.callback(servers[-1].close)
+            servers = [  # all begin before any is waited for
+                stack.enter_context(closing(EnvServers(make, config.num_envs, processes, f"actor {actor}")))
+                for actor in range(actors)
+            ]
             return [stack.enter_context(closing(ProcessEnvs(each, copy=False))) for each in servers]
     except ChildDied as error:
         raise RunError(str(error)) from None

@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deltabeast.agents import Agent
-from deltabeast.agents.manifest import saved_step
+from deltabeast.agents.manifest import is_milestone, saved_step
 from deltabeast.cores import State
 from deltabeast.launch.evaluation.environments import env_maker
 from deltabeast.launch.evaluation.loading import load
@@ -83,13 +83,15 @@ class Errors(NamedTuple):
 
 
 @torch.no_grad()
-def errors(agent: Agent, stretch: Stretch, unroll: int, burn_in: int, zeros: bool = False) -> Errors:
+def errors(
+    agent: Agent, stretch: Stretch, unroll: int, burn_in: int, longest: int, zeros: bool = False
+) -> Errors:
     """Compare outputs over trajectories that begin as another agent stored with those over whole episodes."""
     T, N = stretch.done.shape
     x = agent.core_inputs(stretch.inputs.flatten(0, 1), stretch.reward.flatten()).unflatten(0, (T, N))
     true, _, _ = agent.unroll_core(x, agent.initial_state(N), stretch.done)
     apart, divergence, counted = [], [], []
-    for begin in range(unroll * -(-burn_in // unroll) + unroll, T - unroll + 1, unroll):
+    for begin in range(longest + unroll, T - unroll + 1, unroll):  # the same ones, whatever the burn-in
         rows = slice(begin - burn_in, begin + unroll)
         state = agent.initial_state(N) if zeros else stretch.states[rows.start]
         y, _, _ = agent.unroll_core(x[rows], state, stretch.done[rows])
@@ -104,9 +106,8 @@ def errors(agent: Agent, stretch: Stretch, unroll: int, burn_in: int, zeros: boo
 
 def steps_of(run: Path) -> list[int]:
     """List the milestones of a run, oldest first."""
-    return sorted(
-        saved_step(path) for path in (run / "checkpoints").iterdir() if (path / "manifest.json").exists()
-    )
+    manifests = run.glob("checkpoints/*/manifest.json")
+    return sorted(saved_step(path.parent) for path in manifests if is_milestone(path.parent))
 
 
 def main() -> None:
@@ -122,7 +123,9 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
+    rows, longest = [], max(given.burn_in)
+    if longest + 2 * given.unroll > given.steps:
+        sys.exit(f"--burn-in {longest}: no trajectory is left of {given.steps} steps; give more --steps")
     for run in given.runs:
         milestones = steps_of(run)
         if len(milestones) < 2 + max(given.ages):
@@ -138,9 +141,9 @@ def main() -> None:
             span = statistics.median(milestones[at + age] - milestones[at] for at in points)
             for burn_in in given.burn_in:
                 pairs = list(zip(newer, stretches, strict=True))
-                stored = [errors(agent, stretch, given.unroll, burn_in) for agent, stretch in pairs]
+                stored = [errors(agent, stretch, given.unroll, burn_in, longest) for agent, stretch in pairs]
                 none = [
-                    errors(agent, stretch, given.unroll, burn_in, zeros=True).first
+                    errors(agent, stretch, given.unroll, burn_in, longest, zeros=True).first
                     for agent, stretch in pairs
                 ]
                 found = [

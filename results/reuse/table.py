@@ -3,8 +3,8 @@
     python results/reuse/table.py RUNS
 
 Steps until the mean return of the last 100 games is 0.9, by seed; the lowest such mean after that, in any
-seed; the score of 100 games afterwards; over all updates, the KL divergence from the policy that acted,
-in nats a step, and the share of steps whose importance ratio is clipped. Means over seeds.
+seed; the score of 100 games afterwards; over all rows of the log, the KL divergence from the policy that
+acted, in nats a step, and the share of steps whose importance ratio is clipped. Means over seeds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import csv
 import json
 import statistics
+import sys
 from pathlib import Path
 
 LEARNED = 0.9
@@ -46,11 +47,14 @@ def main() -> None:
     )
     parser.add_argument("runs", type=Path)
     folder: Path = parser.parse_args().runs
+    if not (folder / "none").is_dir():
+        sys.exit(f"{folder} has no runs of results/reuse/run.sh")
     print(f"| {' | '.join(HEAD)} |\n|{'---|' * 2}{'--:|' * (len(HEAD) - 2)}")
     for core in sorted(path.name for path in (folder / "none").iterdir()):
         for replay in NAMES:
             runs = [path.parent for path in sorted((folder / replay / core).glob("seed-*/eval"))]
-            print(f"| {' | '.join(row(core, replay, runs))} |")
+            if runs:
+                print(f"| {' | '.join(row(core, replay, runs))} |")
 
 
 if __name__ == "__main__":

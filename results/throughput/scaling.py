@@ -1,6 +1,6 @@
 """How fast would a training be on more cores than this machine has, one process on each?
 
-    python results/throughput/scaling.py DELTABEAST [--core rdn] [--seconds 15] [--csv FILE]
+    python results/throughput/scaling.py DELTABEAST [--core rdn] [--seconds 15]
 
 A model: an update of W processes, each with 16 / W of the 16 trajectories of `--preset laptop`, takes
 
@@ -8,11 +8,11 @@ A model: an update of W processes, each with 16 / W of the 16 trajectories of `-
 
 T(b) is measured: the time of an update of b trajectories in one process on one core (the step of the
 optimizer in it is the same for all b). shared(W) too: leaving gradients and statistics in the memory of
-all, and adding up 1 / W of what W processes have left, a different part each time, so that it is in no
-cache. messages(W): two orders to W - 1 processes, and as many answers, one after another, that are there
-already. For two processes the model stands beside a run. `alone` is what it would be if the first process
-added up everything, and statistics came through pipes: as before November 2026. `larger` has 16
-trajectories for each process, so W times the batch.
+all, and adding up 1 / W of what W processes have left, a different part each time. messages(W): two orders
+to W - 1 processes, and as many answers, one after another, that are there already. For two processes the
+model stands beside a run. `one adds up`: the first process receives all statistics through pipes, merges
+them and adds up all gradients, as it did until commit 6d9e48e. `4 each`: every process has four
+trajectories, so that the batch grows with W.
 
 Nothing else may run. What it does not know: memory that many cores read at the same time, clocks that fall
 with the number of busy cores, a slowest process that all wait for.
@@ -22,16 +22,19 @@ from __future__ import annotations
 
 import argparse
 import csv
-import pickle
-import signal
+import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from deltabeast.agents import Agent, Episodes, PartialUpdate
@@ -59,15 +62,19 @@ def update_seconds(deltabeast: str, core: str, envs: int, workers: int, seconds:
         run_dir = Path(folder, "run")
         command = [deltabeast, *options(core, envs, workers), "--log-seconds", "1", "--run-dir", str(run_dir)]
         training = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        while not (run_dir / "logs.csv").is_file():
-            time.sleep(0.1)
-            if training.poll() is not None:
-                raise SystemExit(f"{' '.join(command)} ended with {training.returncode}")
-        time.sleep(seconds)
-        training.send_signal(signal.SIGTERM)
-        training.wait()
+        try:
+            while not (run_dir / "logs.csv").is_file():
+                time.sleep(0.1)
+                if training.poll() is not None:
+                    sys.exit(f"{' '.join(command)} ended with {training.returncode}")
+            time.sleep(seconds)
+        finally:
+            training.terminate()
+            training.wait()
         with (run_dir / "logs.csv").open(newline="") as file:
             rows = [(int(row["step"]), float(row["time"])) for row in csv.DictReader(file)][2:]
+    if len(rows) < 2:
+        sys.exit(f"too few updates in {seconds:g} s; give more --seconds")
     (first, began), (last, ended) = rows[0], rows[-1]
     return (ended - began) / ((last - first) / (envs * STEPS))
 
@@ -83,8 +90,10 @@ def milliseconds(work: Callable[[int], object]) -> float:
 
 
 def shared(agent: Agent, count: int) -> tuple[float, float]:
-    """Return the milliseconds that an update's sums take processes together, and one of them alone."""
-    memory = Shared(new_file(agent, count), agent)
+    """Return the milliseconds that an update's sums take processes together, and the first of them alone."""
+    file = new_file(agent, count)
+    memory = Shared(file, agent)
+    os.close(file)
     memory.publish()
     rooms = memory.rooms(count)
     for parameter in agent.parameters():
@@ -96,21 +105,16 @@ def shared(agent: Agent, count: int) -> tuple[float, float]:
     for each in several:
         each.leave(own)
     together = milliseconds(lambda n: (several[0].leave(own), several[n % count].add_part(counted=True)))
-    grads = [room.gradients for room in rooms]
 
     def alone(_: int) -> None:
-        for other in grads[1:]:
-            grads[0].add_(other)
+        for other in rooms[1:]:
+            rooms[0].gradients.add_(other.gradients)
         merge(moments, *(room.moments for room in rooms))
 
-    pickled = pickle.dumps(moments.numpy())
-    piped = milliseconds(lambda _: pickle.loads(pickled)) + milliseconds(
-        lambda _: pickle.dumps(moments.numpy())
-    )
-    return together, milliseconds(alone) + (count - 1) * piped
+    return together, milliseconds(alone)
 
 
-def _echo(connection: Connection) -> None:
+def _answer(connection: Connection) -> None:
     while True:
         try:
             send(connection, connection.recv())
@@ -118,29 +122,33 @@ def _echo(connection: Connection) -> None:
             return
 
 
-def messages(count: int) -> float:
-    """Return the milliseconds of one round of orders and answers."""
-    children = [Child(f"echo {index}", _echo) for index in range(count - 1)]
-    answer = PartialUpdate({str(n): 0.5 for n in range(12)}, 1, 0, Episodes())
-
-    def ask(_: int) -> None:
-        for child in children:
-            child.send(answer)
-
+def round_of_messages(count: int, update: PartialUpdate) -> float:
+    """Return the milliseconds in which one process asks the others, and receives what they answer."""
     spent = []
-    for number in range(REPEATS):
-        start = time.perf_counter()
-        ask(number)
-        between = time.perf_counter()
-        time.sleep(0.003 * count)  # all have answered
-        again = time.perf_counter()
+    with ExitStack() as stack:
+        children = [Child(f"other {index}", _answer) for index in range(count - 1)]
         for child in children:
-            child.receive()
-        spent.append(1e3 * (between - start + time.perf_counter() - again))
-    for child in children:
-        child.close()
-        child.end(1.0)
+            stack.callback(child.end)
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            for child in children:
+                child.send(update)
+            between = time.perf_counter()
+            time.sleep(0.003 * count)  # all have answered, or wait for room in their pipe
+            again = time.perf_counter()
+            for child in children:
+                child.receive()
+            spent.append(1e3 * (between - start + time.perf_counter() - again))
     return statistics.median(spent)
+
+
+def messages(count: int, entries: int) -> tuple[float, float]:
+    """Return the milliseconds of an update's messages: two rounds; one, with statistics in the answers."""
+    update = PartialUpdate({str(n): 0.5 for n in range(12)}, 1, 0, Episodes())
+    two = 2 * round_of_messages(count, update)
+    # What they are asked is as large here as what they answer, and takes about as long.
+    large = round_of_messages(count, replace(update, moments=np.ones((3, entries)))) / 2
+    return two, two / 4 + large
 
 
 def main() -> None:
@@ -150,56 +158,34 @@ def main() -> None:
     parser.add_argument("deltabeast")
     parser.add_argument("--core", default="rdn")
     parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     config = parse([*options(given.core, 1, 1), "--run-dir", "unused"])
     resolve(config)
     agent = Agent(agent_spec(config, make_env(config, 1)))
-    rows = []
-    print("| processes | T, ms | shared | messages | update | steps/s | alone | larger | measured |")
-    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
-    whole = 0.0
+    assert agent.normaliser is not None
+    print("| processes | T, ms | shared, ms | messages, ms | steps/s | one adds up | 4 each | measured |")
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|")
+
+    def taken(envs: int, workers: int) -> float:
+        return 1e3 * update_seconds(given.deltabeast, given.core, envs, workers, given.seconds)
+
+    of = {envs: taken(envs, 1) for envs in (TRAJECTORIES // count for count in PROCESSES)}
     for count in PROCESSES:
-        envs = TRAJECTORIES // count
-        alone_in = 1e3 * update_seconds(given.deltabeast, given.core, envs, 1, given.seconds)
-        whole = whole or alone_in
-        together, one = shared(agent, count) if count > 1 else (0.0, 0.0)
-        told = 2 * messages(count) if count > 1 else 0.0
-        steps = 1e3 * TRAJECTORIES * STEPS
-        update = alone_in + together + told
-        speeds = [
-            steps / update,
-            steps / (alone_in + one + told / 2),
-            count * steps / (whole + together + told),
+        own = of[TRAJECTORIES // count]
+        together, alone = shared(agent, count) if count > 1 else (0.0, 0.0)
+        two, large = messages(count, agent.normaliser.statistics.shape[1]) if count > 1 else (0.0, 0.0)
+        whole = TRAJECTORIES * STEPS
+        updates = [
+            (whole, own + together + two),
+            (whole, own + alone + large),
+            (4 * count * STEPS, of[4] + together + two),
         ]
-        measured = ""
         if count == 2:
-            taken = update_seconds(given.deltabeast, given.core, TRAJECTORIES, 2, given.seconds)
-            measured = f"{TRAJECTORIES * STEPS / taken:,.0f}"
-        times = [f"{value:.1f}" for value in (alone_in, together, told, update)]
-        rows.append([count, *times, *(f"{speed:.0f}" for speed in speeds), measured.replace(",", "")])
-        print(
-            f"| {count} | {' | '.join(times)} | {' | '.join(f'{s:,.0f}' for s in speeds)} | {measured} |",
-            flush=True,
-        )
-    if given.csv is not None:
-        with given.csv.open("w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(
-                [
-                    "processes",
-                    "t_ms",
-                    "shared_ms",
-                    "messages_ms",
-                    "update_ms",
-                    "steps",
-                    "alone",
-                    "larger",
-                    "measured",
-                ]
-            )
-            writer.writerows(rows)
+            updates.append((whole, taken(TRAJECTORIES, count)))
+        cells = [f"{value:.1f}" for value in (own, together, two)]
+        cells += [f"{1e3 * steps / each:,.0f}" for steps, each in updates]
+        print(f"| {count} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,15 +15,13 @@ from .shared import Room
 
 
 class Contributions:
-    """The rooms of all processes, of which process `index` adds up a part.
+    """The rooms of all processes, of which process `index` adds up a part, in the first one's room.
 
-    The sums are those of one process that adds one contribution after another, bit for bit: by entries, each
-    of which one process computes.
+    Gradients are those of one process that adds one contribution after another, bit for bit.
     """
 
     def __init__(self, rooms: Sequence[Room], agent: Agent, index: int) -> None:
-        """`agent` has its weights and statistics in shared memory."""
-        self._rooms, self._agent, self._index = rooms, agent, index
+        self._rooms, self._index = rooms, index
         self._parameters = list(agent.parameters())
 
     def leave(self, own: PartialUpdate) -> PartialUpdate:
@@ -35,21 +33,23 @@ class Contributions:
         return replace(own, moments=None)
 
     def add_part(self, counted: bool) -> None:
-        """Add up this process's part of what all have left: gradients in the first one's room, moments, if
-        `counted`, in the agent's statistics."""
+        """Add up this process's part of the gradients that all have left, and of the moments if `counted`."""
         gradients, *others = (self._part(room.gradients) for room in self._rooms)
         for other in others:
             gradients.add_(other)
-        if counted and self._agent.normaliser is not None:
-            statistics = self._part(self._agent.normaliser.statistics)
-            statistics.copy_(merge(statistics, *(self._part(room.moments) for room in self._rooms)))
+        if counted:
+            moments, *more = (self._part(room.moments) for room in self._rooms)
+            moments.copy_(merge(moments, *more))
 
     def _part(self, whole: Tensor) -> Tensor:
         """Return this process's part of the last dimension."""
         return whole.tensor_split(len(self._rooms), -1)[self._index]
 
-    def take(self) -> None:
-        """Let the agent's parameters have the sum of all gradients, until the next `leave`."""
-        gradients, counts = gradient_views(self._rooms[0].gradients, self._parameters)
+    def take(self, own: PartialUpdate) -> PartialUpdate:
+        """Let the agent's parameters have the sum of all gradients, and the first process's update, which is
+        returned, the moments of all; the next `leave` overwrites both."""
+        room = self._rooms[0]
+        gradients, counts = gradient_views(room.gradients, self._parameters)
         for parameter, gradient, count in zip(self._parameters, gradients, counts.tolist(), strict=True):
             parameter.grad = gradient if count else None
+        return replace(own, moments=room.moments) if own.num_steps and room.moments.numel() else own

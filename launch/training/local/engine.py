@@ -239,9 +239,10 @@ class LocalEngine(Engine):
         self.workers.start(Worker.update, learner.version, learner.reward_divisor)
         for batch in self._batches():
             with self.stopwatch("learning"), _learner_failures():
-                part = self.learner.backward(batch)
-            parts = self.workers.add_up(part)
+                part = self.workers.leave(self.learner.backward(batch))
+            parts = [part, *self.workers.results()]
             with self.stopwatch("learning"):
+                parts = self.workers.add_up(parts)
                 metrics = learner.step(parts)
                 self.weights.publish(self.agent, learner.version)
             yield Update([metrics], [part.episodes for part in parts])

@@ -3,9 +3,10 @@
 On a CPU one process a core, each with one thread, does more than one process whose operations are spread
 over all cores: nothing waits at barriers, emulators and inference hand over to each other on the same core,
 and the small operations of a recurrent core keep all cores busy too. What they compute they leave in shared
-memory and add up together, a part each: one process would take as long for sixteen as these for acting. The
-main process is the first of them; it changes the weights, which are in shared memory, too. The update is
-unchanged, except that each draws minibatches, and replays, from its own share.
+memory and add up together, a part each, since one of sixteen would make the others wait for it
+(results/throughput/scaling.md). The main process is the first of them; it changes the weights, which are in
+shared memory, too. The update is unchanged, except that each draws minibatches, and replays, from its own
+share.
 """
 
 from __future__ import annotations
@@ -91,8 +92,7 @@ class Worker:
         self._updates = self._batches()
 
     def update(self, version: int, reward_divisor: float) -> PartialUpdate:
-        """Act with the weights of `version`, and leave the gradients of this share in shared memory, and the
-        moments of its observations."""
+        """Act with the weights of `version`; leave this share's gradients and moments in shared memory."""
         self.learner.set_reward_divisor(reward_divisor)
         if version != self.weights.version:
             # The main process wrote the weights through shared memory, past this process's version counters,
@@ -209,22 +209,24 @@ class Workers:
             raise NonFiniteError(message)
         raise ActorError(message) from RemoteTraceback(trace)
 
-    def add_up(self, own: PartialUpdate) -> list[PartialUpdate]:
-        """Wait for the workers' updates, and add up what all have computed: gradients in the parameters'
-        `grad`, moments in the agent's statistics. Return everyone's update.
+    def leave(self, own: PartialUpdate) -> PartialUpdate:
+        """Leave the main process's gradients and moments where the workers leave theirs."""
+        return self._contributions.leave(own) if self._contributions else own
+
+    def add_up(self, updates: Sequence[PartialUpdate]) -> list[PartialUpdate]:
+        """Add up what all processes have left: gradients in the parameters' `grad`, moments in the first of
+        these updates.
 
         Raises as `results` does.
         """
-        contributions = self._contributions
-        if contributions is None:
-            return [own]
-        updates = [contributions.leave(own), *self.results()]
-        counted = any(update.num_steps for update in updates)
-        self.start(Worker.add_part, counted)
-        contributions.add_part(counted)
-        self.results()
-        contributions.take()
-        return updates
+        own, *others = updates
+        if self._contributions:
+            counted = own.num_steps > 0
+            self.start(Worker.add_part, counted)
+            self._contributions.add_part(counted)
+            self.results()
+            own = self._contributions.take(own)
+        return [own, *others]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the main process's actor's state: only RNG and progress, identical in all workers."""

@@ -7,16 +7,17 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from training_in_process import on_update, run
 from training_process import CARTPOLE, TINY, Training, last_step, newest, rows
 
-from deltabeast.agents import Agent, Episodes, Learner, PartialUpdate
+from deltabeast.agents import Agent, Episodes, PartialUpdate
 from deltabeast.agents.accelerate import ALL
 from deltabeast.agents.normaliser import make_normaliser, merge, moments
 from deltabeast.launch.cli import parse
@@ -91,9 +92,24 @@ def test_the_gradients_of_a_worker_are_added(seed: int, monkeypatch: pytest.Monk
     own = [torch.randn_like(p) for p in agent.parameters()]
     for parameter, gradient in zip(agent.parameters(), own, strict=True):
         parameter.grad = gradient.clone()
-    workers.add_up(update)
+    workers.add_up([workers.leave(update), update])
     added = torch.cat([p.grad.flatten() for p in agent.parameters()])
     torch.testing.assert_close(added, expected + torch.cat([g.flatten() for g in own]))
+
+
+def contributions(agents: Sequence[Any]) -> list[Contributions]:
+    """Those of as many processes."""
+    rooms = shared_rooms(agents[0], len(agents))
+    return [Contributions(rooms, agent, index) for index, agent in enumerate(agents)]
+
+
+def added_up(processes: Sequence[Contributions], updates: Sequence[PartialUpdate]) -> PartialUpdate:
+    """The first one's update, as `Workers.add_up` makes it, whoever is first."""
+    left = [process.leave(own) for process, own in zip(processes, updates, strict=True)]
+    assert all(each.moments is None for each in left)
+    for index in torch.randperm(len(processes)).tolist():
+        processes[index].add_part(left[0].num_steps > 0)
+    return processes[0].take(left[0])
 
 
 @pytest.mark.parametrize("engine", ["local", "ray"])
@@ -105,7 +121,6 @@ def test_a_parameter_that_only_one_process_uses_has_its_gradient_in_all(
     def make(used: dict[str, float]) -> torch.nn.ParameterDict:
         shapes = {"both": (2, 3), "main": (4,), "worker": (3, 1), "zero": (2,), "neither": (5,)}
         made = torch.nn.ParameterDict({name: torch.zeros(shape) for name, shape in shapes.items()})
-        made.normaliser = None
         for name, value in used.items():
             made[name].grad = torch.full(shapes[name], value)
         return made
@@ -113,7 +128,10 @@ def test_a_parameter_that_only_one_process_uses_has_its_gradient_in_all(
     main, worker = make({"both": 1.0, "main": 2.0}), make({"both": 4.0, "worker": 8.0, "zero": 0.0})
     left = torch.cat([part.flatten() for part in gradients_of(list(worker.parameters()))])
     if engine == "local":
-        left, _ = add_up([main, worker])
+        processes = contributions([main, worker])
+        own = added_up(processes, 2 * [PartialUpdate({}, 1, 0, Episodes())])
+        assert own.moments is None
+        left = processes[0]._rooms[1].gradients
     else:
         monkeypatch.setattr(collective.dist, "all_reduce", lambda tensor: tensor.add_(left))
         collective.Collective(0, 2, CPU)._add_gradients(main)  # type: ignore[arg-type]
@@ -124,24 +142,9 @@ def test_a_parameter_that_only_one_process_uses_has_its_gradient_in_all(
     assert main["worker"].grad.eq(8).all(), "it is no view of what the worker writes next"
 
 
-def add_up(agents: Sequence[Any], moments: Sequence[Any] | None = None) -> tuple[Tensor, Any]:
-    """Add up the gradients that the agents of as many processes have, and moments, in the first one's; return
-    what the last has left, and its statistics."""
-    rooms, count = shared_rooms(agents[0], len(agents)), len(agents)
-    processes = [Contributions(rooms, agent, index) for index, agent in enumerate(agents)]
-    for process, own in zip(processes, moments or [None] * count, strict=True):
-        left = process.leave(PartialUpdate({}, 1, 0, Episodes(), moments=own))
-        assert left.moments is None and left.num_steps == 1
-    for index in torch.randperm(count).tolist():
-        # All agents have the same tensors in a run.
-        Contributions(rooms, agents[0], index).add_part(counted=moments is not None)
-    processes[0].take()
-    return rooms[-1].gradients, agents[0].normaliser and agents[0].normaliser.statistics
-
-
 @pytest.mark.parametrize(("count", "entries"), [(2, 5), (3, 1), (5, 3), (16, 1001)])
 def test_parts_make_the_sum_of_all(count: int, entries: int, seed: int) -> None:
-    """In any order of the processes, bit for bit as one adds one contribution after another."""
+    """In any order of the processes; gradients bit for bit as one adds one after another."""
 
     def make() -> nn.Module:
         agent = nn.Linear(entries, 3)
@@ -151,18 +154,22 @@ def test_parts_make_the_sum_of_all(count: int, entries: int, seed: int) -> None:
         return agent
 
     agents = [make() for _ in range(count)]
+    processes = contributions(agents)
     several = [moments(torch.randn(1 + each % 4, entries)) for each in range(count)]
-    agents[0].normaliser.update_stats([moments(torch.randn(7, entries))])  # type: ignore[operator,union-attr]
-    statistics = merge(agents[0].normaliser.statistics.clone(), *several)  # type: ignore[arg-type,union-attr]
     sums = [p.grad.clone() for p in agents[0].parameters() if p.grad is not None]
     for agent in agents[1:]:
         for total, parameter in zip(sums, agent.parameters(), strict=True):
             total += parameter.grad
-    _, merged = add_up(agents, several)
-    assert torch.equal(merged, statistics)
-    assert all(torch.equal(p.grad, each) for p, each in zip(agents[0].parameters(), sums, strict=True))  # type: ignore[arg-type]
-    _, merged = add_up(agents)
-    assert torch.equal(merged, statistics), "minibatches that do not count do not count"
+    updates = [PartialUpdate({}, 1, 0, Episodes(), moments=each) for each in several]
+    own = added_up(processes, updates)
+    found = [parameter.grad for parameter in agents[0].parameters()]
+    assert all(torch.equal(each, total) for each, total in zip(found, sums, strict=True))  # type: ignore[arg-type]
+    assert torch.equal(torch.as_tensor(own.moments), merge(*several))
+    before = processes[0]._rooms[0].moments.clone()
+    again = added_up(processes, [replace(each, num_steps=0, moments=None) for each in updates])
+    assert again.moments is None and torch.equal(processes[0]._rooms[0].moments, before), (
+        "of those that count"
+    )
 
 
 @pytest.mark.usefixtures("quick_children")
@@ -223,19 +230,30 @@ def test_workers_learn_from_minibatches_of_their_shares(tmp_path: Path) -> None:
     assert newest(tmp_path)[2]["learner"]["version"] == 12
 
 
+@pytest.mark.parametrize("when", ["between updates", "as gradients are added up"])
 @pytest.mark.usefixtures("quick_children")
 def test_a_worker_that_dies_is_named_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[int] = []
+    adding = Workers.start
 
-    def kill(learner: Learner) -> None:
-        if learner.version == 10:
-            (worker,) = (one for one in multiprocessing.active_children() if one.name == "worker 1")
-            killed.append(worker.pid)
-            os.kill(worker.pid, signal.SIGKILL)
+    def kill(_: object) -> None:
+        (worker,) = (one for one in multiprocessing.active_children() if one.name == "worker 1")
+        killed.append(worker.pid or 0)
+        os.kill(worker.pid or 0, signal.SIGKILL)
 
-    on_update(monkeypatch, kill)
+    def start(workers: Workers, function: Any, *arguments: Any) -> None:
+        orders.append(function)
+        if orders.count(Worker.add_part) == 11 and not killed:
+            kill(workers)
+        adding(workers, function, *arguments)
+
+    orders: list[Any] = []
+    if when == "between updates":
+        on_update(monkeypatch, lambda learner: kill(learner) if learner.version == 10 else None)
+    else:
+        monkeypatch.setattr(Workers, "start", start)
     with pytest.raises(RunError, match=r"killed by signal 9, .*; step \d+ is saved in [^ ]*$") as raised:
         run(tmp_path, *CARTPOLE, *TWO, "--steps", "1M", "--log-seconds", "0")
     assert str(raised.value).startswith(f"worker 1 (process {killed[0]}) died: ")
