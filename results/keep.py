@@ -2,8 +2,7 @@
 
 ARCHIVE (.tar.xz) gets configuration, log and evaluations of every run below RUNS that reached its steps; the
 same runs make the same bytes. `tar -xf ARCHIVE -C RUNS` takes them out again: `deltabeast compare RUNS` reads
-them, and a run.sh leaves those runs out. Start runs from the folder above RUNS, so that what they write names
-no folder of this machine.
+them, and a run.sh leaves those runs out. What names the folder of a run names it as in the archive.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ def main(runs: Path, archive: Path) -> None:
     part = archive.with_name(f"{archive.name}.part")
     with tarfile.open(part, "w:xz", preset=9) as tar:
         for run in kept:
+            folder = str(read_config(run)["run_dir"]).encode()
             for path in (run / "config.json", run / "logs.csv", *sorted(run.glob("eval/*.json"))):
-                content = path.read_bytes()
+                content = path.read_bytes().replace(folder, str(run.relative_to(runs)).encode())
                 entry = tarfile.TarInfo(str(path.relative_to(runs)))
                 entry.size = len(content)
                 tar.addfile(entry, io.BytesIO(content))
