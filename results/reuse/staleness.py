@@ -34,6 +34,7 @@ from deltabeast.agents import Agent
 from deltabeast.agents.manifest import is_milestone, saved_step
 from deltabeast.cores import State
 from deltabeast.launch.evaluation.environments import env_maker
+from deltabeast.launch.evaluation.examination import divergence
 from deltabeast.launch.evaluation.loading import load
 
 POINTS = 8
@@ -49,6 +50,21 @@ class Stretch(NamedTuple):
     done: Tensor
     states: list[State]
     """Before each step."""
+
+
+class Truth(NamedTuple):
+    """What an agent reads of a stretch, its core's inputs and outputs `[T, N, n]`."""
+
+    x: Tensor
+    y: Tensor
+
+
+@torch.no_grad()
+def read(agent: Agent, stretch: Stretch) -> Truth:
+    """Read from where the episodes begin."""
+    T, N = stretch.done.shape
+    x = agent.core_inputs(stretch.inputs.flatten(0, 1), stretch.reward.flatten()).unflatten(0, (T, N))
+    return Truth(x, agent.unroll_core(x, agent.initial_state(N), stretch.done)[0])
 
 
 @torch.no_grad()
@@ -84,23 +100,20 @@ class Errors(NamedTuple):
 
 @torch.no_grad()
 def errors(
-    agent: Agent, stretch: Stretch, unroll: int, burn_in: int, longest: int, zeros: bool = False
+    agent: Agent, stretch: Stretch, true: Truth, unroll: int, burn_in: int, longest: int, zeros: bool = False
 ) -> Errors:
     """Compare outputs over trajectories that begin as another agent stored with those over whole episodes."""
     T, N = stretch.done.shape
-    x = agent.core_inputs(stretch.inputs.flatten(0, 1), stretch.reward.flatten()).unflatten(0, (T, N))
-    true, _, _ = agent.unroll_core(x, agent.initial_state(N), stretch.done)
-    apart, divergence, counted = [], [], []
+    apart, kls, counted = [], [], []
     for begin in range(longest + unroll, T - unroll + 1, unroll):  # the same ones, whatever the burn-in
         rows = slice(begin - burn_in, begin + unroll)
         state = agent.initial_state(N) if zeros else stretch.states[rows.start]
-        y, _, _ = agent.unroll_core(x[rows], state, stretch.done[rows])
-        wanted, found = true[begin : begin + unroll], y[burn_in:]
+        y, _, _ = agent.unroll_core(true.x[rows], state, stretch.done[rows])
+        wanted, found = true.y[begin : begin + unroll], y[burn_in:]
         apart.append((wanted - found).norm(dim=-1) / wanted.norm(dim=-1))
-        log_p, log_q = (F.log_softmax(agent.policy(each), -1) for each in (wanted, found))
-        divergence.append((log_p.exp() * (log_p - log_q)).sum(-1))
+        kls.append(divergence(*(F.log_softmax(agent.policy(each), -1) for each in (wanted, found))))
         counted.append(stretch.done[begin : begin + unroll].cumsum(0) == 0)
-    of, kl, where = (torch.stack(each) for each in (apart, divergence, counted))
+    of, kl, where = (torch.stack(each) for each in (apart, kls, counted))
     return Errors(of[:, 0][where[:, 0]].mean().item(), of[where].mean().item(), kl[where].mean().item())
 
 
@@ -139,13 +152,14 @@ def main() -> None:
             stretches = [play(agents[milestones[at]], given.envs, given.steps, at) for at in points]
             newer = [agents[milestones[at + age]] for at in points]
             span = statistics.median(milestones[at + age] - milestones[at] for at in points)
+            read_by = [
+                (agent, stretch, read(agent, stretch))
+                for agent, stretch in zip(newer, stretches, strict=True)
+            ]
             for burn_in in given.burn_in:
-                pairs = list(zip(newer, stretches, strict=True))
-                stored = [errors(agent, stretch, given.unroll, burn_in, longest) for agent, stretch in pairs]
-                none = [
-                    errors(agent, stretch, given.unroll, burn_in, longest, zeros=True).first
-                    for agent, stretch in pairs
-                ]
+                sizes = given.unroll, burn_in, longest
+                stored = [errors(*each, *sizes) for each in read_by]
+                none = [errors(*each, *sizes, zeros=True).first for each in read_by]
                 found = [
                     *(statistics.median(each) for each in zip(*stored, strict=True)),
                     statistics.median(none),
