@@ -72,7 +72,7 @@ class TrainConfig:
         Literal["published", "laptop", "laptop-2026-11", "gymnasium", "none"] | None, Scope.RECORD
     ] = None
     """Settings to begin from, listed in launch/runs/presets.py; other options override them. published:
-    those of Irie et al. 2021 and its code. laptop: 1.2M steps, some 10 to 25 minutes on two CPU cores.
+    those of Irie et al. 2021 and its code. laptop: 1.5M steps, some 12 to 25 minutes on two CPU cores.
     laptop-2026-11: what laptop was before. All three for games. gymnasium: 3M steps, some minutes; --env
     begins from it. none: the defaults listed here."""
     steps: Annotated[str, Scope.CONDITIONS] = "200M"

@@ -10,7 +10,7 @@ from .options import deciding
 
 PURPOSES: Final[Mapping[str, str]] = {
     "published": "as in Irie et al. 2021",
-    "laptop": "1.2M steps, some 10 to 25 minutes on two CPU cores",
+    "laptop": "1.5M steps, some 12 to 25 minutes on two CPU cores",
     "laptop-2026-11": "what laptop was before: 5M steps, some 30 to 60 minutes on two CPU cores",
     "gymnasium": "small environments, 3M steps in some minutes on two CPU cores",
 }
@@ -40,7 +40,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "laptop": {
         "stem": "shallow",
         "normalise_observations": "on",
-        "steps": "1200k",
+        "steps": "1500k",
         "num_envs": 16,
         "batch_size": 16,
         "unroll_length": 20,
