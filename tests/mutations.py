@@ -1529,14 +1529,14 @@ MUTANTS = [
     ("launch/processes/env_processes.py", "== WORKING", "!= 0"),
     (
         "launch/training/plan.py",
-        "closing(ProcessEnvs(each, copy=False))) for each",
-        "closing(ProcessEnvs(each))) for each",
+        "process_envs(servers, copy=False)",
+        "process_envs(servers)",
     ),
-    (
-        "launch/training/plan.py",
-        'EnvServers(make, config.num_envs, processes, f"actor {actor}")',
-        'EnvServers(make, config.num_envs, processes, "actor 0")',
-    ),
+    ("launch/training/local/engine.py", "', '.join(dict.fromkeys(working))", "', '.join(working)"),
+    ("launch/processes/env_servers.py", "            poll.unregister(sleeper)\n", ""),
+    ("launch/processes/env_servers.py", "        self._turn = 1 - self._turn\n", ""),
+    ("launch/processes/env_servers.py", " for env in envs])", " for env in [envs[0]] * groups])"),
+    ("launch/processes/env_processes.py", "        self._servers.open = False\n", ""),
     (
         "launch/processes/env_servers.py",
         "suppress(EOFError, ConnectionError)",

@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from ...envs import available_cores, canonical_game, make_vector_env
 from ..config import BenchEnvConfig
 from ..errors import UsageError, require, require_positive
-from ..processes.env_processes import ProcessEnvs
+from ..processes.env_processes import process_envs
 from ..processes.env_servers import EnvServers
 
 _MEASUREMENTS = 3
@@ -75,7 +75,7 @@ def _make(make: Callable[..., VectorEnv], num_envs: int, processes: int) -> Vect
     """Make environments for this process, or for several as an actor beside a GPU has them."""
     if processes == 1:
         return make(num_envs=num_envs)
-    return ProcessEnvs(EnvServers(make, num_envs, processes), copy=False)
+    return process_envs(EnvServers(make, num_envs, processes), copy=False)[0]
 
 
 def emulation_speed(env: VectorEnv, seconds: float) -> float:

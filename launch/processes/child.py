@@ -8,7 +8,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing import reduction, resource_tracker, util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -32,24 +32,12 @@ class RemoteTraceback(Exception):
         return str(self)
 
 
-class Child:
-    """A daemon process that runs `serve(connection, *arguments)`, a function of a module.
+class Pipe:
+    """Our end of a pipe to a child."""
 
-    It ends with this one, whatever it does, and is deaf to signals that stop a run, which terminals and
-    schedulers send to all of a group: whether to stop is ours to say.
-    """
-
-    def __init__(self, name: str, serve: Callable[..., None], *arguments: Any) -> None:
-        self.name = name
-        self.connection, theirs = _context.Pipe()
-        self._process = _context.Process(
-            target=_serve_deaf, args=(serve, theirs, pickle.dumps(arguments)), name=name, daemon=True
-        )
-        with signals_held_back():
-            self._process.start()
-        # At our end multiprocessing tells daemons by SIGTERM, to which ours are deaf, and waits for them.
-        util.Finalize(self, self._process.kill, exitpriority=0)
-        theirs.close()  # so that the death of the process ends the connection
+    def __init__(self, connection: Connection, died: Callable[[], ChildDied]) -> None:
+        """`died` returns the error that says how the child ended."""
+        self.connection, self._died = connection, died
 
     def send(self, message: Any) -> None:
         """Raises ChildDied."""
@@ -72,14 +60,42 @@ class Child:
         except (EOFError, OSError) as error:
             raise self._died() from error
 
+    def close(self) -> None:
+        """Close the pipe, which tells a process that waits for messages to end."""
+        self.connection.close()
+
+
+class Child(Pipe):
+    """A daemon process that runs `serve(connection, *arguments)`, a function of a module.
+
+    It ends with this one, whatever it does, and is deaf to signals that stop a run, which terminals and
+    schedulers send to all of a group: whether to stop is ours to say.
+    """
+
+    def __init__(self, name: str, serve: Callable[..., None], *arguments: Any) -> None:
+        self.name = name
+        ours, theirs = _context.Pipe()
+        super().__init__(ours, lambda: ChildDied(f"{self} died: {_how_it_ended(self._process)}"))
+        self._process = _context.Process(
+            target=_serve_deaf, args=(serve, theirs, pickle.dumps(arguments)), name=name, daemon=True
+        )
+        with signals_held_back():
+            self._process.start()
+        # At our end multiprocessing tells daemons by SIGTERM, to which ours are deaf, and waits for them.
+        util.Finalize(self, self._process.kill, exitpriority=0)
+        theirs.close()  # so that the death of the process ends the connection
+
+    def new_pipe(self) -> Pipe:
+        """Return our end of another pipe, whose other end is sent as a file. Raises ChildDied, OSError."""
+        ours, theirs = _context.Pipe()
+        with closing(theirs):
+            self.send_file(theirs.fileno())
+        return Pipe(ours, self._died)
+
     def check(self) -> None:
         """Raises ChildDied if the process has ended."""
         if self._process.exitcode is not None:
             raise self._died()
-
-    def close(self) -> None:
-        """Close the pipe, which tells a process that waits for messages to end."""
-        self.connection.close()
 
     def end(self, patience: float = 0.0) -> None:
         """Wait up to `patience` seconds for the process to end by itself, then kill it."""
@@ -90,9 +106,6 @@ class Child:
 
     def __str__(self) -> str:
         return f"{self.name} (process {self._process.pid})"
-
-    def _died(self) -> ChildDied:
-        return ChildDied(f"{self} died: {_how_it_ended(self._process)}")
 
 
 def send(connection: Connection, message: Any) -> None:

@@ -19,7 +19,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ...envs.checks import check_actions, environment_seeds, rows_to_reset
-from .child import ChildDied
+from .child import ChildDied, Pipe
 from .env_arrays import Described, Layout
 from .env_servers import LAST, MASKS, MESSAGE, RESET, STEP, WORKING, EnvServers, unless_failed
 
@@ -36,56 +36,49 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
     A step takes as long as the slowest process: each has N / P environments, rounded up or down.
     """
 
-    def __init__(self, servers: EnvServers, copy: bool = True) -> None:
-        """Wait until their environments are made.
-
-        Args:
-            servers: the processes, which `close` ends, as does an error here.
-            copy: whether observations are copies. Others are overwritten by the next step.
-
-        Raises what `make` raises, ChildDied for a process that died, OSError where there is no memory.
-        """
+    def __init__(self, servers: EnvServers, described: Described, copy: bool) -> None:
+        """See `process_envs`."""
         self._servers, self._rows, self._children = servers, servers.rows, servers.children
-        self._copy, self._open, self._turn, self._under_way = copy, True, 0, False
+        self._copy, self._turn, self._under_way = copy, 0, False
         self._masks: Flags | None = None
         self._noted: set[str] = set()
         self._wakers: list[Any] = []
-        with ExitStack() as undo:
-            undo.callback(servers.close)
-            self._answers, theirs = socket.socketpair()
+        self._messages: list[Pipe] = []
+        self._describe(described)
+        self._answers, theirs = socket.socketpair()
+        with ExitStack() as undo, closing(theirs):
             undo.callback(self.close)
-            with closing(theirs):
-                self._share(theirs.fileno())
+            timeout = struct.pack("ll", _LOOK_SECONDS, 0)
+            self._answers.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+            self._share(described, theirs.fileno())
             undo.pop_all()
 
-    def _share(self, answers: int) -> None:
-        """Share arrays and pipes with the processes once these say what their environments are."""
-        timeout = struct.pack("ll", _LOOK_SECONDS, 0)
-        self._answers.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-        described: Described = unless_failed([child.receive() for child in self._children])[0]
-        self._describe(described, self._servers.num_envs)
+    def _share(self, described: Described, answers: int) -> None:
+        """Share arrays and pipes with the processes."""
         layout = Layout(described, self.num_envs, len(self._children))
-        shared = [layout.new_file()]
-        try:
-            self._arrays, self._infos = layout.arrays(shared[0]), tuple(described.infos)
+        with ExitStack() as stack:
+            arrays = layout.new_file()
+            stack.callback(os.close, arrays)
+            self._arrays, self._infos = layout.arrays(arrays), tuple(described.infos)
+            sleepers = []
             for _ in range(2):
                 sleeper, waker = os.pipe()
-                shared.append(sleeper)
+                stack.callback(os.close, sleeper)
+                sleepers.append(sleeper)
                 self._wakers.append(os.fdopen(waker, "wb", buffering=0))
             for child in self._children:
-                for file in (*shared, answers):
+                child.send_file(arrays)
+                self._messages.append(child.new_pipe())
+                for file in (*sleepers, answers):
                     child.send_file(file)
-        finally:
-            for file in shared:
-                os.close(file)
 
-    def _describe(self, described: Described, num_envs: int) -> None:
-        self.num_envs = num_envs
+    def _describe(self, described: Described) -> None:
+        self.num_envs = self._servers.num_envs
         self.metadata = described.metadata
         self.single_observation_space = described.observation_space
         self.single_action_space = described.action_space
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
         for name, value in described.attributes.items():
             setattr(self, name, value)
 
@@ -156,11 +149,11 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         self._arrays["status"][...] = WORKING
         try:
             self._wake(order)
-            for child, message in zip(self._children, messages, strict=False):
-                child.send(message)  # only now that it reads: a pipe holds some 100 KB
+            for pipe, message in zip(self._messages, messages, strict=False):
+                pipe.send(message)  # only now that it reads: a pipe holds some 100 KB
             self._wait()
             asked = np.flatnonzero(self._arrays["status"] & MESSAGE)
-            answers = [self._children[index].receive() for index in asked]
+            answers = [self._messages[index].receive() for index in asked]
         except (ChildDied, OSError, ValueError):
             self._check_open()  # another thread may have closed it meanwhile
             raise
@@ -184,7 +177,7 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
                     child.check()
 
     def _check_open(self) -> None:
-        if not self._open:
+        if not self._servers.open:
             raise RuntimeError("this environment is closed")
 
     def working(self) -> list[str]:
@@ -193,11 +186,33 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         return [str(child) for child, works in zip(self._children, under_way, strict=True) if works]
 
     def close_extras(self, **kwargs: Any) -> None:
-        """End the processes, even while a step waits for them in another thread."""
-        self._open = False
+        """End the processes, and with them all groups, even while a step waits in another thread."""
+        self._servers.open = False
         for waker in self._wakers:
             waker.close()  # they read its end, and end
+        for pipe in self._messages:
+            pipe.close()
         self._servers.close()
         with suppress(OSError):
             self._answers.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
         self._answers.close()
+
+
+def process_envs(servers: EnvServers, copy: bool = True) -> list[ProcessEnvs]:
+    """Wait until the environments of all groups are made, and return those of each.
+
+    Args:
+        servers: the processes, which an error here, or closing the environments of a group, ends.
+        copy: whether observations are copies. Others are overwritten by the next step.
+
+    Raises what `make` raises, ChildDied for a process that died, OSError where there is no memory.
+    """
+    with ExitStack() as undo:
+        undo.callback(servers.close)
+        described = unless_failed([child.receive() for child in servers.children])[0]
+        envs = []
+        for _ in range(servers.groups):
+            envs.append(ProcessEnvs(servers, described, copy))
+            undo.callback(envs[-1].close)
+        undo.pop_all()
+        return envs

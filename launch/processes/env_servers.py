@@ -5,14 +5,15 @@ from __future__ import annotations
 import faulthandler
 import os
 import pickle
+import select
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import pairwise
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,14 +36,20 @@ Answer = tuple[bool, Any]
 
 
 class EnvServers:
-    """P processes that make N environments as soon as they have begun; `ProcessEnvs` waits for them."""
+    """P processes that make G groups of N environments as soon as they have begun; `process_envs` waits for
+    them.
+
+    Each process has a part of every group and steps one group's after another's, in the order in which it is
+    told to. A core with a process for each group would switch between them, with caches full of the other's
+    games.
+    """
 
     def __init__(
         self,
         make: Callable[..., VectorEnv[Any, Any, Any]],
         num_envs: int,
         processes: int,
-        of: str = "",
+        groups: int = 1,
         cpus: Sequence[int] | None = None,
     ) -> None:
         """Start the processes.
@@ -53,28 +60,29 @@ class EnvServers:
                 process does.
             num_envs: N.
             processes: P, at most N.
-            of: whose environments they are, for messages.
+            groups: G.
             cpus: a core for each process; None leaves that to the system.
 
         Raises OSError where no more processes or files are to be had.
         """
         bounds = np.linspace(0, num_envs, processes + 1).round().astype(int).tolist()
-        self.num_envs = num_envs
+        self.num_envs, self.groups, self.open = num_envs, groups, True
         self.rows = [slice(begin, end) for begin, end in pairwise(bounds)]
         self.children: list[Child] = []
         try:
             with _one_thread_each():
                 for index, rows in enumerate(self.rows):
-                    name = _numbers(rows) + (of and f" of {of}")
+                    name = _numbers(rows) + (" of each group" if groups > 1 else "")
                     cpu = cpus and cpus[index]
-                    child = Child(name, _serve, make, rows, num_envs, index, processes, cpu)
-                    self.children.append(child)
+                    part = Part(rows, num_envs, index, processes)
+                    self.children.append(Child(name, _serve, make, part, groups, cpu))
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """End the processes; again, if need be."""
+        self.open = False
         for child in self.children:
             child.close()
         end = time.monotonic() + _PATIENCE
@@ -120,49 +128,71 @@ def _numbers(rows: slice) -> str:
     return f"environment {last}" if rows.start == last else f"environments {rows.start} to {last}"
 
 
+class Part(NamedTuple):
+    """Which of each group's environments are those of one process."""
+
+    rows: slice
+    num_envs: int
+    """of a group"""
+    process: int
+    """number of the process"""
+    processes: int
+
+
 def _serve(
     connection: Connection,
     make: Callable[..., VectorEnv[Any, Any, Any]],
-    rows: slice,
-    num_envs: int,
-    index: int,
-    processes: int,
+    part: Part,
+    groups: int,
     cpu: int | None,
 ) -> None:
-    """Run process number `index`: make its environments, and step them until the pipes are closed."""
+    """Run a process: make its environments of each group, and step them until the pipes are closed."""
     faulthandler.enable(file=2)
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
-    with _warnings_of_one(index), suppress(EOFError, ConnectionError):  # the other side is gone
+    with (
+        ExitStack() as stack,
+        _warnings_of_one(part.process),
+        suppress(EOFError, ConnectionError),  # the other side is gone
+    ):
         try:
-            env = make(num_envs=rows.stop - rows.start)
+            num_envs = part.rows.stop - part.rows.start
+            envs = [stack.enter_context(closing(make(num_envs=num_envs))) for _ in range(groups)]
         except Exception as error:
             send(connection, (True, _portable(error)))
             return
-        with closing(env):
-            described = Described.of(env)
-            send(connection, (False, described))
-            file, *sleepers, answers = (receive_file(connection) for _ in range(4))
-            arrays = Layout(described, num_envs, processes).arrays(file)
-            os.close(file)
-            status = arrays.pop("status")[index : index + 1]
-            own = {name: array[rows] for name, array in arrays.items()}
-            _work(connection, env, own, status, sleepers, answers)
+        described = Described.of(envs[0])
+        send(connection, (False, described))
+        _work([_Group(env, connection, described, part) for env in envs])
 
 
-def _work(
-    connection: Connection,
-    env: VectorEnv[Any, Any, Any],
-    own: Arrays,
-    status: npt.NDArray[np.uint8],
-    sleepers: Sequence[int],
-    answers: int,
-) -> None:
-    turn = 0
-    while order := os.read(sleepers[turn], 1):
-        turn = 1 - turn
+class _Group:
+    """A group's environments in this process, and the files by which it is told what to do."""
+
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], connection: Connection, described: Described, part: Part
+    ) -> None:
+        file, messages, *self._sleepers, self._answers = (receive_file(connection) for _ in range(5))
+        self._env, self._messages, self._turn = env, Connection(messages), 0
+        arrays = Layout(described, part.num_envs, part.processes).arrays(file)
+        os.close(file)
+        self._status: npt.NDArray[np.uint8] = arrays.pop("status")[part.process : part.process + 1]
+        self._own = {name: array[part.rows] for name, array in arrays.items()}
+
+    @property
+    def sleeper(self) -> int:
+        """The file that has the next order."""
+        return self._sleepers[self._turn]
+
+    def carry_out(self) -> bool:
+        """Wait for an order and carry it out; False if none comes any more."""
+        order = os.read(self.sleeper, 1)
+        self._turn = 1 - self._turn
+        if not order:
+            return False
+        own = self._own
         try:
-            infos = _step(env, own) if order == STEP else _reset(env, own, *connection.recv())
+            infos = _step(self._env, own) if order == STEP else _reset(self._env, own, *self._messages.recv())
             for name, value in infos.items():
                 if name in own:
                     own[name][...] = value
@@ -170,10 +200,27 @@ def _work(
             message = (False, infos["notes"]) if "notes" in infos else None
         except Exception as error:
             has, message = 0, (True, _portable(error))
-        status[0] = has + MESSAGE * (message is not None)
-        os.write(answers, order)
+        self._status[0] = has + MESSAGE * (message is not None)
+        os.write(self._answers, order)
         if message is not None:  # only now: it may wait for a reader
-            send(connection, message)
+            send(self._messages, message)
+        return True
+
+
+def _work(groups: Sequence[_Group]) -> None:
+    """Carry out the groups' orders as they come."""
+    poll, waiting = select.poll(), {group.sleeper: group for group in groups}
+    for sleeper in waiting:
+        poll.register(sleeper, select.POLLIN)
+    while True:
+        for sleeper, _ in poll.poll():
+            group = waiting.pop(sleeper)
+            # What is left in its pipe is for other processes.
+            poll.unregister(sleeper)
+            if not group.carry_out():
+                return
+            waiting[group.sleeper] = group
+            poll.register(group.sleeper, select.POLLIN)
 
 
 def _step(env: VectorEnv[Any, Any, Any], own: Arrays) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from ...envs.finding import find_spec
 from ..config import TrainConfig
 from ..errors import RunError, require, require_positive, wrong_input
 from ..processes.child import ChildDied
-from ..processes.env_processes import ProcessEnvs
+from ..processes.env_processes import process_envs
 from ..processes.env_servers import EnvServers
 from ..processes.machine import check_memory, memory_for
 from ..processes.supervision import slow
@@ -252,19 +252,17 @@ def make_env(config: TrainConfig, num_threads: int | None, shard: EnvShard | Non
 
 
 def make_process_envs(config: TrainConfig, processes: int, actors: int, stack: ExitStack) -> list[VectorEnv]:
-    """Make the environments of each actor, which `processes` step, and which `stack` closes. Observations are
-    overwritten by the next step.
+    """Make the environments of each actor, which `processes` step, each some of every actor's, and which
+    `stack` closes. Observations are overwritten by the next step.
 
     Raises RunError for a process that dies.
     """
     make = _env_maker(config, 1)
     try:
         with _slow(config):
-            servers = [  # all begin before any is waited for
-                stack.enter_context(closing(EnvServers(make, config.num_envs, processes, f"actor {actor}")))
-                for actor in range(actors)
-            ]
-            return [stack.enter_context(closing(ProcessEnvs(each, copy=False))) for each in servers]
+            servers = EnvServers(make, config.num_envs, processes, actors)
+            envs = process_envs(servers, copy=False)
+            return [stack.enter_context(closing(env)) for env in envs]
     except ChildDied as error:
         raise RunError(str(error)) from None
 

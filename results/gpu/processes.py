@@ -8,7 +8,7 @@ needs no GPU: it answers after `--answer` milliseconds, during which it takes no
 apart           one process a core, which plays its share of the games by itself: what the cores can do
 threads, alone  half of the games, as one of an actor's two groups has them, with random actions
 threads         two groups in turn, played while the stand-in chooses for the other: `Actor`s in threads
-processes ...   the same by `ProcessEnvs`, on one core each
+processes ...   the same by processes of one core each, which play some of both groups
 free ...        the same, the system choosing the cores
 """
 
@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from deltabeast.envs import available_cores, make_vector_env
-from deltabeast.launch.processes.env_processes import ProcessEnvs
+from deltabeast.launch.processes.env_processes import process_envs
 from deltabeast.launch.processes.env_servers import EnvServers
 
 GAME, STEPS, GROUPS = "pong", 20, 2
@@ -146,8 +146,7 @@ def threads(stack: ExitStack, games: int, answer: float) -> dict[str, Callable[[
 def processes(stack: ExitStack, games: int, answer: float, free: bool = False) -> dict[str, Any]:
     count = min(available_cores(), games // GROUPS)
     cores = None if free else sorted(os.sched_getaffinity(0))
-    servers = [EnvServers(make, games // GROUPS, count, cpus=cores) for _ in range(GROUPS)]
-    envs = [ProcessEnvs(each, copy=False) for each in servers]
+    envs = process_envs(EnvServers(make, games // GROUPS, count, GROUPS, cores), copy=False)
     return _both("free" if free else "processes", stack, envs, answer)
 
 

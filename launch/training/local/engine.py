@@ -91,7 +91,7 @@ class LocalEngine(Engine):
             self._envs = self._make_envs()
             self.agent = make_agent(config, self._envs[0])
             replay = replay_notes(config, self._envs[0], self.agent, self.device)
-        self.uses = uses(self._count, self._threads, self._env_processes * len(self._envs))
+        self.uses = uses(self._count, self._threads, self._env_processes)
         self.notes = [*observation_notes(self._envs[0], self.agent.spec), *replay]
         if cpus is None and config.threads is None:
             self.notes += thread_notes(self.cpus, self._count, self._threads)
@@ -104,8 +104,7 @@ class LocalEngine(Engine):
         # Actors that run at the same time divide the process's threads, or the cores.
         at_once = config.num_actors if overlaps(config, self.device) else 1
         threads = max(1, self._threads // at_once)
-        processes = env_processes(config, self.device, part.num_envs, self.cpus // at_once)
-        self._env_processes = processes
+        self._env_processes = processes = env_processes(config, self.device, part.num_envs, self.cpus)
         actors = config.num_actors * split
         if processes:
             return make_process_envs(part, processes, actors, self._stack)
@@ -286,7 +285,7 @@ class LocalEngine(Engine):
 
     def stages(self) -> str:
         working = [name for env in self._envs if isinstance(env, ProcessEnvs) for name in env.working()]
-        steps = f"; steps of {', '.join(working)} under way" if working else ""
+        steps = f"; steps of {', '.join(dict.fromkeys(working))} under way" if working else ""
         return f"learner: {self.stopwatch.stage}; {self.source.stage()}{self.workers.stage()}{steps}"
 
     def new_window(self) -> Window:

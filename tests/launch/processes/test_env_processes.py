@@ -26,7 +26,7 @@ from deltabeast.envs.conformance import check_vector_env
 from deltabeast.envs.rescue import DoesNotStart
 from deltabeast.launch.processes import env_servers
 from deltabeast.launch.processes.child import ChildDied
-from deltabeast.launch.processes.env_processes import ProcessEnvs
+from deltabeast.launch.processes.env_processes import ProcessEnvs, process_envs
 from deltabeast.launch.processes.env_servers import EnvServers
 
 pytestmark = pytest.mark.usefixtures("quick_children", "nothing_is_left")
@@ -60,8 +60,8 @@ CUT = maker("training_envs:Odd-v0")
 FLICKERING = partial(GAME, protocol="ale-standard+flicker0.5")
 
 
-def in_processes(make: Any, num_envs: int, processes: int, of: str = "", copy: bool = True) -> ProcessEnvs:
-    return ProcessEnvs(EnvServers(make, num_envs, processes, of), copy)
+def in_processes(make: Any, num_envs: int, processes: int, copy: bool = True) -> ProcessEnvs:
+    return process_envs(EnvServers(make, num_envs, processes), copy)[0]
 
 
 def assert_equal(one: Any, other: Any) -> None:
@@ -124,6 +124,46 @@ def test_the_games_are_those_of_one_process(
         assert {"final_obs", "_final_obs", "action_mask", "notes"} < keys
 
 
+def test_groups_play_their_own_games_at_the_same_time(seed: int) -> None:
+    """Their orders come in any order, and the processes of a group are not equally fast."""
+    groups = process_envs(EnvServers(CUT, 5, 3, groups=3))
+    assert [str(child)[:27] for child in groups[0]._children][::2] == [
+        "environments 0 to 1 of each",
+        "environments 3 to 4 of each",
+    ]
+    assert len(groups) == 3 and len({child._process.pid for env in groups for child in env._children}) == 3
+    failed: list[BaseException] = []
+
+    def play(index: int) -> None:
+        try:
+            there = played(CUT(num_envs=5), 150, seed + index)
+            for mine, theirs in zip(played(groups[index], 150, seed + index), there, strict=True):
+                for one, other in zip(mine, theirs, strict=True):
+                    assert_equal(one, other)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=play, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failed and not any(thread.is_alive() for thread in threads)
+
+
+def test_a_group_that_is_closed_or_fails_ends_all() -> None:
+    one, other = process_envs(EnvServers(CUT, 2, 2, groups=2))
+    other.reset(seed=1)
+    one.close()
+    with pytest.raises(RuntimeError, match=r"^this environment is closed$"):
+        other.step(np.zeros(2, int))
+    one, other = process_envs(EnvServers(maker("training_envs:Raises-v0"), 2, 2, groups=2))
+    other.reset(seed=1)
+    with pytest.raises(EnvironmentFailed):
+        step_for_ever(one)
+    other.step(np.zeros(2, int))  # what one group's raised, the other's did not
+
+
 def test_they_keep_the_contract(seed: int) -> None:
     check_vector_env(in_processes(CUT, 3, 2), steps=60, seed=seed)
 
@@ -180,7 +220,7 @@ def test_an_error_that_cannot_be_sent_is_told_with_its_traceback() -> None:
 
 @pytest.mark.parametrize("when", ["before a step", "during one"])
 def test_a_process_that_dies_is_named(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = in_processes(maker("training_envs:Stalls-v0"), 5, 3, of="actor 1")
+    env = in_processes(maker("training_envs:Stalls-v0"), 5, 3)
     env.reset(seed=1)
     for _ in range(93 if when == "during one" else 3):
         env.step(np.zeros(5, int))
@@ -191,7 +231,7 @@ def test_a_process_that_dies_is_named(when: str, monkeypatch: pytest.MonkeyPatch
     if when == "before a step":
         kill.join()
     began = time.monotonic()
-    with pytest.raises(ChildDied, match=rf"^environment 2 of actor 1 \(process {pid}\) died: killed by"):
+    with pytest.raises(ChildDied, match=rf"^environment 2 \(process {pid}\) died: killed by"):
         env.step(np.zeros(5, int))
     assert time.monotonic() - began < 5
     monkeypatch.setattr(env_servers, "_PATIENCE", 0.1)
@@ -199,7 +239,7 @@ def test_a_process_that_dies_is_named(when: str, monkeypatch: pytest.MonkeyPatch
 
 def test_a_process_that_hangs_is_named() -> None:
     """For as long as it does."""
-    env = in_processes(CUT, 5, 3, of="actor 1")
+    env = in_processes(CUT, 5, 3)
     env.reset(seed=1)
     pid = env._children[1]._process.pid
     assert pid is not None and env.working() == []
@@ -207,7 +247,7 @@ def test_a_process_that_hangs_is_named() -> None:
     thread = threading.Thread(target=env.step, args=(np.zeros(5, int),))
     thread.start()
     end = time.monotonic() + 10
-    while env.working() != [f"environment 2 of actor 1 (process {pid})"]:
+    while env.working() != [f"environment 2 (process {pid})"]:
         assert time.monotonic() < end and thread.is_alive()
         time.sleep(0.01)
     os.kill(pid, signal.SIGCONT)
@@ -290,10 +330,10 @@ import os, signal, sys, threading
 from functools import partial
 import numpy as np
 from deltabeast.envs import make_vector_env
-from deltabeast.launch.processes.env_processes import ProcessEnvs
+from deltabeast.launch.processes.env_processes import process_envs
 from deltabeast.launch.processes.env_servers import EnvServers
 if __name__ == "__main__":
-    env = ProcessEnvs(EnvServers(partial(make_vector_env, env_id="CartPole-v1"), 2, 2))
+    (env,) = process_envs(EnvServers(partial(make_vector_env, env_id="CartPole-v1"), 2, 2))
     env.reset(seed=1)
     print(*(child._process.pid for child in env._children), flush=True)
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
@@ -318,10 +358,10 @@ import os, sys
 from functools import partial
 from pathlib import Path
 from deltabeast.envs import make_vector_env
-from deltabeast.launch.processes.env_processes import ProcessEnvs
+from deltabeast.launch.processes.env_processes import process_envs
 from deltabeast.launch.processes.env_servers import EnvServers
 if __name__ == "__main__":
-    env = ProcessEnvs(EnvServers(partial(make_vector_env, env_id="old_envs:CartPoleEnv"), 2, 2))
+    (env,) = process_envs(EnvServers(partial(make_vector_env, env_id="old_envs:CartPoleEnv"), 2, 2))
     env.reset(seed=1)
     for child in env._children:
         given = Path(f"/proc/{child._process.pid}/environ").read_text().split("\\0")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import training_envs
@@ -20,8 +21,6 @@ from deltabeast.agents import Learner
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, StoppedBySignal
 from deltabeast.launch.processes import supervision
-from deltabeast.launch.processes.env_processes import ProcessEnvs
-from deltabeast.launch.processes.env_servers import EnvServers
 from deltabeast.launch.training import plan
 from deltabeast.launch.training.local import engine as local_engine
 from deltabeast.launch.training.threads import uses
@@ -71,9 +70,12 @@ def test_the_run_says_so() -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_actors_act_in_processes_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_actors_act_in_processes_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every episode of this environment takes 10 steps."""
+    playing: set[str] = set()
+    on_update(monkeypatch, lambda _: playing.update(c.name for c in multiprocessing.active_children()))
     run(tmp_path, *MATCH, "--num-actors", "2", "--steps", "400", "--log-seconds", "0")
+    assert playing == {"environments 0 to 1 of each group", "environments 2 to 3 of each group"}
     logged = rows(tmp_path)
     assert [int(row["step"]) for row in logged] == list(range(20, 401, 20))
     assert abs(int(float(logged[-1]["episodes"])) - 40) <= 4
@@ -117,7 +119,7 @@ def test_a_process_that_dies_is_named_and_loses_nothing(
 
     def kill(learner: Learner) -> None:
         if learner.version == 10:
-            (child,) = (c for c in multiprocessing.active_children() if "2 to 3 of actor 0" in c.name)
+            (child,) = (c for c in multiprocessing.active_children() if "2 to 3" in c.name)
             assert child.pid is not None
             killed.append(child.pid)
             os.kill(child.pid, signal.SIGKILL)
@@ -125,7 +127,7 @@ def test_a_process_that_dies_is_named_and_loses_nothing(
     on_update(monkeypatch, kill)
     with pytest.raises(RunError, match=r"killed by signal 9, .*; step \d+ is saved in [^ ]*$") as raised:
         run(tmp_path, *MATCH, "--steps", "1M", "--log-seconds", "0")
-    assert str(raised.value).startswith(f"environments 2 to 3 of actor 0 (process {killed[0]}) died: ")
+    assert str(raised.value).startswith(f"environments 2 to 3 (process {killed[0]}) died: ")
     assert "Traceback" not in capsys.readouterr().out
     assert newest(tmp_path)[0] == last_step(tmp_path) >= 200
 
@@ -138,7 +140,7 @@ def test_a_process_that_hangs_is_named_and_the_run_goes_on(
 
     def hang(learner: Learner) -> None:
         if learner.version == 10:
-            (child,) = (c for c in multiprocessing.active_children() if "2 to 3 of actor 0" in c.name)
+            (child,) = (c for c in multiprocessing.active_children() if "2 to 3" in c.name)
             assert child.pid is not None
             hung.append(child.pid)
             os.kill(child.pid, signal.SIGSTOP)
@@ -148,34 +150,22 @@ def test_a_process_that_hangs_is_named_and_the_run_goes_on(
     on_update(monkeypatch, hang)
     run(tmp_path, *MATCH, "--steps", "800")
     silent = [message for message in said if message.startswith("no update for")]
-    assert f"steps of environments 2 to 3 of actor 0 (process {hung[0]}) under way" in silent[0]
+    assert f"steps of environments 2 to 3 (process {hung[0]}) under way" in silent[0]
     assert newest(tmp_path)[0] == 800
 
 
-def test_groups_are_made_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[str] = []
-
-    class Noted(EnvServers):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            begun.append(given[3])
-
-    def ready(servers: EnvServers, copy: bool) -> ProcessEnvs:
-        assert begun == ["actor 0", "actor 1"] and not copy
-        return ProcessEnvs(servers, copy)
-
-    monkeypatch.setattr(plan, "EnvServers", Noted)
-    monkeypatch.setattr(plan, "ProcessEnvs", ready)
+def test_observations_are_not_copied() -> None:
     with ExitStack() as stack:
-        config = replace(parse(["train", *MATCH]), num_envs=4)
-        envs = plan.make_process_envs(config, 2, 2, stack)
+        envs = plan.make_process_envs(replace(parse(["train", *MATCH]), num_envs=4), 2, 2, stack)
+        first, _ = envs[1].reset(seed=1)
         assert [env.num_envs for env in envs] == [4, 4]
+        assert np.shares_memory(first, envs[1].step(np.zeros(4, int))[0])
 
 
 @pytest.mark.usefixtures("two")
 def test_one_that_dies_as_it_starts_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "_env_maker", lambda *_: training_envs.leaves)
-    with pytest.raises(RunError, match=r"^environments 0 to 1 of actor 0 \(process \d+\) died: exit code 3$"):
+    with pytest.raises(RunError, match=r"^environments 0 to 1 \(process \d+\) died: exit code 3$"):
         run(tmp_path, *MATCH, "--steps", "100")
 
 
