@@ -1,7 +1,8 @@
 """Sends observations to a GPU; of a stack of frames only the newest crosses the bus.
 
 The device keeps each environment's last stack and shifts it. Rows whose stack is not a shift of the previous
-one (an episode begins) are sent whole.
+one (an episode begins) are sent whole. Observations whose own memory is page-locked (page_lock.py) are all sent
+whole: comparing and copying stacks would take a core longer than the bus.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ class FrameFeed:
         self._turn = 0
 
     def __call__(self, observation: NDArray[np.generic]) -> Tensor:
-        """Return the observation as a tensor on the device, bit for bit."""
+        """Return the observation as a tensor on the device, bit for bit.
+
+        If its memory is page-locked it may be reused only when this thread's stream has read it.
+        """
+        if self.device.type == "cuda" and (tensor := torch.from_numpy(observation)).is_pinned():
+            self.bytes += tensor.nbytes
+            return tensor.to(self.device, non_blocking=True)
         if observation.dtype != np.uint8 or observation.ndim != 4 or observation.shape[1] < 2:
             tensor = torch.from_numpy(observation)
             self.bytes += tensor.nbytes

@@ -108,9 +108,13 @@ class ProcessEnvs(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any
         )
         return self._observations(), rewards, terminated, truncated, self._shown(notes)
 
+    @property
+    def observations(self) -> Observations:
+        """The memory `[N, ...]` that each step overwrites."""
+        return self._arrays["observations"]
+
     def _observations(self) -> Observations:
-        observations = self._arrays["observations"]
-        return observations.copy() if self._copy else observations
+        return self.observations.copy() if self._copy else self.observations
 
     def _shown(self, notes: list[str], reset: Flags | None = None) -> dict[str, Any]:
         """Return the infos of a step, or of a `reset` of some environments `[N]`."""

@@ -25,7 +25,7 @@ from ...envs.finding import find_spec
 from ..config import TrainConfig
 from ..errors import RunError, require, require_positive, wrong_input
 from ..processes.child import ChildDied
-from ..processes.env_processes import process_envs
+from ..processes.env_processes import ProcessEnvs, process_envs
 from ..processes.env_servers import EnvServers
 from ..processes.machine import check_memory, memory_for
 from ..processes.supervision import slow
@@ -251,7 +251,9 @@ def make_env(config: TrainConfig, num_threads: int | None, shard: EnvShard | Non
     return ShardedEnv(env, *shard) if shard else env
 
 
-def make_process_envs(config: TrainConfig, processes: int, actors: int, stack: ExitStack) -> list[VectorEnv]:
+def make_process_envs(
+    config: TrainConfig, processes: int, actors: int, stack: ExitStack
+) -> list[ProcessEnvs]:
     """Make the environments of each actor, which `processes` step, each some of every actor's, and which
     `stack` closes. Observations are overwritten by the next step.
 

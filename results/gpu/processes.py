@@ -3,7 +3,8 @@
 Usage: python results/gpu/processes.py [--games 256] [--rounds 3] [--seconds 3] [--answer 1] [--json FILE]
 
 Prints agent steps/s, the median and all rounds, and the time of a core that each step took. The stand-in
-needs no GPU: it answers after `--answer` milliseconds, during which it takes no core.
+needs no GPU: it answers after `--answer` milliseconds, during which it takes no core. As a GPU does, it reads
+observations of processes by itself; those of threads the actor copies.
 
 apart           one process a core, which plays its share of the games by itself: what the cores can do
 threads, alone  half of the games, as one of an actor's two groups has them, with random actions
@@ -140,7 +141,7 @@ def threads(stack: ExitStack, games: int, answer: float) -> dict[str, Callable[[
     envs = [
         make_vector_env(GAME, num_envs=games // GROUPS, num_threads=available_cores()) for _ in range(GROUPS)
     ]
-    return _both("threads", stack, envs, answer)
+    return _both("threads", stack, envs, answer, copies=True)
 
 
 def processes(stack: ExitStack, games: int, answer: float, free: bool = False) -> dict[str, Any]:
@@ -153,13 +154,23 @@ def processes(stack: ExitStack, games: int, answer: float, free: bool = False) -
 ARMS = {"apart": apart, "threads": threads, "processes": processes, "free": partial(processes, free=True)}
 
 
-def _both(name: str, stack: ExitStack, envs: list[Any], answer: float) -> dict[str, Callable[[float], float]]:
+def _both(
+    name: str, stack: ExitStack, envs: list[Any], answer: float, copies: bool = False
+) -> dict[str, Callable[[float], float]]:
+    import torch
+
     from deltabeast.agents import Actor, Agent, AgentSpec, WeightStore
     from deltabeast.agents.inference import EagerInference
     from deltabeast.launch.training.local.sources import Threads
 
     class StandIn(EagerInference):
         """A GPU that answers after a time."""
+
+        def record(self, unroll: Any, t: int, timestep: Any) -> None:
+            if copies:
+                super().record(unroll, t, timestep)
+            else:
+                unroll.reward[t], unroll.done[t] = map(torch.from_numpy, timestep[1:])
 
         def select_actions(self, unroll: Any, t: int) -> None:
             time.sleep(answer)

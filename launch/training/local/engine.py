@@ -14,6 +14,7 @@ from gymnasium.vector import VectorEnv
 from ....agents import Actor, Agent, NonFiniteError, Unroll, WeightStore, make_actor_agent
 from ....agents.accelerate import accelerate, inference_for
 from ....agents.cuda.graphs import ACTOR_PRIORITY
+from ....agents.cuda.page_lock import page_locked
 from ....agents.stopwatch import Stopwatch
 from ....agents.weights import SharedWeights
 from ....envs import available_cores
@@ -107,7 +108,11 @@ class LocalEngine(Engine):
         self._env_processes = processes = env_processes(config, self.device, part.num_envs, self.cpus)
         actors = config.num_actors * split
         if processes:
-            return make_process_envs(part, processes, actors, self._stack)
+            in_processes = make_process_envs(part, processes, actors, self._stack)
+            if self.device.type == "cuda":
+                for env in in_processes:
+                    self._stack.enter_context(page_locked(env.observations, self.device))
+            return [*in_processes]
         envs: list[VectorEnv] = []
         for _ in range(actors):
             envs.append(make_env(part, threads, env_shard(config, self._count, 0)))
