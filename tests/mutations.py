@@ -1533,6 +1533,7 @@ MUTANTS = [
         "process_envs(servers)",
     ),
     ("launch/training/local/engine.py", "', '.join(dict.fromkeys(working))", "', '.join(working)"),
+    ("launch/training/plan.py", ", actors, own_cpus(processes))", ", actors)"),
     ("launch/processes/env_servers.py", "            poll.unregister(sleeper)\n", ""),
     ("launch/processes/env_servers.py", "        self._turn = 1 - self._turn\n", ""),
     ("launch/processes/env_servers.py", " for env in envs])", " for env in [envs[0]] * groups])"),

@@ -1,8 +1,8 @@
 """Sends observations to a GPU; of a stack of frames only the newest crosses the bus.
 
 The device keeps each environment's last stack and shifts it. Rows whose stack is not a shift of the previous
-one (an episode begins) are sent whole. Observations whose own memory is page-locked (page_lock.py) are all sent
-whole: comparing and copying stacks would take a core longer than the bus.
+one (an episode begins) are sent whole. So is all of an observation whose own memory is page-locked
+(page_lock.py): comparing and copying stacks would take a core longer than the bus.
 """
 
 from __future__ import annotations

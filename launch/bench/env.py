@@ -17,6 +17,7 @@ from ..config import BenchEnvConfig
 from ..errors import UsageError, require, require_positive
 from ..processes.env_processes import process_envs
 from ..processes.env_servers import EnvServers
+from ..processes.machine import own_cpus
 
 _MEASUREMENTS = 3
 
@@ -75,7 +76,7 @@ def _make(make: Callable[..., VectorEnv], num_envs: int, processes: int) -> Vect
     """Make environments for this process, or for several as an actor beside a GPU has them."""
     if processes == 1:
         return make(num_envs=num_envs)
-    return process_envs(EnvServers(make, num_envs, processes), copy=False)[0]
+    return process_envs(EnvServers(make, num_envs, processes, cpus=own_cpus(processes)), copy=False)[0]
 
 
 def emulation_speed(env: VectorEnv, seconds: float) -> float:

@@ -27,7 +27,7 @@ from ..errors import RunError, require, require_positive, wrong_input
 from ..processes.child import ChildDied
 from ..processes.env_processes import ProcessEnvs, process_envs
 from ..processes.env_servers import EnvServers
-from ..processes.machine import check_memory, memory_for
+from ..processes.machine import check_memory, memory_for, own_cpus
 from ..processes.supervision import slow
 from ..runs.actions import action_set
 from ..runs.observations import reading
@@ -262,7 +262,7 @@ def make_process_envs(
     make = _env_maker(config, 1)
     try:
         with _slow(config):
-            servers = EnvServers(make, config.num_envs, processes, actors)
+            servers = EnvServers(make, config.num_envs, processes, actors, own_cpus(processes))
             envs = process_envs(servers, copy=False)
             return [stack.enter_context(closing(env)) for env in envs]
     except ChildDied as error:

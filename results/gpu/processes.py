@@ -11,6 +11,7 @@ threads, alone  half of the games, as one of an actor's two groups has them, wit
 threads         two groups in turn, played while the stand-in chooses for the other: `Actor`s in threads
 processes ...   the same by processes of one core each, which play some of both groups
 free ...        the same, the system choosing the cores
+together        all games as one group, in processes of one core each, with random actions: `bench env`
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--answer", type=float, default=1.0, help="milliseconds")
-    parser.add_argument("--arms", nargs="+", default=["apart", "threads", "processes", "free"])
+    parser.add_argument("--arms", nargs="+", default=[*ARMS])
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     from deltabeast.launch.processes.machine import prepare_process  # with torch, which no player needs
@@ -151,7 +152,21 @@ def processes(stack: ExitStack, games: int, answer: float, free: bool = False) -
     return _both("free" if free else "processes", stack, envs, answer)
 
 
-ARMS = {"apart": apart, "threads": threads, "processes": processes, "free": partial(processes, free=True)}
+def together(stack: ExitStack, games: int, answer: float) -> dict[str, Any]:
+    cores = sorted(os.sched_getaffinity(0))
+    (env,) = process_envs(EnvServers(make, games, min(len(cores), games), cpus=cores), copy=False)
+    stack.callback(env.close)
+    env.reset(seed=0)
+    return {"together": lambda seconds: _alone(env, seconds)}
+
+
+ARMS = {
+    "apart": apart,
+    "threads": threads,
+    "processes": processes,
+    "free": partial(processes, free=True),
+    "together": together,
+}
 
 
 def _both(
@@ -191,7 +206,8 @@ def _both(
                 pass
             steps, start = 0, time.perf_counter()
             while (passed := time.perf_counter() - start) < seconds:
-                steps += next(unrolls).num_steps
+                # The groups' unrolls end almost together: one less at the end would be half a round lost.
+                steps += sum(unroll.num_steps for unroll in islice(unrolls, GROUPS))
             stop.set()
         return steps / passed
 

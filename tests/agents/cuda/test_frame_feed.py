@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from deltabeast.agents.cuda.frame_feed import FrameFeed
+from deltabeast.agents.cuda.page_lock import page_locked
 from deltabeast.envs import PROTOCOLS, make_vector_env
+from deltabeast.launch.processes.env_processes import process_envs
+from deltabeast.launch.processes.env_servers import EnvServers
 
 DEVICES = [
     torch.device("cpu"),
@@ -63,3 +69,49 @@ def test_so_does_what_is_no_stack(shape: tuple[int, ...], device: torch.device, 
 def test_floats_arrive_too() -> None:
     frame = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert torch.equal(FrameFeed(torch.device("cpu"))(frame), torch.from_numpy(frame))
+
+
+class _Driver:
+    """CUDA's two functions, for as many bytes as there are."""
+
+    def __init__(self, answer: int) -> None:
+        self.answer, self.locked = answer, {}
+
+    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> int:
+        self.locked[pointer] = size
+        return self.answer
+
+    def cudaHostUnregister(self, pointer: int) -> int:
+        del self.locked[pointer]
+        return 0
+
+
+@pytest.mark.parametrize("answer", [0, 801])
+def test_memory_is_locked_as_long_as_it_is_read(answer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a driver that can, or cannot."""
+    driver = _Driver(answer)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    array = np.zeros((3, 4), np.float32)
+    with page_locked(array, torch.device("cpu")) as locked:
+        assert locked == (answer == 0) and driver.locked == {array.ctypes.data: array.nbytes}
+    assert bool(driver.locked) != locked
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_reads_locked_memory_by_itself(seed: int) -> None:
+    """Of environments in processes: memory that others map, too. All of it, whole, and none once unlocked."""
+    device = torch.device("cuda")
+    env = partial(make_vector_env, "breakout", num_threads=1)
+    (games,) = process_envs(EnvServers(env, 6, 2), copy=False)
+    with closing(games):
+        feed, (seen, _) = FrameFeed(device), games.reset(seed=seed)
+        with page_locked(games.observations, device) as locked:
+            assert locked and torch.from_numpy(seen).is_pinned()
+            for step in range(50):
+                arrived = feed(seen)
+                torch.cuda.current_stream().synchronize()
+                np.testing.assert_array_equal(arrived.cpu().numpy(), seen)
+                seen = games.step(np.full(6, step % 4))[0]
+            assert feed.bytes == 50 * seen.nbytes
+        assert not torch.from_numpy(seen).is_pinned()
+        np.testing.assert_array_equal(feed(seen).cpu().numpy(), seen)

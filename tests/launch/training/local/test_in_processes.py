@@ -154,10 +154,14 @@ def test_a_process_that_hangs_is_named_and_the_run_goes_on(
     assert newest(tmp_path)[0] == 800
 
 
-def test_observations_are_not_copied() -> None:
+def test_each_process_has_a_core_and_observations_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    monkeypatch.setattr(plan, "own_cpus", lambda count: [cores[0], cores[-1]] if count == 2 else None)
     with ExitStack() as stack:
         envs = plan.make_process_envs(replace(parse(["train", *MATCH]), num_envs=4), 2, 2, stack)
+        pids = [child._process.pid for child in envs[1]._children]
         first, _ = envs[1].reset(seed=1)
+        assert [os.sched_getaffinity(pid or 0) for pid in pids] == [{cores[0]}, {cores[-1]}]
         assert [env.num_envs for env in envs] == [4, 4]
         assert np.shares_memory(first, envs[1].step(np.zeros(4, int))[0])
 
