@@ -1546,8 +1546,8 @@ MUTANTS = [
     ("launch/processes/env_servers.py", "        if index > 0:\n", "        if index > 1:\n"),
     (
         "launch/processes/env_processes.py",
-        "return observations.copy() if self._copy else observations",
-        "return observations",
+        "return self.observations.copy() if self._copy else self.observations",
+        "return self.observations",
     ),
     (
         "launch/processes/env_servers.py",
