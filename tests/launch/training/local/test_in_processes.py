@@ -148,9 +148,9 @@ def test_a_process_that_hangs_is_named_and_the_run_goes_on(
     monkeypatch.setattr(supervision, "SILENCE", 0.5)
     said = listen(monkeypatch, "no update for", lambda: os.kill(hung[0], signal.SIGCONT))
     on_update(monkeypatch, hang)
-    run(tmp_path, *MATCH, "--steps", "800")
+    run(tmp_path, *MATCH, "--num-actors", "2", "--steps", "800")
     silent = [message for message in said if message.startswith("no update for")]
-    assert f"steps of environments 2 to 3 (process {hung[0]}) under way" in silent[0]
+    assert f"; steps of environments 2 to 3 of each group (process {hung[0]}) under way" in silent[0]
     assert newest(tmp_path)[0] == 800
 
 
