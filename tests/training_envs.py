@@ -21,6 +21,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from deltabeast.cores import Core, State
+from deltabeast.envs import make_vector_env
 
 FAILS_AT: float = 93
 """Steps of one environment before it fails, in the middle of an episode."""
@@ -172,6 +173,23 @@ def leaves(num_envs: int) -> Any:
 
 def raises_unpicklable(num_envs: int) -> Any:
     raise Unpicklable(1, 2)
+
+
+def raises_at_length(num_envs: int) -> Any:
+    raise ValueError("x" * 1_000_000)
+
+
+def uneven(num_envs: int) -> Any:
+    """Odd environments that are slow now and then, as their actions and number say."""
+    env = make_vector_env(env_id="training_envs:Odd-v0", num_envs=num_envs, num_threads=1)
+    step = env.step
+
+    def slow(actions: np.ndarray) -> Any:
+        time.sleep((actions.sum() + num_envs) % 3 / 500)
+        return step(actions)
+
+    env.step = slow  # type: ignore[method-assign]
+    return env
 
 
 class Stalls(Match):

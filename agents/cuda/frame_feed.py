@@ -1,4 +1,4 @@
-"""Sends observations to a GPU; of a stack of frames only the newest crosses the bus.
+"""Sends observations to a GPU; of a stack of frames in pageable memory only the newest crosses the bus.
 
 The device keeps each environment's last stack and shifts it. Rows whose stack is not a shift of the previous
 one (an episode begins) are sent whole. So is all of an observation whose own memory is page-locked
@@ -35,9 +35,11 @@ class FrameFeed:
 
         If its memory is page-locked it may be reused only when this thread's stream has read it.
         """
-        if self.device.type == "cuda" and (tensor := torch.from_numpy(observation)).is_pinned():
-            self.bytes += tensor.nbytes
-            return tensor.to(self.device, non_blocking=True)
+        if self.device.type == "cuda" and observation.flags.carray:
+            tensor = torch.from_numpy(observation)
+            if tensor.is_pinned():
+                self.bytes += tensor.nbytes
+                return tensor.to(self.device, non_blocking=True)
         if observation.dtype != np.uint8 or observation.ndim != 4 or observation.shape[1] < 2:
             tensor = torch.from_numpy(observation)
             self.bytes += tensor.nbytes

@@ -1,4 +1,4 @@
-"""Inference on a GPU: frames arrive one by one, and a step is one CUDA graph."""
+"""Inference on a GPU: a step is one CUDA graph."""
 
 from __future__ import annotations
 

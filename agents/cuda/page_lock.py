@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 @contextmanager
 def page_locked(array: NDArray[Any], device: torch.device) -> Iterator[bool]:
-    """Lock the pages of an array, so that a copy to the GPU needs no core; yield whether that could be done.
+    """Lock an array's pages, so that a copy to the GPU needs no core; yield False where that cannot be done.
 
-    `Tensor.is_pinned()` is true of them meanwhile. Some drivers cannot lock what is there already, as those
-    of WSL 2.
+    `Tensor.is_pinned()` is true of them meanwhile. Some drivers lock no memory but what they allocated, as
+    those of WSL 2. For other devices than GPUs there is nothing to do.
     """
+    if device.type != "cuda":
+        yield True
+        return
     cudart = torch.cuda.cudart()
     locked = int(cudart.cudaHostRegister(array.ctypes.data, array.nbytes, 0)) == 0
     if not locked:

@@ -8,7 +8,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from multiprocessing import reduction, resource_tracker, util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -17,6 +17,8 @@ from typing import Any
 from .supervision import REQUESTS, WARNINGS
 
 _OURS = {*REQUESTS, *WARNINGS} - {signal.SIGINT}
+_asking = threading.Lock()
+"""Of two threads that ask at once how a process ended, multiprocessing tells only one."""
 _context = multiprocessing.get_context("spawn")  # a fork would copy the locks of running threads
 
 
@@ -35,9 +37,8 @@ class RemoteTraceback(Exception):
 class Pipe:
     """Our end of a pipe to a child."""
 
-    def __init__(self, connection: Connection, died: Callable[[], ChildDied]) -> None:
-        """`died` returns the error that says how the child ended."""
-        self.connection, self._died = connection, died
+    def __init__(self, connection: Connection, name: str, process: BaseProcess) -> None:
+        self.connection, self.name, self._process = connection, name, process
 
     def send(self, message: Any) -> None:
         """Raises ChildDied."""
@@ -64,6 +65,12 @@ class Pipe:
         """Close the pipe, which tells a process that waits for messages to end."""
         self.connection.close()
 
+    def __str__(self) -> str:
+        return f"{self.name} (process {self._process.pid})"
+
+    def _died(self) -> ChildDied:
+        return ChildDied(f"{self} died: {_how_it_ended(self._process)}")
+
 
 class Child(Pipe):
     """A daemon process that runs `serve(connection, *arguments)`, a function of a module.
@@ -73,28 +80,31 @@ class Child(Pipe):
     """
 
     def __init__(self, name: str, serve: Callable[..., None], *arguments: Any) -> None:
-        self.name = name
         ours, theirs = _context.Pipe()
-        super().__init__(ours, lambda: ChildDied(f"{self} died: {_how_it_ended(self._process)}"))
-        self._process = _context.Process(
+        process = _context.Process(
             target=_serve_deaf, args=(serve, theirs, pickle.dumps(arguments)), name=name, daemon=True
         )
+        super().__init__(ours, name, process)
         with signals_held_back():
-            self._process.start()
+            process.start()
         # At our end multiprocessing tells daemons by SIGTERM, to which ours are deaf, and waits for them.
-        util.Finalize(self, self._process.kill, exitpriority=0)
+        util.Finalize(self, process.kill, exitpriority=0)
         theirs.close()  # so that the death of the process ends the connection
 
     def new_pipe(self) -> Pipe:
         """Return our end of another pipe, whose other end is sent as a file. Raises ChildDied, OSError."""
         ours, theirs = _context.Pipe()
-        with closing(theirs):
+        with closing(theirs), ExitStack() as undo:
+            undo.callback(ours.close)
             self.send_file(theirs.fileno())
-        return Pipe(ours, self._died)
+            undo.pop_all()
+        return Pipe(ours, self.name, self._process)
 
     def check(self) -> None:
         """Raises ChildDied if the process has ended."""
-        if self._process.exitcode is not None:
+        with _asking:
+            ended = self._process.exitcode is not None
+        if ended:
             raise self._died()
 
     def end(self, patience: float = 0.0) -> None:
@@ -103,9 +113,6 @@ class Child(Pipe):
             self._process.join(patience)
         self._process.kill()
         self._process.join()
-
-    def __str__(self) -> str:
-        return f"{self.name} (process {self._process.pid})"
 
 
 def send(connection: Connection, message: Any) -> None:
@@ -169,8 +176,9 @@ def signals_held_back() -> Iterator[None]:
 
 def _how_it_ended(process: BaseProcess) -> str:
     """Describe the end of a process, for a message."""
-    process.join(1.0)
-    code = process.exitcode
+    with _asking:
+        process.join(1.0)
+        code = process.exitcode
     if code is None:
         return "it closed its pipe"
     if code == -signal.SIGKILL:

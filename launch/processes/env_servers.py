@@ -28,6 +28,7 @@ MASKS, LAST, MESSAGE = 1, 2, 4
 """What else an answer has, added up: action masks, last observations, a message in its pipe."""
 WORKING = 255
 """The status of a process that has not answered yet."""
+_MOST_BYTES = 1 << 15
 _PATIENCE = 5.0
 """Seconds that processes may take to end when they are no longer needed."""
 
@@ -39,9 +40,8 @@ class EnvServers:
     """P processes that make G groups of N environments as soon as they have begun; `process_envs` waits for
     them.
 
-    Each process has a part of every group and steps one group's after another's, in the order in which it is
-    told to. A core with a process for each group would switch between them, with caches full of the other's
-    games.
+    Each process has a part of every group and steps one group's after another's, as orders come. A core with
+    a process for each group would switch between them, with caches full of the other's games.
     """
 
     def __init__(
@@ -149,11 +149,12 @@ def _serve(
     """Run a process: make its environments of each group, and step them until the pipes are closed."""
     faulthandler.enable(file=2)
     if cpu is not None:
-        os.sched_setaffinity(0, {cpu})
+        with suppress(OSError):  # it was taken from this process since
+            os.sched_setaffinity(0, {cpu})
     with (
-        ExitStack() as stack,
         _warnings_of_one(part.process),
         suppress(EOFError, ConnectionError),  # the other side is gone
+        ExitStack() as stack,
     ):
         try:
             num_envs = part.rows.stop - part.rows.start
@@ -242,10 +243,13 @@ def _reset(
 
 
 def _portable(error: Exception) -> tuple[Exception, str]:
-    """Return an error that another process can raise, and its traceback."""
+    """Return an error that another process can raise, and its traceback, both short enough to be sent before
+    anyone reads them: who reads may wait for another group of this process first."""
     trace = "".join(traceback.format_exception(error)).rstrip()
     try:
-        pickle.loads(pickle.dumps(error))
+        whole = pickle.dumps(error)
+        pickle.loads(whole)
+        portable = len(whole) <= _MOST_BYTES
     except Exception:
-        error = RuntimeError(repr(error))
-    return error, trace
+        portable = False
+    return error if portable else RuntimeError(repr(error)[:_MOST_BYTES]), trace[-_MOST_BYTES:]

@@ -97,7 +97,8 @@ def own_cpus(count: int) -> list[int] | None:
     """Choose a CPU for each of `count` processes; None if CPUs are shared with others or unknown.
 
     Where one process works on each core, waking a thread on another core costs more than it gains: emulation
-    and inference hand over to each other at every step.
+    and inference hand over to each other at every step. Processes that step environments beside a GPU are
+    faster so, too, though this one needs some of their cores' time (results/gpu/processes.py).
     """
     if not hasattr(os, "sched_getaffinity"):  # macOS
         return None

@@ -95,7 +95,7 @@ class Engine(ABC):
     uses: str = ""
     """its processes and threads, in words"""
     pinned_cpus: Collection[int] = ()
-    """CPUs that the engine's processes are pinned to, one each, which an evaluation may share; else empty"""
+    """CPUs that the engine's workers are pinned to, one each, which an evaluation may share; else empty"""
 
     @abstractmethod
     def start(self, agent: Agent, state: Mapping[str, Any] | None, say: Callable[[str], None]) -> list[str]:

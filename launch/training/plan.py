@@ -197,21 +197,25 @@ def env_groups(config: TrainConfig, device: torch.device) -> int:
     return 2 if device.type == "cuda" and overlaps(config, device) and fits else 1
 
 
-def env_processes(config: TrainConfig, device: torch.device, num_envs: int, cores: int) -> int:
-    """Return how many processes step `num_envs` environments of one group on `cores`; 0 if this one does.
+def env_processes(
+    config: TrainConfig, device: torch.device, num_envs: int, groups: int, cores: int
+) -> tuple[int, int]:
+    """Return how many sets of how many processes step `groups` of `num_envs` environments on `cores`, a group
+    by one set each; 0 and 0 if this process does.
 
     On 16 cores a process of one thread on each has played 1.0 to 1.9 times as many games as a pool of threads
     (results/gpu). On a CPU the workers have a core each already. An own vector form is not cut: the seeds of
     its environments may depend on their number.
     """
     if device.type != "cuda" or cores < FEW_CORES:
-        return 0
+        return 0, 0
     if config.game is None and find_spec(config.env or "").vector_entry_point is not None:
-        return 0
+        return 0, 0
     least = 1 if config.game is not None else FEW_ENVS
     most = min(cores, num_envs // least)
     # As few as are no slower: each step takes as long as the process with the most environments.
-    return math.ceil(num_envs / math.ceil(num_envs / most)) if most > 1 else 0
+    processes = math.ceil(num_envs / math.ceil(num_envs / most)) if most > 1 else 0
+    return (min(groups, cores // processes), processes) if processes else (0, 0)
 
 
 def per_process(config: TrainConfig, count: int) -> TrainConfig:
@@ -252,18 +256,24 @@ def make_env(config: TrainConfig, num_threads: int | None, shard: EnvShard | Non
 
 
 def make_process_envs(
-    config: TrainConfig, processes: int, actors: int, stack: ExitStack
+    config: TrainConfig, sets: int, processes: int, actors: int, stack: ExitStack
 ) -> list[ProcessEnvs]:
-    """Make the environments of each actor, which `processes` step, each some of every actor's, and which
-    `stack` closes. Observations are overwritten by the next step.
+    """Make the environments of each actor, stepped by one of so many sets of `processes`, which `stack` ends.
+    Observations are overwritten by the next step.
 
     Raises RunError for a process that dies.
     """
     make = _env_maker(config, 1)
     try:
         with _slow(config):
-            servers = EnvServers(make, config.num_envs, processes, actors, own_cpus(processes))
-            envs = process_envs(servers, copy=False)
+            cpus = own_cpus(sets * processes)
+            servers = []
+            for index in range(sets):  # all begin before any is waited for
+                groups = len(range(index, actors, sets))
+                theirs = cpus and cpus[index * processes :][:processes]
+                each = EnvServers(make, config.num_envs, processes, groups, theirs)
+                servers.append(stack.enter_context(closing(each)))
+            envs = [env for each in servers for env in process_envs(each, copy=False)]
             return [stack.enter_context(closing(env)) for env in envs]
     except ChildDied as error:
         raise RunError(str(error)) from None

@@ -1,10 +1,12 @@
 """Play Pong by threads and by processes in turns, alone and while a stand-in for a GPU chooses actions.
 
-Usage: python results/gpu/processes.py [--games 256] [--rounds 3] [--seconds 3] [--answer 1] [--json FILE]
+Usage: python results/gpu/processes.py [--games 256] [--rounds 3] [--seconds 3] [--answer 1] [--spin]
+           [--json FILE]
 
 Prints agent steps/s, the median and all rounds, and the time of a core that each step took. The stand-in
-needs no GPU: it answers after `--answer` milliseconds, during which it takes no core. As a GPU does, it reads
-observations of processes by itself; those of threads the actor copies.
+needs no GPU: it answers after `--answer` milliseconds, during which it takes no core, or with `--spin` all of
+one, as CUDA may where it waits. As a GPU does, it reads observations of processes by itself; those of threads
+the actor copies, whole.
 
 apart           one process a core, which plays its share of the games by itself: what the cores can do
 threads, alone  half of the games, as one of an actor's two groups has them, with random actions
@@ -51,6 +53,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--answer", type=float, default=1.0, help="milliseconds")
+    parser.add_argument("--spin", action="store_true")
     parser.add_argument("--arms", nargs="+", default=[*ARMS])
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -66,7 +69,9 @@ def main() -> None:
         stack.callback(show, given, speeds, cpu)  # also where the time is up before the end
         for name in given.arms:
             began = time.perf_counter()
-            arms |= ARMS[name](stack, given.games, given.answer / 1000)
+            arms |= ARMS[name](
+                stack, given.games, partial(_spin if given.spin else time.sleep, given.answer / 1000)
+            )
             print(f"{name}: begun after {time.perf_counter() - began:.1f} s", flush=True)
         for _ in range(given.rounds):
             for name, measure in arms.items():
@@ -96,7 +101,13 @@ def _cpu_seconds() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def apart(stack: ExitStack, games: int, answer: float) -> dict[str, Callable[[float], float]]:
+def _spin(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def apart(stack: ExitStack, games: int, wait: Callable[[], None]) -> dict[str, Callable[[float], float]]:
     cores = sorted(os.sched_getaffinity(0))
     shares = [games // len(cores) + (index < games % len(cores)) for index in range(len(cores))]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -138,21 +149,21 @@ def _alone(env: Any, seconds: float) -> float:
     return steps * env.num_envs / passed
 
 
-def threads(stack: ExitStack, games: int, answer: float) -> dict[str, Callable[[float], float]]:
+def threads(stack: ExitStack, games: int, wait: Callable[[], None]) -> dict[str, Callable[[float], float]]:
     envs = [
         make_vector_env(GAME, num_envs=games // GROUPS, num_threads=available_cores()) for _ in range(GROUPS)
     ]
-    return _both("threads", stack, envs, answer, copies=True)
+    return _both("threads", stack, envs, wait, copies=True)
 
 
-def processes(stack: ExitStack, games: int, answer: float, free: bool = False) -> dict[str, Any]:
+def processes(stack: ExitStack, games: int, wait: Callable[[], None], free: bool = False) -> dict[str, Any]:
     count = min(available_cores(), games // GROUPS)
     cores = None if free else sorted(os.sched_getaffinity(0))
     envs = process_envs(EnvServers(make, games // GROUPS, count, GROUPS, cores), copy=False)
-    return _both("free" if free else "processes", stack, envs, answer)
+    return _both("free" if free else "processes", stack, envs, wait)
 
 
-def together(stack: ExitStack, games: int, answer: float) -> dict[str, Any]:
+def together(stack: ExitStack, games: int, wait: Callable[[], None]) -> dict[str, Any]:
     cores = sorted(os.sched_getaffinity(0))
     (env,) = process_envs(EnvServers(make, games, min(len(cores), games), cpus=cores), copy=False)
     stack.callback(env.close)
@@ -170,7 +181,7 @@ ARMS = {
 
 
 def _both(
-    name: str, stack: ExitStack, envs: list[Any], answer: float, copies: bool = False
+    name: str, stack: ExitStack, envs: list[Any], wait: Callable[[], None], copies: bool = False
 ) -> dict[str, Callable[[float], float]]:
     import torch
 
@@ -188,7 +199,7 @@ def _both(
                 unroll.reward[t], unroll.done[t] = map(torch.from_numpy, timestep[1:])
 
         def select_actions(self, unroll: Any, t: int) -> None:
-            time.sleep(answer)
+            wait()
             unroll.action[t].random_(0, self._agent.spec.num_actions)
 
     for env in envs:

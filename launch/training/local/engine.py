@@ -90,34 +90,40 @@ class LocalEngine(Engine):
                 stack.callback(pin(self._pinned[0]))
                 self.pinned_cpus = self._pinned
             self._envs = self._make_envs()
+            locking = self._lock_pages()
             self.agent = make_agent(config, self._envs[0])
             replay = replay_notes(config, self._envs[0], self.agent, self.device)
         self.uses = uses(self._count, self._threads, self._env_processes)
-        self.notes = [*observation_notes(self._envs[0], self.agent.spec), *replay]
+        self.notes = [*observation_notes(self._envs[0], self.agent.spec), *replay, *locking]
         if cpus is None and config.threads is None:
             self.notes += thread_notes(self.cpus, self._count, self._threads)
 
     def _make_envs(self) -> list[VectorEnv]:
         """Make a vector environment for each `Actor`: on a GPU 2 N of them for `--num-actors N`, with half of
-        the environments each (`env_groups`), in processes of their own if that pays."""
+        the environments each (`env_groups`), stepped by other processes if that pays."""
         config, split = self.config, env_groups(self.config, self.device)
         part = replace(self.process_config, num_envs=self.process_config.num_envs // split)
-        # Actors that run at the same time divide the process's threads, or the cores.
+        # Actors that run at the same time divide the process's threads.
         at_once = config.num_actors if overlaps(config, self.device) else 1
         threads = max(1, self._threads // at_once)
-        self._env_processes = processes = env_processes(config, self.device, part.num_envs, self.cpus)
         actors = config.num_actors * split
+        sets, processes = env_processes(config, self.device, part.num_envs, actors, self.cpus)
+        self._env_processes = sets * processes
         if processes:
-            in_processes = make_process_envs(part, processes, actors, self._stack)
-            if self.device.type == "cuda":
-                for env in in_processes:
-                    self._stack.enter_context(page_locked(env.observations, self.device))
-            return [*in_processes]
+            return [*make_process_envs(part, sets, processes, actors, self._stack)]
         envs: list[VectorEnv] = []
         for _ in range(actors):
             envs.append(make_env(part, threads, env_shard(config, self._count, 0)))
             self._stack.callback(envs[-1].close)
         return envs
+
+    def _lock_pages(self) -> list[str]:
+        """Let a GPU copy observations from the memory of processes by itself; return a note if it cannot."""
+        memories = [env.observations for env in self._envs if isinstance(env, ProcessEnvs)]
+        locked = [self._stack.enter_context(page_locked(memory, self.device)) for memory in memories]
+        return (
+            [] if all(locked) else ["the GPU's driver cannot lock memory: observations are copied once more"]
+        )
 
     def start(self, agent: Agent, state: Mapping[str, Any] | None, say: Callable[[str], None]) -> list[str]:
         config = self.config

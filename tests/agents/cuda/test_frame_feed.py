@@ -88,12 +88,20 @@ class _Driver:
 
 @pytest.mark.parametrize("answer", [0, 801])
 def test_memory_is_locked_as_long_as_it_is_read(answer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a driver that can, or cannot."""
+    """By a driver that can, or cannot, and says so again to the next kernel."""
     driver = _Driver(answer)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    pending: list[int] = []
+
+    def next_kernel(*_: object, **__: object) -> None:
+        pending.append(answer)
+        raise RuntimeError("CUDA error: operation not supported")
+
+    monkeypatch.setattr(torch, "zeros", next_kernel)
     array = np.zeros((3, 4), np.float32)
-    with page_locked(array, torch.device("cpu")) as locked:
+    with page_locked(array, torch.device("cuda")) as locked:
         assert locked == (answer == 0) and driver.locked == {array.ctypes.data: array.nbytes}
+        assert pending == ([] if locked else [answer])
     assert bool(driver.locked) != locked
 
 

@@ -48,6 +48,7 @@ def nothing_is_left() -> Iterator[None]:
         env.close()
         assert not any(child._process.is_alive() for child in env._children)
         assert env._answers.fileno() == -1 and all(waker.closed for waker in env._wakers)
+        assert all(pipe.connection.closed for pipe in env._messages)
     assert set(folder.glob("*")) <= before
 
 
@@ -126,7 +127,7 @@ def test_the_games_are_those_of_one_process(
 
 def test_groups_play_their_own_games_at_the_same_time(seed: int) -> None:
     """Their orders come in any order, and the processes of a group are not equally fast."""
-    groups = process_envs(EnvServers(CUT, 5, 3, groups=3))
+    groups = process_envs(EnvServers(training_envs.uneven, 5, 3, groups=3))
     assert [str(child)[:27] for child in groups[0]._children][::2] == [
         "environments 0 to 1 of each",
         "environments 3 to 4 of each",
@@ -162,6 +163,24 @@ def test_a_group_that_is_closed_or_fails_ends_all() -> None:
     with pytest.raises(EnvironmentFailed):
         step_for_ever(one)
     other.step(np.zeros(2, int))  # what one group's raised, the other's did not
+
+
+def test_a_group_may_be_closed_while_another_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env_servers, "_PATIENCE", 0.1)
+    one, other = process_envs(EnvServers(maker("training_envs:Stalls-v0"), 2, 2, groups=2))
+    said: list[str] = []
+
+    def step() -> None:
+        with pytest.raises(RuntimeError) as failed:
+            step_for_ever(other)
+        said.append(str(failed.value))
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    time.sleep(0.5)
+    one.close()
+    thread.join(5)
+    assert said == ["this environment is closed"]
 
 
 def test_they_keep_the_contract(seed: int) -> None:
@@ -216,6 +235,13 @@ def test_an_error_that_cannot_be_sent_is_told_with_its_traceback() -> None:
     with pytest.raises(RuntimeError, match=r"^Unpicklable\('neither'\)$") as failed:
         in_processes(training_envs.raises_unpicklable, 2, 2)
     assert "in raises_unpicklable" in str(failed.value.__cause__)
+
+
+def test_an_error_at_length_is_cut() -> None:
+    """Sending more than a pipe holds would wait for a thread that may itself wait for this process."""
+    with pytest.raises(RuntimeError, match=r"^ValueError\('xxx") as failed:
+        in_processes(training_envs.raises_at_length, 2, 2)
+    assert len(str(failed.value)) == len(str(failed.value.__cause__)) == env_servers._MOST_BYTES
 
 
 @pytest.mark.parametrize("when", ["before a step", "during one"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,35 +38,37 @@ def no_process_is_left() -> Any:
 
 @pytest.fixture
 def two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes for each actor, whatever the device and the cores."""
-    monkeypatch.setattr(local_engine, "env_processes", lambda *_: 2)
+    """Two processes, whatever the device and the cores."""
+    monkeypatch.setattr(local_engine, "env_processes", lambda *_: (1, 2))
 
 
 @pytest.mark.parametrize(
-    ("given", "device", "num_envs", "cores", "wanted"),
+    ("given", "device", "num_envs", "groups", "cores", "wanted"),
     [
-        ("--game pong", "cuda", 128, 16, 16),
-        ("--game pong", "cuda", 128, 3, 0),
-        ("--game pong", "cpu", 128, 16, 0),
-        ("--game pong", "cuda", 16, 16, 16),
-        ("--game pong", "cuda", 20, 16, 10),  # two games each take as long in 16
-        ("--game pong", "cuda", 5, 4, 3),
-        ("--game pong", "cuda", 1, 16, 0),
-        ("--env training_envs:Match-v0", "cuda", 128, 16, 16),
-        ("--env training_envs:Match-v0", "cuda", 16, 16, 4),
-        ("--env training_envs:Match-v0", "cuda", 7, 16, 0),
-        ("--env CartPole-v1", "cuda", 128, 16, 0),  # it has a vector form of its own
+        ("--game pong", "cuda", 128, 2, 16, (1, 16)),
+        ("--game pong", "cuda", 128, 2, 3, (0, 0)),
+        ("--game pong", "cpu", 128, 2, 16, (0, 0)),
+        ("--game pong", "cuda", 16, 1, 16, (1, 16)),
+        ("--game pong", "cuda", 20, 2, 16, (1, 10)),  # two games each take as long in 16
+        ("--game pong", "cuda", 8, 2, 16, (2, 8)),  # with one set half of the cores would have nothing to do
+        ("--game pong", "cuda", 4, 8, 16, (4, 4)),
+        ("--game pong", "cuda", 5, 2, 4, (1, 3)),
+        ("--game pong", "cuda", 1, 2, 16, (0, 0)),
+        ("--env training_envs:Match-v0", "cuda", 128, 2, 16, (1, 16)),
+        ("--env training_envs:Match-v0", "cuda", 16, 1, 16, (1, 4)),
+        ("--env training_envs:Match-v0", "cuda", 7, 2, 16, (0, 0)),
+        ("--env CartPole-v1", "cuda", 128, 2, 16, (0, 0)),  # it has a vector form of its own
     ],
 )
 def test_a_gpu_has_a_process_on_each_core(
-    given: str, device: str, num_envs: int, cores: int, wanted: int
+    given: str, device: str, num_envs: int, groups: int, cores: int, wanted: tuple[int, int]
 ) -> None:
     config = parse(["train", *given.split()])
-    assert plan.env_processes(config, torch.device(device), num_envs, cores) == wanted
+    assert plan.env_processes(config, torch.device(device), num_envs, groups, cores) == wanted
 
 
 def test_the_run_says_so() -> None:
-    assert uses(1, 16, 32) == "1 process of 16 threads, environments in 32 more"
+    assert uses(1, 16, 16) == "1 process of 16 threads, environments in 16 more"
     assert uses(1, 1) == "1 process of 1 thread"
 
 
@@ -87,12 +90,12 @@ def test_a_deterministic_run_is_that_of_one_process(tmp_path: Path, monkeypatch:
     """Bit for bit, also where it was killed and goes on in more of them."""
     arguments = (*CARTPOLE, *EXACT, "--steps", "400", "--milestone-steps", "200")
     run(tmp_path / "one", *arguments)
-    monkeypatch.setattr(local_engine, "env_processes", lambda *_: 2)
+    monkeypatch.setattr(local_engine, "env_processes", lambda *_: (1, 2))
     with pytest.MonkeyPatch.context() as patch:
         kill_at(patch, 12)
         with pytest.raises(Killed):
             run(tmp_path / "other", *arguments)
-    monkeypatch.setattr(local_engine, "env_processes", lambda *_: 3)
+    monkeypatch.setattr(local_engine, "env_processes", lambda *_: (1, 3))
     run(tmp_path / "other", *arguments)
     assert_same_run(tmp_path / "one", tmp_path / "other")
 
@@ -154,16 +157,47 @@ def test_a_process_that_hangs_is_named_and_the_run_goes_on(
     assert newest(tmp_path)[0] == 800
 
 
-def test_each_process_has_a_core_and_observations_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    cores = sorted(os.sched_getaffinity(0))
-    monkeypatch.setattr(plan, "own_cpus", lambda count: [cores[0], cores[-1]] if count == 2 else None)
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be pinned here")
+@pytest.mark.parametrize(("sets", "groups"), [(1, 2), (2, 3)])
+def test_each_process_has_a_core(sets: int, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is played by one set; observations are not copied."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    monkeypatch.setattr(plan, "own_cpus", lambda count: cores * sets if count == 2 * sets else None)
     with ExitStack() as stack:
-        envs = plan.make_process_envs(replace(parse(["train", *MATCH]), num_envs=4), 2, 2, stack)
-        pids = [child._process.pid for child in envs[1]._children]
+        config = replace(parse(["train", *MATCH]), num_envs=4)
+        envs = plan.make_process_envs(config, sets, 2, groups, stack)
+        assert [env.num_envs for env in envs] == [4] * groups
+        pids = [tuple(child._process.pid or 0 for child in env._children) for env in envs]
+        assert len(set(pids)) == sets
+        assert all([os.sched_getaffinity(pid) for pid in some] == [{core} for core in cores] for some in pids)
         first, _ = envs[1].reset(seed=1)
-        assert [os.sched_getaffinity(pid or 0) for pid in pids] == [{cores[0]}, {cores[-1]}]
-        assert [env.num_envs for env in envs] == [4, 4]
         assert np.shares_memory(first, envs[1].step(np.zeros(4, int))[0])
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_a_gpu_reads_the_memory_of_each_group(
+    can: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as there is someone who writes into it; a driver that cannot is told of."""
+    monkeypatch.setattr(local_engine, "env_processes", lambda *_: (1, 2))
+    locked: list[int] = []
+
+    @contextmanager
+    def lock(memory: np.ndarray, device: torch.device) -> Iterator[bool]:
+        locked.append(memory.ctypes.data)
+        yield can
+        locked.remove(memory.ctypes.data)
+        assert multiprocessing.active_children()
+
+    monkeypatch.setattr(local_engine, "page_locked", lock)
+    seen: list[int] = []
+    on_update(monkeypatch, lambda _: seen.append(len(set(locked))))
+    said = listen(monkeypatch, "lock memory", lambda: None)
+    run(tmp_path, *MATCH, "--num-actors", "2", "--steps", "60")
+    assert set(seen) == {2} and not locked
+    assert any("lock memory" in message for message in said) != can
 
 
 @pytest.mark.usefixtures("two")
