@@ -1563,7 +1563,7 @@ MUTANTS = [
         "        return dict.fromkeys(EPISODE_INFOS, 0)  # nothing has ended\n",
         "        return {}\n",
     ),
-    ("launch/processes/env_servers.py", "        pickle.loads(pickle.dumps(error))\n", "        pass\n"),
+    ("launch/processes/env_servers.py", "        pickle.loads(whole)\n", "        pass\n"),
     (
         "launch/processes/env_arrays.py",
         "            begin += lines * _CACHE_LINE\n",
