@@ -78,7 +78,8 @@ def test_actors_act_in_processes_and_the_run_goes_on(tmp_path: Path, monkeypatch
     playing: set[str] = set()
     on_update(monkeypatch, lambda _: playing.update(c.name for c in multiprocessing.active_children()))
     run(tmp_path, *MATCH, "--num-actors", "2", "--steps", "400", "--log-seconds", "0")
-    assert playing == {"environments 0 to 1 of each group", "environments 2 to 3 of each group"}
+    named = {name for name in playing if name.startswith("environment")}
+    assert named == {"environments 0 to 1 of each group", "environments 2 to 3 of each group"}
     logged = rows(tmp_path)
     assert [int(row["step"]) for row in logged] == list(range(20, 401, 20))
     assert abs(int(float(logged[-1]["episodes"])) - 40) <= 4
@@ -189,7 +190,7 @@ def test_a_gpu_reads_the_memory_of_each_group(
         locked.append(memory.ctypes.data)
         yield can
         locked.remove(memory.ctypes.data)
-        assert multiprocessing.active_children()
+        assert any("environments" in child.name for child in multiprocessing.active_children())
 
     monkeypatch.setattr(local_engine, "page_locked", lock)
     seen: list[int] = []
