@@ -273,8 +273,11 @@ def make_process_envs(
                 theirs = cpus and cpus[index * processes :][:processes]
                 each = EnvServers(make, config.num_envs, processes, groups, theirs)
                 servers.append(stack.enter_context(closing(each)))
-            envs = [env for each in servers for env in process_envs(each, copy=False)]
-            return [stack.enter_context(closing(env)) for env in envs]
+            return [
+                stack.enter_context(closing(env))
+                for each in servers
+                for env in process_envs(each, copy=False)
+            ]
     except ChildDied as error:
         raise RunError(str(error)) from None
 

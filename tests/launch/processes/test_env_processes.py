@@ -165,24 +165,6 @@ def test_a_group_that_is_closed_or_fails_ends_all() -> None:
     other.step(np.zeros(2, int))  # what one group's raised, the other's did not
 
 
-def test_a_group_may_be_closed_while_another_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env_servers, "_PATIENCE", 0.1)
-    one, other = process_envs(EnvServers(maker("training_envs:Stalls-v0"), 2, 2, groups=2))
-    said: list[str] = []
-
-    def step() -> None:
-        with pytest.raises(RuntimeError) as failed:
-            step_for_ever(other)
-        said.append(str(failed.value))
-
-    thread = threading.Thread(target=step)
-    thread.start()
-    time.sleep(0.5)
-    one.close()
-    thread.join(5)
-    assert said == ["this environment is closed"]
-
-
 def test_they_keep_the_contract(seed: int) -> None:
     check_vector_env(in_processes(CUT, 3, 2), steps=60, seed=seed)
 
@@ -320,9 +302,12 @@ def test_seeds_of_any_number_reach_a_process() -> None:
     np.testing.assert_array_equal(shown[:, 0], environment_seeds(1, 200_000).astype(np.float32))
 
 
-def test_it_is_closed_while_a_step_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("groups", [1, 2])
+def test_it_is_closed_while_a_step_waits(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own, or that of another group."""
     monkeypatch.setattr(env_servers, "_PATIENCE", 0.1)
-    env = in_processes(maker("training_envs:Stalls-v0"), 2, 2)
+    first, *others = process_envs(EnvServers(maker("training_envs:Stalls-v0"), 2, 2, groups=groups))
+    env = others[-1] if others else first
     said: list[str] = []
 
     def step() -> None:
@@ -333,9 +318,9 @@ def test_it_is_closed_while_a_step_waits(monkeypatch: pytest.MonkeyPatch) -> Non
     thread = threading.Thread(target=step)
     thread.start()
     time.sleep(0.5)
-    env.close()
+    first.close()
     thread.join(5)
-    assert said
+    assert said == ["this environment is closed"]
     for call in (partial(env.step, np.zeros(2, int)), env.reset):
         with pytest.raises(RuntimeError, match="closed"):
             call()
