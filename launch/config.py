@@ -148,7 +148,8 @@ class TrainConfig:
     fight for the same cores."""
     compile: Annotated[Literal["auto", "on", "off"], Scope.SPEED] = "auto"
     """Whether torch.compile fuses the learner's loss, gradients and step; the first update waits for it.
-    auto: yes with a GPU, no on CPUs, where it does not help."""
+    auto: yes with a GPU but for games, for which the learner waits anyway; no on CPUs, where it does not
+    help."""
     unroll_length: Annotated[int, Scope.LEARNING] = 50
     """Agent steps in each environment before an actor hands over to the learner."""
     batch_size: Annotated[int, Scope.LEARNING] = 32
@@ -572,7 +573,7 @@ class BenchThroughputConfig:
     overlap: Literal["auto", "on", "off"] = "auto"
     """Whether actors act while the learner learns."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether torch.compile fuses the learner's work."""
+    """Whether torch.compile fuses the learner's work, as in train."""
     unroll_length: int = 50
     """Agent steps of an unroll."""
     batch_size: int = 32

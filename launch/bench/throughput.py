@@ -81,7 +81,7 @@ def bench_throughput(config: BenchThroughputConfig) -> Iterator[Throughput]:
     rounds = []
     for number in range(1, config.rounds + 1):
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-            # On the terminal, whatever becomes of the table: with a GPU the learner compiles for a while.
+            # On the terminal, whatever becomes of the table: a learner may compile for a while.
             stack.enter_context(Console(stderr=True).status(f"measuring, round {number} of {config.rounds}"))
             training = _train_config(config, Path(folder, "run"))
             resolve(training)

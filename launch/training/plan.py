@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import fields, replace
 from functools import partial
@@ -176,8 +176,10 @@ def overlaps(config: TrainConfig, device: torch.device) -> bool:
 
 
 def compiles(config: TrainConfig, device: torch.device) -> bool:
-    """Return whether the learner's work is compiled; on CPUs it does not help."""
-    return _is_on(config.compile, config, device)
+    """Return whether the learner's work is compiled. On CPUs it does not help; a GPU waits for games most of
+    the time, and compiling would only put off the first update (results/gpu)."""
+    auto = config.compile == "auto"
+    return not (auto and config.game) and _is_on(config.compile, config, device)
 
 
 def _is_on(asked: str, config: TrainConfig, device: torch.device) -> bool:
@@ -250,39 +252,42 @@ def protocol_name(config: TrainConfig) -> str:
 
 def make_env(config: TrainConfig, num_threads: int | None, shard: EnvShard | None = None) -> VectorEnv:
     """Make the environments of a run, or a process's share of them, `shard`."""
-    with _slow(config):
+    with slow_to_make(config):
         env: VectorEnv = _env_maker(config, num_threads)(num_envs=config.num_envs)
     return ShardedEnv(env, *shard) if shard else env
 
 
-def make_process_envs(
+def start_env_servers(
     config: TrainConfig, sets: int, processes: int, actors: int, stack: ExitStack
-) -> list[ProcessEnvs]:
-    """Make the environments of each actor, stepped by one of so many sets of `processes`, which `stack` ends.
-    Observations are overwritten by the next step.
+) -> list[EnvServers]:
+    """Start so many sets of `processes` that make the environments of each actor, one set those of a group;
+    `stack` ends them."""
+    make, cpus = _env_maker(config, 1), own_cpus(sets * processes)
+    servers = []
+    for index in range(sets):
+        groups = len(range(index, actors, sets))
+        theirs = cpus and cpus[index * processes :][:processes]
+        each = EnvServers(make, config.num_envs, processes, groups, theirs)
+        servers.append(stack.enter_context(closing(each)))
+    return servers
 
-    Raises RunError for a process that dies.
+
+def await_process_envs(servers: Sequence[EnvServers], stack: ExitStack) -> list[ProcessEnvs]:
+    """Wait for the environments of each actor, which `stack` closes. Observations are overwritten by the next
+    step.
+
+    Raises RunError for a process that died.
     """
-    make = _env_maker(config, 1)
     try:
-        with _slow(config):
-            cpus = own_cpus(sets * processes)
-            servers = []
-            for index in range(sets):  # all begin before any is waited for
-                groups = len(range(index, actors, sets))
-                theirs = cpus and cpus[index * processes :][:processes]
-                each = EnvServers(make, config.num_envs, processes, groups, theirs)
-                servers.append(stack.enter_context(closing(each)))
-            return [
-                stack.enter_context(closing(env))
-                for each in servers
-                for env in process_envs(each, copy=False)
-            ]
+        return [
+            stack.enter_context(closing(env)) for each in servers for env in process_envs(each, copy=False)
+        ]
     except ChildDied as error:
         raise RunError(str(error)) from None
 
 
-def _slow(config: TrainConfig) -> AbstractContextManager[None]:
+def slow_to_make(config: TrainConfig) -> AbstractContextManager[None]:
+    """Say that making the environments takes long, if it does."""
     return slow(f"{config.game or config.env}: making it, and a first reset,")
 
 

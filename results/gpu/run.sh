@@ -3,8 +3,9 @@
 #
 # Usage: [OUT=results/gpu/new] [PYTHON=python3] [WHEELS=folder] [LIMIT=570] [DEVICE=cuda] results/gpu/run.sh [PART]...
 #
-# Parts: acting (games by threads and by processes), changed_tests, training (by both), kernels, cpu (1 to 16 processes), cell (a run
-# that goes on if a call finds it in OUT/cell); not unless named: tests, all_kernels.
+# Parts: acting (games by threads and by processes), start (from the start of a process to its first update), changed_tests, training
+# (by both), kernels, cpu (1 to 16 processes), cell (a run that goes on if a call finds it in OUT/cell); not unless named: tests,
+# all_kernels.
 #
 # Each part has a time limit, and all together have LIMIT seconds; a part that fails or is stopped does not stop the others, but
 # the exit status is 1, except for the cell, which takes what time there is. SIGINT and SIGTERM end the part under way and the script,
@@ -13,9 +14,9 @@
 # build/gpu. With fla-core among them, its kernels are timed beside ours. DEVICE=cpu tries the script, with tiny sizes.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
-[ $# -gt 0 ] || set -- acting changed_tests training kernels cpu cell
+[ $# -gt 0 ] || set -- acting start changed_tests training kernels cpu cell
 for name in "$@"; do
-	[[ " acting changed_tests training kernels cpu cell tests all_kernels " = *" $name "* ]] || { sed -n '/^# Usage/,/^# that/p' "$0" >&2; exit 2; }
+	[[ " acting start changed_tests training kernels cpu cell tests all_kernels " = *" $name "* ]] || { sed -n '/^# Usage/,/^# all_kernels/p' "$0" >&2; exit 2; }
 done
 DEVICE=${DEVICE:-cuda} OUT=${OUT:-results/gpu/new} PYTHON=${PYTHON:-python3} LIMIT=${LIMIT:-570}
 mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit
@@ -79,6 +80,20 @@ acting() {
 	part acting-few 45 "$PYTHON" results/gpu/processes.py "${few[@]}" --arms threads processes free --json "$OUT/acting-few.json"
 }
 
+start() { # one batch; the second time with what the first has left in caches
+	local games=256 run began
+	[ "$DEVICE" != cpu ] || games=8
+	for run in 1 2; do
+		mkdir -p "$OUT/start"
+		began=$(date +%s.%N)
+		part "start-$run" 60 "${DELTABEAST[@]}" train --game pong --core rdn --stem nature --num-envs "$games" --steps 1 \
+			--device "$DEVICE" --run-dir "$OUT/start/$began"
+		[ ! -e "$OUT/start/$began/logs.csv" ] ||
+			awk -F, -v run="start-$run" -v began="$began" 'NR == 2 { printf "%s: first update after %.1f s\n", run, $2 - began }' \
+				"$OUT/start/$began/logs.csv" | tee -a "$OUT/parts.txt"
+	done
+}
+
 changed_tests() {
 	test_part changed-tests 90 tests/launch/training/test_on_a_gpu.py tests/launch/processes/test_env_processes.py \
 		tests/launch/training/local/test_in_processes.py tests/agents/cuda
@@ -105,7 +120,7 @@ all_kernels() {
 }
 
 training() {
-	local games=256 core options=(throughput --rounds 1 --seconds 3 --compile off)
+	local games=256 core options=(throughput --rounds 1 --seconds 3)
 	[ "$DEVICE" != cpu ] || games=8 options=(throughput --rounds 1 --seconds 0.5 --unroll-length 5 --batch-size 4)
 	for core in rdn lstm; do
 		bench_part "processes-$core" 45 "${options[@]}" --num-envs "$games" --core "$core" --stem nature

@@ -14,6 +14,7 @@ from gymnasium.vector import VectorEnv
 from ....agents import Actor, Agent, NonFiniteError, Unroll, WeightStore, make_actor_agent
 from ....agents.accelerate import accelerate, inference_for
 from ....agents.cuda.graphs import ACTOR_PRIORITY
+from ....agents.cuda.libraries import load_libraries
 from ....agents.cuda.page_lock import page_locked
 from ....agents.stopwatch import Stopwatch
 from ....agents.weights import SharedWeights
@@ -34,17 +35,19 @@ from ..engine import (
     saved_actors,
 )
 from ..plan import (
+    await_process_envs,
     env_groups,
     env_processes,
     env_shard,
     make_agent,
     make_env,
     make_learner,
-    make_process_envs,
     observation_notes,
     overlaps,
     per_process,
     returns_discount,
+    slow_to_make,
+    start_env_servers,
     worker_count,
 )
 from ..progress import Window
@@ -110,7 +113,10 @@ class LocalEngine(Engine):
         sets, processes = env_processes(config, self.device, part.num_envs, actors, self.cpus)
         self._env_processes = sets * processes
         if processes:
-            return [*make_process_envs(part, sets, processes, actors, self._stack)]
+            with slow_to_make(config):
+                servers = start_env_servers(part, sets, processes, actors, self._stack)
+                load_libraries(self.device)  # for seconds, in which processes make their games
+                return [*await_process_envs(servers, self._stack)]
         envs: list[VectorEnv] = []
         for _ in range(actors):
             envs.append(make_env(part, threads, env_shard(config, self._count, 0)))

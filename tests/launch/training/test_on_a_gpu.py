@@ -19,6 +19,7 @@ RUNS = {
     "vectors": ("--env", "CartPole-v1", "--core", "rdn"),
     "frames": ("--game", "pong", "--core", "lstm", "--stem", "nature"),
     "two actors": ("--game", "pong", "--core", "delta_net", "--stem", "nature", "--num-actors", "2"),
+    "compiled": ("--game", "pong", "--core", "rdn", "--stem", "nature", "--compile", "on"),
     "as it is": ("--env", "CartPole-v1", "--core", "delta_rnn", "--compile", "off"),
     "values normalised": ("--env", "CartPole-v1", "--core", "lstm", "--normalise-values"),
     "replay": ("--game", "pong", "--core", "lstm", "--stem", "nature", "--replay-ratio", "1"),

@@ -22,6 +22,7 @@ from deltabeast.agents import Learner
 from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, StoppedBySignal
 from deltabeast.launch.processes import supervision
+from deltabeast.launch.processes.env_processes import ProcessEnvs
 from deltabeast.launch.training import plan
 from deltabeast.launch.training.local import engine as local_engine
 from deltabeast.launch.training.threads import uses
@@ -65,6 +66,22 @@ def test_a_gpu_has_a_process_on_each_core(
 ) -> None:
     config = parse(["train", *given.split()])
     assert plan.env_processes(config, torch.device(device), num_envs, groups, cores) == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "wanted"),
+    [
+        ("--env CartPole-v1", "cuda", True),
+        ("--env CartPole-v1", "cpu", False),
+        ("--env CartPole-v1 --compile off", "cuda", False),
+        ("--env CartPole-v1 --deterministic", "cuda", False),
+        ("--game pong", "cuda", False),  # its emulation takes longer
+        ("--game pong --compile on", "cuda", True),
+        ("--game pong --compile on", "cpu", True),
+    ],
+)
+def test_what_waits_for_games_is_not_compiled(given: str, device: str, wanted: bool) -> None:
+    assert plan.compiles(parse(["train", *given.split()]), torch.device(device)) == wanted
 
 
 def test_the_run_says_so() -> None:
@@ -168,13 +185,49 @@ def test_each_process_has_a_core(sets: int, groups: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(plan, "own_cpus", lambda count: cores * sets if count == 2 * sets else None)
     with ExitStack() as stack:
         config = replace(parse(["train", *MATCH]), num_envs=4)
-        envs = plan.make_process_envs(config, sets, 2, groups, stack)
+        servers = plan.start_env_servers(config, sets, 2, groups, stack)
+        envs = plan.await_process_envs(servers, stack)
         assert [env.num_envs for env in envs] == [4] * groups
         pids = [tuple(child._process.pid or 0 for child in env._children) for env in envs]
         assert len(set(pids)) == sets
         assert all([os.sched_getaffinity(pid) for pid in some] == [{core} for core in cores] for some in pids)
         first, _ = envs[1].reset(seed=1)
         assert np.shares_memory(first, envs[1].step(np.zeros(4, int))[0])
+
+
+@pytest.mark.usefixtures("two")
+def test_a_gpu_loads_its_libraries_while_environments_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def load(device: torch.device) -> None:
+        order.extend(child.name for child in multiprocessing.active_children() if "env" in child.name)
+        order.append(f"libraries of {device}")
+
+    def wait(*given: Any) -> list[ProcessEnvs]:
+        order.append("waiting")
+        return plan.await_process_envs(*given)
+
+    monkeypatch.setattr(local_engine, "load_libraries", load)
+    monkeypatch.setattr(local_engine, "await_process_envs", wait)
+    run(tmp_path, *MATCH, "--steps", "60")
+    assert sorted(order[:2]) == ["environments 0 to 1", "environments 2 to 3"]
+    assert order[2:] == ["libraries of cpu", "waiting"]
+
+
+@pytest.mark.usefixtures("two")
+def test_no_process_outlives_libraries_that_do_not_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fixture looks for processes that are left."""
+
+    def load(device: torch.device) -> None:
+        raise RuntimeError("CUDA driver")
+
+    monkeypatch.setattr(local_engine, "load_libraries", load)
+    with pytest.raises(RuntimeError, match="CUDA driver"):
+        run(tmp_path, *MATCH, "--steps", "60")
 
 
 @pytest.mark.parametrize("can", [True, False])
