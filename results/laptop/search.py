@@ -4,10 +4,13 @@
 
 Each run is `deltabeast train` with the annealing of a run of 5M steps, or as its row says, and ends
 at UNTIL_STEP or a return of 18; the same command goes on with what is unfinished. Learning does not depend on
-the number of processes, so each run has one core of the processor.
+the number of processes, so each run has one core of the processor, of those that `taskset` leaves. A NAME
+that ends in `, seed N` has another seed than 1.
 """
 
 import csv
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +48,12 @@ CANDIDATES = {
     "pixels, 1.2M, nature": f"{PIXELS} --steps 1200k --stem nature",
     "pixels, 1.2M, 6e-4": f"{PIXELS} --steps 1200k --learning-rate 6e-4",
     "pixels, 1.2M, lambda 0.95": f"{PIXELS} --steps 1200k --vtrace-lambda 0.95",
+    "pixels, 1.5M": f"{PIXELS} --steps 1500k",
+    "pixels, 1.5M, nature": f"{PIXELS} --steps 1500k --stem nature",
+    "pixels, 1.5M, 6e-4": f"{PIXELS} --steps 1500k --learning-rate 6e-4",
+    "pixels, 1.5M, lambda 0.95": f"{PIXELS} --steps 1500k --vtrace-lambda 0.95",
+    "pixels, 1.5M, batches of 8": f"{PIXELS} --steps 1500k --num-envs 8 --batch-size 8",
+    "pixels, 1.5M, unrolls of 40": f"{PIXELS} --steps 1500k --unroll-length 40",
     "pixels, 1.2M, twice": f"{PIXELS} --steps 1200k --passes 2",
     "pixels, 1.2M, twice, halves": f"{PIXELS} --steps 1200k --passes 2 --minibatch-size 8",
     "pixels, PPO": PPO,
@@ -57,6 +66,7 @@ CANDIDATES = {
     "pixels, PPO, entropy 0.005": f"{PPO} --entropy-cost 0.005",
     "pixels, PPO, V-trace": f"{PPO} --clip-ratio 0",
 }
+SEED = re.compile(r", seed (\d+)$")
 COMMON = (
     "--game pong --stem nature --steps 5M --num-envs 16 --batch-size 16 --unroll-length 20 "
     "--num-workers 1 --device cpu"
@@ -73,13 +83,21 @@ def read_log(run: Path) -> Log:
     return [(step, float(score)) for step, score in rows if score]
 
 
+def options_of(name: str) -> str:
+    """Return the options of a candidate, `NAME` or `NAME, seed N`."""
+    seed = SEED.search(name)
+    return CANDIDATES[SEED.sub("", name)] + (f" --seed {seed[1]}" if seed else "")
+
+
 def main() -> None:
     if len(sys.argv) < 4:
         raise SystemExit(__doc__)
     runs, until, core = Path(sys.argv[1]) / sys.argv[3], int(sys.argv[2]), sys.argv[3]
     names = sys.argv[4:] or list(CANDIDATES)
+    if unknown := [name for name in names if SEED.sub("", name) not in CANDIDATES]:
+        raise SystemExit(f"unknown: {', '.join(unknown)}; choose {', '.join(map(repr, CANDIDATES))}")
     free: Queue[int] = Queue()
-    for cpu in range(2):
+    for cpu in sorted(os.sched_getaffinity(0)):
         free.put(cpu)
 
     def done(name: str) -> bool:
@@ -89,7 +107,7 @@ def main() -> None:
     def train(name: str) -> None:
         cpu = free.get()
         deltabeast = str(Path(sys.executable).parent / "deltabeast")
-        options = [*COMMON.split(), *CANDIDATES[name].split(), "--core", core, "--run-dir", str(runs / name)]
+        options = [*COMMON.split(), *options_of(name).split(), "--core", core, "--run-dir", str(runs / name)]
         command = ["taskset", "-c", str(cpu), "nice", deltabeast, "train", *options]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         while process.poll() is None and not done(name):
@@ -98,14 +116,14 @@ def main() -> None:
         process.wait()
         free.put(cpu)
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(free.qsize()) as pool:
         list(pool.map(train, (name for name in names if not done(name))))
     print(f"| | options | {' | '.join(f'{goal:g} at step' for goal in GOALS)} | ended at | with |")
     print("|---" * (len(GOALS) + 4) + "|")
     for name in names:
         log = read_log(runs / name)
         steps = ["-" if when is None else f"{when:,}" for when in reached(log)]
-        print(f"| {name} | `{CANDIDATES[name]}` | {' | '.join(steps)} | {log[-1][0]:,} | {log[-1][1]:.1f} |")
+        print(f"| {name} | `{options_of(name)}` | {' | '.join(steps)} | {log[-1][0]:,} | {log[-1][1]:.1f} |")
 
 
 if __name__ == "__main__":
