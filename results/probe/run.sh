@@ -70,9 +70,9 @@ swap)
 retrieval-fwm)
 	alone 2 "20 60" fast_weight_memory dpfp-1="--core-options feature_map dpfp" tanh="--core-options feature_map tanh"
 	;;
-swap-twice) # two swaps a step; trained as swap-wide
+swap-twice) # two swaps a step, with gradients as in swap-wide and a higher learning rate
 	for seed in 1 2 3; do
-		twice=(--task swap --task-options swaps 2 --max-grad-norm 1 --updates 8000)
+		twice=(--task swap --task-options swaps 2 --max-grad-norm 1 --learning-rate 3e-3)
 		probe swap-twice/delta_product $seed "${twice[@]}" --core delta_product --core-options "${one[@]}"
 		probe swap-twice/delta_net-sum $seed "${twice[@]}" --core delta_net --core-options "${one[@]}"
 		probe swap-twice/delta_net-root2 $seed "${twice[@]}" --core delta_net \
