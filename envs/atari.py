@@ -13,11 +13,11 @@ from gymnasium.vector.utils import batch_space
 from .checks import Seeds, check_actions, environment_seeds, rows_to_reset
 from .consoles import Consoles, EmulatorSettings, check_choices
 from .episodes import EpisodeStatistics
-from .flicker import Flicker
 from .forced_actions import ForcedActions
 from .frame_stack import repeat_first_frame
 from .games import action_meanings, canonical_game, screen_size
 from .limits import available_threads
+from .occlusion import occlusions
 from .protocols import DEFAULT_PROTOCOL, Protocol, find_protocol
 from .score_wraps import unwrap_scores
 from .spread import spread
@@ -31,11 +31,11 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
     """A vector environment around ALE's own, which steps the emulators in C++ threads.
 
     ALE plays; this class adds what the protocol asks for and ALE lacks (README.md, "Who resets what"), and
-    the returns and lengths of lives and games. It works on whole arrays: nothing but flicker loops over
-    environments.
+    the returns and lengths of lives and games. It works on whole arrays: nothing but what hides screens or
+    balls loops over environments.
 
-    colour: observations are the emulator's whole screen instead, `[N, 1, height, width, 3]`, without flicker,
-    for people to look at. The same seed and actions give the same games either way.
+    colour: observations are the emulator's whole screen instead, `[N, 1, height, width, 3]`, with nothing
+    hidden, for people to look at. The same seed and actions give the same games either way.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
 
         height, width = screen_size(self.game) if colour else (84, 84)
         stack = 1 if colour else self.rules.frame_stack
+        hidden = occlusions(self.game, num_envs, stack, self.rules.flicker, self.rules.blink)
         threads = min(num_threads or available_threads(), num_envs)
         choices = check_choices(self.game, options or {})
         settings = EmulatorSettings(
@@ -120,9 +121,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         self._forced = (
             ForcedActions(num_envs, action_meanings(self.game), action_set) if self.rules.press_fire else None
         )
-        self._flicker = (
-            Flicker(num_envs, stack, self.rules.flicker) if self.rules.flicker and not colour else None
-        )
+        self._occlusions = [] if colour else hidden
         self._age = np.zeros(num_envs, np.int64)  # frames since the first one of the agent's episode
         self._game_start = np.zeros(num_envs, np.int64)  # the emulator's frame count when the game began
 
@@ -142,8 +141,9 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         self._seeded = True
         self._start_games(obs, ale_info, rows)
         self._age[rows] = 0
-        if self._flicker is not None and seeds is not None:
-            self._flicker.seed(seeds, rows)
+        if seeds is not None:
+            for each in self._occlusions:
+                each.seed(seeds, rows)
         self._fill_stack(obs, self._age, rows)
         if self._forced is not None:
             self._forced.reset(rows)
@@ -214,8 +214,8 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
     def _fill_stack(self, obs: Frames, age: npt.NDArray[np.int64], rows: npt.NDArray[np.bool_]) -> None:
         if self.rules.repeat_first_frame:
             repeat_first_frame(obs, age)
-        if self._flicker is not None:
-            self._flicker.show(obs, age, rows)
+        for each in self._occlusions:
+            each.show(obs, age, rows)
 
 
 def _emulator_infos(ale_info: dict[str, Any]) -> dict[str, Any]:

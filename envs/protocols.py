@@ -9,9 +9,9 @@ Each of them can be played with less to see, to ask for memory; its name then go
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,7 @@ class Protocol:
     max_frames_of: Mapping[str, int] = field(default_factory=dict)  # exceptions, by game
     frame_stack: int = 4  # screens in an observation
     flicker: float = 0.0  # chance that a screen is black (Hausknecht & Stone 2015)
+    blink: float = 0.0  # chance that the ball is invisible on a screen (occlusion.py)
 
     def frame_limit(self, game: str) -> int:
         return self.max_frames_of.get(game, self.max_frames)
@@ -79,44 +80,64 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 
 
-_VARIED = re.compile(r"([^+]+)(?:\+stack(\d+))?(?:\+flicker(\d+(?:\.\d+)?))?")
+class _View(NamedTuple):
+    """What an agent sees of a game."""
+
+    frame_stack: int = Protocol.frame_stack
+    flicker: float = Protocol.flicker
+    blink: float = Protocol.blink
+
+
+_SHARE = r"(\d+(?:\.\d+)?)"
+_VARIED = re.compile(rf"([^+]+)(?:\+stack(\d+))?(?:\+flicker{_SHARE})?(?:\+blink{_SHARE})?")
 
 
 def find_protocol(name: str) -> Protocol:
     """Return the protocol of a name. Raises ValueError for an unknown or invalid one."""
-    base, stack, flicker = _read(name)
+    base, view = _read(name)
     if base not in PROTOCOLS:
         raise ValueError(f"unknown protocol {name!r}: choose {', '.join(PROTOCOLS)}")
-    return replace(PROTOCOLS[base], frame_stack=stack, flicker=flicker)
+    return replace(PROTOCOLS[base], **view._asdict())
 
 
-def varied(name: str, frame_stack: int | None = None, flicker: float | None = None) -> str:
-    """Name a protocol with another frame stack or flicker; None leaves them as `name` has them.
+def varied(
+    name: str, frame_stack: int | None = None, flicker: float | None = None, blink: float | None = None
+) -> str:
+    """Name a protocol with another frame stack, flicker or blinking; None leaves them as `name` has them.
 
     Raises ValueError for an invalid one.
     """
-    base, stack, share = _read(name)
-    stack, share = stack if frame_stack is None else frame_stack, share if flicker is None else flicker
-    _check(stack, share)
+    base, view = _read(name)
+    view = _View(
+        view.frame_stack if frame_stack is None else frame_stack,
+        view.flicker if flicker is None else flicker,
+        view.blink if blink is None else blink,
+    )
+    _check(view)
     return "".join([
         base,
-        f"+stack{stack}" if stack != Protocol.frame_stack else "",
-        f"+flicker{np.format_float_positional(share)}" if share else "",
+        f"+stack{view.frame_stack}" if view.frame_stack != Protocol.frame_stack else "",
+        *(f"+{option}{np.format_float_positional(share)}" for option, share in _shares(view) if share),
     ])  # fmt: skip
 
 
-def _read(name: str) -> tuple[str, int, float]:
+def _read(name: str) -> tuple[str, _View]:
     parts = _VARIED.fullmatch(name)
     if parts is None:
         raise ValueError(f"unknown protocol {name!r}: choose {', '.join(PROTOCOLS)}")
-    base = parts[1]
-    stack, share = int(parts[2] or Protocol.frame_stack), float(parts[3] or Protocol.flicker)
-    _check(stack, share)
-    return base, stack, share
+    base, stack, flicker, blink = parts.groups()
+    view = _View(int(stack or Protocol.frame_stack), float(flicker or 0), float(blink or 0))
+    _check(view)
+    return base, view
 
 
-def _check(stack: int, share: float) -> None:
-    if not 1 <= stack <= Protocol.frame_stack:
-        raise ValueError(f"frame_stack is {stack}; give 1 to {Protocol.frame_stack} screens")
-    if not 0 <= share < 1:
-        raise ValueError(f"flicker is {share}; give a probability from 0 to less than 1")
+def _shares(view: _View) -> Sequence[tuple[str, float]]:
+    return ("flicker", view.flicker), ("blink", view.blink)
+
+
+def _check(view: _View) -> None:
+    if not 1 <= view.frame_stack <= Protocol.frame_stack:
+        raise ValueError(f"frame_stack is {view.frame_stack}; give 1 to {Protocol.frame_stack} screens")
+    for option, share in _shares(view):
+        if not 0 <= share < 1:
+            raise ValueError(f"{option} is {share}; give a probability from 0 to less than 1")

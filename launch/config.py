@@ -93,6 +93,9 @@ class TrainConfig:
     that 1 leaves almost no motion to see."""
     flicker: Annotated[float, Scope.AGENT] = 0.0
     """Probability that a screen of a game is black, which asks for memory (Hausknecht & Stone 2015)."""
+    blink: Annotated[float, Scope.AGENT] = 0.0
+    """Probability that the ball of Pong or Breakout is invisible on a screen, unless at a paddle or among the
+    bricks."""
     num_actions: Annotated[Literal[6] | None, Scope.AGENT] = None
     """6: only the first six actions of a game's own set under any protocol, which the published agents of
     Amidar and James Bond had (TorchBeast's default). Default: all that the protocol has."""
@@ -337,6 +340,8 @@ class EvalConfig:
     """How the game is played and what an episode is; default: as the agent was trained."""
     flicker: float | None = None
     """Probability that a screen of the game is black; default: as the agent was trained."""
+    blink: float | None = None
+    """Probability that the ball is invisible on a screen; default: as the agent was trained."""
     episodes: int = 30
     """Consecutive episodes in each environment."""
     repeats: int = 5
@@ -394,6 +399,8 @@ class WatchConfig:
     """How the game is played and what an episode is; default: as the agent was trained."""
     flicker: float | None = None
     """Probability that a screen of the game is black; default: as the agent was trained."""
+    blink: float | None = None
+    """Probability that the ball is invisible on a screen; default: as the agent was trained."""
     sample: bool = False
     """Sample actions from the policy instead of taking the most likely one."""
     seed: int = 1

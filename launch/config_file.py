@@ -33,7 +33,7 @@ _OF_ONE_RUN = ("run_dir", "resume", "config", "show_config")
 
 _INSTEAD = {
     **{"game": ("env",), "env": ("game",), "core": ("cores",), "cores": ("core",), "seeds": ("seed",)},
-    **dict.fromkeys(("protocol", "frame_stack", "flicker", "num_actions", "video"), ("env",)),
+    **dict.fromkeys(("protocol", "frame_stack", "flicker", "blink", "num_actions", "video"), ("env",)),
 }
 """further options of a file that a typed one overrides"""
 

@@ -55,6 +55,7 @@ _RULES = {
     "max_frames": "a game is stopped after {} frames",
     "frame_stack": "screens that agents see at once: {}",
     "flicker": "a screen is black with probability {}",
+    "blink": "the ball is invisible on a screen with probability {}",
 }
 
 _PUBLISHED_SETTINGS = {

@@ -83,6 +83,14 @@ def compare(runs: Sequence[Run]) -> Comparison:
     return comparison
 
 
+def labelled(runs: Sequence[Run]) -> list[tuple[str, Run]]:
+    """Return runs, whatever their protocols, with the labels of their series, in the order of a report."""
+    differing = _differing(runs)
+    usual = _usual(runs, differing)
+    named = [(_label(run, differing, usual), run) for run in runs]
+    return sorted(named, key=lambda pair: (*_rank(pair[1].core), pair[0], pair[1].seed or 0, pair[1].path))
+
+
 def _rank(core: str) -> tuple[int, str]:
     """Rank cores as the publication does; others follow by name."""
     order = list(PAPER_CORES)

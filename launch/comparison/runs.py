@@ -20,7 +20,15 @@ from ..runs.log import MOST_ROWS, read_log
 from ..runs.options import GROUPING_OPTIONS, LEGACY_VALUES, OPTIONS
 from ..units import parse_steps
 
-_SETTINGS = frozenset(GROUPING_OPTIONS) - {"game", "env", "core", "protocol", "frame_stack", "flicker"}
+_SETTINGS = frozenset(GROUPING_OPTIONS) - {
+    "game",
+    "env",
+    "core",
+    "protocol",
+    "frame_stack",
+    "flicker",
+    "blink",
+}
 """Options that set runs of one game and core apart; the others that do are fields of `Run`."""
 
 WITHOUT_FAST_WEIGHTS = frozenset({"feedforward", "gated_feedforward", "gru", "lstm"})
@@ -175,10 +183,11 @@ TRAINED_UNDER = "paper-code"
 
 
 def _protocol(config: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """Name the protocol a game was played under, with its frame stack and flicker."""
+    """Name the protocol a game was played under, with what of it was seen."""
     if spec.get("protocol"):
         return str(spec["protocol"])
-    return varied(config.get("protocol") or TRAINED_UNDER, config.get("frame_stack"), config.get("flicker"))
+    view = (config.get(option) for option in ("frame_stack", "flicker", "blink"))
+    return varied(config.get("protocol") or TRAINED_UNDER, *view)
 
 
 def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,6 +77,29 @@ def _wanted_way(runs: Sequence[Run]) -> Way | None:
     return min(atari or ways, key=lambda way: (-ways[way], way[0] != TRAINED_UNDER, not way[1]), default=None)
 
 
+def own_scores(runs: Sequence[Run]) -> tuple[list[Score], str, list[str]]:
+    """Score each run under the protocol that it was trained under, all of them in the way of most.
+
+    Returns scores, what they are, and a line for each run without one.
+    """
+    ways = Counter(each.greedy for run in runs for each in run.evaluations if each.protocol == run.protocol)
+    greedy = min(ways, key=lambda way: (-ways[way], not way), default=None)
+    if greedy is None:
+        found = [_trained(run, run.protocol) for run in runs]
+        what = "the last 100 training games, since no run was evaluated with the view it was trained with"
+    else:
+        found = [_evaluated(run, run.protocol, greedy) for run in runs]
+        what = f"evaluations with the view in training, {'greedy' if greedy else 'with sampled actions'}"
+    scores = [each for each in found if isinstance(each, Score)]
+    return scores, what, [each for each in found if isinstance(each, str)]
+
+
+def of_equal_steps(scores: Sequence[Score]) -> bool:
+    """Return whether agents were scored after as many steps, but for a batch."""
+    steps = [score.step for score in scores]
+    return min(steps) >= (1 - _STEP_TOLERANCE) * max(steps)
+
+
 def unequal_steps(board: ScoreBoard) -> list[str]:
     """Note each game in which some series have trained longer than others."""
     lines = []
@@ -109,12 +132,13 @@ def _not_evaluated(run: Run, protocol: str | None, greedy: bool) -> str:
 
 
 def _spelled(protocol: str, trained_under: str | None) -> list[str]:
-    """Spell a protocol for `eval`, which takes frame stack and, unless told, flicker from the agent."""
+    """Spell a protocol for `eval`, which takes what of it is seen from the agent, unless told."""
     base, _, _ = protocol.partition("+")
-    flicker = find_protocol(protocol).flicker
-    if trained_under is None or find_protocol(trained_under).flicker == flicker:
-        return ["--protocol", base]
-    return ["--protocol", base, "--flicker", str(flicker)]
+    rules = find_protocol(protocol)
+    trained = rules if trained_under is None else find_protocol(trained_under)
+    shares = {name: getattr(rules, name) for name in ("flicker", "blink")}
+    others = {name: share for name, share in shares.items() if share != getattr(trained, name)}
+    return ["--protocol", base, *(word for name, x in others.items() for word in (f"--{name}", str(x)))]
 
 
 def _evaluated(run: Run, protocol: str | None, greedy: bool) -> Score | str:

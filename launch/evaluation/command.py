@@ -69,7 +69,7 @@ def evaluate_run(config: EvalConfig, console: Console | None = None) -> Path:
         need_libraries()
     try:
         device = resolve_device(config.device)
-        protocol = choose_protocol(spec, config.protocol, config.flicker)
+        protocol = choose_protocol(spec, config.protocol, config.flicker, config.blink)
         processes = _process_count(device, config.episodes * config.repeats)
         make_env = env_maker(spec, protocol, num_threads=1 if processes > 1 else None)
         with closing(make_env(1)) as env:  # what is wrong with it is said before anything is written
@@ -139,7 +139,7 @@ def _check(config: EvalConfig) -> None:
     require(config, "episodes", "repeats", "max_episode_steps", "forget_every", least=1)
     require(config, "video", "seed", least=0)
     require(config, "why", least=0, most=100)
-    require(config, "flicker", least=0, below=1)
+    require(config, "flicker", "blink", least=0, below=1)
 
 
 def _memory_ops(config: EvalConfig) -> list[MemoryOp]:

@@ -14,11 +14,13 @@ from ..processes.supervision import slow
 from ..runs.actions import ActionSet, action_set
 
 
-def choose_protocol(spec: AgentSpec, wanted: str | None, flicker: float | None = None) -> str | None:
-    """Choose the protocol to play under, with the agent's frame stack and, by default, its flicker; None for
-    environments that have none. Raises ValueError."""
+def choose_protocol(
+    spec: AgentSpec, wanted: str | None, flicker: float | None = None, blink: float | None = None
+) -> str | None:
+    """Choose the protocol to play under, with the agent's frame stack and, by default, its flicker and
+    blinking; None for environments that have none. Raises ValueError."""
     if spec.game is None:
-        for name, value in (("protocol", wanted), ("flicker", flicker)):
+        for name, value in (("protocol", wanted), ("flicker", flicker), ("blink", blink)):
             if value is not None:
                 raise ValueError(
                     f"--{name} {value}: protocols are for Atari games, not {spec.env_id}; omit it"
@@ -29,6 +31,7 @@ def choose_protocol(spec: AgentSpec, wanted: str | None, flicker: float | None =
         wanted or spec.protocol or DEFAULT_PROTOCOL,
         trained.frame_stack,
         trained.flicker if flicker is None else flicker,
+        trained.blink if blink is None else blink,
     )
 
 

@@ -80,7 +80,7 @@ def check(config: TrainConfig) -> None:
         )
     if config.game is not None and config.env is not None:
         raise ValueError(f"--game {config.game} and --env {config.env}: give one of them")
-    for name, default in (("protocol", None), ("frame_stack", 4), ("flicker", 0.0)):
+    for name, default in (("protocol", None), ("frame_stack", 4), ("flicker", 0.0), ("blink", 0.0)):
         if config.game is None and (value := getattr(config, name)) != default:
             raise ValueError(
                 f"--{name.replace('_', '-')} {value}: protocols are for --game, not for --env; omit it"
@@ -92,7 +92,7 @@ def check(config: TrainConfig) -> None:
     if config.game is not None and config.observations not in ("auto", "plain"):
         raise ValueError(f"--observations {config.observations}: games show pictures anyway; omit it")
     require(config, "frame_stack", least=1, most=Protocol.frame_stack)
-    require(config, "flicker", least=0, below=1)
+    require(config, "flicker", "blink", least=0, below=1)
     if config.deterministic and config.overlap == "on":
         raise ValueError("--deterministic runs in lockstep, which excludes --overlap on; omit one of them")
     if config.deterministic and config.compile == "on":
@@ -245,9 +245,9 @@ def env_shard(config: TrainConfig, count: int, index: int) -> EnvShard | None:
 
 
 def protocol_name(config: TrainConfig) -> str:
-    """Name the protocol under which games are played. Raises ValueError for an invalid stack or
-    flicker."""
-    return varied(config.protocol or DEFAULT_PROTOCOL, config.frame_stack, config.flicker)
+    """Name the protocol under which games are played. Raises ValueError for an invalid stack,
+    flicker or blinking."""
+    return varied(config.protocol or DEFAULT_PROTOCOL, config.frame_stack, config.flicker, config.blink)
 
 
 def make_env(config: TrainConfig, num_threads: int | None, shard: EnvShard | None = None) -> VectorEnv:

@@ -20,7 +20,7 @@ def watch(config: WatchConfig) -> None:
     require(config, "seed", least=0, most=2**31 - 1)
     require(config, "port", least=0, most=65535)
     require(config, "steps", least=1, most=20_000)
-    require(config, "flicker", least=0, below=1)
+    require(config, "flicker", "blink", least=0, below=1)
     _refuse_ignored(config)
     if config.record is None:
         _need_server()

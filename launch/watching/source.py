@@ -41,7 +41,7 @@ class Source:
         if spec.game is None:
             check_env(spec.env_id or "", spec.env_options, config.trust_env, loaded.checkpoint)
         try:
-            self.protocol = choose_protocol(spec, config.protocol, config.flicker)
+            self.protocol = choose_protocol(spec, config.protocol, config.flicker, config.blink)
             self._make_env = env_maker(spec, self.protocol, num_threads=1)
             with closing(self._make_env(1)) as env:
                 check_fit(spec, env)

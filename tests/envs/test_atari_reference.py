@@ -157,6 +157,82 @@ def test_screens_are_black_by_chance_and_by_seed():
         env.close()
 
 
+def played(game, view, seed, steps=200, games=2):
+    """Newest screens `[steps, games, 84, 84]` with actions that depend on SEED alone."""
+    return stacks(game, view, seed, steps, games)[:, :, -1]
+
+
+def stacks(game, view, seed, steps=200, games=2):
+    env = make_vector_env(game, num_envs=games, protocol=f"paper-code{view}", num_threads=1)
+    env.reset(seed=environment_seeds(seed, 2)[:games])
+    draw = np.random.default_rng(SEED)
+    actions = draw.integers(env.single_action_space.n, size=(steps, 2))[:, :games]
+    shown = np.stack([env.step(action)[0].copy() for action in actions])
+    env.close()
+    return shown
+
+
+# The ball is in none of the areas while it is at a paddle or among the bricks, or before it is served.
+OPEN = {"pong": (slice(14, 77), slice(11, 73)), "breakout": (slice(38, 75), slice(5, 79))}
+
+
+@pytest.mark.parametrize("game", ["pong", "breakout"])
+def test_the_ball_blinks_and_nothing_else(game):
+    plain, blinking = played(game, "", SEED), played(game, "+blink0.3", SEED)
+    hidden = plain != blinking
+    empty = np.median(plain, (0, 1))
+    gone = np.broadcast_to(empty, plain.shape)[hidden]
+    assert np.array_equal(blinking[hidden], gone) and (plain[hidden] > gone).all()
+    # Of two frames' maximum, each with a ball of 2 by 4 pixels of 160 by 210.
+    assert 4 <= hidden.sum((-2, -1)).max() <= 2 * 3 * 4
+    there = (plain != empty)[:, :, *OPEN[game]].any((-2, -1))
+    assert there.sum() > 50
+    assert abs(hidden[:, :, *OPEN[game]].any((-2, -1))[there].mean() - 0.3) < 0.2, f"seed {SEED}"
+
+
+def test_whether_the_ball_is_seen_depends_on_each_game_s_seed():
+    screens = {
+        seed: played("pong", "+blink0.5", seed, 60) != played("pong", "", seed, 60)
+        for seed in (SEED, SEED + 1)
+    }
+    hidden = screens[SEED].any((-2, -1))
+    assert np.array_equal(played("pong", "+blink0.5", SEED, 60), played("pong", "+blink0.5", SEED, 60))
+    assert not np.array_equal(hidden, screens[SEED + 1].any((-2, -1)))
+    assert not np.array_equal(hidden[:, 0], hidden[:, 1])
+    alone = played("pong", "+blink0.5", SEED, 60, games=1)
+    assert np.array_equal(alone[:, 0], played("pong", "+blink0.5", SEED, 60)[:, 0])
+
+
+def test_a_hidden_ball_stays_hidden_in_the_stack():
+    plain, blinking = stacks("pong", "", SEED), stacks("pong", "+blink0.5", SEED)
+    hidden = (plain != blinking).any((-2, -1))  # [steps, games, 4]
+    assert hidden.any() and not hidden.all()
+    # Pong's episodes are longer than this: each screen is the one after it a step before.
+    for age in (1, 2, 3):
+        assert np.array_equal(hidden[age:, :, -1 - age], hidden[:-age, :, -1])
+
+
+def test_a_black_screen_says_nothing_of_the_ball():
+    plain, both = played("pong", "", SEED), played("pong", "+flicker0.5+blink0.5", SEED)
+    shown = both.any((-2, -1))
+    hidden = (plain != both).any((-2, -1))[shown]
+    assert 0.3 < shown.mean() < 0.7 and 0.1 < hidden.mean() < 0.7
+
+
+def test_a_ball_that_nearly_always_blinks_is_seen_at_paddles_alone():
+    """In columns 8 to 10 and 73 to 75; above the court are the points."""
+    shown, plain = played("pong", "+blink0.99999", SEED), played("pong", "", SEED)
+    paddles = [8, 9, 10, 73, 74, 75]
+    assert np.array_equal(shown[..., paddles], plain[..., paddles])
+    empty = np.median(shown, (0, 1))
+    assert set(np.nonzero((shown != empty).any((0, 1))[13:].any(0))[0]) <= set(paddles)
+
+
+def test_other_games_have_no_ball_to_hide():
+    with pytest.raises(ValueError, match=r"^ms_pacman: only the ball of breakout and pong can blink"):
+        make_vector_env("ms_pacman", num_envs=1, protocol="paper-code+blink0.5")
+
+
 def test_names_of_what_is_seen():
     assert varied("paper-code") == "paper-code" and varied("paper-code", 4, 0.0) == "paper-code"
     name = varied("ale-standard", 1, 0.5)
@@ -165,6 +241,9 @@ def test_names_of_what_is_seen():
         varied(name, frame_stack=4) == "ale-standard+flicker0.5"
         and varied(name, flicker=0) == "ale-standard+stack1"
     )
+    both = varied(name, blink=0.25)
+    assert both == f"{name}+blink0.25" and find_protocol(both).blink == 0.25 and varied(both, blink=0) == name
+    assert varied("paper-code", blink=0.5) == "paper-code+blink0.5"
     rules = find_protocol(name)
     assert (rules.frame_stack, rules.flicker, rules.sticky_probability) == (1, 0.5, 0.25)
     for wrong in (
@@ -173,15 +252,22 @@ def test_names_of_what_is_seen():
         "paper-code+flicker",
         "paper-code+flicker1.2.3",
         "paper-code+flicker0.5+stack1",
+        "paper-code+blink0.5+flicker0.5",
         "none+stack1",
     ):
         with pytest.raises(ValueError, match="unknown protocol"):
             find_protocol(wrong)
     assert find_protocol(varied("paper-code", flicker=5e-5)).flicker == 5e-5
-    for wrong in ("paper-code+stack0", "paper-code+stack9", "paper-code+flicker7"):
+    for wrong in ("paper-code+stack0", "paper-code+stack9", "paper-code+flicker7", "paper-code+blink1"):
         with pytest.raises(ValueError, match=r"1 to 4 screens|from 0 to less than 1"):
             find_protocol(wrong)
-    for options in ({"frame_stack": 0}, {"frame_stack": 5}, {"flicker": 1.0}, {"flicker": -0.1}):
+    for options in (
+        {"frame_stack": 0},
+        {"frame_stack": 5},
+        {"flicker": 1.0},
+        {"flicker": -0.1},
+        {"blink": 1.0},
+    ):
         with pytest.raises(ValueError, match=r"1 to 4 screens|from 0 to less than 1"):
             varied("paper-code", **options)
 

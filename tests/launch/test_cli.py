@@ -144,6 +144,7 @@ def test_every_protocol_can_be_asked_for() -> None:
         ("eval nowhere", "no run at nowhere", "runs/gopher/rdn/seed-1"),
         ("eval nowhere --episodes 0", "--episodes 0", "at least 1"),
         ("eval nowhere --flicker 1.5", "--flicker 1.5", "from 0 to less than 1"),
+        ("eval nowhere --blink 1", "--blink 1.0", "from 0 to less than 1"),
         ("eval nowhere --seed -1", "--seed -1", "not be negative"),
         ("watch", "RUN is missing", "deltabeast watch --help"),
         ("watch nowhere", "no run at nowhere", "runs/gopher/rdn/seed-1"),

@@ -368,21 +368,21 @@ def test_auto_is_compared_as_what_it_came_to(tmp_path: Path) -> None:
 
 
 def test_the_command_for_a_missing_score_can_be_given(tmp_path: Path) -> None:
-    varied, other = "paper-code+stack1+flicker0.5", "paper-code+stack1+flicker0.1234567"
+    varied, other = "paper-code+stack1+flicker0.5", "paper-code+stack1+flicker0.1234567+blink0.25"
     make_run(tmp_path, "pong", seed=1, protocol=varied, scores=[1])
     make_run(tmp_path, "pong", seed=2, protocol=varied)
     (line,) = compared(tmp_path)[1].left_out
     options = parse(shlex.split(line.split("`")[1])[1:])
     spec = AgentSpec((1, 84, 84), 6, "rdn", "nature", game="pong", protocol=varied)
     assert isinstance(options, EvalConfig)
-    assert choose_protocol(spec, options.protocol, options.flicker) == varied
+    assert choose_protocol(spec, options.protocol, options.flicker, options.blink) == varied
     add_evaluation(tmp_path / "pong" / "rdn" / "seed-1", 1, other, time="2026-02-01", step=400_000)
     make_run(tmp_path, "pong", seed=3, protocol=varied)
     add_evaluation(tmp_path / "pong" / "rdn" / "seed-3", 1, other, time="2026-02-01")
     line, *_ = compared(tmp_path)[1].left_out
     options = parse(shlex.split(line.split("`")[1])[1:])
     assert isinstance(options, EvalConfig)
-    assert choose_protocol(spec, options.protocol, options.flicker) == other
+    assert choose_protocol(spec, options.protocol, options.flicker, options.blink) == other
 
 
 def test_state_resets_are_averaged_only_where_evaluated_alike(tmp_path: Path) -> None:

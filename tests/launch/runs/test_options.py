@@ -79,7 +79,18 @@ def other(name: str) -> Any:
 
 MAY_CHANGE = {
     # the checkpoint's agent is compared
-    *("game", "env", "env_options", "core", "core_options", "stem", "protocol", "frame_stack", "flicker"),
+    *(
+        "game",
+        "env",
+        "env_options",
+        "core",
+        "core_options",
+        "stem",
+        "protocol",
+        "frame_stack",
+        "flicker",
+        "blink",
+    ),
     "num_actions",
     *("observations", "normalise_observations", "normalise_values"),
     *("steps", "device", "precision", "num_envs", "num_actors", "num_workers", "threads"),

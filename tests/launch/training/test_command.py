@@ -93,6 +93,11 @@ WRONG = {
     "stem": ((*CARTPOLE, "--stem", "residual"), "residual"),
     "protocol": ((*CARTPOLE, "--protocol", "paper-code"), "--protocol paper-code: protocols are for --game"),
     "flicker": (("--game", "pong", "--flicker", "1.5"), "--flicker 1.5; it must be from 0 to less than 1"),
+    "blinking always": (("--game", "pong", "--blink", "1"), "--blink 1.0; it must be from 0 to less"),
+    "no ball": (
+        ("--game", "ms_pacman", "--blink", "0.5"),
+        "ms_pacman: only the ball of breakout and pong can blink",
+    ),
     "flicker always": (("--game", "pong", "--flicker", "1"), "--flicker 1.0; it must be from 0 to less"),
     "frame stack": (("--game", "pong", "--frame-stack", "5"), "--frame-stack 5; it must be from 1 to 4"),
     "reward clip": ((*CARTPOLE, "--reward-clip", "-1"), "--reward-clip -1.0; it must not be negative"),
