@@ -34,6 +34,7 @@ from .sections import runs as run_sections
 from .sections import scores as score_sections
 from .sections.abilities import abilities
 from .sections.forgetting import forgetting
+from .sections.observability import observability
 from .sections.operations import operations
 from .sections.probes import probes as probe_section
 from .sections.published import published_sections
@@ -70,7 +71,7 @@ def compare_runs(config: CompareConfig) -> Path:
         notes = [*unequal_steps(board), *comparison.notes]
         left_out = list(dict.fromkeys([*problems, *comparison.left_out, *board.left_out]))
         tell(*left_out, *notes)
-        report = _report(comparison, board, notes, left_out)
+        report = _report(runs, comparison, board, notes, left_out)
         if probed:
             report.sections.append(probe_section(probed))
         if config.published:
@@ -104,7 +105,11 @@ def _common_folder(arguments: Sequence[str], paths: Sequence[Path]) -> Path:
 
 
 def _report(
-    comparison: Comparison, board: ScoreBoard, notes: Sequence[str], left_out: Sequence[str]
+    runs: Sequence[Run],
+    comparison: Comparison,
+    board: ScoreBoard,
+    notes: Sequence[str],
+    left_out: Sequence[str],
 ) -> Report:
     style = looks(comparison.core_of)
     of_pairs = []
@@ -129,6 +134,7 @@ def _report(
             *of_pairs,
             curve_sections.memory(comparison, style),
             *forgetting(comparison, style),
+            *observability(runs),
             *operations(comparison),
             run_sections.published_differences(comparison, board),
             Section("Left out", [] if left_out else ["Nothing."], points=left_out),

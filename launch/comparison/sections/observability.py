@@ -1,0 +1,175 @@
+"""Observability gap: what a memory loses where it was trained with less of the game to see."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations
+from typing import NamedTuple
+
+from ....envs import find_protocol
+from .. import plots
+from ..grouping import labelled
+from ..names import join, name_of
+from ..report import Section
+from ..runs import Run
+from ..scores import Score, of_equal_steps, own_scores
+from ..statistics import Array, Interval, Scores, as_scores, bootstrap, mean
+from ..tables import Cell, Table
+
+_TEXT = (
+    "The gap is a memory's human-normalised score with one view of the game minus that of the same memory "
+    "trained, with all other options alike, on a view that shows less. Where a memory makes up for what is "
+    "hidden the gap is small; so it is where nothing was learned with either view, which the scores show."
+)
+_INTERVALS = (
+    "In brackets: the 95% bootstrap interval over seeds, where there are two or more of each; over several "
+    "games, those that every series here has, games stay as they are."
+)
+_NAMED = 3
+"""Means over so many games name them."""
+
+ByView = Mapping[str, Sequence[Score]]
+
+
+class _Gap(NamedTuple):
+    games: Sequence[str]
+    label: str
+    views: tuple[str, str]
+    """protocols, the second showing less"""
+    scores: tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]
+    """with each view, by game and seed"""
+
+
+def observability(runs: Sequence[Run]) -> list[Section]:
+    """Tabulate the gaps between views of each protocol; no section without any."""
+    tables, points = [], []
+    for base, some in _by_base(runs).items():
+        scores, what, unscored = own_scores(some)
+        if gaps := list(_gaps(_by_series(some, scores))):
+            points += [f"Scores under {base}: {what}.", *unscored]
+            tables += [_table(gaps), _numbers(f"observability-{base}", gaps)]
+    return [Section("With less to see", [_TEXT], points, tables=tables)] if tables else []
+
+
+def _by_base(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Return the runs of Atari games by the name of their protocol without what is seen."""
+    found: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.protocol is not None:
+            found[run.protocol.partition("+")[0]].append(run)
+    return found
+
+
+def _by_series(runs: Sequence[Run], scores: Sequence[Score]) -> dict[str, dict[str, ByView]]:
+    """Return the scores by series, game and view, one of each seed."""
+    of_run = {score.run.path: score for score in scores if score.normalized is not None}
+    found: dict[str, dict[str, dict[str, dict[object, Score]]]] = {}
+    for label, run in labelled(runs):
+        if run.path in of_run:
+            cell = found.setdefault(label, {}).setdefault(run.game, {}).setdefault(str(run.protocol), {})
+            cell.setdefault(run.path if run.seed is None else run.seed, of_run[run.path])
+    return {
+        label: {
+            game: {view: list(seeds.values()) for view, seeds in views.items()}
+            for game, views in games.items()
+        }
+        for label, games in found.items()
+    }
+
+
+def _gaps(series: Mapping[str, Mapping[str, ByView]]) -> Iterator[_Gap]:
+    """Yield the gaps between any two views of which one shows less, of each game and over games."""
+    names = {view for games in series.values() for views in games.values() for view in views}
+    for views in sorted(
+        filter(_shows_less, permutations(names, 2)), key=lambda pair: tuple(map(_sight, pair))
+    ):
+        of_pair = {label: _of_games(games, views) for label, games in series.items()}
+        of_pair = {label: games for label, games in of_pair.items() if games}
+        shared = sorted(set.intersection(*map(set, of_pair.values()))) if of_pair else []
+        for label, games in of_pair.items():
+            for game, (full, partial) in games.items():
+                yield _Gap([game], label, views, ([full], [partial]))
+            if len(shared) > 1:
+                both = [games[game] for game in shared]
+                yield _Gap(shared, label, views, ([full for full, _ in both], [less for _, less in both]))
+
+
+def _of_games(
+    games: Mapping[str, ByView], views: tuple[str, str]
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Return the normalised scores with both views, of the games that have both after as many steps."""
+    found = {}
+    for game in sorted(games):
+        full, partial = (games[game].get(view, ()) for view in views)
+        if full and partial and of_equal_steps([*full, *partial]):
+            found[game] = _values(full), _values(partial)
+    return found
+
+
+def _values(scores: Sequence[Score]) -> list[float]:
+    return [score.normalized for score in scores if score.normalized is not None]
+
+
+def _sight(protocol: str) -> tuple[float, float, float]:
+    """Return how much is seen, in three respects."""
+    rules = find_protocol(protocol)
+    return -rules.frame_stack, rules.flicker, rules.blink
+
+
+def _shows_less(views: tuple[str, str]) -> bool:
+    return all(a <= b for a, b in zip(*map(_sight, views), strict=True))
+
+
+def _seen(protocol: str) -> str:
+    rules = find_protocol(protocol)
+    screens = "1 screen" if rules.frame_stack == 1 else f"{rules.frame_stack} screens"
+    black = f"{rules.flicker:.4g} of them black" if rules.flicker else ""
+    hidden = f"the ball hidden on {rules.blink:.4g}" if rules.blink else ""
+    return ", ".join(filter(None, (screens, black, hidden)))
+
+
+def _estimate(gap: _Gap) -> tuple[float, float | None, float | None]:
+    """Return the gap and the ends of its interval, if seeds are enough for one."""
+    found: Interval = bootstrap(_difference, *map(as_scores, gap.scores))
+    if any(len(seeds) == 1 for games in gap.scores for seeds in games):
+        return found.value, None, None
+    return found
+
+
+def _difference(full: Scores, partial: Scores) -> Array:
+    return mean(full) - mean(partial)
+
+
+def _means(gap: _Gap) -> list[float]:
+    return [statistics.fmean(map(statistics.fmean, games)) for games in gap.scores]
+
+
+def _games(gap: _Gap) -> str:
+    if len(gap.games) == 1:
+        return name_of(gap.games[0])
+    return f"mean of {join(gap.games) if len(gap.games) <= _NAMED else f'{len(gap.games)} games'}"
+
+
+def _table(gaps: Sequence[_Gap]) -> Table:
+    rows: list[list[Cell]] = []
+    for gap in gaps:
+        value, low, high = _estimate(gap)
+        interval = Interval(value, value if low is None else low, value if high is None else high)
+        shown = _games(gap), gap.label, *map(_seen, gap.views)
+        rows.append([*shown, *_means(gap), plots.with_interval(interval)])
+    columns = ("game", "series", "view", "view that shows less", "score", "score with less", "gap")
+    return Table(None, columns, rows, 4, _INTERVALS)
+
+
+def _numbers(name: str, gaps: Sequence[_Gap]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            *(_games(gap), gap.label, *gap.views, *_means(gap), *_estimate(gap)),
+            *(sum(map(len, games)) for games in gap.scores),
+        ]
+        for gap in gaps
+    ]
+    columns = ("game", "series", "view", "partial_view", "score", "partial_score", "gap", "low", "high")
+    return Table(name, (*columns, "runs", "partial_runs"), rows, 4, csv_only=True)
