@@ -70,7 +70,7 @@ swap)
 retrieval-fwm)
 	alone 2 "20 60" fast_weight_memory dpfp-1="--core-options feature_map dpfp" tanh="--core-options feature_map tanh"
 	;;
-swap-twice) # two swaps a step; with swap's learning rate DeltaProduct is at 32 steps after 8,000 updates, with this at 256 after 600
+swap-twice) # two swaps a step; with swap's own learning rate DeltaProduct is at 32 steps after 8,000 updates
 	for seed in 1 2 3; do
 		twice=(--task swap --task-options swaps 2 --max-grad-norm 1 --learning-rate 3e-3)
 		probe swap-twice/delta_product $seed "${twice[@]}" --core delta_product --core-options "${one[@]}"
