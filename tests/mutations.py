@@ -1734,7 +1734,7 @@ MUTANTS = [
     ("launch/comparison/sections/observability.py", " and of_equal_steps([*full, *partial])", ""),
     ("launch/comparison/sections/observability.py", "return mean(full) - mean(partial)", "return mean(full)"),
     ("launch/comparison/sections/observability.py", "set.intersection(", "set.union("),
-    ("launch/comparison/sections/observability.py", "if any(len(seeds) == 1", "if all(len(seeds) == 1"),
+    ("launch/comparison/sections/observability.py", "all(len(seeds) > 1 for", "any(len(seeds) > 1 for"),
     ("launch/comparison/scores.py", " if each.protocol == run.protocol)", ")"),
     ("envs/occlusion.py", ", salt=0x626C6E6B", ""),
     ("envs/occlusion.py", "= area.background", "= 0"),

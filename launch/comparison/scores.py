@@ -104,9 +104,9 @@ def unequal_steps(board: ScoreBoard) -> list[str]:
     """Note each game in which some series have trained longer than others."""
     lines = []
     for game in dict.fromkeys(game for game, _ in board.cells):
-        steps = {label: scores[0].step for (g, label), scores in board.cells.items() if g == game}
-        if min(steps.values()) < (1 - _STEP_TOLERANCE) * max(steps.values()):
-            named = ", ".join(f"{label} {step:,}" for label, step in steps.items())
+        first = {label: scores[0] for (g, label), scores in board.cells.items() if g == game}
+        if not of_equal_steps(list(first.values())):
+            named = ", ".join(f"{label} {score.step:,}" for label, score in first.items())
             lines.append(f"Scores on {name_of(game)} are of different steps: {named}.")
     return lines
 

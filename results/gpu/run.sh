@@ -84,7 +84,6 @@ start() { # one batch; the second time with what the first has left in caches
 	local games=256 run began
 	[ "$DEVICE" != cpu ] || games=8
 	for run in 1 2; do
-		mkdir -p "$OUT/start"
 		began=$(date +%s.%N)
 		part "start-$run" 60 "${DELTABEAST[@]}" train --game pong --core rdn --stem nature --num-envs "$games" --steps 1 \
 			--device "$DEVICE" --run-dir "$OUT/start/$began"

@@ -40,6 +40,9 @@ class _Gap(NamedTuple):
     """protocols, the second showing less"""
     scores: tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]
     """with each view, by game and seed"""
+    difference: float
+    interval: tuple[float, float] | None
+    """None where a view has one seed"""
 
 
 def observability(runs: Sequence[Run]) -> list[Section]:
@@ -90,10 +93,10 @@ def _gaps(series: Mapping[str, Mapping[str, ByView]]) -> Iterator[_Gap]:
         shared = sorted(set.intersection(*map(set, of_pair.values()))) if of_pair else []
         for label, games in of_pair.items():
             for game, (full, partial) in games.items():
-                yield _Gap([game], label, views, ([full], [partial]))
+                yield _gap([game], label, views, ([full], [partial]))
             if len(shared) > 1:
                 both = [games[game] for game in shared]
-                yield _Gap(shared, label, views, ([full for full, _ in both], [less for _, less in both]))
+                yield _gap(shared, label, views, ([full for full, _ in both], [less for _, less in both]))
 
 
 def _of_games(
@@ -130,12 +133,15 @@ def _seen(protocol: str) -> str:
     return ", ".join(filter(None, (screens, black, hidden)))
 
 
-def _estimate(gap: _Gap) -> tuple[float, float | None, float | None]:
-    """Return the gap and the ends of its interval, if seeds are enough for one."""
-    found: Interval = bootstrap(_difference, *map(as_scores, gap.scores))
-    if any(len(seeds) == 1 for games in gap.scores for seeds in games):
-        return found.value, None, None
-    return found
+def _gap(
+    games: Sequence[str],
+    label: str,
+    views: tuple[str, str],
+    scores: tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]],
+) -> _Gap:
+    found = bootstrap(_difference, *map(as_scores, scores))
+    varies = all(len(seeds) > 1 for of_view in scores for seeds in of_view)
+    return _Gap(games, label, views, scores, found.value, (found.low, found.high) if varies else None)
 
 
 def _difference(full: Scores, partial: Scores) -> Array:
@@ -155,21 +161,19 @@ def _games(gap: _Gap) -> str:
 def _table(gaps: Sequence[_Gap]) -> Table:
     rows: list[list[Cell]] = []
     for gap in gaps:
-        value, low, high = _estimate(gap)
-        interval = Interval(value, value if low is None else low, value if high is None else high)
         shown = _games(gap), gap.label, *map(_seen, gap.views)
+        interval = Interval(gap.difference, *(gap.interval or (gap.difference, gap.difference)))
         rows.append([*shown, *_means(gap), plots.with_interval(interval)])
     columns = ("game", "series", "view", "view that shows less", "score", "score with less", "gap")
     return Table(None, columns, rows, 4, _INTERVALS)
 
 
 def _numbers(name: str, gaps: Sequence[_Gap]) -> Table:
-    rows: list[list[Cell]] = [
-        [
-            *(_games(gap), gap.label, *gap.views, *_means(gap), *_estimate(gap)),
-            *(sum(map(len, games)) for games in gap.scores),
-        ]
-        for gap in gaps
-    ]
+    rows: list[list[Cell]] = []
+    for gap in gaps:
+        low, high = gap.interval or (None, None)
+        counts = [sum(map(len, games)) for games in gap.scores]
+        shown = _games(gap), gap.label, *gap.views
+        rows.append([*shown, *_means(gap), gap.difference, low, high, *counts])
     columns = ("game", "series", "view", "partial_view", "score", "partial_score", "gap", "low", "high")
     return Table(name, (*columns, "runs", "partial_runs"), rows, 4, csv_only=True)
