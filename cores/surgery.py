@@ -55,7 +55,8 @@ def scale_writes(core: Core, before: State, after: State, reset: Tensor, factor:
 
     def scale(old: Tensor, new: Tensor) -> Tensor:
         old, by = mask_resets(old, reset), _per_row(factor, new)
-        return torch.where(by == 1, new, torch.where(by == 0, old, old + by * (new - old)))
+        between = old + by * (new - old) if new.is_floating_point() else new  # flags and counts are selected
+        return torch.where(by == 1, new, torch.where(by == 0, old, between))
 
     return _change(core, before, after, scale, _WRITTEN)
 

@@ -15,7 +15,7 @@ from .consoles import Consoles, EmulatorSettings, check_choices
 from .episodes import EpisodeStatistics
 from .forced_actions import ForcedActions
 from .frame_stack import repeat_first_frame
-from .games import action_meanings, canonical_game, screen_size
+from .games import action_meanings, canonical_game, opening_frames, screen_size
 from .limits import available_threads
 from .occlusion import occlusions
 from .protocols import DEFAULT_PROTOCOL, Protocol, find_protocol
@@ -116,6 +116,9 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
+        least = self.rules.noop_frames[0]
+        self._first_frame = least and opening_frames(self.game, choices) + least
+        """The emulator's frame count after the fewest no-ops; 0 where there may be none."""
         self._seeded = False
         self._statistics = EpisodeStatistics(num_envs)
         self._forced = (
@@ -194,7 +197,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         ALE draws from zero, the protocol may want one at least: drawing again leaves the rest equally likely.
         """
         while True:
-            again = rows & (ale_info["episode_frame_number"] < self.rules.noop_frames[0])
+            again = rows & (ale_info["episode_frame_number"] < self._first_frame)
             if not again.any():
                 break
             new_obs, new_info = self._open().reset(options={"reset_mask": again})

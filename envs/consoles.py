@@ -103,11 +103,7 @@ class _Console:
     def _load(self, seed: int) -> None:
         settings = self._settings
         sticky, limit = settings.repeat_action_probability, settings.max_num_frames_per_episode
-        self._ale = load_game(settings.game, seed, sticky, limit)
-        if "mode" in self._choices:
-            self._ale.setMode(self._choices["mode"])
-        if "difficulty" in self._choices:
-            self._ale.setDifficulty(self._choices["difficulty"])
+        self._ale = load_game(settings.game, seed, sticky, limit, self._choices)
         self._actions = action_set(self._ale, settings.full_action_space)
 
     def begin(self, seed: int | None = None) -> None:

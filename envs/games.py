@@ -4,6 +4,7 @@ import csv
 import difflib
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,8 +129,11 @@ def _known_games() -> dict[str, GameInfo]:
     }
 
 
-def load_game(game: str, seed: int = 0, sticky: float = 0.0, limit: int = 0) -> ale_py.ALEInterface:
-    """Load a game into an emulator of its own; `limit`: frames of its longest episode, 0 for none."""
+def load_game(
+    game: str, seed: int = 0, sticky: float = 0.0, limit: int = 0, choices: Mapping[str, int] | None = None
+) -> ale_py.ALEInterface:
+    """Load a game into an emulator of its own; `limit`: frames of its longest episode, 0 for none; `choices`:
+    its mode and difficulty, where they are not the usual ones."""
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     ale = ale_py.ALEInterface()
     ale.setInt("random_seed", seed)
@@ -138,7 +142,19 @@ def load_game(game: str, seed: int = 0, sticky: float = 0.0, limit: int = 0) -> 
     path = roms.get_rom_path(game)
     assert path is not None
     ale.loadROM(path)
+    if choices and "mode" in choices:
+        ale.setMode(choices["mode"])
+    if choices and "difficulty" in choices:
+        ale.setDifficulty(choices["difficulty"])
     return ale
+
+
+def opening_frames(game: str, choices: Mapping[str, int] | None = None) -> int:
+    """Return the emulator's frame count when a game begins: 20 in Berzerk, which it starts by buttons of its
+    own, 0 in most games, and more in other modes, which it selects by buttons, too."""
+    ale = load_game(game, choices=choices)
+    ale.reset_game()
+    return ale.getEpisodeFrameNumber()
 
 
 def action_set(ale: ale_py.ALEInterface, full: bool = False) -> list[ale_py.Action]:

@@ -184,6 +184,18 @@ def test_0_restores_the_memory_and_1_nothing(name: str, options: dict[str, Any],
         assert torch.equal(mine.signbit(), want.signbit())
 
 
+def test_states_of_flags_and_counts_stand_still() -> None:
+    core = small("lstm")  # any outside the backbone, whose cores may have such states
+    before, after = (
+        (torch.tensor(flags).unsqueeze(-1), torch.tensor(counts).unsqueeze(-1), torch.ones(4, 1).double())
+        for flags, counts in (([True] * 4, [1, 2, 3, 4]), ([False] * 4, [5, 6, 7, 8]))
+    )
+    reset, factor = torch.tensor([False, False, True, True]), torch.tensor([1.0, 0.0, 0.0, 1.0])
+    flags, counts, _ = scale_writes(core, before, after, reset, factor)
+    assert flags.flatten().tolist() == [False, True, False, False]
+    assert counts.flatten().tolist() == [5, 2, 0, 8]
+
+
 def test_every_name_has_one_answer() -> None:
     found = {name for name in core_names() if not writes_fast_weights(small(name))}
     assert found == WITHOUT_FAST_WEIGHTS & {*core_names()}

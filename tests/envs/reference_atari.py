@@ -31,6 +31,16 @@ def resize(screen: np.ndarray) -> np.ndarray:
     return sum(narrow[p] * share[:, None] for p, share in zip(rows, row_shares, strict=True))
 
 
+def frames_before_noops(game: str, mode: int | None = None) -> int:
+    """The emulator's count once it has pressed the buttons that start a game, if any, and chosen its mode."""
+    ale = ale_py.ALEInterface()
+    ale.loadROM(roms.get_rom_path(game))
+    if mode is not None:
+        ale.setMode(mode)
+    ale.reset_game()
+    return ale.getEpisodeFrameNumber()
+
+
 class ReferenceGame:
     """`noops` is filled by the test: how many frames to wait after each of a game's resets."""
 

@@ -7,10 +7,11 @@ from session_seed import SEED
 from deltabeast.envs import find_protocol, make_vector_env, varied
 from deltabeast.envs.checks import environment_seeds
 
-from .reference_atari import ReferenceGame
+from .reference_atari import ReferenceGame, frames_before_noops
 
 # Without lives (pong), without FIRE (ms_pacman, kung_fu_master), with a counter of lives that starts late
-# (amidar), with lives left at zero (qbert), with few actions (breakout) and with all eighteen (alien).
+# (amidar), with lives left at zero (qbert), with few actions (breakout), with all eighteen (alien), and one
+# that the emulator starts by buttons of its own (berzerk).
 GAMES = [
     "pong",
     "ms_pacman",
@@ -26,6 +27,7 @@ GAMES = [
     "up_n_down",
     "assault",
     "seaquest",
+    "berzerk",
 ]
 
 
@@ -66,9 +68,9 @@ def follow(game, protocol, steps, seed, most=4, **settings):
     env = make_vector_env(game, num_envs=1, protocol=protocol, num_threads=1)
     reference = ReferenceGame(game, seed=int(environment_seeds(seed, 1)[0]), **settings)
     rng = np.random.default_rng(seed)
-    redraws = Redraws(env)
+    redraws, before_noops = Redraws(env), frames_before_noops(game)
     obs, infos = env.reset(seed=seed)
-    reference.noops.append([0] * redraws.take() + [int(infos["game_frames"][0])])
+    reference.noops.append([0] * redraws.take() + [int(infos["game_frames"][0]) - before_noops])
     ends = 0
     life, expected, fresh = [], None, True  # fresh: the reference's reset is still to come
     for step in range(most * steps):
@@ -84,7 +86,8 @@ def follow(game, protocol, steps, seed, most=4, **settings):
             assert not reference.noops
             assert_same_frames(obs[0], expected, where)
         if infos["game_frames"][0] < before:
-            reference.noops.append([0] * redraws.take() + [int(infos["game_frames"][0])])
+            noops = int(infos["game_frames"][0]) - before_noops
+            reference.noops.append([0] * redraws.take() + [noops])
         obs = new_obs
         if forced:
             continue
@@ -272,10 +275,12 @@ def test_names_of_what_is_seen():
             varied("paper-code", **options)
 
 
-def test_noops_are_uniform_from_1_to_30():
-    env = make_vector_env("pong", num_envs=6, num_threads=1)
+@pytest.mark.parametrize(("game", "mode"), [("pong", None), ("berzerk", None), ("breakout", 8)])
+def test_noops_are_uniform_from_1_to_30(game, mode):
+    options = {} if mode is None else {"mode": mode}
+    env = make_vector_env(game, num_envs=6, num_threads=1, options=options)
     frames = [env.reset(seed=SEED)[1]["game_frames"]] + [env.reset()[1]["game_frames"] for _ in range(69)]
     env.close()
-    counts = np.bincount(np.concatenate(frames), minlength=32)
+    counts = np.bincount(np.concatenate(frames) - frames_before_noops(game, mode), minlength=32)
     assert counts[0] == 0 and counts[31] == 0, f"seed {SEED}"
     assert (counts[1:31] > 0).all() and counts.max() < 42, f"seed {SEED}"  # 14 expected
