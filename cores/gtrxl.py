@@ -27,9 +27,8 @@ class RelativeMemory(SoftmaxMemory):
 
     def by_age(self, q: Tensor) -> tuple[Tensor, Tensor]:
         ages = self.to_ages(self.waves.to(self.to_ages.weight.dtype)).to(q.dtype)
-        by_head = ages.unflatten(-1, (self.num_heads, self.head_size)).permute(1, 2, 0)  # [H, h, N]
-        rows = (q + self.age_bias.to(q.dtype)).unsqueeze(-2)
-        bias = (rows @ by_head).squeeze(-2) * self.head_size**-0.5
+        ages = ages.unflatten(-1, (self.num_heads, self.head_size))
+        bias = torch.einsum("...hd,nhd->...hn", q + self.age_bias.to(q.dtype), ages) * self.head_size**-0.5
         return q + self.content_bias.to(q.dtype), bias.to(q.dtype)
 
 
