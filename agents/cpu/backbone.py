@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ...cores import FastWeightCore, MemoryTrace, State, Stats
 from ...cores.fast_weights import FastWeights, measure
 from ...cores.features import EPSILON
+from ...cores.hybrid import Hybrid
 from ...cores.layer import Layer
 from ...cores.rdn import RecurrentDeltaMemory
 from ...kernels.native import backbone as native
@@ -22,7 +23,7 @@ from ...kernels.native.forward_cache import (
 )
 from ...kernels.native.recurrent_cache import cached_recurrent_delta
 from .modules import is_hooked, weights_of
-from .rules import step_memory
+from .rules import SteppedMemory, step_memory
 
 _LAYER = (nn.LayerNorm, nn.Linear, nn.Linear, nn.LayerNorm, nn.Linear, nn.ReLU, nn.Linear)
 _WEIGHTS = 21
@@ -30,37 +31,45 @@ _WEIGHTS = 21
 
 
 def plan(core: FastWeightCore) -> native.Plan | None:
-    """Prepare a core's steps in C; None if a module is not as made, or layers differ."""
+    """Prepare a core's steps in C; None if a module is not as made, or layers differ in what C has once."""
     if core.clock:
         return None
     weights = weights_of(core.input_proj, kinds=(nn.Linear,))
-    kinds: set[Any] = set() if weights else {None}
+    if not weights:
+        return None
+    shells, memories, computed = set(), [], {}
     layers: Any = core.layers._modules.values()
     for layer in layers:
-        kind, each = _describe(layer)
-        kinds.add(kind)
-        weights += each
-    if len(kinds) > 1 or None in kinds:
+        found = _describe(layer)
+        if found is None:
+            return None
+        shell, stepped, own = found
+        shells.add(shell)
+        memories.append(stepped.memory)
+        first = len(weights) + len(own)
+        computed.update({first + i: value for i, value in stepped.computed.items()})
+        weights += [*own, *stepped.weights, *[None] * (9 - len(stepped.weights))]
+    stacked = not isinstance(core, Hybrid)
+    if len(shells) > 1 or (stacked and len({*memories}) > 1):
         return None
-    heads, eps, ff_eps, memory = kinds.pop()
+    heads, eps, ff_eps = shells.pop()
     shape = native.Shape(core.input_size, core.output_size, len(weights[10]), heads, eps, EPSILON)
-    return native.plan(shape, memory, weights) if eps == ff_eps else None
+    return native.plan(shape, tuple(memories), weights, computed, stacked) if eps == ff_eps else None
 
 
-def _describe(layer: nn.Module) -> tuple[Any, list[Any]]:
-    """Return what C must know of a layer, and its parameters; None and none where C cannot step it."""
+def _describe(layer: nn.Module) -> tuple[Any, SteppedMemory, list[Any]] | None:
+    """Return what C has once for all layers, a layer's memory, and the parameters around it; None where C
+    cannot step it."""
     if type(layer) is not Layer or is_hooked(layer):
-        return None, []
+        return None
     modules: Any = layer._modules.values()
     norm, memory, out, ff_norm, ff = modules
     inside = memory, ff, *memory._modules.values()
     own = norm, memory._modules["slow_net"], out, ff_norm, *ff._modules.values()
     weights, found = weights_of(*own, kinds=_LAYER), step_memory(memory)
     if not weights or found is None or any(map(is_hooked, inside)):
-        return None, []
-    described, inner = found
-    weights += [*inner, *[None] * (9 - len(inner))]
-    return (memory.num_heads, norm.eps, ff_norm.eps, described), weights
+        return None
+    return (memory.num_heads, norm.eps, ff_norm.eps), found, weights
 
 
 def new_cache(core: FastWeightCore, steps: int, rows: int) -> ForwardCache | None:
@@ -91,12 +100,14 @@ def unroll(
     if torch.is_grad_enabled():  # tensors made in inference_mode could not be differentiated
         state = tuple(part.clone() if part.is_inference() else part for part in state)
     weights: list[Any] = list(found.weights)
-    stream, projected, middle, hidden, *inside = cache.tensors
+    (stream, middle, hidden), rest = cache.tensors[:3], cache.tensors[3:]
+    projected, inside = rest[: len(found.memories)], rest[len(found.memories) :]
     x, traces = cached_linear(stream[0], x, *weights[:2]), []
     for i, (memory, before) in enumerate(zip(core.memories(), core.split(state), strict=True)):
-        layer_weights, eps, own = weights[2 + _WEIGHTS * i :], found.shape.eps, [each[i] for each in inside]
+        layer_weights, eps = weights[2 + _WEIGHTS * i :], found.shape.eps
+        own = [each[i] for each in inside] if native.stores_rule(found.memories[i]) else []
         heads = cached_normalized_linear(projected[i], x, eps, *layer_weights[:4])
-        y, trace = _memory(memory, heads, before, reset, own, tuple(part[i] for part in cache.after))
+        y, trace = _memory(memory, heads, before, reset, own, tuple(cache.after[i]))
         values = middle[i], hidden[i], stream[i + 1]
         x = cached_residual_feedforward(values, x, y, eps, *layer_weights[4:12])
         traces.append(trace)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ...cores import Core, FastWeightCore, State, Stats, core_names
 from ...cores.gru import GRU
-from ...cores.hybrid import Hybrid
 from ...cores.lstm import LSTM
 from ...cores.registry import find_core
 from ...kernels.native.acting import CoreSteps
@@ -45,12 +44,12 @@ def functions_of(core: Core) -> CoreFunctions | None:
     """Return what C computes of a core; None if that is nothing or the core is hooked."""
     if is_hooked(core):
         return None
-    return _BACKBONE if type(core) in _stacked() else _OTHERS.get(type(core))
+    return _BACKBONE if type(core) in _in_backbone() else _OTHERS.get(type(core))
 
 
 @functools.cache
-def _stacked() -> frozenset[type[Core]]:
-    """Return this project's backbone cores whose layers all have the same kind of memory."""
+def _in_backbone() -> frozenset[type[Core]]:
+    """Return this project's cores in the backbone."""
     found = [core for core in map(find_core, core_names()) if isinstance(core, type)]
     classes = [core for core in found if core.__module__.split(".")[0] == __name__.split(".")[0]]
-    return frozenset(c for c in classes if issubclass(c, FastWeightCore) and not issubclass(c, Hybrid))
+    return frozenset(core for core in classes if issubclass(core, FastWeightCore))

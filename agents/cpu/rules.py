@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
+from ...cores.attention import SoftmaxMemory
 from ...cores.delta_net import DeltaMemory
 from ...cores.delta_product import DeltaProductMemory
 from ...cores.delta_rnn import DeltaRNNMemory
 from ...cores.fast_weights import FastWeights
-from ...cores.features import Features
+from ...cores.features import TEMPERATURE, Features
 from ...cores.gated_delta_net import GatedDeltaMemory, MomentumDeltaMemory
 from ...cores.gated_linear_attention import GatedSumMemory
 from ...cores.generalised import Decay, HeadProjection
+from ...cores.gtrxl import RelativeMemory
 from ...cores.kda import GatedDelta2Memory, KDAMemory
 from ...cores.linear import LinearMemory
 from ...cores.linear_transformer import SumMemory
@@ -39,10 +42,21 @@ class _Rule(NamedTuple):
     """Weights of the rule, besides the slow net's; None where one is missing."""
     about: dict[str, Any] = {}  # noqa: RUF012
     """Other fields of `Memory`."""
+    computed: dict[int, Tensor] = {}  # noqa: RUF012
+    """By an index in `weights`, what C reads in place of that weight."""
 
 
-def step_memory(memory: FastWeights) -> tuple[Memory, list[Tensor | None]] | None:
-    """Return how C computes a step of this very memory, and its weights; None where it cannot."""
+class SteppedMemory(NamedTuple):
+    """How C computes a memory's step."""
+
+    memory: Memory
+    weights: list[Tensor | None]
+    computed: dict[int, Tensor]
+    """As in `_Rule`, by an index in `weights`."""
+
+
+def step_memory(memory: FastWeights) -> SteppedMemory | None:
+    """Return how C computes a step of this very memory; None where it cannot."""
     describe = _RULES.get(type(memory))
     if describe is None or not _MODULES.issuperset(map(type, memory._modules.values())):
         return None
@@ -63,7 +77,8 @@ def step_memory(memory: FastWeights) -> tuple[Memory, list[Tensor | None]] | Non
         activations = (*activations, "")
         around["gate"] = gate
     described = Memory(rule.rule, activations, memory.emitted_sizes, **around, **rule.about)
-    return described, [*weights, *rule.weights]
+    computed = {len(weights) + i: value for i, value in rule.computed.items()}
+    return SteppedMemory(described, [*weights, *rule.weights], computed)
 
 
 def _feature_map(features: Features) -> str | None:
@@ -129,6 +144,22 @@ def _rwkv7(memory: RWKV7Memory) -> _Rule:
     return _Rule("generalised", ("",) * 5, [*weights, memory.xi, memory.alpha, memory.rho], about)
 
 
+def _attention(memory: SoftmaxMemory) -> _Rule:
+    about = {"window": memory.window, "normalise": memory.normalise, "root_degree": TEMPERATURE}
+    gate = ("sigmoid_root",) if memory.gated else ()
+    return _Rule("attention", ("", "", "", *gate), [None, None, None, memory.bias], about)
+
+
+def _relative_attention(memory: RelativeMemory) -> _Rule:
+    rule, to_ages = _attention(memory), memory.to_ages.weight
+    weights = [memory.content_bias, to_ages, memory.age_bias, None]
+    size = memory.waves.shape[-1]
+    if to_ages.dtype is not torch.float32 or to_ages.shape != (size, size):
+        return rule._replace(weights=weights)
+    ages = (to_ages.detach() @ memory.waves.mT).unflatten(0, (memory.num_heads, memory.head_size))
+    return rule._replace(weights=weights, computed={1: ages})
+
+
 _RULES: Final[dict[type[FastWeights], Callable[[Any], _Rule | None]]] = {
     SumMemory: lambda memory: _linear(memory, "delta"),
     DeltaMemory: lambda memory: _linear(memory, "delta", _strength(memory)),
@@ -143,4 +174,6 @@ _RULES: Final[dict[type[FastWeights], Callable[[Any], _Rule | None]]] = {
     GatedDelta2Memory: _kda,
     DeltaProductMemory: _delta_product,
     RWKV7Memory: _rwkv7,
+    SoftmaxMemory: _attention,
+    RelativeMemory: _relative_attention,
 }

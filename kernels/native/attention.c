@@ -12,11 +12,8 @@
 
 enum { EXP, SOFTMAX, LINEAR, RELU, ROUND }; /* in the order of reference.KERNELS */
 
-typedef struct {
-    span s;
-    /* M: slots; G: queries per key; first, second: kernels of write and read; skip: whether to skip empty slots */
-    int64_t M, G, first, second, skip;
-} window;
+attention_rule attention_forward;
+attention_size attention_room;
 
 #define ACROSS(b) for (int64_t b = first; b <= last; b++)
 

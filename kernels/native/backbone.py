@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..reference import KERNELS
 from . import compiling, dense, rules
 from .acting import CoreSteps
 from .forward_cache import ForwardCache
@@ -21,6 +23,8 @@ _ACTIVATIONS = ("", "normalized_elu", "softmax", "sigmoid", "twice_sigmoid", "un
 _PARTS, _STATES, _WEIGHTS = 8, 4, 21
 _KINDS = ("kda", "gated_delta_2", "delta_product", "rwkv7")
 _GATES = ("none", "silu", "sigmoid")
+_MAX_ATTENTION = 2**17
+"""numbers that attention to a window may take on a thread's stack"""
 _RULES = {
     "delta": ("delta",),
     "gated": ("gated",),
@@ -28,8 +32,9 @@ _RULES = {
     "delta_rnn": ("delta", "delta_rnn"),
     "recurrent_delta": ("recurrent_delta",),
     "generalised": ("generalised",),
+    "attention": (),
 }
-"""The functions of each rule, in the order of `dense.c`."""
+"""The functions of each rule, of a library for each size of heads, in the order of `dense.c`."""
 
 
 class Memory(NamedTuple):
@@ -37,7 +42,7 @@ class Memory(NamedTuple):
 
     rule: str
     """`delta` or `gated` (state W; without β the sum rules), `momentum` (W, C), `delta_rnn` (W, R, y),
-    `recurrent_delta` (W, y) or `generalised` (W)"""
+    `recurrent_delta` (W, y), `generalised` (W) or `attention` (keys, values, decays)"""
     activations: tuple[str, ...]
     """activation of each part that the slow net emits, one of `_ACTIVATIONS`; "" is the identity"""
     sizes: tuple[int, ...]
@@ -58,6 +63,10 @@ class Memory(NamedTuple):
     """writes per step"""
     rank: int = 0
     """input width, per head, of the low-rank projections to the decays (RWKV-7: and to the learning rates)"""
+    window: int = 0
+    """earlier steps that attention looks back on"""
+    normalise: bool = True
+    """whether attention divides by the sum of its weights"""
 
 
 class Shape(NamedTuple):
@@ -79,21 +88,22 @@ class _Backbone(ctypes.Structure):
         *((name, ctypes.c_int64 * _PARTS) for name in ("sizes", "activations")),
         ("state_sizes", ctypes.c_int64 * _STATES),
         *((name, ctypes.c_int64) for name in ("steps", "convolved", "gate", "memory", "writes", "rank")),
+        *((name, ctypes.c_int64) for name in ("window", "kernel")),
         *((name, ctypes.c_float) for name in ("eps", "epsilon", "root_degree", "head_eps")),
-        *((name, ctypes.c_void_p) for name in _RULES),
+        *((name, ctypes.c_void_p) for name in (*_RULES, "attention_room")),
     ]
 
 
-_SHELL = ("stream", "projected", "middle", "hidden")
-"""What is cached of each layer: its input (and, last, the output of all), what its slow net emits, and the
-input and hidden units of its feedforward sub-layer."""
+_SHELL = ("stream", "middle", "hidden")
+"""What is cached of each layer: its input (and, last, the output of all), and the input and hidden units of
+its feedforward sub-layer. What its slow net emits follows, a tensor for each layer."""
 _INSIDE = ("y", "g", "q_used", "k_used", "beta_used", "error")
 """What is cached of the rule besides, for `recurrent_delta` only."""
 
 
 class _Cache(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in (*_SHELL, *_INSIDE)),
+        *((name, ctypes.c_void_p) for name in (*_SHELL, "projected", *_INSIDE)),
         *((name, ctypes.c_int64) for name in ("steps", "t")),
     ]
 
@@ -107,49 +117,79 @@ class Plan(NamedTuple):
     """A core as `dense.c` steps it."""
 
     shape: Shape
-    memory: Memory
-    layers: int
+    memories: tuple[Memory, ...]
+    """of each layer"""
+    stacked: bool
+    """whether the state's tensors are `[B, layers, ...]`, layers first in memory, or follow each other layer
+    by layer, `[B, 1, ...]`"""
     weights: Sequence[Tensor | None]
     pointers: Any
-    """pointers to the weights"""
+    """pointers to the weights, and to what was computed from some"""
+    held: Any = None
+    """owns what was computed"""
 
 
-def plan(shape: Shape, memory: Memory, weights: Sequence[Tensor | None]) -> Plan | None:
-    """Prepare the steps of a core; None where C cannot make them. A plan is good until a weight is replaced.
+def plan(
+    shape: Shape,
+    memories: tuple[Memory, ...],
+    weights: Sequence[Tensor | None],
+    computed: Mapping[int, Tensor],
+    stacked: bool,
+) -> Plan | None:
+    """Prepare the steps of a core; None where C cannot make them. A plan is good until a weight is replaced,
+    or one changes from which something was computed.
 
-    `weights` has those of the input projection and, for each layer, those of the backbone and of the memory
-    (None for each of the nine that it has not), in the order of `dense.c`.
+    Args:
+        shape: the sizes of the backbone.
+        memories: the memory of each layer.
+        weights: those of the input projection and, for each layer, those of the backbone and of the memory
+            (None for each of the nine that it has not), in the order of `dense.c`.
+        computed: by a weight's index in `weights`, what C reads in its place.
+        stacked: as in `Plan`.
     """
-    h, layers = shape.hidden // shape.heads, (len(weights) - 2) // _WEIGHTS
-    convolved = memory.steps * shape.heads * sum(memory.sizes[: memory.convolved])
-    widest = max(shape.inputs, shape.hidden, shape.ff, shape.heads * sum(memory.sizes), convolved)
-    shapes = _weight_shapes(shape, memory, layers)
+    shapes = _weight_shapes(shape, memories)
     for weight, each in zip(weights, shapes, strict=True):
         if weight is None:
             continue
         right = weight.dtype is torch.float32 and weight.is_cpu and weight.is_contiguous()
         if not right or weight.shape != each:
             return None
+    if not all(_can_step(shape, memory) for memory in {*memories}):
+        return None
+    read = [computed.get(i, weight) for i, weight in enumerate(weights)]
+    return Plan(shape, memories, stacked, weights, _pointers(read), read)
+
+
+@functools.cache
+def _can_step(shape: Shape, memory: Memory) -> bool:
+    """Return whether C can step a memory of these sizes, whose numbers must fit a thread's stack."""
+    h = shape.hidden // shape.heads
+    convolved = memory.steps * shape.heads * sum(memory.sizes[: memory.convolved])
+    widest = max(shape.inputs, shape.hidden, shape.ff, shape.heads * sum(memory.sizes), convolved)
     if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH:
-        return None
-    if rules.build_reason(rules.source(memory.rule), -(-h // rules.BLOCK)):
-        return None
-    return Plan(shape, memory, layers, weights, _pointers(weights))
+        return False
+    if memory.rule == "attention":
+        fits = memory.window * (4 * h + 16 * shape.heads) <= _MAX_ATTENTION
+        return fits and not compiling.unsupported_reason("attention.c")
+    return not rules.build_reason(rules.source(memory.rule), -(-h // rules.BLOCK))
 
 
 def new_cache(plan: Plan, steps: int, rows: int) -> ForwardCache:
     """Make room for what the steps of an unroll compute; until its end its modules must stay as they are."""
     shape, weights = plan.shape, [weight for weight in plan.weights if weight is not None]
-    h = shape.hidden // shape.heads
-    projected = shape.heads * sum(plan.memory.sizes)
-    shapes: list[tuple[int, ...]] = [(plan.layers + 1, steps, rows, shape.hidden)]
-    shapes += [(plan.layers, steps, rows, size) for size in (projected, shape.hidden, shape.ff)]
-    if plan.memory.rule == "recurrent_delta" and not has_conv_norm_or_gate(plan.memory):
-        strengths = (plan.layers, steps, rows, shape.heads)
-        shapes += [strengths if name == "beta_used" else (*strengths, h) for name in _INSIDE]
-    tensors = [weights[0].new_empty(each) for each in shapes]
-    at = dict(zip((*_SHELL, *_INSIDE), compiling.addresses(*tensors), strict=False))
-    return ForwardCache(steps, rows, tuple(tensors), weights, (plan, _Cache(**at, steps=steps)))
+    h, layers = shape.hidden // shape.heads, len(plan.memories)
+    empty = weights[0].new_empty
+    shell = [empty(layers + 1, steps, rows, shape.hidden)]
+    shell += [empty(layers, steps, rows, size) for size in (shape.hidden, shape.ff)]
+    projected = [empty(steps, rows, shape.heads * sum(memory.sizes)) for memory in plan.memories]
+    inside = []
+    if any(stores_rule(memory) for memory in plan.memories):
+        strengths = (layers, steps, rows, shape.heads)
+        inside = [empty(strengths if name == "beta_used" else (*strengths, h)) for name in _INSIDE]
+    of_layers = _pointers(projected)
+    at = dict(zip((*_SHELL, *_INSIDE), compiling.addresses(*shell, *inside), strict=False))
+    place = _Cache(**at, projected=ctypes.addressof(of_layers), steps=steps)
+    return ForwardCache(steps, rows, (*shell, *projected, *inside), weights, (plan, place, of_layers))
 
 
 def step(
@@ -160,12 +200,11 @@ def step(
     x `[B, inputs]`, state `[B, layers, ...]` with layers first in memory, reset `[B]`. The step goes into
     `cache`, made by `new_cache`.
     """
-    shape, memory, layers, _, weights = plan
     B, before = len(x), _before(plan, state, len(x))
     if (
         not dense.is_supported(x)
         or before is None
-        or x.shape != (B, shape.inputs)
+        or x.shape != (B, plan.shape.inputs)
         or B == 0
         or not (cache is None or cache.has_room(B))
         or reset.shape != (B,)
@@ -174,18 +213,18 @@ def step(
     ):
         return None
     width = dense.lanes(B)
-    function, backbone = _function(shape, memory, layers, width)
-    after, y = [torch.empty_like(part) for part in before], x.new_empty(B, shape.hidden)
+    function, layers = _function(plan.shape, plan.memories, width)
+    (after, by_layer), y = _room(plan, B, x), x.new_empty(B, plan.shape.hidden)
     threads = dense.threads(B, width, B * _work(plan))
     place = None
     if cache is not None:
-        _, place = cache.prepared
+        _, place, _ = cache.prepared
         place.t = cache.t
         cache.t += 1
-        cache.after = after
-    states = _pointers(before), _pointers(after)
-    function(threads, B, backbone, x.data_ptr(), reset.data_ptr(), weights, *states, y.data_ptr(), place)
-    return y, tuple(part.transpose(0, 1) for part in after)
+        cache.after = by_layer
+    states = _state_pointers(before), _state_pointers(by_layer)
+    function(threads, B, layers, x.data_ptr(), reset.data_ptr(), plan.pointers, *states, y.data_ptr(), place)
+    return y, after
 
 
 def steps(plan: Plan, state: tuple[Tensor, ...], cache: ForwardCache) -> CoreSteps | None:
@@ -193,34 +232,65 @@ def steps(plan: Plan, state: tuple[Tensor, ...], cache: ForwardCache) -> CoreSte
 
     None where C cannot make them.
     """
-    shape, memory, layers, _, weights = plan
     before = _before(plan, state, cache.rows)
     if before is None:
         return None
-    even, odd = ([torch.empty_like(part) for part in before] for _ in range(2))
-    cache.after, earlier = (even, odd) if cache.steps % 2 else (odd, even)
-    _, backbone = _function(shape, memory, layers, dense.lanes(cache.rows))
-    _, place = cache.prepared
-    states = [_pointers(several) for several in (before, even, odd)]
-    pointers = [backbone, weights, *states, place]
+    even, odd = (_room(plan, cache.rows, cache.tensors[0]) for _ in range(2))
+    (_, cache.after), (earlier, _) = (even, odd) if cache.steps % 2 else (odd, even)
+    _, layers = _function(plan.shape, plan.memories, dense.lanes(cache.rows))
+    _, place, _ = cache.prepared
+    states = [_state_pointers(each) for each in (before, even[1], odd[1])]
+    pointers = [layers, plan.pointers, *states, place]
     arguments = _Steps(*map(ctypes.addressof, pointers))
-    state = tuple(part.transpose(0, 1) for part in earlier)
-    held = pointers, before, even, odd, cache.tensors
-    return CoreSteps("backbone_core", arguments, held, state, (shape.inputs, shape.hidden), _work(plan))
+    held = pointers, plan.held, before, even, odd, cache.tensors, cache.prepared
+    sizes = plan.shape.inputs, plan.shape.hidden
+    return CoreSteps("backbone_core", arguments, held, earlier, sizes, _work(plan))
 
 
-def _before(plan: Plan, state: tuple[Tensor, ...], rows: int) -> list[Tensor] | None:
-    """Return a state with layers first, `[layers, B, ...]`; None where C cannot read it."""
-    before = [part.transpose(0, 1) for part in state]
-    right = [part.shape for part in before] == [(plan.layers, rows, *rest) for rest in _states(*plan[:2])]
-    readable = all(part.dtype is torch.float32 and part.is_cpu and part.is_contiguous() for part in before)
-    return before if right and readable else None
+ByLayer = Sequence[Sequence[Tensor]]
+"""The tensors of a state, `[B, ...]` each, layer by layer."""
+
+
+def _before(plan: Plan, state: tuple[Tensor, ...], rows: int) -> ByLayer | None:
+    """Return a state by layer; None where C cannot read it."""
+    expected = [(rows, *each) for memory in plan.memories for each in _states(plan.shape, memory)]
+    if plan.stacked:
+        layers = len(plan.memories)
+        expected = [(layers, *each) for each in expected[: len(expected) // layers]]
+        parts = [part.transpose(0, 1) for part in state]
+    else:
+        parts = [part.squeeze(1) for part in state]
+    readable = all(part.dtype is torch.float32 and part.is_cpu and part.is_contiguous() for part in parts)
+    if not readable or [part.shape for part in parts] != expected:
+        return None
+    return list(zip(*parts, strict=True)) if plan.stacked else _by_layer(plan, parts)
+
+
+def _room(plan: Plan, rows: int, like: Tensor) -> tuple[tuple[Tensor, ...], ByLayer]:
+    """Make room for a state: as the core has it, and by layer."""
+    if plan.stacked:
+        layers = len(plan.memories)
+        parts = [like.new_empty(layers, rows, *each) for each in _states(plan.shape, plan.memories[0])]
+        return tuple(part.transpose(0, 1) for part in parts), list(zip(*parts, strict=True))
+    parts = [like.new_empty(rows, *each) for memory in plan.memories for each in _states(plan.shape, memory)]
+    return tuple(part.unsqueeze(1) for part in parts), _by_layer(plan, parts)
+
+
+def _by_layer(plan: Plan, parts: Sequence[Tensor]) -> ByLayer:
+    rest = iter(parts)
+    return [list(itertools.islice(rest, len(_states(plan.shape, memory)))) for memory in plan.memories]
+
+
+def _state_pointers(state: ByLayer) -> Any:
+    """Return `_STATES` pointers a layer."""
+    return _pointers([part for parts in state for part in (*parts, *[None] * (_STATES - len(parts)))])
 
 
 def _work(plan: Plan) -> int:
     """Return how many multiplications a row takes in the linear layers of the backbone."""
-    shape, projected = plan.shape, plan.shape.heads * sum(plan.memory.sizes)
-    return shape.hidden * (shape.inputs + plan.layers * (projected + shape.hidden + 2 * shape.ff))
+    shape = plan.shape
+    projected = shape.heads * sum(sum(memory.sizes) for memory in plan.memories)
+    return shape.hidden * (shape.inputs + projected + len(plan.memories) * (shape.hidden + 2 * shape.ff))
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> Any:
@@ -228,12 +298,14 @@ def _pointers(tensors: Sequence[Tensor | None]) -> Any:
 
 
 @functools.cache
-def _weight_shapes(shape: Shape, memory: Memory, layers: int) -> list[tuple[int, ...] | None]:
-    d, ff, projected = shape.hidden, shape.ff, shape.heads * sum(memory.sizes)
-    before, after = [(d,), (d,), (projected, d), (projected,)], [(d, d), (d,), (d,), (d,)]
-    feedforward, inside = [(ff, d), (ff,), (d, ff), (d,)], _memory_shapes(shape, memory)
-    inside += [None] * (9 - len(inside))
-    return [(d, shape.inputs), (d,), *[*before, *after, *feedforward, *inside] * layers]
+def _weight_shapes(shape: Shape, memories: tuple[Memory, ...]) -> list[tuple[int, ...] | None]:
+    d, ff = shape.hidden, shape.ff
+    shapes: list[tuple[int, ...] | None] = [(d, shape.inputs), (d,)]
+    for memory in memories:
+        projected, inside = shape.heads * sum(memory.sizes), _memory_shapes(shape, memory)
+        shapes += [(d,), (d,), (projected, d), (projected,), (d, d), (d,), (d,), (d,)]
+        shapes += [(ff, d), (ff,), (d, ff), (d,), *inside, *[None] * (9 - len(inside))]
+    return shapes
 
 
 def _memory_shapes(shape: Shape, memory: Memory) -> list[tuple[int, ...] | None]:
@@ -244,6 +316,8 @@ def _memory_shapes(shape: Shape, memory: Memory) -> list[tuple[int, ...] | None]
     per_head, low_rank = (heads, h), (d, heads * memory.rank)
     if memory.rule == "recurrent_delta":
         return [*around, *[(heads, h, h)] * 3, per_head]
+    if memory.rule == "attention":
+        return [*around, per_head, (d, d), per_head, (heads, memory.window)]
     if memory.rule != "generalised":
         return [*around]
     if memory.kind == "rwkv7":
@@ -257,54 +331,66 @@ def _states(shape: Shape, memory: Memory) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of a layer's state, of one row."""
     heads, h = shape.heads, shape.hidden // shape.heads
     W, y = (heads, h, h), (heads, h)
-    several = {"momentum": (W, W), "delta_rnn": (W, W, y), "recurrent_delta": (W, y)}
+    slots = (heads, memory.window)
+    attention = (*slots, h), (*slots, h), slots
+    several = {"momentum": (W, W), "delta_rnn": (W, W, y), "recurrent_delta": (W, y), "attention": attention}
     own = several.get(memory.rule, (W,))
     if not memory.steps:
         return own
     return (*own, (memory.steps - 1, heads * sum(memory.sizes[: memory.convolved])))
 
 
-def has_conv_norm_or_gate(memory: Memory) -> bool:
-    """Return whether anything stands between the slow net, the rule and the layer."""
-    return memory.steps > 0 or memory.gate != "none" or memory.head_eps > 0
+def stores_rule(memory: Memory) -> bool:
+    """Return whether a learner needs not compute the rule again: nothing may stand between it and the layer."""
+    alone = memory.steps == 0 and memory.gate == "none" and memory.head_eps == 0
+    return memory.rule == "recurrent_delta" and alone
 
 
 @functools.cache
-def _function(shape: Shape, memory: Memory, layers: int, width: int) -> tuple[Any, Any]:
-    h = shape.hidden // shape.heads
-    states = [torch.Size(part).numel() for part in _states(shape, memory)]
-    blocks = rules.library(-(-h // rules.BLOCK), rules.source(memory.rule))
-    known = [
-        ctypes.cast(getattr(blocks, f"{name}_forward"), ctypes.c_void_p).value
-        if name in _RULES[memory.rule]
-        else None
-        for name in ("delta", "gated", "momentum", "delta_rnn", "recurrent_delta", "generalised")
-    ]
-    backbone = _Backbone(
-        shape.inputs,
-        shape.hidden,
-        shape.ff,
-        shape.heads,
-        layers,
-        len(memory.sizes),
-        len(states),
-        (ctypes.c_int64 * _PARTS)(*memory.sizes),
-        (ctypes.c_int64 * _PARTS)(*map(_ACTIVATIONS.index, memory.activations)),
-        (ctypes.c_int64 * _STATES)(*states),
-        memory.steps,
-        memory.convolved,
-        _GATES.index(memory.gate),
-        _KINDS.index(memory.kind),
-        memory.writes,
-        memory.rank,
-        shape.eps,
-        shape.epsilon,
-        memory.root_degree,
-        memory.head_eps,
-        *known,
-    )
+def _function(shape: Shape, memories: tuple[Memory, ...], width: int) -> tuple[Any, Any]:
+    """Return `backbone_step` for `width` lanes, and the structs of all layers."""
+    layers = (_Backbone * len(memories))(*(_layer(shape, memory, len(memories)) for memory in memories))
     numbers, pointers = [ctypes.c_int64] * 2, [ctypes.c_void_p] * 6
     argtypes = (*numbers, ctypes.POINTER(_Backbone), *pointers, ctypes.POINTER(_Cache))
-    return compiling.typed(
-        compiling.library("dense.c", f"LANES={width}"), "backbone_step", *argtypes
-    ), backbone
+    library = compiling.library("dense.c", f"LANES={width}")
+    return compiling.typed(library, "backbone_step", *argtypes), layers
+
+
+def _layer(shape: Shape, memory: Memory, layers: int) -> _Backbone:
+    h = shape.hidden // shape.heads
+    states = [torch.Size(part).numel() for part in _states(shape, memory)]
+    if memory.rule == "attention":
+        library = compiling.library("attention.c")
+        functions = {"attention": "attention_forward", "attention_room": "attention_room"}
+    else:
+        library = rules.library(-(-h // rules.BLOCK), rules.source(memory.rule))
+        functions = {name: f"{name}_forward" for name in _RULES[memory.rule]}
+    known = {
+        name: ctypes.cast(getattr(library, function), ctypes.c_void_p).value
+        for name, function in functions.items()
+    }
+    return _Backbone(
+        inputs=shape.inputs,
+        d=shape.hidden,
+        ff=shape.ff,
+        heads=shape.heads,
+        layers=layers,
+        parts=len(memory.sizes),
+        states=len(states),
+        sizes=(ctypes.c_int64 * _PARTS)(*memory.sizes),
+        activations=(ctypes.c_int64 * _PARTS)(*map(_ACTIVATIONS.index, memory.activations)),
+        state_sizes=(ctypes.c_int64 * _STATES)(*states),
+        steps=memory.steps,
+        convolved=memory.convolved,
+        gate=_GATES.index(memory.gate),
+        memory=_KINDS.index(memory.kind),
+        writes=memory.writes,
+        rank=memory.rank,
+        window=memory.window,
+        kernel=KERNELS.index("softmax" if memory.normalise else "exp"),
+        eps=shape.eps,
+        epsilon=shape.epsilon,
+        root_degree=memory.root_degree,
+        head_eps=memory.head_eps,
+        **known,
+    )

@@ -576,12 +576,14 @@ static void activate(vec *x, int64_t size, int64_t kind, float epsilon, float de
 enum { KDA, GATED_DELTA_2, DELTA_PRODUCT, RWKV_7 };
 enum { NO_GATE, SILU_GATE, SIGMOID_GATE };
 
+/* A layer of the backbone: its shell, the same for all, and its memory. */
 typedef struct {
     int64_t inputs, d, ff, heads, layers, parts, states;
     int64_t sizes[PARTS], activations[PARTS], state_sizes[STATES];
     /* steps and number of parts that are convolved (the last state); the output gate (the last part); for the generalised
      * rule the memory, the writes of a step, and the input width, per head, of the projections to rates */
     int64_t steps, convolved, gate, memory, writes, rank;
+    int64_t window, kernel; /* of attention: steps it looks back on, and how scores become weights, as attention.c has it */
     float eps, epsilon, root_degree, head_eps; /* of LayerNorm, NORMALIZED_ELU, SIGMOID_ROOT; of a head's norm, 0 for none */
     delta_rule *delta;                         /* those that the memory has, else NULL */
     gated_rule *gated;
@@ -589,6 +591,8 @@ typedef struct {
     delta_rnn_rule *delta_rnn;
     recurrent_delta_rule *recurrent_delta;
     generalised_rule *generalised;
+    attention_rule *attention;
+    attention_size *attention_room;
 } backbone;
 
 /* log(1 + exp(x)), from |x|; log(1 + y) = 2 artanh(y / (2 + y)) for y up to 1, by its series */
@@ -664,11 +668,11 @@ static void norm_and_gate(vec *y, const vec *numbers, const backbone *s, int64_t
 }
 
 /* What a learner needs not compute again, all steps of an unroll, each [layers, steps, rows, its size]: the stream
- * before each layer (and, last, after all layers), what the slow net emits, and inside the feedforward sub-layer its
- * input and its hidden numbers; of recurrent_delta also y and what it stores for backward, else NULL. Step t goes
- * there. */
+ * before each layer (and, last, after all layers), and inside the feedforward sub-layer its input and its hidden numbers;
+ * for each layer what its slow net emits; of recurrent_delta also y and what it stores for backward, else NULL. Step t
+ * goes there. */
 typedef struct {
-    float *stream, *projected, *middle, *hidden, *y, *g, *q_used, *k_used, *beta_used, *error;
+    float *stream, *middle, *hidden, *const *projected, *y, *g, *q_used, *k_used, *beta_used, *error;
     int64_t steps, t;
 } kept;
 
@@ -773,6 +777,40 @@ static void find_rates(
     scatter(rates, wide, rows, s->d);
 }
 
+/* Attention to a window. `slow` has, NULL where the memory lacks it: what is added to the queries of scores by content
+ * [heads, size]; keys of ages [heads, size, window], from one step ago on; what is added to the queries of scores by age; and
+ * scores by age that are the same for all queries [heads, window]. */
+static void step_attention(
+    const backbone *s, const span *rows, const strided *part, const float *const *slow, const float *const *before,
+    float *const *after, float *y
+) {
+    const int64_t size = s->d / s->heads, M = s->window, heads = rows->B * s->heads;
+    const window w = {*rows, M, 1, s->kernel, s->kernel, 1};
+    const float scale = 1.0f / sqrtf((float)size), one = 1.0f;
+    const bool gated = s->parts - (s->gate != NO_GATE) == 4;
+    strided q = part[0], bias = {slow[3], 0, 0, M}, decay = gated ? part[3] : (strided){&one, 0, 0, 0};
+    float queries[slow[1] ? heads * size : 1], by_age[slow[1] ? heads * M : 1];
+    for (int64_t head = 0; slow[1] && head < heads; head++) {
+        const int64_t h = head % s->heads;
+        const float *from = q.at + head / s->heads * q.b + h * q.h;
+        float *scores = by_age + head * M;
+        memset(scores, 0, M * sizeof(float));
+        for (int64_t d = 0; d < size; d++) {
+            const int64_t at = h * size + d;
+            const float *ages = slow[1] + at * M, factor = scale * (from[d] + slow[2][at]);
+            queries[head * size + d] = from[d] + slow[0][at];
+            for (int64_t j = 0; j < M; j++) scores[j] += factor * ages[j];
+        }
+    }
+    if (slow[1]) q = (strided){queries, 0, s->d, size}, bias = (strided){by_age, 0, s->heads * M, M};
+    enum { LONGEST = 64 }; /* bytes of a vector, of which attention.c may have longer ones */
+    char scratch[s->attention_room(&w) * sizeof(float) + LONGEST];
+    float *aligned = (float *)(((uintptr_t)scratch + LONGEST - 1) & ~(uintptr_t)(LONGEST - 1));
+    s->attention(
+        &w, q, part[1], part[2], decay, bias, before[0], before[1], before[2], y, after[0], after[1], after[2], 0, 0, aligned
+    );
+}
+
 /* The memory of some rows: `projected` [rows, heads, sum of sizes], `before` and `after` the rows' shares of the state. */
 static void run_rule(
     const backbone *s, const span *rows, const float *projected, const float *rates, const float *const *slow,
@@ -801,6 +839,8 @@ static void run_rule(
         const strided z = {y, 0, s->d, s->d / s->heads};
         s->delta_rnn(rows, z, part[3], part[4], part[6], before[1], before[2], after[2], after[1], 0, 0);
         memcpy(y, after[2], rows->B * s->d * sizeof(float));
+    } else if (s->attention) {
+        step_attention(s, rows, part, slow, before, after, y);
     } else if (s->generalised) {
         step_generalised(s, rows, part, slow, rates, before[0], after[0], y);
     } else if (s->momentum) {
@@ -823,44 +863,51 @@ static void run_rule(
     }
 }
 
-/* One step: x [rows, inputs], y [rows, d], state and next [layers, rows, their size] each. */
+/* One step of all layers: x [rows, inputs], y [rows, d]; of each layer, STATES pointers to its state [rows, their size] each,
+ * before and after it. */
 void backbone_step(
-    int64_t threads, int64_t rows, const backbone *s, const float *x, const bool *reset, const float *const *weights,
+    int64_t threads, int64_t rows, const backbone *layers, const float *x, const bool *reset, const float *const *weights,
     const float *const *state, float *const *next, float *y, const kept *k
 ) {
-    int64_t width = 0;
-    for (int64_t i = 0; i < s->parts; i++) width += s->sizes[i];
-    const int64_t d = s->d, projected = s->heads * width, widest = projected > s->ff ? projected : s->ff;
+    const int64_t d = layers->d, ff = layers->ff, inputs = layers->inputs, heads = layers->heads, count = layers->layers;
+    int64_t widths[count], widest = ff;
+    for (int64_t layer = 0; layer < count; layer++) {
+        widths[layer] = 0;
+        for (int64_t i = 0; i < layers[layer].parts; i++) widths[layer] += layers[layer].sizes[i];
+        if (heads * widths[layer] > widest) widest = heads * widths[layer];
+    }
     const int64_t block = block_rows(rows, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row += block) {
         const int64_t some = least(block, rows - row), P = panels(some);
-        const span part = {1, some, s->heads, d / s->heads, d / s->heads, 1, reset + row, 1};
-        vec stream[P * d], in[P * (s->inputs > d ? s->inputs : d)], wide[P * widest];
+        const span part = {1, some, heads, d / heads, d / heads, 1, reset + row, 1};
+        vec stream[P * d], in[P * (inputs > d ? inputs : d)], wide[P * widest];
         float by_row[some * widest], read[some * d], rates[2 * some * d];
-        gather(in, x + row * s->inputs, some, s->inputs);
-        product(stream, in, (affine){weights[0], weights[1]}, some, s->inputs, d, false, false);
-        for (int64_t layer = 0; layer < s->layers; layer++) {
+        gather(in, x + row * inputs, some, inputs);
+        product(stream, in, (affine){weights[0], weights[1]}, some, inputs, d, false, false);
+        for (int64_t layer = 0; layer < count; layer++) {
+            const backbone *s = layers + layer;
+            const int64_t width = widths[layer], projected = heads * width;
             const float *const *w = weights + 2 + layer * WEIGHTS, *before[STATES];
             float *after[STATES];
             for (int64_t i = 0; i < s->states; i++) {
-                const int64_t at = (layer * rows + row) * s->state_sizes[i];
-                before[i] = state[i] + at, after[i] = next[i] + at;
+                const int64_t at = row * s->state_sizes[i];
+                before[i] = state[layer * STATES + i] + at, after[i] = next[layer * STATES + i] + at;
             }
             const int64_t at = k ? (layer * k->steps + k->t) * rows + row : 0;
             if (k) scatter(k->stream + at * d, stream, some, d);
             normalize(in, stream, (affine){w[0], w[1]}, s->eps, some, d);
             product(wide, in, (affine){w[2], w[3]}, some, d, projected, false, false);
-            if (k) scatter(k->projected + at * projected, wide, some, projected);
+            if (k) scatter(k->projected[layer] + (k->t * rows + row) * projected, wide, some, projected);
             if (s->steps) {
                 const int64_t last = s->states - 1;
                 convolve(wide, s, width, w[12], reset + row, before[last], after[last], some);
             }
             if (s->generalised) find_rates(rates, wide, s, width, w + 14, some);
             vec *numbers = wide;
-            for (int64_t i = 0; i < P * s->heads * s->parts; i++) {
+            for (int64_t i = 0; i < P * heads * s->parts; i++) {
                 const int64_t size = s->sizes[i % s->parts], kind = s->activations[i % s->parts];
-                const int64_t of_one = kind == UNIT ? d / s->heads : size; /* each of several keys has a length */
+                const int64_t of_one = kind == UNIT ? d / heads : size; /* each of several keys has a length */
                 for (int64_t j = 0; j < size; j += of_one) activate(numbers + j, of_one, kind, s->epsilon, s->root_degree);
                 numbers += size;
             }
@@ -871,11 +918,11 @@ void backbone_step(
             product(stream, in, (affine){w[4], w[5]}, some, d, d, true, false);
             if (k) scatter(k->middle + at * d, stream, some, d);
             normalize(in, stream, (affine){w[6], w[7]}, s->eps, some, d);
-            product(wide, in, (affine){w[8], w[9]}, some, d, s->ff, false, true);
-            if (k) scatter(k->hidden + at * s->ff, wide, some, s->ff);
-            product(stream, wide, (affine){w[10], w[11]}, some, s->ff, d, true, false);
+            product(wide, in, (affine){w[8], w[9]}, some, d, ff, false, true);
+            if (k) scatter(k->hidden + at * ff, wide, some, ff);
+            product(stream, wide, (affine){w[10], w[11]}, some, ff, d, true, false);
         }
-        if (k) scatter(k->stream + ((s->layers * k->steps + k->t) * rows + row) * d, stream, some, d);
+        if (k) scatter(k->stream + ((count * k->steps + k->t) * rows + row) * d, stream, some, d);
         scatter(y + row * d, stream, some, d);
     }
 }
@@ -904,10 +951,10 @@ const float *lstm_core(const void *core, int64_t threads, int64_t rows, int64_t 
     return s->h + now;
 }
 
-/* The backbone's: its weights, the state before the unroll, room for it after step 0, 2, ... and after 1, 3, ..., as in
- * backbone_step, and for what a learner needs. backbone.py has the same structure. */
+/* The backbone's: its layers, their weights, the state before the unroll, room for it after step 0, 2, ... and after 1, 3,
+ * ..., as in backbone_step, and for what a learner needs. backbone.py has the same structure. */
 typedef struct {
-    const backbone *s;
+    const backbone *layers;
     const float *const *weights, *const *first;
     float *const *even, *const *odd;
     const kept *k;
@@ -918,8 +965,8 @@ const float *backbone_core(const void *core, int64_t threads, int64_t rows, int6
     const float *const *before = t == 0 ? a->first : (const float *const *)(t % 2 ? a->even : a->odd);
     kept now = *a->k;
     now.t = t;
-    float *y = now.stream + (a->s->layers * now.steps + t) * rows * a->s->d;
-    backbone_step(threads, rows, a->s, x, reset, a->weights, before, t % 2 ? a->odd : a->even, y, &now);
+    float *y = now.stream + (a->layers->layers * now.steps + t) * rows * a->layers->d;
+    backbone_step(threads, rows, a->layers, x, reset, a->weights, before, t % 2 ? a->odd : a->even, y, &now);
     return y;
 }
 

@@ -30,8 +30,8 @@ class ForwardCache:
         prepared: Any = None,
     ) -> None:
         """`prepared`: whatever the core builds once for all steps."""
-        self.after: Sequence[Tensor] = ()
-        """the state after the newest step, if it is not among the tensors; `[layers, rows, ...]` each"""
+        self.after: Sequence[Sequence[Tensor]] = ()
+        """the state after the newest step, by layer, if it is not among the tensors; `[rows, ...]` each"""
         self.steps, self.rows = steps, rows
         self.tensors = tensors
         self.prepared = prepared
