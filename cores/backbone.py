@@ -111,16 +111,23 @@ class FastWeightCore(Core):
         y, state, traces = self._run(x, state, reset)
         return y, state, measure(self.memories(), traces)
 
-    def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, list[MemoryTrace]]:
+    def with_time(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, State]:
+        """Return the input with sinusoids of the time, the layers' state, and the time after the unroll.
+
+        Without a clock: the input, the state, and nothing.
+        """
         if not self.clock:
-            return self._run_layers(x, state, reset)
+            return x, state, ()
         check_not_empty(x)
         *state_of_layers, time = state
         _check_time(x, time, reset)
         times, time = _episode_time(time, reset)
-        x = torch.cat((x, _sinusoids(times, self.clock).to(x.dtype)), -1)
-        y, after, traces = self._run_layers(x, tuple(state_of_layers), reset)
-        return y, (*after, time), traces
+        return torch.cat((x, _sinusoids(times, self.clock).to(x.dtype)), -1), tuple(state_of_layers), (time,)
+
+    def _run(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, list[MemoryTrace]]:
+        x, state, time = self.with_time(x, state, reset)
+        y, after, traces = self._run_layers(x, state, reset)
+        return y, (*after, *time), traces
 
     def _run_layers(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, list[MemoryTrace]]:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():

@@ -11,7 +11,7 @@ from ...cores import FastWeightCore, MemoryTrace, State, Stats
 from ...cores.fast_weights import FastWeights, measure
 from ...cores.features import EPSILON
 from ...cores.hybrid import Hybrid
-from ...cores.layer import Layer
+from ...cores.layer import Gate, GRUGatedBlock, Layer
 from ...cores.rdn import RecurrentDeltaMemory
 from ...kernels.native import backbone as native
 from ...kernels.native.acting import CoreSteps
@@ -26,14 +26,13 @@ from .modules import is_hooked, weights_of
 from .rules import SteppedMemory, step_memory
 
 _LAYER = (nn.LayerNorm, nn.Linear, nn.Linear, nn.LayerNorm, nn.Linear, nn.ReLU, nn.Linear)
-_WEIGHTS = 21
-"""Number of a layer's weights in a plan: twelve of its own, nine of its memory."""
+_GATE = (nn.Linear, nn.Linear, nn.Linear)
+_WEIGHTS = 29
+"""Number of a layer's weights in a plan: twelve of its own, nine of its memory, eight of its gates."""
 
 
 def plan(core: FastWeightCore) -> native.Plan | None:
     """Prepare a core's steps in C; None if a module is not as made, or layers differ in what C has once."""
-    if core.clock:
-        return None
     weights = weights_of(core.input_proj, kinds=(nn.Linear,))
     if not weights:
         return None
@@ -43,33 +42,48 @@ def plan(core: FastWeightCore) -> native.Plan | None:
         found = _describe(layer)
         if found is None:
             return None
-        shell, stepped, own = found
+        shell, stepped, own, gates = found
         shells.add(shell)
         memories.append(stepped.memory)
         first = len(weights) + len(own)
         computed.update({first + i: value for i, value in stepped.computed.items()})
-        weights += [*own, *stepped.weights, *[None] * (9 - len(stepped.weights))]
+        weights += [*own, *stepped.weights, *[None] * (9 - len(stepped.weights)), *gates]
     stacked = not isinstance(core, Hybrid)
     if len(shells) > 1 or (stacked and len({*memories}) > 1):
         return None
-    heads, eps, ff_eps = shells.pop()
-    shape = native.Shape(core.input_size, core.output_size, len(weights[10]), heads, eps, EPSILON)
+    heads, eps, ff_eps, gated = shells.pop()
+    inputs = core.input_size + 2 * core.clock
+    shape = native.Shape(inputs, core.output_size, len(weights[10]), heads, eps, EPSILON, core.clock, gated)
     return native.plan(shape, tuple(memories), weights, computed, stacked) if eps == ff_eps else None
 
 
-def _describe(layer: nn.Module) -> tuple[Any, SteppedMemory, list[Any]] | None:
-    """Return what C has once for all layers, a layer's memory, and the parameters around it; None where C
-    cannot step it."""
-    if type(layer) is not Layer or is_hooked(layer):
+def _describe(layer: nn.Module) -> tuple[Any, SteppedMemory, list[Any], list[Any]] | None:
+    """Return what C has once for all layers, a layer's memory, the parameters around it and those of its
+    gates (None for each that it lacks); None where C cannot step it."""
+    if type(layer) not in (Layer, GRUGatedBlock) or is_hooked(layer):
         return None
     modules: Any = layer._modules.values()
-    norm, memory, out, ff_norm, ff = modules
+    norm, memory, out, ff_norm, ff, *two = modules
+    gates: list[Any] = [None] * 8
+    if two:
+        gates = [weight for gate in two for weight in _weights_of_gate(gate)]
+        if len(gates) != 8:
+            return None
     inside = memory, ff, *memory._modules.values()
     own = norm, memory._modules["slow_net"], out, ff_norm, *ff._modules.values()
     weights, found = weights_of(*own, kinds=_LAYER), step_memory(memory)
     if not weights or found is None or any(map(is_hooked, inside)):
         return None
-    return (memory.num_heads, norm.eps, ff_norm.eps), found, weights
+    return (memory.num_heads, norm.eps, ff_norm.eps, bool(two)), found, weights, gates
+
+
+def _weights_of_gate(gate: nn.Module) -> list[Any]:
+    """Return the four weights of a gate; none where C cannot compute it."""
+    linear: Any = gate._modules.values()
+    weights = weights_of(*linear, kinds=_GATE)
+    if type(gate) is not Gate or is_hooked(gate) or any(weight is not None for weight in weights[1::2]):
+        return []
+    return [*weights[::2], gate._parameters["bias"]]
 
 
 def new_cache(core: FastWeightCore, steps: int, rows: int) -> ForwardCache | None:
@@ -102,6 +116,7 @@ def unroll(
     weights: list[Any] = list(found.weights)
     (stream, middle, hidden), rest = cache.tensors[:3], cache.tensors[3:]
     projected, inside = rest[: len(found.memories)], rest[len(found.memories) :]
+    x, state, time = core.with_time(x, state, reset)
     x, traces = cached_linear(stream[0], x, *weights[:2]), []
     for i, (memory, before) in enumerate(zip(core.memories(), core.split(state), strict=True)):
         layer_weights, eps = weights[2 + _WEIGHTS * i :], found.shape.eps
@@ -111,7 +126,8 @@ def unroll(
         values = middle[i], hidden[i], stream[i + 1]
         x = cached_residual_feedforward(values, x, y, eps, *layer_weights[4:12])
         traces.append(trace)
-    return x, core.join([trace.state for trace in traces]), measure(core.memories(), traces)
+    after = core.join([trace.state for trace in traces])
+    return x, (*after, *time), measure(core.memories(), traces)
 
 
 def _memory(

@@ -20,7 +20,7 @@ from .acting import CoreSteps
 from .forward_cache import ForwardCache
 
 _ACTIVATIONS = ("", "normalized_elu", "softmax", "sigmoid", "twice_sigmoid", "unit", "root2", "sigmoid_root")
-_PARTS, _STATES, _WEIGHTS = 8, 4, 21
+_PARTS, _STATES, _OF_MEMORY, _OF_GATES = 8, 4, 9, 8
 _KINDS = ("kda", "gated_delta_2", "delta_product", "rwkv7")
 _GATES = ("none", "silu", "sigmoid")
 _MAX_ATTENTION = 2**17
@@ -73,6 +73,7 @@ class Shape(NamedTuple):
     """Sizes of a backbone."""
 
     inputs: int
+    """with the cosines and sines of the time"""
     hidden: int
     ff: int
     heads: int
@@ -80,11 +81,16 @@ class Shape(NamedTuple):
     """epsilon of LayerNorm"""
     epsilon: float
     """what `normalized_elu` adds to the sum by which it divides"""
+    clock: int = 0
+    """pairs of a cosine and a sine of the time that the input has; the time is the state's last tensor"""
+    gates: bool = False
+    """whether GRU gates stand in place of the residual sums"""
 
 
 class _Backbone(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("inputs", "d", "ff", "heads", "layers", "parts", "states")),
+        *((name, ctypes.c_int64) for name in ("inputs", "clock", "d", "ff", "heads", "layers", "gates")),
+        *((name, ctypes.c_int64) for name in ("parts", "states")),
         *((name, ctypes.c_int64 * _PARTS) for name in ("sizes", "activations")),
         ("state_sizes", ctypes.c_int64 * _STATES),
         *((name, ctypes.c_int64) for name in ("steps", "convolved", "gate", "memory", "writes", "rank")),
@@ -142,8 +148,8 @@ def plan(
     Args:
         shape: the sizes of the backbone.
         memories: the memory of each layer.
-        weights: those of the input projection and, for each layer, those of the backbone and of the memory
-            (None for each of the nine that it has not), in the order of `dense.c`.
+        weights: those of the input projection and, for each layer, those of the backbone, of the memory (None
+            for each of the nine that it has not) and of the gates (eight, or None), in `dense.c`'s order.
         computed: by a weight's index in `weights`, what C reads in its place.
         stacked: as in `Plan`.
     """
@@ -166,6 +172,7 @@ def _can_step(shape: Shape, memory: Memory) -> bool:
     h = shape.hidden // shape.heads
     convolved = memory.steps * shape.heads * sum(memory.sizes[: memory.convolved])
     widest = max(shape.inputs, shape.hidden, shape.ff, shape.heads * sum(memory.sizes), convolved)
+    widest = max(widest, 3 * shape.hidden * shape.gates)
     if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH:
         return False
     if memory.rule == "attention":
@@ -174,8 +181,13 @@ def _can_step(shape: Shape, memory: Memory) -> bool:
     return not rules.build_reason(rules.source(memory.rule), -(-h // rules.BLOCK))
 
 
-def new_cache(plan: Plan, steps: int, rows: int) -> ForwardCache:
-    """Make room for what the steps of an unroll compute; until its end its modules must stay as they are."""
+def new_cache(plan: Plan, steps: int, rows: int) -> ForwardCache | None:
+    """Make room for what the steps of an unroll compute; until its end its modules must stay as they are.
+
+    None where a learner could not use it: with gates.
+    """
+    if plan.shape.gates:
+        return None
     shape, weights = plan.shape, [weight for weight in plan.weights if weight is not None]
     h, layers = shape.hidden // shape.heads, len(plan.memories)
     empty = weights[0].new_empty
@@ -204,7 +216,7 @@ def step(
     if (
         not dense.is_supported(x)
         or before is None
-        or x.shape != (B, plan.shape.inputs)
+        or x.shape != (B, _given(plan.shape))
         or B == 0
         or not (cache is None or cache.has_room(B))
         or reset.shape != (B,)
@@ -243,7 +255,7 @@ def steps(plan: Plan, state: tuple[Tensor, ...], cache: ForwardCache) -> CoreSte
     pointers = [layers, plan.pointers, *states, place]
     arguments = _Steps(*map(ctypes.addressof, pointers))
     held = pointers, plan.held, before, even, odd, cache.tensors, cache.prepared
-    sizes = plan.shape.inputs, plan.shape.hidden
+    sizes = _given(plan.shape), plan.shape.hidden
     return CoreSteps("backbone_core", arguments, held, earlier, sizes, _work(plan))
 
 
@@ -253,37 +265,49 @@ ByLayer = Sequence[Sequence[Tensor]]
 
 def _before(plan: Plan, state: tuple[Tensor, ...], rows: int) -> ByLayer | None:
     """Return a state by layer; None where C cannot read it."""
-    expected = [(rows, *each) for memory in plan.memories for each in _states(plan.shape, memory)]
-    if plan.stacked:
-        layers = len(plan.memories)
-        expected = [(layers, *each) for each in expected[: len(expected) // layers]]
-        parts = [part.transpose(0, 1) for part in state]
-    else:
-        parts = [part.squeeze(1) for part in state]
+    count = len(state) - bool(plan.shape.clock)
+    parts = [part.transpose(0, 1) if plan.stacked else part.squeeze(1) for part in state[:count]]
+    parts += state[count:]
     readable = all(part.dtype is torch.float32 and part.is_cpu and part.is_contiguous() for part in parts)
-    if not readable or [part.shape for part in parts] != expected:
-        return None
-    return list(zip(*parts, strict=True)) if plan.stacked else _by_layer(plan, parts)
+    right = readable and [part.shape for part in parts] == _shapes(plan, rows)
+    return _by_layer(plan, parts) if right else None
 
 
 def _room(plan: Plan, rows: int, like: Tensor) -> tuple[tuple[Tensor, ...], ByLayer]:
     """Make room for a state: as the core has it, and by layer."""
+    parts = [like.new_empty(each) for each in _shapes(plan, rows)]
+    count = len(parts) - bool(plan.shape.clock)
+    state = [part.transpose(0, 1) if plan.stacked else part.unsqueeze(1) for part in parts[:count]]
+    return (*state, *parts[count:]), _by_layer(plan, parts)
+
+
+def _shapes(plan: Plan, rows: int) -> list[tuple[int, ...]]:
+    """Return the shapes of the tensors of a state as C reads them."""
+    time = [(rows, 1)] * bool(plan.shape.clock)
     if plan.stacked:
         layers = len(plan.memories)
-        parts = [like.new_empty(layers, rows, *each) for each in _states(plan.shape, plan.memories[0])]
-        return tuple(part.transpose(0, 1) for part in parts), list(zip(*parts, strict=True))
-    parts = [like.new_empty(rows, *each) for memory in plan.memories for each in _states(plan.shape, memory)]
-    return tuple(part.unsqueeze(1) for part in parts), _by_layer(plan, parts)
+        return [*((layers, rows, *each) for each in _states(plan.shape, plan.memories[0])), *time]
+    return [*((rows, *each) for memory in plan.memories for each in _states(plan.shape, memory)), *time]
 
 
 def _by_layer(plan: Plan, parts: Sequence[Tensor]) -> ByLayer:
-    rest = iter(parts)
-    return [list(itertools.islice(rest, len(_states(plan.shape, memory)))) for memory in plan.memories]
+    """Share out tensors of `_shapes` among the layers; the time, if there is one, comes last."""
+    count = len(parts) - bool(plan.shape.clock)
+    time = [[part] for part in parts[count:]]
+    if plan.stacked:
+        return [*zip(*parts[:count], strict=True), *time]
+    of_layers = iter(parts)
+    counts = (len(_states(plan.shape, memory)) for memory in plan.memories)
+    return [*(list(itertools.islice(of_layers, count)) for count in counts), *time]
 
 
 def _state_pointers(state: ByLayer) -> Any:
-    """Return `_STATES` pointers a layer."""
+    """Return `_STATES` pointers a layer, and the time's."""
     return _pointers([part for parts in state for part in (*parts, *[None] * (_STATES - len(parts)))])
+
+
+def _given(shape: Shape) -> int:
+    return shape.inputs - 2 * shape.clock
 
 
 def _work(plan: Plan) -> int:
@@ -304,7 +328,9 @@ def _weight_shapes(shape: Shape, memories: tuple[Memory, ...]) -> list[tuple[int
     for memory in memories:
         projected, inside = shape.heads * sum(memory.sizes), _memory_shapes(shape, memory)
         shapes += [(d,), (d,), (projected, d), (projected,), (d, d), (d,), (d,), (d,)]
-        shapes += [(ff, d), (ff,), (d, ff), (d,), *inside, *[None] * (9 - len(inside))]
+        shapes += [(ff, d), (ff,), (d, ff), (d,), *inside, *[None] * (_OF_MEMORY - len(inside))]
+        gate = [(3 * d, d), (2 * d, d), (d, d), (d,)] if shape.gates else [None] * 4
+        shapes += [*gate, *gate]
     return shapes
 
 
@@ -341,7 +367,7 @@ def _states(shape: Shape, memory: Memory) -> tuple[tuple[int, ...], ...]:
 
 
 def stores_rule(memory: Memory) -> bool:
-    """Return whether a learner needs not compute the rule again: nothing may stand between it and the layer."""
+    """Return whether a learner needs not compute the rule again; nothing may stand around it."""
     alone = memory.steps == 0 and memory.gate == "none" and memory.head_eps == 0
     return memory.rule == "recurrent_delta" and alone
 
@@ -371,6 +397,8 @@ def _layer(shape: Shape, memory: Memory, layers: int) -> _Backbone:
     }
     return _Backbone(
         inputs=shape.inputs,
+        clock=shape.clock,
+        gates=shape.gates,
         d=shape.hidden,
         ff=shape.ff,
         heads=shape.heads,

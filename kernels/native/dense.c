@@ -569,7 +569,7 @@ static void activate(vec *x, int64_t size, int64_t kind, float epsilon, float de
 }
 
 #define PARTS 8   /* most numbers, or vectors of them, that a slow net emits for a head */
-#define WEIGHTS 21 /* of a layer: 12 of the backbone in the order of their use, 2 around the memory, 7 of it */
+#define WEIGHTS 29 /* of a layer: 12 of the backbone in the order of their use, 2 around the memory, 7 of it, 4 of each gate */
 #define STATES 4
 
 /* what the generalised delta rule is fed: see the memories in cores/ */
@@ -578,7 +578,9 @@ enum { NO_GATE, SILU_GATE, SIGMOID_GATE };
 
 /* A layer of the backbone: its shell, the same for all, and its memory. */
 typedef struct {
-    int64_t inputs, d, ff, heads, layers, parts, states;
+    int64_t inputs, clock, d, ff, heads, layers; /* inputs: with the cosines and sines of `clock` phases of the time */
+    int64_t gates;                               /* whether gates stand in place of the residual sums */
+    int64_t parts, states;
     int64_t sizes[PARTS], activations[PARTS], state_sizes[STATES];
     /* steps and number of parts that are convolved (the last state); the output gate (the last part); for the generalised
      * rule the memory, the writes of a step, and the input width, per head, of the projections to rates */
@@ -664,6 +666,42 @@ static void norm_and_gate(vec *y, const vec *numbers, const backbone *s, int64_t
             of_head[j] *= sigmoid_of(gate[j]);
             if (s->gate == SILU_GATE) of_head[j] *= gate[j];
         }
+    }
+}
+
+/* A GRU's gate in place of the sum of stream and y: weights of y's share of r, z and the candidate [3 d, d], of the stream's
+ * of r and z [2 d, d], of the candidate's [d, d], and z's bias. */
+static void pass_gate(vec *stream, const vec *y, const float *const *w, int64_t rows, int64_t d) {
+    const int64_t P = panels(rows);
+    vec of_y[P * 3 * d], of_x[P * 2 * d], reset[P * d], candidate[P * d];
+    product(of_y, y, (affine){w[0], 0}, rows, d, 3 * d, false, false);
+    product(of_x, stream, (affine){w[1], 0}, rows, d, 2 * d, false, false);
+    for (int64_t p = 0; p < P; p++)
+        for (int64_t k = 0; k < d; k++)
+            reset[p * d + k] = stream[p * d + k] * sigmoid_of(of_y[p * 3 * d + k] + of_x[p * 2 * d + k]);
+    product(candidate, reset, (affine){w[2], 0}, rows, d, d, false, false);
+    for (int64_t p = 0; p < P; p++)
+        for (int64_t k = 0; k < d; k++) {
+            const vec *a = of_y + p * 3 * d + k, *b = of_x + p * 2 * d + k, now = stream[p * d + k];
+            const vec z = sigmoid_of(a[d] + b[d] - w[3][k]);
+            stream[p * d + k] = now + z * (tanh_of(a[2 * d] + candidate[p * d + k]) - now);
+        }
+}
+
+/* Copy rows of x and add the cosines and sines of the time in the episode, with periods of 4, 8, 16, ... steps. */
+static void add_time(
+    float *to, const float *x, int64_t rows, int64_t inputs, int64_t clock, const bool *reset, const float *before,
+    float *after
+) {
+    const int64_t given = inputs - 2 * clock;
+    for (int64_t b = 0; b < rows; b++, to += inputs) {
+        const float time = reset[b] ? 0.0f : before[b];
+        memcpy(to, x + b * given, given * sizeof(float));
+        for (int64_t i = 0; i < clock; i++) {
+            const float period = (float)(1 << (i + 2)), phase = 6.28318531f * fmodf(time, period) / period;
+            to[given + i] = cosf(phase), to[given + clock + i] = sinf(phase);
+        }
+        after[b] = time + 1.0f;
     }
 }
 
@@ -863,14 +901,15 @@ static void run_rule(
     }
 }
 
-/* One step of all layers: x [rows, inputs], y [rows, d]; of each layer, STATES pointers to its state [rows, their size] each,
- * before and after it. */
+/* One step of all layers: x [rows, inputs - 2 clock], y [rows, d]; of each layer STATES pointers to its state [rows, their
+ * size] each, before and after it, and one to the time [rows]. */
 void backbone_step(
     int64_t threads, int64_t rows, const backbone *layers, const float *x, const bool *reset, const float *const *weights,
     const float *const *state, float *const *next, float *y, const kept *k
 ) {
-    const int64_t d = layers->d, ff = layers->ff, inputs = layers->inputs, heads = layers->heads, count = layers->layers;
-    int64_t widths[count], widest = ff;
+    const int64_t d = layers->d, ff = layers->ff, heads = layers->heads, count = layers->layers;
+    const int64_t inputs = layers->inputs, clock = layers->clock, given = inputs - 2 * clock;
+    int64_t widths[count], widest = ff > d ? ff : d;
     for (int64_t layer = 0; layer < count; layer++) {
         widths[layer] = 0;
         for (int64_t i = 0; i < layers[layer].parts; i++) widths[layer] += layers[layer].sizes[i];
@@ -882,8 +921,13 @@ void backbone_step(
         const int64_t some = least(block, rows - row), P = panels(some);
         const span part = {1, some, heads, d / heads, d / heads, 1, reset + row, 1};
         vec stream[P * d], in[P * (inputs > d ? inputs : d)], wide[P * widest];
-        float by_row[some * widest], read[some * d], rates[2 * some * d];
-        gather(in, x + row * inputs, some, inputs);
+        float by_row[some * widest], read[some * d], rates[2 * some * d], timed[clock ? some * inputs : 1];
+        const float *seen = x + row * given;
+        if (clock) {
+            const int64_t last = count * STATES;
+            add_time(timed, seen, some, inputs, clock, part.reset, state[last] + row, next[last] + row);
+        }
+        gather(in, clock ? timed : seen, some, inputs);
         product(stream, in, (affine){weights[0], weights[1]}, some, inputs, d, false, false);
         for (int64_t layer = 0; layer < count; layer++) {
             const backbone *s = layers + layer;
@@ -915,12 +959,14 @@ void backbone_step(
             run_rule(s, &part, by_row, rates, w + 14, before, after, read, k, at);
             gather(in, read, some, d);
             if (s->head_eps > 0.0f || s->gate != NO_GATE) norm_and_gate(in, wide, s, width, w[13], P);
-            product(stream, in, (affine){w[4], w[5]}, some, d, d, true, false);
+            product(s->gates ? wide : stream, in, (affine){w[4], w[5]}, some, d, d, !s->gates, s->gates);
+            if (s->gates) pass_gate(stream, wide, w + 21, some, d);
             if (k) scatter(k->middle + at * d, stream, some, d);
             normalize(in, stream, (affine){w[6], w[7]}, s->eps, some, d);
             product(wide, in, (affine){w[8], w[9]}, some, d, ff, false, true);
             if (k) scatter(k->hidden + at * ff, wide, some, ff);
-            product(stream, wide, (affine){w[10], w[11]}, some, ff, d, true, false);
+            product(s->gates ? in : stream, wide, (affine){w[10], w[11]}, some, ff, d, !s->gates, s->gates);
+            if (s->gates) pass_gate(stream, in, w + 25, some, d);
         }
         if (k) scatter(k->stream + ((count * k->steps + k->t) * rows + row) * d, stream, some, d);
         scatter(y + row * d, stream, some, d);

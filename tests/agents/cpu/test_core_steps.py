@@ -65,6 +65,9 @@ OTHERS: dict[str, tuple[str, dict[str, object]]] = {
     "kda, fed": ("kda", FED),
     "rwkv7, fed": ("rwkv7", {**FED, "short_conv": 2, "head_norm": False}),
     "product, fed": ("delta_product", {**FED, "gated": True, "output_gate": "none"}),
+    "time": ("delta_net", {"clock": 4, "feature_map": "unit", "normalise": "none"}),
+    "gates": ("rdn", {"residual": "gate", "clock": 1}),
+    "gtrxl, fed": ("gtrxl", {"window": 20, **FED}),
     "window of 5": ("softmax_attention", {"window": 5}),
     "gated scores": ("softmax_attention", {"window": 3, "gated": True, "normalise": False}),
     "ages": ("softmax_attention", {"window": 7, "positions": True, "gated": True}),
@@ -78,7 +81,7 @@ OTHERS: dict[str, tuple[str, dict[str, object]]] = {
 FAST_WEIGHTS = (
     *("linear_transformer", "delta_net", "delta_rnn", "rdn"),
     *("gated_linear_attention", "gated_delta_net", "momentum_delta_net"),
-    *("kda", "gated_delta_net_2", "delta_product", "rwkv7", *OTHERS),
+    *("kda", "gated_delta_net_2", "delta_product", "rwkv7", "gtrxl", "transformer", *OTHERS),
 )
 
 
@@ -97,6 +100,8 @@ def arguments(core: Any, rows: int) -> tuple[Tensor, tuple[Tensor, ...], Tensor]
     state = tuple(torch.randn_like(part) for part in core.initial_state(rows))
     if any(isinstance(memory, WindowMemory) for memory in core.modules()):
         state = tuple(part.abs() if part.dim() == 4 else part for part in state)  # decays are not negative
+    if getattr(core, "clock", 0):
+        state = (*state[:-1], torch.randint(3000, (rows, 1)).float())
     return torch.randn(rows, core.input_size), state, torch.rand(rows) < 0.3
 
 
