@@ -78,12 +78,12 @@ def _describe(layer: nn.Module) -> tuple[Any, SteppedMemory, list[Any], list[Any
 
 
 def _weights_of_gate(gate: nn.Module) -> list[Any]:
-    """Return the four weights of a gate; none where C cannot compute it."""
-    linear: Any = gate._modules.values()
-    weights = weights_of(*linear, kinds=_GATE)
-    if type(gate) is not Gate or is_hooked(gate) or any(weight is not None for weight in weights[1::2]):
+    """Return the four weights of a gate; fewer where C cannot compute it."""
+    if type(gate) is not Gate or is_hooked(gate):
         return []
-    return [*weights[::2], gate._parameters["bias"]]
+    weights = weights_of(*gate._modules.values(), kinds=_GATE)
+    biases = [weight for weight in weights[1::2] if weight is not None]
+    return [] if biases else [*weights[::2], gate._parameters["bias"]]
 
 
 def new_cache(core: FastWeightCore, steps: int, rows: int) -> ForwardCache | None:

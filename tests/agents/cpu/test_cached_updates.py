@@ -56,9 +56,11 @@ def play(
 ) -> tuple[Actor, Learner, FastAgent]:
     """Make a learner, which learns from so many `unrolls`, and an actor in turns with it.
 
-    Episodes end at the first, the last and every step.
+    Episodes end at the first, the last and every step. `core` may be "hybrid" and its layers.
     """
-    agent = Agent(AgentSpec(SHAPES[stem], 4, core=core, stem=stem))
+    name, _, layers = core.partition(" ")
+    options = {"layers": layers} if layers else {}
+    agent = Agent(AgentSpec(SHAPES[stem], 4, core=name, stem=stem, core_options=options))
     agent.autocast_dtype = dtype
     learner = Learner(agent, LearnerConfig(total_steps=10_000))
     everything = CacheSpec(unrolls * (stem != "mlp"), projection=True, core=True)
@@ -101,13 +103,13 @@ def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dic
 CACHED = (
     *("lstm", "linear_transformer", "delta_net", "gated_delta_net", "delta_rnn", "rdn"),
     *("kda", "gated_delta_net_2", "delta_product", "rwkv7"),
-    *("softmax_attention", "transformer", "hybrid"),
+    *("softmax_attention", "transformer", "hybrid kda,gtrxl", "hybrid delta_net,rdn,rdn"),
 )
 """cores whose steps C computes and caches"""
 
 
 @pytest.mark.parametrize("bptt", ["full", "per_step"])
-@pytest.mark.parametrize("core", [*CORES, "transformer", "gtrxl", "hybrid"])
+@pytest.mark.parametrize("core", [*CORES, "transformer", "gtrxl", "hybrid delta_net,rdn,rdn"])
 def test_the_update_is_the_same_for_every_core(core: str, bptt: str, seed: int) -> None:
     assert_small(lambda: errors_of_update(core, bptt, seed))
 

@@ -208,6 +208,7 @@ def test_what_is_not_stepped_in_one_call(seed: int) -> None:
         ("kda, fed", "head_norm"),
         ("kda", "to_decay"),
         ("kda", "decay"),
+        ("gtrxl", "to_ages"),
     ],
 )
 def test_what_somebody_changed_inside_a_memory_is_not_stepped_in_one_call(
@@ -227,6 +228,32 @@ def test_what_somebody_changed_inside_a_memory_is_not_stepped_in_one_call(
     assert step_in_c(core, *inputs) is None
 
 
+def test_a_changed_gate_is_not_passed_over(seed: int) -> None:
+    core = made("gtrxl")
+    inputs, layer = arguments(core, 3), core.layers[1]
+    assert step_in_c(core, *inputs) is not None
+    for module in (layer.gate, layer.gate.from_y, layer.ff_gate.from_reset):
+        with module.register_forward_hook(lambda *_: None):
+            assert step_in_c(core, *inputs) is None
+
+    class Another(type(layer.gate)):  # type: ignore[misc]
+        pass
+
+    for name, module in (("gate", Another(24)), ("ff_gate", torch.nn.Linear(24, 24))):
+        before, layer._modules[name] = layer._modules[name], module
+        assert step_in_c(core, *inputs) is None
+        layer._modules[name] = before
+    layer.gate.from_x = torch.nn.Linear(24, 48)  # with a bias
+    assert step_in_c(core, *inputs) is None
+
+
+def test_a_window_too_long_for_a_stack_is_not_stepped_in_one_call() -> None:
+    core = make_core("softmax_attention", 5, hidden_size=32, window=3000)
+    inputs = arguments(core, 3)
+    assert step_in_c(core, *inputs) is None
+    assert step(core, *inputs)[0].isfinite().all()
+
+
 def test_a_convolution_too_long_for_a_stack_is_not_stepped_in_one_call() -> None:
     core = make_core("kda", 5, hidden_size=32, short_conv=MAX_STEPS)
     inputs = arguments(core, 3)
@@ -234,7 +261,7 @@ def test_a_convolution_too_long_for_a_stack_is_not_stepped_in_one_call() -> None
     assert step(core, *inputs)[0].isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["kda, fed", "rwkv7", "three writes", "rdn"])
+@pytest.mark.parametrize("name", ["kda, fed", "rwkv7", "three writes", "rdn", "gtrxl", "ages"])
 def test_weights_of_other_shapes_are_never_read(name: str, seed: int) -> None:
     core = made(name)
     inputs, memory = arguments(core, 3), core.layers[0].memory
