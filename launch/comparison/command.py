@@ -34,7 +34,7 @@ from .sections import runs as run_sections
 from .sections import scores as score_sections
 from .sections.abilities import abilities
 from .sections.forgetting import forgetting
-from .sections.observability import observability
+from .sections.observability import TITLE, observability
 from .sections.operations import operations
 from .sections.probes import probes as probe_section
 from .sections.published import published_sections
@@ -68,10 +68,12 @@ def compare_runs(config: CompareConfig) -> Path:
     else:
         comparison = compare(runs)
         board = score_board(comparison)
-        notes = [*unequal_steps(board), *comparison.notes]
+        gaps = observability(runs)
+        where = [f"Runs with less to see are compared in the section {TITLE!r}."] if gaps else []
+        notes = [*unequal_steps(board), *comparison.notes, *where]
         left_out = list(dict.fromkeys([*problems, *comparison.left_out, *board.left_out]))
         tell(*left_out, *notes)
-        report = _report(runs, comparison, board, notes, left_out)
+        report = _report(comparison, board, notes, left_out, gaps)
         if probed:
             report.sections.append(probe_section(probed))
         if config.published:
@@ -105,11 +107,11 @@ def _common_folder(arguments: Sequence[str], paths: Sequence[Path]) -> Path:
 
 
 def _report(
-    runs: Sequence[Run],
     comparison: Comparison,
     board: ScoreBoard,
     notes: Sequence[str],
     left_out: Sequence[str],
+    gaps: Sequence[Section],
 ) -> Report:
     style = looks(comparison.core_of)
     of_pairs = []
@@ -134,7 +136,7 @@ def _report(
             *of_pairs,
             curve_sections.memory(comparison, style),
             *forgetting(comparison, style),
-            *observability(runs),
+            *gaps,
             *operations(comparison),
             run_sections.published_differences(comparison, board),
             Section("Left out", [] if left_out else ["Nothing."], points=left_out),

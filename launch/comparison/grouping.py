@@ -52,8 +52,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
     """Group runs. Those of a rarer protocol are left out; other settings make series of their own."""
     protocol = _majority([run.protocol for run in runs if run.protocol])
     left_out = [
-        f"{run.path}: left out, trained under {run.protocol}, most others under {protocol}; "
-        "scores of different protocols do not compare"
+        f"{run.path}: left out of the scores, which are under {protocol}: it was trained under {run.protocol}"
         for run in runs
         if run.protocol not in (None, protocol)
     ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import NamedTuple
 
-from ....envs import find_protocol
+from ....envs import find_protocol, game_info
 from .. import plots
 from ..grouping import labelled
 from ..names import join, name_of
@@ -19,7 +19,7 @@ from ..statistics import Array, Interval, Scores, as_scores, bootstrap, mean
 from ..tables import Cell, Table
 
 _TEXT = (
-    "The gap is a memory's human-normalised score with one view of the game minus that of the same memory "
+    "The gap is a core's human-normalised score with one view of the game minus that of the same core "
     "trained, with all other options alike, on a view that shows less. Where a memory makes up for what is "
     "hidden the gap is small; so it is where nothing was learned with either view, which the scores show."
 )
@@ -45,15 +45,62 @@ class _Gap(NamedTuple):
     """None where a view has one seed"""
 
 
+TITLE = "Observability gap"
+
+
 def observability(runs: Sequence[Run]) -> list[Section]:
-    """Tabulate the gaps between views of each protocol; no section without any."""
+    """Tabulate the gaps between views of each protocol; no section where no core has two views of a game."""
     tables, points = [], []
     for base, some in _by_base(runs).items():
         scores, what, unscored = own_scores(some)
-        if gaps := list(_gaps(_by_series(some, scores))):
-            points += [f"Scores under {base}: {what}.", *unscored]
+        gaps = list(_gaps(_by_series(some, scores)))
+        if gaps:
+            points += [f"Scores under {base}, with each view: {what}.", *unscored]
             tables += [_table(gaps), _numbers(f"observability-{base}", gaps)]
-    return [Section("With less to see", [_TEXT], points, tables=tables)] if tables else []
+        core_of = {label: run.core for label, run in labelled(some)}
+        found = {(game, core_of[gap.label], gap.views) for gap in gaps for game in gap.games}
+        points += _without_gap(some, scores, found)
+    return [Section(TITLE, [_TEXT], points, tables=tables)] if tables or points else []
+
+
+def _without_gap(
+    runs: Sequence[Run], scores: Sequence[Score], found: Container[tuple[str, str, tuple[str, str]]]
+) -> list[str]:
+    """Say of each core that has two views of a game, one of which shows less, why it has no gap."""
+    cells: dict[tuple[str, str], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        cells[run.game, run.core][str(run.protocol)].append(run)
+    scored = {score.run.path for score in scores}
+    lines = []
+    for (game, core), by_view in sorted(cells.items()):
+        for full, partial in filter(_shows_less, permutations(sorted(by_view), 2)):
+            if (game, core, (full, partial)) in found:
+                continue
+            twins = by_view[full], by_view[partial]
+            if differing := _fewest_differences(*twins):
+                why = f"no two runs differ in the view alone, but in {', '.join(differing)}, too"
+            elif game_info(game).human is None:
+                why = "no human score is known"
+            elif not all(any(run.path in scored for run in some) for some in twins):
+                why = "one of them was not evaluated"
+            else:
+                why = "they were evaluated after other numbers of steps"
+            views = f"{_seen(full)} and {_seen(partial)}"
+            lines.append(f"{core} on {name_of(game)}: no gap between {views}, since {why}.")
+    return lines
+
+
+def _fewest_differences(full: Sequence[Run], partial: Sequence[Run]) -> list[str]:
+    """Return the settings in which the two runs differ that are most alike, with their values."""
+    return min((_differences(one, other) for one in full for other in partial), key=len)
+
+
+def _differences(one: Run, other: Run) -> list[str]:
+    values = {
+        name: (one.settings.get(name), other.settings.get(name))
+        for name in sorted({*one.settings, *other.settings} - {"origin"})
+    }
+    return [f"{name.replace('_', ' ')} ({a}, {b})" for name, (a, b) in values.items() if str(a) != str(b)]
 
 
 def _by_base(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -128,8 +175,8 @@ def _shows_less(views: tuple[str, str]) -> bool:
 def _seen(protocol: str) -> str:
     rules = find_protocol(protocol)
     screens = "1 screen" if rules.frame_stack == 1 else f"{rules.frame_stack} screens"
-    black = f"{rules.flicker:.4g} of them black" if rules.flicker else ""
-    hidden = f"the ball hidden on {rules.blink:.4g}" if rules.blink else ""
+    black = f"black with probability {rules.flicker:.4g}" if rules.flicker else ""
+    hidden = f"the ball hidden with probability {rules.blink:.4g}" if rules.blink else ""
     return ", ".join(filter(None, (screens, black, hidden)))
 
 

@@ -17,7 +17,7 @@ FLICKER = "paper-code+stack1+flicker0.5"
 def reported(folder: Path) -> tuple[str, list[dict[str, str]]]:
     """Return the section, or nothing, and the numbers of its table."""
     cli.main(["compare", str(folder), "--out", str(folder / "out")])
-    _, _, text = (folder / "out" / "report.md").read_text().partition("## With less to see\n")
+    _, _, text = (folder / "out" / "report.md").read_text().partition("## Observability gap\n")
     table = folder / "out" / "tables" / "observability-paper-code.csv"
     return text.partition("\n## ")[0], list(csv.DictReader(table.open())) if table.exists() else []
 
@@ -53,7 +53,7 @@ def test_a_gap_is_the_score_with_one_view_minus_that_with_less(tmp_path: Path) -
     # Of two seeds each the bootstrap reaches from the worst pair to the best.
     assert float(both["low"]) == pytest.approx(normalized(4) - normalized(5))
     assert float(both["high"]) == pytest.approx(normalized(6) - normalized(3))
-    assert "| 4 screens | 1 screen, 0.5 of them black |" in text and "greedy" in text
+    assert "| 4 screens | 1 screen, black with probability 0.5 |" in text and "greedy" in text
 
 
 def test_several_games_and_several_views(tmp_path: Path) -> None:
@@ -125,6 +125,17 @@ def test_what_differs_in_more_than_the_view_has_no_gap(tmp_path: Path) -> None:
     make_run(tmp_path / "other", "pong", "lstm", 1, protocol="paper-code+stack1", scores=[3])
     earlier = make_run(tmp_path / "early", "pong", "rdn", 1, protocol="paper-code+stack1")
     add_evaluation(earlier, 1, "paper-code+stack1", time="2026-01-01", step=100_000)
+    text, rows = reported(tmp_path)
+    seen = "no gap between 4 screens and 1 screen"
+    assert rows == [] and "lstm on" not in text and text.count("no gap") == 3
+    assert f"rdn on pong: {seen}, since they were evaluated after other numbers of steps." in text
+    black = f"{seen}, black with probability 0.5, since no two runs differ in the view alone"
+    assert f"{black}, but in learning rate (0.0006, 0.001), too." in text
+
+
+def test_one_view_alone_has_no_section(tmp_path: Path) -> None:
+    make_run(tmp_path / "four", "pong", "rdn", 1, scores=[6])
+    make_run(tmp_path / "other", "pong", "lstm", 1, protocol="paper-code+stack1", scores=[3])
     assert reported(tmp_path) == ("", [])
 
 
