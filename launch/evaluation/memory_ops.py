@@ -72,7 +72,7 @@ class MemoryOp:
             raise UsageError(f"--memory {self}: {name} has no memory; evaluate an agent that has one")
         if self.kind in ("scale", "noise") and not writes_fast_weights(core):
             raise UsageError(
-                f"--memory {self}: it changes fast weights, which {name} does not have in every layer; "
+                f"--memory {self}: it changes fast weights, and not all of {name}'s memory is such; "
                 "give freeze@T, undo@T, restore:S@T, wipe@T or wipe-every:N"
             )
         if self.kind in ("erase", "insert") and not writes_under_keys(core):

@@ -66,6 +66,8 @@ def check_core(agent: Agent) -> None:
     device = agent.policy.weight.device
     x = torch.zeros(1, 1, agent.core.input_size, device=device)
     begins = torch.ones(1, 1, dtype=torch.bool, device=device)
+    if not agent.initial_state(1):
+        raise ValueError(f"--why: {agent.spec.core} has no memory; evaluate an agent that has one")
     forms = linear_forms(agent.core, x, agent.initial_state(1), begins)
     if not forms or None in forms:
         raise ValueError(

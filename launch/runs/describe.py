@@ -96,8 +96,8 @@ def _remaining(
         return [("next", f"finished; {evaluate}")]
     speed = next((row["sps"] for row in reversed(rows) if row.get("sps")), None)
     duration = f", {format_duration(left / speed)} at {speed:,.0f} steps/s" if speed else ""
-    lost = bool(rows) and not held and int(rows[-1]["step"]) > step
-    begun = f", from the newest checkpoint, step {step:,}" if lost else ""
+    moved = bool(rows) and not held and int(rows[-1]["step"]) != step
+    begun = f", from the newest checkpoint, step {step:,}" if moved else ""
     lines = [("remaining", f"{count(left, 'step')}{duration}{begun}")]
     if held:
         return lines

@@ -84,9 +84,8 @@ class Claim:
             run_dir.mkdir(parents=True, exist_ok=True)
             self._lock = files.open_to_lock(self._path)
         except OSError as error:
-            raise UsageError(
-                f"cannot write to {run_dir}: {files.why(error)}; give another --run-dir"
-            ) from error
+            why = "it is a file" if run_dir.is_file() else files.why(error)
+            raise UsageError(f"cannot write to {run_dir}: {why}; give another --run-dir") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -89,7 +89,8 @@ class RunLog(AbstractContextManager["RunLog"]):
         if resume_step is not None:
             self._columns = drop_rows_beyond(self.path, resume_step, columns, say)
         elif os.path.lexists(self.path):
-            files.set_aside(self.path, "previous")
+            aside = files.set_aside(self.path, "previous")
+            say(f"{self.path} was there before this run; it is {aside.name} now")
         self._file = files.open_to_append(self.path)
         self._tensorboard = FailSafeSink("TensorBoard", lambda: TensorBoard(run_dir, resume_step), say)
         self._sinks: list[Sink] = [self._tensorboard, *([tracker] if tracker else [])]

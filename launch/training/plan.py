@@ -75,15 +75,17 @@ def check(config: TrainConfig) -> None:
         )
     check_replay(config)
     if config.game is None and config.env is None:
+        there = config.run_dir if config.run_dir and (config.run_dir / "config.json").is_file() else None
         raise ValueError(
             "no environment given; say --game gopher, or --env CartPole-v1 for any Gymnasium one"
+            + (f"; `deltabeast info {there}` prints the command that goes on with that run" if there else "")
         )
     if config.game is not None and config.env is not None:
         raise ValueError(f"--game {config.game} and --env {config.env}: give one of them")
     for name, default in (("protocol", None), ("frame_stack", 4), ("flicker", 0.0), ("blink", 0.0)):
         if config.game is None and (value := getattr(config, name)) != default:
             raise ValueError(
-                f"--{name.replace('_', '-')} {value}: protocols are for --game, not for --env; omit it"
+                f"--{name.replace('_', '-')} {value}: it is for Atari by --game; omit it with --env"
             )
     if config.game is None and config.num_actions is not None:
         raise ValueError(

@@ -12,6 +12,7 @@ from ...agents import Agent, AgentSpec, UntrustedCore, find_checkpoints, load_la
 from ...agents.checkpoint import OtherVersion, set_aside_newer
 from ...agents.manifest import is_exported
 from ...cores import Core
+from ...envs import find_protocol
 from ..config import TrainConfig
 from ..errors import UsageError
 from ..runs.directory import (
@@ -23,6 +24,7 @@ from ..runs.directory import (
     was_truncated,
 )
 from ..runs.options import DEFAULTS, FIXED, FORMER, LEGACY_VALUES
+from ..units import parse_steps
 
 _IN_WORDS = {
     "env_id": "environment",
@@ -74,6 +76,7 @@ def find_run(
     check_same_agent(agent.spec, wanted, run_dir)
     check_not_truncated(config, agent.core, run_dir)
     check_same_options(saved, config, agent.core, run_dir)
+    notes += _other_length(saved, config)
     config.preset = saved.get("preset", config.preset)
     aside = set_aside_newer(run_dir, checkpoint.step)
     notes += [f"the damaged checkpoint is {name} now" for name in aside]
@@ -107,8 +110,32 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
                     )
                     for given in (old, new)
                 )
+            if name == "protocol" and old and new:
+                name, old, new = _other_view(old, new)
             name = _IN_WORDS.get(name, name.replace("_", " "))
             raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
+
+
+def _other_length(saved: Mapping[str, Any], config: TrainConfig) -> list[str]:
+    """Say if a run goes on to another number of steps, which its schedule depends on."""
+    before = str(saved.get("steps", config.steps))
+    try:
+        if parse_steps(before) == parse_steps(config.steps):
+            return []
+    except ValueError:  # a file that somebody edited
+        return []
+    return [f"--steps {config.steps}, where it was {before}: the learning rate falls to zero over these now"]
+
+
+def _other_view(old: str, new: str) -> tuple[str, str, str]:
+    """Return what two protocols differ in, and both values: an option's where only the view differs."""
+    rules = [find_protocol(name) for name in (old, new)]
+    if old.partition("+")[0] == new.partition("+")[0]:
+        for name in ("frame_stack", "flicker", "blink"):
+            a, b = (f"{getattr(each, name):g}" for each in rules)
+            if a != b:
+                return f"--{name.replace('_', '-')}", a, b
+    return "protocol", old, new
 
 
 def check_not_truncated(config: TrainConfig, core: Core, run_dir: Path) -> None:
@@ -141,5 +168,5 @@ def check_same_options(saved: Mapping[str, Any], config: TrainConfig, core: Core
         begun = f", begun with {preset}" if saved.get("preset") != config.preset else ""
         raise UsageError(
             f"{run_dir} holds a run with {old}, not {new}{begun}; "
-            f"give that to go on with it, or another --run-dir for a run of its own"
+            f"give {old} to go on with it, or another --run-dir for a run of its own"
         )

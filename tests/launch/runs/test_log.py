@@ -123,10 +123,13 @@ def test_resuming_twice_from_the_same_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_run_that_starts_anew_keeps_the_old_rows_aside(tmp_path: Path) -> None:
-    with RunLog(tmp_path) as log:
+    said: list[str] = []
+    with RunLog(tmp_path, say=said.append) as log:
         log.write(100, {"sps": 1.0})
-    with RunLog(tmp_path) as log:
+    assert said == []
+    with RunLog(tmp_path, say=said.append) as log:
         log.write(50, {"sps": 2.0})
+    assert said == [f"{tmp_path / 'logs.csv'} was there before this run; it is logs.previous.csv now"]
     assert [row["step"] for row in rows_of(tmp_path)] == ["50"]
     assert "\n100," in (tmp_path / "logs.previous.csv").read_text()
     assert scalars(tmp_path, "speed/sps") == [(50, 2.0)]

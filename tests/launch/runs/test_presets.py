@@ -198,7 +198,8 @@ def test_a_run_goes_on_from_the_preset_with_which_it_began(
     assert chosen(*ENV, "--seed", "2")[0] == "gymnasium"
     train(parse([*ENV, *small, "--steps", "40"]))
     with pytest.raises(
-        UsageError, match=r"with --learning-rate 0\.0006 .*, begun with --preset none; give that"
+        UsageError,
+        match=r"with --learning-rate 0\.0006 .*, begun with --preset none; give --learning-rate 0\.0006",
     ):
         train(parse([*ENV, *small, "--steps", "50", "--preset", "gymnasium"]))
 

@@ -91,7 +91,7 @@ WRONG = {
         "--ray-address, --num-learners: only with --engine ray; add that, or leave",
     ),
     "stem": ((*CARTPOLE, "--stem", "residual"), "residual"),
-    "protocol": ((*CARTPOLE, "--protocol", "paper-code"), "--protocol paper-code: protocols are for --game"),
+    "protocol": ((*CARTPOLE, "--protocol", "paper-code"), "--protocol paper-code: it is for Atari by --game"),
     "flicker": (("--game", "pong", "--flicker", "1.5"), "--flicker 1.5; it must be from 0 to less than 1"),
     "blinking always": (("--game", "pong", "--blink", "1"), "--blink 1.0; it must be from 0 to less"),
     "no ball": (

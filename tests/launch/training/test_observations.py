@@ -34,7 +34,7 @@ def test_what_observations_are_taken_for_is_told_and_saved(
 ) -> None:
     said = listen(monkeypatch, "never", lambda: None)
     run(tmp_path, *STRAYS, "--steps", "200")
-    told = "read as a vector of 2 numbers, scaled by their bounds where those are near"
+    told = "read as a vector of 2 numbers, scaled by their bounds where these are at most 10,000 apart"
     assert said[0] == f"observations are {told}"
     assert dict(describe_run(tmp_path))["observations"] == told
     beyond = "training_envs:Strays-v0: an observation holds -3.0, outside Box(-1.0, 1.0, (2,), float32)"

@@ -170,7 +170,9 @@ def test_a_finished_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     assert said.count("finished at 40 of 40 steps") == 2
     assert said.count("nothing left to train, raise --steps for more") == 1
+    assert "where it was" not in said
     run(tmp_path, *CARTPOLE, "--steps", "80", "--resume", "must")
+    assert "--steps 80, where it was 40: the learning rate falls" in capsys.readouterr().out
     assert newest(tmp_path)[0] == 80 and (tmp_path / "config.json").read_bytes() != config
 
 

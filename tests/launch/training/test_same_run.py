@@ -47,6 +47,12 @@ def test_another_protocol_is_named_as_what_differs(tmp_path: Path) -> None:
     run(tmp_path / "run", *arguments, "--steps", "20")
     with pytest.raises(UsageError, match="with protocol paper-code, not ale-standard; give another"):
         run(tmp_path / "run", *arguments, "--steps", "40", "--protocol", "ale-standard")
+    with pytest.raises(UsageError, match=r"with --flicker 0, not 0.5; give another"):
+        run(tmp_path / "run", *arguments, "--steps", "40", "--flicker", "0.5")
+    with pytest.raises(
+        UsageError, match=r"no environment given.*; `deltabeast info .*/run` prints the command"
+    ):
+        run(tmp_path / "run", "--core", "feedforward")
 
 
 @pytest.mark.parametrize(("core", "remembers"), [("lstm", True), ("feedforward", False)])
@@ -96,7 +102,7 @@ def test_all_options_that_differ_are_named_and_the_preset_that_they_began_with(t
     run(tmp_path / "run", *arguments, "20", "--preset", "published", "--discount", "0.5")
     expected = (
         r"with --bptt per_step --discount 0.5 --no-rmsprop-corrected, not --bptt full --discount 0.99 "
-        r"--rmsprop-corrected, begun with --preset published; give that"
+        r"--rmsprop-corrected, begun with --preset published; give --"
     )
     with pytest.raises(UsageError, match=expected):
         run(tmp_path / "run", *arguments, "40")
