@@ -26,7 +26,7 @@ class Hybrid(FastWeightCore):
         ValueError: for a name that is not that of a memory in the backbone.
     """
 
-    equation = "each layer has its own memory"
+    equation = "a memory for each layer, such as layers kda,gtrxl"
     source = "-"
 
     def __init__(

@@ -67,7 +67,7 @@ def cores(config: CoresConfig) -> None:
     if config.core is not None:
         _core_options(config.core)
         return
-    from .core_list import list_cores, make_default, measure_cores
+    from .core_list import ADVICE, list_cores, make_default, measure_cores
     from .tables import cores_table, leave_out_last_columns, output_width, show, show_lines
 
     listed = list_cores()
@@ -92,10 +92,11 @@ def cores(config: CoresConfig) -> None:
         )
     if config.measure:
         show_lines("Medians on this machine: a step of 32 rows, and 50 steps of them with their gradients.")
-    show_lines(
-        "Which memory is good at what: results/suite/README.md. Options of one: deltabeast cores CORE. Your "
-        "own: --core package.module:Class."
-    )
+    width_of_need = max(map(len, ADVICE))
+    tell("")
+    show_lines("What a task asks for, and which to try first (scores: results/suite/README.md):")
+    tell(*(f"  {need:<{width_of_need}}  {which}" for need, which in ADVICE.items()), "")
+    show_lines("Options of one: deltabeast cores CORE. Your own: --core package.module:Class.")
 
 
 def _core_options(name: str) -> None:

@@ -33,6 +33,16 @@ GROUPS = {
 """Cores by what their memory is, in the order of cores/README.md."""
 
 
+ADVICE = {
+    "not known beforehand": "hybrid with layers kda,gtrxl",
+    "recall over many steps": "the same, or gtrxl, with a window that long",
+    "hold until it is overwritten": "delta_net, rdn",
+    "the last few steps": "lstm, gru",
+    "count": "delta_product, rdn",
+}
+"""By what a task asks of a memory, which cores to try first: results/suite."""
+
+
 class ListedCore(NamedTuple):
     group: str
     """one of `GROUPS`, or further"""

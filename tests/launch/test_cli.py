@@ -19,7 +19,7 @@ from command_line import run
 from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
-from deltabeast.cores import core_names, registry
+from deltabeast.cores import core_names, make_core, registry
 from deltabeast.cores.options import Option
 from deltabeast.envs import PAPER_GAMES, PROTOCOLS, GameInfo
 from deltabeast.launch import cli, core_list
@@ -348,6 +348,17 @@ def test_cores_are_listed_as_in_their_readme(capsys: pytest.CaptureFixture[str])
     listed = [first for first in firsts if first]  # lines that go on with another column begin with spaces
     expected = [word for group, names in core_list.GROUPS.items() for word in (group, *names)]
     assert listed[: len(expected)] == expected
+
+
+def test_what_is_advised_can_be_made(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "cores")
+    for need, which in core_list.ADVICE.items():
+        assert re.search(f"^  {need}  +{which}$", out, re.MULTILINE)
+        names = set(re.findall(r"[a-z0-9_]+", which)) & {*core_names()}
+        assert names or which.startswith("the same")
+        layers = re.findall(r"layers (\S+)", which)
+        for core in [make_core("hybrid", 3, layers=each) for each in layers]:
+            assert len(core.initial_state(1)) > 0
 
 
 @pytest.mark.parametrize("width", [80, 110, 160])
